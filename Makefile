@@ -1,0 +1,37 @@
+# make setup: the virtual environment; make run: the main job on 16 ranks; make test: everything that CI runs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := setup.py pyproject.toml $(shell find taskflow -name '*.pyx' -o -name '*.pxd')
+RANKS ?= 16
+
+.PHONY: setup run test test-slow lint clean
+
+setup: $(VENV)/.installed $(if $(TORCH),$(VENV)/.torch)
+
+$(VENV)/.installed: $(SOURCES)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	touch $@
+
+$(VENV)/.torch: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet torch==2.13.0
+	touch $@
+
+run: setup
+	PATH="$(CURDIR)/$(BIN):$$PATH" mpirun -n $(RANKS) python examples/rnnlm.py
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: lint
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -m 'not slow'
+
+test-slow: setup
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -m slow
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	find taskflow \( -name '*.so' -o -name '*.c' \) -delete

@@ -1,0 +1,157 @@
+"""OperatorGraph: a network as operators and the tensors between them, in the order in which model code added them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from taskflow.operators.operator import Dim, Operator, Reads, Spec
+from taskflow.operators.tensor import Parameter, Tensor
+from taskflow.regions.rect import Rect
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """One operator applied to given tensors. ``dims`` is its iteration space, which a strategy cuts."""
+
+    number: int
+    name: str
+    operator: Operator
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    parameters: tuple[Parameter, ...]
+    specs: tuple[Spec, ...]  # of the inputs
+    dims: tuple[Dim, ...]
+
+    @property
+    def space(self) -> Rect:
+        """The whole iteration space."""
+        return Rect.of([dim.size for dim in self.dims])
+
+    def reads(self, piece: Rect) -> Reads:
+        return self.operator.reads(self.specs, piece)
+
+    def writes(self, piece: Rect) -> tuple[Rect, ...]:
+        return self.operator.writes(self.specs, piece)
+
+    def __str__(self) -> str:
+        dims = " ".join(f"{d.name}:{d.size}{d.soap.value[0] if d.divisible else ''}" for d in self.dims)
+        return f"{self.name} = {self.operator.kind}({', '.join(t.name for t in self.inputs)}) {dims}"
+
+
+class OperatorGraph:
+    """What model code builds. Operators' builder functions (``taskflow.linear(x, 10)``) find it through their tensors;
+    ``taskflow.input(graph, ...)`` starts it.
+
+    Nodes are in program order, which is a topological order. ``dtype`` is the type of float inputs and parameters.
+    """
+
+    def __init__(self, dtype: str | np.dtype[Any] = "float32", name: str = "model") -> None:
+        self.dtype = np.dtype(dtype)
+        if self.dtype.kind != "f":
+            raise ValueError(f"OperatorGraph: dtype must be a float type, got {self.dtype}")
+        self.name = name
+        self.nodes: list[Node] = []
+        self.parameters: list[Parameter] = []
+        self.losses: list[Tensor] = []
+        self.carries: list[tuple[Tensor, Tensor]] = []  # (state, the tensor that it becomes in the next step)
+        self._names: dict[str, int] = {}
+
+    def apply(
+        self,
+        operator: Operator,
+        inputs: Sequence[Tensor] = (),
+        *,
+        name: str | None = None,
+        parameters: Sequence[Parameter] | None = None,
+    ) -> tuple[Tensor, ...]:
+        """Add a node and return its outputs; ``parameters`` shares those of an earlier node instead of making new ones."""
+        name = self._fresh(name or operator.kind)
+        for tensor in inputs:
+            if tensor.graph is not self:
+                raise ValueError(f"{name}: input {tensor.name} belongs to another graph")
+        specs = tuple(tensor.spec for tensor in inputs)
+        outputs = operator.output(specs)
+        wanted = operator.weights(specs)
+        if parameters is None:
+            dtype = next((s.dtype for s in outputs if s.differentiable), self.dtype)
+            parameters = tuple(
+                Parameter(f"{name}.{w.name}", name, Spec(w.shape, dtype), w.init) for w in wanted
+            )
+            self.parameters.extend(parameters)
+        elif [p.shape for p in parameters] != [w.shape for w in wanted]:
+            raise ValueError(
+                f"{name}: needs parameters of shapes {[w.shape for w in wanted]}, "
+                f"got {[p.shape for p in parameters]} to share"
+            )
+        number = len(self.nodes)
+        tensors = tuple(
+            Tensor(self, number, i, name if len(outputs) == 1 else f"{name}.{i}", spec)
+            for i, spec in enumerate(outputs)
+        )
+        node = Node(
+            number, name, operator, tuple(inputs), tensors, tuple(parameters), specs, operator.dims(specs)
+        )
+        self.nodes.append(node)
+        return tensors
+
+    def parameters_of(self, tensor: Tensor) -> tuple[Parameter, ...]:
+        """The parameters of the node that produces ``tensor``: what to pass on to share them."""
+        return self.nodes[tensor.node].parameters
+
+    def minimize(self, *losses: Tensor) -> None:
+        """Training minimises the sum of these scalars."""
+        for loss in losses:
+            if loss.spec.rect.volume != 1 or not loss.spec.differentiable:
+                raise ValueError(f"minimize: {loss.name} must be a float scalar, got {loss.spec}")
+        self.losses.extend(losses)
+
+    def carry(self, state: Tensor, becomes: Tensor) -> None:
+        """``state`` (a `taskflow.state`) starts the next step with the value that ``becomes`` has in this one."""
+        if self.nodes[state.node].operator.kind != "state":
+            raise ValueError(f"carry: {state.name} must come from taskflow.state, not {self.nodes[state.node].operator.kind}")
+        if state.spec != becomes.spec:
+            raise ValueError(f"carry: {state.name} is {state.spec} but {becomes.name} is {becomes.spec}")
+        self.carries.append((state, becomes))
+
+    def node(self, name: str) -> Node:
+        """The node of this name; KeyError names the ones there are."""
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        raise KeyError(f"no operator {name!r} in {self.name}; there are {', '.join(n.name for n in self.nodes)}")
+
+    def producer(self, tensor: Tensor) -> Node:
+        return self.nodes[tensor.node]
+
+    @property
+    def parameter_count(self) -> int:
+        """How many trained numbers it has; shared parameters count once."""
+        return sum(p.spec.rect.volume for p in self.parameters)
+
+    def fingerprint(self) -> str:
+        """Sixteen hex digits that change when an operator, a shape, a type or an edge changes."""
+        text = "\n".join(
+            f"{n.name}|{n.operator!r}|{[(t.node, t.index) for t in n.inputs]}|{n.specs}|{[p.name for p in n.parameters]}"
+            for n in self.nodes
+        )
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {len(self.nodes)} operators, {self.parameter_count:,} parameters, {self.dtype}"
+
+    def _fresh(self, name: str) -> str:
+        """``name``, or ``name_1``, ``name_2``, ... if it is taken."""
+        count = self._names.get(name, 0)
+        self._names[name] = count + 1
+        return name if count == 0 else self._fresh(f"{name}_{count}")

@@ -1,0 +1,105 @@
+"""KernelSet: the arithmetic that operators call, arrays in and arrays out. Imports nothing of taskflow's other rooms.
+
+Every array is C-contiguous unless a docstring says otherwise. ``out`` is filled; with ``accumulate`` it is added to.
+``NumpyKernels`` is the readable reference; other sets (compiled loops, GPU libraries) must agree with it, and a test
+compares them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+Array = Any
+Key = tuple[int, int]  # two 32-bit words: the key of the counter-based generator
+
+
+class KernelSet(ABC):
+    """One implementation of every kernel."""
+
+    __slots__ = ()
+
+    name: str
+
+    # ---- contractions -------------------------------------------------------------------------------------------
+    @abstractmethod
+    def matmul(self, a: Array, b: Array, out: Array, accumulate: bool = False) -> None:
+        """a (..., M, K) @ b (..., K, N) -> out (..., M, N). ``a`` and ``b`` may be transposed views."""
+
+    @abstractmethod
+    def sum_rows(self, x: Array, out: Array, accumulate: bool = False) -> None:
+        """x (R, C) -> out (C), the sum over rows."""
+
+    # ---- LSTM ---------------------------------------------------------------------------------------------------
+    @abstractmethod
+    def lstm_cell(self, gates: Array, c_prev: Array, c: Array, h: Array) -> None:
+        """gates (N, 4, H): pre-activations of i, f, g, o, replaced by their activations. c_prev (N, H) -> c = f c_prev + i g,
+        h = o tanh(c). ``gates`` may be strided over N; c_prev, c and h may be strided over N."""
+
+    @abstractmethod
+    def lstm_cell_backward(
+        self, gates: Array, c_prev: Array, c: Array, dh: Array, dc: Array, dgates: Array
+    ) -> None:
+        """gates (N, 4, H): activations that `lstm_cell` left. dh (N, H): gradient of h. dc (N, H): in, the gradient of c from
+        the next step; out, the gradient of c_prev. dgates (N, 4, H): gradient of the pre-activations. All may be strided over N."""
+
+    # ---- softmax and losses --------------------------------------------------------------------------------------
+    @abstractmethod
+    def softmax(self, x: Array, out: Array) -> None:
+        """x (R, C) -> out (R, C), softmax of every row."""
+
+    @abstractmethod
+    def softmax_backward(self, y: Array, dy: Array, out: Array, accumulate: bool = False) -> None:
+        """y (R, C): softmax's output, dy its gradient -> the gradient of x."""
+
+    @abstractmethod
+    def cross_entropy(self, logits: Array, target: Array, ignore: int, probabilities: Array) -> float:
+        """logits (R, C), target (R) integers -> the sum over rows of -log softmax(logits)[target], rows whose target is
+        ``ignore`` left out; probabilities (R, C) is filled with softmax(logits)."""
+
+    @abstractmethod
+    def cross_entropy_backward(
+        self, probabilities: Array, target: Array, ignore: int, scale: float, out: Array, accumulate: bool = False
+    ) -> None:
+        """-> scale (probabilities - onehot(target)), zero in rows whose target is ``ignore``: (R, C)."""
+
+    # ---- embedding ----------------------------------------------------------------------------------------------
+    @abstractmethod
+    def embedding(self, table: Array, index: Array, first: int, out: Array) -> None:
+        """out[r] = table[index[r] - first] for index (R), table (V, E), out (R, E); rows whose index lies outside
+        ``[first, first + V)`` become zero."""
+
+    @abstractmethod
+    def embedding_backward(self, index: Array, first: int, dy: Array, out: Array, accumulate: bool = False) -> None:
+        """out[index[r] - first] += dy[r], r rising; indices outside the table are left out. out (V, E)."""
+
+    # ---- random numbers (Philox 4x32-10, Salmon et al., SC 2011) ------------------------------------------------
+    @abstractmethod
+    def uniform(self, key: Key, stream: int, shape: tuple[int, ...], lo: tuple[int, ...], out: Array) -> None:
+        """out holds the box at ``lo`` of an array of ``shape``; each element becomes a number in [0, 1) that depends only on
+        the key, the stream (below 2**32) and the element's row-major position in the whole array (below 2**66): word
+        ``position % 4`` of Philox at counter ``position // 4`` (words: low, high, stream, 0), times 2**-32 (its upper 24
+        bits in float32)."""
+
+    @abstractmethod
+    def normal(self, key: Key, stream: int, shape: tuple[int, ...], lo: tuple[int, ...], out: Array) -> None:
+        """Standard normal numbers, by position like `uniform` (Box-Muller: positions 2k and 2k+1 share a pair of words)."""
+
+    # ---- update rules -------------------------------------------------------------------------------------------
+    @abstractmethod
+    def sgd(
+        self, w: Array, g: Array, velocity: Array | None, lr: float, momentum: float, dampening: float,
+        weight_decay: float, nesterov: bool, scale: float, first: bool,
+    ) -> None:
+        """torch.optim.SGD's step on flat arrays, with g multiplied by ``scale`` first. ``first``: velocity starts as the gradient."""
+
+    @abstractmethod
+    def adam(
+        self, w: Array, g: Array, m: Array, v: Array, lr: float, beta1: float, beta2: float, eps: float,
+        weight_decay: float, decoupled: bool, scale: float, step: int,
+    ) -> None:
+        """torch.optim.Adam's step (AdamW's if ``decoupled``) on flat arrays; ``step`` counts from 1."""
+
+    @abstractmethod
+    def sum_of_squares(self, x: Array) -> float:
+        """In double precision, in a fixed order."""

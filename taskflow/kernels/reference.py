@@ -1,0 +1,155 @@
+"""NumpyKernels: the readable reference of every kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from taskflow.kernels.kernel_set import Array, Key, KernelSet
+from taskflow.kernels.philox import words_at
+
+
+class NumpyKernels(KernelSet):
+    """Plain numpy; works wherever numpy does."""
+
+    __slots__ = ()
+    name = "numpy"
+
+    def matmul(self, a: Array, b: Array, out: Array, accumulate: bool = False) -> None:
+        if accumulate:
+            out += a @ b
+        else:
+            np.matmul(a, b, out=out)
+
+    def sum_rows(self, x: Array, out: Array, accumulate: bool = False) -> None:
+        _put(x.sum(axis=0), out, accumulate)
+
+    def lstm_cell(self, gates: Array, c_prev: Array, c: Array, h: Array) -> None:
+        i, f, g, o = (gates[:, k] for k in range(4))
+        for gate in (i, f, o):
+            gate[...] = _sigmoid(gate)
+        np.tanh(g, out=g)
+        c[...] = f * c_prev + i * g
+        h[...] = o * np.tanh(c)
+
+    def lstm_cell_backward(
+        self, gates: Array, c_prev: Array, c: Array, dh: Array, dc: Array, dgates: Array
+    ) -> None:
+        i, f, g, o = (gates[:, k] for k in range(4))
+        t = np.tanh(c)
+        total = dc + dh * o * (1 - t * t)
+        dgates[:, 0] = total * g * i * (1 - i)
+        dgates[:, 1] = total * c_prev * f * (1 - f)
+        dgates[:, 2] = total * i * (1 - g * g)
+        dgates[:, 3] = dh * t * o * (1 - o)
+        dc[...] = total * f
+
+    def softmax(self, x: Array, out: Array) -> None:
+        np.subtract(x, x.max(axis=1, keepdims=True), out=out)
+        np.exp(out, out=out)
+        out /= out.sum(axis=1, keepdims=True)
+
+    def softmax_backward(self, y: Array, dy: Array, out: Array, accumulate: bool = False) -> None:
+        _put(y * (dy - (y * dy).sum(axis=1, keepdims=True)), out, accumulate)
+
+    def cross_entropy(self, logits: Array, target: Array, ignore: int, probabilities: Array) -> float:
+        top = logits.max(axis=1, keepdims=True)
+        np.subtract(logits, top, out=probabilities)
+        np.exp(probabilities, out=probabilities)
+        total = probabilities.sum(axis=1, keepdims=True)
+        probabilities /= total
+        rows = np.flatnonzero(target != ignore)
+        losses = np.log(total[rows, 0]) + top[rows, 0] - logits[rows, target[rows]]
+        return float(losses.sum(dtype=np.float64))
+
+    def cross_entropy_backward(
+        self, probabilities: Array, target: Array, ignore: int, scale: float, out: Array, accumulate: bool = False
+    ) -> None:
+        gradient = probabilities * out.dtype.type(scale)
+        rows = np.flatnonzero(target != ignore)
+        gradient[rows, target[rows]] -= out.dtype.type(scale)
+        gradient[target == ignore] = 0
+        _put(gradient, out, accumulate)
+
+    def embedding(self, table: Array, index: Array, first: int, out: Array) -> None:
+        here = (index >= first) & (index < first + len(table))
+        out[...] = 0
+        out[here] = table[index[here] - first]
+
+    def embedding_backward(self, index: Array, first: int, dy: Array, out: Array, accumulate: bool = False) -> None:
+        if not accumulate:
+            out[...] = 0
+        here = (index >= first) & (index < first + len(out))
+        np.add.at(out, index[here] - first, dy[here])
+
+    def uniform(self, key: Key, stream: int, shape: tuple[int, ...], lo: tuple[int, ...], out: Array) -> None:
+        words = words_at(key, stream, _positions(shape, lo, out.shape))
+        if out.dtype == np.float32:
+            out[...] = (words >> 8).astype(np.float32) * np.float32(2.0**-24)
+        else:
+            out[...] = words * 2.0**-32
+
+    def normal(self, key: Key, stream: int, shape: tuple[int, ...], lo: tuple[int, ...], out: Array) -> None:
+        positions = _positions(shape, lo, out.shape)
+        first = words_at(key, stream, positions & ~np.uint64(1)) * 2.0**-32
+        second = words_at(key, stream, positions | np.uint64(1)) * 2.0**-32
+        radius = np.sqrt(-2.0 * np.log1p(-first))
+        angle = 2.0 * np.pi * second
+        out[...] = radius * np.where(positions & np.uint64(1), np.sin(angle), np.cos(angle))
+
+    def sgd(
+        self, w: Array, g: Array, velocity: Array | None, lr: float, momentum: float, dampening: float,
+        weight_decay: float, nesterov: bool, scale: float, first: bool,
+    ) -> None:
+        kind = w.dtype.type
+        step = g * kind(scale) + w * kind(weight_decay) if weight_decay else g * kind(scale)
+        if velocity is not None:
+            if first:
+                velocity[...] = step
+            else:
+                velocity *= kind(momentum)
+                velocity += step * kind(1 - dampening)
+            step = step + velocity * kind(momentum) if nesterov else velocity
+        w -= step * kind(lr)
+
+    def adam(
+        self, w: Array, g: Array, m: Array, v: Array, lr: float, beta1: float, beta2: float, eps: float,
+        weight_decay: float, decoupled: bool, scale: float, step: int,
+    ) -> None:
+        kind = w.dtype.type
+        g = g * kind(scale)
+        if decoupled:
+            w *= kind(1 - lr * weight_decay)
+        elif weight_decay:
+            g = g + w * kind(weight_decay)
+        m += (g - m) * kind(1 - beta1)
+        v *= kind(beta2)
+        v += g * g * kind(1 - beta2)
+        size = lr / (1 - beta1**step)
+        w -= kind(size) * m / (np.sqrt(v) / kind((1 - beta2**step) ** 0.5) + kind(eps))
+
+    def sum_of_squares(self, x: Array) -> float:
+        flat = x.reshape(-1)
+        return float(np.einsum("i,i->", flat, flat, dtype=np.float64, casting="safe"))
+
+
+def _put(value: Array, out: Array, accumulate: bool) -> None:
+    if accumulate:
+        out += value
+    else:
+        out[...] = value
+
+
+def _sigmoid(x: Array) -> Array:
+    # tanh saturates instead of overflowing, for any x.
+    half = x.dtype.type(0.5)
+    return np.tanh(x * half) * half + half
+
+
+def _positions(shape: tuple[int, ...], lo: tuple[int, ...], box: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Row-major positions in an array of ``shape`` of the elements of the box at ``lo``."""
+    positions = np.zeros((), np.uint64)
+    for size, low, extent in zip(shape, lo, box):
+        positions = positions[..., None] * np.uint64(size) + np.arange(low, low + extent, dtype=np.uint64)
+    return positions

@@ -1,0 +1,109 @@
+"""linear: y = x W^T + b over the last dimension (PyTorch: torch.nn.functional.linear, torch.nn.Linear)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from random import Random
+
+import numpy as np
+
+from taskflow.operators.operator import (
+    Call, Dim, Example, Init, Keeps, Operator, Reads, Soap, Spec, WeightSpec, positive, register,
+)
+from taskflow.operators.tensor import Parameter, Tensor
+from taskflow.regions.rect import Rect
+
+
+@register("linear")
+@dataclass(frozen=True, slots=True)
+class Linear(Operator):
+    """x (N, ..., K), weight (C, K), bias (C) -> y (N, ..., C). C cuts the weights (parameter), K is contracted."""
+
+    out_features: int
+    bias: bool = True
+
+    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+        (x,) = inputs
+        positive("linear", out_features=self.out_features)
+        if len(x.shape) < 2 or not x.differentiable:
+            raise ValueError(f"linear: input must be a float tensor (N, ..., features), got {x}")
+        return (Spec((*x.shape[:-1], self.out_features), x.dtype),)
+
+    def weights(self, inputs: Sequence[Spec]) -> tuple[WeightSpec, ...]:
+        features = inputs[0].shape[-1]
+        init = Init("uniform", features**-0.5)  # torch.nn.Linear's start
+        weight = WeightSpec("weight", (self.out_features, features), init)
+        return (weight, WeightSpec("bias", (self.out_features,), init)) if self.bias else (weight,)
+
+    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
+        *leading, features = inputs[0].shape
+        return (
+            Dim("n", leading[0], Soap.SAMPLE),
+            *(Dim(f"a{i}", size, Soap.ATTRIBUTE) for i, size in enumerate(leading[1:], 1)),
+            Dim("c", self.out_features, Soap.PARAMETER),
+            Dim("k", features, Soap.REDUCTION),
+        )
+
+    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
+        *lo, c0, k0 = piece.lo
+        *hi, c1, k1 = piece.hi
+        x = Rect((*lo, k0), (*hi, k1))
+        weight = Rect((c0, k0), (c1, k1))
+        # Of the pieces that share an output, the first alone adds the bias.
+        bias = Rect((c0,), (c1 if k0 == 0 else c0,))
+        return Reads((x,), (weight, bias) if self.bias else (weight,))
+
+    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
+        return (Rect(piece.lo[:-1], piece.hi[:-1]),)
+
+    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
+        return Keeps(outputs=False)
+
+    def forward(self, call: Call) -> None:
+        (x,), weight, (y,) = call.inputs, call.weights[0], call.outputs
+        call.kernels.matmul(_rows(x), weight.T, out=_rows(y))
+        if self.bias and call.weights[1].size:
+            y += call.weights[1]
+
+    def backward(self, call: Call) -> None:
+        (x,), weight = call.inputs, call.weights[0]
+        dy = call.grad_outputs[0]
+        if dy is None:
+            raise ValueError(f"{call.name}: backward of linear needs the gradient of its output")
+        rows = _rows(dy)
+        if (dx := call.grad_inputs[0]) is not None:
+            call.kernels.matmul(rows, weight, out=_rows(dx.array), accumulate=dx.accumulate)
+        if (dw := call.grad_weights[0]) is not None:
+            call.kernels.matmul(rows.T, _rows(x), out=dw.array, accumulate=dw.accumulate)
+        if self.bias and call.weights[1].size and (db := call.grad_weights[1]) is not None:
+            call.kernels.sum_rows(rows, out=db.array, accumulate=db.accumulate)
+
+    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return 2 * piece.volume
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        shape = tuple(random.randint(1, 5) for _ in range(random.randint(2, 4)))
+        return Example(cls(random.randint(1, 6), random.random() < 0.5), (Spec(shape, np.dtype(np.float64)),))
+
+
+def _rows(array: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    """(N, ..., K) as (rows, K), the same memory."""
+    return array.reshape(prod(array.shape[:-1]), array.shape[-1])
+
+
+def linear(
+    input: Tensor,
+    out_features: int,
+    bias: bool = True,
+    *,
+    name: str | None = None,
+    parameters: Sequence[Parameter] | None = None,
+) -> Tensor:
+    """Multiply the last dimension by a weight (out_features, in_features) and add a bias (out_features).
+
+    Args: input (N, ..., in_features). Returns (N, ..., out_features). ``parameters`` shares another layer's (weight, bias).
+    """
+    return input.graph.apply(Linear(out_features, bias), (input,), name=name, parameters=parameters)[0]

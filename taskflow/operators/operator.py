@@ -1,0 +1,259 @@
+"""Operator: what one node of a network means, wherever its pieces run. One concrete operator is one file of this room.
+
+An operator is cut over its *iteration space*: one dimension for each dimension along which its work can be divided
+(SOAP: sample, attribute, parameter) plus the contracted ones (reduction). A piece is a Rect of that space. `writes` and
+`reads` map a piece to the Rects of outputs, inputs and weights that its task touches; everything else (copies, halos,
+gradient sums, weight synchronisation, memory, cost) is derived from these two maps.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from random import Random
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+
+from taskflow.kernels import KernelSet
+from taskflow.regions.rect import Rect
+
+Array = Any  # numpy.ndarray or cupy.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """Shape and type of a tensor or of a buffer."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def rect(self) -> Rect:
+        return Rect.of(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.rect.volume * self.dtype.itemsize
+
+    @property
+    def differentiable(self) -> bool:
+        """True if gradients flow through values of this type."""
+        return self.dtype.kind == "f"
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+class Soap(Enum):
+    """The class of a dimension of an operator's iteration space (paper, section 4; REDUCTION: a contracted dimension)."""
+
+    SAMPLE = "sample"
+    ATTRIBUTE = "attribute"
+    PARAMETER = "parameter"
+    REDUCTION = "reduction"
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """One dimension of an iteration space. One that is not divisible always has degree 1."""
+
+    name: str
+    size: int
+    soap: Soap
+    divisible: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Init:
+    """How a parameter starts: ``uniform`` in [-scale, scale), ``normal`` with standard deviation scale, or ``constant``
+    scale. Values come from a counter-based generator indexed by position, never from how the parameter is cut."""
+
+    kind: str
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSpec:
+    """A parameter that an operator needs: its name within the layer (as PyTorch calls it), shape and start."""
+
+    name: str
+    shape: tuple[int, ...]
+    init: Init
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """What one piece reads: a Rect per input and per weight (an empty Rect: nothing of it)."""
+
+    inputs: tuple[Rect, ...]
+    weights: tuple[Rect, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Keeps:
+    """Which arrays of the forward task the backward task reads again, so that the others' memory is free earlier."""
+
+    inputs: bool = True
+    weights: bool = True
+    outputs: bool = True
+
+
+@dataclass(slots=True)
+class Target:
+    """Where a gradient goes: the first task to reach ``array`` replaces what is there, later ones add to it."""
+
+    array: Array
+    accumulate: bool
+
+    def put(self, value: Array) -> None:
+        """Write or add ``value`` (broadcastable to ``array``)."""
+        if self.accumulate:
+            self.array += value
+        else:
+            self.array[...] = value
+
+
+@dataclass(slots=True)
+class StepState:
+    """What changes from step to step; all tasks of a run share one."""
+
+    seed: int = 0
+    step: int = 0
+    training: bool = True
+    feeds: dict[str, Array] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Call:
+    """The arguments of one task, bound once when the step is compiled. Every array holds exactly the Rect of its entry in
+    ``reads`` or ``writes``; an empty Rect comes as an array with no elements."""
+
+    name: str
+    specs: tuple[Spec, ...]  # the whole inputs
+    piece: Rect
+    reads: Reads
+    writes: tuple[Rect, ...]
+    kernels: KernelSet
+    state: StepState
+    inputs: tuple[Array, ...] = ()
+    weights: tuple[Array, ...] = ()
+    outputs: tuple[Array, ...] = ()
+    saved: tuple[Array, ...] = ()
+    grad_outputs: tuple[Array | None, ...] = ()  # None: no gradient reaches this output (take it as zero)
+    grad_inputs: tuple[Target | None, ...] = ()  # None: nobody needs this gradient
+    grad_weights: tuple[Target | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """An operator with inputs small enough to try every cut of; the property suite draws many."""
+
+    operator: Operator
+    inputs: tuple[Spec, ...]
+    high: int = 2  # integer inputs are drawn from range(high)
+
+
+class Operator(ABC):
+    """Base of all operators. Subclasses are frozen dataclasses whose fields are the attributes; they hold no shapes and no
+    state, so one object may serve many nodes. ``inputs`` below are always the specs of the whole input tensors."""
+
+    __slots__ = ()
+
+    kind: ClassVar[str]
+
+    @abstractmethod
+    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+        """The outputs' specs. Raises ValueError that says what was required and given if the inputs do not fit."""
+
+    def weights(self, inputs: Sequence[Spec]) -> tuple[WeightSpec, ...]:
+        """The parameters it needs, of the type of its first output."""
+        return ()
+
+    @abstractmethod
+    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
+        """The iteration space."""
+
+    @abstractmethod
+    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
+        """What the task of ``piece`` reads: no more than it needs."""
+
+    @abstractmethod
+    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
+        """What it writes of each output. Two pieces write disjoint Rects or the same Rect; pieces that write the same Rect
+        each write a partial value, and the output is their sum."""
+
+    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
+        """Which forward arrays `backward` reads."""
+        return Keeps()
+
+    def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
+        """Buffers that `forward` fills and `backward` reads."""
+        return ()
+
+    @abstractmethod
+    def forward(self, call: Call) -> None:
+        """Fill ``call.outputs`` (and ``call.saved``) from ``call.inputs`` and ``call.weights``."""
+
+    @abstractmethod
+    def backward(self, call: Call) -> None:
+        """Put into ``call.grad_inputs`` and ``call.grad_weights``, over the same Rects as forward reads, what
+        ``call.grad_outputs`` (over the same Rects as forward writes) give."""
+
+    @abstractmethod
+    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        """Floating-point operations of the forward task; the pieces' sum is the whole's."""
+
+    def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        """Those of the backward task; for a contraction there are two of the forward's size."""
+        return 2 * self.flops(inputs, piece)
+
+    @classmethod
+    @abstractmethod
+    def example(cls, random: Random) -> Example:
+        """A small random instance for the property suite: odd sizes, every attribute varied."""
+
+
+REGISTRY: dict[str, type[Operator]] = {}
+O = TypeVar("O", bound=type[Operator])  # noqa: E741
+
+
+def register(kind: str) -> Callable[[O], O]:
+    """Class decorator: names the operator's kind and puts it in the registry."""
+
+    def add(cls: O) -> O:
+        if kind in REGISTRY:
+            raise ValueError(f"operator kind {kind!r} is registered twice: {REGISTRY[kind].__name__}, {cls.__name__}")
+        cls.kind = kind
+        REGISTRY[kind] = cls
+        return cls
+
+    return add
+
+
+def iteration_space(operator: Operator, inputs: Sequence[Spec]) -> Rect:
+    """The whole iteration space as a Rect."""
+    return Rect.of([dim.size for dim in operator.dims(inputs)])
+
+
+def cost_key(operator: Operator, inputs: Sequence[Spec], piece: Rect, backward: bool) -> Hashable:
+    """What the cost of a task depends on: kind, attributes, local shapes, type and direction. Pieces with equal keys cost
+    the same (paper, section 5: a task's time is independent of its contents)."""
+    reads = operator.reads(inputs, piece)
+    return (
+        operator,
+        piece.shape,
+        tuple(r.shape for r in (*reads.inputs, *reads.weights)),
+        tuple(str(s.dtype) for s in inputs),
+        tuple(str(s.dtype) for s in operator.output(inputs)),
+        "backward" if backward else "forward",
+    )
+
+
+def positive(name: str, **values: int) -> None:
+    """Raise ValueError unless every value is a positive integer."""
+    for key, value in values.items():
+        if not isinstance(value, (int, np.integer)) or value < 1:
+            raise ValueError(f"{name}: {key} must be a positive integer, got {value!r}")

@@ -1,0 +1,60 @@
+"""Partition: a map from colors (points of a small n-d grid) to Rects of a region."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+from taskflow.regions.rect import Rect
+
+Color = tuple[int, ...]
+
+
+class Partition(ABC):
+    """How ``space`` is cut: each color of the color space ``Rect.of(colors)`` names one Rect of it.
+
+    Pieces may overlap (halos, replicas) and need not hold every point; ask ``disjoint`` and ``complete``.
+    """
+
+    __slots__ = ()
+
+    space: Rect
+    colors: tuple[int, ...]
+
+    @abstractmethod
+    def rect(self, color: Color) -> Rect:
+        """The piece of this color."""
+
+    @abstractmethod
+    def overlapping(self, rect: Rect) -> Iterator[Color]:
+        """The colors whose pieces share a point with ``rect``, in color order, at a cost that grows with how many there
+        are and not with how many pieces the partition has."""
+
+    @property
+    @abstractmethod
+    def disjoint(self) -> bool:
+        """True if no point is in two pieces."""
+
+    @property
+    @abstractmethod
+    def complete(self) -> bool:
+        """True if every point of ``space`` is in some piece."""
+
+    def __iter__(self) -> Iterator[Color]:
+        return Rect.of(self.colors).points()
+
+    def __len__(self) -> int:
+        return Rect.of(self.colors).volume
+
+    def rects(self) -> list[Rect]:
+        """Every piece, in color order."""
+        return [self.rect(color) for color in self]
+
+
+def overlaps(left: Partition, right: Partition) -> Iterator[tuple[Color, Color, Rect]]:
+    """Every pair of pieces that share points, with the points they share, in color order of ``left``."""
+    for a in left:
+        piece = left.rect(a)
+        if not piece.empty:
+            for b in right.overlapping(piece):
+                yield a, b, piece.intersect(right.rect(b))

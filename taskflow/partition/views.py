@@ -1,0 +1,80 @@
+"""Replicate gives every color the whole region; Image sees another partition through an access function (halos)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from taskflow.partition.partition import Color, Partition
+from taskflow.regions.rect import Rect, covers
+
+
+class Replicate(Partition):
+    """``copies`` pieces that each are the whole of an array of ``shape``."""
+
+    __slots__ = ("colors", "space")
+
+    def __init__(self, shape: Sequence[int], copies: int) -> None:
+        if copies < 1:
+            raise ValueError(f"Replicate: copies must be at least 1, got {copies}")
+        self.space = Rect.of(shape)
+        self.colors = (copies,)
+
+    def rect(self, color: Color) -> Rect:
+        return self.space
+
+    def overlapping(self, rect: Rect) -> Iterator[Color]:
+        return iter(self) if self.space.overlaps(rect) else iter(())
+
+    @property
+    def disjoint(self) -> bool:
+        return self.colors[0] == 1
+
+    @property
+    def complete(self) -> bool:
+        return True
+
+    def __str__(self) -> str:
+        return f"{self.space} x {self.colors[0]} copies"
+
+
+class Image(Partition):
+    """The pieces of ``source`` seen through ``access``: color -> ``access(source.rect(color))``, clipped to ``space``.
+
+    ``access`` maps the Rect that a task writes to the Rect that it reads: a halo widens it, a broadcast drops a
+    dimension. Example: ``Image(Tile((10,), (2,)), lambda r: Rect((r.lo[0] - 1,), (r.hi[0] + 1,)), Rect.of((10,)))``.
+    """
+
+    __slots__ = ("_rects", "colors", "space")
+
+    def __init__(self, source: Partition, access: Callable[[Rect], Rect], space: Rect) -> None:
+        self.space = space
+        self.colors = source.colors
+        self._rects = {color: access(source.rect(color)).intersect(space) for color in source}
+
+    def rect(self, color: Color) -> Rect:
+        return self._rects[color]
+
+    def overlapping(self, rect: Rect) -> Iterator[Color]:
+        # An access function may map pieces anywhere, so its pieces are looked at one by one. What is asked often is
+        # which pieces of a Grid an image's Rect overlaps, and that side is arithmetic.
+        return (color for color, piece in self._rects.items() if piece.overlaps(rect))
+
+    @property
+    def disjoint(self) -> bool:
+        pieces = [r for r in self._rects.values() if not r.empty]
+        return sum(r.volume for r in pieces) == self.space.volume - _uncovered(pieces, self.space)
+
+    @property
+    def complete(self) -> bool:
+        return covers(self._rects.values(), self.space)
+
+    def __str__(self) -> str:
+        return f"image over {self.space}, {len(self)} pieces"
+
+
+def _uncovered(rects: Sequence[Rect], whole: Rect) -> int:
+    """How many points of ``whole`` no Rect holds."""
+    left = [whole]
+    for rect in rects:
+        left = [part for piece in left for part in piece.minus(rect)]
+    return sum(piece.volume for piece in left)

@@ -1,0 +1,116 @@
+"""Rect: an n-dimensional half-open box of integer points, the only shape that regions and their pieces have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Rect:
+    """The points ``p`` with ``lo[i] <= p[i] < hi[i]`` for every dimension ``i``. All Rects in taskflow are half-open.
+
+    A Rect of no dimensions holds exactly one point (a scalar's index space). One with ``hi[i] <= lo[i]`` in any
+    dimension is empty.
+    """
+
+    lo: tuple[int, ...]
+    hi: tuple[int, ...]
+
+    @staticmethod
+    def of(shape: Sequence[int]) -> Rect:
+        """The Rect of all indices of an array of this shape."""
+        return Rect((0,) * len(shape), tuple(shape))
+
+    @property
+    def ndim(self) -> int:
+        return len(self.lo)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(max(0, h - l) for l, h in zip(self.lo, self.hi))
+
+    @property
+    def volume(self) -> int:
+        """How many points it holds."""
+        return prod(self.shape)
+
+    @property
+    def empty(self) -> bool:
+        return any(h <= l for l, h in zip(self.lo, self.hi))
+
+    def contains(self, other: Rect) -> bool:
+        """True if every point of ``other`` is in this Rect (an empty Rect is in every Rect)."""
+        return other.empty or (
+            all(a <= b for a, b in zip(self.lo, other.lo)) and all(a >= b for a, b in zip(self.hi, other.hi))
+        )
+
+    def intersect(self, other: Rect) -> Rect:
+        """The points in both; check ``.empty``."""
+        return Rect(
+            tuple(a if a > b else b for a, b in zip(self.lo, other.lo)),
+            tuple(a if a < b else b for a, b in zip(self.hi, other.hi)),
+        )
+
+    def overlaps(self, other: Rect) -> bool:
+        """True if some point is in both."""
+        return all(
+            al < bh and bl < ah and al < ah and bl < bh
+            for al, ah, bl, bh in zip(self.lo, self.hi, other.lo, other.hi)
+        )
+
+    def bound(self, other: Rect) -> Rect:
+        """The smallest Rect that holds both."""
+        if self.empty:
+            return other
+        if other.empty:
+            return self
+        return Rect(
+            tuple(min(a, b) for a, b in zip(self.lo, other.lo)), tuple(max(a, b) for a, b in zip(self.hi, other.hi))
+        )
+
+    def shift(self, offset: Sequence[int]) -> Rect:
+        """The Rect moved by ``offset``."""
+        return Rect(tuple(l + o for l, o in zip(self.lo, offset)), tuple(h + o for h, o in zip(self.hi, offset)))
+
+    def relative_to(self, base: Rect) -> Rect:
+        """The same points, counted from ``base.lo``."""
+        return self.shift([-o for o in base.lo])
+
+    def slices(self, base: Rect) -> tuple[slice, ...]:
+        """What indexes this Rect in an array that holds ``base``."""
+        return tuple(slice(l - b, h - b) for l, h, b in zip(self.lo, self.hi, base.lo))
+
+    def minus(self, other: Rect) -> list[Rect]:
+        """The points of this Rect that are not in ``other``, as disjoint Rects (at most two a dimension)."""
+        middle = self.intersect(other)
+        if middle.empty:
+            return [] if self.empty else [self]
+        pieces: list[Rect] = []
+        lo, hi = list(self.lo), list(self.hi)
+        for i in range(self.ndim):
+            if lo[i] < middle.lo[i]:
+                pieces.append(Rect(tuple(lo), (*hi[:i], middle.lo[i], *hi[i + 1 :])))
+            if middle.hi[i] < hi[i]:
+                pieces.append(Rect((*lo[:i], middle.hi[i], *lo[i + 1 :]), tuple(hi)))
+            lo[i], hi[i] = middle.lo[i], middle.hi[i]
+        return pieces
+
+    def points(self) -> Iterator[tuple[int, ...]]:
+        """Every point, last dimension fastest."""
+        return product(*(range(l, h) for l, h in zip(self.lo, self.hi)))
+
+    def __str__(self) -> str:
+        return "[" + ", ".join(f"{l}:{h}" for l, h in zip(self.lo, self.hi)) + "]"
+
+
+def covers(rects: Iterable[Rect], whole: Rect) -> bool:
+    """True if the union of ``rects`` holds every point of ``whole``."""
+    left = [] if whole.empty else [whole]
+    for rect in rects:
+        left = [part for piece in left for part in piece.minus(rect)]
+        if not left:
+            return True
+    return not left
