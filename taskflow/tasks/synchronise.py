@@ -144,7 +144,7 @@ def _update(
     weights = Part(state.flat_weights[bundle.name, processor], span)
     gradients = Part(state.flat_gradients[bundle.name, processor], span)
     buffers = tuple(
-        emit.buffer(f"{bundle.name}.{rule.kind}{i}", span, processor, bundle.dtype, kept=True)
+        emit.buffer(f"{bundle.name}.{type(rule).__name__.lower()}{i}", span, processor, bundle.dtype, kept=True)
         for i in range(rule.buffers)
     )
     scale = scales.get(processor)
