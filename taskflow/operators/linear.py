@@ -10,7 +10,19 @@ from random import Random
 import numpy as np
 
 from taskflow.operators.operator import (
-    Call, Dim, Example, Init, Keeps, Operator, Reads, Soap, Spec, WeightSpec, positive, register,
+    Call,
+    Dim,
+    Example,
+    Init,
+    Keeps,
+    Operator,
+    Reads,
+    Soap,
+    Spec,
+    WeightSpec,
+    positive,
+    register,
+    takes,
 )
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.regions.rect import Rect
@@ -25,6 +37,7 @@ class Linear(Operator):
     bias: bool = True
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+        takes("linear", inputs, 1)
         (x,) = inputs
         positive("linear", out_features=self.out_features)
         if len(x.shape) < 2 or not x.differentiable:
@@ -69,9 +82,7 @@ class Linear(Operator):
 
     def backward(self, call: Call) -> None:
         (x,), weight = call.inputs, call.weights[0]
-        dy = call.grad_outputs[0]
-        if dy is None:
-            raise ValueError(f"{call.name}: backward of linear needs the gradient of its output")
+        dy = call.grad
         rows = _rows(dy)
         if (dx := call.grad_inputs[0]) is not None:
             call.kernels.matmul(rows, weight, out=_rows(dx.array), accumulate=dx.accumulate)
@@ -104,6 +115,7 @@ def linear(
 ) -> Tensor:
     """Multiply the last dimension by a weight (out_features, in_features) and add a bias (out_features).
 
-    Args: input (N, ..., in_features). Returns (N, ..., out_features). ``parameters`` shares another layer's (weight, bias).
+    Args: input (N, ..., in_features). Returns (N, ..., out_features). ``parameters`` shares another layer's (weight,
+    bias).
     """
     return input.graph.apply(Linear(out_features, bias), (input,), name=name, parameters=parameters)[0]

@@ -147,6 +147,11 @@ class Call:
     grad_inputs: tuple[Target | None, ...] = ()  # None: nobody needs this gradient
     grad_weights: tuple[Target | None, ...] = ()
 
+    @property
+    def grad(self) -> Array:
+        """The gradient of the only output. There is one: backward is not called without any."""
+        return self.grad_outputs[0]
+
 
 @dataclass(frozen=True, slots=True)
 class Example:
@@ -258,3 +263,25 @@ def positive(name: str, **values: int) -> None:
     for key, value in values.items():
         if not isinstance(value, (int, np.integer)) or value < 1:
             raise ValueError(f"{name}: {key} must be a positive integer, got {value!r}")
+
+
+def takes(name: str, inputs: Sequence[Spec], count: int) -> None:
+    """Raise ValueError unless an operator got ``count`` inputs."""
+    if len(inputs) != count:
+        given = ", ".join(map(str, inputs)) or "none"
+        raise ValueError(f"{name}: takes {count} input{'s' * (count != 1)}, got {len(inputs)} ({given})")
+
+
+def axis(name: str, dim: int, rank: int) -> int:
+    """``dim`` counted from 0 (negative ones count from the end, as in PyTorch); ValueError if there is none."""
+    if not -rank <= dim < rank:
+        raise ValueError(f"{name}: dim must be between {-rank} and {rank - 1} for {rank} dimensions, got {dim}")
+    return dim % rank
+
+
+def sample_and_attributes(shape: Sequence[int], fixed: int | None = None) -> tuple[Dim, ...]:
+    """Dimensions that cut no weights: the first is SAMPLE, others ATTRIBUTE; number ``fixed`` is not divisible."""
+    return tuple(
+        Dim(f"a{i}" if i else "n", size, Soap.ATTRIBUTE if i else Soap.SAMPLE, divisible=i != fixed)
+        for i, size in enumerate(shape)
+    )

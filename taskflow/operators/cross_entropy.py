@@ -1,0 +1,128 @@
+"""cross_entropy: the loss of a classifier (PyTorch: torch.nn.functional.cross_entropy, but with the classes last)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from random import Random
+
+import numpy as np
+
+from taskflow.operators.operator import (
+    Call,
+    Dim,
+    Example,
+    Keeps,
+    Operator,
+    Reads,
+    Spec,
+    register,
+    sample_and_attributes,
+    takes,
+)
+from taskflow.operators.tensor import Tensor
+from taskflow.regions.rect import Rect
+
+
+@register("cross_entropy")
+@dataclass(frozen=True, slots=True)
+class CrossEntropy(Operator):
+    """x (N, ..., C), target (N, ...) integers -> a scalar: the sum over targets of -log softmax(x)[target], or their
+    mean.
+
+    A piece computes the part of its samples, so pieces give partial sums. Targets equal to ``ignore_index`` add
+    nothing. The mean divides by the number of all targets, ignored ones too. PyTorch leaves those out, but how many
+    there are is known only once all pieces have looked, and the loss of one piece must not wait for the data of
+    another. Where targets are ignored and this matters, take the sum and scale it.
+    """
+
+    ignore_index: int = -100
+    reduction: str = "mean"
+
+    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+        takes("cross_entropy", inputs, 2)
+        x, target = inputs
+        if self.reduction not in ("mean", "sum"):
+            raise ValueError(f"cross_entropy: reduction must be 'mean' or 'sum', got {self.reduction!r}")
+        if len(x.shape) < 2 or not x.differentiable or target.shape != x.shape[:-1] or target.dtype.kind not in "iu":
+            raise ValueError(
+                f"cross_entropy: inputs must be float (N, ..., classes) and integers (N, ...), got {x} and {target}"
+            )
+        return (Spec((), x.dtype),)
+
+    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
+        return sample_and_attributes(inputs[1].shape)
+
+    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
+        return Reads((Rect((*piece.lo, 0), (*piece.hi, inputs[0].shape[-1])), piece))
+
+    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
+        return (Rect((), ()),)
+
+    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
+        return Keeps(inputs=False, weights=False, outputs=False)
+
+    def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
+        # The probabilities, and the targets again, so that the much larger logits need not be kept for their sake.
+        x, target = inputs
+        return (Spec((*piece.shape, x.shape[-1]), x.dtype), Spec(piece.shape, target.dtype))
+
+    def forward(self, call: Call) -> None:
+        (x, target), (y,), (probabilities, kept) = call.inputs, call.outputs, call.saved
+        classes = x.shape[-1]
+        wrong = (target != self.ignore_index) & ((target < 0) | (target >= classes))
+        if wrong.any():
+            raise ValueError(
+                f"{call.name}: targets must be at least 0 and below {classes}, or {self.ignore_index} to be ignored, "
+                f"got {int(target[wrong][0])}"
+            )
+        kept[...] = target
+        total = call.kernels.cross_entropy(
+            x.reshape(-1, classes), target.reshape(-1), self.ignore_index, probabilities.reshape(-1, classes)
+        )
+        y[...] = total * self._factor(call)
+
+    def backward(self, call: Call) -> None:
+        (probabilities, target), dy, dx = call.saved, call.grad, call.grad_inputs[0]
+        if dx is not None:
+            classes = probabilities.shape[-1]
+            call.kernels.cross_entropy_backward(
+                probabilities.reshape(-1, classes), target.reshape(-1), self.ignore_index,
+                float(dy) * self._factor(call),
+                out=dx.array.reshape(-1, classes), accumulate=dx.accumulate,
+            )
+
+    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return 5 * piece.volume * inputs[0].shape[-1]  # the softmax
+
+    def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return piece.volume * inputs[0].shape[-1]
+
+    def _factor(self, call: Call) -> float:
+        return 1 / prod(call.specs[1].shape) if self.reduction == "mean" else 1.0
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        shape = tuple(random.randint(1, 4) for _ in range(random.randint(1, 3)))
+        classes = random.randint(2, 5)
+        operator = cls(random.choice((-100, random.randrange(classes))), random.choice(("mean", "sum")))
+        specs = (Spec((*shape, classes), np.dtype(np.float64)), Spec(shape, np.dtype(np.int64)))
+        return Example(operator, specs, high=classes)
+
+
+def cross_entropy(
+    input: Tensor,
+    target: Tensor,
+    *,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    name: str | None = None,
+) -> Tensor:
+    """The cross-entropy of unnormalised scores and right classes, in nats.
+
+    Args: input (N, ..., C), classes last (PyTorch has them second); target (N, ...) integers below C, or
+    ``ignore_index``. ``reduction``: "mean" divides by the number of all targets, ignored ones too; "sum" does not.
+    Returns a scalar ().
+    """
+    return input.graph.apply(CrossEntropy(ignore_index, reduction), (input, target), name=name)[0]

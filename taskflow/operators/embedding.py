@@ -1,0 +1,113 @@
+"""embedding: rows of a table, chosen by integers (PyTorch: torch.nn.Embedding)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from taskflow.operators.operator import (
+    Call,
+    Dim,
+    Example,
+    Init,
+    Keeps,
+    Operator,
+    Reads,
+    Soap,
+    Spec,
+    WeightSpec,
+    positive,
+    register,
+    sample_and_attributes,
+    takes,
+)
+from taskflow.operators.tensor import Parameter, Tensor
+from taskflow.regions.rect import Rect
+
+
+@register("embedding")
+@dataclass(frozen=True, slots=True)
+class Embedding(Operator):
+    """x (N, ...) integers, weight (V, E) -> y (N, ..., E). E cuts the table by columns (parameter); V cuts it by rows
+    and counts as contracted: a piece gives zeros for indices outside its rows, so the sum of the pieces is the
+    whole."""
+
+    num_embeddings: int
+    embedding_dim: int
+    dtype: np.dtype[Any]  # of the table; integers do not say
+
+    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+        takes("embedding", inputs, 1)
+        positive("embedding", num_embeddings=self.num_embeddings, embedding_dim=self.embedding_dim)
+        (x,) = inputs
+        if not x.shape or x.dtype.kind not in "iu":
+            raise ValueError(f"embedding: input must be an integer tensor (N, ...), got {x}")
+        return (Spec((*x.shape, self.embedding_dim), self.dtype),)
+
+    def weights(self, inputs: Sequence[Spec]) -> tuple[WeightSpec, ...]:
+        return (WeightSpec("weight", (self.num_embeddings, self.embedding_dim), Init("normal", 1.0)),)
+
+    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
+        return (
+            *sample_and_attributes(inputs[0].shape),
+            Dim("e", self.embedding_dim, Soap.PARAMETER),
+            Dim("v", self.num_embeddings, Soap.REDUCTION),
+        )
+
+    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
+        *lo, e0, v0 = piece.lo
+        *hi, e1, v1 = piece.hi
+        return Reads((Rect(tuple(lo), tuple(hi)),), (Rect((v0, e0), (v1, e1)),))
+
+    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
+        return (Rect(piece.lo[:-1], piece.hi[:-1]),)
+
+    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
+        return Keeps(weights=False, outputs=False)
+
+    def forward(self, call: Call) -> None:
+        (x,), (y,), (table,) = call.inputs, call.outputs, call.weights
+        if x.size and not 0 <= int(x.min()) <= int(x.max()) < self.num_embeddings:
+            raise ValueError(
+                f"{call.name}: indices must be at least 0 and below {self.num_embeddings}, "
+                f"got {int(x.min())} to {int(x.max())}"
+            )
+        call.kernels.embedding(table, x.reshape(-1), call.piece.lo[-1], out=y.reshape(-1, y.shape[-1]))
+
+    def backward(self, call: Call) -> None:
+        (x,), dy = call.inputs, call.grad
+        if (dw := call.grad_weights[0]) is not None:
+            call.kernels.embedding_backward(
+                x.reshape(-1), call.piece.lo[-1], dy.reshape(-1, dy.shape[-1]), out=dw.array, accumulate=dw.accumulate
+            )
+
+    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return 0  # it moves memory
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        shape = tuple(random.randint(1, 4) for _ in range(random.randint(1, 3)))
+        rows = random.randint(1, 6)
+        operator = cls(rows, random.randint(1, 4), np.dtype(np.float64))
+        return Example(operator, (Spec(shape, np.dtype(np.int64)),), high=rows)
+
+
+def embedding(
+    input: Tensor,
+    num_embeddings: int,
+    embedding_dim: int,
+    *,
+    name: str | None = None,
+    parameters: Sequence[Parameter] | None = None,
+) -> Tensor:
+    """Look up rows of a table (num_embeddings, embedding_dim) that starts normal, in the graph's float type.
+
+    Args: input (N, ...) integers below ``num_embeddings``. Returns (N, ..., embedding_dim). ``parameters`` shares
+    another embedding's table.
+    """
+    operator = Embedding(num_embeddings, embedding_dim, np.dtype(input.graph.dtype))
+    return input.graph.apply(operator, (input,), name=name, parameters=parameters)[0]

@@ -1,0 +1,89 @@
+"""input: where a step's data enters the network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from taskflow.operators.operator import (
+    Call,
+    Dim,
+    Example,
+    Keeps,
+    Operator,
+    Reads,
+    Spec,
+    positive,
+    register,
+    sample_and_attributes,
+    takes,
+)
+from taskflow.operators.tensor import Builder, Tensor
+from taskflow.regions.rect import Rect
+
+
+@register("input")
+@dataclass(frozen=True, slots=True)
+class Input(Operator):
+    """-> (N, ...): each piece takes its Rect of the step's global array ``feeds[name]``."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+        takes("input", inputs, 0)
+        if not self.shape:
+            raise ValueError("input: shape must have at least the sample dimension, got ()")
+        positive("input", **{f"shape[{i}]": size for i, size in enumerate(self.shape)})
+        return (Spec(self.shape, self.dtype),)
+
+    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
+        return sample_and_attributes(self.shape)
+
+    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
+        return Reads(())
+
+    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
+        return (piece,)
+
+    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
+        return Keeps(inputs=False, weights=False, outputs=False)
+
+    def forward(self, call: Call) -> None:
+        call.outputs[0][...] = self._fed(call)[call.piece.slices(Rect.of(self.shape))]
+
+    def backward(self, call: Call) -> None:
+        pass  # data has no gradient
+
+    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return 0
+
+    def _fed(self, call: Call) -> Any:
+        feeds = call.state.feeds
+        wanted = Spec(self.shape, self.dtype)
+        if call.name not in feeds:
+            raise ValueError(f"{call.name}: each step needs {wanted} by this name, got {sorted(feeds) or 'none'}")
+        array = feeds[call.name]
+        if tuple(array.shape) != self.shape or array.dtype != self.dtype:
+            given = Spec(tuple(array.shape), array.dtype)
+            raise ValueError(f"{call.name}: each step needs {wanted}, got {given}; convert it before")
+        return array
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        shape = tuple(random.randint(1, 5) for _ in range(random.randint(1, 4)))
+        return Example(cls(shape, np.dtype(random.choice((np.float64, np.int64)))), ())
+
+
+def input(
+    graph: Builder, shape: Sequence[int], dtype: str | np.dtype[Any] | None = None, *, name: str
+) -> Tensor:
+    """A tensor (N, ...) that every step is given under ``name`` (if that is taken, under the returned tensor's name).
+
+    Args: ``shape`` is of the whole batch, over all processors; ``dtype`` is the graph's unless given.
+    """
+    return graph.apply(Input(tuple(shape), np.dtype(graph.dtype if dtype is None else dtype)), (), name=name)[0]

@@ -1,0 +1,106 @@
+"""softmax over one dimension (PyTorch: torch.nn.functional.softmax)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+
+from taskflow.operators.operator import (
+    Array,
+    Call,
+    Dim,
+    Example,
+    Keeps,
+    Operator,
+    Reads,
+    Spec,
+    axis,
+    register,
+    sample_and_attributes,
+    takes,
+)
+from taskflow.operators.tensor import Tensor
+from taskflow.regions.rect import Rect
+
+
+@register("softmax")
+@dataclass(frozen=True, slots=True)
+class Softmax(Operator):
+    """x -> exp(x) / sum of exp(x) over ``dim``, of the same shape. Every dimension but ``dim`` can be cut."""
+
+    dim: int
+
+    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+        takes("softmax", inputs, 1)
+        (x,) = inputs
+        axis("softmax", self.dim, len(x.shape))
+        if not x.differentiable:
+            raise ValueError(f"softmax: input must be a float tensor, got {x}")
+        return (x,)
+
+    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
+        shape = inputs[0].shape
+        return sample_and_attributes(shape, fixed=self.dim % len(shape))
+
+    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
+        return Reads((piece,))
+
+    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
+        return (piece,)
+
+    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
+        return Keeps(inputs=False, weights=False)
+
+    def forward(self, call: Call) -> None:
+        (x,), (y,) = call.inputs, call.outputs
+        if self._last(y):
+            call.kernels.softmax(_rows(x), out=_rows(y))
+        else:
+            rows = _rows(np.moveaxis(x, self.dim, -1))
+            result = np.empty_like(rows)
+            call.kernels.softmax(rows, out=result)
+            moved = np.moveaxis(y, self.dim, -1)
+            moved[...] = result.reshape(moved.shape)
+
+    def backward(self, call: Call) -> None:
+        y, dy, dx = call.outputs[0], call.grad, call.grad_inputs[0]
+        if dx is None:
+            return
+        if self._last(y):
+            call.kernels.softmax_backward(_rows(y), _rows(dy), out=_rows(dx.array), accumulate=dx.accumulate)
+        else:
+            moved = np.moveaxis(y, self.dim, -1)
+            rows = _rows(moved)
+            result = np.empty_like(rows)
+            call.kernels.softmax_backward(rows, _rows(np.moveaxis(dy, self.dim, -1)), out=result)
+            dx.put(np.moveaxis(result.reshape(moved.shape), -1, self.dim))
+
+    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return 5 * piece.volume  # maximum, difference, exponential, sum, quotient
+
+    def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return 4 * piece.volume
+
+    def _last(self, array: Array) -> bool:
+        return bool(self.dim % array.ndim == array.ndim - 1)
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        rank = random.randint(1, 4)
+        shape = [random.randint(1, 4) for _ in range(rank)]
+        dim = random.randint(-rank, rank - 1)
+        shape[dim] += 1  # over one element softmax is the constant 1
+        return Example(cls(dim), (Spec(tuple(shape), np.dtype(np.float64)),))
+
+
+def _rows(array: Array) -> Array:
+    """(..., C) as contiguous (rows, C)."""
+    return array.reshape(-1, array.shape[-1])
+
+
+def softmax(input: Tensor, dim: int = -1, *, name: str | None = None) -> Tensor:
+    """Positive values that add up to 1 over ``dim``. Any shape in, the same shape out."""
+    return input.graph.apply(Softmax(dim), (input,), name=name)[0]

@@ -1,0 +1,80 @@
+"""state: a tensor that persists between steps, such as the last hidden state of a recurrent network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from taskflow.operators.operator import (
+    Call,
+    Dim,
+    Example,
+    Keeps,
+    Operator,
+    Reads,
+    Spec,
+    positive,
+    register,
+    sample_and_attributes,
+    takes,
+)
+from taskflow.operators.tensor import Builder, Tensor
+from taskflow.regions.rect import Rect
+
+
+@register("state")
+@dataclass(frozen=True, slots=True)
+class State(Operator):
+    """-> (N, ...): zeros in the first step, later what ``graph.carry`` says. The runtime holds the value, so there is
+    nothing to do here."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+        takes("state", inputs, 0)
+        if not self.shape:
+            raise ValueError("state: shape must have at least the sample dimension, got ()")
+        positive("state", **{f"shape[{i}]": size for i, size in enumerate(self.shape)})
+        return (Spec(self.shape, self.dtype),)
+
+    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
+        return sample_and_attributes(self.shape)
+
+    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
+        return Reads(())
+
+    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
+        return (piece,)
+
+    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
+        return Keeps(inputs=False, weights=False, outputs=False)
+
+    def forward(self, call: Call) -> None:
+        pass  # the value is already there
+
+    def backward(self, call: Call) -> None:
+        pass  # gradients do not cross steps
+
+    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return 0
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        shape = tuple(random.randint(1, 5) for _ in range(random.randint(1, 3)))
+        return Example(cls(shape, np.dtype(np.float64)), ())
+
+
+def state(
+    graph: Builder, shape: Sequence[int], dtype: str | np.dtype[Any] | None = None, *, name: str
+) -> Tensor:
+    """A tensor (N, ...) of zeros; ``graph.carry(it, becomes)`` gives it the last value of ``becomes`` in every later
+    step.
+
+    Without a carry it stays zero. Gradients do not flow through it (truncated backpropagation).
+    """
+    return graph.apply(State(tuple(shape), np.dtype(graph.dtype if dtype is None else dtype)), (), name=name)[0]

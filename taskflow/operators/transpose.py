@@ -1,0 +1,81 @@
+"""transpose: two dimensions change places (PyTorch: torch.transpose)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+
+from taskflow.operators.operator import (
+    Call,
+    Dim,
+    Example,
+    Keeps,
+    Operator,
+    Reads,
+    Spec,
+    axis,
+    register,
+    sample_and_attributes,
+    takes,
+)
+from taskflow.operators.tensor import Tensor
+from taskflow.regions.rect import Rect
+
+
+@register("transpose")
+@dataclass(frozen=True, slots=True)
+class Transpose(Operator):
+    """x (..., A, ..., B, ...) -> y (..., B, ..., A, ...). What comes to dimension 0 is the output's sample
+    dimension."""
+
+    dim0: int
+    dim1: int
+
+    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+        takes("transpose", inputs, 1)
+        (x,) = inputs
+        for dim in (self.dim0, self.dim1):
+            axis("transpose", dim, len(x.shape))
+        return (Spec(self._swap(x.shape), x.dtype),)
+
+    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
+        return sample_and_attributes(self._swap(inputs[0].shape))
+
+    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
+        return Reads((Rect(self._swap(piece.lo), self._swap(piece.hi)),))
+
+    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
+        return (piece,)
+
+    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
+        return Keeps(inputs=False, weights=False, outputs=False)
+
+    def forward(self, call: Call) -> None:
+        call.outputs[0][...] = call.inputs[0].swapaxes(self.dim0, self.dim1)
+
+    def backward(self, call: Call) -> None:
+        if (dx := call.grad_inputs[0]) is not None:
+            dx.put(call.grad.swapaxes(self.dim0, self.dim1))
+
+    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return 0
+
+    def _swap(self, values: tuple[int, ...]) -> tuple[int, ...]:
+        swapped = list(values)
+        swapped[self.dim0], swapped[self.dim1] = values[self.dim1], values[self.dim0]
+        return tuple(swapped)
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        shape = tuple(random.randint(1, 5) for _ in range(random.randint(1, 4)))
+        rank = len(shape)
+        operator = cls(random.randint(-rank, rank - 1), random.randint(-rank, rank - 1))
+        return Example(operator, (Spec(shape, np.dtype(np.float64)),))
+
+
+def transpose(input: Tensor, dim0: int, dim1: int, *, name: str | None = None) -> Tensor:
+    """Swap two dimensions. Dimension 0 of the result, whatever it was, is its sample dimension."""
+    return input.graph.apply(Transpose(dim0, dim1), (input,), name=name)[0]

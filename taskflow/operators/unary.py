@@ -1,0 +1,157 @@
+"""scale, relu, tanh, sigmoid: one value in, one value out (PyTorch: torch.mul by a number, torch.relu, torch.tanh,
+torch.sigmoid). They share every rule but the arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import ClassVar
+
+import numpy as np
+
+from taskflow.operators.operator import (
+    Call,
+    Dim,
+    Example,
+    Keeps,
+    Operator,
+    Reads,
+    Spec,
+    register,
+    sample_and_attributes,
+    takes,
+)
+from taskflow.operators.tensor import Tensor
+from taskflow.regions.rect import Rect
+
+
+class Unary(Operator):
+    """x -> y of the same shape, element by element."""
+
+    __slots__ = ()
+
+    keeps_output: ClassVar[bool] = True  # backward computes the derivative from y; the input is never kept
+
+    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+        takes(self.kind, inputs, 1)
+        if not inputs[0].differentiable:
+            raise ValueError(f"{self.kind}: input must be a float tensor, got {inputs[0]}")
+        return (inputs[0],)
+
+    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
+        return sample_and_attributes(inputs[0].shape)
+
+    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
+        return Reads((piece,))
+
+    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
+        return (piece,)
+
+    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
+        return Keeps(inputs=False, weights=False, outputs=self.keeps_output)
+
+    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return piece.volume
+
+
+@register("scale")
+@dataclass(frozen=True, slots=True)
+class Scale(Unary):
+    """y = factor x."""
+
+    factor: float
+    keeps_output: ClassVar[bool] = False
+
+    def forward(self, call: Call) -> None:
+        np.multiply(call.inputs[0], self.factor, out=call.outputs[0])
+
+    def backward(self, call: Call) -> None:
+        if (dx := call.grad_inputs[0]) is not None:
+            dx.put(call.grad * self.factor)
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        return _example(cls(random.uniform(-2, 2)), random)
+
+
+@register("relu")
+@dataclass(frozen=True, slots=True)
+class ReLU(Unary):
+    """y = max(x, 0); the derivative at 0 is 0."""
+
+    def forward(self, call: Call) -> None:
+        np.maximum(call.inputs[0], 0, out=call.outputs[0])
+
+    def backward(self, call: Call) -> None:
+        if (dx := call.grad_inputs[0]) is not None:
+            dx.put(call.grad * (call.outputs[0] > 0))
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        return _example(cls(), random)
+
+
+@register("tanh")
+@dataclass(frozen=True, slots=True)
+class Tanh(Unary):
+    """y = tanh(x)."""
+
+    def forward(self, call: Call) -> None:
+        np.tanh(call.inputs[0], out=call.outputs[0])
+
+    def backward(self, call: Call) -> None:
+        y = call.outputs[0]
+        if (dx := call.grad_inputs[0]) is not None:
+            dx.put(call.grad * (1 - y * y))
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        return _example(cls(), random)
+
+
+@register("sigmoid")
+@dataclass(frozen=True, slots=True)
+class Sigmoid(Unary):
+    """y = 1 / (1 + exp(-x)), as (1 + tanh(x / 2)) / 2, which cannot overflow."""
+
+    def forward(self, call: Call) -> None:
+        y = call.outputs[0]
+        np.multiply(call.inputs[0], 0.5, out=y)
+        np.tanh(y, out=y)
+        y *= 0.5
+        y += 0.5
+
+    def backward(self, call: Call) -> None:
+        y = call.outputs[0]
+        if (dx := call.grad_inputs[0]) is not None:
+            dx.put(call.grad * y * (1 - y))
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        return _example(cls(), random)
+
+
+def _example(operator: Operator, random: Random) -> Example:
+    shape = tuple(random.randint(1, 5) for _ in range(random.randint(0, 4)))
+    return Example(operator, (Spec(shape, np.dtype(np.float64)),))
+
+
+def scale(input: Tensor, factor: float, *, name: str | None = None) -> Tensor:
+    """Every element times a number, which is not trained. Any shape in, the same shape out."""
+    return input.graph.apply(Scale(float(factor)), (input,), name=name)[0]
+
+
+def relu(input: Tensor, *, name: str | None = None) -> Tensor:
+    """max(x, 0) of every element. Any shape in, the same shape out."""
+    return input.graph.apply(ReLU(), (input,), name=name)[0]
+
+
+def tanh(input: Tensor, *, name: str | None = None) -> Tensor:
+    """tanh of every element. Any shape in, the same shape out."""
+    return input.graph.apply(Tanh(), (input,), name=name)[0]
+
+
+def sigmoid(input: Tensor, *, name: str | None = None) -> Tensor:
+    """1 / (1 + exp(-x)) of every element. Any shape in, the same shape out."""
+    return input.graph.apply(Sigmoid(), (input,), name=name)[0]
