@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from taskflow.graph import Node, OperatorGraph
+from taskflow.mapper.mapper import CopyRequest
 from taskflow.mapper.strategy import Strategy
 from taskflow.operators.operator import Reads, Spec
 from taskflow.operators.tensor import Parameter, Tensor
@@ -17,18 +18,6 @@ from taskflow.tasks.task import Cell
 
 TensorKey = tuple[int, int]  # (node, output)
 ReaderKey = tuple[int, int, int, Rect]  # (node, output, processor, Rect read)
-
-
-@dataclass(frozen=True, slots=True)
-class CopyRequest:
-    """What a mapper's select_task_sources decides: which of ``candidates`` (processors that hold ``rect`` of ``tensor``, the
-    owner first) sends it to ``target``."""
-
-    tensor: str
-    rect: Rect
-    target: int
-    candidates: tuple[int, ...]
-    nbytes: int
 
 
 SourceSelector = Callable[[CopyRequest], int]
