@@ -5,16 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper.config import OpConfig, Sync
+from taskflow.mapper.report import Profile
 from taskflow.mapper.strategy import Strategy
 from taskflow.regions import Rect
-
-if TYPE_CHECKING:
-    from taskflow.mapper.report import Profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +74,11 @@ class Mapper(ABC):
     def wants_profiling(self) -> bool:
         """True if `report_profiling` was replaced."""
         return type(self).report_profiling is not Mapper.report_profiling
+
+    @property
+    def orders_tasks(self) -> bool:
+        """True if `order_tasks` was replaced."""
+        return type(self).order_tasks is not Mapper.order_tasks
 
     @property
     def selects_sources(self) -> bool:

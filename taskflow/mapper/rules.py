@@ -140,9 +140,12 @@ def depths(graph: OperatorGraph) -> dict[str, int]:
     layer_of = {node.name: node.parameters[0].layer for node in graph if node.parameters}
     first: dict[str, int] = {}
     result: dict[str, int] = {}
+    after_layer: set[int] = set()  # nodes at or behind some parameterised operator
     for node in graph:
         above = [result[graph.producer(t).name] for t in node.inputs]
-        fed_by_layer = any(_has_layer(graph, t.node) for t in node.inputs)
+        fed_by_layer = any(t.node in after_layer for t in node.inputs)
+        if node.parameters or fed_by_layer:
+            after_layer.add(node.number)
         depth = max(above, default=0) + (1 if node.parameters and fed_by_layer else 0)
         layer = layer_of.get(node.name)
         if layer is not None:
@@ -150,9 +153,3 @@ def depths(graph: OperatorGraph) -> dict[str, int]:
             depth = first.setdefault(layer, depth)
         result[node.name] = depth
     return result
-
-
-def _has_layer(graph: OperatorGraph, number: int) -> bool:
-    """True if a parameterised operator is at or before this node."""
-    node = graph.nodes[number]
-    return bool(node.parameters) or any(_has_layer(graph, t.node) for t in node.inputs)

@@ -11,6 +11,8 @@ import numpy as np
 from taskflow.graph import OperatorGraph
 from taskflow.kernels import KernelSet, default_kernels
 from taskflow.machine import Machine, host
+from taskflow.mapper.mapper import Mapper
+from taskflow.mapper.report import Profile
 from taskflow.mapper.strategy import Strategy
 from taskflow.operators.operator import StepState
 from taskflow.operators.tensor import Tensor
@@ -24,9 +26,8 @@ from taskflow.runtime.schedule import Placement, schedule
 from taskflow.runtime.storage import Kept
 from taskflow.runtime.transport import Transport
 from taskflow.tasks.lower import lower
-from taskflow.tasks.lowering import SourceSelector
 from taskflow.tasks.simulate import Priority, roofline, simulate
-from taskflow.tasks.task import TaskGraph
+from taskflow.tasks.task import Compute, Task, TaskGraph
 
 TAG_SPACE = 1 << 20  # tags of one program; programs get consecutive spaces
 
@@ -55,8 +56,7 @@ class Executor:
         clip_norm: float | None = None,
         fetch: Sequence[Tensor] = (),
         kernels: KernelSet | None = None,
-        select_source: SourceSelector | None = None,
-        priority: Priority | None = None,
+        mapper: Mapper | None = None,
         binder: Binder = bind,
     ) -> None:
         self.graph, self.strategy, self.rule = graph, strategy, rule
@@ -66,8 +66,10 @@ class Executor:
         self.state = StepState(seed=seed)
         self.kept = Kept()
         self._placement = Placement(strategy.processors, self.transport.size)
-        self._options: dict[str, Any] = {"clip_norm": clip_norm, "fetch": fetch, "select_source": select_source}
-        self._priority, self._binder = priority, binder
+        self.mapper = mapper
+        select = mapper.select_task_sources if mapper is not None and mapper.selects_sources else None
+        self._options: dict[str, Any] = {"clip_norm": clip_norm, "fetch": fetch, "select_source": select}
+        self._binder = binder
         self._programs: dict[str, Program] = {}
         self._initialise()
 
@@ -80,17 +82,22 @@ class Executor:
         """
         program = self.program("train")
         self._before(feeds, True, lr)
-        program.run()
+        if self.mapper is not None and self.mapper.wants_profiling:
+            self.mapper.report_profiling(self.profile(program.run_measured()))
+        else:
+            program.run()
         return self._after(program)
 
-    def train_measured(
-        self, feeds: Mapping[str, Any], *, lr: float | None = None
-    ) -> tuple[float | None, list[Measured]]:
+    def train_measured(self, feeds: Mapping[str, Any], *, lr: float | None = None) -> tuple[float | None, Profile]:
         """Like `train`, also returning when everything on this rank ran."""
         program = self.program("train")
         self._before(feeds, True, lr)
         measured = program.run_measured()
-        return self._after(program), measured
+        return self._after(program), self.profile(measured)
+
+    def profile(self, measured: Sequence[Measured]) -> Profile:
+        """What this rank measured of the present step, in the words of `Mapper.report_profiling`."""
+        return Profile(self.transport.rank, self.state.step, tuple(m.describe() for m in measured))
 
     def evaluate(self, feeds: Mapping[str, Any]) -> float | None:
         """The loss of a batch without training; the carried state of evaluation is separate from training's."""
@@ -161,13 +168,24 @@ class Executor:
             graph = lower(
                 self.graph, self.strategy, self.rule if mode == "train" else None, prefix=f"{mode}:", **self._options
             )
-            order = simulate(graph, self.machine, roofline(self.machine), self._priority).order
+            order = simulate(graph, self.machine, roofline(self.machine), self._priority()).order
             plan = schedule(graph, order, self._placement, self.transport.rank)
             self._programs[mode] = Program(
                 graph, plan, self.transport, self.kernels, self.state, self.kept,
                 first_tag=len(self._programs) * TAG_SPACE, binder=self._binder,
             )
         return self._programs[mode]
+
+    def _priority(self) -> Priority | None:
+        mapper = self.mapper
+        if mapper is None or not mapper.orders_tasks:
+            return None
+
+        def priority(task: Task) -> int:
+            operator = task.work.node.name if isinstance(task.work, Compute) else None
+            return mapper.order_tasks(task.name, operator, task.kind.value)
+
+        return priority
 
     def _graph(self) -> TaskGraph:
         return self.program("train" if self.rule is not None else "evaluate").graph

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from taskflow.kernels import KernelSet
+from taskflow.mapper.report import MeasuredTask
 from taskflow.operators.operator import StepState
 from taskflow.runtime.bind import Action, bind
 from taskflow.runtime.schedule import Arrive, Flush, Item, Post, Run, Schedule, Send
@@ -28,6 +29,13 @@ class Measured:
     item: Item
     start: float
     end: float
+
+    def describe(self) -> MeasuredTask:
+        """The same in the words of mappers."""
+        task = self.item.copy if isinstance(self.item, (Arrive, Flush)) else self.item.task
+        kind = task.kind.value if isinstance(self.item, Run) else type(self.item).__name__.lower()
+        processor = task.source if isinstance(self.item, (Send, Flush)) else task.processor
+        return MeasuredTask(task.number, task.name, kind, processor, self.start, self.end)
 
 
 class Program:
