@@ -87,10 +87,15 @@ class Schedule:
     memory: MemoryPlan
 
 
-def schedule(graph: TaskGraph, order: Sequence[int], placement: Placement, rank: int) -> Schedule:
+def schedule(
+    graph: TaskGraph, order: Sequence[int], placement: Placement, rank: int, *, reuse_memory: bool = True
+) -> Schedule:
     """The part of ``rank`` in the global ``order`` (a topological order of all tasks)."""
     items = _with_arrivals(graph, _own(graph, order, placement, rank))
-    memory = plan_memory(_lifetimes(graph, items, {p for p in placement.local(rank)}))
+    lifetimes = _lifetimes(graph, items, set(placement.local(rank)))
+    if not reuse_memory:
+        lifetimes = [Lifetime(life.buffer, life.nbytes, 0, len(items)) for life in lifetimes]
+    memory = plan_memory(lifetimes)
     return Schedule(rank, tuple(_with_flushes(graph, items, memory)), memory)
 
 
