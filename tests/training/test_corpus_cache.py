@@ -136,10 +136,11 @@ def test_a_lock_held_too_long_is_passed_by(text: Path, cache: Path, monkeypatch:
 
 def test_many_processes_at_once(text: Path, cache: Path) -> None:
     program = (
-        "import sys\n"
+        "import sys, time\n"
         "from taskflow.training import load_files, text\n"
         "real, count = text.number_words, []\n"
-        "text.number_words = lambda *a: (count.append(1), real(*a))[1]\n"
+        # Slow enough that all processes are here before the first is done.
+        "text.number_words = lambda *a: (count.append(1), time.sleep(1.5), real(*a))[2]\n"
         "print(load_files([sys.argv[1]]).digest(), len(count))"
     )
     command = [sys.executable, "-c", program, str(text)]
