@@ -1,6 +1,69 @@
 """taskflow: trains deep networks under any SOAP parallelisation strategy, and finds a fast one by itself.
 
-Importing it starts nothing: no MPI, no GPU, no threads.
+Importing it starts nothing: no MPI, no GPU, no threads. Names are loaded when they are first used.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from taskflow.runtime.launch import limit_threads
+
 __version__ = "0.1.0"
+
+# Under mpirun each rank takes its share of the cores; BLAS reads these variables when numpy is first imported.
+limit_threads()
+
+if TYPE_CHECKING:
+    from taskflow.graph import OperatorGraph as OperatorGraph
+    from taskflow.machine import host as host
+    from taskflow.mapper import Mapper as Mapper
+    from taskflow.mapper import OpConfig as OpConfig
+    from taskflow.mapper import Strategy as Strategy
+    from taskflow.mapper import choose as choose
+    from taskflow.mapper import load as load_strategy  # noqa: F401
+    from taskflow.mapper import map_graph as map_graph
+    from taskflow.mapper import save as save_strategy  # noqa: F401
+    from taskflow.operators import *  # noqa: F403
+    from taskflow.operators import input as input
+    from taskflow.rules import SGD as SGD
+    from taskflow.rules import Adam as Adam
+    from taskflow.rules import AdamW as AdamW
+    from taskflow.runtime.executor import Executor as Executor
+    from taskflow.runtime.launch import connect as connect
+
+_WHERE = {
+    "OperatorGraph": "taskflow.graph:OperatorGraph",
+    "host": "taskflow.machine:host",
+    "Mapper": "taskflow.mapper:Mapper",
+    "OpConfig": "taskflow.mapper:OpConfig",
+    "Place": "taskflow.mapper:Place",
+    "Strategy": "taskflow.mapper:Strategy",
+    "Sync": "taskflow.mapper:Sync",
+    "Travel": "taskflow.mapper:Travel",
+    "choose": "taskflow.mapper:choose",
+    "load_strategy": "taskflow.mapper:load",
+    "map_graph": "taskflow.mapper:map_graph",
+    "save_strategy": "taskflow.mapper:save",
+    "SGD": "taskflow.rules:SGD",
+    "Adam": "taskflow.rules:Adam",
+    "AdamW": "taskflow.rules:AdamW",
+    "Executor": "taskflow.runtime.executor:Executor",
+    "connect": "taskflow.runtime.launch:connect",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("_"):
+        raise AttributeError(f"module 'taskflow' has no attribute {name!r}")
+    if name in _WHERE:
+        module, _, attribute = _WHERE[name].partition(":")
+        value = getattr(importlib.import_module(module), attribute)
+    else:
+        builders = importlib.import_module("taskflow.operators")
+        if name not in builders.__all__:
+            raise AttributeError(f"module 'taskflow' has no attribute {name!r}")
+        value = getattr(builders, name)
+    globals()[name] = value
+    return value

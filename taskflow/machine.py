@@ -32,8 +32,11 @@ class Link:
 class Machine(Protocol):
     """What lowering, simulation and mapping ask of a machine."""
 
-    name: str
-    processors: tuple[Processor, ...]
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def processors(self) -> tuple[Processor, ...]: ...
 
     def route(self, source: int, target: int) -> tuple[Link, ...]:
         """The links that a transfer from one processor to another occupies, all at once; empty if they are the same."""

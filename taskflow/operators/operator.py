@@ -223,7 +223,7 @@ class Operator(ABC):
 
 
 REGISTRY: dict[str, type[Operator]] = {}
-O = TypeVar("O", bound=type[Operator])  # noqa: E741
+O = TypeVar("O", bound=type[Operator])
 
 
 def register(kind: str) -> Callable[[O], O]:

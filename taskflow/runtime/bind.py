@@ -13,7 +13,16 @@ from taskflow.kernels import KernelSet
 from taskflow.operators.operator import Call, StepState, Target
 from taskflow.runtime.storage import Storage
 from taskflow.tasks.task import (
-    Clip, Compute, Filling, GradientTo, Norm, Summation, Task, Transfer, Update, UserCall,
+    Clip,
+    Compute,
+    Filling,
+    GradientTo,
+    Norm,
+    Summation,
+    Task,
+    Transfer,
+    Update,
+    UserCall,
 )
 
 Action = Callable[[], object]
@@ -39,7 +48,7 @@ def bind(task: Task, storage: Storage, kernels: KernelSet, state: StepState) -> 
             return partial(_clip, [storage.array(p) for p in parts], storage.array(into), limit)
         case Update() as work:
             return _update(work, storage, kernels, state)
-        case UserCall(function, arguments, constants, future):
+        case UserCall(function, arguments, constants, _):
             return partial(function, *(storage.array(a) for a in arguments), *constants)
     raise TypeError(f"{task.name}: no way to run {type(task.work).__name__}")
 

@@ -118,6 +118,21 @@ class Executor:
             if name.startswith(f"{mode}:"):
                 array.fill(0)
 
+    def moved_bytes_per_step(self) -> int:
+        """Bytes that one training step sends between ranks, summed over all ranks; known on rank 0 (0 elsewhere).
+
+        Copies between processors of one rank are not sent: with one processor a rank this is the task graph's
+        ``transfer_bytes``.
+        """
+        sent = self.transport.gather(self.program("train").bytes_sent)
+        return 0 if sent is None else sum(sent)
+
+    def describe(self) -> str:
+        """One line about the compiled training step."""
+        program = self.program("train" if self.rule is not None else "evaluate")
+        memory = (program.plan.memory.nbytes + self.kept.nbytes) / 1e6
+        return f"{program.graph!r}; {memory:.1f} MB on rank {self.transport.rank}"
+
     def close(self) -> None:
         """Wait for what was sent; the transport stays open."""
         for program in self._programs.values():

@@ -10,7 +10,15 @@ import numpy as np
 
 from taskflow.regions import Rect
 from taskflow.tasks.task import (
-    Buffer, Filling, Kind, Part, Summation, Task, TaskGraph, Transfer, Work,
+    Buffer,
+    Filling,
+    Kind,
+    Part,
+    Summation,
+    Task,
+    TaskGraph,
+    Transfer,
+    Work,
 )
 
 
