@@ -11,9 +11,11 @@ import numpy
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-Wno-unused-function"]
+FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd", "-Wno-unused-function"]
+MACROS = [("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")]
 if os.environ.get("TASKFLOW_NATIVE") == "1":
     FLAGS.append("-march=native")
+    MACROS.append(("TASKFLOW_NO_CLONES", "1"))
 
 
 def extension(path: Path) -> Extension:
@@ -21,7 +23,8 @@ def extension(path: Path) -> Extension:
         ".".join(path.with_suffix("").parts),
         [str(path)],
         include_dirs=[numpy.get_include()],
-        define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],
+        define_macros=MACROS,
+        depends=sorted(map(str, path.parent.glob("*.h"))),
         extra_compile_args=FLAGS,
         optional=True,
     )
@@ -31,7 +34,8 @@ setup(
     ext_modules=cythonize(
         [extension(path) for path in sorted(Path("taskflow").rglob("*.pyx"))],
         compiler_directives={
-            "language_level": 3, "boundscheck": False, "wraparound": False, "cdivision": True, "initializedcheck": False,
+            "language_level": 3, "boundscheck": False, "wraparound": False, "cdivision": True,
+            "initializedcheck": False,
         },
     )
 )

@@ -33,15 +33,16 @@ class KernelSet(ABC):
     # ---- LSTM ---------------------------------------------------------------------------------------------------
     @abstractmethod
     def lstm_cell(self, gates: Array, c_prev: Array, c: Array, h: Array) -> None:
-        """gates (N, 4, H): pre-activations of i, f, g, o, replaced by their activations. c_prev (N, H) -> c = f c_prev + i g,
-        h = o tanh(c). ``gates`` may be strided over N; c_prev, c and h may be strided over N."""
+        """gates (N, 4, H): pre-activations of i, f, g, o, replaced by their activations. c_prev (N, H) ->
+        c = f c_prev + i g, h = o tanh(c). All may be strided over N, such as ``gates[:, t]`` of (N, T, 4, H)."""
 
     @abstractmethod
     def lstm_cell_backward(
         self, gates: Array, c_prev: Array, c: Array, dh: Array, dc: Array, dgates: Array
     ) -> None:
-        """gates (N, 4, H): activations that `lstm_cell` left. dh (N, H): gradient of h. dc (N, H): in, the gradient of c from
-        the next step; out, the gradient of c_prev. dgates (N, 4, H): gradient of the pre-activations. All may be strided over N."""
+        """gates (N, 4, H): activations that `lstm_cell` left. dh (N, H): gradient of h. dc (N, H): in, the gradient of
+        c from the next step; out, the gradient of c_prev. dgates (N, 4, H): gradient of the pre-activations. All may be
+        strided over N."""
 
     # ---- softmax and losses --------------------------------------------------------------------------------------
     @abstractmethod
@@ -55,7 +56,8 @@ class KernelSet(ABC):
     @abstractmethod
     def cross_entropy(self, logits: Array, target: Array, ignore: int, probabilities: Array) -> float:
         """logits (R, C), target (R) integers -> the sum over rows of -log softmax(logits)[target], rows whose target is
-        ``ignore`` left out; probabilities (R, C) is filled with softmax(logits)."""
+        ``ignore`` left out; probabilities (R, C) is filled with softmax(logits). Any other target outside [0, C) is an
+        IndexError."""
 
     @abstractmethod
     def cross_entropy_backward(
@@ -76,14 +78,14 @@ class KernelSet(ABC):
     # ---- random numbers (Philox 4x32-10, Salmon et al., SC 2011) ------------------------------------------------
     @abstractmethod
     def uniform(self, key: Key, stream: int, shape: tuple[int, ...], lo: tuple[int, ...], out: Array) -> None:
-        """out holds the box at ``lo`` of an array of ``shape``; each element becomes a number in [0, 1) that depends only on
-        the key, the stream (below 2**32) and the element's row-major position in the whole array (below 2**66): word
-        ``position % 4`` of Philox at counter ``position // 4`` (words: low, high, stream, 0), times 2**-32 (its upper 24
-        bits in float32)."""
+        """out holds the box at ``lo`` of an array of ``shape``; each element becomes a number in [0, 1) that depends
+        only on the key, the stream (below 2**32) and the element's row-major position in the whole array (below 2**64): word
+        ``position % 4`` of Philox at counter ``position // 4`` (words: low, high, stream, 0), times 2**-32 (in float32
+        its upper 24 bits, times 2**-24)."""
 
     @abstractmethod
     def normal(self, key: Key, stream: int, shape: tuple[int, ...], lo: tuple[int, ...], out: Array) -> None:
-        """Standard normal numbers, by position like `uniform` (Box-Muller: positions 2k and 2k+1 share a pair of words)."""
+        """Standard normal numbers, by position like `uniform` (Box-Muller: positions 2k, 2k+1 share two words)."""
 
     # ---- update rules -------------------------------------------------------------------------------------------
     @abstractmethod
@@ -91,7 +93,8 @@ class KernelSet(ABC):
         self, w: Array, g: Array, velocity: Array | None, lr: float, momentum: float, dampening: float,
         weight_decay: float, nesterov: bool, scale: float, first: bool,
     ) -> None:
-        """torch.optim.SGD's step on flat arrays, with g multiplied by ``scale`` first. ``first``: velocity starts as the gradient."""
+        """torch.optim.SGD's step on flat arrays, with g multiplied by ``scale`` first. ``first``: velocity starts as
+        the gradient."""
 
     @abstractmethod
     def adam(

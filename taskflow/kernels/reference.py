@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.kernels.kernel_set import Array, Key, KernelSet
+from taskflow.kernels.kernel_set import Array, KernelSet, Key
 from taskflow.kernels.philox import words_at
 
 
@@ -54,6 +54,7 @@ class NumpyKernels(KernelSet):
         _put(y * (dy - (y * dy).sum(axis=1, keepdims=True)), out, accumulate)
 
     def cross_entropy(self, logits: Array, target: Array, ignore: int, probabilities: Array) -> float:
+        _check_targets(target, ignore, logits.shape[1])
         top = logits.max(axis=1, keepdims=True)
         np.subtract(logits, top, out=probabilities)
         np.exp(probabilities, out=probabilities)
@@ -66,6 +67,7 @@ class NumpyKernels(KernelSet):
     def cross_entropy_backward(
         self, probabilities: Array, target: Array, ignore: int, scale: float, out: Array, accumulate: bool = False
     ) -> None:
+        _check_targets(target, ignore, probabilities.shape[1])
         gradient = probabilities * out.dtype.type(scale)
         rows = np.flatnonzero(target != ignore)
         gradient[rows, target[rows]] -= out.dtype.type(scale)
@@ -141,6 +143,15 @@ def _put(value: Array, out: Array, accumulate: bool) -> None:
         out[...] = value
 
 
+def _check_targets(target: Array, ignore: int, classes: int) -> None:
+    wrong = np.flatnonzero((target != ignore) & ((target < 0) | (target >= classes)))
+    if wrong.size:
+        row = int(wrong[0])
+        raise IndexError(
+            f"cross_entropy: a target must lie in [0, {classes}) or be ignore={ignore}, got {target[row]} in row {row}"
+        )
+
+
 def _sigmoid(x: Array) -> Array:
     # tanh saturates instead of overflowing, for any x.
     half = x.dtype.type(0.5)
@@ -149,7 +160,16 @@ def _sigmoid(x: Array) -> Array:
 
 def _positions(shape: tuple[int, ...], lo: tuple[int, ...], box: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """Row-major positions in an array of ``shape`` of the elements of the box at ``lo``."""
-    positions = np.zeros((), np.uint64)
+    positions: np.ndarray[Any, Any] = np.zeros((), np.uint64)
     for size, low, extent in zip(shape, lo, box):
         positions = positions[..., None] * np.uint64(size) + np.arange(low, low + extent, dtype=np.uint64)
     return positions
+
+
+def busy(iterations: int) -> float:
+    """Task Bench's compute-bound kernel: 64 multiply-adds, 128 flops, an iteration. The start values keep every
+    number in (-1, 0) for ever. Returns their sum."""
+    a = -0.5 - np.arange(64) / 256
+    for _ in range(iterations):
+        a = a * a + a
+    return float(a.sum())

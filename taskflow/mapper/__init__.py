@@ -1,1 +1,14 @@
-"""."""
+"""Who decides how operators are cut and where pieces run."""
+
+from taskflow.mapper.choose import MAPPERS, choose
+from taskflow.mapper.config import OpConfig, Place, Sync, Travel
+from taskflow.mapper.mapper import CopyRequest, Mapper, map_graph
+from taskflow.mapper.report import MeasuredTask, Profile
+from taskflow.mapper.rules import DataParallel, Expert, ModelParallel, RandomMapper, RoundRobin, cut_only, depths
+from taskflow.mapper.strategy import Strategy, load, save
+
+__all__ = [
+    "MAPPERS", "CopyRequest", "DataParallel", "Expert", "Mapper", "MeasuredTask", "ModelParallel", "OpConfig", "Place",
+    "Profile", "RandomMapper", "RoundRobin", "Strategy", "Sync", "Travel", "choose", "cut_only", "depths", "load",
+    "map_graph", "save",
+]

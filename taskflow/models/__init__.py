@@ -1,1 +1,1 @@
-"""."""
+"""Networks as functions that build operator graphs."""

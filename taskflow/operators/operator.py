@@ -123,6 +123,7 @@ class StepState:
     seed: int = 0
     step: int = 0
     training: bool = True
+    lr: float | None = None  # None: the update rule's own
     feeds: dict[str, Array] = field(default_factory=dict)
 
 

@@ -1,1 +1,1 @@
-"""."""
+"""Finds strategies."""

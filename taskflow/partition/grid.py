@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import product
+from math import isfinite
 
 from taskflow.partition.partition import Color, Partition
 from taskflow.regions.rect import Rect
@@ -54,8 +55,8 @@ class Grid(Partition):
             return iter(())
         # Cells of no width (more pieces than points) hold nothing, so they are left out of every range.
         ranges = [
-            [i for i in range(bisect_right(c, l) - 1, bisect_left(c, h)) if c[i] < c[i + 1]]
-            for c, l, h in zip(self.cuts, inner.lo, inner.hi)
+            [i for i in range(bisect_right(c, lo) - 1, bisect_left(c, hi)) if c[i] < c[i + 1]]
+            for c, lo, hi in zip(self.cuts, inner.lo, inner.hi)
         ]
         return product(*ranges)
 
@@ -98,6 +99,8 @@ class Weighted(Grid):
 
     def __init__(self, shape: Sequence[int], weights: Sequence[Sequence[float]]) -> None:
         _degrees_or_fail(shape, [len(w) for w in weights], "Weighted")
-        if any(x < 0 for w in weights for x in w) or any(sum(w) <= 0 for w in weights):
-            raise ValueError(f"Weighted: weights must not be negative and must not all be 0, got {tuple(weights)}")
+        if any(x < 0 or not isfinite(x) for w in weights for x in w) or any(sum(w) <= 0 for w in weights):
+            raise ValueError(
+                f"Weighted: weights must be finite, must not be negative and must not all be 0, got {tuple(weights)}"
+            )
         super().__init__([weighted_cuts(s, w) for s, w in zip(shape, weights)])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from taskflow.partition.partition import Color, Partition
 from taskflow.regions.rect import Rect, covers
+from taskflow.regions.segments import RectIndex
 
 
 class Replicate(Partition):
@@ -27,7 +28,7 @@ class Replicate(Partition):
 
     @property
     def disjoint(self) -> bool:
-        return self.colors[0] == 1
+        return self.colors[0] == 1 or self.space.empty
 
     @property
     def complete(self) -> bool:
@@ -44,20 +45,25 @@ class Image(Partition):
     dimension. Example: ``Image(Tile((10,), (2,)), lambda r: Rect((r.lo[0] - 1,), (r.hi[0] + 1,)), Rect.of((10,)))``.
     """
 
-    __slots__ = ("_rects", "colors", "space")
+    __slots__ = ("_index", "_rects", "colors", "space")
 
     def __init__(self, source: Partition, access: Callable[[Rect], Rect], space: Rect) -> None:
         self.space = space
         self.colors = source.colors
         self._rects = {color: access(source.rect(color)).intersect(space) for color in source}
+        self._index: RectIndex[list[Color]] | None = None
 
     def rect(self, color: Color) -> Rect:
         return self._rects[color]
 
     def overlapping(self, rect: Rect) -> Iterator[Color]:
-        # An access function may map pieces anywhere, so its pieces are looked at one by one. What is asked often is
-        # which pieces of a Grid an image's Rect overlaps, and that side is arithmetic.
-        return (color for color, piece in self._rects.items() if piece.overlaps(rect))
+        # An access function may map pieces anywhere, so there is no arithmetic to invert: they are looked up in an index.
+        if self._index is None:
+            self._index = RectIndex()
+            for color, piece in self._rects.items():
+                if not piece.empty:
+                    self._index.setdefault(piece, list).append(color)
+        return iter(sorted(color for _, colors in self._index.overlapping(rect) for color in colors))
 
     @property
     def disjoint(self) -> bool:

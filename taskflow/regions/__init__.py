@@ -1,7 +1,16 @@
 """What is cut and who may touch it: index spaces, regions, privileges and the dependence analysis over task launches."""
 
+from taskflow.regions.check import PrivilegeError, check_index_launch, check_privileges
+from taskflow.regions.dependence import Analysis, Launched
+from taskflow.regions.movement import INITIAL, Clear, Contribution, CopyNeed, ReduceNeed
+from taskflow.regions.ordering import Dependence, Kind
 from taskflow.regions.privilege import Privilege, Requirement, interferes
 from taskflow.regions.rect import Rect, covers
 from taskflow.regions.region import Instance, LogicalRegion
+from taskflow.regions.segments import DisjointMap, RectIndex, canonical
 
-__all__ = ["Instance", "LogicalRegion", "Privilege", "Rect", "Requirement", "covers", "interferes"]
+__all__ = [
+    "INITIAL", "Analysis", "Clear", "Contribution", "CopyNeed", "Dependence", "DisjointMap", "Instance", "Kind", "Launched",
+    "LogicalRegion", "PrivilegeError", "Privilege", "Rect", "RectIndex", "ReduceNeed", "Requirement", "canonical",
+    "check_index_launch", "check_privileges", "covers", "interferes",
+]

@@ -30,7 +30,7 @@ class Rect:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return tuple(max(0, h - l) for l, h in zip(self.lo, self.hi))
+        return tuple(max(0, hi - lo) for lo, hi in zip(self.lo, self.hi))
 
     @property
     def volume(self) -> int:
@@ -39,7 +39,7 @@ class Rect:
 
     @property
     def empty(self) -> bool:
-        return any(h <= l for l, h in zip(self.lo, self.hi))
+        return any(hi <= lo for lo, hi in zip(self.lo, self.hi))
 
     def contains(self, other: Rect) -> bool:
         """True if every point of ``other`` is in this Rect (an empty Rect is in every Rect)."""
@@ -73,7 +73,7 @@ class Rect:
 
     def shift(self, offset: Sequence[int]) -> Rect:
         """The Rect moved by ``offset``."""
-        return Rect(tuple(l + o for l, o in zip(self.lo, offset)), tuple(h + o for h, o in zip(self.hi, offset)))
+        return Rect(tuple(a + o for a, o in zip(self.lo, offset)), tuple(a + o for a, o in zip(self.hi, offset)))
 
     def relative_to(self, base: Rect) -> Rect:
         """The same points, counted from ``base.lo``."""
@@ -81,7 +81,7 @@ class Rect:
 
     def slices(self, base: Rect) -> tuple[slice, ...]:
         """What indexes this Rect in an array that holds ``base``."""
-        return tuple(slice(l - b, h - b) for l, h, b in zip(self.lo, self.hi, base.lo))
+        return tuple(slice(lo - b, hi - b) for lo, hi, b in zip(self.lo, self.hi, base.lo))
 
     def minus(self, other: Rect) -> list[Rect]:
         """The points of this Rect that are not in ``other``, as disjoint Rects (at most two a dimension)."""
@@ -100,10 +100,10 @@ class Rect:
 
     def points(self) -> Iterator[tuple[int, ...]]:
         """Every point, last dimension fastest."""
-        return product(*(range(l, h) for l, h in zip(self.lo, self.hi)))
+        return product(*(range(lo, hi) for lo, hi in zip(self.lo, self.hi)))
 
     def __str__(self) -> str:
-        return "[" + ", ".join(f"{l}:{h}" for l, h in zip(self.lo, self.hi)) + "]"
+        return "[" + ", ".join(f"{lo}:{hi}" for lo, hi in zip(self.lo, self.hi)) + "]"
 
 
 def covers(rects: Iterable[Rect], whole: Rect) -> bool:

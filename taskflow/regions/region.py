@@ -27,15 +27,17 @@ class LogicalRegion:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """Memory on ``processor`` that holds ``rect`` of ``region``."""
+    """Memory on ``processor`` that holds ``rect`` of ``region``: values, or (``partial``) sums that are still to be added
+    to values."""
 
     region: LogicalRegion
     rect: Rect
     processor: int
+    partial: bool = False
 
     @property
     def nbytes(self) -> int:
         return self.rect.volume * self.region.dtype.itemsize
 
     def __str__(self) -> str:
-        return f"{self.region.name}{self.rect} @ {self.processor}"
+        return f"{'+' if self.partial else ''}{self.region.name}{self.rect} @ {self.processor}"

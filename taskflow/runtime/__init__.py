@@ -1,1 +1,1 @@
-"""."""
+"""Executes task graphs: schedules, memory, transports."""

@@ -1,1 +1,1 @@
-"""."""
+"""TaskGraph: lowering to it, its order and its timeline."""

@@ -1,0 +1,56 @@
+"""Choose a mapper by the name a user writes: ``data``, a strategy file, or a class of their own."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+
+from taskflow.graph import OperatorGraph
+from taskflow.machine import Machine
+from taskflow.mapper.mapper import Mapper, map_graph
+from taskflow.mapper.rules import DataParallel, Expert, ModelParallel, RandomMapper, RoundRobin
+from taskflow.mapper.strategy import Strategy, load
+
+MAPPERS: dict[str, Callable[[], Mapper]] = {
+    "data": DataParallel,
+    "model": ModelParallel,
+    "expert": Expert,
+    "round-robin": RoundRobin,
+    "random": RandomMapper,
+}
+
+
+def choose(name: str, graph: OperatorGraph, machine: Machine, *, seed: int = 0) -> tuple[Strategy, Mapper]:
+    """The strategy that ``name`` stands for, and the mapper that answers the runtime's other questions.
+
+    ``name``: one of MAPPERS, a file that ends in ``.json``, or ``package.module:Class`` (a Mapper class without required
+    arguments). Raises ValueError, FileNotFoundError or ImportError with what to do.
+    """
+    if name.endswith(".json"):
+        return load(name, graph, len(machine.processors)), DataParallel()
+    if name == "random":
+        mapper: Mapper = RandomMapper(seed)
+    elif name in MAPPERS:
+        mapper = MAPPERS[name]()
+    elif ":" in name:
+        mapper = _import(name)
+    else:
+        raise ValueError(
+            f"no mapper {name!r}; use {', '.join(MAPPERS)}, a strategy file FILE.json, or package.module:Class"
+        )
+    return map_graph(mapper, graph, machine), mapper
+
+
+def _import(name: str) -> Mapper:
+    module_name, _, class_name = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ImportError(f"mapper {name}: cannot import {module_name}: {error}") from error
+    found = getattr(module, class_name, None)
+    if not (inspect.isclass(found) and issubclass(found, Mapper)):
+        raise ValueError(f"mapper {name}: {module_name} has no class {class_name} that is a taskflow.Mapper")
+    if missing := sorted(found.__abstractmethods__):
+        raise ValueError(f"mapper {name}: {class_name} lacks {', '.join(missing)}")
+    return found()

@@ -1,0 +1,114 @@
+"""OpConfig: how one operator is cut and placed. Sync: how a layer's weights are kept equal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from math import prod
+
+from taskflow.graph import Node
+from taskflow.partition import Grid, even_cuts, weighted_cuts
+from taskflow.regions import Rect
+
+
+@dataclass(frozen=True, slots=True)
+class OpConfig:
+    """``degrees[i]`` pieces along dimension i of the operator's iteration space; ``processors[k]`` runs piece k, pieces
+    numbered with the last dimension fastest. ``weights[i]``, if given, are the proportions of the pieces along dimension
+    i (empty: even pieces), for processors of unequal speed."""
+
+    degrees: tuple[int, ...]
+    processors: tuple[int, ...]
+    weights: tuple[tuple[float, ...], ...] = ()
+
+    def partition(self, node: Node) -> Grid:
+        """The cut of ``node``'s iteration space."""
+        sizes = [dim.size for dim in node.dims]
+        weights = self.weights or ((),) * len(sizes)
+        return Grid(
+            [weighted_cuts(s, w) if w else even_cuts(s, d) for s, d, w in zip(sizes, self.degrees, weights)]
+        )
+
+    def pieces(self, node: Node) -> list[tuple[Rect, int]]:
+        """Every piece with the processor that runs it."""
+        return list(zip(self.partition(node).rects(), self.processors))
+
+    def verify(self, node: Node, processors: int) -> None:
+        """ValueError that says what is wrong if this does not fit the operator or the machine."""
+        who = f"operator {node.name}"
+        dims = node.dims
+        if len(self.degrees) != len(dims):
+            raise ValueError(
+                f"{who}: needs one degree for each of {[d.name for d in dims]}, got {self.degrees}"
+            )
+        for dim, degree in zip(dims, self.degrees):
+            if not isinstance(degree, int) or not 1 <= degree <= max(1, dim.size):
+                raise ValueError(f"{who}: degree of {dim.name} must be 1 to {dim.size}, got {degree}")
+            if degree > 1 and not dim.divisible:
+                raise ValueError(f"{who}: dimension {dim.name} cannot be cut, got degree {degree}")
+        if len(self.processors) != prod(self.degrees):
+            raise ValueError(
+                f"{who}: {prod(self.degrees)} pieces need as many processors, got {len(self.processors)}"
+            )
+        for processor in self.processors:
+            if not isinstance(processor, int) or not 0 <= processor < processors:
+                raise ValueError(f"{who}: processor {processor} does not exist; there are 0 to {processors - 1}")
+        if self.weights:
+            self._verify_weights(node)
+
+    def _verify_weights(self, node: Node) -> None:
+        who = f"operator {node.name}"
+        if len(self.weights) != len(self.degrees):
+            raise ValueError(f"{who}: needs one list of weights a dimension (it may be empty), got {self.weights}")
+        for dim, degree, weights in zip(node.dims, self.degrees, self.weights):
+            if weights and (len(weights) != degree or min(weights) < 0 or sum(weights) <= 0):
+                raise ValueError(f"{who}: {dim.name} needs {degree} weights, not negative, not all 0, got {weights}")
+        if any(rect.empty for rect in self.partition(node).rects()):
+            raise ValueError(f"{who}: weights {self.weights} leave a piece empty; use a smaller degree")
+
+    def describe(self, node: Node) -> str:
+        """One line: ``n/4 c/2 @ 0-7``."""
+        cuts = " ".join(f"{d.name}/{k}" for d, k in zip(node.dims, self.degrees) if k > 1) or "whole"
+        return f"{cuts} @ {ranges(self.processors)}"
+
+
+class Travel(Enum):
+    """How a sum travels between processors: around a ring, up and down a binomial tree, or straight to its owner."""
+
+    RING = "ring"
+    TREE = "tree"
+    OWNER = "owner"
+
+
+class Place(Enum):
+    """Where a parameter is updated: at every processor that holds it (gradients are all-reduced), at one owner (which
+    sends new weights), or spread: each holder updates its share and sends that (reduce-scatter, then all-gather)."""
+
+    EVERY = "every"
+    OWNER = "owner"
+    SPREAD = "spread"
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """How the weights of a layer are synchronised among the processors that hold them."""
+
+    travel: Travel = Travel.OWNER
+    place: Place = Place.SPREAD
+
+    def __str__(self) -> str:
+        return f"{self.travel.value}/{self.place.value}"
+
+
+def ranges(numbers: tuple[int, ...]) -> str:
+    """``0-3,8`` for (0, 1, 2, 3, 8)."""
+    parts: list[str] = []
+    start = previous = None
+    for n in (*numbers, None):
+        if previous is not None and n is not None and n == previous + 1:
+            previous = n
+            continue
+        if start is not None:
+            parts.append(f"{start}" if start == previous else f"{start}-{previous}")
+        start = previous = n
+    return ",".join(parts)

@@ -1,0 +1,133 @@
+"""Mapper: every decision about performance that is not about values. Users swap mappers without touching the model."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from taskflow.graph import Node, OperatorGraph
+from taskflow.machine import Machine
+from taskflow.mapper.config import OpConfig, Sync
+from taskflow.mapper.report import Profile
+from taskflow.mapper.strategy import Strategy
+from taskflow.regions import Rect
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRequest:
+    """``rect`` of ``tensor`` is needed on ``target``; ``candidates`` are the processors that hold it, its owner first."""
+
+    tensor: str
+    rect: Rect
+    target: int
+    candidates: tuple[int, ...]
+    nbytes: int
+
+
+class Mapper(ABC):
+    """Answers the questions that lowering and the runtime ask, as Legion's mappers do.
+
+    ``slice_task`` and ``map_task`` must be written; the other methods have answers that suit most programs and may be
+    replaced one by one. Every rank asks the same questions and must get the same answers, so an answer may depend on
+    nothing but the arguments (and the mapper's own fields, equal on all ranks).
+    """
+
+    name: str = "custom"
+
+    def prepare(self, graph: OperatorGraph, machine: Machine) -> None:
+        """Called once before the other questions, with what they will be about."""
+
+    @abstractmethod
+    def slice_task(self, node: Node, machine: Machine) -> Sequence[int]:
+        """How the operator is cut: a degree for each of ``node.dims``."""
+
+    @abstractmethod
+    def map_task(self, node: Node, piece: int, degrees: Sequence[int], machine: Machine) -> int:
+        """The processor that runs a piece (numbered with the last dimension fastest)."""
+
+    def select_task_sources(self, request: CopyRequest) -> int:
+        """Which of ``request.candidates`` sends the copy. Default: the owner."""
+        return request.candidates[0]
+
+    def select_reduction(self, layer: str, nbytes: int, holders: Sequence[int], machine: Machine) -> Sync:
+        """How the gradients of a layer travel between the processors that hold its weights, and where these are updated.
+
+        Default: straight to owners, each of which updates its share and sends that (reduce-scatter, all-gather): two
+        message latencies, and update state is held once.
+        """
+        return Sync()
+
+    def order_tasks(self, name: str, operator: str | None, kind: str) -> int:
+        """Priority of a task among those that become ready at the same time; lower goes first. Default: program order."""
+        return 0
+
+    def memoize(self, trace: str) -> bool:
+        """Whether a trace of the generic task API is compiled and replayed once it repeats. Default: yes."""
+        return True
+
+    def report_profiling(self, profile: Profile) -> None:
+        """Called after each step with what this rank measured. Default: nothing (and then nothing is measured)."""
+
+    @property
+    def wants_profiling(self) -> bool:
+        """True if `report_profiling` was replaced."""
+        return type(self).report_profiling is not Mapper.report_profiling
+
+    @property
+    def orders_tasks(self) -> bool:
+        """True if `order_tasks` was replaced."""
+        return type(self).order_tasks is not Mapper.order_tasks
+
+    @property
+    def selects_sources(self) -> bool:
+        """True if `select_task_sources` was replaced."""
+        return type(self).select_task_sources is not Mapper.select_task_sources
+
+
+def map_graph(mapper: Mapper, graph: OperatorGraph, machine: Machine) -> Strategy:
+    """Ask a mapper about every operator and every layer. ValueError names the mapper and the operator if an answer is no
+    configuration."""
+    mapper.prepare(graph, machine)
+    count = len(machine.processors)
+    configs = {node.name: _configure(mapper, node, machine) for node in graph}
+    holders: dict[str, set[int]] = {}
+    nbytes: dict[str, int] = {}
+    for parameter in graph.parameters:
+        nbytes[parameter.layer] = nbytes.get(parameter.layer, 0) + parameter.spec.nbytes
+    for node in graph:
+        for parameter in node.parameters:
+            holders.setdefault(parameter.layer, set()).update(configs[node.name].processors)
+    syncs: dict[str, Sync] = {}
+    for layer, group in holders.items():
+        answer: Any = mapper.select_reduction(layer, nbytes[layer], tuple(sorted(group)), machine)
+        if not isinstance(answer, Sync):
+            raise ValueError(f"mapper {mapper.name}: select_reduction of {layer} must return a Sync, got {answer!r}")
+        syncs[layer] = answer
+    strategy = Strategy(count, configs, syncs, mapper.name)
+    strategy.verify(graph)
+    return strategy
+
+
+def _configure(mapper: Mapper, node: Node, machine: Machine) -> OpConfig:
+    who = f"mapper {mapper.name}, operator {node.name}"
+    try:
+        degrees = tuple(mapper.slice_task(node, machine))
+    except TypeError as error:
+        raise ValueError(f"{who}: slice_task must return one degree for each of {[d.name for d in node.dims]}") from error
+    if len(degrees) != len(node.dims) or not all(isinstance(d, int) and d >= 1 for d in degrees):
+        raise ValueError(
+            f"{who}: slice_task must return one degree (1 or more) for each of {[d.name for d in node.dims]}, "
+            f"got {degrees}"
+        )
+    pieces = 1
+    for degree in degrees:
+        pieces *= degree
+    processors = tuple(mapper.map_task(node, piece, degrees, machine) for piece in range(pieces))
+    config = OpConfig(degrees, processors)
+    try:
+        config.verify(node, len(machine.processors))
+    except ValueError as error:
+        raise ValueError(f"mapper {mapper.name}: {error}") from None
+    return config

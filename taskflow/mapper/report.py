@@ -1,0 +1,42 @@
+"""Profile: what one rank measured of one step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredTask:
+    """One task or wait: what it was (``forward``, ``send``, ``arrive``, ...), where and when, in seconds of the rank's clock."""
+
+    task: int
+    name: str
+    kind: str
+    processor: int
+    start: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A step as one rank saw it."""
+
+    rank: int
+    step: int
+    tasks: tuple[MeasuredTask, ...]
+
+    @property
+    def seconds(self) -> float:
+        """From the first task's start to the last one's end."""
+        return self.tasks[-1].end - self.tasks[0].start if self.tasks else 0.0
+
+    def by_kind(self) -> dict[str, float]:
+        """Seconds by kind of task."""
+        total: dict[str, float] = {}
+        for task in self.tasks:
+            total[task.kind] = total.get(task.kind, 0.0) + task.seconds
+        return total

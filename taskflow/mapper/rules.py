@@ -1,0 +1,155 @@
+"""Mappers that follow a rule: data parallel, model parallel, the experts' hybrids, round-robin and random."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from zlib import crc32
+
+from taskflow.graph import Node, OperatorGraph
+from taskflow.machine import Machine
+from taskflow.mapper.config import Place, Sync, Travel
+from taskflow.mapper.mapper import Mapper
+from taskflow.operators.operator import Soap
+
+
+def cut_only(node: Node, soap: Soap, degree: int) -> tuple[int, ...]:
+    """Degree ``degree`` (as far as the size allows) in the first divisible dimension of this class, 1 in the others."""
+    degrees, done = [], False
+    for dim in node.dims:
+        take = not done and dim.soap is soap and dim.divisible
+        degrees.append(min(degree, dim.size) if take else 1)
+        done = done or take
+    return tuple(degrees)
+
+
+class DataParallel(Mapper):
+    """Every operator is cut in the sample dimension over all processors; every processor holds all weights."""
+
+    name = "data"
+
+    def slice_task(self, node: Node, machine: Machine) -> Sequence[int]:
+        return cut_only(node, Soap.SAMPLE, len(machine.processors))
+
+    def map_task(self, node: Node, piece: int, degrees: Sequence[int], machine: Machine) -> int:
+        return piece
+
+
+class ModelParallel(Mapper):
+    """No operator is cut; each layer depth has a processor. Operators that share weights (the steps of a recurrent layer)
+    have the same depth."""
+
+    name = "model"
+
+    def prepare(self, graph: OperatorGraph, machine: Machine) -> None:
+        self._depth = depths(graph)
+        self._count = max(self._depth.values(), default=0) + 1
+
+    def slice_task(self, node: Node, machine: Machine) -> Sequence[int]:
+        return (1,) * len(node.dims)
+
+    def map_task(self, node: Node, piece: int, degrees: Sequence[int], machine: Machine) -> int:
+        return self._depth[node.name] * len(machine.processors) // max(self._count, len(machine.processors))
+
+
+class Expert(Mapper):
+    """The experts' strategies that the paper compares with (section 8.1).
+
+    Convolutional networks (Krizhevsky, "One weird trick", 2014): data parallelism, but dense layers cut in the channel
+    dimension. Recurrent networks (Wu et al., GNMT, 2016): data parallelism between nodes and one processor a layer depth
+    within each. A network with an LSTM counts as recurrent. ``per_node``: processors of one node.
+    """
+
+    name = "expert"
+
+    def __init__(self, per_node: int = 4) -> None:
+        if per_node < 1:
+            raise ValueError(f"expert: per_node must be at least 1, got {per_node}")
+        self._wanted = per_node
+
+    def prepare(self, graph: OperatorGraph, machine: Machine) -> None:
+        self._recurrent = any(node.operator.kind == "lstm" for node in graph)
+        count = len(machine.processors)
+        # The largest node size up to the wanted one that divides the machine.
+        self._per_node = max(n for n in range(1, min(self._wanted, count) + 1) if count % n == 0)
+        self._depth = depths(graph)
+        self._levels = max(self._depth.values(), default=0) + 1
+
+    def slice_task(self, node: Node, machine: Machine) -> Sequence[int]:
+        count = len(machine.processors)
+        if self._recurrent:
+            return cut_only(node, Soap.SAMPLE, count // self._per_node)
+        if node.operator.kind == "linear":
+            return cut_only(node, Soap.PARAMETER, count)
+        return cut_only(node, Soap.SAMPLE, count)
+
+    def map_task(self, node: Node, piece: int, degrees: Sequence[int], machine: Machine) -> int:
+        if not self._recurrent:
+            return piece
+        level = self._depth[node.name] * self._per_node // max(self._levels, self._per_node)
+        return piece * self._per_node + level
+
+
+class RoundRobin(Mapper):
+    """Data-parallel cuts, whose pieces are dealt to the processors in turn, each operator starting one further on."""
+
+    name = "round-robin"
+
+    def slice_task(self, node: Node, machine: Machine) -> Sequence[int]:
+        return cut_only(node, Soap.SAMPLE, len(machine.processors))
+
+    def map_task(self, node: Node, piece: int, degrees: Sequence[int], machine: Machine) -> int:
+        return (node.number + piece) % len(machine.processors)
+
+
+class RandomMapper(Mapper):
+    """Random degrees in every divisible dimension, at most as many pieces as processors, on random processors. Answers
+    depend on the seed and the operator's name only."""
+
+    name = "random"
+
+    def __init__(self, seed: int = 0) -> None:
+        self._seed = seed
+
+    def slice_task(self, node: Node, machine: Machine) -> Sequence[int]:
+        random, left = Random(f"{self._seed} cut {node.name}"), len(machine.processors)
+        degrees = [1] * len(node.dims)
+        order = list(range(len(node.dims)))
+        random.shuffle(order)
+        for i in order:
+            dim = node.dims[i]
+            if dim.divisible and dim.soap is not Soap.REDUCTION:
+                degrees[i] = random.randint(1, min(left, dim.size))
+                left //= degrees[i]
+        return degrees
+
+    def map_task(self, node: Node, piece: int, degrees: Sequence[int], machine: Machine) -> int:
+        return Random(f"{self._seed} place {node.name} {piece}").randrange(len(machine.processors))
+
+    def select_reduction(self, layer: str, nbytes: int, holders: Sequence[int], machine: Machine) -> Sync:
+        random = Random(crc32(f"{self._seed} {layer}".encode()))
+        return Sync(random.choice(list(Travel)), random.choice(list(Place)))
+
+
+def depths(graph: OperatorGraph) -> dict[str, int]:
+    """The layer depth of every operator: how many parameterised layers lie before it on the longest path.
+
+    Operators that share parameters form one layer with one depth, so that a recurrent layer's steps stay together; an
+    operator without parameters takes the depth of the layer that feeds it.
+    """
+    layer_of = {node.name: node.parameters[0].layer for node in graph if node.parameters}
+    first: dict[str, int] = {}
+    result: dict[str, int] = {}
+    after_layer: set[int] = set()  # nodes at or behind some parameterised operator
+    for node in graph:
+        above = [result[graph.producer(t).name] for t in node.inputs]
+        fed_by_layer = any(t.node in after_layer for t in node.inputs)
+        if node.parameters or fed_by_layer:
+            after_layer.add(node.number)
+        depth = max(above, default=0) + (1 if node.parameters and fed_by_layer else 0)
+        layer = layer_of.get(node.name)
+        if layer is not None:
+            # A later operator of a recurrent layer is fed by the layer itself (its state): it keeps the layer's depth.
+            depth = first.setdefault(layer, depth)
+        result[node.name] = depth
+    return result

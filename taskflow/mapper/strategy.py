@@ -1,0 +1,139 @@
+"""Strategy: one configuration per operator, and its versioned JSON file."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from taskflow.graph import OperatorGraph
+from taskflow.mapper.config import OpConfig, Place, Sync, Travel
+
+FORMAT = "taskflow-strategy"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """``configs``: operator name -> OpConfig. ``syncs``: layer name -> Sync (a layer that is not named: the default)."""
+
+    processors: int
+    configs: Mapping[str, OpConfig]
+    syncs: Mapping[str, Sync] = field(default_factory=dict)
+    name: str = "custom"
+
+    def __getitem__(self, operator: str) -> OpConfig:
+        return self.configs[operator]
+
+    def sync(self, layer: str) -> Sync:
+        return self.syncs.get(layer, Sync())
+
+    def verify(self, graph: OperatorGraph) -> None:
+        """ValueError that names what does not fit."""
+        names = {node.name for node in graph}
+        missing, extra = names - set(self.configs), set(self.configs) - names
+        if missing or extra:
+            raise ValueError(
+                f"strategy {self.name} does not fit model {graph.name}: "
+                + "; ".join(
+                    f"{what}: {', '.join(sorted(ops)[:5])}{' ...' if len(ops) > 5 else ''}"
+                    for what, ops in (("no configuration for", missing), ("unknown operators", extra))
+                    if ops
+                )
+            )
+        for node in graph:
+            self.configs[node.name].verify(node, self.processors)
+
+    def describe(self, graph: OperatorGraph) -> str:
+        """One line an operator: ``lstm1: n/4 @ 0-3``."""
+        return "\n".join(f"{node.name}: {self[node.name].describe(node)}" for node in graph)
+
+
+def save(strategy: Strategy, graph: OperatorGraph, machine: str, path: str | Path) -> None:
+    """Write a strategy file. It records which graph and machine it was made for."""
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        "name": strategy.name,
+        "model": graph.name,
+        "graph": graph.fingerprint(),
+        "machine": machine,
+        "processors": strategy.processors,
+        "operators": {
+            node.name: {
+                "dims": [dim.name for dim in node.dims],
+                "degrees": list(strategy[node.name].degrees),
+                "processors": list(strategy[node.name].processors),
+                **({"weights": [list(w) for w in strategy[node.name].weights]} if strategy[node.name].weights else {}),
+            }
+            for node in graph
+        },
+        "syncs": {k: {"travel": s.travel.value, "place": s.place.value} for k, s in strategy.syncs.items()},
+    }
+    temporary = Path(f"{path}.{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(content, indent=1) + "\n")
+    os.replace(temporary, path)
+
+
+def load(path: str | Path, graph: OperatorGraph, processors: int) -> Strategy:
+    """Read a strategy file and check that it fits. ValueError says what differs; FileNotFoundError if it is not there."""
+    content = _parse(Path(path))
+    _compare(content, graph, processors, str(path))
+    try:
+        configs = {
+            name: OpConfig(
+                tuple(entry["degrees"]),
+                tuple(entry["processors"]),
+                tuple(tuple(float(x) for x in w) for w in entry.get("weights", ())),
+            )
+            for name, entry in content["operators"].items()
+        }
+        syncs = {k: Sync(Travel(s["travel"]), Place(s["place"])) for k, s in content.get("syncs", {}).items()}
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: not a valid strategy file: {error!r}") from error
+    strategy = Strategy(processors, configs, syncs, str(content.get("name", "file")))
+    strategy.verify(graph)
+    return strategy
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise FileNotFoundError(f"strategy file {path} does not exist")
+    try:
+        content = json.loads(path.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not JSON: {error}") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ValueError(f"{path}: not a strategy file (its format must be {FORMAT!r})")
+    if content.get("version") != VERSION:
+        raise ValueError(f"{path}: version {content.get('version')} of the format; this taskflow reads {VERSION}")
+    if not isinstance(content.get("operators"), dict):
+        raise ValueError(f"{path}: has no table of operators")
+    return content
+
+
+def _compare(content: dict[str, Any], graph: OperatorGraph, processors: int, path: str) -> None:
+    if content.get("processors") != processors:
+        raise ValueError(
+            f"{path}: made for {content.get('processors')} processors ({content.get('machine')}), "
+            f"but this run has {processors}; start it with -n {content.get('processors')} or search again"
+        )
+    if content.get("graph") == graph.fingerprint():
+        return
+    here = {node.name: [dim.name for dim in node.dims] for node in graph}
+    there = {name: entry.get("dims") for name, entry in content["operators"].items()}
+    differences = [
+        *(f"operator {n} is not in the file" for n in here if n not in there),
+        *(f"operator {n} is not in this model" for n in there if n not in here),
+        *(f"operator {n} has dimensions {here[n]}, in the file {there[n]}" for n in here if n in there and here[n] != there[n]),
+    ]
+    if differences:
+        raise ValueError(
+            f"{path}: made for model {content.get('model')}, which differs from {graph.name}: "
+            + "; ".join(differences[:5])
+            + (f"; and {len(differences) - 5} more" if len(differences) > 5 else "")
+        )
+    # The same operators with other sizes: usable if every degree still fits, which verify() checks next.

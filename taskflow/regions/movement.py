@@ -1,0 +1,328 @@
+"""Where the values of a region are and what must move: the physical half of the dependence analysis.
+
+The state of a region is: which instance owns each point (the one that the latest write or sum went to), which points of which
+instance are valid (equal to the owner's), and which partial sums (REDUCE) are still to be added to each point. Movements (copies
+and sums) carry serial numbers in program order, so that a launch that uses what an earlier one had moved can name it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+
+from taskflow.regions.rect import Rect
+from taskflow.regions.region import Instance, LogicalRegion
+from taskflow.regions.segments import DisjointMap, RectIndex, canonical
+
+INITIAL = -1
+"""Stands for the launch that made a region's initial contents, and for the processor that they are on."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyNeed:
+    """Copy ``rect`` from instance ``origin`` to instance ``target`` before the launch that asks for it runs.
+
+    ``source`` is the launch that made the values (by its task, or by a sum that was made for it), INITIAL for the
+    region's initial contents, whose origin is the whole region on processor INITIAL. The copy waits for launch ``source`` if that is
+    neither INITIAL nor a sum's, and for the movements ``after``: then the sum that made the values.
+    """
+
+    number: int
+    rect: Rect
+    source: int
+    origin: Instance
+    target: Instance
+    after: tuple[int, ...] = ()
+
+    @property
+    def region(self) -> LogicalRegion:
+        return self.target.region
+
+    @property
+    def source_processor(self) -> int:
+        return self.origin.processor
+
+    @property
+    def target_processor(self) -> int:
+        return self.target.processor
+
+    @property
+    def nbytes(self) -> int:
+        return self.rect.volume * self.region.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"copy {self.number}: {self.region.name}{self.rect} of {self.source}, {self.origin} -> {self.target}"
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """``rect`` of the partial ``instance``, to which ``launches`` have added, one after the other."""
+
+    rect: Rect
+    instance: Instance
+    launches: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceNeed:
+    """Add the contributions, in this order, to the values in ``target``, before the launch that asks for it runs.
+
+    ``rect`` is what that launch reads; points of it in no contribution stay as they are. Waits for the contributions'
+    launches and for the movements ``after`` (which brought the base values). Contributions are in the order
+    of their first launch, so the order of every point's sum depends on program order only.
+    """
+
+    number: int
+    rect: Rect
+    target: Instance
+    contributions: tuple[Contribution, ...]
+    after: tuple[int, ...] = ()
+
+    @property
+    def region(self) -> LogicalRegion:
+        return self.target.region
+
+    @property
+    def target_processor(self) -> int:
+        return self.target.processor
+
+    def __str__(self) -> str:
+        parts = " + ".join(f"{c.instance.region.name}{c.rect} @ {c.instance.processor}" for c in self.contributions)
+        return f"sum {self.number}: {self.target} += {parts}"
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """Set ``rect`` of the partial ``instance`` to zero before the launch that asks for it adds to it."""
+
+    rect: Rect
+    instance: Instance
+
+
+@dataclass(slots=True)
+class Plan:
+    """What one launch needs, filled in requirement by requirement. Movements number from ``first``."""
+
+    launch: int
+    processor: int
+    first: int
+    copies: list[CopyNeed] = field(default_factory=list)
+    reductions: list[ReduceNeed] = field(default_factory=list)
+    clears: list[Clear] = field(default_factory=list)
+    shares: set[int] = field(default_factory=set)
+    orders: list[tuple[int, LogicalRegion, Rect]] = field(default_factory=list)
+
+    @property
+    def next(self) -> int:
+        """The number of the next movement."""
+        return self.first + len(self.copies) + len(self.reductions)
+
+
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    """``launch`` made these values in ``instance``; ``movement`` is the sum that did if it was not the task itself, else -1."""
+
+    launch: int
+    instance: Instance
+    movement: int = -1
+
+
+@dataclass(slots=True)
+class _Held:
+    """A value instance; ``valid`` maps its valid points to the movement that brought them, -1 for a task that wrote them."""
+
+    instance: Instance
+    valid: DisjointMap[int]
+
+    def missing(self, rect: Rect) -> int:
+        """How many points of ``rect`` are not valid."""
+        return sum(gap.volume for gap in self.valid.gaps(rect))
+
+
+_Partial = tuple[Instance, tuple[int, ...]]  # a partial instance and the launches that added to it
+
+
+class RegionMemory:
+    """The instances of one region. ``exact`` and ``contiguous`` are the policies of `Analysis`."""
+
+    __slots__ = ("_contiguous", "_exact", "_home", "_instances", "_owners", "_pending", "_region")
+
+    def __init__(self, region: LogicalRegion, exact: bool, contiguous: bool) -> None:
+        self._region = region
+        self._exact = exact
+        self._contiguous = contiguous
+        self._home = _Owner(INITIAL, Instance(region, region.rect, INITIAL))
+        self._owners: DisjointMap[_Owner] = DisjointMap()
+        self._pending: DisjointMap[tuple[_Partial, ...]] = DisjointMap()
+        self._instances: RectIndex[dict[int, _Held]] = RectIndex()
+
+    def read(self, plan: Plan, rect: Rect) -> Instance:
+        """Make ``rect`` valid on the plan's processor; return the instance to read."""
+        return self._fill(plan, rect, writing=False).instance
+
+    def read_write(self, plan: Plan, rect: Rect) -> Instance:
+        """Make ``rect`` valid on the plan's processor and then its own; return the instance."""
+        held = self._fill(plan, rect, writing=True)
+        self._own(plan, rect, held)
+        return held.instance
+
+    def write(self, plan: Plan, rect: Rect) -> Instance:
+        """Give the plan's launch ``rect`` of an instance on its processor to fill; return the instance."""
+        held = self._largest(rect, plan.processor) or self._at(rect, plan.processor)
+        self._pending.carve(rect)
+        self._own(plan, rect, held)
+        return held.instance
+
+    def reduce(self, plan: Plan, rect: Rect) -> Instance:
+        """Let the plan's launch add to a partial instance of exactly ``rect`` on its processor; return the instance."""
+        partial = Instance(self._region, rect, plan.processor, partial=True)
+        fresh: list[Rect] = []
+        waits: dict[int, list[Rect]] = {}
+
+        def change(part: Rect, old: tuple[_Partial, ...] | None) -> tuple[_Partial, ...]:
+            for i, (instance, launches) in enumerate(old or ()):
+                if instance == partial:
+                    if launches[-1] == plan.launch:
+                        return old or ()
+                    waits.setdefault(launches[-1], []).append(part)
+                    return (*(old or ())[:i], (instance, (*launches, plan.launch)), *(old or ())[i + 1 :])
+            fresh.append(part)
+            return (*(old or ()), (partial, (plan.launch,)))
+
+        self._pending.update(rect, change)
+        plan.clears += [Clear(part, partial) for part in canonical(fresh)]
+        plan.orders += [(who, self._region, part) for who, parts in sorted(waits.items()) for part in canonical(parts)]
+        return partial
+
+    def state(self) -> Hashable:
+        """Owners, valid points and partial sums, without launch or movement numbers."""
+        owners: dict[Instance, list[Rect]] = {}
+        for rect, owner in self._owners.items():
+            owners.setdefault(owner.instance, []).append(rect)
+        pending: dict[tuple[Instance, ...], list[Rect]] = {}
+        for rect, partials in self._pending.items():
+            pending.setdefault(tuple(instance for instance, _ in partials), []).append(rect)
+        valid = {held.instance: [r for r, _ in held.valid.items()] for _, on in self._instances.items() for held in on.values()}
+        return (_frozen(owners.items()), _frozen(pending.items()), _frozen(valid.items()))
+
+    # -- values ------------------------------------------------------------------------------------------------------
+
+    def _fill(self, plan: Plan, rect: Rect, writing: bool) -> _Held:
+        held = self._to_read(rect, plan.processor, writing)
+        plan.shares.update(m for _, m in held.valid.within(rect) if 0 <= m < plan.first)
+        gaps = held.valid.gaps(rect)
+        if gaps:
+            self._copy(plan, gaps, held)
+        pending = self._pending.within(rect)
+        if pending:
+            self._sum(plan, rect, pending, held)
+        return held
+
+    def _copy(self, plan: Plan, gaps: Iterable[Rect], held: _Held) -> None:
+        """Copy each gap from its owners, one copy per owner."""
+        found: dict[_Owner, list[Rect]] = {}
+        for gap in gaps:
+            for part, owner in self._owners.within(gap):
+                found.setdefault(owner, []).append(part)
+            for part in self._owners.gaps(gap):
+                found.setdefault(self._home, []).append(part)
+        for owner, parts in found.items():
+            after = () if owner.movement < 0 else (owner.movement,)
+            for part in canonical(parts):
+                copy = CopyNeed(plan.next, part, owner.launch, owner.instance, held.instance, after)
+                plan.copies.append(copy)
+                held.valid.assign(part, copy.number)
+
+    def _sum(self, plan: Plan, rect: Rect, pending: Iterable[tuple[Rect, tuple[_Partial, ...]]], held: _Held) -> None:
+        """Add what is pending over ``rect`` to the instance, which becomes the owner of these points."""
+        found: dict[_Partial, list[Rect]] = {}
+        after: set[int] = set()
+        number = plan.next
+        for part, partials in pending:
+            for partial in partials:
+                found.setdefault(partial, []).append(part)
+            after.update(m for _, m in held.valid.within(part) if m >= 0)
+        for part in canonical(part for part, _ in pending):
+            self._invalidate(part, held)
+            self._owners.assign(part, _Owner(plan.launch, held.instance, number))
+            held.valid.assign(part, number)
+            self._pending.carve(part)
+        # By first launch; those of one launch by instance, so that the order never depends on how points were split.
+        ranked = sorted(found.items(), key=lambda item: (item[0][1][0], item[0][0].rect, item[0][0].processor, item[0][1]))
+        contributions = tuple(
+            Contribution(part, instance, launches) for (instance, launches), parts in ranked for part in canonical(parts)
+        )
+        plan.reductions.append(ReduceNeed(number, rect, held.instance, contributions, tuple(sorted(after))))
+
+    def _own(self, plan: Plan, rect: Rect, held: _Held) -> None:
+        """The launch's task writes ``rect`` in this instance: it owns these points, and no other instance is valid there."""
+        self._invalidate(rect, held)
+        self._owners.assign(rect, _Owner(plan.launch, held.instance))
+        held.valid.assign(rect, -1)
+
+    def _invalidate(self, rect: Rect, keep: _Held) -> None:
+        for where, on in self._instances.overlapping(rect):
+            for processor, held in list(on.items()):
+                if held is not keep and held.valid.carve(rect) and self._exact and not len(held.valid):
+                    del on[processor]
+            if not on:
+                del self._instances[where]
+
+    # -- which instance ----------------------------------------------------------------------------------------------
+
+    def _at(self, rect: Rect, processor: int) -> _Held:
+        """The instance of exactly this Rect, made if there is none."""
+        on = self._instances.setdefault(rect, dict)
+        held = on.get(processor)
+        if held is None:
+            held = on[processor] = _Held(Instance(self._region, rect, processor), DisjointMap())
+        return held
+
+    def _containing(self, rect: Rect, processor: int) -> list[_Held]:
+        return [
+            on[processor]
+            for where, on in self._instances.overlapping(rect)
+            if processor in on and where.contains(rect)
+        ]
+
+    def _largest(self, rect: Rect, processor: int) -> _Held | None:
+        """Where a write goes: the largest instance that contains it, so that later reads of any Rect in it find it there."""
+        if self._exact:
+            return None
+        return max(self._containing(rect, processor), key=lambda h: (h.instance.rect.volume, h.instance.rect), default=None)
+
+    def _to_read(self, rect: Rect, processor: int, writing: bool) -> _Held:
+        """The instance from which to read ``rect`` (and to which to write it)."""
+        if self._exact:
+            return self._owned(rect, processor) or self._at(rect, processor)
+        if not writing:
+            held = (self._instances.get(rect) or {}).get(processor)
+            if held is not None and not held.valid.gaps(rect):
+                return held
+        sign = -1 if writing else 1  # a write goes to the largest, see above
+        found = self._containing(rect, processor)
+        key = {id(h): (h.missing(rect), sign * h.instance.rect.volume, h.instance.rect) for h in found}
+        return min(found, key=lambda h: key[id(h)], default=None) or self._at(rect, processor)
+
+    def _owned(self, rect: Rect, processor: int) -> _Held | None:
+        """The instance on ``processor`` that owns every point of ``rect``, if there is one (and it is contiguous, if asked)."""
+        parts = self._owners.within(rect)
+        if not parts or sum(part.volume for part, _ in parts) < rect.volume:
+            return None
+        instance = parts[0][1].instance
+        if instance.processor != processor or any(owner.instance != instance for _, owner in parts):
+            return None
+        if self._contiguous and not _contiguous(rect, instance.rect):
+            return None
+        return (self._instances.get(instance.rect) or {}).get(processor)
+
+
+def _contiguous(inner: Rect, outer: Rect) -> bool:
+    """True if ``inner`` is one run of memory in a C-ordered array of ``outer``, which contains it."""
+    shape = inner.shape
+    cut = [i for i, (a, b) in enumerate(zip(shape, outer.shape)) if a != b]
+    return not cut or all(size == 1 for size in shape[: cut[-1]])
+
+
+def _frozen(entries: Iterable[tuple[Hashable, Iterable[Rect]]]) -> frozenset[Hashable]:
+    return frozenset((key, canonical(rects)) for key, rects in entries)

@@ -1,0 +1,211 @@
+"""Collections of Rects with look-up by overlap: RectIndex (any Rects), DisjointMap (a value per point), canonical."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import product
+from typing import Generic, TypeVar
+
+from taskflow.regions.rect import Rect
+
+V = TypeVar("V")
+_Key = tuple[int, ...]
+
+
+class RectIndex(Generic[V]):
+    """A dict from non-empty Rects (of one number of dimensions) to values that also finds Rects by overlap.
+
+    Rects are sorted by size class (per dimension, the power of two that holds their extent) into a grid of buckets as wide
+    as the class, by their lower corner. A Rect of a class that overlaps ``rect`` has its lower corner less than one bucket
+    below ``rect.lo``, so that a look-up visits few buckets and few Rects besides those that it finds, in any number
+    of dimensions and whichever of them are cut.
+    """
+
+    __slots__ = ("_levels", "_values")
+
+    def __init__(self) -> None:
+        self._values: dict[Rect, V] = {}
+        self._levels: dict[_Key, dict[_Key, list[Rect]]] = {}
+
+    def get(self, rect: Rect) -> V | None:
+        """The value of exactly this Rect, or None."""
+        return self._values.get(rect)
+
+    def setdefault(self, rect: Rect, make: Callable[[], V]) -> V:
+        """The value of exactly this Rect; ``make()`` is put there first if it has none."""
+        value = self._values.get(rect)
+        if value is None:
+            value = self[rect] = make()
+        return value
+
+    def __setitem__(self, rect: Rect, value: V) -> None:
+        """Set the value of exactly this Rect. Raises ValueError for an empty Rect, which overlaps nothing."""
+        if rect not in self._values:
+            if rect.empty:
+                raise ValueError(f"RectIndex: a Rect must hold at least one point, got {rect}")
+            level, bucket = self._place(rect)
+            self._levels.setdefault(level, {}).setdefault(bucket, []).append(rect)
+        self._values[rect] = value
+
+    def __delitem__(self, rect: Rect) -> None:
+        """Forget exactly this Rect; KeyError if it is not there."""
+        del self._values[rect]
+        level, bucket = self._place(rect)
+        buckets = self._levels[level]
+        rects = buckets[bucket]
+        rects.remove(rect)
+        if not rects:
+            del buckets[bucket]
+            if not buckets:
+                del self._levels[level]
+
+    def overlapping(self, rect: Rect) -> list[tuple[Rect, V]]:
+        """Every Rect that shares a point with ``rect``, with its value, in the order of the Rects."""
+        if rect.empty:
+            return []
+        values = self._values
+        found = [(r, values[r]) for r in self._near(rect) if r.overlaps(rect)]
+        if len(found) > 1:
+            found.sort(key=lambda entry: (entry[0].lo, entry[0].hi))
+        return found
+
+    def __iter__(self) -> Iterator[Rect]:
+        return iter(self._values)
+
+    def items(self) -> Iterable[tuple[Rect, V]]:
+        """Every Rect and its value, in the order in which they were put in."""
+        return self._values.items()
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __contains__(self, rect: Rect) -> bool:
+        return rect in self._values
+
+    @staticmethod
+    def _place(rect: Rect) -> tuple[_Key, _Key]:
+        """Size class and bucket of a Rect: class ``k`` has extents above ``2^(k-1)``, up to ``2^k``."""
+        level = tuple([(hi - lo - 1).bit_length() for lo, hi in zip(rect.lo, rect.hi)])
+        return level, tuple([lo >> k for lo, k in zip(rect.lo, level)])
+
+    def _near(self, rect: Rect) -> Iterator[Rect]:
+        """The Rects of every bucket that may hold one that overlaps ``rect``."""
+        for level, buckets in self._levels.items():
+            ranges = [
+                range((lo + 1 >> k) - 1, (hi - 1 >> k) + 1) for k, lo, hi in zip(level, rect.lo, rect.hi)
+            ]
+            count = 1
+            for r in ranges:
+                count *= len(r)
+            if count < len(buckets):
+                for bucket in product(*ranges):
+                    yield from buckets.get(bucket, ())
+            else:
+                for rects in buckets.values():
+                    yield from rects
+
+
+class DisjointMap(Generic[V]):
+    """A value for every point, kept as disjoint Rects ("segments"); points that were never set have none.
+
+    A segment that is asked for or replaced exactly costs one dict look-up; any other Rect costs as much as it overlaps.
+    Values are shared between the parts of a split segment, so they must be immutable.
+    """
+
+    __slots__ = ("_segments",)
+
+    def __init__(self) -> None:
+        self._segments: RectIndex[V] = RectIndex()
+
+    def within(self, rect: Rect) -> list[tuple[Rect, V]]:
+        """The points of ``rect`` that have a value: disjoint Rects, clipped to ``rect``, in order."""
+        exact = self._segments.get(rect)
+        if exact is not None:
+            return [(rect, exact)]
+        return [(segment.intersect(rect), value) for segment, value in self._segments.overlapping(rect)]
+
+    def gaps(self, rect: Rect) -> list[Rect]:
+        """The points of ``rect`` that have no value, as disjoint Rects."""
+        if rect in self._segments:
+            return []
+        return _minus_all(rect, [segment for segment, _ in self._segments.overlapping(rect)])
+
+    def carve(self, rect: Rect) -> bool:
+        """Take the values of ``rect`` away; the rest of each segment stays. True if there were any."""
+        if rect in self._segments:
+            del self._segments[rect]
+            return True
+        found = self._segments.overlapping(rect)
+        for segment, value in found:
+            del self._segments[segment]
+            for rest in segment.minus(rect):
+                self._segments[rest] = value
+        return bool(found)
+
+    def assign(self, rect: Rect, value: V) -> None:
+        """Give every point of ``rect`` this value, as one segment. An empty Rect changes nothing."""
+        if rect not in self._segments:
+            if rect.empty:
+                return
+            self.carve(rect)
+        self._segments[rect] = value
+
+    def update(self, rect: Rect, change: Callable[[Rect, V | None], V]) -> None:
+        """Replace the value of every part of ``rect`` by ``change(part, old value)``; None stands for no value. Segments
+        are split at the border of ``rect``."""
+        parts: list[tuple[Rect, V | None]] = [*self.within(rect)]
+        if rect not in self._segments:
+            parts += [(gap, None) for gap in _minus_all(rect, [part for part, _ in parts])]
+            self.carve(rect)
+        for part, value in parts:
+            self._segments[part] = change(part, value)
+
+    def items(self) -> Iterable[tuple[Rect, V]]:
+        """Every segment and its value."""
+        return self._segments.items()
+
+    def replace(self, change: Callable[[V], V]) -> None:
+        """Replace every segment's value by ``change(value)``."""
+        for rect, value in list(self._segments.items()):
+            self._segments[rect] = change(value)
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+
+def _minus_all(whole: Rect, rects: Iterable[Rect]) -> list[Rect]:
+    """The points of ``whole`` that no Rect holds."""
+    left = [] if whole.empty else [whole]
+    for rect in rects:
+        left = [part for piece in left for part in (piece.minus(rect) if piece.overlaps(rect) else (piece,))]
+    return left
+
+
+def canonical(rects: Iterable[Rect]) -> tuple[Rect, ...]:
+    """The same points as these disjoint Rects, in a form that depends on the set of points only: maximal slabs along dimension
+    0, each cut likewise along the next, in order. Points that form one Rect come back as that Rect."""
+    given = [rect for rect in rects if not rect.empty]
+    if len(given) <= 1:
+        return tuple(given)
+    whole = given[0]
+    for rect in given[1:]:
+        whole = whole.bound(rect)
+    if whole.volume == sum(rect.volume for rect in given):
+        return (whole,)
+    return tuple(Rect(tuple(lo), tuple(hi)) for lo, hi in _slabs([(r.lo, r.hi) for r in given]))
+
+
+def _slabs(boxes: list[tuple[_Key, _Key]]) -> list[tuple[_Key, _Key]]:
+    """`canonical` of boxes of at least one dimension, given and returned as (lo, hi)."""
+    if not boxes[0][0]:
+        return [((), ())]
+    cuts = sorted({lo[0] for lo, _ in boxes} | {hi[0] for _, hi in boxes})
+    slabs: list[tuple[int, int, list[tuple[_Key, _Key]]]] = []
+    for start, end in zip(cuts, cuts[1:]):
+        inner = [(lo[1:], hi[1:]) for lo, hi in boxes if lo[0] <= start and end <= hi[0]]
+        cross = _slabs(inner) if inner else []
+        if slabs and slabs[-1][1] == start and slabs[-1][2] == cross:
+            slabs[-1] = (slabs[-1][0], end, cross)
+        elif cross:
+            slabs.append((start, end, cross))
+    return [((start, *lo), (end, *hi)) for start, end, cross in slabs for lo, hi in cross]

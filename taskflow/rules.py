@@ -1,0 +1,189 @@
+"""Update rules: how a parameter moves along its gradient. Frozen values; the arithmetic is in the kernels.
+
+A rule keeps `buffers` arrays of the weight's shape beside every weight, all zero before the first step. Whoever owns
+them (the runtime, a checkpoint) hands them to `update`, which changes weight and buffers in place.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from taskflow.kernels.kernel_set import Array, KernelSet
+
+
+class UpdateRule(ABC):
+    """How the weights change in one step; works on flat arrays of any cut of the parameters, element by element."""
+
+    __slots__ = ()
+
+    lr: float
+
+    @property
+    @abstractmethod
+    def buffers(self) -> int:
+        """How many arrays of the weight's shape and type it keeps from step to step (zero at the start)."""
+
+    @abstractmethod
+    def update(
+        self,
+        kernels: KernelSet,
+        w: Array,
+        g: Array,
+        buffers: tuple[Array, ...],
+        *,
+        lr: float,
+        step: int,
+        scale: float,
+    ) -> None:
+        """Change w and the buffers in place: all flat, of one length and type; g is only read.
+
+        ``lr``: this step's learning rate (a schedule's answer, or the rule's own). ``step`` counts from 1.
+        ``scale`` multiplies the gradient first (gradient clipping, loss scaling). Raises ValueError for a wrong number
+        of buffers or a step below 1.
+        """
+
+    @abstractmethod
+    def flops(self, elements: int) -> int:
+        """Floating-point operations of one update of so many elements; a root or a division counts as one."""
+
+    def nbytes(self, elements: int, itemsize: int) -> int:
+        """Bytes of memory traffic of one update: weight and buffers are read and written, the gradient is read."""
+        return (3 + 2 * self.buffers) * elements * itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class SGD(UpdateRule):
+    """Stochastic gradient descent, with momentum if it is not 0 (torch.optim.SGD)."""
+
+    lr: float = 1e-3
+    momentum: float = 0.0
+    dampening: float = 0.0
+    weight_decay: float = 0.0
+    nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        _not_negative("SGD", lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+        if self.nesterov and (self.momentum <= 0 or self.dampening != 0):
+            raise ValueError(
+                "SGD: nesterov needs a momentum above 0 and a dampening of 0, "
+                f"got momentum={self.momentum}, dampening={self.dampening}"
+            )
+
+    @property
+    def buffers(self) -> int:
+        return 1 if self.momentum else 0
+
+    def update(
+        self,
+        kernels: KernelSet,
+        w: Array,
+        g: Array,
+        buffers: tuple[Array, ...],
+        *,
+        lr: float,
+        step: int,
+        scale: float,
+    ) -> None:
+        _check(self, buffers, step)
+        velocity = buffers[0] if buffers else None
+        kernels.sgd(
+            w, g, velocity, lr, self.momentum, self.dampening, self.weight_decay, self.nesterov, scale, step == 1
+        )
+
+    def flops(self, elements: int) -> int:
+        # Scaling 1, decay 2, velocity 3, look-ahead 2, the step itself 2.
+        return elements * (3 + 2 * bool(self.weight_decay) + 3 * bool(self.momentum) + 2 * self.nesterov)
+
+
+@dataclass(frozen=True, slots=True)
+class Adam(UpdateRule):
+    """Adam (Kingma and Ba, arXiv 1412.6980, algorithm 1), weight decay as a part of the gradient (torch.optim.Adam)."""
+
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _adam_check("Adam", self.lr, self.betas, self.eps, self.weight_decay)
+
+    @property
+    def buffers(self) -> int:
+        return 2
+
+    def update(
+        self,
+        kernels: KernelSet,
+        w: Array,
+        g: Array,
+        buffers: tuple[Array, ...],
+        *,
+        lr: float,
+        step: int,
+        scale: float,
+    ) -> None:
+        _check(self, buffers, step)
+        (m, v), (beta1, beta2) = buffers, self.betas
+        kernels.adam(w, g, m, v, lr, beta1, beta2, self.eps, self.weight_decay, False, scale, step)
+
+    def flops(self, elements: int) -> int:
+        return elements * (_ADAM_FLOPS + 2 * bool(self.weight_decay))
+
+
+@dataclass(frozen=True, slots=True)
+class AdamW(UpdateRule):
+    """Adam with the weights themselves decayed (Loshchilov and Hutter, arXiv 1711.05101; torch.optim.AdamW)."""
+
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 1e-2
+
+    def __post_init__(self) -> None:
+        _adam_check("AdamW", self.lr, self.betas, self.eps, self.weight_decay)
+
+    @property
+    def buffers(self) -> int:
+        return 2
+
+    def update(
+        self,
+        kernels: KernelSet,
+        w: Array,
+        g: Array,
+        buffers: tuple[Array, ...],
+        *,
+        lr: float,
+        step: int,
+        scale: float,
+    ) -> None:
+        _check(self, buffers, step)
+        (m, v), (beta1, beta2) = buffers, self.betas
+        kernels.adam(w, g, m, v, lr, beta1, beta2, self.eps, self.weight_decay, True, scale, step)
+
+    def flops(self, elements: int) -> int:
+        return elements * (_ADAM_FLOPS + bool(self.weight_decay))
+
+
+_ADAM_FLOPS = 14  # scaling 1, first moment 3, second moment 4, root 1, correction 1, eps 1, quotient 1, step 2
+
+
+def _check(rule: UpdateRule, buffers: tuple[Array, ...], step: int) -> None:
+    name = type(rule).__name__
+    if len(buffers) != rule.buffers:
+        raise ValueError(f"{name}.update: needs {rule.buffers} buffers, got {len(buffers)}")
+    if step < 1:
+        raise ValueError(f"{name}.update: steps count from 1, got {step}")
+
+
+def _not_negative(rule: str, **values: float) -> None:
+    for name, value in values.items():
+        if not value >= 0:  # so that NaN is refused too
+            raise ValueError(f"{rule}: {name} must be 0 or more, got {value}")
+
+
+def _adam_check(rule: str, lr: float, betas: tuple[float, float], eps: float, weight_decay: float) -> None:
+    _not_negative(rule, lr=lr, eps=eps, weight_decay=weight_decay)
+    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+        raise ValueError(f"{rule}: betas must be two numbers in [0, 1), got {betas}")

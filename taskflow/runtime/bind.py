@@ -1,0 +1,98 @@
+"""Bind: a task and the arrays of a rank -> a function without arguments that runs it. Done once; then only called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from taskflow.kernels import KernelSet
+from taskflow.operators.operator import Call, StepState, Target
+from taskflow.runtime.storage import Storage
+from taskflow.tasks.task import (
+    Clip, Compute, Filling, GradientTo, Norm, Summation, Task, Transfer, Update, UserCall,
+)
+
+Action = Callable[[], object]
+_NOTHING = np.empty(0)
+
+
+def bind(task: Task, storage: Storage, kernels: KernelSet, state: StepState) -> Action:
+    """The action of a task whose processor, and source, belong to this rank."""
+    match task.work:
+        case Compute() as work:
+            return _compute(work, storage, kernels, state)
+        case Transfer(source, target, add):
+            if add:
+                return partial(_add, storage.part(target), storage.part(source))
+            return partial(np.copyto, storage.part(target), storage.part(source))
+        case Summation(sources, target, fresh):
+            return partial(_sum, storage.part(target), [storage.part(s) for s in sources], fresh)
+        case Filling(target, value):
+            return partial(storage.part(target).fill, value)
+        case Norm(source, into, accumulate):
+            return partial(_norm, kernels, storage.part(source), storage.array(into), accumulate)
+        case Clip(parts, into, limit):
+            return partial(_clip, [storage.array(p) for p in parts], storage.array(into), limit)
+        case Update() as work:
+            return _update(work, storage, kernels, state)
+        case UserCall(function, arguments, constants, future):
+            return partial(function, *(storage.array(a) for a in arguments), *constants)
+    raise TypeError(f"{task.name}: no way to run {type(task.work).__name__}")
+
+
+def _compute(work: Compute, storage: Storage, kernels: KernelSet, state: StepState) -> Action:
+    node = work.node
+
+    def arrays(numbers: tuple[int | None, ...], absent: Any) -> tuple[Any, ...]:
+        return tuple(absent if b is None else storage.array(b) for b in numbers)
+
+    def targets(wanted: tuple[GradientTo | None, ...]) -> tuple[Target | None, ...]:
+        return tuple(None if t is None else Target(storage.array(t.buffer), t.accumulate) for t in wanted)
+
+    call = Call(
+        node.name, node.specs, work.piece, node.reads(work.piece), node.writes(work.piece), kernels, state,
+        arrays(work.inputs, _NOTHING), arrays(work.weights, _NOTHING), arrays(work.outputs, _NOTHING),
+        arrays(work.saved, None), arrays(work.grad_outputs, None), targets(work.grad_inputs),
+        targets(work.grad_weights),
+    )
+    return partial(node.operator.backward if work.backward else node.operator.forward, call)
+
+
+def _add(target: Any, source: Any) -> None:
+    np.add(target, source, out=target)
+
+
+def _sum(target: Any, sources: list[Any], fresh: bool) -> None:
+    if fresh:
+        np.copyto(target, sources[0])
+    for source in sources[1:] if fresh else sources:
+        np.add(target, source, out=target)
+
+
+def _norm(kernels: KernelSet, source: Any, target: Any, accumulate: bool) -> None:
+    squares = kernels.sum_of_squares(source)
+    target[0] = target[0] + squares if accumulate else squares
+
+
+def _clip(parts: list[Any], target: Any, limit: float) -> None:
+    norm = sqrt(sum(float(part[0]) for part in parts))
+    # The same arithmetic as torch.nn.utils.clip_grad_norm_.
+    target[0] = min(1.0, limit / (norm + 1e-6))
+
+
+def _update(work: Update, storage: Storage, kernels: KernelSet, state: StepState) -> Action:
+    weights, gradients = storage.part(work.weights), storage.part(work.gradients)
+    buffers = tuple(storage.array(b) for b in work.state)
+    scale = None if work.scale is None else storage.array(work.scale)
+
+    def update() -> None:
+        work.rule.update(
+            kernels, weights, gradients, buffers, lr=work.rule.lr if state.lr is None else state.lr,
+            step=state.step + 1, scale=1.0 if scale is None else float(scale[0]),
+        )
+
+    return update

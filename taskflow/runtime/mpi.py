@@ -1,0 +1,376 @@
+"""MPITransport: one rank of an MPI job, with persistent requests that are polled, never waited for inside MPI.
+
+Importing this module starts nothing; MPI starts with the first MPITransport (or ``load_mpi``).
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from taskflow.runtime.failure import Job
+from taskflow.runtime.transport import Channel, Transport
+from taskflow.runtime.waiting import (
+    WATCHDOG_VARIABLE,
+    Doorbell,
+    Pace,
+    node_cores,
+    pace_for,
+    plain_sleep,
+    poll,
+    watchdog_limit,
+)
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    Array = np.ndarray[Any, Any]
+
+MESSAGE_NBYTES = 1 << 30
+"""The longest single MPI message: a count is an int, so 2 GiB is the end. Longer transfers go in several."""
+_EAGER_NBYTES = 1 << 10
+"""A receive longer than this rings its sender when it ends: the sender may sleep until it does."""
+_GRACE_SECONDS = 1.0
+"""How long after a peer has left a message of it may still arrive."""
+_CLOSE_SECONDS = 5.0
+"""How long close() lets sends that were started finish."""
+_HEAD_NBYTES = 1024
+"""The first message of a value that is broadcast or gathered: its length, and as much of it as fits."""
+_HEAD_TAG, _BODY_TAG, _BARRIER_TAG = 1, 2, 3
+
+
+def load_mpi(crowded: bool = False) -> ModuleType:
+    """Start MPI, once, and return ``mpi4py.MPI``. ``crowded``: ranks outnumber the cores of this node, so MPI's own
+    waits (start and end of the program) must yield at once. ImportError or RuntimeError if there is no MPI."""
+    if "mpi4py.MPI" not in sys.modules:
+        # MPICH reads these when it starts; other libraries do not know them.
+        os.environ.setdefault("MPIR_CVAR_SUPPRESS_ABORT_MESSAGE", "1")  # ours names the cause
+        if crowded:
+            os.environ.setdefault("MPIR_CVAR_POLLS_BEFORE_YIELD", "1")
+        import mpi4py
+
+        mpi4py.rc.thread_level = "funneled"  # BLAS has threads, but only this one calls MPI
+    from mpi4py import MPI
+
+    return MPI
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """What all transports of this process share: the communicator for control, and how to wait on this node."""
+
+    world: MPI.Intracomm
+    control: MPI.Intracomm
+    job: Job
+    pace: Pace
+    doorbell: Doorbell | None
+    bells: Sequence[bytes | None]
+    """By rank: what wakes it, None if nothing does (another node, or it never sleeps long)."""
+
+    def sleep(self, seconds: float) -> bool:
+        return plain_sleep(seconds) if self.doorbell is None else self.doorbell.sleep(seconds)
+
+    def ring(self, peer: int) -> None:
+        """Wake rank ``peer`` if it sleeps on this node."""
+        bell = self.bells[peer]
+        if bell is not None and self.doorbell is not None:
+            self.doorbell.ring(bell)
+
+
+_ranks: Ranks | None = None
+
+
+def _shared() -> Ranks:
+    """The one Ranks of this process; every rank must come here at about the same time, the first time."""
+    global _ranks
+    if _ranks is None:
+        _ranks = _meet(load_mpi())
+    return _ranks
+
+
+def _meet(mpi: ModuleType) -> Ranks:
+    world: MPI.Intracomm = mpi.COMM_WORLD
+    doorbell = Doorbell() if Doorbell.supported() else None
+    job = Job(_duplicate(world), world.Abort, plain_sleep if doorbell is None else doorbell.sleep)
+    job.watch()  # first of all: what follows may fail on one rank
+    control = _duplicate(world)
+    table = np.zeros((world.size, 2, 64), np.uint8)  # by rank: name of the node, address of the doorbell
+    table[world.rank, 0] = _padded(mpi.Get_processor_name().encode()[-63:])
+    if doorbell is not None:
+        table[world.rank, 1] = _padded(doorbell.address)
+    _poll_plainly(control.Iallgather(mpi.IN_PLACE, table))
+    here = (table[:, 0] == table[world.rank, 0]).all(axis=1)
+    ranks_here, cores = int(here.sum()), node_cores()
+    # Where each rank has a core to spin on, a ring would cost the sender more than it saves the receiver.
+    ringing = doorbell is not None and ranks_here > cores
+    bells = [_unpadded(table[rank, 1]) if ringing and here[rank] else None for rank in range(world.size)]
+    return Ranks(world, control, job, pace_for(ranks_here, cores), doorbell, bells)
+
+
+def _padded(text: bytes) -> Array:
+    """64 bytes: the length, then ``text`` (at most 63)."""
+    return np.frombuffer(bytes([len(text)]) + text.ljust(63, b"\0"), np.uint8)
+
+
+def _unpadded(cell: Array) -> bytes | None:
+    return cell[1 : 1 + int(cell[0])].tobytes() or None
+
+
+def _poll_plainly(request: MPI.Request) -> None:
+    while not request.Test():
+        time.sleep(200e-6)
+
+
+def _duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
+    copy, request = comm.Idup()
+    _poll_plainly(request)
+    return copy
+
+
+class MPIChannel(Channel):
+    """Persistent requests, one for each GiB. Made by MPITransport."""
+
+    __slots__ = ("_active", "_array", "_requests", "_sends", "_single", "_transport", "tag")
+
+    def __init__(self, transport: MPITransport, array: Array, peer: int, tag: int, sends: bool) -> None:
+        self.peer, self.nbytes, self.tag = peer, array.nbytes, tag
+        self._array = array  # the memory must live as long as the requests
+        self._transport = transport
+        self._sends = sends
+        self._active = False
+        make = transport.comm.Send_init if sends else transport.comm.Recv_init
+        flat = array.reshape(-1).view(np.uint8)
+        step = transport.message_nbytes
+        starts = range(0, max(1, flat.size), step)
+        self._requests: list[MPI.Prequest] = [make(flat[at : at + step], peer, tag) for at in starts]
+        self._single = self._requests[0] if len(self._requests) == 1 else None
+
+    def start(self) -> None:
+        if self._active and not self.done():
+            raise RuntimeError(f"{self}: started again before the last transfer was done; wait for it first")
+        if not self._requests:
+            raise RuntimeError(f"{self}: its transport is closed")
+        self._active = True
+        for request in self._requests:
+            request.Start()
+        if self._sends:
+            transport = self._transport
+            transport.bytes_sent += self.nbytes
+            transport.messages += 1
+            transport.ranks.ring(self.peer)
+
+    def done(self) -> bool:
+        if not self._active:
+            return True
+        if not (self._single.Test() if self._single is not None else self._transport.all_done(self._requests)):
+            return False
+        self._active = False
+        if not self._sends:
+            self._transport.bytes_received += self.nbytes
+            if self.nbytes > _EAGER_NBYTES:
+                self._transport.ranks.ring(self.peer)
+        return True
+
+    def free(self) -> bool:
+        """Give the requests back to MPI; False if a send is still under way, which then keeps them."""
+        if not self.done():
+            if self._sends:
+                return False
+            for request in self._requests:
+                request.Cancel()
+            until = time.monotonic() + 0.1
+            while not self.done():
+                if time.monotonic() > until:  # half of it has arrived: leave it to MPI
+                    return False
+        for request in self._requests:
+            request.Free()
+        self._requests, self._single = [], None
+        return True
+
+    def __str__(self) -> str:
+        verb, side = ("send", "to") if self._sends else ("receive", "from")
+        return f"{verb} {self.nbytes} bytes {side} rank {self.peer} (tag {self.tag})"
+
+
+class MPITransport(Transport):
+    """One rank of an MPI job (DESIGN.md section 8). Making one is collective: every rank makes it."""
+
+    def __init__(
+        self, watchdog_seconds: float | None = None, pace: Pace | None = None, message_nbytes: int = MESSAGE_NBYTES
+    ) -> None:
+        """``watchdog_seconds``: as ``waiting.watchdog_limit``. ``pace``: how to wait, by default what suits the ranks
+        and cores of this node. ``message_nbytes``: where transfers are split; the same on all ranks."""
+        self._limit = watchdog_limit(watchdog_seconds)
+        if not 0 < message_nbytes < 1 << 31:
+            raise ValueError(f"MPITransport: message_nbytes must be between 1 and 2 GiB - 1, got {message_nbytes}")
+        self.message_nbytes = message_nbytes
+        self.ranks = ranks = _shared()
+        self._pace = pace or ranks.pace
+        self._mpi = load_mpi()
+        self.all_done: Callable[[list[MPI.Prequest]], bool] = self._mpi.Prequest.Testall
+        self.comm = _duplicate(ranks.world)
+        self.rank, self.size = self.comm.rank, self.comm.size
+        self._last_tag = int(self.comm.Get_attr(self._mpi.TAG_UB) or 32767)  # 32767: what every MPI grants
+        self._channels: list[MPIChannel] = []
+        self._closed = False
+        ranks.job.at_exit(self._end)
+
+    def sender(self, array: Array, peer: int, tag: int) -> MPIChannel:
+        return self._channel(array, peer, tag, sends=True)
+
+    def receiver(self, array: Array, peer: int, tag: int) -> MPIChannel:
+        if not array.flags.writeable:
+            raise ValueError(f"receive from rank {peer} (tag {tag}): the array must be writable; it is read-only")
+        return self._channel(array, peer, tag, sends=False)
+
+    def _channel(self, array: Array, peer: int, tag: int, sends: bool) -> MPIChannel:
+        who = f"{'send to' if sends else 'receive from'} rank {peer} (tag {tag})"
+        if self._closed:
+            raise RuntimeError(f"{who}: the transport is closed")
+        if not 0 <= peer < self.size or peer == self.rank:
+            raise ValueError(f"{who}: the peer must be another rank below {self.size}; this is rank {self.rank}")
+        if not 0 <= tag <= self._last_tag:
+            raise ValueError(f"{who}: this MPI allows tags from 0 to {self._last_tag}")
+        if not array.flags.c_contiguous:
+            raise ValueError(f"{who}: the array must be C-contiguous, got shape {array.shape}, strides {array.strides}")
+        channel = MPIChannel(self, array, peer, tag, sends)
+        self._channels.append(channel)
+        return channel
+
+    def wait(self, channel: Channel, what: str | Callable[[], str]) -> None:
+        if not channel.done():
+            self._wait(channel.done, channel.peer, lambda: str(channel), what)
+
+    def _wait(
+        self, done: Callable[[], bool], peer: int, transfer: Callable[[], str], what: str | Callable[[], str]
+    ) -> None:
+        """Poll until ``done()``; end the job if ``peer`` has left the program or the watchdog's limit is over."""
+        job, limit = self.ranks.job, self._limit
+        left_at: float | None = None
+
+        def between(waited: float) -> None:
+            nonlocal left_at
+            job.notices.poll()
+            if peer in job.notices.left and left_at is None:
+                left_at = waited
+            if left_at is not None and waited - left_at > _GRACE_SECONDS:
+                job.fail(f"waits in {_name(what)} to {transfer()}, but rank {peer} has left the program")
+            if limit and waited > limit and not done():
+                job.fail(
+                    f"watchdog: has waited {waited:.1f} s in {_name(what)} to {transfer()}. Rank {peer} hangs, waits "
+                    f"itself, or computes for longer than the limit; raise it with {WATCHDOG_VARIABLE} (0 = never)"
+                )
+
+        poll(done, self._pace, between, self.ranks.sleep)
+
+    # Values go by messages of our own rather than by MPI's collectives: so a wait has a peer that can be named, noticed
+    # when it leaves, and rung.
+
+    def broadcast(self, value: Any, root: int = 0) -> Any:
+        self._check_root("broadcast", root)
+        what = f"broadcast from rank {root}"
+        place = (self.rank - root) % self.size  # a binomial tree: place p hears from p without its lowest bit
+        bit = 1
+        while bit < self.size and not place & bit:
+            bit <<= 1
+        data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL) if place == 0 else b""
+        if place:
+            data = self._receive_bytes((self.rank - bit) % self.size, what)
+        sends = []
+        while bit > 1:
+            bit >>= 1
+            if place + bit < self.size:
+                sends.append(self._send_bytes(data, (self.rank + bit) % self.size))
+        for finish in sends:
+            finish(what)
+        return value if place == 0 else pickle.loads(data)
+
+    def gather(self, value: Any, root: int = 0) -> list[Any] | None:
+        self._check_root("gather", root)
+        what = f"gather to rank {root}"
+        if self.rank != root:
+            self._send_bytes(pickle.dumps(value, pickle.HIGHEST_PROTOCOL), root)(what)
+            return None
+        return [
+            value if peer == root else pickle.loads(self._receive_bytes(peer, what)) for peer in range(self.size)
+        ]
+
+    def barrier(self) -> None:
+        """Dissemination: in round k every rank tells the one 2^k further on, and hears from the one 2^k before."""
+        control, step = self.ranks.control, 1
+        while step < self.size:
+            to, source = (self.rank + step) % self.size, (self.rank - step) % self.size
+            receive = control.Irecv(bytearray(1), source, _BARRIER_TAG)
+            send = control.Isend(b"!", to, _BARRIER_TAG)
+            self.ranks.ring(to)
+            self._wait(receive.Test, source, lambda source=source: f"hear from rank {source}", "barrier")  # type: ignore[misc]
+            self._wait(send.Test, to, lambda to=to: f"tell rank {to}", "barrier")  # type: ignore[misc]
+            step <<= 1
+
+    def _check_root(self, who: str, root: int) -> None:
+        if self._closed:
+            raise RuntimeError(f"{who}: the transport is closed")
+        if not 0 <= root < self.size:
+            raise ValueError(f"{who}: root must be a rank below {self.size}, got {root}")
+
+    def _send_bytes(self, data: bytes, peer: int) -> Callable[[str], None]:
+        """Start sending; call the result to wait for the end."""
+        control = self.ranks.control
+        head = len(data).to_bytes(8, "little") + data[: _HEAD_NBYTES - 8]
+        sends = [control.Isend(head, peer, _HEAD_TAG)]
+        sends += [control.Isend(piece, peer, _BODY_TAG) for piece in self._pieces(data)]
+        self.ranks.ring(peer)
+
+        def finish(what: str) -> None:
+            transfer = f"send {len(data)} bytes to rank {peer}"
+            self._wait(lambda: bool(self._mpi.Request.Testall(sends)), peer, lambda: transfer, what)
+
+        return finish
+
+    def _receive_bytes(self, peer: int, what: str) -> bytes:
+        control, head = self.ranks.control, bytearray(_HEAD_NBYTES)
+        self._wait(control.Irecv(head, peer, _HEAD_TAG).Test, peer, lambda: f"receive from rank {peer}", what)
+        length = int.from_bytes(head[:8], "little")
+        data = bytearray(length)
+        data[: _HEAD_NBYTES - 8] = head[8 : 8 + min(length, _HEAD_NBYTES - 8)]
+        receives = [control.Irecv(piece, peer, _BODY_TAG) for piece in self._pieces(data)]
+        transfer = f"receive {length} bytes from rank {peer}"
+        self._wait(lambda: bool(self._mpi.Request.Testall(receives)), peer, lambda: transfer, what)
+        if receives:
+            self.ranks.ring(peer)
+        return bytes(data)
+
+    def _pieces(self, data: bytes | bytearray) -> list[memoryview]:
+        """What does not fit in the head, in messages of at most ``message_nbytes``."""
+        rest = memoryview(data)[_HEAD_NBYTES - 8 :]
+        return [rest[at : at + self.message_nbytes] for at in range(0, len(rest), self.message_nbytes)]
+
+    def close(self) -> None:
+        """Free the persistent requests and the communicator of the channels. Sends that were started get 5 s to end;
+        while an exception is on its way up (a ``finally``) nothing waits."""
+        self._end(0.0 if sys.exc_info()[0] is not None else _CLOSE_SECONDS)
+
+    def _end(self, patience: float = _CLOSE_SECONDS) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        until = time.monotonic() + patience
+        left = [channel for channel in self._channels if not channel.free()]
+        while left and time.monotonic() < until:
+            self.ranks.sleep(200e-6)
+            left = [channel for channel in left if not channel.free()]
+        self._channels = left
+        if not left:
+            self.comm.Free()
+
+
+def _name(what: str | Callable[[], str]) -> str:
+    return what if isinstance(what, str) else what()

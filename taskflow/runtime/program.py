@@ -1,0 +1,157 @@
+"""Program: one rank's compiled step. Compiling binds arrays and opens channels; running replays a list of functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from taskflow.kernels import KernelSet
+from taskflow.mapper.report import MeasuredTask
+from taskflow.operators.operator import StepState
+from taskflow.runtime.bind import Action, bind
+from taskflow.runtime.schedule import Arrive, Flush, Item, Post, Run, Schedule, Send
+from taskflow.runtime.storage import Kept, Storage
+from taskflow.runtime.transport import Channel, Transport
+from taskflow.tasks.task import Part, Task, TaskGraph
+
+Binder = Callable[[Task, Storage, KernelSet, StepState], Action]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """When an item of the schedule ran on this rank, in seconds of its clock."""
+
+    item: Item
+    start: float
+    end: float
+
+    def describe(self) -> MeasuredTask:
+        """The same in the words of mappers."""
+        task = self.item.copy if isinstance(self.item, (Arrive, Flush)) else self.item.task
+        kind = task.kind.value if isinstance(self.item, Run) else type(self.item).__name__.lower()
+        processor = task.source if isinstance(self.item, (Send, Flush)) else task.processor
+        return MeasuredTask(task.number, task.name, kind, processor, self.start, self.end)
+
+
+class Program:
+    """A schedule bound to memory, kernels and channels. ``run`` executes one step and may be called any number of times."""
+
+    def __init__(
+        self,
+        graph: TaskGraph,
+        plan: Schedule,
+        transport: Transport,
+        kernels: KernelSet,
+        state: StepState,
+        kept: Kept,
+        *,
+        first_tag: int = 0,
+        binder: Binder = bind,
+    ) -> None:
+        self.graph, self.plan, self.transport = graph, plan, transport
+        self.storage = Storage(graph, plan, kept)
+        self._first_tag = first_tag
+        self._channels: dict[int, Channel] = {}
+        self._unpack: dict[int, Action] = {}
+        self.actions: list[Action] = []
+        for item in plan.items:
+            self.actions.append(self._action(item, kernels, state, binder))
+        self.bytes_sent = sum(i.task.nbytes for i in plan.items if isinstance(i, Send))
+
+    def run(self) -> None:
+        """One step."""
+        for action in self.actions:
+            action()
+
+    def run_measured(self) -> list[Measured]:
+        """One step, with the time of every item."""
+        result: list[Measured] = []
+        for item, action in zip(self.plan.items, self.actions):
+            start = perf_counter()
+            action()
+            result.append(Measured(item, start, perf_counter()))
+        return result
+
+    def drain(self) -> None:
+        """Wait until everything that was sent has left."""
+        for number, channel in self._channels.items():
+            if not channel.done():
+                self.transport.wait(channel, f"end of {self.graph.tasks[number]}")
+
+    def _action(self, item: Item, kernels: KernelSet, state: StepState, binder: Binder) -> Action:
+        match item:
+            case Run(task):
+                return binder(task, self.storage, kernels, state)
+            case Send(task, rank):
+                return self._send(task, rank)
+            case Post(task, rank):
+                return self._post(task, rank)
+            case Arrive(copy, needed_by):
+                what = f"end of step waits for copy {copy}" if needed_by is None else f"{needed_by} waits for copy {copy}"
+                return self._wait(copy, what, self._unpack.get(copy.number))
+            case Flush(copy, needed_by):
+                return self._lazy_wait(copy, f"{needed_by} overwrites what copy {copy} still sends")
+
+    def _send(self, task: Task, rank: int) -> Action:
+        array = self.storage.part(task.reads[0])
+        if array.flags.c_contiguous:
+            channel = self._open(task, self.transport.sender(array, rank, self._first_tag + task.number))
+            return channel.start
+        packed = np.empty(array.shape, array.dtype)
+        channel = self._open(task, self.transport.sender(packed, rank, self._first_tag + task.number))
+
+        def pack_and_send() -> None:
+            if not channel.done():
+                self.transport.wait(channel, f"previous {task}")
+            np.copyto(packed, array)
+            channel.start()
+
+        return pack_and_send
+
+    def _post(self, task: Task, rank: int) -> Action:
+        array = self.storage.part(_target(task))
+        if array.flags.c_contiguous:
+            return self._open(task, self.transport.receiver(array, rank, self._first_tag + task.number)).start
+        packed = np.empty(array.shape, array.dtype)
+        channel = self._open(task, self.transport.receiver(packed, rank, self._first_tag + task.number))
+        self._unpack[task.number] = partial(np.copyto, array, packed)
+        return channel.start
+
+    def _open(self, task: Task, channel: Channel) -> Channel:
+        self._channels[task.number] = channel
+        return channel
+
+    def _wait(self, copy: Task, what: str, then: Action | None) -> Action:
+        channel, wait = self._channels[copy.number], self.transport.wait
+
+        def arrive() -> None:
+            if not channel.done():
+                wait(channel, what)
+            if then is not None:
+                then()
+
+        return arrive
+
+    def _lazy_wait(self, copy: Task, what: str) -> Action:
+        """Like `_wait`, for a send whose channel opens later in the schedule than this wait stands."""
+        channels, wait = self._channels, self.transport.wait
+
+        def flush() -> None:
+            channel = channels[copy.number]
+            if not channel.done():
+                wait(channel, what)
+
+        return flush
+
+    def fetched(self, tensor: str) -> Any:
+        """A fetched tensor's value after a step, on the rank of processor 0."""
+        return self.storage.array(self.graph.fetched[tensor])
+
+
+def _target(task: Task) -> Part:
+    return task.writes[0]

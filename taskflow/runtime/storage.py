@@ -1,0 +1,73 @@
+"""Storage: the arrays of one rank: kept ones by name, the others in one arena laid out by the memory plan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from taskflow.runtime.schedule import Schedule, root_of
+from taskflow.tasks.task import Part, TaskGraph
+
+Array = Any
+
+
+class Kept:
+    """Arrays that live from step to step (weights, update state, carried state), shared by all programs of a rank. New ones
+    are zero."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, Array] = {}
+
+    def get(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """The array of this name, made if it is not there."""
+        array = self.arrays.get(name)
+        if array is None:
+            array = self.arrays[name] = np.zeros(shape, dtype)
+        if array.shape != shape or array.dtype != dtype:
+            raise ValueError(f"kept array {name} is {array.dtype}{array.shape}, but {dtype}{shape} is asked for")
+        return array
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays.values())
+
+
+class Storage:
+    """Turns buffer numbers and parts into arrays."""
+
+    def __init__(self, graph: TaskGraph, plan: Schedule, kept: Kept) -> None:
+        self.graph = graph
+        self.kept = kept
+        self._offsets = plan.memory.offsets
+        self.arena = np.empty(plan.memory.nbytes, np.uint8)
+        self._arrays: dict[int, Array] = {}
+
+    def array(self, buffer: int) -> Array:
+        """The C-contiguous array of a buffer."""
+        if buffer not in self._arrays:
+            self._arrays[buffer] = self._make(buffer)
+        return self._arrays[buffer]
+
+    def part(self, part: Part) -> Array:
+        """A part of a buffer, perhaps strided."""
+        array = self.array(part.buffer)
+        if part.rect.shape == array.shape:
+            return array
+        return array[tuple(slice(a, b) for a, b in zip(part.rect.lo, part.rect.hi))]
+
+    def _make(self, number: int) -> Array:
+        of = self.graph.buffers[number]
+        if of.base is not None and of.part is not None:
+            base = self.array(of.base)
+            inner = base[tuple(slice(a, b) for a, b in zip(of.part.lo, of.part.hi))]
+            view = inner.reshape(of.shape)
+            if view.size and not np.shares_memory(view, base):
+                raise ValueError(f"{of.name} is not contiguous in {self.graph.buffers[of.base].name}")
+            return view
+        if of.kept:
+            return self.kept.get(of.name, of.shape, of.dtype)
+        if of.nbytes == 0 or number not in self._offsets:
+            return np.empty(of.shape, of.dtype)
+        assert root_of(self.graph, number) is of
+        return np.ndarray(of.shape, of.dtype, buffer=self.arena, offset=self._offsets[number])

@@ -1,0 +1,75 @@
+"""Transport: how the ranks of a job exchange messages. One interface, with and without MPI."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class Channel(ABC):
+    """One persistent message: the same buffer, peer and tag in every step. Made once, started once a step."""
+
+    __slots__ = ("nbytes", "peer")
+
+    peer: int
+    """Rank at the other end."""
+    nbytes: int
+    """Size of the message in bytes, the same at both ends."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Begin this step's transfer. The buffer of a send must be full, that of a receive free; neither may be
+        touched before ``done``. RuntimeError if the transfer before this one has not ended."""
+
+    @abstractmethod
+    def done(self) -> bool:
+        """True if the transfer has ended, or none was started. Never blocks."""
+
+
+class Transport(ABC):
+    """The ranks of one job, seen from one of them. Every rank makes the calls that involve all (``broadcast``,
+    ``gather``, ``barrier``) in the same order."""
+
+    rank: int
+    """This rank, from 0."""
+    size: int
+    """How many ranks the job has."""
+    bytes_sent: int = 0
+    """Bytes of all sends started on channels."""
+    bytes_received: int = 0
+    """Bytes of all receives ended on channels."""
+    messages: int = 0
+    """How many sends were started on channels."""
+
+    @abstractmethod
+    def sender(self, array: np.ndarray[Any, Any], peer: int, tag: int) -> Channel:
+        """A channel that sends ``array`` (C-contiguous, any dtype) to rank ``peer``. ValueError if it cannot."""
+
+    @abstractmethod
+    def receiver(self, array: np.ndarray[Any, Any], peer: int, tag: int) -> Channel:
+        """A channel that fills ``array`` (C-contiguous, writable) from rank ``peer``. ValueError if it cannot."""
+
+    @abstractmethod
+    def wait(self, channel: Channel, what: str | Callable[[], str]) -> None:
+        """Return when ``channel`` is done; leave the core to others meanwhile. ``what`` names the task that needs it,
+        for the message that ends the job if the peer has left or the watchdog's limit is over."""
+
+    @abstractmethod
+    def broadcast(self, value: Any, root: int = 0) -> Any:
+        """The ``value`` (picklable, small) of rank ``root``, on every rank."""
+
+    @abstractmethod
+    def gather(self, value: Any, root: int = 0) -> list[Any] | None:
+        """On rank ``root`` the values (picklable, small) of all ranks by rank, on the others None."""
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Return when every rank has called it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free what the channels hold. Safe to call twice."""

@@ -1,0 +1,155 @@
+"""Waiting without burning cores: poll a moment, then sleep longer and longer between two looks.
+
+A rank that blocks inside MPI spins, and where ranks outnumber cores it takes the core of the rank it waits for.
+Measured with 16 ranks on 2 cores: a computing rank runs 8 to 10 times slower beside 15 that block, as fast as alone
+beside 15 that poll as here. Sleeping has a price of its own, half of the longest sleep a message; a Doorbell takes it back
+within a node: the sender wakes the receiver (a hop takes 550 us without it, 80 to 100 us with it).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+WATCHDOG_VARIABLE = "TASKFLOW_WATCHDOG_SECONDS"
+SLEEP_VARIABLE = "TASKFLOW_LONGEST_SLEEP_SECONDS"
+_WATCHDOG_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How a rank waits: it polls without a pause for ``spin_seconds``, then sleeps ``first_sleep_seconds``, twice as
+    long each time, and at most ``longest_sleep_seconds``."""
+
+    spin_seconds: float
+    first_sleep_seconds: float
+    longest_sleep_seconds: float
+
+    def __post_init__(self) -> None:
+        if self.spin_seconds < 0 or not 0 < self.first_sleep_seconds <= self.longest_sleep_seconds:
+            raise ValueError(f"pace: needs spin >= 0 and 0 < first sleep <= longest sleep, in seconds, got {self}")
+
+
+def pace_for(ranks: int, cores: int) -> Pace:
+    """The pace for ``ranks`` ranks on a node with ``cores`` cores for them. TASKFLOW_LONGEST_SLEEP_SECONDS overrides
+    the longest sleep; ValueError if it is no positive number."""
+    first = 20e-6
+    crowded = ranks > cores
+    longest = _seconds(SLEEP_VARIABLE, 1e-3 if crowded else 250e-6)
+    if longest == 0:
+        raise ValueError(f"{SLEEP_VARIABLE}: must be more than 0 seconds, got 0")
+    return Pace(20e-6 if crowded else 500e-6, min(first, longest), longest)
+
+
+def watchdog_limit(seconds: float | None = None) -> float:
+    """How long a rank may wait for one message, in seconds; 0 is for ever. ``seconds``, else
+    TASKFLOW_WATCHDOG_SECONDS, else 300. ValueError if that is no number, or negative."""
+    if seconds is None:
+        return _seconds(WATCHDOG_VARIABLE, _WATCHDOG_SECONDS)
+    if not seconds >= 0:
+        raise ValueError(f"watchdog_seconds: must be 0 (never) or more, got {seconds}")
+    return float(seconds)
+
+
+def _seconds(variable: str, default: float) -> float:
+    text = os.environ.get(variable, "").strip()
+    if not text:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"{variable}: must be a number of seconds, 0 or more, got {text!r}")
+    return value
+
+
+def usable_cores() -> int:
+    """How many cores this process may run on."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def node_cores() -> int:
+    """How many cores the ranks of this node share. Some launchers bind each rank to cores of its own; then the process
+    that started the rank still has all of them."""
+    cores = usable_cores()
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            cores = max(cores, len(os.sched_getaffinity(os.getppid())))
+    return cores
+
+
+class Doorbell:
+    """Lets other processes of this node end this process's sleep early. A ring says "look again", nothing more, so
+    one that is lost costs no more than the rest of a sleep. Linux only: it lives in the abstract socket namespace,
+    which leaves no file behind."""
+
+    __slots__ = ("_socket", "address")
+
+    address: bytes
+    """What others ring; unique on this node."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        self._socket.bind("")  # the kernel picks a free address
+        self.address = self._socket.getsockname()
+
+    @staticmethod
+    def supported() -> bool:
+        """True if this system has what it takes."""
+        return sys.platform == "linux"
+
+    def ring(self, address: bytes) -> None:
+        """Wake the process that owns ``address``. Never blocks, never fails: a full or closed socket needs no ring."""
+        with contextlib.suppress(OSError):
+            self._socket.sendto(b"!", address)
+
+    def sleep(self, seconds: float) -> bool:
+        """Sleep until ``seconds`` are over or somebody rings; True if somebody did."""
+        ready, _, _ = select.select([self._socket], [], [], seconds)
+        if not ready:
+            return False
+        try:
+            while True:  # rings that came together are one
+                self._socket.recv(1)
+        except BlockingIOError:
+            return True
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def plain_sleep(seconds: float) -> bool:
+    """``time.sleep`` with the signature of ``Doorbell.sleep``: nobody rings."""
+    time.sleep(seconds)
+    return False
+
+
+def poll(
+    done: Callable[[], bool],
+    pace: Pace,
+    between: Callable[[float], None],
+    sleep: Callable[[float], bool] = plain_sleep,
+) -> None:
+    """Return when ``done()`` is true. Before each sleep ``between`` gets the seconds waited so far, and may raise."""
+    if done():
+        return
+    began = time.perf_counter()
+    until = began + pace.spin_seconds
+    while time.perf_counter() < until:
+        if done():
+            return
+    pause = pace.first_sleep_seconds
+    while not done():
+        between(time.perf_counter() - began)
+        rung = sleep(pause)
+        pause = pace.first_sleep_seconds if rung else min(2 * pause, pace.longest_sleep_seconds)

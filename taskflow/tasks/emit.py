@@ -1,0 +1,153 @@
+"""Emitter: adds tasks in program order and derives from the parts that each reads and writes what it must wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from taskflow.regions import Rect
+from taskflow.tasks.task import (
+    Buffer, Filling, Kind, Part, Summation, Task, TaskGraph, Transfer, Work,
+)
+
+
+class Emitter:
+    """Builds a TaskGraph. A task waits for the last writers of what it reads, and for the last writers and the readers
+    since then of what it writes; parts that do not overlap do not order anything."""
+
+    def __init__(self, processors: int) -> None:
+        self.graph = TaskGraph(processors)
+        self._writers: dict[int, list[tuple[Rect, int]]] = {}
+        self._readers: dict[int, list[tuple[Rect, int]]] = {}
+
+    # ---- memory --------------------------------------------------------------------------------------------------
+    def buffer(
+        self, region: str, rect: Rect, processor: int, dtype: np.dtype[Any], *, kept: bool = False
+    ) -> int:
+        """A new buffer's number."""
+        number = len(self.graph.buffers)
+        self.graph.buffers.append(Buffer(number, region, rect, processor, dtype, kept))
+        return number
+
+    def alias(self, base: int, part: Rect, region: str, rect: Rect) -> int:
+        """A buffer that is the contiguous ``part`` (relative to ``base``) of another one, with ``rect``'s shape."""
+        of = self.graph.buffers[base]
+        if of.base is not None:
+            raise ValueError(f"alias of an alias: {of.name}")
+        number = len(self.graph.buffers)
+        self.graph.buffers.append(Buffer(number, region, rect, of.processor, of.dtype, of.kept, base, part))
+        return number
+
+    def view(self, base: int, region: str, rect: Rect) -> int | None:
+        """A buffer that shows ``rect`` of the instance ``base`` (which contains it): the instance itself, an alias, or
+        None if those elements are not contiguous."""
+        of = self.graph.buffers[base]
+        if of.rect == rect:
+            return base
+        part = rect.relative_to(of.rect)
+        if of.base is not None or not contiguous(part, of.shape):
+            return None
+        return self.alias(base, part, region, rect)
+
+    def whole(self, buffer: int) -> Part:
+        """All of a buffer."""
+        return Part(buffer, Rect.of(self.graph.buffers[buffer].shape))
+
+    def part(self, buffer: int, rect: Rect) -> Part:
+        """``rect`` of the region that the buffer is an instance of."""
+        return Part(buffer, rect.relative_to(self.graph.buffers[buffer].rect))
+
+    # ---- tasks ---------------------------------------------------------------------------------------------------
+    def emit(
+        self,
+        kind: Kind,
+        name: str,
+        processor: int,
+        work: Work,
+        reads: Sequence[Part],
+        writes: Sequence[Part],
+        *,
+        source: int | None = None,
+        flops: int = 0,
+        nbytes: int | None = None,
+        also_after: Sequence[int] = (),
+    ) -> int:
+        """Add a task; returns its number."""
+        number = len(self.graph.tasks)
+        after: set[int] = set(also_after)
+        for part in reads:
+            base, rect = self._resolve(part)
+            after.update(t for r, t in self._writers.get(base, ()) if r.overlaps(rect))
+        for part in writes:
+            base, rect = self._resolve(part)
+            after.update(t for r, t in self._writers.get(base, ()) if r.overlaps(rect))
+            after.update(t for r, t in self._readers.get(base, ()) if r.overlaps(rect))
+        for part in reads:
+            base, rect = self._resolve(part)
+            self._readers.setdefault(base, []).append((rect, number))
+        for part in writes:
+            base, rect = self._resolve(part)
+            for table in (self._writers, self._readers):
+                if base in table:
+                    table[base] = [(r, t) for r, t in table[base] if t == number or not rect.contains(r)]
+            self._writers.setdefault(base, []).append((rect, number))
+        after.discard(number)
+        if nbytes is None:
+            nbytes = sum(self._nbytes(part) for part in (*reads, *writes))
+        self.graph.tasks.append(
+            Task(
+                number, kind, name, processor, processor if source is None else source, work,
+                tuple(reads), tuple(writes), tuple(sorted(after)), flops, nbytes,
+            )
+        )
+        return number
+
+    def transfer(self, name: str, source: Part, target: Part, *, add: bool = False) -> int:
+        """Copy between two buffers: a message if they are on different processors."""
+        giver, taker = self.graph.buffers[source.buffer].processor, self.graph.buffers[target.buffer].processor
+        if giver == taker:
+            reads = (source, target) if add else (source,)
+            return self.emit(Kind.MOVE, name, taker, Transfer(source, target, add), reads, (target,))
+        if add:
+            raise ValueError(f"{name}: a copy between processors cannot add")
+        return self.emit(
+            Kind.COPY, name, taker, Transfer(source, target), (source,), (target,), source=giver,
+            nbytes=self._nbytes(source),
+        )
+
+    def sum(self, name: str, sources: Sequence[Part], target: Part, *, fresh: bool = False) -> int:
+        """target += sources in order (``fresh``: target = sources), all on one processor."""
+        processor = self.graph.buffers[target.buffer].processor
+        reads = tuple(sources) if fresh else (*sources, target)
+        flops = target.rect.volume * (len(sources) - fresh)
+        return self.emit(
+            Kind.SUM, name, processor, Summation(tuple(sources), target, fresh), reads, (target,), flops=flops
+        )
+
+    def fill(self, name: str, target: Part, value: float) -> int:
+        """Set every element of a part."""
+        processor = self.graph.buffers[target.buffer].processor
+        return self.emit(Kind.FILL, name, processor, Filling(target, value), (), (target,))
+
+    def _resolve(self, part: Part) -> tuple[int, Rect]:
+        """The part as a part of memory that is no alias. Of an alias, anything but the whole counts as the whole."""
+        buffer = self.graph.buffers[part.buffer]
+        if buffer.base is None:
+            return part.buffer, part.rect
+        assert buffer.part is not None
+        return buffer.base, buffer.part
+
+    def _nbytes(self, part: Part) -> int:
+        return part.rect.volume * self.graph.buffers[part.buffer].dtype.itemsize
+
+
+def contiguous(part: Rect, shape: Sequence[int]) -> bool:
+    """True if the elements of ``part`` of a row-major array of ``shape`` lie next to each other."""
+    extents = part.shape
+    for i in range(len(shape)):
+        if extents[i] != 1:
+            return tuple(extents[i + 1 :]) == tuple(shape[i + 1 :]) or prod(extents) == 0
+    return True

@@ -1,0 +1,73 @@
+"""Where parameters live: the cells that processors share, bundled by layer and group of holders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from taskflow.graph import OperatorGraph
+from taskflow.operators.tensor import Parameter
+from taskflow.partition import Grid
+from taskflow.regions import Rect
+from taskflow.tasks.task import Bundle, Cell
+
+Uses = Mapping[Parameter, Mapping[int, Sequence[Rect]]]  # parameter -> processor -> the distinct Rects its tasks read
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterLayout:
+    """The bundles of a graph under a strategy, and where each cell of a parameter is found."""
+
+    bundles: tuple[Bundle, ...]
+    cells: Mapping[str, tuple[tuple[Bundle, Cell], ...]]  # parameter name -> its cells
+
+    def covering(self, parameter: Parameter, rect: Rect) -> list[tuple[Bundle, Cell]]:
+        """The cells that ``rect`` of a parameter consists of."""
+        return [(b, c) for b, c in self.cells[parameter.name] if rect.contains(c.rect)]
+
+
+def lay_out(graph: OperatorGraph, uses: Uses, trained: set[str]) -> ParameterLayout:
+    """Bundle the cells of all parameters. ``trained`` names the parameters that get gradients; the others are kept apart,
+    so that a bundle either has gradients or has none."""
+    grouped: dict[tuple[str, tuple[int, ...], bool, str], list[tuple[Parameter, Rect]]] = {}
+    for parameter in graph.parameters:
+        for rect, group in _cells(parameter, uses.get(parameter, {})):
+            key = (parameter.layer, group, parameter.name in trained, str(parameter.spec.dtype))
+            grouped.setdefault(key, []).append((parameter, rect))
+    bundles: list[Bundle] = []
+    cells: dict[str, list[tuple[Bundle, Cell]]] = {p.name: [] for p in graph.parameters}
+    counts: dict[str, int] = {}
+    for (layer, group, _, _), members in grouped.items():
+        offset, placed = 0, []
+        for parameter, rect in members:
+            placed.append(Cell(parameter.name, rect, offset))
+            offset += rect.volume
+        index = counts[layer] = counts.get(layer, -1) + 1
+        name = layer if index == 0 else f"{layer}#{index}"
+        bundle = Bundle(name, layer, group, tuple(placed), members[0][0].spec.dtype)
+        bundles.append(bundle)
+        for cell in placed:
+            cells[cell.parameter].append((bundle, cell))
+    return ParameterLayout(tuple(bundles), {k: tuple(v) for k, v in cells.items()})
+
+
+def _cells(parameter: Parameter, uses: Mapping[int, Sequence[Rect]]) -> list[tuple[Rect, tuple[int, ...]]]:
+    """The common refinement of all Rects in use, each cell with the processors that hold it, in row-major order."""
+    distinct = {rect for rects in uses.values() for rect in rects}
+    if not distinct:
+        return []
+    cuts = [
+        sorted({r.lo[i] for r in distinct} | {r.hi[i] for r in distinct}) for i in range(len(parameter.shape))
+    ]
+    grid = Grid(cuts)
+    holders: dict[tuple[int, ...], set[int]] = {}
+    for processor, rects in uses.items():
+        for rect in rects:
+            for color in grid.overlapping(rect):
+                holders.setdefault(color, set()).add(processor)
+    return [
+        (grid.rect(color), tuple(sorted(holders[color])))
+        for color in product(*(range(n) for n in grid.colors))
+        if color in holders
+    ]

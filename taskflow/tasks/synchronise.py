@@ -1,0 +1,160 @@
+"""Gradient sums, clipping, updates and the sending of new weights: what keeps the copies of a parameter equal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from taskflow.mapper.config import Place, Sync, Travel
+from taskflow.partition import even_cuts
+from taskflow.regions import Rect
+from taskflow.rules import UpdateRule
+from taskflow.tasks.backward import collect_weight_gradients, flat_gradient
+from taskflow.tasks.lowering import Lowering
+from taskflow.tasks.reduce import broadcast_from, reduce_to
+from taskflow.tasks.task import Bundle, Clip, Kind, Norm, Part, Update
+
+SMALLEST_CHUNK = 2048  # elements: below this a message's latency costs more than its bytes
+DOUBLE = np.dtype(np.float64)
+ONE = Rect((0,), (1,))
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A range of a bundle's flat buffer that one processor, the root, sums (and updates, unless every holder does)."""
+
+    bundle: Bundle
+    sync: Sync
+    span: Rect
+    order: tuple[int, ...]  # the group, root first
+
+    @property
+    def root(self) -> int:
+        return self.order[0]
+
+    @property
+    def name(self) -> str:
+        return f"{self.bundle.name}{self.span}"
+
+
+def synchronise(state: Lowering, rule: UpdateRule, clip_norm: float | None) -> None:
+    """Emit everything between the last backward task and the updated weights."""
+    collect_weight_gradients(state)
+    chunks = [c for bundle in state.layout.bundles for c in _chunks(state, bundle)]
+    for chunk in chunks:
+        _reduce(state, chunk)
+    scales = _clip(state, chunks, clip_norm) if clip_norm is not None else {}
+    for chunk in chunks:
+        if chunk.sync.place is Place.EVERY:
+            _send_gradients(state, chunk)
+        else:
+            _update(state, rule, chunk.bundle, chunk.span, chunk.root, scales)
+            parts = [(p, Part(state.flat_weights[chunk.bundle.name, p], chunk.span)) for p in chunk.order]
+            broadcast_from(state.emit, f"weights {chunk.name}", parts, chunk.sync.travel)
+    for bundle in {c.bundle.name: c.bundle for c in chunks if c.sync.place is Place.EVERY}.values():
+        for processor in bundle.group:
+            _update(state, rule, bundle, Rect((0,), (bundle.size,)), processor, scales)
+
+
+def _chunks(state: Lowering, bundle: Bundle) -> list[Chunk]:
+    """How a bundle is divided; none if it has no gradient."""
+    group = bundle.group
+    if not any((bundle.name, p) in state.flat_gradients for p in group):
+        return []
+    sync = state.strategy.sync(bundle.layer)
+    many = sync.place is Place.SPREAD or (sync.place is Place.EVERY and sync.travel is Travel.RING)
+    count = min(len(group), max(1, bundle.size // SMALLEST_CHUNK)) if many else 1
+    # Roots differ from bundle to bundle, so that one processor does not own everything.
+    first = state.layout.bundles.index(bundle)
+    cuts = even_cuts(bundle.size, count)
+    return [
+        Chunk(bundle, sync, Rect((low,), (high,)), _rotate(group, first + i * len(group) // count))
+        for i, (low, high) in enumerate(zip(cuts, cuts[1:]))
+    ]
+
+
+def _rotate(group: tuple[int, ...], by: int) -> tuple[int, ...]:
+    by %= len(group)
+    return group[by:] + group[:by]
+
+
+def _reduce(state: Lowering, chunk: Chunk) -> None:
+    """Sum the holders' gradients of a chunk at its root. A holder whose tasks made no gradient sends nothing."""
+    name, bundle = f"d {chunk.name}", chunk.bundle.name
+    with_gradient = [p for p in chunk.order if (bundle, p) in state.flat_gradients]
+    parts = [(p, Part(state.flat_gradients[bundle, p], chunk.span)) for p in with_gradient]
+    if parts[0][0] != chunk.root:
+        root = Part(flat_gradient(state, bundle, chunk.root), chunk.span)
+        state.emit.fill(name, root, 0.0)
+        parts.insert(0, (chunk.root, root))
+    reduce_to(state.emit, name, parts, chunk.sync.travel)
+
+
+def _send_gradients(state: Lowering, chunk: Chunk) -> None:
+    parts = [(p, Part(flat_gradient(state, chunk.bundle.name, p), chunk.span)) for p in chunk.order]
+    broadcast_from(state.emit, f"d {chunk.name}", parts, chunk.sync.travel)
+
+
+def _clip(state: Lowering, chunks: list[Chunk], limit: float) -> dict[int, int]:
+    """The factor that keeps the global gradient norm below ``limit``, on every processor that updates."""
+    emit = state.emit
+    squares: dict[int, int] = {}
+    for chunk in chunks:
+        accumulate = chunk.root in squares
+        if not accumulate:
+            squares[chunk.root] = emit.buffer("sum of squares", ONE, chunk.root, DOUBLE)
+        target = squares[chunk.root]
+        source = Part(state.flat_gradients[chunk.bundle.name, chunk.root], chunk.span)
+        whole = emit.whole(target)
+        emit.emit(
+            Kind.NORM, f"norm {chunk.name}", chunk.root, Norm(source, target, accumulate),
+            (source, whole) if accumulate else (source,), (whole,), flops=2 * chunk.span.volume,
+        )
+    if not squares:
+        return {}
+    first = min(squares)
+    arrived = []
+    for processor in sorted(squares):
+        part = emit.whole(squares[processor])
+        if processor != first:
+            staging = emit.buffer("sum of squares arriving", ONE, first, DOUBLE)
+            emit.transfer("sum of squares", part, emit.whole(staging))
+            part = emit.whole(staging)
+        arrived.append(part)
+    factor = emit.buffer("clip", ONE, first, DOUBLE)
+    emit.emit(
+        Kind.CLIP, "clip", first, Clip(tuple(p.buffer for p in arrived), factor, limit), arrived,
+        (emit.whole(factor),), flops=len(arrived),
+    )
+    scales = {first: factor}
+    updaters = {
+        p for c in chunks for p in (c.bundle.group if c.sync.place is Place.EVERY else (c.root,))
+    }
+    for processor in sorted(updaters - {first}):
+        scales[processor] = emit.buffer("clip", ONE, processor, DOUBLE)
+        emit.transfer("clip", emit.whole(factor), emit.whole(scales[processor]))
+    return scales
+
+
+def _update(
+    state: Lowering, rule: UpdateRule, bundle: Bundle, span: Rect, processor: int, scales: dict[int, int]
+) -> None:
+    emit = state.emit
+    weights = Part(state.flat_weights[bundle.name, processor], span)
+    gradients = Part(state.flat_gradients[bundle.name, processor], span)
+    buffers = tuple(
+        emit.buffer(f"{bundle.name}.{type(rule).__name__.lower()}{i}", span, processor, bundle.dtype, kept=True)
+        for i in range(rule.buffers)
+    )
+    scale = scales.get(processor)
+    state_parts = tuple(emit.whole(b) for b in buffers)
+    emit.emit(
+        Kind.UPDATE,
+        f"update {bundle.name}{span}",
+        processor,
+        Update(rule, weights, gradients, buffers, scale),
+        (weights, gradients, *state_parts, *((emit.whole(scale),) if scale is not None else ())),
+        (weights, *state_parts),
+        flops=rule.flops(span.volume),
+    )

@@ -1,0 +1,239 @@
+"""TaskGraph: the tasks of one step, the memory they touch, and the order they must keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from taskflow.graph import Node
+from taskflow.regions import Rect
+from taskflow.rules import UpdateRule
+
+
+class Kind(Enum):
+    """What a task is."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    COPY = "copy"  # between two processors: a message
+    MOVE = "move"  # within one processor
+    SUM = "sum"
+    FILL = "fill"
+    NORM = "norm"
+    CLIP = "clip"
+    UPDATE = "update"
+    CALL = "call"  # a user's task
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Memory on one processor: an instance of ``rect`` of the region called ``region``.
+
+    A kept buffer lives from step to step and is found again by its name. An alias is the contiguous part ``part`` of
+    buffer ``base``. ``rect`` has the buffer's shape; a flat buffer's rect is one-dimensional.
+    """
+
+    number: int
+    region: str
+    rect: Rect
+    processor: int
+    dtype: np.dtype[Any]
+    kept: bool = False
+    base: int | None = None
+    part: Rect | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.rect.shape
+
+    @property
+    def nbytes(self) -> int:
+        return self.rect.volume * self.dtype.itemsize
+
+    @property
+    def name(self) -> str:
+        return f"{self.region}{self.rect} @ {self.processor}"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The Rect ``rect`` of a buffer, counted from the buffer's own first element."""
+
+    buffer: int
+    rect: Rect
+
+
+@dataclass(frozen=True, slots=True)
+class GradientTo:
+    """A gradient's buffer, and whether this task adds to it or is the first to fill it."""
+
+    buffer: int
+    accumulate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Forward or backward of one piece of an operator; numbers are buffers."""
+
+    node: Node
+    piece: Rect
+    backward: bool
+    inputs: tuple[int | None, ...]  # None: backward does not read it
+    weights: tuple[int | None, ...]
+    outputs: tuple[int | None, ...]
+    saved: tuple[int, ...]
+    grad_outputs: tuple[int | None, ...] = ()
+    grad_inputs: tuple[GradientTo | None, ...] = ()
+    grad_weights: tuple[GradientTo | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Copy ``source`` to ``target``, between processors or within one; ``add`` (within one only) adds instead."""
+
+    source: Part
+    target: Part
+    add: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Summation:
+    """target += the sources, in this order (``fresh``: target = the first one, then += the others)."""
+
+    sources: tuple[Part, ...]
+    target: Part
+    fresh: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """Every element of ``target`` becomes ``value``."""
+
+    target: Part
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """target (one double) gets, or is increased by, the sum of squares of ``source``."""
+
+    source: Part
+    target: int
+    accumulate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """target (one double) = min(1, limit / sqrt(sum of the sources)): torch.nn.utils.clip_grad_norm_'s factor."""
+
+    sources: tuple[int, ...]
+    target: int
+    limit: float
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One step of the update rule on a flat range of weights."""
+
+    rule: UpdateRule
+    weights: Part
+    gradients: Part
+    state: tuple[int, ...]
+    scale: int | None  # buffer of one double: what the gradient is multiplied by
+
+
+@dataclass(frozen=True, slots=True)
+class UserCall:
+    """A function of the generic task API, called with the arrays of ``arguments`` and then ``constants``."""
+
+    function: Any
+    arguments: tuple[int, ...]
+    constants: tuple[Any, ...] = ()
+    future: Any = None
+
+
+Work = Compute | Transfer | Summation | Filling | Norm | Clip | Update | UserCall
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One thing that one processor, or the link between two, does. ``number`` is its place in program order and breaks
+    ties. ``after`` are the tasks that must end before it starts. ``nbytes``: bytes moved by a copy, touched by others."""
+
+    number: int
+    kind: Kind
+    name: str
+    processor: int
+    source: int  # the sending processor of a copy; else the same as processor
+    work: Work
+    reads: tuple[Part, ...]
+    writes: tuple[Part, ...]
+    after: tuple[int, ...]
+    flops: int
+    nbytes: int
+
+    def __str__(self) -> str:
+        where = f"{self.source}->{self.processor}" if self.kind is Kind.COPY else f"@ {self.processor}"
+        return f"{self.name} {where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A Rect of one parameter at ``offset`` of its bundle's flat buffer."""
+
+    parameter: str
+    rect: Rect
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """The cells of one layer that the same processors hold: one flat buffer of weights on each."""
+
+    name: str
+    layer: str
+    group: tuple[int, ...]
+    cells: tuple[Cell, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def size(self) -> int:
+        return sum(cell.rect.volume for cell in self.cells)
+
+
+@dataclass(slots=True)
+class TaskGraph:
+    """The tasks of one step in program order, which is a topological order, and the buffers they use."""
+
+    processors: int
+    tasks: list[Task] = field(default_factory=list)
+    buffers: list[Buffer] = field(default_factory=list)
+    bundles: list[Bundle] = field(default_factory=list)
+    weights: dict[tuple[str, int], int] = field(default_factory=dict)  # (bundle, processor) -> flat buffer
+    fetched: dict[str, int] = field(default_factory=dict)  # tensor name -> buffer on processor 0
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def __iter__(self) -> Iterator[Task]:
+        return iter(self.tasks)
+
+    @property
+    def transfer_bytes(self) -> int:
+        """Bytes that one step moves between processors."""
+        return sum(task.nbytes for task in self.tasks if task.kind is Kind.COPY)
+
+    @property
+    def flops(self) -> int:
+        return sum(task.flops for task in self.tasks)
+
+    def __repr__(self) -> str:
+        copies = sum(task.kind is Kind.COPY for task in self.tasks)
+        return (
+            f"{len(self.tasks)} tasks ({copies} copies, {self.transfer_bytes / 1e6:.1f} MB) on {self.processors} "
+            f"processors"
+        )

@@ -1,0 +1,45 @@
+"""Numbers about a training run: perplexity, and throughput as the median over recent steps."""
+
+from __future__ import annotations
+
+from collections import deque
+from math import exp, inf, isnan, nan
+from statistics import median
+
+
+def perplexity(mean_cross_entropy: float) -> float:
+    """exp of a mean cross entropy in nats per token; inf where that has no float, NaN for NaN."""
+    try:
+        return exp(mean_cross_entropy)
+    except OverflowError:
+        return inf
+
+
+class Throughput:
+    """Tokens per second as the median over the last ``window`` steps, so that one slow step does not show."""
+
+    __slots__ = ("_rates", "_seconds")
+
+    def __init__(self, window: int = 50) -> None:
+        if window < 1:
+            raise ValueError(f"Throughput: window must be at least 1 step, got {window}")
+        self._rates: deque[float] = deque(maxlen=window)
+        self._seconds: deque[float] = deque(maxlen=window)
+
+    def add(self, tokens: int, seconds: float) -> None:
+        """Count one step of ``tokens`` tokens that took ``seconds``; a step too short for the clock (0) is left out."""
+        if tokens < 0 or seconds < 0 or isnan(seconds):
+            raise ValueError(f"Throughput.add: tokens and seconds must be 0 or more, got {tokens} and {seconds}")
+        if seconds > 0:
+            self._rates.append(tokens / seconds)
+            self._seconds.append(seconds)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """NaN before the first step."""
+        return median(self._rates) if self._rates else nan
+
+    @property
+    def seconds_per_step(self) -> float:
+        """Median over the same steps; NaN before the first."""
+        return median(self._seconds) if self._seconds else nan

@@ -1,0 +1,81 @@
+"""Schedules against their definitions: the null runtime's clock and the stamps of program order."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from language_model import CONFIG, ONE_STEP, model, random_strategy
+
+from taskflow.kernels import NumpyKernels
+from taskflow.machine import host
+from taskflow.operators.operator import StepState
+from taskflow.rules import SGD
+from taskflow.runtime.local import LocalTransport
+from taskflow.runtime.null import ScheduleError, replay
+from taskflow.runtime.program import Program
+from taskflow.runtime.schedule import Arrive, Placement, Schedule, schedule
+from taskflow.runtime.stamp import Record, stamp_binder, stamped
+from taskflow.runtime.storage import Kept
+from taskflow.tasks.lower import lower
+from taskflow.tasks.simulate import roofline, simulate
+
+
+def lowered(seed: int, least: int = 1):
+    random = Random(seed)
+    graph = model(config=random.choice((CONFIG, ONE_STEP)))
+    processors = random.randint(least, 5)
+    strategy = random_strategy(graph, processors, random)
+    tasks = lower(graph, strategy, SGD(0.1, momentum=0.9), clip_norm=1.0)
+    machine = host(processors)
+    cost = roofline(machine)
+    return tasks, machine, cost, simulate(tasks, machine, cost), random.randint(1, processors)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_null_runtime_takes_the_simulated_time(seed):
+    tasks, machine, cost, timeline, ranks = lowered(seed)
+    placement = Placement(tasks.processors, ranks)
+    schedules = [schedule(tasks, timeline.order, placement, rank) for rank in range(ranks)]
+    replayed = replay(tasks, schedules, timeline.order, machine, cost)
+    assert replayed.makespan == timeline.makespan
+    assert replayed.spans == timeline.spans
+
+
+def test_null_runtime_notices_a_missing_wait():
+    tasks, machine, cost, timeline, _ = lowered(3, least=2)
+    placement = Placement(tasks.processors, 2)
+    schedules = [schedule(tasks, timeline.order, placement, rank) for rank in range(2)]
+    waits = [i for i, item in enumerate(schedules[1].items) if isinstance(item, Arrive) and item.needed_by]
+    assert waits
+    broken = tuple(item for i, item in enumerate(schedules[1].items) if i != waits[0])
+    schedules[1] = Schedule(1, broken, schedules[1].memory)
+    with pytest.raises(ScheduleError, match="runs before"):
+        replay(tasks, schedules, timeline.order, machine, cost)
+
+
+def run_stamped(tasks, order, reuse: bool, steps: int = 3) -> Record:
+    record: Record = {}
+    graph = stamped(tasks)
+    plan = schedule(graph, order, Placement(graph.processors, 1), 0, reuse_memory=reuse)
+    state = StepState()
+    program = Program(graph, plan, LocalTransport(), NumpyKernels(), state, Kept(), binder=stamp_binder(record))
+    for step in range(steps):
+        state.step = step
+        program.run()
+    return record
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_every_task_reads_what_program_order_says(seed):
+    tasks, _, _, timeline, _ = lowered(seed)
+    wanted = run_stamped(tasks, range(len(tasks)), reuse=False)
+    assert run_stamped(tasks, timeline.order, reuse=True) == wanted
+    assert len(wanted) > 0
+
+
+def test_memory_is_reused():
+    tasks, *_, timeline, _ = lowered(1)
+    placement = Placement(tasks.processors, 1)
+    reused = schedule(tasks, timeline.order, placement, 0).memory.nbytes
+    assert reused < schedule(tasks, timeline.order, placement, 0, reuse_memory=False).memory.nbytes

@@ -1,0 +1,136 @@
+"""The progress display: plain lines in files, a bar on a terminal, nothing on stdout."""
+
+import io
+import os
+import re
+import select
+import sys
+
+import pytest
+
+from taskflow.training import TrainingProgress
+
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
+
+
+def lines(total: int, **settings) -> list[str]:  # type: ignore[no-untyped-def]
+    stream = io.StringIO()
+    seconds = settings.pop("seconds", 0.5)
+    with TrainingProgress(total, stream=stream, **settings) as progress:
+        for _ in range(total):
+            progress.step(2.0, 1000, seconds)
+    assert not CONTROL.search(stream.getvalue())
+    return stream.getvalue().splitlines()
+
+
+def test_a_plain_line_says_it_all() -> None:
+    assert lines(4)[1] == "step 2/4  loss 2.0000  perplexity 7.4  2,000 tokens/s  0:00:01 left"
+
+
+def test_first_last_and_every_so_many() -> None:
+    numbers = [int(line.split()[1].split("/")[0]) for line in lines(23, every=5)]
+    assert numbers == [1, 5, 10, 15, 20, 23]
+    assert 20 <= len(lines(1000, seconds=0.001)) <= 22
+
+
+def test_slow_steps_are_not_left_in_silence() -> None:
+    numbers = [int(line.split()[1].split("/")[0]) for line in lines(30, every=30, seconds=4.0)]
+    assert numbers == [1, 5, 9, 13, 17, 21, 25, 29, 30]
+
+
+def test_colour_settings_put_no_codes_into_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "CLICOLOR_FORCE"):
+        monkeypatch.setenv(name, "1")
+    assert len(lines(3)) == 3
+
+
+def test_losses_without_a_perplexity() -> None:
+    stream = io.StringIO()
+    with TrainingProgress(3, stream=stream) as progress:
+        progress.step(float("nan"), 10, 0.1)
+        progress.step(5000.0, 10, 0.1)
+        progress.step(30.0, 10, 0.0)
+    nan, huge, large = stream.getvalue().splitlines()
+    assert "loss nan  perplexity ?" in nan
+    assert "perplexity inf" in huge
+    assert "perplexity 1.07e+13" in large and "100.0 tokens/s" in large
+
+
+def test_a_step_too_short_for_the_clock() -> None:
+    stream = io.StringIO()
+    with TrainingProgress(2, stream=stream) as progress:
+        progress.step(1.0, 10, 0.0)
+    assert "? tokens/s  ? left" in stream.getvalue()
+
+
+def test_quiet_counts_and_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    with TrainingProgress(5, quiet=True) as progress:
+        for _ in range(5):
+            progress.step(1.0, 100, 0.1)
+    assert progress.tokens_per_second == pytest.approx(1000) and progress.done == 5
+    assert capfd.readouterr() == ("", "")
+
+
+def test_stdout_stays_for_results(capfd: pytest.CaptureFixture[str]) -> None:
+    with TrainingProgress(2) as progress:
+        progress.step(1.0, 100, 0.1)
+        print("result")
+    out, err = capfd.readouterr()
+    assert out == "result\n" and "step 1/2" in err
+
+
+def test_a_step_beyond_the_total_is_no_error() -> None:
+    stream = io.StringIO()
+    with TrainingProgress(1, stream=stream) as progress:
+        progress.step(1.0, 100, 0.1)
+        progress.step(1.0, 100, 0.1)
+    assert stream.getvalue().splitlines()[-1].endswith("0:00:00 left")
+
+
+@pytest.mark.parametrize("arguments", [{"total": 0}, {"total": 5, "every": 0}])
+def test_refuses_nonsense(arguments: dict) -> None:
+    with pytest.raises(ValueError, match="at least 1 step"):
+        TrainingProgress(**arguments)
+
+
+def read_all(master: int) -> str:
+    content = b""
+    while select.select([master], [], [], 0.2)[0]:
+        try:
+            piece = os.read(master, 65536)
+        except OSError:
+            break
+        if not piece:
+            break
+        content += piece
+    return content.decode()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
+@pytest.mark.parametrize("term, live", [("xterm-256color", True), ("dumb", False)])
+@pytest.mark.parametrize("fails", [False, True])
+def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch, term: str, live: bool, fails: bool) -> None:
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setenv("COLUMNS", "140")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    master, slave = os.openpty()
+    try:
+        with os.fdopen(slave, "w") as terminal:
+            try:
+                with TrainingProgress(8, stream=terminal) as progress:
+                    for _ in range(8):
+                        progress.step(2.0, 1000, 0.5)
+                    if fails:
+                        raise KeyboardInterrupt
+            except KeyboardInterrupt:
+                assert fails
+            terminal.flush()
+            shown = read_all(master)
+    finally:
+        os.close(master)
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
+    assert "8/8" in plain and "loss 2.0000  perplexity 7.4  2,000 tokens/s" in plain
+    assert ("\x1b[" in shown) == live
+    if live:
+        assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l"), "the cursor must be shown again"
+        assert "step 1/8" not in plain
