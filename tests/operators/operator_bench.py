@@ -17,10 +17,34 @@ from taskflow.operators.tensor import Tensor
 from taskflow.partition import Grid, even_cuts
 from taskflow.regions import Rect
 
+
+class StrictKernels(NumpyKernels):
+    """The reference, which refuses arrays that lie in memory in another way than KernelSet allows."""
+
+    def __getattribute__(self, name: str) -> Any:
+        kernel = super().__getattribute__(name)
+        if not callable(kernel) or name.startswith("_"):
+            return kernel
+
+        def checked(*args: Any, **options: Any) -> Any:
+            arrays = [a for a in (*args, *options.values()) if isinstance(a, np.ndarray)]
+            for number, array in enumerate(arrays):
+                if name == "matmul" and number < 2:
+                    fits = array.flags.c_contiguous or array.swapaxes(-1, -2).flags.c_contiguous
+                elif name.startswith("lstm_cell"):
+                    fits = all(row.flags.c_contiguous for row in array)
+                else:
+                    fits = array.flags.c_contiguous
+                assert fits, f"{name}: array {number} of {array.shape} has strides {array.strides}"
+            return kernel(*args, **options)
+
+        return checked
+
+
 NAME = "bench"
 KINDS = sorted(REGISTRY)
 SEEDS = range(40)  # examples of each operator
-KERNELS: tuple[KernelSet, ...] = (NumpyKernels(), default_kernels())
+KERNELS: tuple[KernelSet, ...] = (StrictKernels(), default_kernels())
 
 
 @dataclass
