@@ -1,4 +1,5 @@
-"""What is cut and who may touch it: index spaces, regions, privileges and the dependence analysis over task launches."""
+"""What is cut and who may touch it: index spaces, regions, privileges and the dependence analysis over task
+launches."""
 
 from taskflow.regions.check import PrivilegeError, check_index_launch, check_privileges
 from taskflow.regions.dependence import Analysis, Launched
@@ -10,7 +11,26 @@ from taskflow.regions.region import Instance, LogicalRegion
 from taskflow.regions.segments import DisjointMap, RectIndex, canonical
 
 __all__ = [
-    "INITIAL", "Analysis", "Clear", "Contribution", "CopyNeed", "Dependence", "DisjointMap", "Instance", "Kind", "Launched",
-    "LogicalRegion", "PrivilegeError", "Privilege", "Rect", "RectIndex", "ReduceNeed", "Requirement", "canonical",
-    "check_index_launch", "check_privileges", "covers", "interferes",
+    "INITIAL",
+    "Analysis",
+    "Clear",
+    "Contribution",
+    "CopyNeed",
+    "Dependence",
+    "DisjointMap",
+    "Instance",
+    "Kind",
+    "Launched",
+    "LogicalRegion",
+    "Privilege",
+    "PrivilegeError",
+    "Rect",
+    "RectIndex",
+    "ReduceNeed",
+    "Requirement",
+    "canonical",
+    "check_index_launch",
+    "check_privileges",
+    "covers",
+    "interferes",
 ]
