@@ -37,7 +37,8 @@ def check_index_launch(
     """Raise PrivilegeError if some point task's arguments interfere with each other or with another point task's.
 
     Point tasks of an index launch have no order, so what one writes no other may touch, and what one reduces into no
-    other may read or write. Costs about as much as there are overlaps between pieces, not pairs of pieces. """
+    other may read or write. Costs about as much as there are overlaps between pieces, not pairs of pieces.
+    """
     seen: dict[tuple[LogicalRegion, Privilege], RectIndex[_Use]] = {}
     for point, requirements in points.items():
         check_privileges(f"{task} at point {point}", requirements, arguments)

@@ -39,7 +39,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from taskflow.regions.check import check_privileges
-from taskflow.regions.movement import Clear, CopyNeed, Plan, ReduceNeed, RegionMemory
+from taskflow.regions.movement import RegionMemory
+from taskflow.regions.needs import Clear, CopyNeed, Plan, ReduceNeed
 from taskflow.regions.ordering import Dependence, Kind, Ordering
 from taskflow.regions.privilege import Privilege, Requirement
 from taskflow.regions.region import Instance, LogicalRegion
@@ -50,7 +51,8 @@ class Launched:
     """What the analysis found for one launch.
 
     ``shares`` are the numbers of movements that earlier launches asked for and that this one needs too. ``instances``
-    is the memory of each requirement, in their order: None for an empty Rect. """
+    is the memory of each requirement, in their order: None for an empty Rect.
+    """
 
     number: int
     processor: int
@@ -78,7 +80,8 @@ class Analysis:
     """The state of all regions after the launches so far; see the module for what it means.
 
     Args: ``exact`` the operator graphs' instance rule instead of the reuse of containing instances; ``contiguous``
-    (with ``exact``) an owner's piece serves a smaller Rect only if that is one run of its memory. """
+    (with ``exact``) an owner's piece serves a smaller Rect only if that is one run of its memory.
+    """
 
     def __init__(self, *, exact: bool = False, contiguous: bool = False) -> None:
         if contiguous and not exact:

@@ -19,7 +19,8 @@ class RectIndex(Generic[V]):
     buckets as wide as the class, found by the Rects' lower corners, kept as a tree of one dimension a level (sorted
     keys). A Rect of a class that overlaps ``rect`` has its lower corner less than one bucket below ``rect.lo``, so
     that a look-up visits few buckets and few Rects besides those that it finds, in any number of dimensions and
-    whichever of them are cut. A handful of Rects is just looked through. """
+    whichever of them are cut. A handful of Rects is just looked through.
+    """
 
     __slots__ = ("_levels", "_values")
 
