@@ -30,7 +30,7 @@ class Rect:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return tuple(max(0, hi - lo) for lo, hi in zip(self.lo, self.hi))
+        return tuple([hi - lo if hi > lo else 0 for lo, hi in zip(self.lo, self.hi)])
 
     @property
     def volume(self) -> int:
