@@ -133,7 +133,8 @@ def main(as_json: bool, rounds: int, steps: int, worker: int | None, mapper: str
     result["speedup_16_ranks_over_1_process"] = ratio("16 ranks", "16 pieces, 1 process")
     two = result["cases"]["2 ranks"]
     result["wait_fraction_2_ranks"] = two["wait_seconds"] / two["step_seconds"]
-    table = Table("case", "tokens/s", "step ms", "waiting ms", "MB moved", "planned MB a rank", "kept MB a rank", title="RNNLM small")
+    table = Table("case", "tokens/s", "step ms", "waiting ms", "MB moved", "planned MB a rank", "kept MB a rank",
+                  title="RNNLM small")
     for name, row in result["cases"].items():
         table.add_row(name, f"{row['tokens_per_second']:,.0f}", *(f"{1e3 * row[k]:.1f}" for k in ("step_seconds", "wait_seconds")),
                       *(f"{row[k] / 1e6:.1f}" for k in ("bytes_moved_per_step", "planned_bytes_per_rank", "kept_bytes_per_rank")))

@@ -93,7 +93,10 @@ def load(path: str | Path, graph: OperatorGraph, processors: int) -> Strategy:
             )
             for name, entry in content["operators"].items()
         }
-        syncs = {k: Sync(Travel(s["travel"]), Place(s["place"]), int(s.get("chunks", 0))) for k, s in content.get("syncs", {}).items()}
+        syncs = {
+            layer: Sync(Travel(entry["travel"]), Place(entry["place"]), int(entry.get("chunks", 0)))
+            for layer, entry in content.get("syncs", {}).items()
+        }
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: not a valid strategy file: {error!r}") from error
     strategy = Strategy(processors, configs, syncs, str(content.get("name", "file")))
