@@ -1,6 +1,7 @@
 // Flat task graphs and Algorithm 1 over them.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -15,20 +16,28 @@ enum Kind : uint8_t { FORWARD, BACKWARD, COPY, MOVE, SUM, FILL, NORM, CLIP, UPDA
 constexpr uint32_t JOIN = 1u << 31;
 
 struct Tasks {  // in program order
+    std::vector<double> cost;
+    std::vector<int32_t> resource;                  // the processor; of a copy -1 - its route
+    std::vector<uint32_t> after_offset, after;      // predecessors by task
+    std::vector<uint32_t> join_offset, join_after;  // and by join
+    // Filled on request:
     std::vector<uint8_t> kind;
     std::vector<int32_t> processor, source, node;
-    std::vector<int32_t> resource;  // the processor; of a copy -1 - its route
     std::vector<int64_t> flops, nbytes;
-    std::vector<double> cost;
-    std::vector<uint32_t> after_offset, after;            // predecessors by task
-    std::vector<uint32_t> join_offset, join_after;        // and by join
 
-    size_t size() const { return kind.size(); }
+    size_t size() const { return cost.size(); }
     size_t joins() const { return join_offset.empty() ? 0 : join_offset.size() - 1; }
     void clear() {
-        kind.clear(), processor.clear(), source.clear(), node.clear(), resource.clear(), flops.clear();
-        nbytes.clear(), cost.clear(), after_offset.assign(1, 0), after.clear();
+        cost.clear(), resource.clear(), after_offset.assign(1, 0), after.clear();
         join_offset.assign(1, 0), join_after.clear();
+        kind.clear(), processor.clear(), source.clear(), node.clear(), flops.clear(), nbytes.clear();
+    }
+    void add(int32_t occupies, double seconds) {
+        cost.push_back(seconds), resource.push_back(occupies), after_offset.push_back(uint32_t(after.size()));
+    }
+    void describe(int k, int target, int from, int64_t operations, int64_t bytes, int of) {
+        kind.push_back(uint8_t(k)), processor.push_back(target), source.push_back(from), node.push_back(of);
+        flops.push_back(operations), nbytes.push_back(bytes);
     }
 };
 
@@ -92,10 +101,12 @@ struct Times {
 
 class Simulation {
 public:
+    std::chrono::steady_clock::time_point t1;
     // Seconds of the step; infinity as soon as it is certain to pass `limit`.
     double run(const Tasks& tasks, const Routes& routes, Times& times, double limit) {
         const size_t n = tasks.size(), all = n + tasks.joins();
         followers(tasks);
+        t1 = std::chrono::steady_clock::now();
         times.ready.assign(all, 0.0), times.start.resize(n), times.end.resize(n);
         times.order.clear();
         times.busy.assign(routes.total_resources, 0.0);

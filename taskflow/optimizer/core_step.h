@@ -1,6 +1,9 @@
 // One step of one model: the current strategy, a proposal beside it, and the times of both.
 #pragma once
 
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include "core_synchronise.h"
 
 namespace taskflow {
@@ -73,8 +76,8 @@ public:
     int add_list(const std::vector<int>& list) { return model_.geometry.add_list(list); }
     int add_cut(int pieces, const std::vector<int>& inputs, const std::vector<int>& weights,
                 const std::vector<int>& outputs, const std::vector<int64_t>& flops,
-                const std::vector<int64_t>& backward, const std::vector<int64_t>& saved) {
-        return model_.geometry.add_cut(pieces, inputs, weights, outputs, flops, backward, saved);
+                const std::vector<int64_t>& backward, const std::vector<std::vector<int64_t>>& bytes) {
+        return model_.geometry.add_cut(pieces, inputs, weights, outputs, flops, backward, bytes);
     }
 
     // ---- proposals -------------------------------------------------------------------------------------------------
@@ -90,24 +93,24 @@ public:
     void change_sync(int layer, int travel, int place, int chunks) { proposed_.syncs[layer] = {travel, place, chunks}; }
 
     double evaluate(double limit) {
-        Plans plans;
-        for (auto& config : proposed_.configs) plans.configs.push_back(config.get());
-        for (size_t k = 0; k < proposed_.layers.size(); ++k) {
-            if (!proposed_.layers[k])
-                proposed_.layers[k] = std::make_shared<LayerPlan>(
-                    plan_layer(model_.geometry, model_.layers[k], model_.parameters, model_.nodes, plans.configs,
-                               model_.processors));
-            plans.layers.push_back(proposed_.layers[k].get());
-        }
-        plans.syncs = proposed_.syncs;
-        lowering_.run(plans, spare_tasks_);
-        return simulation_.run(spare_tasks_, model_.routes, spare_times_, limit);
+        Plans plans = taken_apart(proposed_);
+        auto t0 = std::chrono::steady_clock::now();
+        lowering_.run(plans, spare_tasks_, false);
+        auto t1 = std::chrono::steady_clock::now();
+        double r = simulation_.run(spare_tasks_, model_.routes, spare_times_, limit);
+        auto t2 = std::chrono::steady_clock::now();
+        if (getenv("CORE_T")) fprintf(stderr, "lower %.1f sim %.1f (followers %.1f) us tasks %zu edges %zu joins %zu+%zu routes %zu\n", 1e-3*(t1-t0).count(), 1e-3*(t2-t1).count(), 1e-3*(simulation_.t1 - t1).count(), spare_tasks_.size(), spare_tasks_.after.size(), spare_tasks_.joins(), spare_tasks_.join_after.size(), model_.route_latency.size());
+        return r;
     }
     void accept() {
         current_ = proposed_;
         std::swap(tasks_, spare_tasks_), std::swap(times_, spare_times_);
     }
-    void complete() {}
+    // Fills the columns of the current tasks that proposals do without.
+    void complete() {
+        if (!tasks_.kind.empty() || !tasks_.size()) return;
+        lowering_.run(taken_apart(current_), tasks_, true);
+    }
     size_t size() const { return tasks_.size(); }
     Tasks& tasks() { return tasks_; }
     Times& times() { return times_; }
@@ -118,6 +121,20 @@ private:
         std::vector<std::shared_ptr<LayerPlan>> layers;
         std::vector<Sync> syncs;
     };
+    Plans taken_apart(State& state) {
+        Plans plans;
+        for (auto& config : state.configs) plans.configs.push_back(config.get());
+        for (size_t k = 0; k < state.layers.size(); ++k) {
+            if (!state.layers[k])
+                state.layers[k] = std::make_shared<LayerPlan>(
+                    plan_layer(model_.geometry, model_.layers[k], model_.parameters, model_.nodes, plans.configs,
+                               model_.processors));
+            plans.layers.push_back(state.layers[k].get());
+        }
+        plans.syncs = state.syncs;
+        return plans;
+    }
+
     Model model_;
     Lowering lowering_;
     Simulation simulation_;

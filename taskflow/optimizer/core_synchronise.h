@@ -101,7 +101,7 @@ inline void Lowering::reduce(Chunk& c) {
     const BundlePlan& b = bundle(c);
     const int holders = int(b.group.size());
     const int64_t volume = c.high - c.low, nbytes = volume * b.itemsize;
-    static thread_local std::vector<std::pair<int, int32_t>> parts;  // (place in the group, task that wrote it or NONE)
+    auto& parts = members_;  // (place in the group, task that wrote it or NONE)
     parts.clear();
     for (int k = 0; k < holders; ++k) {
         const int place = order(c, k);
@@ -213,7 +213,7 @@ inline void Lowering::wait_weight_readers(int layer, int bundle, int place, int 
 // Sends what the root holds to the other members; send(from, to, sender's task or NONE) emits one copy.
 template <class Send> inline void Lowering::broadcast(const Chunk& c, Send send) {
     const int n = int(bundle(c).group.size()), travel = p->syncs[c.layer].travel;
-    static thread_local std::vector<int32_t> has;
+    auto& has = has_;
     has.assign(n, NONE);
     if (travel == OWNER_TRAVEL) {
         for (int k = 1; k < n; ++k) has[k] = send(0, k, NONE);
