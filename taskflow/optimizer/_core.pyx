@@ -58,6 +58,7 @@ cdef extern from "core_step.h" namespace "taskflow" nogil:
         void change_sync(int layer, int travel, int place, int chunks)
         double evaluate(double limit) except +
         void accept()
+        cbool by_delta
         void complete() except +
         size_t size()
 
@@ -142,6 +143,10 @@ cdef class Core:
         cdef double seconds = self.step.get().evaluate(limit)
         self._check()
         return seconds
+
+    def use_delta(self, bint yes):
+        """Whether proposals propagate changes (Algorithm 2) or are simulated from the start (Algorithm 1)."""
+        self.step.get().by_delta = yes
 
     def accept(self):
         self.step.get().accept()

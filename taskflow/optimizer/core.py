@@ -50,13 +50,20 @@ class CoreEvaluator(Evaluator):
     """Evaluates proposals in C++. Seconds, tasks and timelines are bit for bit those of `PythonEvaluator`."""
 
     def __init__(
-        self, graph: OperatorGraph, machine: Machine, costs: Costs, rule: UpdateRule | None, clip_norm: float | None
+        self,
+        graph: OperatorGraph,
+        machine: Machine,
+        costs: Costs,
+        rule: UpdateRule | None,
+        clip_norm: float | None,
+        algorithm: str = "full",
     ) -> None:
         super().__init__(graph, machine, costs, rule, clip_norm)
         reason = unsupported(graph, machine, costs, rule)
         if reason:
             raise ValueError(f"CoreEvaluator: {graph.name} needs the reference evaluator: {reason}")
         self._core = Core()
+        self._core.use_delta(algorithm == "delta")
         self._regions: dict[Rect, int] = {}
         self._lists: dict[tuple[int, ...], int] = {}
         self._cuts: dict[object, int] = {}

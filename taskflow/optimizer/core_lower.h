@@ -96,14 +96,22 @@ public:
         p = &plans, t = &out, described_ = described;
         out.clear();
         reset();
-        for (size_t n = 0; n < m.nodes.size(); ++n) forward(int(n));
+        const uint32_t nodes = uint32_t(m.nodes.size());
+        for (uint32_t n = 0; n < nodes; ++n) {
+            block(n);
+            forward(int(n));
+        }
+        block(nodes);
         for (size_t i = 0; i < m.losses.size(); ++i)
             read(m.losses[i], m.loss_lists[i], 0, 0);
         if (m.trains) {
-            for (int n = int(m.nodes.size()) - 1; n >= 0; --n)
+            for (int n = int(nodes) - 1; n >= 0; --n) {
+                block(2 * nodes - uint32_t(n));
                 if (m.nodes[n].active) backward(n);
+            }
             synchronise();
         }
+        block(CARRY);
         for (auto& [carried, becomes] : m.carries) carry(carried, becomes);
     }
 
@@ -193,6 +201,13 @@ private:
             while (table_[at].stamp == table_stamp_) at = (at + 1) & (table_.size() - 1);
             table_[at] = e;
         }
+    }
+
+    // Blocks are numbered in program order, and a block that two strategies share has one number.
+    enum : uint32_t { COLLECT = 1u << 24, REDUCE = 2u << 24, CLIPPING = 3u << 24, SEND = 4u << 24, UPDATES = 5u << 24,
+                      CARRY = 6u << 24 };
+    void block(uint32_t number) {
+        if (t->blocks.empty() || t->blocks.back().first != number) t->blocks.push_back({number, uint32_t(t->size())});
     }
 
     // ---- tasks ---------------------------------------------------------------------------------------------------

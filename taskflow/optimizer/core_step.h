@@ -1,9 +1,7 @@
 // One step of one model: the current strategy, a proposal beside it, and the times of both.
 #pragma once
 
-#include <chrono>
-#include <cstdio>
-#include <cstdlib>
+#include "core_delta.h"
 #include "core_synchronise.h"
 
 namespace taskflow {
@@ -92,15 +90,14 @@ public:
     }
     void change_sync(int layer, int travel, int place, int chunks) { proposed_.syncs[layer] = {travel, place, chunks}; }
 
+    bool by_delta = false;
+
     double evaluate(double limit) {
         Plans plans = taken_apart(proposed_);
-        auto t0 = std::chrono::steady_clock::now();
         lowering_.run(plans, spare_tasks_, false);
-        auto t1 = std::chrono::steady_clock::now();
-        double r = simulation_.run(spare_tasks_, model_.routes, spare_times_, limit);
-        auto t2 = std::chrono::steady_clock::now();
-        if (getenv("CORE_T")) fprintf(stderr, "lower %.1f sim %.1f (followers %.1f) us tasks %zu edges %zu joins %zu+%zu routes %zu\n", 1e-3*(t1-t0).count(), 1e-3*(t2-t1).count(), 1e-3*(simulation_.t1 - t1).count(), spare_tasks_.size(), spare_tasks_.after.size(), spare_tasks_.joins(), spare_tasks_.join_after.size(), model_.route_latency.size());
-        return r;
+        if (by_delta && tasks_.size())
+            return delta_.run(tasks_, times_, spare_tasks_, model_.routes, simulation_, spare_times_, limit);
+        return simulation_.run(spare_tasks_, model_.routes, spare_times_, limit);
     }
     void accept() {
         current_ = proposed_;
@@ -138,6 +135,7 @@ private:
     Model model_;
     Lowering lowering_;
     Simulation simulation_;
+    Delta delta_;
     State current_, proposed_;
     Tasks tasks_, spare_tasks_;
     Times times_, spare_times_;

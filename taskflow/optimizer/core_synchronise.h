@@ -9,12 +9,18 @@ constexpr int64_t SMALLEST_CHUNK_BYTES = 1 << 20;
 constexpr int64_t DOUBLE_BYTES = 8;
 
 inline void Lowering::synchronise() {
+    block(COLLECT);
     collect();
     cut_into_chunks();
-    for (Chunk& chunk : chunks_) reduce(chunk);
+    for (Chunk& chunk : chunks_) {
+        block(REDUCE + chunk.layer);
+        reduce(chunk);
+    }
+    block(CLIPPING);
     scales_.assign(m.processors, NONE);
     if (m.clips) clip();
     for (Chunk& chunk : chunks_) {
+        block(SEND + chunk.layer);
         if (p->syncs[chunk.layer].place == EVERY) send_gradients(chunk);
         else update(chunk);
     }
@@ -22,7 +28,9 @@ inline void Lowering::synchronise() {
         const Chunk& chunk = chunks_[first];
         for (last = first + 1; last < chunks_.size(); ++last)
             if (chunks_[last].layer != chunk.layer || chunks_[last].bundle != chunk.bundle) break;
-        if (p->syncs[chunk.layer].place == EVERY) update_everywhere(first, last);
+        if (p->syncs[chunk.layer].place != EVERY) continue;
+        block(UPDATES + chunk.layer);
+        update_everywhere(first, last);
     }
 }
 
@@ -204,7 +212,7 @@ inline void Lowering::wait_weight_readers(int layer, int bundle, int place, int 
         if (join < 0) {
             join = int32_t(t->joins());
             for (int32_t k = head; k >= 0; k = weight_next_[k]) t->join_after.push_back(uint32_t(weight_task_[k]));
-            t->join_offset.push_back(uint32_t(t->join_after.size()));
+            t->join_offset.push_back(uint32_t(t->join_after.size())), t->join_at.push_back(uint32_t(t->size()));
         }
         wait_join(join);
     }
