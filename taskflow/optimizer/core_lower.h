@@ -178,9 +178,13 @@ private:
     std::vector<Entry> table_ = std::vector<Entry>(1 << 12);
     uint32_t table_stamp_ = 0, table_used_ = 0;
 
+    size_t place(uint64_t key) const {
+        // Tensor and processor are in the upper bits, which a product alone would not bring down.
+        return ((key ^ (key >> 29)) * 0x9E3779B97F4A7C15ull >> 36) & (table_.size() - 1);
+    }
     int32_t& lookup(uint64_t key, bool& fresh) {
         if (table_used_ * 2 > table_.size()) grow();
-        size_t at = (key * 0x9E3779B97F4A7C15ull) >> 20 & (table_.size() - 1);
+        size_t at = place(key);
         for (;; at = (at + 1) & (table_.size() - 1)) {
             Entry& e = table_[at];
             if (e.stamp != table_stamp_) {
@@ -197,7 +201,7 @@ private:
         old.swap(table_);
         for (const Entry& e : old) {
             if (e.stamp != table_stamp_) continue;
-            size_t at = (e.key * 0x9E3779B97F4A7C15ull) >> 20 & (table_.size() - 1);
+            size_t at = place(e.key);
             while (table_[at].stamp == table_stamp_) at = (at + 1) & (table_.size() - 1);
             table_[at] = e;
         }
