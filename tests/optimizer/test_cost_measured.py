@@ -175,8 +175,10 @@ def test_memory_tasks(tmp_path: Path) -> None:
     for kind in (Kind.MOVE, Kind.SUM, Kind.FILL, Kind.NORM, Kind.UPDATE, Kind.CLIP):
         of = rule if kind is Kind.UPDATE else None
         small, large = (costs.memory_seconds(kind, n, 0, rule=of) for n in (1 << 10, 16 << 20))
-        assert 0 < small < 1e-3
-        assert large > 20 * small or kind is Kind.CLIP
+        if kind is Kind.CLIP:
+            assert 0 < small == large
+        else:
+            assert 0 < 2 * small < large  # of 16,384 times the bytes: this holds on the busiest machine
     known = costs.measured
     costs.memory_seconds(Kind.MOVE, (1 << 10) + 1, 0)
     assert costs.measured == known
