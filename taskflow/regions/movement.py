@@ -7,7 +7,7 @@ and sums) carry serial numbers in program order, so that a launch that uses what
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from taskflow.regions.rect import Rect
@@ -89,6 +89,15 @@ class ReduceNeed:
     def __str__(self) -> str:
         parts = " + ".join(f"{c.instance.region.name}{c.rect} @ {c.instance.processor}" for c in self.contributions)
         return f"sum {self.number}: {self.target} += {parts}"
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """The values of a region: each Rect of ``owners`` as its instance has it (INITIAL: the initial contents), and then the
+    ``pending`` contributions added in this order, which is the order in which a reader's sum would add them."""
+
+    owners: tuple[tuple[Rect, Instance], ...]
+    pending: tuple[Contribution, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +214,25 @@ class RegionMemory:
         valid = {held.instance: [r for r, _ in held.valid.items()] for _, on in self._instances.items() for held in on.values()}
         return (_frozen(owners.items()), _frozen(pending.items()), _frozen(valid.items()))
 
+    def contents(self) -> Contents:
+        """Where every point's value is, and what is still to be added."""
+        whole = self._region.rect
+        owners = [(rect, owner.instance) for rect, owner in self._owners.items()]
+        owners += [(rect, self._home.instance) for rect in self._owners.gaps(whole)]
+        found: dict[_Partial, list[Rect]] = {}
+        for rect, partials in self._pending.items():
+            for partial in partials:
+                found.setdefault(partial, []).append(rect)
+        return Contents(tuple(sorted(owners, key=lambda part: part[0])), _ranked(found))
+
+    def initialise(self) -> None:
+        """Forget all values and partial sums; the instances stay, to be filled again."""
+        self._owners.carve(self._region.rect)
+        self._pending.carve(self._region.rect)
+        for _, on in self._instances.items():
+            for held in on.values():
+                held.valid.carve(held.instance.rect)
+
     # -- values ------------------------------------------------------------------------------------------------------
 
     def _fill(self, plan: Plan, rect: Rect, writing: bool) -> _Held:
@@ -247,12 +275,7 @@ class RegionMemory:
             self._owners.assign(part, _Owner(plan.launch, held.instance, number))
             held.valid.assign(part, number)
             self._pending.carve(part)
-        # By first launch; those of one launch by instance, so that the order never depends on how points were split.
-        ranked = sorted(found.items(), key=lambda item: (item[0][1][0], item[0][0].rect, item[0][0].processor, item[0][1]))
-        contributions = tuple(
-            Contribution(part, instance, launches) for (instance, launches), parts in ranked for part in canonical(parts)
-        )
-        plan.reductions.append(ReduceNeed(number, rect, held.instance, contributions, tuple(sorted(after))))
+        plan.reductions.append(ReduceNeed(number, rect, held.instance, _ranked(found), tuple(sorted(after))))
 
     def _own(self, plan: Plan, rect: Rect, held: _Held) -> None:
         """The launch's task writes ``rect`` in this instance: it owns these points, and no other instance is valid there."""
@@ -315,6 +338,14 @@ class RegionMemory:
         if self._contiguous and not _contiguous(rect, instance.rect):
             return None
         return (self._instances.get(instance.rect) or {}).get(processor)
+
+
+def _ranked(found: Mapping[_Partial, Iterable[Rect]]) -> tuple[Contribution, ...]:
+    """By first launch; those of one launch by instance, so that the order never depends on how points were split."""
+    ranked = sorted(found.items(), key=lambda item: (item[0][1][0], item[0][0].rect, item[0][0].processor, item[0][1]))
+    return tuple(
+        Contribution(part, instance, launches) for (instance, launches), parts in ranked for part in canonical(parts)
+    )
 
 
 def _contiguous(inner: Rect, outer: Rect) -> bool:
