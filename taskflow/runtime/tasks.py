@@ -169,16 +169,23 @@ class Tasks:
             self._analysis.forget(self._analysis.launches)
         future = None
         if reduce is not None:
-            future = Future(f"{reduce} of {function.name}", lambda: self.outside("get a Future"))
+            future = self._future(f"{reduce} of {function.name}")
         lowering = LaunchLowering(self.processors, self._written, "future direct")
         lowering.add(launch, found, future)
         self._direct.run(lowering.graph)
         if future is not None:
             future.settle(self._cell(lowering, future).copy())
-            future.owner = self._trace
         if self._trace is not None:
             self._recorded.append(Recorded(launch, found, future))
         return future
+
+    def _future(self, name: str) -> Future:
+        """A new Future, or in a trace the one that the same launch made before."""
+        if self._trace is None:
+            return Future(name, lambda: self.outside("get a Future"))
+        return self._trace.futures.setdefault(
+            (len(self._recorded), name), Future(name, lambda: self.outside("get a Future"), self._trace)
+        )
 
     def _refuse_old(self, task: str, name: str, future: Future) -> None:
         if all(recorded.future is not future for recorded in self._recorded):
@@ -216,8 +223,8 @@ class Tasks:
         """The state of the analysis of these regions."""
         return self._analysis.snapshot(regions)
 
-    def compile(self, recorded: Sequence[Recorded]) -> Program:
-        """One program of a steady iteration's launches, whose futures from now on are the program's."""
+    def compile(self, recorded: Sequence[Recorded]) -> tuple[Program, list[tuple[Future, Any]]]:
+        """One program of a steady iteration's launches, and where it puts the values of its futures."""
         self._programs += 1
         lowering = LaunchLowering(self.processors, self._written, f"future {self._programs}")
         for entry in recorded:
@@ -229,12 +236,7 @@ class Tasks:
             graph, plan, self.transport, self._kernels, self._state, self._kept, first_tag=self._next_tag
         )
         self._next_tag += len(graph)
-        for entry in recorded:
-            if entry.future is not None:
-                value, cell = entry.future.now(), self._cell(lowering, entry.future)
-                cell[0] = value
-                entry.future.settle(cell)
-        return program
+        return program, [(r.future, self._cell(lowering, r.future)) for r in recorded if r.future is not None]
 
     def replay(self, program: Program) -> None:
         """Run one step of a compiled trace."""

@@ -31,12 +31,13 @@ class Recorded:
 @dataclass(frozen=True, slots=True)
 class _Compiled:
     program: Program
+    cells: list[tuple[Future, Any]]
     value: Any
 
 
 class Trace:
     """A body of launches, made by `Tasks.trace`. Calling it runs one iteration and returns what the body returned when it
-    last ran; Futures in it have the values of this iteration.
+    last ran; Futures have the values of this iteration.
 
     ``replays`` counts iterations that were replayed, ``analyses`` those in which the body ran.
     """
@@ -45,10 +46,12 @@ class Trace:
         self.name = name
         self.replays = 0
         self.analyses = 0
+        self.futures: dict[tuple[int, str], Future] = {}  # by the launch's place in the body, and name
         self._tasks, self._body, self._memoize = tasks, body, memoize
         self._regions: set[LogicalRegion] = set()
         self._known: dict[Hashable, _Compiled] = {}  # by state of the analysis
         self._present: _Compiled | None = None
+        self._settled: _Compiled | None = None  # whose values the futures have
         self._changes = -1  # the number of changes of the analysis at which _present was found to fit
 
     def __call__(self) -> Any:
@@ -60,6 +63,10 @@ class Trace:
             if present is None:
                 return self._analyse()
             self._changes = tasks.changes
+        if present is not self._settled:
+            for future, cell in present.cells:
+                future.settle(cell)
+            self._settled = present
         tasks.replay(present.program)
         self.replays += 1
         return present.value
@@ -73,6 +80,7 @@ class Trace:
         """Run the body; compile it if that changed nothing in the analysis."""
         tasks = self._tasks
         before = tasks.state(self._regions)
+        self._settled = None
         value, recorded = tasks.record(self, self._body)
         self.analyses += 1
         if not self._memoize:
@@ -83,7 +91,7 @@ class Trace:
         )
         after = tasks.state(self._regions)
         if not first and before == after and not _from_initial(recorded):
-            self._present = self._known[after] = _Compiled(tasks.compile(recorded), value)
+            self._present = self._known[after] = _Compiled(*tasks.compile(recorded), value)
             self._changes = tasks.changes
         return value
 

@@ -11,15 +11,15 @@ OPERATIONS: dict[str, np.ufunc] = {"sum": np.add, "min": np.minimum, "max": np.m
 
 class Future:
     """A number (float64) that launches compute. `get` returns it on every rank; a launch may have it as a constant, and
-    then uses the value that it has when the task runs. One that belongs to a compiled trace has a new value after
-    every replay."""
+    then uses the value that it has when the task runs. The launches of a trace keep their Futures, whose values are those
+    of the latest iteration."""
 
     __slots__ = ("_cell", "_guard", "name", "owner")
 
-    def __init__(self, name: str, guard: Any) -> None:
-        """``guard()`` raises if the value must not be looked at now."""
+    def __init__(self, name: str, guard: Any, owner: object = None) -> None:
+        """``guard()`` raises if the value must not be looked at now; ``owner`` is the trace in whose body it is made."""
         self.name = name
-        self.owner: object = None  # the trace whose body launched it
+        self.owner = owner
         self._guard = guard
         self._cell: Any = None
 
