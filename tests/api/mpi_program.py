@@ -2,8 +2,9 @@
 
 import sys
 
-import taskflow
 from task_oracle import compare
+
+import taskflow
 
 transport = taskflow.connect(watchdog_seconds=60)
 replays = 0

@@ -120,7 +120,7 @@ def test_cuts_that_do_not_fit(tasks, u, v):
 
 def test_a_region_of_somebody_else(tasks, u):
     other = taskflow.Tasks(1).region((8,), name="w")
-    with pytest.raises(ValueError, match="'old': region w.* was not made by this Tasks"):
+    with pytest.raises(ValueError, match=r"'old': region w.* was not made by this Tasks"):
         tasks.launch(copy, new=u, old=other)
 
 
@@ -142,7 +142,7 @@ def test_declarations():
         taskflow.task(x="read")(lambda x, *rest: None)
     with pytest.raises(ValueError, match="must not be called 'over'"):
         taskflow.task(x="read")(lambda x, over: None)
-    with pytest.raises(TypeError, match="declared with @taskflow.task"):
+    with pytest.raises(TypeError, match=r"declared with @taskflow\.task"):
         taskflow.Tasks(1).launch(lambda: None)
 
 
