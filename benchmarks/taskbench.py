@@ -218,7 +218,8 @@ def main(
     passed = ["--patterns", patterns, "--width", str(width), "--steps", str(steps), "--repeats", str(repeats)]
     runs = [start(int(count), [*passed, "--seconds", str(seconds)]) for count in ranks.split(",")]
     for run in runs:
-        click.echo(f"{run['ranks']} ranks, {run['width']} columns, {run['peak_flops_per_second'] / 1e9:.1f} GFLOP/s a core:", err=True)
+        peak = run["peak_flops_per_second"] / 1e9
+        click.echo(f"{run['ranks']} ranks, {run['width']} columns, {peak:.1f} GFLOP/s a core:", err=True)
         for name, found in run["patterns"].items():
             shown = "not reached" if found["metg_us"] is None else f"{found['metg_us']:.2f} us"
             click.echo(f"  {name:11} METG(50%) {shown:>11}, overhead {found['overhead_us_per_task']:.2f} us a task", err=True)

@@ -55,7 +55,7 @@ class Program:
         binder: Binder = bind,
     ) -> None:
         self.graph, self.plan, self.transport = graph, plan, transport
-        self.storage = Storage(graph, plan, kept)
+        self.storage = Storage(graph, plan.memory, kept)
         self._first_tag = transport.reserve_tags(plan.tag_count)
         self._channels: dict[int, Channel] = {}
         self._unpack: dict[int, Action] = {}
