@@ -53,6 +53,7 @@ class Uniform:
     link_latency_seconds: float = 50e-6
 
     def route(self, source: int, target: int) -> tuple[Link, ...]:
+        """The one link from ``source`` to ``target``; empty if they are the same."""
         if source == target:
             return ()
         number = source * len(self.processors) + target

@@ -29,6 +29,7 @@ class Strategy:
         return self.configs[operator]
 
     def sync(self, layer: str) -> Sync:
+        """How the weights of a layer are kept equal."""
         return self.syncs.get(layer, Sync())
 
     def verify(self, graph: OperatorGraph) -> None:

@@ -71,6 +71,7 @@ class Placement:
             )
 
     def rank(self, processor: int) -> int:
+        """The rank that drives ``processor``."""
         return processor * self.ranks // self.processors
 
     def local(self, rank: int) -> list[int]:
