@@ -61,7 +61,8 @@ def offences(source: str, module: str, is_package: bool = False) -> list[str]:
         if there not in LEVEL:
             found.append(f"{module}:{line} imports {name}, which is in no room")
         elif LEVEL[there] >= LEVEL[here]:
-            found.append(f"{module}:{line} imports {name}, but {here} lies {'beside' if LEVEL[there] == LEVEL[here] else 'below'} {there}")
+            where = "beside" if LEVEL[there] == LEVEL[here] else "below"
+            found.append(f"{module}:{line} imports {name}, but {here} lies {where} {there}")
     return found
 
 
@@ -171,5 +172,8 @@ def test_everything_public_is_documented(path: Path) -> None:
 
 
 def test_the_test_sees_missing_docstrings() -> None:
-    source = '"""M."""\nclass A:\n    """A."""\n    def f(self): ...\n    def _g(self): ...\n    @property\n    def p(self): return 1\ndef h(): ...'
+    source = (
+        '"""M."""\nclass A:\n    """A."""\n    def f(self): ...\n    def _g(self): ...\n'
+        "    @property\n    def p(self): return 1\ndef h(): ..."
+    )
     assert [name for _, name in undocumented(ast.parse(source))] == ["A.f", "h"]
