@@ -28,6 +28,8 @@ _TURN_SECONDS = 0.3
 """How long a failing rank waits for a lower one that fails too, so that one of them speaks."""
 _SILENT_SECONDS = 5.0
 """How long a silent rank waits for the one that speaks to end the job."""
+_FORWARD_SECONDS = 0.2
+"""How long mpirun may need to pass on what it has read from this rank."""
 
 
 class Notice(IntEnum):
@@ -103,6 +105,7 @@ class Job:
             sys.stdout.flush()
         if self._speaks():
             write_error(f"taskflow: rank {self.rank} of {self.size}: {cause}\n{detail}")
+            _let_output_out()
         self._abort(code)
         os._exit(code)  # an abort that returns must not leave this rank running
 
@@ -167,3 +170,23 @@ def write_error(text: str) -> None:
             data = data[os.write(2, data) :]
     except OSError:  # nobody reads it
         pass
+
+
+def _let_output_out() -> None:
+    """Wait, at most a second or so, until mpirun has taken what this rank has written: on an abort it throws away what
+    it has not forwarded yet (on a busy machine the message of one job in ten was lost)."""
+    until = time.monotonic() + 1.0
+    while time.monotonic() < until and any(_unread(stream) for stream in (1, 2)):
+        time.sleep(0.01)
+    time.sleep(_FORWARD_SECONDS)
+
+
+def _unread(stream: int) -> int:
+    """Bytes that lie in the pipe behind a file descriptor; 0 where that cannot be known."""
+    try:
+        import fcntl
+        import termios
+
+        return int.from_bytes(fcntl.ioctl(stream, termios.FIONREAD, bytes(4)), sys.byteorder)
+    except (ImportError, OSError):
+        return 0

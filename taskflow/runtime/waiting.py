@@ -2,8 +2,8 @@
 
 A rank that blocks inside MPI spins, and where ranks outnumber cores it takes the core of the rank it waits for.
 Measured with 16 ranks on 2 cores: a computing rank runs 8 to 10 times slower beside 15 that block, as fast as alone
-beside 15 that poll as here. Sleeping has a price of its own, half of the longest sleep a message; a Doorbell takes it back
-within a node: the sender wakes the receiver (a hop takes 550 us without it, 80 to 100 us with it).
+beside 15 that poll as here. Sleeping has a price of its own, half of the longest sleep a message; a Doorbell takes it
+back within a node: the sender wakes the receiver (a hop takes 550 us without it, 80 to 100 us with it).
 """
 
 from __future__ import annotations
