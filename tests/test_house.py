@@ -113,6 +113,12 @@ def test_names_say_what_is_inside() -> None:
                 assert not any(word in words for word in ("manager", "helper")), f"{path}:{node.lineno} {node.name}"
 
 
+def test_test_modules_have_names_of_their_own() -> None:
+    """Pytest imports them by their last name, so two of one name cannot run together."""
+    names = [path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py"]
+    assert len(names) == len(set(names)), sorted(name for name in set(names) if names.count(name) > 1)
+
+
 # ---- docstrings ------------------------------------------------------------------------------------------------------
 
 
