@@ -43,7 +43,7 @@ def test_what_lives_together_lies_apart(lives: list[Lifetime]) -> None:
     assert set(plan.offsets) == {life.buffer for life in lives}
     for life in lives:
         offset = plan.offsets[life.buffer]
-        assert offset % ALIGNMENT == 0 and 0 <= offset and offset + life.nbytes <= plan.nbytes
+        assert offset % ALIGNMENT == 0 and offset >= 0 and offset + life.nbytes <= plan.nbytes
     for a, b in combinations(lives, 2):
         if a.first <= b.last and b.first <= a.last:
             assert not overlap(a, b, plan), f"{a} at {plan.offsets[a.buffer]}, {b} at {plan.offsets[b.buffer]}"
