@@ -52,9 +52,7 @@ def load_mpi(crowded: bool = False) -> ModuleType:
     """Start MPI, once, and return ``mpi4py.MPI``. ``crowded``: ranks outnumber the cores of this node, so MPI's own
     waits (start and end of the program) must yield at once. ImportError or RuntimeError if there is no MPI."""
     if "mpi4py.MPI" not in sys.modules:
-        # MPICH reads these when it starts; other libraries do not know them.
-        os.environ.setdefault("MPIR_CVAR_SUPPRESS_ABORT_MESSAGE", "1")  # ours names the cause
-        if crowded:
+        if crowded:  # MPICH reads this when it starts; other libraries do not know it
             os.environ.setdefault("MPIR_CVAR_POLLS_BEFORE_YIELD", "1")
         import mpi4py
 

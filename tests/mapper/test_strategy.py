@@ -45,6 +45,8 @@ def test_what_is_not_in_a_file_has_its_default(tmp_path: Path) -> None:
     graph = model()
     path = write(tmp_path, lambda content: content.pop("syncs"))
     assert load(path, graph, 2).sync("softmax.0") == Sync(Travel.OWNER, Place.SPREAD)
+    path = write(tmp_path, lambda content: content["syncs"].update({"softmax.0": {"travel": "ring", "place": "every"}}))
+    assert load(path, graph, 2).sync("softmax.0") == Sync(Travel.RING, Place.EVERY, 0)
 
 
 def write(folder: Path, change: Callable[[dict], object] = lambda content: None, processors: int = 2) -> Path:
@@ -85,6 +87,8 @@ def other_dims(content: dict) -> None:
     (lambda c: c["operators"].update({"loss.0": [1, 2]}), "operators must be a table of tables"),
     (lambda c: c.update(syncs=[1]), "syncs must be a table of tables"),
     (lambda c: c["syncs"]["softmax.0"].update(travel="pigeon"), "'pigeon' is not a valid Travel"),
+    (lambda c: c["syncs"]["softmax.0"].update(chunks=-1), "Sync: chunks must be an integer, 0 or more, got -1"),
+    (lambda c: c["syncs"]["softmax.0"].update(chunks="few"), "not a valid strategy file: invalid literal"),
     (lambda c: c["syncs"]["softmax.0"].pop("place"), "lacks 'place'"),
     (lambda c: c["operators"]["loss.0"].pop("degrees"), "lacks 'degrees'"),
     (lambda c: c["operators"].pop("loss.0"), "no configuration for: loss.0"),
@@ -170,7 +174,7 @@ def test_a_strategy_prints_itself() -> None:
     assert whole.describe(graph.node("softmax.0")) == "whole @ 2"
     mixed = OpConfig((2, 1, 2, 1), (0, 1, 3, 1))
     assert mixed.describe(graph.node("softmax.0")) == "n/2 c/2 @ 0-1,3,1"
-    assert str(Sync()) == "owner/spread"
+    assert str(Sync()) == "owner/spread" and str(Sync(Travel.RING, Place.EVERY, 3)) == "ring/every/3"
 
 
 def test_a_strategy_that_does_not_fit_is_refused_by_the_executor() -> None:
