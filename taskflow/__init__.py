@@ -22,15 +22,18 @@ if TYPE_CHECKING:
     from taskflow.mapper import load as load_strategy
     from taskflow.mapper import save as save_strategy
     from taskflow.operators import *  # noqa: F403
+    from taskflow.operators import input as input
     from taskflow.rules import SGD, Adam, AdamW
     from taskflow.runtime.executor import Executor
     from taskflow.runtime.launch import connect
+    from taskflow.runtime.tasks import Tasks
+    from taskflow.tasks.launch_function import task
 
 # The operators' builders (``taskflow.linear``) are names of taskflow too, but left out here: a star import would replace
 # Python's own ``input``.
 __all__ = [
-    "SGD", "Adam", "AdamW", "Executor", "Mapper", "OpConfig", "OperatorGraph", "Place", "Strategy", "Sync", "Travel",
-    "choose", "connect", "host", "load_strategy", "map_graph", "save_strategy",
+    "SGD", "Adam", "AdamW", "Executor", "Mapper", "OpConfig", "OperatorGraph", "Place", "Strategy", "Sync", "Tasks", "Travel",
+    "choose", "connect", "host", "load_strategy", "map_graph", "save_strategy", "task",
 ]
 
 _WHERE = {
@@ -51,6 +54,8 @@ _WHERE = {
     "AdamW": "taskflow.rules:AdamW",
     "Executor": "taskflow.runtime.executor:Executor",
     "connect": "taskflow.runtime.launch:connect",
+    "Tasks": "taskflow.runtime.tasks:Tasks",
+    "task": "taskflow.tasks.launch_function:task",
 }
 
 
