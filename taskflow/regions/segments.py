@@ -15,11 +15,11 @@ _Key = tuple[int, ...]
 class RectIndex(Generic[V]):
     """A dict from non-empty Rects (of one number of dimensions) to values that also finds Rects by overlap.
 
-    Rects are sorted by size class (per dimension, the power of two that holds their extent). A class is a grid of buckets
-    as wide as the class, found by the Rects' lower corners, kept as a tree of one dimension a level (sorted keys). A Rect of a
-    class that overlaps ``rect`` has its lower corner less than one bucket below ``rect.lo``, so that a look-up visits few
-    buckets and few Rects besides those that it finds, in any number of dimensions and whichever of them are cut. A handful of
-    Rects is just looked through.
+    Rects are sorted by size class (per dimension, the power of two that holds their extent). A class is a grid of
+    buckets as wide as the class, found by the Rects' lower corners, kept as a tree of one dimension a level (sorted
+    keys). A Rect of a class that overlaps ``rect`` has its lower corner less than one bucket below ``rect.lo``, so
+    that a look-up visits few buckets and few Rects besides those that it finds, in any number of dimensions and
+    whichever of them are cut. A handful of Rects is just looked through.
     """
 
     __slots__ = ("_levels", "_values")
@@ -31,6 +31,10 @@ class RectIndex(Generic[V]):
     def get(self, rect: Rect) -> V | None:
         """The value of exactly this Rect, or None."""
         return self._values.get(rect)
+
+    def __getitem__(self, rect: Rect) -> V:
+        """The value of exactly this Rect; KeyError if it is not there."""
+        return self._values[rect]
 
     def setdefault(self, rect: Rect, make: Callable[[], V]) -> V:
         """The value of exactly this Rect; ``make()`` is put there first if it has none."""
@@ -185,7 +189,8 @@ class DisjointMap(Generic[V]):
         self._segments: RectIndex[V] = RectIndex()
 
     def within(self, rect: Rect) -> list[tuple[Rect, V]]:
-        """The points of ``rect`` that have a value: disjoint Rects, clipped to ``rect``, in order."""
+        """The points of ``rect`` that have a value: disjoint Rects, clipped to ``rect``, in the order of their
+        segments."""
         exact = self._segments.get(rect)
         if exact is not None:
             return [(rect, exact)]
@@ -218,11 +223,12 @@ class DisjointMap(Generic[V]):
         self._segments[rect] = value
 
     def update(self, rect: Rect, change: Callable[[Rect, V | None], V]) -> None:
-        """Replace the value of every part of ``rect`` by ``change(part, old value)``; None stands for no value. Segments
-        are split at the border of ``rect``."""
+        """Replace the value of every part of ``rect`` by ``change(part, old value)``; None stands for no value.
+        Segments are split at the border of ``rect``."""
         parts: list[tuple[Rect, V | None]] = [*self.within(rect)]
         if rect not in self._segments:
-            parts += [(gap, None) for gap in _minus_all(rect, [part for part, _ in parts])]
+            if sum(part.volume for part, _ in parts) < rect.volume:
+                parts += [(gap, None) for gap in _minus_all(rect, [part for part, _ in parts])]
             self.carve(rect)
         for part, value in parts:
             self._segments[part] = change(part, value)
@@ -249,8 +255,8 @@ def _minus_all(whole: Rect, rects: Iterable[Rect]) -> list[Rect]:
 
 
 def canonical(rects: Iterable[Rect]) -> tuple[Rect, ...]:
-    """The same points as these disjoint Rects, in a form that depends on the set of points only: maximal slabs along dimension
-    0, each cut likewise along the next, in order. Points that form one Rect come back as that Rect."""
+    """The same points as these disjoint Rects, in a form that depends on the set of points only: maximal slabs along
+    dimension 0, each cut likewise along the next, in order. Points that form one Rect come back as that Rect."""
     given = [rect for rect in rects if not rect.empty]
     if len(given) <= 1:
         return tuple(given)

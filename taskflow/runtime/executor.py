@@ -29,8 +29,6 @@ from taskflow.tasks.lower import lower
 from taskflow.tasks.simulate import Priority, roofline, simulate
 from taskflow.tasks.task import Compute, Task, TaskGraph
 
-TAG_SPACE = 1 << 20  # tags of one program; programs get consecutive spaces
-
 
 class LossError(ArithmeticError):
     """The loss became infinite or not a number."""
@@ -187,7 +185,7 @@ class Executor:
             plan = schedule(graph, order, self.placement, self.transport.rank)
             self._programs[mode] = Program(
                 graph, plan, self.transport, self.kernels, self.state, self.kept,
-                first_tag=len(self._programs) * TAG_SPACE, binder=self._binder,
+                binder=self._binder,
             )
         return self._programs[mode]
 

@@ -52,9 +52,7 @@ def load_mpi(crowded: bool = False) -> ModuleType:
     """Start MPI, once, and return ``mpi4py.MPI``. ``crowded``: ranks outnumber the cores of this node, so MPI's own
     waits (start and end of the program) must yield at once. ImportError or RuntimeError if there is no MPI."""
     if "mpi4py.MPI" not in sys.modules:
-        # MPICH reads these when it starts; other libraries do not know them.
-        os.environ.setdefault("MPIR_CVAR_SUPPRESS_ABORT_MESSAGE", "1")  # ours names the cause
-        if crowded:
+        if crowded:  # MPICH reads this when it starts; other libraries do not know it
             os.environ.setdefault("MPIR_CVAR_POLLS_BEFORE_YIELD", "1")
         import mpi4py
 
@@ -77,6 +75,7 @@ class Ranks:
     """By rank: what wakes it, None if nothing does (another node, or it never sleeps long)."""
 
     def sleep(self, seconds: float) -> bool:
+        """Sleep that long, or until another rank of this node rings; True if one did."""
         return plain_sleep(seconds) if self.doorbell is None else self.doorbell.sleep(seconds)
 
     def ring(self, peer: int) -> None:
@@ -348,6 +347,9 @@ class MPITransport(Transport):
         """What does not fit in the head, in messages of at most ``message_nbytes``."""
         rest = memoryview(data)[_HEAD_NBYTES - 8 :]
         return [rest[at : at + self.message_nbytes] for at in range(0, len(rest), self.message_nbytes)]
+
+    def duplicate(self) -> MPITransport:
+        return MPITransport(self._limit, self._pace, self.message_nbytes)
 
     def close(self) -> None:
         """Free the persistent requests and the communicator of the channels. Sends that were started get 5 s to end;

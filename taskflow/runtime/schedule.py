@@ -29,11 +29,14 @@ from taskflow.tasks.task import Part, Task, TaskGraph
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """One rank's items in order, and its memory plan."""
+    """One rank's items in order, and its memory plan. ``tags``: the message tag of each copy it sends or receives, counted
+    from 0 for each pair of ranks; ``tag_count``: how many tags the busiest pair of all ranks needs."""
 
     rank: int
     items: tuple[Item, ...]
     memory: MemoryPlan
+    tags: dict[int, int]
+    tag_count: int
 
 
 def schedule(
@@ -45,7 +48,20 @@ def schedule(
     if not reuse_memory:
         lives = [Lifetime(life.buffer, life.nbytes, 0, len(items)) for life in lives]
     memory = plan_memory(lives)
-    return Schedule(rank, tuple(_with_flushes(graph, items, memory)), memory)
+    return Schedule(rank, tuple(_with_flushes(graph, items, memory)), memory, *_tags(graph, placement, rank))
+
+
+def _tags(graph: TaskGraph, placement: Placement, rank: int) -> tuple[dict[int, int], int]:
+    """Tags by task number. Every rank counts all copies, so both ends of a message give it the same tag."""
+    used: dict[tuple[int, int], int] = {}
+    tags: dict[int, int] = {}
+    for task in graph.tasks:
+        pair = placement.rank(task.source), placement.rank(task.processor)
+        if pair[0] != pair[1]:
+            if rank in pair:
+                tags[task.number] = used.get(pair, 0)
+            used[pair] = used.get(pair, 0) + 1
+    return tags, max(used.values(), default=0)
 
 
 def _with_flushes(graph: TaskGraph, items: Sequence[Item], memory: MemoryPlan) -> list[Item]:

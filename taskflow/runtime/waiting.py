@@ -19,7 +19,9 @@ from dataclasses import dataclass
 
 WATCHDOG_VARIABLE = "TASKFLOW_WATCHDOG_SECONDS"
 SLEEP_VARIABLE = "TASKFLOW_LONGEST_SLEEP_SECONDS"
+START_VARIABLE = "TASKFLOW_START_SECONDS"
 _WATCHDOG_SECONDS = 300.0
+_START_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,12 @@ def watchdog_limit(seconds: float | None = None) -> float:
     if not seconds >= 0:
         raise ValueError(f"watchdog_seconds: must be 0 (never) or more, got {seconds}")
     return float(seconds)
+
+
+def start_limit() -> float:
+    """How long MPI may take to start, which takes all ranks, in seconds; 0 is for ever. TASKFLOW_START_SECONDS, else
+    300. Apart from the watchdog's limit: that may be short on purpose, and a start on a busy machine is not."""
+    return _seconds(START_VARIABLE, _START_SECONDS)
 
 
 def _seconds(variable: str, default: float) -> float:
@@ -125,6 +133,7 @@ class Doorbell:
             return True
 
     def close(self) -> None:
+        """Give the address back; the doorbell cannot be used afterwards."""
         self._socket.close()
 
 

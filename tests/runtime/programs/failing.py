@@ -46,6 +46,12 @@ elif case == "gone" and fails:
     os._exit(int(sys.argv[3]))
 elif case == "kill" and fails:
     os.kill(os.getpid(), signal.SIGKILL)
+elif case == "fork":
+    if fails:
+        child = os.fork()
+        if not child:
+            os._exit(5)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
 elif case == "hang" and fails:
     time.sleep(60)
 elif case == "barrier" and not fails:

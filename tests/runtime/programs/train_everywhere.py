@@ -10,7 +10,6 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import taskflow  # isort: skip
 from language_model import CONFIG, ONE_STEP, feeds, model, random_strategy
 
-
 transport = taskflow.connect(watchdog_seconds=60)
 for seed in range(int(sys.argv[1])):
     config = (CONFIG, ONE_STEP)[seed % 2]
