@@ -23,8 +23,9 @@ def ranks():
 
     def run(count: int, *command: str, seconds: float = 120.0) -> str:
         paths = [str(ROOT), str(ROOT / "tests" / "api")]
+        start = [mpirun, "-n", str(count)] if count else []
         done = subprocess.run(
-            [*([mpirun, "-n", str(count)] if count else []), sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=seconds,
+            [*start, sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=seconds,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         )
         assert done.returncode == 0, done.stdout + done.stderr
