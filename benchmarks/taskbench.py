@@ -154,6 +154,18 @@ def calibrate(rt: taskflow.Tasks, iterations: int = 1 << 16) -> float:
     return float(rt.transport.broadcast(None if gathered is None else max(gathered)))
 
 
+def sweep(bench: Bench, peak: float, repeats: int, seconds: float) -> tuple[list[Timing], list[Timing]]:
+    """Medians and bests, from tasks that are long enough (or as long as is reasonable) down to an efficiency below a quarter."""
+    iterations = 1 << 17
+    while iterations < 1 << 20 and bench.measure(iterations, 2, seconds)[0].flops_per_second < 0.6 * peak:
+        iterations *= 2
+    pairs = [bench.measure(iterations, repeats, seconds)]
+    while iterations > 1 and pairs[-1][1].flops_per_second > 0.25 * peak:
+        iterations //= 2
+        pairs.append(bench.measure(iterations, repeats, seconds))
+    return [middle for middle, _ in pairs], [best for _, best in pairs]
+
+
 def work(patterns: list[str], width: int, steps: int, repeats: int, seconds: float) -> dict[str, Any]:
     """All patterns on the ranks of this job."""
     with taskflow.Tasks() as rt:
@@ -162,14 +174,7 @@ def work(patterns: list[str], width: int, steps: int, repeats: int, seconds: flo
         found: dict[str, Any] = {}
         for pattern in patterns:
             bench = Bench(rt, pattern, width, steps)
-            medians: list[Timing] = []
-            bests: list[Timing] = []
-            iterations = 1 << 17
-            while iterations >= 1 and (not bests or bests[-1].flops_per_second > 0.25 * peak):
-                middle, best = bench.measure(iterations, repeats, seconds)
-                medians.append(middle)
-                bests.append(best)
-                iterations //= 2
+            medians, bests = sweep(bench, peak, repeats, seconds)
             peak = max(peak, *(t.flops_per_second for t in bests))
             found[pattern] = {
                 "metg_us": _microseconds(metg(medians, peak)), "metg_best_us": _microseconds(metg(bests, peak)),
