@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := setup.py pyproject.toml $(shell find taskflow -name '*.pyx' -o -name '*.pxd')
+SOURCES := setup.py pyproject.toml $(shell find taskflow -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 RANKS ?= 16
 
 .PHONY: setup run test test-slow lint clean

@@ -48,6 +48,7 @@ def random_strategy(graph: OperatorGraph, processors: int, random: Random) -> St
             config = OpConfig(degrees, places)
         configs[node.name] = config
     syncs = {
-        p.layer: Sync(random.choice(list(Travel)), random.choice(list(Place))) for p in graph.parameters
+        p.layer: Sync(random.choice(list(Travel)), random.choice(list(Place)), random.randint(0, 5))
+        for p in graph.parameters
     }
     return Strategy(processors, configs, syncs, "random")

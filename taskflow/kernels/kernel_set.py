@@ -79,9 +79,9 @@ class KernelSet(ABC):
     @abstractmethod
     def uniform(self, key: Key, stream: int, shape: tuple[int, ...], lo: tuple[int, ...], out: Array) -> None:
         """out holds the box at ``lo`` of an array of ``shape``; each element becomes a number in [0, 1) that depends
-        only on the key, the stream (below 2**32) and the element's row-major position in the whole array (below 2**64): word
-        ``position % 4`` of Philox at counter ``position // 4`` (words: low, high, stream, 0), times 2**-32 (in float32
-        its upper 24 bits, times 2**-24)."""
+        only on the key, the stream (below 2**32) and the element's row-major position in the whole array (below 2**64):
+        word ``position % 4`` of Philox at counter ``position // 4`` (words: low, high, stream, 0), times 2**-32 (in
+        float32 its upper 24 bits, times 2**-24)."""
 
     @abstractmethod
     def normal(self, key: Key, stream: int, shape: tuple[int, ...], lo: tuple[int, ...], out: Array) -> None:

@@ -91,13 +91,15 @@ class Place(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """How the weights of a layer are synchronised among the processors that hold them."""
+    """How the weights of a layer are synchronised among the processors that hold them. ``chunks``: into how many parts a
+    SPREAD update or a RING is divided (at most one a holder); 0: as many as leave each at least 1 MiB."""
 
     travel: Travel = Travel.OWNER
     place: Place = Place.SPREAD
+    chunks: int = 0
 
     def __str__(self) -> str:
-        return f"{self.travel.value}/{self.place.value}"
+        return f"{self.travel.value}/{self.place.value}" + (f"/{self.chunks}" if self.chunks else "")
 
 
 def ranges(numbers: tuple[int, ...]) -> str:

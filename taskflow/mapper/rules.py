@@ -128,7 +128,7 @@ class RandomMapper(Mapper):
 
     def select_reduction(self, layer: str, nbytes: int, holders: Sequence[int], machine: Machine) -> Sync:
         random = Random(crc32(f"{self._seed} {layer}".encode()))
-        return Sync(random.choice(list(Travel)), random.choice(list(Place)))
+        return Sync(random.choice(list(Travel)), random.choice(list(Place)), random.randint(0, len(holders)))
 
 
 def depths(graph: OperatorGraph) -> dict[str, int]:

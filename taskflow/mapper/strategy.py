@@ -71,7 +71,9 @@ def save(strategy: Strategy, graph: OperatorGraph, machine: str, path: str | Pat
             }
             for node in graph
         },
-        "syncs": {k: {"travel": s.travel.value, "place": s.place.value} for k, s in strategy.syncs.items()},
+        "syncs": {
+            k: {"travel": s.travel.value, "place": s.place.value, "chunks": s.chunks} for k, s in strategy.syncs.items()
+        },
     }
     temporary = Path(f"{path}.{os.getpid()}.tmp")
     temporary.write_text(json.dumps(content, indent=1) + "\n")
@@ -91,7 +93,10 @@ def load(path: str | Path, graph: OperatorGraph, processors: int) -> Strategy:
             )
             for name, entry in content["operators"].items()
         }
-        syncs = {k: Sync(Travel(s["travel"]), Place(s["place"])) for k, s in content.get("syncs", {}).items()}
+        syncs = {
+            layer: Sync(Travel(entry["travel"]), Place(entry["place"]), int(entry.get("chunks", 0)))
+            for layer, entry in content.get("syncs", {}).items()
+        }
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: not a valid strategy file: {error!r}") from error
     strategy = Strategy(processors, configs, syncs, str(content.get("name", "file")))

@@ -241,12 +241,13 @@ def lstm(
     and declares the parameters, whatever ``steps`` is; later ones are ``name.l<layer>.<chunk>``.
     """
     name = name or "lstm"
-    positive(name, num_layers=num_layers, hidden_size=hidden_size)
     if input.ndim != 3:
         raise ValueError(f"{name}: input must be (N, T, features), got {input}")
+    steps = input.shape[1] if steps is None else steps
+    positive(name, num_layers=num_layers, hidden_size=hidden_size, steps=steps)
     h, c = _start(input, hidden_size, num_layers, state, name)
-    whole = steps is None or steps >= input.shape[1]
-    chunks = (input,) if whole else split(input, steps or 1, 1, name=f"{name}.split")
+    whole = steps >= input.shape[1]
+    chunks = (input,) if whole else split(input, steps, 1, name=f"{name}.split")
     shared: list[Sequence[Parameter] | None] = [None] * num_layers
     tops = []
     for chunk, x in enumerate(chunks):

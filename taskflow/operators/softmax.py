@@ -59,7 +59,7 @@ class Softmax(Operator):
         if self._last(y):
             call.kernels.softmax(_rows(x), out=_rows(y))
         else:
-            rows = _rows(np.moveaxis(x, self.dim, -1))
+            rows = _rows(np.moveaxis(x, self.dim, -1).copy())
             result = np.empty_like(rows)
             call.kernels.softmax(rows, out=result)
             moved = np.moveaxis(y, self.dim, -1)
@@ -72,10 +72,10 @@ class Softmax(Operator):
         if self._last(y):
             call.kernels.softmax_backward(_rows(y), _rows(dy), out=_rows(dx.array), accumulate=dx.accumulate)
         else:
-            moved = np.moveaxis(y, self.dim, -1)
+            moved = np.moveaxis(y, self.dim, -1).copy()
             rows = _rows(moved)
             result = np.empty_like(rows)
-            call.kernels.softmax_backward(rows, _rows(np.moveaxis(dy, self.dim, -1)), out=result)
+            call.kernels.softmax_backward(rows, _rows(np.moveaxis(dy, self.dim, -1).copy()), out=result)
             dx.put(np.moveaxis(result.reshape(moved.shape), -1, self.dim))
 
     def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:

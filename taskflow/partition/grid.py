@@ -12,7 +12,8 @@ from taskflow.regions.rect import Rect
 
 
 def even_cuts(size: int, degree: int) -> tuple[int, ...]:
-    """The ``degree + 1`` positions that cut ``size`` points into pieces that differ by at most one, larger ones first."""
+    """The ``degree + 1`` positions that cut ``size`` points into pieces that differ by at most one, larger ones
+    first."""
     whole, extra = divmod(size, degree)
     return tuple(i * whole + min(i, extra) for i in range(degree + 1))
 

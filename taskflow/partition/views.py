@@ -57,7 +57,8 @@ class Image(Partition):
         return self._rects[color]
 
     def overlapping(self, rect: Rect) -> Iterator[Color]:
-        # An access function may map pieces anywhere, so there is no arithmetic to invert: they are looked up in an index.
+        # An access function may map pieces anywhere, so there is no arithmetic to invert: they are looked up in an
+        # index.
         if self._index is None:
             self._index = RectIndex()
             for color, piece in self._rects.items():

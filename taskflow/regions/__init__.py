@@ -1,8 +1,9 @@
-"""What is cut and who may touch it: index spaces, regions, privileges and the dependence analysis over task launches."""
+"""What is cut and who may touch it: index spaces, regions, privileges and the dependence analysis over task
+launches."""
 
 from taskflow.regions.check import PrivilegeError, check_index_launch, check_privileges
 from taskflow.regions.dependence import Analysis, Launched
-from taskflow.regions.movement import INITIAL, Clear, Contents, Contribution, CopyNeed, ReduceNeed
+from taskflow.regions.needs import INITIAL, Clear, Contents, Contribution, CopyNeed, ReduceNeed
 from taskflow.regions.ordering import Dependence, Kind
 from taskflow.regions.privilege import Privilege, Requirement, interferes
 from taskflow.regions.rect import Rect, covers

@@ -22,11 +22,11 @@ def check_privileges(task: str, requirements: Sequence[Requirement], arguments: 
     ``arguments`` are their names, for the message; without them, arguments are numbered.
     """
     for j, later in enumerate(requirements):
-        for i in range(j):
-            if requirements[i].conflicts(later):
+        for i, earlier in enumerate(requirements[:j]):
+            if earlier.conflicts(later):
                 raise PrivilegeError(
-                    f"{task}: arguments {_argument(arguments, i)} ({requirements[i]}) and {_argument(arguments, j)} "
-                    f"({later}) of one task must not interfere, but share {requirements[i].rect.intersect(later.rect)}; "
+                    f"{task}: arguments {_argument(arguments, i)} ({earlier}) and {_argument(arguments, j)} ({later}) "
+                    f"of one task must not interfere, but share {earlier.rect.intersect(later.rect)}; "
                     f"use one read-write argument, or disjoint Rects"
                 )
 
@@ -36,8 +36,8 @@ def check_index_launch(
 ) -> None:
     """Raise PrivilegeError if some point task's arguments interfere with each other or with another point task's.
 
-    Point tasks of an index launch have no order, so what one writes no other may touch, and what one reduces into no other may read
-    or write. Costs about as much as there are overlaps between pieces, not pairs of pieces.
+    Point tasks of an index launch have no order, so what one writes no other may touch, and what one reduces into no
+    other may read or write. Costs about as much as there are overlaps between pieces, not pairs of pieces.
     """
     seen: dict[tuple[LogicalRegion, Privilege], RectIndex[_Use]] = {}
     for point, requirements in points.items():
@@ -68,8 +68,8 @@ def _refuse_conflicts(
             raise PrivilegeError(
                 f"{task}: point tasks of one index launch must not interfere, but argument "
                 f"{_argument(arguments, argument)} ({requirement}) of point {point} shares "
-                f"{rect.intersect(requirement.rect)} with argument {_argument(arguments, i)} ({earlier}) of point {other}; "
-                f"write through a disjoint partition, use reduce(+), or launch the points one by one"
+                f"{rect.intersect(requirement.rect)} with argument {_argument(arguments, i)} ({earlier}) of point "
+                f"{other}; write through a disjoint partition, use reduce(+), or launch the points one by one"
             )
 
 

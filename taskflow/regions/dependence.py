@@ -2,30 +2,35 @@
 
 The semantics, which graph lowering must reproduce and traces may replay:
 
-*Order* (`ordering`). Two launches conflict if some of their requirements do (`Requirement.conflicts`). Dependences lead from
-earlier to later launches such that every conflicting pair is joined by a path; what a newer epoch hides is not listed again.
+*Order* (`ordering`). Two launches conflict if some of their requirements do (`Requirement.conflicts`). Dependences
+lead from earlier to later launches such that every conflicting pair is joined by a path; what a newer epoch hides is
+not listed again.
 
-*Values* (`movement`). Each point of a region has an owner instance: the one that the latest write or sum went to (at first: the
-region's initial contents, on processor INITIAL). A READ or READ_WRITE of Rect R on processor d uses an instance on d:
+*Values* (`movement`). Each point of a region has an owner instance: the one that the latest write or sum went to (at
+first: the region's initial contents, on processor INITIAL). A READ or READ_WRITE of Rect R on processor d uses an
+instance on d:
 
-- ``exact=True`` (the rule of operator graphs): the owner instance, if it is on d and holds all of R (``contiguous=True``: as
-  one run of memory); otherwise the instance (region, R, d), shared by all launches on d that read exactly R.
-- ``exact=False`` (iterative programs): of the instances on d that contain R, the one that misses the fewest points, of these the
-  smallest (READ_WRITE: the largest); if none contains R, a new one of exactly R.
+- ``exact=True`` (the rule of operator graphs): the owner instance, if it is on d and holds all of R
+  (``contiguous=True``: as one run of memory); otherwise the instance (region, R, d), shared by all launches on d that
+  read exactly R.
+- ``exact=False`` (iterative programs): of the instances on d that contain R, the one that misses the fewest points,
+  of these the smallest (READ_WRITE: the largest); if none contains R, a new one of exactly R.
 
-Points of R that are not valid there are copied from their owners: one copy per (launch that made the values, owner instance), or a
-few if these points are no Rect. A WRITE of W goes to (region, W, d) if exact, otherwise to the largest instance on d
-that contains W, or a new one. Writing makes an instance the owner of the points written and every other
-instance invalid there; an instance with no valid point is dropped if exact, otherwise kept to be filled again.
+Points of R that are not valid there are copied from their owners: one copy per (launch that made the values, owner
+instance), or a few if these points are no Rect. A WRITE of W goes to (region, W, d) if exact, otherwise to the
+largest instance on d that contains W, or a new one. Writing makes an instance the owner of the points written and
+every other instance invalid there; an instance with no valid point is dropped if exact, otherwise kept to be filled
+again.
 
-*Reductions.* A REDUCE over R on d adds to the partial instance (region, R, d), in program order (kind ORDER), after its new points
-were cleared. Partial instances of other processors or Rects are independent. A READ or READ_WRITE that overlaps pending
-partial sums has them added, in the order of each partial instance's first launch, to the instance that it reads, which
-then owns these points: the next reader copies from there. A WRITE discards what it covers.
+*Reductions.* A REDUCE over R on d adds to the partial instance (region, R, d), in program order (kind ORDER), after
+its new points were cleared. Partial instances of other processors or Rects are independent. A READ or READ_WRITE that
+overlaps pending partial sums has them added, in the order of each partial instance's first launch, to the instance
+that it reads, which then owns these points: the next reader copies from there. A WRITE discards what it covers.
 
-*Steps.* With launches and movements (copies and sums, numbered) as nodes, any order is correct that keeps: ``earlier`` before ``later`` of
-every dependence; ``source`` before its copy (if ``after`` is empty); the contributions' launches before their sum; ``after`` before a movement;
-a launch's copies, reductions and shares before the launch itself. Clears are part of the launch.
+*Steps.* With launches and movements (copies and sums, numbered) as nodes, any order is correct that keeps:
+``earlier`` before ``later`` of every dependence; ``source`` before its copy (if ``after`` is empty); the
+contributions' launches before their sum; ``after`` before a movement; a launch's copies, reductions and shares before
+the launch itself. Clears are part of the launch.
 """
 
 from __future__ import annotations
@@ -34,7 +39,8 @@ from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 
 from taskflow.regions.check import check_privileges
-from taskflow.regions.movement import Clear, Contents, CopyNeed, Plan, ReduceNeed, RegionMemory
+from taskflow.regions.movement import RegionMemory
+from taskflow.regions.needs import Clear, Contents, CopyNeed, Plan, ReduceNeed
 from taskflow.regions.ordering import Dependence, Kind, Ordering
 from taskflow.regions.privilege import Privilege, Requirement
 from taskflow.regions.region import Instance, LogicalRegion
@@ -44,8 +50,8 @@ from taskflow.regions.region import Instance, LogicalRegion
 class Launched:
     """What the analysis found for one launch.
 
-    ``shares`` are the numbers of movements that earlier launches asked for and that this one needs too. ``instances`` is the
-    memory of each requirement, in their order: None for an empty Rect.
+    ``shares`` are the numbers of movements that earlier launches asked for and that this one needs too. ``instances``
+    is the memory of each requirement, in their order: None for an empty Rect.
     """
 
     number: int
@@ -73,8 +79,8 @@ class Launched:
 class Analysis:
     """The state of all regions after the launches so far; see the module for what it means.
 
-    Args: ``exact`` the operator graphs' instance rule instead of the reuse of containing instances; ``contiguous`` (with
-    ``exact``) an owner's piece serves a smaller Rect only if that is one run of its memory.
+    Args: ``exact`` the operator graphs' instance rule instead of the reuse of containing instances; ``contiguous``
+    (with ``exact``) an owner's piece serves a smaller Rect only if that is one run of its memory.
     """
 
     def __init__(self, *, exact: bool = False, contiguous: bool = False) -> None:
@@ -92,8 +98,8 @@ class Analysis:
         return self._launches
 
     def launch(self, requirements: Sequence[Requirement], processor: int) -> Launched:
-        """Add the next launch in program order. Raises ValueError, and changes nothing, if a Rect is not in its region, the
-        processor is negative, or the requirements conflict with each other."""
+        """Add the next launch in program order. Raises ValueError, and changes nothing, if a Rect is not in its
+        region, the processor is negative, or the requirements conflict with each other."""
         self._check(requirements, processor)
         plan = Plan(self._launches, processor, self._movements)
         dependences: list[Dependence] = []
@@ -114,9 +120,9 @@ class Analysis:
         )
 
     def snapshot(self, only: Collection[LogicalRegion] | None = None) -> Hashable:
-        """Owners, valid instances and pending partial sums of every region (or of ``only`` these), without launch numbers. Two
-        equal snapshots of one Analysis mean that the same launches would ask for the same copies and sums after either, up to
-        the numbers of launches and movements. Regions that no launch has touched do not count."""
+        """Owners, valid points and pending partial sums of every region (or of ``only`` these), without launch numbers. Two equal
+        snapshots of one Analysis mean that the same launches would ask for the same copies and sums after either, up
+        to the numbers of launches and movements. Regions that no launch has touched do not count."""
         return frozenset(
             (region, memory.state()) for region, (_, memory) in self._regions.items() if only is None or region in only
         )
@@ -130,8 +136,8 @@ class Analysis:
         self._of(region)[1].initialise()
 
     def forget(self, below: int) -> None:
-        """Launches numbered under ``below`` have ended: later launches do not wait for them. Values stay where they are.
-        Without this, a region that is only read or only reduced keeps the number of every launch that did."""
+        """Launches numbered under ``below`` have ended: later launches do not wait for them. Values stay where they
+        are. Without this, a region that is only read or only reduced keeps the number of every launch that did."""
         for ordering, _ in self._regions.values():
             ordering.forget(below)
 
@@ -148,7 +154,9 @@ class Analysis:
         for requirement in requirements:
             region, rect = requirement.region, requirement.rect
             if rect.ndim != region.rect.ndim or not region.rect.contains(rect):
-                raise ValueError(f"launch {self._launches}: {requirement} is not in its region {region}; clip the Rect to it")
+                raise ValueError(
+                    f"launch {self._launches}: {requirement} is not in its region {region}; clip the Rect to it"
+                )
         check_privileges(f"launch {self._launches}", requirements)
 
 

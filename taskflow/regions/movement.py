@@ -1,135 +1,26 @@
 """Where the values of a region are and what must move: the physical half of the dependence analysis.
 
-The state of a region is: which instance owns each point (the one that the latest write or sum went to), which points of which
-instance are valid (equal to the owner's), and which partial sums (REDUCE) are still to be added to each point. Movements (copies
-and sums) carry serial numbers in program order, so that a launch that uses what an earlier one had moved can name it.
+The state of a region is: which instance owns each point (the one that the latest write or sum went to), which points
+of which instance are valid (equal to the owner's), and which partial sums (REDUCE) are still to be added to each
+point. Movements (copies and sums) carry serial numbers in program order, so that a launch that uses what an earlier
+one had moved can name it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
 
+from taskflow.regions.needs import INITIAL, Clear, Contents, Contribution, CopyNeed, Plan, ReduceNeed
 from taskflow.regions.rect import Rect
 from taskflow.regions.region import Instance, LogicalRegion
 from taskflow.regions.segments import DisjointMap, RectIndex, canonical
 
-INITIAL = -1
-"""Stands for the launch that made a region's initial contents, and for the processor that they are on."""
-
-
-@dataclass(frozen=True, slots=True)
-class CopyNeed:
-    """Copy ``rect`` from instance ``origin`` to instance ``target`` before the launch that asks for it runs.
-
-    ``source`` is the launch that made the values (by its task, or by a sum that was made for it), INITIAL for the
-    region's initial contents, whose origin is the whole region on processor INITIAL. The copy waits for launch ``source`` if that is
-    neither INITIAL nor a sum's, and for the movements ``after``: then the sum that made the values.
-    """
-
-    number: int
-    rect: Rect
-    source: int
-    origin: Instance
-    target: Instance
-    after: tuple[int, ...] = ()
-
-    @property
-    def region(self) -> LogicalRegion:
-        return self.target.region
-
-    @property
-    def source_processor(self) -> int:
-        return self.origin.processor
-
-    @property
-    def target_processor(self) -> int:
-        return self.target.processor
-
-    @property
-    def nbytes(self) -> int:
-        return self.rect.volume * self.region.dtype.itemsize
-
-    def __str__(self) -> str:
-        return f"copy {self.number}: {self.region.name}{self.rect} of {self.source}, {self.origin} -> {self.target}"
-
-
-@dataclass(frozen=True, slots=True)
-class Contribution:
-    """``rect`` of the partial ``instance``, to which ``launches`` have added, one after the other."""
-
-    rect: Rect
-    instance: Instance
-    launches: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ReduceNeed:
-    """Add the contributions, in this order, to the values in ``target``, before the launch that asks for it runs.
-
-    ``rect`` is what that launch reads; points of it in no contribution stay as they are. Waits for the contributions'
-    launches and for the movements ``after`` (which brought the base values). Contributions are in the order
-    of their first launch, so the order of every point's sum depends on program order only.
-    """
-
-    number: int
-    rect: Rect
-    target: Instance
-    contributions: tuple[Contribution, ...]
-    after: tuple[int, ...] = ()
-
-    @property
-    def region(self) -> LogicalRegion:
-        return self.target.region
-
-    @property
-    def target_processor(self) -> int:
-        return self.target.processor
-
-    def __str__(self) -> str:
-        parts = " + ".join(f"{c.instance.region.name}{c.rect} @ {c.instance.processor}" for c in self.contributions)
-        return f"sum {self.number}: {self.target} += {parts}"
-
-
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """The values of a region: each Rect of ``owners`` as its instance has it (INITIAL: the initial contents), and then the
-    ``pending`` contributions added in this order, which is the order in which a reader's sum would add them."""
-
-    owners: tuple[tuple[Rect, Instance], ...]
-    pending: tuple[Contribution, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Clear:
-    """Set ``rect`` of the partial ``instance`` to zero before the launch that asks for it adds to it."""
-
-    rect: Rect
-    instance: Instance
-
-
-@dataclass(slots=True)
-class Plan:
-    """What one launch needs, filled in requirement by requirement. Movements number from ``first``."""
-
-    launch: int
-    processor: int
-    first: int
-    copies: list[CopyNeed] = field(default_factory=list)
-    reductions: list[ReduceNeed] = field(default_factory=list)
-    clears: list[Clear] = field(default_factory=list)
-    shares: set[int] = field(default_factory=set)
-    orders: list[tuple[int, LogicalRegion, Rect]] = field(default_factory=list)
-
-    @property
-    def next(self) -> int:
-        """The number of the next movement."""
-        return self.first + len(self.copies) + len(self.reductions)
-
 
 @dataclass(frozen=True, slots=True)
 class _Owner:
-    """``launch`` made these values in ``instance``; ``movement`` is the sum that did if it was not the task itself, else -1."""
+    """``launch`` made these values in ``instance``; ``movement`` is the sum that did if it was not the task itself,
+    else -1."""
 
     launch: int
     instance: Instance
@@ -138,7 +29,8 @@ class _Owner:
 
 @dataclass(slots=True)
 class _Held:
-    """A value instance; ``valid`` maps its valid points to the movement that brought them, -1 for a task that wrote them."""
+    """A value instance; ``valid`` maps its valid points to the movement that brought them, -1 for a task that wrote
+    them."""
 
     instance: Instance
     valid: DisjointMap[int]
@@ -205,25 +97,24 @@ class RegionMemory:
 
     def state(self) -> Hashable:
         """Owners, valid points and partial sums, without launch or movement numbers."""
-        owners: dict[Instance, list[Rect]] = {}
+        owners: dict[_Owner, list[Rect]] = {}  # one entry is one copy, so launches count, though their numbers do not
         for rect, owner in self._owners.items():
-            owners.setdefault(owner.instance, []).append(rect)
-        pending: dict[tuple[Instance, ...], list[Rect]] = {}
-        for rect, partials in self._pending.items():
-            pending.setdefault(tuple(instance for instance, _ in partials), []).append(rect)
-        valid = {held.instance: [r for r, _ in held.valid.items()] for _, on in self._instances.items() for held in on.values()}
-        return (_frozen(owners.items()), _frozen(pending.items()), _frozen(valid.items()))
+            owners.setdefault(owner, []).append(rect)
+        pending = tuple((c.instance, c.rect) for c in _contributions(self._pending.items()))
+        held = [held for _, on in self._instances.items() for held in on.values()]
+        return (
+            frozenset((owner.instance, canonical(rects)) for owner, rects in owners.items()),
+            pending,
+            frozenset((h.instance, canonical(rect for rect, _ in h.valid.items())) for h in held),
+        )
+
+    # -- values ------------------------------------------------------------------------------------------------------
 
     def contents(self) -> Contents:
         """Where every point's value is, and what is still to be added."""
-        whole = self._region.rect
         owners = [(rect, owner.instance) for rect, owner in self._owners.items()]
-        owners += [(rect, self._home.instance) for rect in self._owners.gaps(whole)]
-        found: dict[_Partial, list[Rect]] = {}
-        for rect, partials in self._pending.items():
-            for partial in partials:
-                found.setdefault(partial, []).append(rect)
-        return Contents(tuple(sorted(owners, key=lambda part: part[0])), _ranked(found))
+        owners += [(rect, self._home.instance) for rect in self._owners.gaps(self._region.rect)]
+        return Contents(tuple(sorted(owners, key=lambda part: part[0])), _contributions(self._pending.items()))
 
     def initialise(self) -> None:
         """Forget all values and partial sums; the instances stay, to be filled again."""
@@ -232,8 +123,6 @@ class RegionMemory:
         for _, on in self._instances.items():
             for held in on.values():
                 held.valid.carve(held.instance.rect)
-
-    # -- values ------------------------------------------------------------------------------------------------------
 
     def _fill(self, plan: Plan, rect: Rect, writing: bool) -> _Held:
         held = self._to_read(rect, plan.processor, writing)
@@ -250,10 +139,12 @@ class RegionMemory:
         """Copy each gap from its owners, one copy per owner."""
         found: dict[_Owner, list[Rect]] = {}
         for gap in gaps:
+            left = gap.volume
             for part, owner in self._owners.within(gap):
                 found.setdefault(owner, []).append(part)
-            for part in self._owners.gaps(gap):
-                found.setdefault(self._home, []).append(part)
+                left -= part.volume
+            if left:
+                found.setdefault(self._home, []).extend(self._owners.gaps(gap))
         for owner, parts in found.items():
             after = () if owner.movement < 0 else (owner.movement,)
             for part in canonical(parts):
@@ -263,22 +154,22 @@ class RegionMemory:
 
     def _sum(self, plan: Plan, rect: Rect, pending: Iterable[tuple[Rect, tuple[_Partial, ...]]], held: _Held) -> None:
         """Add what is pending over ``rect`` to the instance, which becomes the owner of these points."""
-        found: dict[_Partial, list[Rect]] = {}
         after: set[int] = set()
         number = plan.next
-        for part, partials in pending:
-            for partial in partials:
-                found.setdefault(partial, []).append(part)
+        for part, _ in pending:
             after.update(m for _, m in held.valid.within(part) if m >= 0)
         for part in canonical(part for part, _ in pending):
             self._invalidate(part, held)
             self._owners.assign(part, _Owner(plan.launch, held.instance, number))
             held.valid.assign(part, number)
             self._pending.carve(part)
-        plan.reductions.append(ReduceNeed(number, rect, held.instance, _ranked(found), tuple(sorted(after))))
+        plan.reductions.append(
+            ReduceNeed(number, rect, held.instance, _contributions(pending), tuple(sorted(after)))
+        )
 
     def _own(self, plan: Plan, rect: Rect, held: _Held) -> None:
-        """The launch's task writes ``rect`` in this instance: it owns these points, and no other instance is valid there."""
+        """The launch's task writes ``rect`` in this instance: it owns these points, and no other instance is valid
+        there."""
         self._invalidate(rect, held)
         self._owners.assign(rect, _Owner(plan.launch, held.instance))
         held.valid.assign(rect, -1)
@@ -309,10 +200,12 @@ class RegionMemory:
         ]
 
     def _largest(self, rect: Rect, processor: int) -> _Held | None:
-        """Where a write goes: the largest instance that contains it, so that later reads of any Rect in it find it there."""
+        """Where a write goes: the largest instance that contains it, so that later reads of any Rect in it find it
+        there."""
         if self._exact:
             return None
-        return max(self._containing(rect, processor), key=lambda h: (h.instance.rect.volume, h.instance.rect), default=None)
+        found = self._containing(rect, processor)
+        return max(found, key=lambda h: (h.instance.rect.volume, h.instance.rect), default=None)
 
     def _to_read(self, rect: Rect, processor: int, writing: bool) -> _Held:
         """The instance from which to read ``rect`` (and to which to write it)."""
@@ -328,7 +221,8 @@ class RegionMemory:
         return min(found, key=lambda h: key[id(h)], default=None) or self._at(rect, processor)
 
     def _owned(self, rect: Rect, processor: int) -> _Held | None:
-        """The instance on ``processor`` that owns every point of ``rect``, if there is one (and it is contiguous, if asked)."""
+        """The instance on ``processor`` that owns every point of ``rect``, if there is one (and it is contiguous, if
+        asked)."""
         parts = self._owners.within(rect)
         if not parts or sum(part.volume for part, _ in parts) < rect.volume:
             return None
@@ -340,14 +234,6 @@ class RegionMemory:
         return (self._instances.get(instance.rect) or {}).get(processor)
 
 
-def _ranked(found: Mapping[_Partial, Iterable[Rect]]) -> tuple[Contribution, ...]:
-    """By first launch; those of one launch by instance, so that the order never depends on how points were split."""
-    ranked = sorted(found.items(), key=lambda item: (item[0][1][0], item[0][0].rect, item[0][0].processor, item[0][1]))
-    return tuple(
-        Contribution(part, instance, launches) for (instance, launches), parts in ranked for part in canonical(parts)
-    )
-
-
 def _contiguous(inner: Rect, outer: Rect) -> bool:
     """True if ``inner`` is one run of memory in a C-ordered array of ``outer``, which contains it."""
     shape = inner.shape
@@ -355,5 +241,12 @@ def _contiguous(inner: Rect, outer: Rect) -> bool:
     return not cut or all(size == 1 for size in shape[: cut[-1]])
 
 
-def _frozen(entries: Iterable[tuple[Hashable, Iterable[Rect]]]) -> frozenset[Hashable]:
-    return frozenset((key, canonical(rects)) for key, rects in entries)
+def _contributions(pending: Iterable[tuple[Rect, tuple[_Partial, ...]]]) -> tuple[Contribution, ...]:
+    """What is pending, each partial instance's points together, by first launch; those of one launch by instance, so
+    that the order never depends on how points were split."""
+    found: dict[_Partial, list[Rect]] = {}
+    for part, partials in pending:
+        for partial in partials:
+            found.setdefault(partial, []).append(part)
+    ranked = sorted(found, key=lambda p: (p[1][0], p[0].rect, p[0].processor, p[1]))
+    return tuple(Contribution(part, *partial) for partial in ranked for part in canonical(found[partial]))

@@ -1,9 +1,13 @@
-"""Which earlier launches a launch must wait for: the logical half of the dependence analysis (Legion, SC'12, section 5).
+"""Which earlier launches a launch must wait for: the logical half of the dependence analysis.
 
-For every point of a region the launches that touched it form epochs: runs of launches that do not interfere with each other
-(one writer, or readers, or reducers). A launch joins the current epoch if it does not interfere with it, and then waits for the
-epoch before; otherwise it waits for the current epoch and begins a new one. So every launch of an epoch waits for every
-launch of the epoch before, which gives a path between any two launches that conflict, and older epochs may be forgotten.
+After Legion (Bauer, Treichler, Slaughter, Aiken: "Legion: Expressing Locality and Independence with Logical Regions",
+SC 2012), on Rects instead of region trees.
+
+For every point of a region the launches that touched it form epochs: runs of launches that do not interfere with each
+other (one writer, or readers, or reducers). A launch joins the current epoch if it does not interfere with it, and
+then waits for the epoch before; otherwise it waits for the current epoch and begins a new one. So every launch of an
+epoch waits for every launch of the epoch before, which gives a path between any two launches that conflict, and older
+epochs may be forgotten.
 """
 
 from __future__ import annotations
@@ -64,8 +68,8 @@ class Ordering:
         self._epochs: DisjointMap[_Epoch] = DisjointMap()
 
     def record(self, launch: int, requirement: Requirement) -> list[Dependence]:
-        """Note that ``launch`` (not below any noted before) makes this requirement; return what it must wait for, by rising
-        number of the earlier launch, the Rects of one pair and kind disjoint."""
+        """Note that ``launch`` (not below any noted before) makes this requirement; return what it must wait for, by
+        rising number of the earlier launch, the Rects of one pair and kind disjoint."""
         found: _Found = {}
         privilege, rect = requirement.privilege, requirement.rect
         if privilege.writes:

@@ -30,7 +30,7 @@ class Rect:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return tuple(max(0, hi - lo) for lo, hi in zip(self.lo, self.hi))
+        return tuple([hi - lo if hi > lo else 0 for lo, hi in zip(self.lo, self.hi)])
 
     @property
     def volume(self) -> int:
@@ -39,7 +39,10 @@ class Rect:
 
     @property
     def empty(self) -> bool:
-        return any(hi <= lo for lo, hi in zip(self.lo, self.hi))
+        for lo, hi in zip(self.lo, self.hi):  # noqa: SIM110 (a generator costs three times as much)
+            if hi <= lo:
+                return True
+        return False
 
     def contains(self, other: Rect) -> bool:
         """True if every point of ``other`` is in this Rect (an empty Rect is in every Rect)."""
@@ -50,16 +53,17 @@ class Rect:
     def intersect(self, other: Rect) -> Rect:
         """The points in both; check ``.empty``."""
         return Rect(
-            tuple(a if a > b else b for a, b in zip(self.lo, other.lo)),
-            tuple(a if a < b else b for a, b in zip(self.hi, other.hi)),
+            tuple([a if a > b else b for a, b in zip(self.lo, other.lo)]),
+            tuple([a if a < b else b for a, b in zip(self.hi, other.hi)]),
         )
 
     def overlaps(self, other: Rect) -> bool:
         """True if some point is in both."""
-        return all(
-            al < bh and bl < ah and al < ah and bl < bh
-            for al, ah, bl, bh in zip(self.lo, self.hi, other.lo, other.hi)
-        )
+        # A loop and no generator: this is asked far more often than anything else.
+        for a, b, c, d in zip(self.lo, self.hi, other.lo, other.hi):  # noqa: SIM110
+            if a >= d or c >= b or a >= b or c >= d:
+                return False
+        return True
 
     def bound(self, other: Rect) -> Rect:
         """The smallest Rect that holds both."""

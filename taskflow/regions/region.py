@@ -27,8 +27,8 @@ class LogicalRegion:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """Memory on ``processor`` that holds ``rect`` of ``region``: values, or (``partial``) sums that are still to be added
-    to values."""
+    """Memory on ``processor`` that holds ``rect`` of ``region``: values, or (``partial``) sums that are still to be
+    added to values."""
 
     region: LogicalRegion
     rect: Rect

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import product
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from taskflow.regions.rect import Rect
@@ -15,21 +15,26 @@ _Key = tuple[int, ...]
 class RectIndex(Generic[V]):
     """A dict from non-empty Rects (of one number of dimensions) to values that also finds Rects by overlap.
 
-    Rects are sorted by size class (per dimension, the power of two that holds their extent) into a grid of buckets as wide
-    as the class, by their lower corner. A Rect of a class that overlaps ``rect`` has its lower corner less than one bucket
-    below ``rect.lo``, so that a look-up visits few buckets and few Rects besides those that it finds, in any number
-    of dimensions and whichever of them are cut.
+    Rects are sorted by size class (per dimension, the power of two that holds their extent). A class is a grid of
+    buckets as wide as the class, found by the Rects' lower corners, kept as a tree of one dimension a level (sorted
+    keys). A Rect of a class that overlaps ``rect`` has its lower corner less than one bucket below ``rect.lo``, so
+    that a look-up visits few buckets and few Rects besides those that it finds, in any number of dimensions and
+    whichever of them are cut. A handful of Rects is just looked through.
     """
 
     __slots__ = ("_levels", "_values")
 
     def __init__(self) -> None:
         self._values: dict[Rect, V] = {}
-        self._levels: dict[_Key, dict[_Key, list[Rect]]] = {}
+        self._levels: dict[_Key, _Buckets] | None = None
 
     def get(self, rect: Rect) -> V | None:
         """The value of exactly this Rect, or None."""
         return self._values.get(rect)
+
+    def __getitem__(self, rect: Rect) -> V:
+        """The value of exactly this Rect; KeyError if it is not there."""
+        return self._values[rect]
 
     def setdefault(self, rect: Rect, make: Callable[[], V]) -> V:
         """The value of exactly this Rect; ``make()`` is put there first if it has none."""
@@ -43,20 +48,22 @@ class RectIndex(Generic[V]):
         if rect not in self._values:
             if rect.empty:
                 raise ValueError(f"RectIndex: a Rect must hold at least one point, got {rect}")
-            level, bucket = self._place(rect)
-            self._levels.setdefault(level, {}).setdefault(bucket, []).append(rect)
+            if self._levels is not None:
+                self._add(self._levels, rect)
+            elif len(self._values) == FEW:
+                self._levels = {}
+                for known in (*self._values, rect):
+                    self._add(self._levels, known)
         self._values[rect] = value
 
     def __delitem__(self, rect: Rect) -> None:
         """Forget exactly this Rect; KeyError if it is not there."""
         del self._values[rect]
-        level, bucket = self._place(rect)
-        buckets = self._levels[level]
-        rects = buckets[bucket]
-        rects.remove(rect)
-        if not rects:
-            del buckets[bucket]
-            if not buckets:
+        if self._levels is not None:
+            level, place = _place(rect)
+            buckets = self._levels[level]
+            buckets.remove(place, rect)
+            if not buckets.keys:
                 del self._levels[level]
 
     def overlapping(self, rect: Rect) -> list[tuple[Rect, V]]:
@@ -64,9 +71,12 @@ class RectIndex(Generic[V]):
         if rect.empty:
             return []
         values = self._values
-        found = [(r, values[r]) for r in self._near(rect) if r.overlaps(rect)]
+        if self._levels is None:
+            found = [(r, value) for r, value in values.items() if r.overlaps(rect)]
+        else:
+            found = [(r, values[r]) for r in self._near(self._levels, rect) if r.overlaps(rect)]
         if len(found) > 1:
-            found.sort(key=lambda entry: (entry[0].lo, entry[0].hi))
+            found.sort(key=_corners)
         return found
 
     def __iter__(self) -> Iterator[Rect]:
@@ -83,26 +93,87 @@ class RectIndex(Generic[V]):
         return rect in self._values
 
     @staticmethod
-    def _place(rect: Rect) -> tuple[_Key, _Key]:
-        """Size class and bucket of a Rect: class ``k`` has extents above ``2^(k-1)``, up to ``2^k``."""
-        level = tuple([(hi - lo - 1).bit_length() for lo, hi in zip(rect.lo, rect.hi)])
-        return level, tuple([lo >> k for lo, k in zip(rect.lo, level)])
+    def _add(levels: dict[_Key, _Buckets], rect: Rect) -> None:
+        level, place = _place(rect)
+        buckets = levels.get(level)
+        if buckets is None:
+            buckets = levels[level] = _Buckets()
+        buckets.add(place, rect)
 
-    def _near(self, rect: Rect) -> Iterator[Rect]:
+    @staticmethod
+    def _near(levels: dict[_Key, _Buckets], rect: Rect) -> list[Rect]:
         """The Rects of every bucket that may hold one that overlaps ``rect``."""
-        for level, buckets in self._levels.items():
-            ranges = [
-                range((lo + 1 >> k) - 1, (hi - 1 >> k) + 1) for k, lo, hi in zip(level, rect.lo, rect.hi)
-            ]
-            count = 1
-            for r in ranges:
-                count *= len(r)
-            if count < len(buckets):
-                for bucket in product(*ranges):
-                    yield from buckets.get(bucket, ())
+        near: list[Rect] = []
+        for level, buckets in levels.items():
+            ranges = [((lo + 1 >> k) - 1, hi - 1 >> k) for k, lo, hi in zip(level, rect.lo, rect.hi)]
+            buckets.collect(ranges, 0, near)
+        return near
+
+
+FEW = 8
+"""Up to so many Rects, looking through all of them is faster than an index."""
+
+
+def _corners(entry: tuple[Rect, object]) -> tuple[_Key, _Key]:
+    return entry[0].lo, entry[0].hi
+
+
+def _place(rect: Rect) -> tuple[_Key, _Key]:
+    """Size class and bucket of a Rect: class ``k`` has extents above ``2^(k-1)``, up to ``2^k``."""
+    level = tuple([(hi - lo - 1).bit_length() for lo, hi in zip(rect.lo, rect.hi)])
+    return level, tuple([lo >> k for lo, k in zip(rect.lo, level)])
+
+
+class _Buckets:
+    """Buckets by their first coordinate: each holds those by the next coordinate, or, after the last one, Rects."""
+
+    __slots__ = ("inner", "keys", "rects")
+
+    def __init__(self) -> None:
+        self.keys: list[int] = []  # sorted
+        self.inner: dict[int, _Buckets] = {}
+        self.rects: dict[int, list[Rect]] = {}
+
+    def add(self, place: _Key, rect: Rect) -> None:
+        first = place[0] if place else 0  # a Rect of no dimensions has one bucket
+        if len(place) <= 1:
+            rects = self.rects.get(first)
+            if rects is None:
+                rects = self.rects[first] = []
+                insort(self.keys, first)
+            rects.append(rect)
+            return
+        inner = self.inner.get(first)
+        if inner is None:
+            inner = self.inner[first] = _Buckets()
+            insort(self.keys, first)
+        inner.add(place[1:], rect)
+
+    def remove(self, place: _Key, rect: Rect) -> None:
+        first = place[0] if place else 0
+        if len(place) <= 1:
+            self.rects[first].remove(rect)
+            if self.rects[first]:
+                return
+            del self.rects[first]
+        else:
+            inner = self.inner[first]
+            inner.remove(place[1:], rect)
+            if inner.keys:
+                return
+            del self.inner[first]
+        del self.keys[bisect_left(self.keys, first)]
+
+    def collect(self, ranges: Sequence[tuple[int, int]], depth: int, near: list[Rect]) -> None:
+        """Append the Rects of the buckets whose coordinates from ``depth`` on are in these ranges, ends included."""
+        low, high = ranges[depth] if ranges else (0, 0)
+        keys = self.keys
+        last = depth + 1 >= len(ranges)
+        for i in range(bisect_left(keys, low), bisect_right(keys, high)):
+            if last:
+                near += self.rects[keys[i]]
             else:
-                for rects in buckets.values():
-                    yield from rects
+                self.inner[keys[i]].collect(ranges, depth + 1, near)
 
 
 class DisjointMap(Generic[V]):
@@ -118,7 +189,8 @@ class DisjointMap(Generic[V]):
         self._segments: RectIndex[V] = RectIndex()
 
     def within(self, rect: Rect) -> list[tuple[Rect, V]]:
-        """The points of ``rect`` that have a value: disjoint Rects, clipped to ``rect``, in order."""
+        """The points of ``rect`` that have a value: disjoint Rects, clipped to ``rect``, in the order of their
+        segments."""
         exact = self._segments.get(rect)
         if exact is not None:
             return [(rect, exact)]
@@ -151,11 +223,12 @@ class DisjointMap(Generic[V]):
         self._segments[rect] = value
 
     def update(self, rect: Rect, change: Callable[[Rect, V | None], V]) -> None:
-        """Replace the value of every part of ``rect`` by ``change(part, old value)``; None stands for no value. Segments
-        are split at the border of ``rect``."""
+        """Replace the value of every part of ``rect`` by ``change(part, old value)``; None stands for no value.
+        Segments are split at the border of ``rect``."""
         parts: list[tuple[Rect, V | None]] = [*self.within(rect)]
         if rect not in self._segments:
-            parts += [(gap, None) for gap in _minus_all(rect, [part for part, _ in parts])]
+            if sum(part.volume for part, _ in parts) < rect.volume:
+                parts += [(gap, None) for gap in _minus_all(rect, [part for part, _ in parts])]
             self.carve(rect)
         for part, value in parts:
             self._segments[part] = change(part, value)
@@ -182,8 +255,8 @@ def _minus_all(whole: Rect, rects: Iterable[Rect]) -> list[Rect]:
 
 
 def canonical(rects: Iterable[Rect]) -> tuple[Rect, ...]:
-    """The same points as these disjoint Rects, in a form that depends on the set of points only: maximal slabs along dimension
-    0, each cut likewise along the next, in order. Points that form one Rect come back as that Rect."""
+    """The same points as these disjoint Rects, in a form that depends on the set of points only: maximal slabs along
+    dimension 0, each cut likewise along the next, in order. Points that form one Rect come back as that Rect."""
     given = [rect for rect in rects if not rect.empty]
     if len(given) <= 1:
         return tuple(given)

@@ -29,8 +29,6 @@ from taskflow.tasks.lower import lower
 from taskflow.tasks.simulate import Priority, roofline, simulate
 from taskflow.tasks.task import Compute, Task, TaskGraph
 
-TAG_SPACE = 1 << 20  # tags of one program; programs get consecutive spaces
-
 
 class LossError(ArithmeticError):
     """The loss became infinite or not a number."""
@@ -65,7 +63,7 @@ class Executor:
         self.kernels = kernels or default_kernels()
         self.state = StepState(seed=seed)
         self.kept = Kept()
-        self._placement = Placement(strategy.processors, self.transport.size)
+        self.placement = Placement(strategy.processors, self.transport.size)
         self.mapper = mapper
         select = mapper.select_task_sources if mapper is not None and mapper.selects_sources else None
         self._options: dict[str, Any] = {"clip_norm": clip_norm, "fetch": fetch, "select_source": select}
@@ -108,7 +106,7 @@ class Executor:
 
     def fetched(self, tensor: Tensor, mode: str = "train") -> np.ndarray[Any, Any] | None:
         """The value that a fetched tensor had in the last step, on the rank of processor 0."""
-        if self._placement.rank(0) != self.transport.rank:
+        if self.placement.rank(0) != self.transport.rank:
             return None
         return np.array(self.program(mode).fetched(tensor.name))
 
@@ -146,7 +144,7 @@ class Executor:
             (bundle.name, p): self.kept.arrays[graph.buffers[graph.weights[bundle.name, p]].name]
             for bundle in graph.bundles
             for p in bundle.group[:1]
-            if self._placement.rank(p) == self.transport.rank
+            if self.placement.rank(p) == self.transport.rank
         }
         gathered = self.transport.gather(mine)
         if gathered is None:
@@ -184,10 +182,10 @@ class Executor:
                 self.graph, self.strategy, self.rule if mode == "train" else None, prefix=f"{mode}:", **self._options
             )
             order = simulate(graph, self.machine, roofline(self.machine), self._priority()).order
-            plan = schedule(graph, order, self._placement, self.transport.rank)
+            plan = schedule(graph, order, self.placement, self.transport.rank)
             self._programs[mode] = Program(
                 graph, plan, self.transport, self.kernels, self.state, self.kept,
-                first_tag=len(self._programs) * TAG_SPACE, binder=self._binder,
+                binder=self._binder,
             )
         return self._programs[mode]
 
@@ -210,7 +208,7 @@ class Executor:
         graph = self._graph()
         result = []
         for (_, processor), number in graph.weights.items():
-            if self._placement.rank(processor) == self.transport.rank:
+            if self.placement.rank(processor) == self.transport.rank:
                 of = graph.buffers[number]
                 result.append((next(b for b in graph.bundles if b.name == of.region), self.kept.get(of.name, of.shape, of.dtype)))
         return result
@@ -234,7 +232,7 @@ class Executor:
         return loss
 
     def _loss(self, program: Program) -> float | None:
-        if self._placement.rank(0) != self.transport.rank:
+        if self.placement.rank(0) != self.transport.rank:
             return None
         return fsum(float(program.fetched(loss.name)) for loss in self.graph.losses)
 

@@ -7,6 +7,7 @@ importable without numpy: ``taskflow/runtime/__init__.py`` must call it before i
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import re
 import shutil
@@ -14,9 +15,10 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING
 
-from taskflow.runtime.waiting import node_cores, usable_cores
+from taskflow.runtime.waiting import node_cores, start_limit, usable_cores
 
 if TYPE_CHECKING:
     from taskflow.runtime.transport import Transport
@@ -110,7 +112,7 @@ def connect(processors: int | None = None, watchdog_seconds: float | None = None
 
         return LocalTransport()
     try:
-        size = _start_mpi(started)
+        size = _start_mpi(started, start_limit())
     except LaunchError:
         if started.rank > 0:
             time.sleep(_SILENT_SECONDS)
@@ -126,12 +128,10 @@ def connect(processors: int | None = None, watchdog_seconds: float | None = None
     return transport
 
 
-def _start_mpi(started: Launcher) -> int:
+def _start_mpi(started: Launcher, limit: float) -> int:
     """Start MPI and return the number of its ranks; LaunchError if that is not what the launcher started."""
-    from taskflow.runtime.mpi import load_mpi
-
     try:
-        mpi = load_mpi(crowded=started.local_size > node_cores())
+        mpi = _start_when_all_ranks_have_called_connect(started, limit)
     except ModuleNotFoundError as error:
         if error.name not in ("mpi4py", "mpi4py.MPI"):
             raise
@@ -148,6 +148,23 @@ def _start_mpi(started: Launcher) -> int:
     if started.size not in (0, size):
         raise LaunchError(_mismatch(started, size, _line(mpi.Get_library_version())))
     return size
+
+
+def _start_when_all_ranks_have_called_connect(started: Launcher, limit: float) -> ModuleType:
+    """Load MPI, which waits for all ranks, holds the interpreter meanwhile, and goes on for ever if one has ended
+    before it came here. Only a thread outside Python can end that: faulthandler's, which says no more than where it
+    was, and so this function has the name of what is missing."""
+    from taskflow.runtime.mpi import load_mpi
+
+    if not limit:
+        return load_mpi(crowded=started.local_size > node_cores())
+    target = os.open(os.devnull, os.O_WRONLY) if started.rank > 1 else os.dup(2)  # two that speak are enough
+    with open(target, "w") as file:
+        faulthandler.dump_traceback_later(limit, exit=True, file=file)
+        try:
+            return load_mpi(crowded=started.local_size > node_cores())
+        finally:
+            faulthandler.cancel_dump_traceback_later()
 
 
 def _mismatch(started: Launcher, size: int, library: str) -> str:

@@ -44,16 +44,15 @@ _CLOSE_SECONDS = 5.0
 """How long close() lets sends that were started finish."""
 _HEAD_NBYTES = 1024
 """The first message of a value that is broadcast or gathered: its length, and as much of it as fits."""
-_HEAD_TAG, _BODY_TAG, _BARRIER_TAG = 1, 2, 3
+_HEAD_TAG, _BODY_TAG = 1, 2
+_PROTOCOL = pickle.HIGHEST_PROTOCOL
 
 
 def load_mpi(crowded: bool = False) -> ModuleType:
     """Start MPI, once, and return ``mpi4py.MPI``. ``crowded``: ranks outnumber the cores of this node, so MPI's own
     waits (start and end of the program) must yield at once. ImportError or RuntimeError if there is no MPI."""
     if "mpi4py.MPI" not in sys.modules:
-        # MPICH reads these when it starts; other libraries do not know them.
-        os.environ.setdefault("MPIR_CVAR_SUPPRESS_ABORT_MESSAGE", "1")  # ours names the cause
-        if crowded:
+        if crowded:  # MPICH reads this when it starts; other libraries do not know it
             os.environ.setdefault("MPIR_CVAR_POLLS_BEFORE_YIELD", "1")
         import mpi4py
 
@@ -275,15 +274,24 @@ class MPITransport(Transport):
     # when it leaves, and rung.
 
     def broadcast(self, value: Any, root: int = 0) -> Any:
-        self._check_root("broadcast", root)
-        what = f"broadcast from rank {root}"
-        place = (self.rank - root) % self.size  # a binomial tree: place p hears from p without its lowest bit
+        return self._broadcast(value, root, f"broadcast from rank {root}")
+
+    def gather(self, value: Any, root: int = 0) -> list[Any] | None:
+        return self._gather(value, root, f"gather to rank {root}")
+
+    def barrier(self) -> None:
+        # Two sweeps, not log2(size) rounds of everybody: ranks that share cores would all have to be woken each round.
+        self._gather(None, 0, "barrier")
+        self._broadcast(None, 0, "barrier")
+
+    def _broadcast(self, value: Any, root: int, what: str) -> Any:
+        """A binomial tree: the rank ``place`` after the root hears from ``place`` without its lowest bit."""
+        self._check_root(what, root)
+        place = (self.rank - root) % self.size
         bit = 1
         while bit < self.size and not place & bit:
             bit <<= 1
-        data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL) if place == 0 else b""
-        if place:
-            data = self._receive_bytes((self.rank - bit) % self.size, what)
+        data = self._receive_bytes((self.rank - bit) % self.size, what) if place else pickle.dumps(value, _PROTOCOL)
         sends = []
         while bit > 1:
             bit >>= 1
@@ -291,29 +299,15 @@ class MPITransport(Transport):
                 sends.append(self._send_bytes(data, (self.rank + bit) % self.size))
         for finish in sends:
             finish(what)
-        return value if place == 0 else pickle.loads(data)
+        return pickle.loads(data) if place else value
 
-    def gather(self, value: Any, root: int = 0) -> list[Any] | None:
-        self._check_root("gather", root)
-        what = f"gather to rank {root}"
+    def _gather(self, value: Any, root: int, what: str) -> list[Any] | None:
+        """Every rank to the root, which takes them in order: so it can say which one is missing."""
+        self._check_root(what, root)
         if self.rank != root:
-            self._send_bytes(pickle.dumps(value, pickle.HIGHEST_PROTOCOL), root)(what)
+            self._send_bytes(pickle.dumps(value, _PROTOCOL), root)(what)
             return None
-        return [
-            value if peer == root else pickle.loads(self._receive_bytes(peer, what)) for peer in range(self.size)
-        ]
-
-    def barrier(self) -> None:
-        """Dissemination: in round k every rank tells the one 2^k further on, and hears from the one 2^k before."""
-        control, step = self.ranks.control, 1
-        while step < self.size:
-            to, source = (self.rank + step) % self.size, (self.rank - step) % self.size
-            receive = control.Irecv(bytearray(1), source, _BARRIER_TAG)
-            send = control.Isend(b"!", to, _BARRIER_TAG)
-            self.ranks.ring(to)
-            self._wait(receive.Test, source, lambda source=source: f"hear from rank {source}", "barrier")  # type: ignore[misc]
-            self._wait(send.Test, to, lambda to=to: f"tell rank {to}", "barrier")  # type: ignore[misc]
-            step <<= 1
+        return [value if peer == root else pickle.loads(self._receive_bytes(peer, what)) for peer in range(self.size)]
 
     def _check_root(self, who: str, root: int) -> None:
         if self._closed:
@@ -324,7 +318,7 @@ class MPITransport(Transport):
     def _send_bytes(self, data: bytes, peer: int) -> Callable[[str], None]:
         """Start sending; call the result to wait for the end."""
         control = self.ranks.control
-        head = len(data).to_bytes(8, "little") + data[: _HEAD_NBYTES - 8]
+        head = len(data).to_bytes(8, "little") + data[: _HEAD_NBYTES - 8]  # mpi4py keeps it until it is sent
         sends = [control.Isend(head, peer, _HEAD_TAG)]
         sends += [control.Isend(piece, peer, _BODY_TAG) for piece in self._pieces(data)]
         self.ranks.ring(peer)

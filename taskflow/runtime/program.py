@@ -52,12 +52,11 @@ class Program:
         state: StepState,
         kept: Kept,
         *,
-        first_tag: int = 0,
         binder: Binder = bind,
     ) -> None:
         self.graph, self.plan, self.transport = graph, plan, transport
-        self.storage = Storage(graph, plan, kept)
-        self._first_tag = first_tag
+        self.storage = Storage(graph, plan.memory, kept)
+        self._first_tag = transport.reserve_tags(plan.tag_count)
         self._channels: dict[int, Channel] = {}
         self._unpack: dict[int, Action] = {}
         self.actions: list[Action] = []
@@ -107,10 +106,10 @@ class Program:
     def _send(self, task: Task, rank: int) -> Action:
         array = self.storage.part(task.reads[0])
         if array.flags.c_contiguous:
-            channel = self._open(task, self.transport.sender(array, rank, self._first_tag + task.number))
+            channel = self._open(task, self.transport.sender(array, rank, self._first_tag + self.plan.tags[task.number]))
             return channel.start
         packed = np.empty(array.shape, array.dtype)
-        channel = self._open(task, self.transport.sender(packed, rank, self._first_tag + task.number))
+        channel = self._open(task, self.transport.sender(packed, rank, self._first_tag + self.plan.tags[task.number]))
 
         def pack_and_send() -> None:
             if not channel.done():
@@ -123,9 +122,9 @@ class Program:
     def _post(self, task: Task, rank: int) -> Action:
         array = self.storage.part(_target(task))
         if array.flags.c_contiguous:
-            return self._open(task, self.transport.receiver(array, rank, self._first_tag + task.number)).start
+            return self._open(task, self.transport.receiver(array, rank, self._first_tag + self.plan.tags[task.number])).start
         packed = np.empty(array.shape, array.dtype)
-        channel = self._open(task, self.transport.receiver(packed, rank, self._first_tag + task.number))
+        channel = self._open(task, self.transport.receiver(packed, rank, self._first_tag + self.plan.tags[task.number]))
         self._unpack[task.number] = partial(np.copyto, array, packed)
         return channel.start
 

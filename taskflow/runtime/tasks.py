@@ -31,7 +31,7 @@ from taskflow.runtime.launch import connect
 from taskflow.runtime.program import Program
 from taskflow.runtime.schedule import Placement, schedule
 from taskflow.runtime.storage import Kept
-from taskflow.runtime.tasks_direct import TAG, Direct
+from taskflow.runtime.tasks_direct import Direct
 from taskflow.runtime.tasks_trace import Recorded, Trace
 from taskflow.runtime.transport import Transport
 from taskflow.tasks.launch import Over, Place, make_launch
@@ -68,7 +68,6 @@ class Tasks:
         self._names: set[str] = set()
         self._active: Program | None = None
         self._programs = 0
-        self._next_tag = TAG + 1
         self._trace: Trace | None = None
         self._recorded: list[Recorded] = []
 
@@ -234,10 +233,7 @@ class Tasks:
         graph, machine = lowering.graph, host(self.processors)
         order = simulate(graph, machine, roofline(machine)).order
         plan = schedule(graph, order, self._placement, self.rank)
-        program = Program(
-            graph, plan, self.transport, self._kernels, self._state, self._kept, first_tag=self._next_tag
-        )
-        self._next_tag += len(graph)
+        program = Program(graph, plan, self.transport, self._kernels, self._state, self._kept)
         return program, [(r.future, self._cell(lowering, r.future)) for r in recorded if r.future is not None]
 
     def replay(self, program: Program) -> None:

@@ -15,15 +15,13 @@ from taskflow.kernels import KernelSet
 from taskflow.operators.operator import StepState
 from taskflow.regions import Rect
 from taskflow.runtime.bind import bind
-from taskflow.runtime.memory import MemoryPlan
 from taskflow.runtime.program import fail
-from taskflow.runtime.schedule import Placement, Schedule
+from taskflow.runtime.schedule import Placement
 from taskflow.runtime.storage import Kept, Storage
 from taskflow.runtime.transport import Channel, Transport
 from taskflow.tasks.launch_lower import movements_first
+from taskflow.tasks.memory import MemoryPlan
 from taskflow.tasks.task import Part, Task, TaskGraph
-
-TAG = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +38,15 @@ class Direct:
     def __init__(self, transport: Transport, placement: Placement, kept: Kept, kernels: KernelSet, state: StepState) -> None:
         self._transport, self._placement, self._kept = transport, placement, kept
         self._kernels, self._state = kernels, state
+        # One tag will do: all ranks follow program order, and messages of one pair and tag stay in order.
+        self._tag = transport.reserve_tags(1)
         self._messages: dict[tuple[bool, str, Rect, int], _Message] = {}
         self._leaving: dict[str, list[tuple[Rect, Channel, str]]] = {}
 
     def run(self, graph: TaskGraph) -> None:
         """Run the graph's tasks that concern this rank."""
         rank = self._transport.rank
-        storage = Storage(graph, Schedule(rank, (), MemoryPlan({}, 0, 0)), self._kept)
+        storage = Storage(graph, MemoryPlan({}, 0, 0), self._kept)
         for number in movements_first(graph):
             task = graph.tasks[number]
             here, giver = self._placement.rank(task.processor), self._placement.rank(task.source)
@@ -105,5 +105,5 @@ class Direct:
         if message is None:
             packed = None if array.flags.c_contiguous else np.empty(array.shape, array.dtype)
             make = self._transport.sender if sends else self._transport.receiver
-            message = self._messages[key] = _Message(make(array if packed is None else packed, rank, TAG), packed)
+            message = self._messages[key] = _Message(make(array if packed is None else packed, rank, self._tag), packed)
         return message

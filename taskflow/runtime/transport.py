@@ -44,6 +44,7 @@ class Transport(ABC):
     """Bytes of all receives ended on channels."""
     messages: int = 0
     """How many sends were started on channels."""
+    _next_tag: int = 0
 
     @abstractmethod
     def sender(self, array: np.ndarray[Any, Any], peer: int, tag: int) -> Channel:
@@ -52,6 +53,12 @@ class Transport(ABC):
     @abstractmethod
     def receiver(self, array: np.ndarray[Any, Any], peer: int, tag: int) -> Channel:
         """A channel that fills ``array`` (C-contiguous, writable) from rank ``peer``. ValueError if it cannot."""
+
+    def reserve_tags(self, count: int) -> int:
+        """The first of ``count`` consecutive tags that nothing else on this transport uses. Every rank calls it with the
+        same counts in the same order."""
+        first, self._next_tag = self._next_tag, self._next_tag + count
+        return first
 
     @abstractmethod
     def wait(self, channel: Channel, what: str | Callable[[], str]) -> None:

@@ -2,8 +2,8 @@
 
 A rank that blocks inside MPI spins, and where ranks outnumber cores it takes the core of the rank it waits for.
 Measured with 16 ranks on 2 cores: a computing rank runs 8 to 10 times slower beside 15 that block, as fast as alone
-beside 15 that poll as here. Sleeping has a price of its own, half of the longest sleep a message; a Doorbell takes it back
-within a node: the sender wakes the receiver (a hop takes 550 us without it, 80 to 100 us with it).
+beside 15 that poll as here. Sleeping has a price of its own, half of the longest sleep a message; a Doorbell takes it
+back within a node: the sender wakes the receiver (a hop takes 550 us without it, 80 to 100 us with it).
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from dataclasses import dataclass
 
 WATCHDOG_VARIABLE = "TASKFLOW_WATCHDOG_SECONDS"
 SLEEP_VARIABLE = "TASKFLOW_LONGEST_SLEEP_SECONDS"
+START_VARIABLE = "TASKFLOW_START_SECONDS"
 _WATCHDOG_SECONDS = 300.0
+_START_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,12 @@ def watchdog_limit(seconds: float | None = None) -> float:
     if not seconds >= 0:
         raise ValueError(f"watchdog_seconds: must be 0 (never) or more, got {seconds}")
     return float(seconds)
+
+
+def start_limit() -> float:
+    """How long MPI may take to start, which takes all ranks, in seconds; 0 is for ever. TASKFLOW_START_SECONDS, else
+    300. Apart from the watchdog's limit: that may be short on purpose, and a start on a busy machine is not."""
+    return _seconds(START_VARIABLE, _START_SECONDS)
 
 
 def _seconds(variable: str, default: float) -> float:

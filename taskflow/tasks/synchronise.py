@@ -15,7 +15,7 @@ from taskflow.tasks.lowering import Lowering
 from taskflow.tasks.reduce import broadcast_from, reduce_to
 from taskflow.tasks.task import Bundle, Clip, Kind, Norm, Part, Update
 
-SMALLEST_CHUNK = 2048  # elements: below this a message's latency costs more than its bytes
+SMALLEST_CHUNK_BYTES = 1 << 20  # below this a message's latency costs more than its bytes
 DOUBLE = np.dtype(np.float64)
 ONE = Rect((0,), (1,))
 
@@ -64,7 +64,8 @@ def _chunks(state: Lowering, bundle: Bundle) -> list[Chunk]:
         return []
     sync = state.strategy.sync(bundle.layer)
     many = sync.place is Place.SPREAD or (sync.place is Place.EVERY and sync.travel is Travel.RING)
-    count = min(len(group), max(1, bundle.size // SMALLEST_CHUNK)) if many else 1
+    wanted = sync.chunks or max(1, bundle.size * bundle.dtype.itemsize // SMALLEST_CHUNK_BYTES)
+    count = min(len(group), wanted, bundle.size) if many else 1
     # Roots differ from bundle to bundle, so that one processor does not own everything.
     first = state.layout.bundles.index(bundle)
     cuts = even_cuts(bundle.size, count)

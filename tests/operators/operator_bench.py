@@ -4,7 +4,7 @@ operator may only read is write-protected, and every array that it must fill sta
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -17,10 +17,34 @@ from taskflow.operators.tensor import Tensor
 from taskflow.partition import Grid, even_cuts
 from taskflow.regions import Rect
 
+
+class StrictKernels(NumpyKernels):
+    """The reference, which refuses arrays that lie in memory in another way than KernelSet allows."""
+
+    def __getattribute__(self, name: str) -> Any:
+        kernel = super().__getattribute__(name)
+        if not callable(kernel) or name.startswith("_"):
+            return kernel
+
+        def checked(*args: Any, **options: Any) -> Any:
+            arrays = [a for a in (*args, *options.values()) if isinstance(a, np.ndarray)]
+            for number, array in enumerate(arrays):
+                if name == "matmul" and number < 2:
+                    fits = array.flags.c_contiguous or array.swapaxes(-1, -2).flags.c_contiguous
+                elif name.startswith("lstm_cell"):
+                    fits = all(row.flags.c_contiguous for row in array)
+                else:
+                    fits = array.flags.c_contiguous
+                assert fits, f"{name}: array {number} of {array.shape} has strides {array.strides}"
+            return kernel(*args, **options)
+
+        return checked
+
+
 NAME = "bench"
 KINDS = sorted(REGISTRY)
 SEEDS = range(40)  # examples of each operator
-KERNELS: tuple[KernelSet, ...] = (NumpyKernels(), default_kernels())
+KERNELS: tuple[KernelSet, ...] = (StrictKernels(), default_kernels())
 
 
 @dataclass
@@ -96,7 +120,8 @@ def part(array: np.ndarray, rect: Rect) -> np.ndarray:
 def poison(shape: Iterable[int], dtype: Any) -> np.ndarray:
     """An array of NaN (of the lowest number, for integers)."""
     dtype = np.dtype(dtype)
-    return np.full(tuple(shape), np.nan if dtype.kind == "f" else False if dtype.kind == "b" else np.iinfo(dtype).min, dtype)
+    value = np.nan if dtype.kind == "f" else np.iinfo(dtype).min if dtype.kind in "iu" else 0
+    return np.full(tuple(shape), value, dtype)
 
 
 def forward(case: Case, piece: Rect | None = None) -> Call:
@@ -127,8 +152,8 @@ def backward(
     base: Callable[[tuple[int, ...]], np.ndarray] | None = None,
     wanted: Callable[[int], bool] = lambda number: True,
 ) -> list[np.ndarray | None]:
-    """Run the backward task after ``forward``; returns the gradient of every input, then of every weight, over the Rects that
-    were read (None for integers and for those that are not ``wanted``).
+    """Run the backward task after ``forward``; returns the gradient of every input, then of every weight, over the
+    Rects that were read (None for integers and for those that are not ``wanted``).
 
     ``grads`` are of the whole outputs. Targets are replaced, or, if ``base`` makes their first values, added to.
     """
@@ -160,15 +185,14 @@ def reassemble(shape: tuple[int, ...], parts: Sequence[tuple[Rect, np.ndarray]])
     return whole
 
 
-def perturbed(case: Case, **arrays: list[np.ndarray]) -> Case:
-    return replace(case, **arrays)
-
-
 def evaluate(
-    graph: OperatorGraph, feeds: dict[str, np.ndarray], parameters: dict[str, np.ndarray], seeds: dict[Tensor, np.ndarray]
+    graph: OperatorGraph,
+    feeds: dict[str, np.ndarray],
+    parameters: dict[str, np.ndarray],
+    seeds: dict[Tensor, np.ndarray],
 ) -> tuple[dict[Tensor, np.ndarray], dict[str, np.ndarray]]:
-    """All tensors of a graph and, for output gradients ``seeds``, the gradients of feeds and parameters by name. States are
-    zero."""
+    """All tensors of a graph and, for output gradients ``seeds``, the gradients of feeds and parameters by name. States
+    are zero."""
     kernels, state = KERNELS[-1], StepState(feeds=feeds)
     tensors: dict[Tensor, np.ndarray] = {}
     calls: list[Call] = []

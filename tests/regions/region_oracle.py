@@ -1,5 +1,6 @@
-"""Random programs of launches, their meaning on one array per region, and their execution on separate instances in any order
-that the analysis allows. Values are integers, so sums are exact; memory starts as garbage, so nothing is right by chance."""
+"""Random programs of launches, their meaning on one array per region, and their execution on separate instances in
+any order that the analysis allows. Values are integers, so sums are exact; memory starts as garbage, so nothing is
+right by chance."""
 
 from __future__ import annotations
 
@@ -88,7 +89,8 @@ def _single_launch(random: Random, program: Program, pools: dict[LogicalRegion, 
 
 
 def _index_launch(random: Random, program: Program, pools: dict[LogicalRegion, list[Partition]]) -> None:
-    """A point task per tile of one region, which it touches, reading or reducing another region through one of its pieces."""
+    """A point task per tile of one region, which it touches, reading or reducing another region through one of its
+    pieces."""
     region, other = random.choice(program.regions), random.choice(program.regions)
     tiles, pieces = pools[region][0], random.choice(pools[other])
     privilege = random.choice(PRIVILEGES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -14,7 +15,7 @@ from taskflow.rules import SGD
 from taskflow.runtime.local import LocalTransport
 from taskflow.runtime.null import ScheduleError, replay
 from taskflow.runtime.program import Program
-from taskflow.runtime.schedule import Arrive, Placement, Schedule, schedule
+from taskflow.runtime.schedule import Arrive, Placement, schedule
 from taskflow.runtime.stamp import Record, stamp_binder, stamped
 from taskflow.runtime.storage import Kept
 from taskflow.tasks.lower import lower
@@ -49,7 +50,7 @@ def test_null_runtime_notices_a_missing_wait():
     waits = [i for i, item in enumerate(schedules[1].items) if isinstance(item, Arrive) and item.needed_by]
     assert waits
     broken = tuple(item for i, item in enumerate(schedules[1].items) if i != waits[0])
-    schedules[1] = Schedule(1, broken, schedules[1].memory)
+    schedules[1] = replace(schedules[1], items=broken)
     with pytest.raises(ScheduleError, match="runs before"):
         replay(tasks, schedules, timeline.order, machine, cost)
 

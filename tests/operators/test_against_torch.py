@@ -1,0 +1,129 @@
+"""Operators against PyTorch in float64, forward and backward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from operator_bench import SEEDS, Case, backward, draw, evaluate, forward
+
+import taskflow.operators as ops
+from taskflow.graph import OperatorGraph
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+pytestmark = pytest.mark.torch
+
+
+def _cross_entropy(op: Any, x: Any, target: Any) -> Any:
+    scores = x.movedim(-1, 1)  # PyTorch has the classes second
+    total = F.cross_entropy(scores, target, ignore_index=op.ignore_index, reduction="sum")
+    return total / target.numel() if op.reduction == "mean" else total
+
+
+def _lstm(op: Any, x: Any, h0: Any, c0: Any, *weights: Any) -> Any:
+    layer = torch.nn.LSTM(x.shape[2], op.hidden_size, batch_first=True, dtype=torch.float64)
+    flat = {f"{name}_l0": w.flatten(0, 1) for name, w in zip(("weight_ih", "weight_hh", "bias_ih", "bias_hh"), weights)}
+    y, (h, c) = torch.func.functional_call(layer, flat, (x, (h0[None], c0[None])))
+    return y, h[0], c[0]
+
+
+TORCH = {
+    "add": lambda op, a, b: a + b,
+    "concat": lambda op, *xs: torch.cat(xs, op.dim),
+    "cross_entropy": _cross_entropy,
+    "dropout": lambda op, x: F.dropout(x, op.p, training=False),
+    "embedding": lambda op, x, weight: F.embedding(x, weight),
+    "linear": lambda op, x, *weights: F.linear(x, *weights),
+    "lstm": _lstm,
+    "matmul": lambda op, a, b: torch.matmul(a, b),
+    "mul": lambda op, a, b: a * b,
+    "relu": lambda op, x: torch.relu(x),
+    "reshape": lambda op, x: x.reshape(op.shape),
+    "scale": lambda op, x: x * op.factor,
+    "sigmoid": lambda op, x: torch.sigmoid(x),
+    "softmax": lambda op, x: torch.softmax(x, op.dim),
+    "split": lambda op, x: torch.split(x, op.sections, op.dim),
+    "sub": lambda op, a, b: a - b,
+    "tanh": lambda op, x: torch.tanh(x),
+    "transpose": lambda op, x: x.transpose(op.dim0, op.dim1),
+}
+
+
+def _close(actual: np.ndarray, expected: Any, where: str) -> None:
+    np.testing.assert_allclose(actual, expected.detach().numpy(), rtol=1e-10, atol=1e-10, err_msg=where)
+
+
+@pytest.mark.parametrize("kind", sorted(TORCH))
+def test_operator_equals_torch(kind: str) -> None:
+    for seed in SEEDS:
+        _compare(kind, seed, draw(kind, seed, data=1 if kind == "dropout" else 0))
+
+
+def _compare(kind: str, seed: int, case: Case) -> None:
+    call = forward(case)
+    gradients = backward(case, call)
+    tensors = [torch.tensor(a, requires_grad=a.dtype.kind == "f") for a in (*case.inputs, *case.weights)]
+    results = TORCH[kind](case.operator, *tensors)
+    results = results if isinstance(results, tuple) else (results,)
+    assert [tuple(r.shape) for r in results] == [spec.shape for spec in case.outputs]
+    for number, (output, result) in enumerate(zip(call.outputs, results)):
+        _close(output, result, f"example {seed} {case.operator}: output {number}")
+    torch.autograd.backward(results, [torch.tensor(g) for g in case.grads])
+    for number, (gradient, tensor) in enumerate(zip(gradients, tensors)):
+        if gradient is not None:
+            _close(gradient, tensor.grad, f"example {seed} {case.operator}: gradient {number}")
+
+
+@pytest.mark.parametrize("steps", [None, 1, 2, 3, 7])
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_layers_of_lstm_equal_torch(layers: int, steps: int | None) -> None:
+    samples, length, features, hidden = 3, 7, 4, 5
+    torch.manual_seed(layers)
+    reference = torch.nn.LSTM(features, hidden, layers, batch_first=True, dtype=torch.float64)
+    x, h0, c0 = (
+        torch.randn(shape, dtype=torch.float64, requires_grad=True)
+        for shape in ((samples, length, features), (layers, samples, hidden), (layers, samples, hidden))
+    )
+    y, (h_n, c_n) = reference(x, (h0, c0))
+
+    graph = OperatorGraph("float64")
+    entry = ops.input(graph, x.shape, name="x")
+    starts = [[ops.input(graph, (samples, hidden), name=f"{w}{i}") for i in range(layers)] for w in "hc"]
+    output, (h, c) = ops.lstm(entry, hidden, layers, state=(starts[0], starts[1]), steps=steps, name="rnn")
+    parameters = {
+        f"rnn.l{i}.{name}": getattr(reference, f"{name}_l{i}").detach().numpy().reshape(4, hidden, *rest)
+        for i in range(layers)
+        for name, rest in (
+            ("weight_ih", (hidden if i else features,)), ("weight_hh", (hidden,)), ("bias_ih", ()), ("bias_hh", ()),
+        )
+    }
+    assert {p.name for p in graph.parameters} == set(parameters)  # the same names however the steps are cut
+    feeds = {"x": x.detach().numpy()}
+    for i in range(layers):
+        feeds |= {f"h{i}": h0[i].detach().numpy(), f"c{i}": c0[i].detach().numpy()}
+    results = [y, *h_n, *c_n]
+    seeds = [torch.randn_like(r) for r in results]
+    tensors, gradients = evaluate(graph, feeds, parameters, dict(zip([output, *h, *c], map(torch.Tensor.numpy, seeds))))
+    for tensor, result in zip([output, *h, *c], results):
+        _close(tensors[tensor], result, tensor.name)
+    torch.autograd.backward(results, seeds)
+    _close(gradients["x"], x.grad, "x")
+    for i in range(layers):
+        _close(gradients[f"h{i}"], h0.grad[i], f"h{i}")
+        _close(gradients[f"c{i}"], c0.grad[i], f"c{i}")
+        for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
+            flat = gradients[f"rnn.l{i}.{name}"]
+            _close(flat.reshape(4 * hidden, *flat.shape[2:]), getattr(reference, f"{name}_l{i}").grad, f"{name} {i}")
+
+
+def test_mean_cross_entropy_equals_torch_when_nothing_is_ignored() -> None:
+    graph = OperatorGraph("float64")
+    logits, target = ops.input(graph, (4, 3, 6), name="x"), ops.input(graph, (4, 3), "int64", name="t")
+    loss = ops.cross_entropy(logits, target)
+    numbers = np.random.default_rng(0)
+    feeds = {"x": numbers.normal(size=(4, 3, 6)), "t": numbers.integers(0, 6, (4, 3))}
+    tensors, _ = evaluate(graph, feeds, {}, {})
+    expected = F.cross_entropy(torch.tensor(feeds["x"]).flatten(0, 1), torch.tensor(feeds["t"]).flatten())
+    _close(tensors[loss], expected, "loss")

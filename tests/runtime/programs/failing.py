@@ -1,0 +1,88 @@
+"""One rank (the last) fails in the way that the first argument names, while the others need it. Rank 0 says "ready"."""
+
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+
+from taskflow.runtime.launch import connect
+
+case = sys.argv[1]
+limit = float(sys.argv[2]) if len(sys.argv) > 2 else None
+transport = connect(watchdog_seconds=limit)
+culprit = transport.size - 1
+fails = transport.rank == culprit
+transport.barrier()
+if transport.rank == 0:
+    print("ready", flush=True)
+
+
+def need_the_culprit():
+    receive = transport.receiver(np.zeros(4), culprit, 5)
+    receive.start()
+    transport.wait(receive, lambda: "conv1 forward 2")
+    print("received what nobody sent", flush=True)
+
+
+if case == "exception" and fails:
+    raise ValueError("boom\nand more")
+elif case == "memory" and fails:
+    bytearray(1 << 62)
+elif case == "everywhere":
+    raise KeyError("lost")
+elif case == "finally" and fails:
+    try:
+        raise ValueError("boom")
+    finally:
+        transport.close()
+elif case == "other hook" and fails:
+    sys.excepthook = sys.__excepthook__
+    raise ValueError("boom")
+elif case == "exit" and fails:
+    sys.exit(int(sys.argv[3]))
+elif case == "gone" and fails:
+    os._exit(int(sys.argv[3]))
+elif case == "kill" and fails:
+    os.kill(os.getpid(), signal.SIGKILL)
+elif case == "fork":
+    if fails:
+        child = os.fork()
+        if not child:
+            os._exit(5)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
+elif case == "hang" and fails:
+    time.sleep(60)
+elif case == "barrier" and not fails:
+    transport.barrier()
+elif case == "broadcast" and not fails:
+    transport.broadcast(1, root=culprit)
+elif case == "gather" and not fails:
+    transport.gather(1)
+    transport.barrier()
+elif case == "last word" and fails:
+    # What was sent before the end arrives: longer than what MPI keeps for a late receiver.
+    for peer in range(culprit):
+        transport.sender(np.full(1 << 20, 7, np.uint8), peer, 5).start()
+elif case == "last word":
+    time.sleep(0.3)
+    words = np.zeros(1 << 20, np.uint8)
+    receive = transport.receiver(words, culprit, 5)
+    receive.start()
+    transport.wait(receive, "last words")
+    assert (words == 7).all()
+elif case == "unneeded":
+    # The culprit leaves with a code; the others work on without it, close, and have work left after that.
+    if fails:
+        sys.exit(int(sys.argv[3]))
+    time.sleep(0.3)
+    transport.close()
+    time.sleep(0.3 if transport.rank else 0.6)
+    print("worked on", flush=True)
+elif case == "after close":
+    transport.close()
+    if fails:
+        raise ValueError("boom")
+elif not fails:
+    need_the_culprit()

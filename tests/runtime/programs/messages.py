@@ -1,0 +1,135 @@
+"""Every kind of message between the ranks of an MPITransport, checked by what arrives. Rank 0 says "all right"."""
+
+import sys
+
+import numpy as np
+
+from taskflow.runtime.launch import connect
+from taskflow.runtime.mpi import MPITransport
+from taskflow.runtime.waiting import Pace
+
+SIZES = [0, 1, 7, 8, 100, 1023, 1024, 4096, 65_536, 65_537, 300_000, 1 << 20, (1 << 22) + 3]
+
+
+def refused(kind, call, *arguments):
+    """The message of the error of type ``kind`` that the call must raise."""
+    try:
+        call(*arguments)
+    except kind as error:
+        return str(error)
+    raise AssertionError(f"{call} accepted {arguments}")
+
+
+def pattern(nbytes, seed):
+    return np.random.default_rng([nbytes, seed]).integers(0, 256, nbytes, np.uint8)
+
+
+def ping_pong(transport):
+    """Ranks 0 and 1, every size: 1 gets what 0 sent and sends it back with one added."""
+    if transport.rank > 1:
+        return
+    other = 1 - transport.rank
+    for nbytes in SIZES:
+        buffer = np.zeros(nbytes, np.uint8)
+        send, receive = transport.sender(buffer, other, 3), transport.receiver(buffer, other, 3)
+        assert send.done() and receive.done() and send.nbytes == nbytes and send.peer == other
+        if transport.rank == 0:
+            buffer[:] = pattern(nbytes, 1)
+            send.start()
+            transport.wait(send, "ping")
+            buffer[:] = 0
+        receive.start()
+        transport.wait(receive, lambda: "the other's turn")
+        expected = pattern(nbytes, 1) + np.uint8(transport.rank == 0)
+        assert (buffer == expected).all(), f"{nbytes} bytes arrived wrong"
+        if transport.rank == 1:
+            buffer += np.uint8(1)
+            send.start()
+            transport.wait(send, "pong")
+
+
+def replay(transport, steps=200):
+    """A ring of persistent messages, started in every step: rank r's number of step s reaches r + 1 in step s."""
+    rank, size = transport.rank, transport.size
+    mine, theirs = np.zeros((2, 3)), np.zeros((2, 3))
+    send = transport.sender(mine, (rank + 1) % size, 11)
+    receive = transport.receiver(theirs, (rank - 1) % size, 11)
+    before = transport.bytes_sent, transport.bytes_received, transport.messages
+    for step in range(steps):
+        mine[:] = 1000 * rank + step
+        receive.start()
+        send.start()
+        transport.wait(receive, "ring")
+        transport.wait(send, "ring")
+        assert (theirs == 1000 * ((rank - 1) % size) + step).all()
+    after = transport.bytes_sent, transport.bytes_received, transport.messages
+    assert [b - a for a, b in zip(before, after)] == [48 * steps, 48 * steps, steps]
+
+
+def tags(transport):
+    """Messages to one peer are told apart by tag, whatever order they are started in; any shape and type goes."""
+    rank, size = transport.rank, transport.size
+    arrays = [np.full((), rank, np.int64), np.full((3, 1, 5), rank + 0.5, np.float32), np.array([rank > 0])]
+    got = [np.empty_like(array) for array in arrays]
+    sends = [transport.sender(array, (rank + 1) % size, tag) for tag, array in enumerate(arrays)]
+    receives = [transport.receiver(array, (rank - 1) % size, tag) for tag, array in enumerate(got)]
+    for channel in [*receives, *reversed(sends)]:
+        channel.start()
+    for channel in [*sends, *receives]:
+        transport.wait(channel, "tags")
+    left = (rank - 1) % size
+    assert got[0] == left and (got[1] == left + np.float32(0.5)).all() and got[2][0] == (left > 0)
+
+
+def values(transport):
+    rank, size = transport.rank, transport.size
+    for root in range(size):
+        for value in (3.25, None, {"loss": [1, 2]}, "x" * 990, "x" * 1016, "x" * 5000, b"y" * 300_000):
+            assert transport.broadcast(value if rank == root else "no", root) == value
+        gathered = transport.gather((rank, "z" * (700 * rank)), root)
+        assert gathered == ([(r, "z" * (700 * r)) for r in range(size)] if rank == root else None)
+    transport.barrier()
+
+
+def errors(transport):
+    rank, size = transport.rank, transport.size
+    other, array = (rank + 1) % size, np.zeros((4, 4))
+    assert "C-contiguous" in refused(ValueError, transport.sender, array.T[1:], other, 0)
+    assert f"below {size}" in refused(ValueError, transport.sender, array, size, 0)
+    assert "another rank" in refused(ValueError, transport.receiver, array, rank, 0)
+    assert "tags from 0" in refused(ValueError, transport.sender, array, other, -1)
+    assert "tags from 0" in refused(ValueError, transport.sender, array, other, 1 << 40)
+    array.flags.writeable = False
+    assert "writable" in refused(ValueError, transport.receiver, array, other, 0)
+    assert "root" in refused(ValueError, transport.broadcast, 1, size)
+    receive = transport.receiver(np.zeros(1), other, 99)
+    receive.start()
+    assert not receive.done()
+    assert "tag 99" in refused(RuntimeError, receive.start)
+    transport.close()  # with that receive still open
+    transport.close()
+    assert "closed" in refused(RuntimeError, transport.sender, np.zeros(1), other, 0)
+    assert "closed" in refused(RuntimeError, transport.barrier)
+    assert "message_nbytes" in refused(ValueError, MPITransport, None, None, 0)
+    assert "watchdog" in refused(ValueError, MPITransport, -1)
+
+
+def main():
+    first = connect()
+    assert isinstance(first, MPITransport) and first.size == int(sys.argv[1])
+    # Another transport beside the first, with messages of at most 1000 bytes and hardly any patience.
+    second = MPITransport(message_nbytes=1000, pace=Pace(0.0, 1e-6, 1e-4))
+    for transport in (first, second):
+        ping_pong(transport)
+        replay(transport)
+        tags(transport)
+        values(transport)
+    assert first.bytes_sent == second.bytes_sent
+    errors(first)
+    second.barrier()
+    second.close()
+    if second.rank == 0:
+        print("all right")
+
+
+main()

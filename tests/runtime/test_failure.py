@@ -1,0 +1,96 @@
+"""Whatever rank fails: the whole job ends within 10 s, non-zero, and names the rank and the cause once."""
+
+from __future__ import annotations
+
+import pytest
+from programs.start import Ended, mpirun, needs_mpi
+
+pytestmark = [pytest.mark.mpi, needs_mpi]
+RANKS = 3
+
+
+def failing(*arguments: str) -> Ended:
+    ended = mpirun(RANKS, "failing.py", *arguments)
+    assert ended.seconds < 10 + float(arguments[1] if len(arguments) > 1 else 0)
+    assert "received what nobody sent" not in ended.text
+    return ended
+
+
+def assert_names_once(ended: Ended, who: str, tracebacks: int) -> None:
+    assert ended.code != 0
+    assert ended.text.count(who) == 1, ended.text
+    assert ended.text.count("taskflow: rank") == 1, ended.text
+    assert ended.text.count("Traceback") == tracebacks, ended.text
+
+
+@pytest.mark.parametrize("case", ["exception", "finally", "after close"])
+def test_uncaught_exception(case: str) -> None:
+    assert_names_once(failing(case), "taskflow: rank 2 of 3: ValueError: boom\n", 1)
+
+
+def test_out_of_memory() -> None:
+    assert_names_once(failing("memory"), "taskflow: rank 2 of 3: MemoryError", 1)
+
+
+def test_same_error_everywhere() -> None:
+    assert_names_once(failing("everywhere"), "KeyError: 'lost'\nTraceback", 1)
+
+
+def test_hook_of_somebody_else() -> None:
+    ended = failing("other hook")
+    assert_names_once(ended, "taskflow: rank 2 of 3: ended by ValueError", 1)
+    assert ended.text.count("ValueError: boom") == 1
+
+
+@pytest.mark.parametrize("code", ["0", "2"])
+def test_exit_while_others_wait(code: str) -> None:
+    ended = failing("exit", "0", code)
+    assert_names_once(ended, "but rank 2 has left the program", 0)
+    assert "waits in conv1 forward 2 to receive 32 bytes from rank 2 (tag 5)" in ended.text
+
+
+@pytest.mark.parametrize("case", ["barrier", "broadcast", "gather"])
+def test_exit_while_others_are_in_a_collective(case: str) -> None:
+    ended = failing(case)
+    assert_names_once(ended, "but rank 2 has left the program", 0)
+    assert case in ended.text
+
+
+def test_what_was_sent_before_the_end_arrives() -> None:
+    ended = failing("last word")
+    assert (ended.code, ended.text) == (0, "ready\n")
+
+
+@pytest.mark.parametrize("code", [0, 2])
+def test_exit_that_nobody_notices(code: int) -> None:
+    ended = failing("unneeded", "0", str(code))
+    assert (ended.code, ended.text) == (code, "ready\n" + 2 * "worked on\n")
+
+
+def test_killed() -> None:
+    ended = failing("kill")
+    assert ended.code != 0
+    assert "Traceback" not in ended.text and len(ended.text.splitlines()) < 25
+
+
+@pytest.mark.parametrize("code", ["0", "3"])
+def test_os_exit(code: str) -> None:
+    """mpirun alone takes os._exit(0) for success in 4 of 10 runs."""
+    assert_names_once(failing("gone", "0", code), f"taskflow: rank 2 of 3: ended by os._exit({code})", 0)
+
+
+def test_os_exit_of_a_forked_child_is_no_failure() -> None:
+    ended = failing("fork")
+    assert (ended.code, ended.text) == (0, "ready\n")
+
+
+def test_ctrl_c() -> None:
+    ended = mpirun(RANKS, "failing.py", "hang", interrupt_at="ready")
+    assert ended.seconds < 10
+    assert_names_once(ended, "interrupted (Ctrl-C)\n", 0)
+
+
+def test_watchdog() -> None:
+    ended = failing("hang", "0.5")
+    assert_names_once(ended, "in conv1 forward 2 to receive 32 bytes from rank 2 (tag 5)", 0)
+    assert "watchdog: has waited 0.5 s" in ended.text and "TASKFLOW_WATCHDOG_SECONDS" in ended.text

@@ -1,0 +1,153 @@
+"""Who started this process is read from its environment, and a start that cannot work says so."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from programs.start import environment, mpirun, needs_mpi
+
+from taskflow.runtime.launch import Launcher, connect, launcher, limit_threads
+from taskflow.runtime.local import LocalTransport
+from taskflow.runtime.waiting import node_cores
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = environment()
+    for variable in os.environ:
+        if variable not in kept or variable.endswith("_NUM_THREADS"):
+            monkeypatch.delenv(variable)
+
+
+def run_python(code: str, extra: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    plain = {key: value for key, value in environment().items() if not key.endswith("_NUM_THREADS")}
+    return subprocess.run(
+        [sys.executable, "-c", code], env={**plain, **extra}, capture_output=True, text=True, timeout=30, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, None),
+        ({"PMI_RANK": "3", "PMI_SIZE": "16", "MPI_LOCALNRANKS": "8"}, ("PMI (MPICH, Intel MPI)", 3, 16, 8)),
+        ({"PMI_SIZE": "4"}, ("PMI (MPICH, Intel MPI)", 0, 4, 4)),
+        (
+            {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "6", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"},
+            ("Open MPI", 1, 6, 2),
+        ),
+        ({"PMIX_RANK": "5"}, ("PMIx", 5, 0, 0)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, None),  # a batch script, not a rank
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, None),  # an interactive shell
+        (
+            {
+                "SLURM_PROCID": "6", "SLURM_STEP_NUM_TASKS": "7", "SLURM_NODEID": "3",
+                "SLURM_STEP_TASKS_PER_NODE": "2(x3),1",
+            },
+            ("Slurm (srun)", 6, 7, 1),
+        ),
+    ],
+)
+def test_launcher(environ: dict[str, str], expected: tuple[str, int, int, int] | None) -> None:
+    assert launcher(environ) == (Launcher(*expected) if expected else None)
+
+
+def test_alone() -> None:
+    assert isinstance(connect(), LocalTransport)
+    assert isinstance(connect(processors=16), LocalTransport)  # one process carries any number
+    code = "import sys; from taskflow.runtime.launch import connect; connect(4); sys.exit('mpi4py' in sys.modules)"
+    assert run_python(code, {}).returncode == 0
+
+
+@pytest.mark.mpi
+@needs_mpi
+@pytest.mark.parametrize("variables", [{"PMI_SIZE": "4"}, {"OMPI_COMM_WORLD_SIZE": "4"}])
+def test_mpirun_of_another_mpi(variables: dict[str, str]) -> None:
+    ended = run_python("from taskflow.runtime.launch import connect; connect()", variables)
+    assert ended.returncode == 1
+    assert ended.stderr.count("LaunchError: connect:") == 1
+    assert "started 4 ranks, but the MPI library that mpi4py loaded sees 1" in ended.stderr
+    for part in ("Library: ", "mpirun on PATH: ", "pip install --no-binary mpi4py mpi4py"):
+        assert part in ended.stderr
+
+
+@pytest.mark.mpi
+@needs_mpi
+def test_wrong_number_of_ranks_is_said_once() -> None:
+    ended = mpirun(2, "processors.py", "5")
+    assert ended.code != 0 and ended.seconds < 10
+    assert ended.text.count("taskflow: rank 0 of 2: LaunchError: connect: the strategy is for 5 processors") == 1
+    assert ended.text.count("taskflow: rank") == 1 and "mpirun -n 5" in ended.text
+    assert mpirun(2, "processors.py", "2").code == 0
+
+
+@pytest.mark.mpi
+@needs_mpi
+def test_rank_that_ends_before_it_connects() -> None:
+    ended = mpirun(3, "processors.py", "3", "without 2", extra={"TASKFLOW_START_SECONDS": "1"})
+    assert ended.code != 0 and ended.seconds < 10
+    assert 1 <= ended.text.count("_start_when_all_ranks_have_called_connect") <= 2
+
+
+@pytest.mark.parametrize(
+    ("source", "part"),
+    [
+        (None, "mpi4py is not installed for"),
+        ("raise RuntimeError('cannot load MPI library\\nlibmpi.so.12')", "does not load (cannot load MPI library)"),
+        ("raise ImportError('libmpi.so.12: cannot open')", "does not load (libmpi.so.12: cannot open)"),
+    ],
+)
+def test_no_mpi(tmp_path: Path, source: str | None, part: str) -> None:
+    package = tmp_path / "mpi4py"
+    package.mkdir()
+    hide = "import sys; sys.modules['mpi4py'] = None; " if source is None else ""
+    (package / "__init__.py").write_text("class rc: pass\n")
+    (package / "MPI.py").write_text(source or "")
+    code = f"{hide}from taskflow.runtime.launch import connect; connect()"
+    path = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
+    ended = run_python(code, {"PMI_SIZE": "2", "PMI_RANK": "0", "PYTHONPATH": path})
+    assert ended.returncode == 1 and part in ended.stderr and "pip install" in ended.stderr
+
+
+def test_limit_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+    def set_by_limit(**given: str) -> list[str | None]:
+        with monkeypatch.context() as patch:
+            for name, value in given.items():
+                patch.setenv(name, value)
+            before = dict(os.environ)
+            limit_threads()
+            after = [os.environ.get(name) for name in names]
+            for name in names:  # what limit_threads itself set is not undone by the context
+                if name not in before:
+                    os.environ.pop(name, None)
+        return after
+
+    assert set_by_limit() == [None, None, None]
+    assert set_by_limit(PMI_SIZE="1000") == ["1", "1", "1"]
+    assert set_by_limit(PMI_SIZE="1000", MPI_LOCALNRANKS="1") == [str(node_cores())] * 3
+    assert set_by_limit(PMI_SIZE="1000", OMP_NUM_THREADS="7") == ["7", None, None]
+    assert set_by_limit(PMI_SIZE="1000", OPENBLAS_NUM_THREADS="7") == ["1", "7", "1"]
+
+
+def test_limit_threads_comes_before_numpy() -> None:
+    """What numpy sees when it is first imported, whatever imports it."""
+    code = """
+import os, sys
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "numpy":
+            print("numpy sees", os.environ.get("OPENBLAS_NUM_THREADS"))
+sys.meta_path.insert(0, Watch())
+from taskflow.runtime.launch import limit_threads
+limit_threads()
+import numpy
+"""
+    ended = run_python(code, {"PMI_SIZE": "1000"})
+    assert ended.stdout == "numpy sees 1\n", ended.stderr

@@ -1,0 +1,42 @@
+"""Training under real MPI ranks: the same numbers, bit for bit, as with virtual processors, and the bytes that were planned."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+from language_model import CONFIG, ONE_STEP, feeds, model, random_strategy
+
+from taskflow.rules import SGD
+from taskflow.runtime.executor import Executor
+
+PROGRAMS = Path(__file__).parent / "programs"
+MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+pytestmark = [pytest.mark.mpi, pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun on this machine")]
+STRATEGIES = 12
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_random_strategies_bit_for_bit(ranks):
+    command = [MPIRUN, "-n", str(ranks), sys.executable, str(PROGRAMS / "train_everywhere.py"), str(STRATEGIES)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(rows) == STRATEGIES
+    for row in rows:
+        seed = row["seed"]
+        config = (CONFIG, ONE_STEP)[seed % 2]
+        graph = model(("float64", "float32")[seed // 2 % 2], config)
+        strategy = random_strategy(graph, row["processors"], Random(seed))
+        local = Executor(graph, strategy, SGD(0.5, momentum=0.9), seed=3, clip_norm=1.0)
+        assert row["losses"] == [local.train(feeds(step, config)) for step in range(5)], row
+        assert row["parameters"] == sum(float(abs(v).sum()) for v in local.parameters().values())
+        assert row["sent"] == row["planned"] == row["graph"]
+        if row["processors"] == ranks:
+            assert row["graph"] == 5 * local.program("train").graph.transfer_bytes
