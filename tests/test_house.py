@@ -15,7 +15,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # Lowest first; a room may import its own row only where the row is one room.
 ROWS = (
-    ("kernels",), ("regions",), ("partition",), ("machine", "machines"), ("operators",), ("graph",), ("rules",), ("mapper",),
+    ("kernels", "cache"), ("regions",), ("partition",), ("machine", "machines"), ("operators",), ("graph",), ("rules",), ("mapper",),
     ("tasks",), ("optimizer", "runtime"), ("models", "training", "frontends", "cli"),
 )
 LEVEL = {room: level for level, row in enumerate(ROWS) for room in row}

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.runtime.memory import MemoryPlan
 from taskflow.runtime.schedule import root_of
+from taskflow.tasks.memory import MemoryPlan
 from taskflow.tasks.task import Part, TaskGraph
 
 Array = Any

@@ -15,12 +15,12 @@ from taskflow.kernels import KernelSet
 from taskflow.operators.operator import StepState
 from taskflow.regions import Rect
 from taskflow.runtime.bind import bind
-from taskflow.runtime.memory import MemoryPlan
 from taskflow.runtime.program import fail
 from taskflow.runtime.schedule import Placement
 from taskflow.runtime.storage import Kept, Storage
 from taskflow.runtime.transport import Channel, Transport
 from taskflow.tasks.launch_lower import movements_first
+from taskflow.tasks.memory import MemoryPlan
 from taskflow.tasks.task import Part, Task, TaskGraph
 
 

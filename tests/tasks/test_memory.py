@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taskflow.runtime.memory import ALIGNMENT, Lifetime, MemoryPlan, plan_memory
+from taskflow.tasks.memory import ALIGNMENT, Lifetime, MemoryPlan, plan_memory
 
 POSITIONS = 30
 
