@@ -20,3 +20,4 @@ __all__ = [
     "add", "concat", "cross_entropy", "dropout", "embedding", "input", "linear", "lstm", "lstm_layer", "matmul", "mul",
     "relu", "reshape", "scale", "sigmoid", "softmax", "split", "state", "sub", "tanh", "transpose",
 ]
+from taskflow.operators.conv2d import conv2d

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from operator_bench import SEEDS, Case, backward, draw, evaluate, forward
+from operator_bench import SEEDS, Case, backward, draw, embedded, evaluate, forward
 
 import taskflow.operators as ops
 from taskflow.graph import OperatorGraph
@@ -29,9 +29,15 @@ def _lstm(op: Any, x: Any, h0: Any, c0: Any, *weights: Any) -> Any:
     return y, h[0], c[0]
 
 
+def _conv2d(op: Any, x: Any, weight: Any, bias: Any = None) -> Any:
+    (top, bottom), (left, right) = op.padding
+    return F.conv2d(F.pad(x, (left, right, top, bottom)), weight, bias, op.stride, 0, op.dilation, op.groups)
+
+
 TORCH = {
     "add": lambda op, a, b: a + b,
     "concat": lambda op, *xs: torch.cat(xs, op.dim),
+    "conv2d": _conv2d,
     "cross_entropy": _cross_entropy,
     "dropout": lambda op, x: F.dropout(x, op.p, training=False),
     "embedding": lambda op, x, weight: F.embedding(x, weight),
@@ -64,7 +70,8 @@ def test_operator_equals_torch(kind: str) -> None:
 def _compare(kind: str, seed: int, case: Case) -> None:
     call = forward(case)
     gradients = backward(case, call)
-    tensors = [torch.tensor(a, requires_grad=a.dtype.kind == "f") for a in (*case.inputs, *case.weights)]
+    arrays, rects = (*case.inputs, *case.weights), (*call.reads.inputs, *call.reads.weights)
+    tensors = [torch.tensor(a, requires_grad=a.dtype.kind == "f") for a in arrays]
     results = TORCH[kind](case.operator, *tensors)
     results = results if isinstance(results, tuple) else (results,)
     assert [tuple(r.shape) for r in results] == [spec.shape for spec in case.outputs]
@@ -73,6 +80,7 @@ def _compare(kind: str, seed: int, case: Case) -> None:
     torch.autograd.backward(results, [torch.tensor(g) for g in case.grads])
     for number, (gradient, tensor) in enumerate(zip(gradients, tensors)):
         if gradient is not None:
+            gradient = embedded(gradient, rects[number], tensor.shape)
             _close(gradient, tensor.grad, f"example {seed} {case.operator}: gradient {number}")
 
 
