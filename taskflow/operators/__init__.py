@@ -1,7 +1,10 @@
 """Operators, one kind a file, and the functions that add them to a graph. Importing this fills the registry."""
 
+from taskflow.operators.adaptive_avg_pool2d import adaptive_avg_pool2d
+from taskflow.operators.avg_pool2d import avg_pool2d
 from taskflow.operators.binary import add, mul, sub
 from taskflow.operators.concat import concat
+from taskflow.operators.conv2d import conv2d
 from taskflow.operators.cross_entropy import cross_entropy
 from taskflow.operators.dropout import dropout
 from taskflow.operators.embedding import embedding
@@ -9,7 +12,9 @@ from taskflow.operators.input import input
 from taskflow.operators.linear import linear
 from taskflow.operators.lstm import lstm, lstm_layer
 from taskflow.operators.matmul import matmul
-from taskflow.operators.reshape import reshape
+from taskflow.operators.max_pool2d import max_pool2d
+from taskflow.operators.pad import pad
+from taskflow.operators.reshape import flatten, reshape
 from taskflow.operators.softmax import softmax
 from taskflow.operators.split import split
 from taskflow.operators.state import state
@@ -17,7 +22,7 @@ from taskflow.operators.transpose import transpose
 from taskflow.operators.unary import relu, scale, sigmoid, tanh
 
 __all__ = [
-    "add", "concat", "cross_entropy", "dropout", "embedding", "input", "linear", "lstm", "lstm_layer", "matmul", "mul",
-    "relu", "reshape", "scale", "sigmoid", "softmax", "split", "state", "sub", "tanh", "transpose",
+    "adaptive_avg_pool2d", "add", "avg_pool2d", "concat", "conv2d", "cross_entropy", "dropout", "embedding", "flatten",
+    "input", "linear", "lstm", "lstm_layer", "matmul", "max_pool2d", "mul", "pad", "relu", "reshape", "scale",
+    "sigmoid", "softmax", "split", "state", "sub", "tanh", "transpose",
 ]
-from taskflow.operators.conv2d import conv2d

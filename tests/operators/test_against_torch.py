@@ -18,7 +18,7 @@ pytestmark = pytest.mark.torch
 
 def _cross_entropy(op: Any, x: Any, target: Any) -> Any:
     scores = x.movedim(-1, 1)  # PyTorch has the classes second
-    total = F.cross_entropy(scores, target, ignore_index=op.ignore_index, reduction="sum")
+    total = F.cross_entropy(scores, target, ignore_index=op.ignore_index, reduction="sum", label_smoothing=op.label_smoothing)
     return total / target.numel() if op.reduction == "mean" else total
 
 
@@ -35,6 +35,12 @@ def _conv2d(op: Any, x: Any, weight: Any, bias: Any = None) -> Any:
 
 
 TORCH = {
+    "adaptive_avg_pool2d": lambda op, x: F.adaptive_avg_pool2d(x, op.size),
+    "avg_pool2d": lambda op, x: F.avg_pool2d(
+        x, op.kernel, op.stride, op.padding, count_include_pad=op.count_include_pad
+    ),
+    "max_pool2d": lambda op, x: F.max_pool2d(x, op.kernel, op.stride, op.padding),
+    "pad": lambda op, x: F.pad(x, [w for pair in reversed(op.edges) for w in pair], value=op.value),
     "add": lambda op, a, b: a + b,
     "concat": lambda op, *xs: torch.cat(xs, op.dim),
     "conv2d": _conv2d,
