@@ -2,6 +2,7 @@
 
 from taskflow.operators.adaptive_avg_pool2d import adaptive_avg_pool2d
 from taskflow.operators.avg_pool2d import avg_pool2d
+from taskflow.operators.batch_norm import batch_norm
 from taskflow.operators.binary import add, mul, sub
 from taskflow.operators.concat import concat
 from taskflow.operators.conv2d import conv2d
@@ -22,7 +23,8 @@ from taskflow.operators.transpose import transpose
 from taskflow.operators.unary import relu, scale, sigmoid, tanh
 
 __all__ = [
-    "adaptive_avg_pool2d", "add", "avg_pool2d", "concat", "conv2d", "cross_entropy", "dropout", "embedding", "flatten",
+    "adaptive_avg_pool2d", "add", "avg_pool2d", "batch_norm", "concat", "conv2d", "cross_entropy", "dropout", "embedding",
+    "flatten",
     "input", "linear", "lstm", "lstm_layer", "matmul", "max_pool2d", "mul", "pad", "relu", "reshape", "scale",
     "sigmoid", "softmax", "split", "state", "sub", "tanh", "transpose",
 ]

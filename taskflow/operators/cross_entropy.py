@@ -128,7 +128,8 @@ class CrossEntropy(Operator):
     def example(cls, random: Random) -> Example:
         shape = tuple(random.randint(1, 4) for _ in range(random.randint(1, 3)))
         classes = random.randint(2, 5)
-        operator = cls(random.choice((-100, random.randrange(classes))), random.choice(("mean", "sum")), random.choice((0.0, 0.1, 0.5)))
+        ignored, reduction = random.choice((-100, random.randrange(classes))), random.choice(("mean", "sum"))
+        operator = cls(ignored, reduction, random.choice((0.0, 0.1, 0.5)))
         specs = (Spec((*shape, classes), np.dtype(np.float64)), Spec(shape, np.dtype(np.int64)))
         return Example(operator, specs, high=classes)
 

@@ -34,7 +34,13 @@ def _conv2d(op: Any, x: Any, weight: Any, bias: Any = None) -> Any:
     return F.conv2d(F.pad(x, (left, right, top, bottom)), weight, bias, op.stride, 0, op.dilation, op.groups)
 
 
+def _moments(op: Any, x: Any, center: Any) -> Any:
+    away = (x.movedim(1, -1) - center).reshape(len(x) // op.samples, -1, x.shape[1])
+    return torch.stack((away.sum(1), (away * away).sum(1)), 1)
+
+
 TORCH = {
+    "moments": _moments,
     "adaptive_avg_pool2d": lambda op, x: F.adaptive_avg_pool2d(x, op.size),
     "avg_pool2d": lambda op, x: F.avg_pool2d(
         x, op.kernel, op.stride, op.padding, count_include_pad=op.count_include_pad
