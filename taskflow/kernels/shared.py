@@ -171,7 +171,8 @@ def _gelu_gate(x: Array, approximate: bool) -> Array:
     """The probability that a standard normal number is below x, or its approximation by a tanh."""
     if approximate:
         return 0.5 + 0.5 * np.tanh(_TANH_SCALE * (x + 0.044715 * x * x * x))
-    return (0.5 + 0.5 * _erf(x / sqrt(2)).astype(x.dtype)).astype(x.dtype)
+    below = np.asarray(_erf(x / x.dtype.type(sqrt(2))), x.dtype)
+    return 0.5 + 0.5 * below
 
 
 def _put(value: Array, out: Array, accumulate: bool) -> None:

@@ -39,7 +39,19 @@ def _moments(op: Any, x: Any, center: Any) -> Any:
     return torch.stack((away.sum(1), (away * away).sum(1)), 1)
 
 
+def _softmax(op: Any, x: Any) -> Any:
+    if op.causal:
+        rows, columns = x.shape[-2:]
+        x = x.masked_fill(torch.ones(rows, columns).tril(columns - rows) == 0, -torch.inf)
+    return torch.softmax(x, op.dim)
+
+
 TORCH = {
+    "gelu": lambda op, x: F.gelu(x, approximate=op.approximate),
+    "layer_norm": lambda op, x, weight, bias: F.layer_norm(x, x.shape[-1:], weight, bias, op.eps),
+    "mse_loss": lambda op, x, target: F.mse_loss(x, target, reduction=op.reduction),
+    "narrow": lambda op, x: torch.narrow(x, op.dim, op.start, op.length),
+    "reduce": lambda op, x: (torch.mean if op.mean else torch.sum)(x, op.over, op.keepdim),
     "moments": _moments,
     "adaptive_avg_pool2d": lambda op, x: F.adaptive_avg_pool2d(x, op.size),
     "avg_pool2d": lambda op, x: F.avg_pool2d(
@@ -55,13 +67,13 @@ TORCH = {
     "embedding": lambda op, x, weight: F.embedding(x, weight),
     "linear": lambda op, x, *weights: F.linear(x, *weights),
     "lstm": _lstm,
-    "matmul": lambda op, a, b: torch.matmul(a, b),
+    "matmul": lambda op, a, b: torch.matmul(a, b.transpose(-1, -2) if op.transpose_other else b),
     "mul": lambda op, a, b: a * b,
     "relu": lambda op, x: torch.relu(x),
     "reshape": lambda op, x: x.reshape(op.shape),
     "scale": lambda op, x: x * op.factor,
     "sigmoid": lambda op, x: torch.sigmoid(x),
-    "softmax": lambda op, x: torch.softmax(x, op.dim),
+    "softmax": _softmax,
     "split": lambda op, x: torch.split(x, op.sections, op.dim),
     "sub": lambda op, a, b: a - b,
     "tanh": lambda op, x: torch.tanh(x),
