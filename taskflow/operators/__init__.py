@@ -19,6 +19,7 @@ from taskflow.operators.max_pool2d import max_pool2d
 from taskflow.operators.mse_loss import mse_loss
 from taskflow.operators.narrow import narrow, select
 from taskflow.operators.pad import pad
+from taskflow.operators.positional_encoding import positional_encoding
 from taskflow.operators.reduce import mean, sum
 from taskflow.operators.reshape import flatten, reshape
 from taskflow.operators.softmax import softmax
@@ -30,6 +31,6 @@ from taskflow.operators.unary import gelu, relu, scale, sigmoid, tanh
 __all__ = [
     "adaptive_avg_pool2d", "add", "attention", "avg_pool2d", "batch_norm", "concat", "conv2d", "cross_entropy",
     "dropout", "embedding", "flatten", "gelu", "input", "layer_norm", "linear", "lstm", "lstm_layer", "matmul",
-    "max_pool2d", "mean", "mse_loss", "mul", "multi_head_attention", "narrow", "pad", "relu", "reshape", "scale",
-    "select", "sigmoid", "softmax", "split", "state", "sub", "sum", "tanh", "transpose",
+    "max_pool2d", "mean", "mse_loss", "mul", "multi_head_attention", "narrow", "pad", "positional_encoding", "relu",
+    "reshape", "scale", "select", "sigmoid", "softmax", "split", "state", "sub", "sum", "tanh", "transpose",
 ]

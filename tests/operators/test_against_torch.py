@@ -14,6 +14,7 @@ from taskflow.graph import OperatorGraph
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
 pytestmark = pytest.mark.torch
+torch.set_num_threads(1)  # small arrays; more threads only get in the way of one another
 
 
 def _cross_entropy(op: Any, x: Any, target: Any) -> Any:
@@ -39,6 +40,16 @@ def _moments(op: Any, x: Any, center: Any) -> Any:
     return torch.stack((away.sum(1), (away * away).sum(1)), 1)
 
 
+def _positions(op: Any, x: Any) -> Any:
+    _, steps, width = x.shape
+    waves = torch.zeros(steps, width, dtype=x.dtype)
+    for t in range(steps):
+        for column in range(width):
+            angle = torch.tensor(t / 10000 ** (2 * (column // 2) / width), dtype=x.dtype)
+            waves[t, column] = torch.cos(angle) if column % 2 else torch.sin(angle)
+    return x + waves
+
+
 def _softmax(op: Any, x: Any) -> Any:
     if op.causal:
         rows, columns = x.shape[-2:]
@@ -51,6 +62,7 @@ TORCH = {
     "layer_norm": lambda op, x, weight, bias: F.layer_norm(x, x.shape[-1:], weight, bias, op.eps),
     "mse_loss": lambda op, x, target: F.mse_loss(x, target, reduction=op.reduction),
     "narrow": lambda op, x: torch.narrow(x, op.dim, op.start, op.length),
+    "positional_encoding": _positions,
     "reduce": lambda op, x: (torch.mean if op.mean else torch.sum)(x, op.over, op.keepdim),
     "moments": _moments,
     "adaptive_avg_pool2d": lambda op, x: F.adaptive_avg_pool2d(x, op.size),

@@ -16,6 +16,7 @@ from taskflow.runtime.executor import Executor
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
+torch.set_num_threads(1)  # small arrays; more threads only get in the way of one another
 
 
 @pytest.mark.parametrize("shape", [(6, 3), (4, 5, 7), (4, 3, 5, 2)])
