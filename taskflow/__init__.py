@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from taskflow.rules import AdamW as AdamW
     from taskflow.runtime.executor import Executor as Executor
     from taskflow.runtime.launch import connect as connect
+    from taskflow.runtime.tasks import Tasks as Tasks
+    from taskflow.tasks.launch_function import task as task
 
 _WHERE = {
     "OperatorGraph": "taskflow.graph:OperatorGraph",
@@ -51,6 +53,8 @@ _WHERE = {
     "AdamW": "taskflow.rules:AdamW",
     "Executor": "taskflow.runtime.executor:Executor",
     "connect": "taskflow.runtime.launch:connect",
+    "Tasks": "taskflow.runtime.tasks:Tasks",
+    "task": "taskflow.tasks.launch_function:task",
 }
 
 

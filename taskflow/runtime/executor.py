@@ -29,6 +29,7 @@ from taskflow.tasks.lower import lower
 from taskflow.tasks.simulate import Priority, roofline, simulate
 from taskflow.tasks.task import Compute, Task, TaskGraph
 
+
 class LossError(ArithmeticError):
     """The loss became infinite or not a number."""
 

@@ -353,6 +353,9 @@ class MPITransport(Transport):
         rest = memoryview(data)[_HEAD_NBYTES - 8 :]
         return [rest[at : at + self.message_nbytes] for at in range(0, len(rest), self.message_nbytes)]
 
+    def duplicate(self) -> MPITransport:
+        return MPITransport(self._limit, self._pace, self.message_nbytes)
+
     def close(self) -> None:
         """Free the persistent requests and the communicator of the channels. Sends that were started get 5 s to end;
         while an exception is on its way up (a ``finally``) nothing waits."""

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.runtime.schedule import Schedule, root_of
+from taskflow.runtime.schedule import root_of
+from taskflow.tasks.memory import MemoryPlan
 from taskflow.tasks.task import Part, TaskGraph
 
 Array = Any
@@ -36,11 +37,11 @@ class Kept:
 class Storage:
     """Turns buffer numbers and parts into arrays."""
 
-    def __init__(self, graph: TaskGraph, plan: Schedule, kept: Kept) -> None:
+    def __init__(self, graph: TaskGraph, memory: MemoryPlan, kept: Kept) -> None:
         self.graph = graph
         self.kept = kept
-        self._offsets = plan.memory.offsets
-        self.arena = np.empty(plan.memory.nbytes, np.uint8)
+        self._offsets = memory.offsets
+        self.arena = np.empty(memory.nbytes, np.uint8)
         self._arrays: dict[int, Array] = {}
 
     def array(self, buffer: int) -> Array:
