@@ -214,6 +214,8 @@ def _cause(status: int | None, kills: int) -> str:
     import signal
 
     name = signal.Signals(number).name if number in set(signal.Signals) else "?"
+    if number == signal.SIGTERM:
+        return "told to end by signal 15 (SIGTERM), maybe with all ranks, as by mpirun or a batch system"
     return f"killed by signal {number} ({name}){memory if number == signal.SIGKILL else ''}"
 
 
