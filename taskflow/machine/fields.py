@@ -16,6 +16,7 @@ class Fields:
         self.who, self._left, self._known = who, dict(value), list[str]()
 
     def has(self, key: str) -> bool:
+        """True if the object has this key and nobody has taken it."""
         return key in self._left
 
     def number(self, key: str, default: float | None = None, *, zero: bool = False) -> float:
@@ -39,18 +40,21 @@ class Fields:
         return value
 
     def text(self, key: str, default: str | None = None, *, empty: bool = False) -> str:
+        """A text (``empty``: perhaps an empty one)."""
         value = self._take(key, default)
         if not isinstance(value, str) or not (value or empty):
             raise ValueError(f"{self.who}: {key!r} must be a text, got {value!r}")
         return value
 
     def flag(self, key: str, default: bool) -> bool:
+        """True or false."""
         value = self._take(key, default)
         if not isinstance(value, bool):
             raise ValueError(f"{self.who}: {key!r} must be true or false, got {value!r}")
         return value
 
     def choice(self, key: str, options: tuple[str, ...], default: str) -> str:
+        """One of ``options``."""
         value = self._take(key, default)
         if value not in options:
             raise ValueError(f"{self.who}: {key!r} must be {' or '.join(map(repr, options))}, got {value!r}")
@@ -71,12 +75,14 @@ class Fields:
         return tuple(sorted((name, self.positive(f"{key}.{name}", x)) for name, x in value.items()))
 
     def objects(self, key: str, default: list[Any] | None = None) -> list[Any]:
+        """A list of anything."""
         value = self._take(key, default)
         if not isinstance(value, list):
             raise ValueError(f"{self.who}: {key!r} must be a list, got {value!r}")
         return value
 
     def done(self) -> None:
+        """Refuse what nobody has taken."""
         if self._left:
             raise ValueError(
                 f"{self.who}: unknown key {', '.join(map(repr, sorted(self._left)))}; it may have "

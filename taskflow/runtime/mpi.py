@@ -75,6 +75,7 @@ class Ranks:
     """By rank: what wakes it, None if nothing does (another node, or it never sleeps long)."""
 
     def sleep(self, seconds: float) -> bool:
+        """Sleep that long, or until another rank of this node rings; True if one did."""
         return plain_sleep(seconds) if self.doorbell is None else self.doorbell.sleep(seconds)
 
     def ring(self, peer: int) -> None:

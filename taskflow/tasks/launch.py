@@ -19,7 +19,7 @@ Piece = Partition | Rect | None  # by color; the same for all colors; the whole 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """A region parameter: ``count`` regions (None: one, that is not in a list), each with how it is cut."""
+    """A region parameter: its regions, each with how it is cut; ``listed``: the function gets them as a list."""
 
     name: str
     privilege: Privilege
@@ -27,6 +27,7 @@ class Argument:
     listed: bool
 
     def requirements(self, color: Color) -> list[Requirement]:
+        """What the point task of ``color`` touches of each region."""
         return [Requirement(region, _rect(region, piece, color), self.privilege) for region, piece in self.regions]
 
 

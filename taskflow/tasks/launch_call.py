@@ -31,6 +31,7 @@ class PointCall:
     inputs: tuple[str, ...] = ()
 
     def bind(self, arrays: Sequence[Any]) -> Callable[[], object]:
+        """What calls the user's function with these arrays; see the class for their order."""
         launch, count = self.launch, len(self.point.requirements)
         adds: list[tuple[Any, Any]] = []  # (what the task adds to, where that is added)
         views = [_view(q, a, z, adds) for q, a, z in zip(self.point.requirements, arrays, self.zeroed)]

@@ -51,6 +51,7 @@ class Combine:
         self._operation = OPERATIONS[operation]
 
     def bind(self, arrays: Any) -> Any:
+        """What reduces the results (the first array) into the one element of the second."""
         values, total = arrays
         reduce = self._operation.reduce
 
@@ -60,4 +61,5 @@ class Combine:
         return combine
 
     def explain(self, error: Exception) -> Exception | None:
+        """None: there is no clearer way to say what went wrong here."""
         return None
