@@ -28,8 +28,8 @@ _RANKS = 4096
 _START_SECONDS = 10.0
 _MEET_SECONDS = 2.0
 """How long the watcher's start may wait for the connections of the other ranks."""
-_END_SECONDS = 2.0
-"""How long after its connection a process may take to end."""
+_END_SECONDS = 5.0
+"""How long after its connection a process may take to end (a GPU's driver takes a second)."""
 _PIDFD_GET_INFO = 0xC040FF0B
 """_IOWR(0xFF, 11, 64 bytes), Linux 6.13; the exit status (last 4 of those bytes) since 6.15."""
 _PIDFD_INFO_EXIT = 1 << 3

@@ -71,9 +71,13 @@ def test_wrong_strategy_ends_before_the_first_step(case: str, message: str) -> N
     fails(case, "rank 0 of 3: .*" + message, trains=False)
 
 
-def test_mapper_that_answers_differently_on_one_rank() -> None:
-    """What no rank can see alone: the ranks wait for copies that nobody sends, or get others than they expect."""
-    fails("disagree", "rank [012] of 3: ", trains=False, limit=2.0)
+@pytest.mark.parametrize("case,subject", [
+    ("disagree", "strategy"), ("seed", r"seed of rank 2 is not that of rank 0 \(2; 0\)"), ("order", "order of tasks"),
+])
+def test_ranks_that_disagree(case: str, subject: str) -> None:
+    """What no rank can see alone, and what would go wrong in silence or wait for ever."""
+    message = rf"rank 0 of 3: ValueError: Executor \(train\): every rank must make the same one .+{subject}"
+    fails(case, message, trains=False)
 
 
 def test_ctrl_c() -> None:

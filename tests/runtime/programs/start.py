@@ -56,11 +56,11 @@ def mpirun(
     does; ``seconds`` count from there. A job that lasts longer than ``limit`` seconds is killed and fails the test, and
     so does one that leaves a process behind."""
     assert MPIRUN is not None
-    mark = f"{JOB_VARIABLE}={uuid.uuid4().hex}"
+    job_name = uuid.uuid4().hex
     command = [MPIRUN, "-n", str(ranks), sys.executable, str(HERE / program), *arguments]
     job = subprocess.Popen(
-        command, env=environment({**(extra or {}), **dict([mark.split("=")])}), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, start_new_session=True,
+        command, env=environment({**(extra or {}), JOB_VARIABLE: job_name}),
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )
     text, began = "", time.monotonic()
     try:
@@ -76,7 +76,7 @@ def mpirun(
         text += job.communicate()[0]
         pytest.fail(f"{' '.join(command[3:])}: still running after {limit} s; it said:\n{text}")
     ended = Ended(job.returncode, text, time.monotonic() - began)
-    left = processes_left(mark)
+    left = processes_left(f"{JOB_VARIABLE}={job_name}")
     assert not left, f"{' '.join(command[3:])}: left behind after {LEAVE_SECONDS} s: {left}\n{text}"
     return ended
 
