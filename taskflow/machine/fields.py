@@ -16,7 +16,7 @@ class Fields:
         self.who, self._left, self._known = who, dict(value), list[str]()
 
     def has(self, key: str) -> bool:
-        """True if the object has this key and nobody has taken it."""
+        """True if the key is there and has not been taken yet."""
         return key in self._left
 
     def number(self, key: str, default: float | None = None, *, zero: bool = False) -> float:
@@ -40,7 +40,7 @@ class Fields:
         return value
 
     def text(self, key: str, default: str | None = None, *, empty: bool = False) -> str:
-        """A text (``empty``: perhaps an empty one)."""
+        """A text (``empty``: perhaps without a letter)."""
         value = self._take(key, default)
         if not isinstance(value, str) or not (value or empty):
             raise ValueError(f"{self.who}: {key!r} must be a text, got {value!r}")
@@ -54,7 +54,7 @@ class Fields:
         return value
 
     def choice(self, key: str, options: tuple[str, ...], default: str) -> str:
-        """One of ``options``."""
+        """One of these texts."""
         value = self._take(key, default)
         if value not in options:
             raise ValueError(f"{self.who}: {key!r} must be {' or '.join(map(repr, options))}, got {value!r}")
@@ -75,14 +75,14 @@ class Fields:
         return tuple(sorted((name, self.positive(f"{key}.{name}", x)) for name, x in value.items()))
 
     def objects(self, key: str, default: list[Any] | None = None) -> list[Any]:
-        """A list of anything."""
+        """A list, whose members the caller checks."""
         value = self._take(key, default)
         if not isinstance(value, list):
             raise ValueError(f"{self.who}: {key!r} must be a list, got {value!r}")
         return value
 
     def done(self) -> None:
-        """Refuse what nobody has taken."""
+        """Refuse the keys that no getter has taken."""
         if self._left:
             raise ValueError(
                 f"{self.who}: unknown key {', '.join(map(repr, sorted(self._left)))}; it may have "

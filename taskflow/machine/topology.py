@@ -26,7 +26,7 @@ class Path:
     latency_seconds: float
 
     def then(self, slot: Slot) -> Path:
-        """This path, one slot longer."""
+        """This path and one slot more."""
         return Path(
             (*self.slots, slot), min(self.bytes_per_second, slot.wire.bytes_per_second),
             self.latency_seconds + slot.wire.latency_seconds,

@@ -10,7 +10,8 @@
 
 Every rank runs the same program and analyses the same launches (control replication); each runs the point tasks of its own
 processors, and sends and receives what the analysis says. Launches take effect in program order. Instances are reused,
-so that a stencil copies only its halo.
+so that a stencil copies only its halo; they are kept until the Tasks is dropped. After an error in a task the regions that
+it changes have no defined values.
 """
 
 from __future__ import annotations
@@ -213,6 +214,7 @@ class Tasks:
     def record(self, trace: Trace, body: Callable[[], Any]) -> tuple[Any, list[Recorded]]:
         """Run a trace's body; what it returns and what it launched."""
         self._trace, self._recorded = trace, []
+        self.changes += 1  # so that a trace that the body calls looks around, and finds that it must not be there
         try:
             return body(), self._recorded
         finally:

@@ -85,12 +85,11 @@ class Trace:
         self.analyses += 1
         if not self._memoize:
             return value
-        first = not self._regions
         self._regions.update(
             requirement.region for r in recorded for point in r.launch.points for requirement in point.requirements
         )
         after = tasks.state(self._regions)
-        if not first and before == after and not _from_initial(recorded):
+        if self.analyses > 1 and before == after and not _from_initial(recorded):
             self._present = self._known[after] = _Compiled(*tasks.compile(recorded), value)
             self._changes = tasks.changes
         return value

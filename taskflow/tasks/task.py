@@ -33,8 +33,8 @@ class Kind(Enum):
 class Buffer:
     """Memory on one processor: an instance of ``rect`` of the region called ``region``.
 
-    A kept buffer lives from step to step and is found again by its name. An alias is the contiguous part ``part`` of
-    buffer ``base``. ``rect`` has the buffer's shape; a flat buffer's rect is one-dimensional.
+    A kept buffer lives from step to step, is found again by its name, and holds ``start`` at first. An alias is the
+    contiguous part ``part`` of buffer ``base``. ``rect`` has the buffer's shape; a flat buffer's rect is one-dimensional.
     """
 
     number: int
@@ -45,6 +45,7 @@ class Buffer:
     kept: bool = False
     base: int | None = None
     part: Rect | None = None
+    start: float = 0.0
 
     @property
     def shape(self) -> tuple[int, ...]:

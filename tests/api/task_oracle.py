@@ -15,6 +15,7 @@ import numpy as np
 import taskflow
 from taskflow.partition import Image, Partition, Replicate, Tile
 from taskflow.regions import LogicalRegion, Privilege, PrivilegeError, Rect, Requirement, check_index_launch
+from taskflow.tasks.launch_function import TaskFunction
 
 MODULUS = 10_007
 
@@ -35,7 +36,7 @@ class Pieces(Partition):
 
 
 @cache
-def function(privileges: tuple[tuple[Privilege, ...], ...], listed: bool, returns: bool) -> taskflow.Tasks:
+def function(privileges: tuple[tuple[Privilege, ...], ...], listed: bool, returns: bool) -> TaskFunction:
     """A task whose results depend on everything that it reads, and on where each value lies."""
     names = [f"a{i}" for i in range(len(privileges))]
     kinds = [p[0] for p in privileges]

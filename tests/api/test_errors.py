@@ -168,6 +168,11 @@ def test_what_a_trace_cannot_replay(tasks, u, v):
     for body in (lambda: tasks.read(u), lambda: tasks.write(u, 1), lambda: tasks.launch(total, x=u, reduce="sum").get()):
         with pytest.raises(RuntimeError, match="not inside trace"):
             tasks.trace(body)()
+    inner = tasks.trace(lambda: tasks.launch(copy, new=v, old=u))
+    for _ in range(4):
+        inner()
+    with pytest.raises(RuntimeError, match=r"call trace .*: not inside trace"):
+        tasks.trace(inner)()
     step = tasks.trace(uses_old)
     step()
     with pytest.raises(RuntimeError, match="'by': sum of total is of an earlier iteration"):

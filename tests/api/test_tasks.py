@@ -225,3 +225,18 @@ def test_reading_before_anything_was_written():
     assert tasks.read(x).tolist() == [[0, 0, 0], [0, 0, 0]]
     tasks.write(x, 7)
     assert tasks.read(x).dtype == np.int32 and (tasks.read(x) == 7).all()
+
+
+def test_a_trace_without_regions():
+    called = []
+
+    @taskflow.task()
+    def note(color, what):
+        called.append((color, what))
+        return 2.0
+
+    tasks = taskflow.Tasks(2)
+    step = tasks.trace(lambda: tasks.launch(note, over=(1, 2), what="x", reduce="sum"))
+    for _ in range(5):
+        assert step().get() == 4.0
+    assert step.replays == 3 and called == [((0, 0), "x"), ((0, 1), "x")] * 5
