@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-import taskflow
+from taskflow import __version__
 from taskflow.kernels import KernelSet
 
 
@@ -29,7 +29,7 @@ def identity(kernels: KernelSet) -> dict[str, str]:
         "blas_core": blas["core"],
         "blas_threads": blas["threads"],
         "kernels": kernels.name,
-        "taskflow": taskflow.__version__,
+        "taskflow": __version__,
     }
 
 
