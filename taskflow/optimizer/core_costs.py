@@ -1,0 +1,97 @@
+"""Costs: what a task's seconds depend on, stated so that they can be asked for without building the task."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from taskflow.graph import Node
+from taskflow.machine import Machine
+from taskflow.regions import Rect
+from taskflow.tasks.simulate import Cost
+from taskflow.tasks.task import Compute, Kind, Task
+
+
+class Costs(ABC):
+    """Seconds of every task of a step. Answers depend on nothing but the arguments, so they may be kept.
+
+    Processors of one `processor_class` cost the same, and so do routes of one `route_class`.
+    """
+
+    @abstractmethod
+    def piece(self, node: Node, piece: Rect, backward: bool, processor: int, flops: int, nbytes: int) -> float:
+        """Seconds of the forward or backward task of a piece of ``node`` on a processor. ``nbytes``: what it reads and
+        writes, which for backward depends on whether it adds to gradients that are already there."""
+
+    @abstractmethod
+    def other(self, kind: Kind, processor: int, flops: int, nbytes: int) -> float:
+        """Seconds of a task within one processor that is no operator's: MOVE, SUM, FILL, NORM, CLIP, UPDATE."""
+
+    @abstractmethod
+    def copy(self, source: int, target: int, nbytes: int) -> float:
+        """Seconds of a message between two processors."""
+
+    def processor_class(self, processor: int) -> int:
+        """A number that processors share only if all tasks cost the same on them."""
+        return processor
+
+    def route_class(self, source: int, target: int) -> tuple[object, ...]:
+        """A value that two routes share only if all messages cost the same on them."""
+        return (source, target)
+
+    def task(self, task: Task) -> float:
+        """Seconds of a task of a TaskGraph."""
+        if task.kind is Kind.COPY:
+            return self.copy(task.source, task.processor, task.nbytes)
+        if isinstance(task.work, Compute):
+            work = task.work
+            return self.piece(work.node, work.piece, work.backward, task.processor, task.flops, task.nbytes)
+        return self.other(task.kind, task.processor, task.flops, task.nbytes)
+
+
+class Roofline(Costs):
+    """Seconds from flops, bytes and the machine's rates, as `taskflow.tasks.simulate.roofline` has them."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._processors = machine.processors
+        self._machine = machine
+        rates = [(p.flops_per_second, p.bytes_per_second, p.overhead_seconds) for p in machine.processors]
+        self._classes = [rates.index(rate) for rate in rates]
+
+    def piece(self, node: Node, piece: Rect, backward: bool, processor: int, flops: int, nbytes: int) -> float:
+        return self._seconds(processor, flops, nbytes)
+
+    def other(self, kind: Kind, processor: int, flops: int, nbytes: int) -> float:
+        return self._seconds(processor, flops, nbytes)
+
+    def _seconds(self, processor: int, flops: int, nbytes: int) -> float:
+        p = self._processors[processor]
+        return p.overhead_seconds + max(flops / p.flops_per_second, nbytes / p.bytes_per_second)
+
+    def copy(self, source: int, target: int, nbytes: int) -> float:
+        links = self._machine.route(source, target)
+        return sum(k.latency_seconds for k in links) + nbytes / min(k.bytes_per_second for k in links)
+
+    def processor_class(self, processor: int) -> int:
+        return self._classes[processor]
+
+    def route_class(self, source: int, target: int) -> tuple[object, ...]:
+        return tuple((k.latency_seconds, k.bytes_per_second) for k in self._machine.route(source, target))
+
+
+class FromTasks(Costs):
+    """Costs asked of a function of whole tasks. Only the reference evaluator can use it, since it has the tasks."""
+
+    def __init__(self, seconds: Cost) -> None:
+        self._seconds = seconds
+
+    def piece(self, node: Node, piece: Rect, backward: bool, processor: int, flops: int, nbytes: int) -> float:
+        raise TypeError("FromTasks: this cost needs whole tasks; give an object with piece, other and copy instead")
+
+    def other(self, kind: Kind, processor: int, flops: int, nbytes: int) -> float:
+        raise TypeError("FromTasks: this cost needs whole tasks; give an object with piece, other and copy instead")
+
+    def copy(self, source: int, target: int, nbytes: int) -> float:
+        raise TypeError("FromTasks: this cost needs whole tasks; give an object with piece, other and copy instead")
+
+    def task(self, task: Task) -> float:
+        return self._seconds(task)

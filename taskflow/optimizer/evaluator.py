@@ -1,0 +1,257 @@
+"""Evaluator: the predicted step time of strategies that differ in a few operators from a current one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import inf
+from types import MappingProxyType
+from typing import Any
+
+from taskflow.graph import OperatorGraph
+from taskflow.machine import Machine
+from taskflow.mapper.config import OpConfig, Sync
+from taskflow.mapper.strategy import Strategy
+from taskflow.optimizer.core_costs import Costs, FromTasks, Roofline
+from taskflow.rules import UpdateRule
+from taskflow.tasks.lower import lower
+from taskflow.tasks.simulate import Timeline, resources, simulate
+from taskflow.tasks.task import Compute, Kind, TaskGraph
+
+NO_SYNCS: Mapping[str, Sync] = MappingProxyType({})
+ALGORITHMS = ("auto", "full", "delta")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Where the time of a step goes. ``processor_seconds[p]``: how long processor p is busy. ``link_seconds``: the same by
+    link number, for links in use. ``critical``: the operators whose tasks lie on one critical path (tasks that each start
+    when the one before ends), from the step's start to its end, each named once."""
+
+    seconds: float
+    processor_seconds: tuple[float, ...]
+    link_seconds: Mapping[int, float]
+    transfer_bytes: int
+    critical: tuple[str, ...]
+
+
+class Evaluator(ABC):
+    """Predicts step times. ``set`` first; then any number of ``propose``, each of which may be followed by ``accept``."""
+
+    def __init__(
+        self, graph: OperatorGraph, machine: Machine, costs: Costs, rule: UpdateRule | None, clip_norm: float | None
+    ) -> None:
+        self.graph = graph
+        self.machine = machine
+        self.costs = costs
+        self.rule = rule
+        self.clip_norm = clip_norm
+        self.proposals = 0
+        self._strategy: Strategy | None = None
+
+    @property
+    def strategy(self) -> Strategy:
+        """The current strategy; ValueError before `set`."""
+        if self._strategy is None:
+            raise ValueError(f"{type(self).__name__}: set(strategy) must come before anything else")
+        return self._strategy
+
+    @property
+    @abstractmethod
+    def seconds(self) -> float:
+        """Predicted seconds of a step under the current strategy."""
+
+    @property
+    @abstractmethod
+    def tasks(self) -> int:
+        """How many tasks a step has under the current strategy."""
+
+    @abstractmethod
+    def set(self, strategy: Strategy) -> float:
+        """Make ``strategy`` the current one; its seconds. ValueError if it does not fit the graph or the machine."""
+
+    @abstractmethod
+    def propose(
+        self, changes: Mapping[str, OpConfig], limit: float = inf, syncs: Mapping[str, Sync] = NO_SYNCS
+    ) -> float:
+        """Seconds if these operators (and these layers' synchronisation) change. May be infinite as soon as it is certain
+        that the seconds exceed ``limit``. The current strategy stays."""
+
+    @abstractmethod
+    def accept(self) -> None:
+        """The last proposal becomes current. ValueError if there is none or if it was cut short by its limit."""
+
+    @abstractmethod
+    def timeline(self) -> Timeline:
+        """When each task of the current strategy is ready, starts and ends; tasks numbered as `lower` numbers them."""
+
+    @abstractmethod
+    def usage(self) -> Usage:
+        """Where the current strategy's time goes."""
+
+    def changed(self, changes: Mapping[str, OpConfig], syncs: Mapping[str, Sync]) -> Strategy:
+        """The current strategy with changes, checked."""
+        for name, config in changes.items():
+            config.verify(self.graph.node(name), self.strategy.processors)
+        return replace(
+            self.strategy, configs={**self.strategy.configs, **changes}, syncs={**self.strategy.syncs, **syncs}
+        )
+
+    def lowered(self, strategy: Strategy | None = None) -> TaskGraph:
+        """The task graph of a strategy (of the current one, if none is given)."""
+        return lower(self.graph, strategy or self.strategy, self.rule, clip_norm=self.clip_norm)
+
+
+class PythonEvaluator(Evaluator):
+    """The definition: lowers and simulates the whole graph at every call."""
+
+    _tasks: TaskGraph
+    _timeline: Timeline
+    _proposed: tuple[Strategy, TaskGraph, Timeline] | None = None
+
+    @property
+    def seconds(self) -> float:
+        self.strategy  # noqa: B018 (says what to do if there is none)
+        return self._timeline.makespan
+
+    @property
+    def tasks(self) -> int:
+        self.strategy  # noqa: B018
+        return len(self._tasks)
+
+    def set(self, strategy: Strategy) -> float:
+        _same_processors(strategy, self.machine)
+        self._tasks, self._timeline = self._evaluate(strategy)
+        self._strategy, self._proposed = strategy, None
+        return self._timeline.makespan
+
+    def propose(
+        self, changes: Mapping[str, OpConfig], limit: float = inf, syncs: Mapping[str, Sync] = NO_SYNCS
+    ) -> float:
+        strategy = self.changed(changes, syncs)
+        self.proposals += 1
+        self._proposed = (strategy, *self._evaluate(strategy))
+        return self._proposed[2].makespan
+
+    def accept(self) -> None:
+        if self._proposed is None:
+            raise ValueError("accept: there is no proposal to accept")
+        self._strategy, self._tasks, self._timeline = self._proposed
+        self._proposed = None
+
+    def timeline(self) -> Timeline:
+        self.strategy  # noqa: B018
+        return self._timeline
+
+    def usage(self) -> Usage:
+        self.strategy  # noqa: B018
+        return usage(self._tasks, self._timeline, self.machine)
+
+    def _evaluate(self, strategy: Strategy) -> tuple[TaskGraph, Timeline]:
+        tasks = self.lowered(strategy)
+        return tasks, simulate(tasks, self.machine, self.costs.task)
+
+
+def evaluator(
+    graph: OperatorGraph,
+    machine: Machine,
+    costs: Costs | Callable[..., float] | None = None,
+    rule: UpdateRule | None = None,
+    clip_norm: float | None = None,
+    algorithm: str = "auto",
+) -> Evaluator:
+    """The fastest evaluator there is for these arguments; all give the same seconds, bit for bit.
+
+    ``costs``: by default the machine's roofline; a plain function of tasks works with the reference evaluator only.
+    ``rule``: without one, steps are forward only. ``algorithm``: ``full`` simulates each proposal from the start (paper,
+    Algorithm 1), ``delta`` propagates changes (Algorithm 2), ``auto`` is the fastest.
+    """
+    if algorithm not in ALGORITHMS:
+        raise ValueError(f"evaluator: algorithm must be one of {', '.join(ALGORITHMS)}, got {algorithm!r}")
+    if costs is None:
+        costs = Roofline(machine)
+    elif not isinstance(costs, Costs):
+        costs = FromTasks(costs)
+    return PythonEvaluator(graph, machine, costs, rule, clip_norm)
+
+
+def usage(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> Usage:
+    """Where a timeline's time goes."""
+    processors = [0.0] * len(machine.processors)
+    links: dict[int, float] = {}
+    for number in timeline.order:
+        task, span = tasks.tasks[number], timeline.spans[number]
+        for resource in resources(task, machine):
+            if resource < len(processors):
+                processors[resource] += span.end - span.start
+            else:
+                link = resource - len(processors)
+                links[link] = links.get(link, 0.0) + span.end - span.start
+    path = critical_path(tasks, timeline, machine)
+    names = [work.node.name for n in path if isinstance(work := tasks.tasks[n].work, Compute)]
+    return Usage(timeline.makespan, tuple(processors), links, tasks.transfer_bytes, tuple(dict.fromkeys(names)))
+
+
+def critical_path(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> list[int]:
+    """Tasks from the step's start to its end that each start the moment the one before ends (of several last or binding
+    tasks the one with the lowest number)."""
+    before: list[list[int]] = [list(task.after) for task in tasks.tasks]
+    last: dict[int, int] = {}
+    for number in timeline.order:
+        for resource in resources(tasks.tasks[number], machine):
+            if resource in last:
+                before[number].append(last[resource])
+            last[resource] = number
+    spans = timeline.spans
+    number = min((n for n in range(len(spans)) if spans[n].end == timeline.makespan), default=-1)
+    path: list[int] = []
+    while number >= 0:
+        path.append(number)
+        start = spans[number].start
+        # A binding task comes earlier in the order in which tasks are taken, so this ends.
+        number = min((n for n in before[number] if spans[n].end == start), default=-1)
+    return path[::-1]
+
+
+def timeline_json(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> dict[str, Any]:
+    """A timeline as a JSON value that a stranger can check: every task with what it occupies, its times and what it waits
+    for. ``resources`` are names: ``processor 3``, or those of the links of a copy's route."""
+    return {
+        "format": "taskflow-timeline",
+        "version": 1,
+        "machine": machine.name,
+        "iteration_seconds": timeline.makespan,
+        "tasks": [_entry(tasks, timeline, machine, number) for number in range(len(tasks))],
+    }
+
+
+def _entry(tasks: TaskGraph, timeline: Timeline, machine: Machine, number: int) -> dict[str, Any]:
+    task, span = tasks.tasks[number], timeline.spans[number]
+    work = task.work if isinstance(task.work, Compute) else None
+    if task.kind is Kind.COPY:
+        occupied = [link.name for link in machine.route(task.source, task.processor)]
+    else:
+        occupied = [f"processor {task.processor}"]
+    return {
+        "id": number,
+        "name": task.name,
+        "operator": work.node.name if work else None,
+        "piece": [list(work.piece.lo), list(work.piece.hi)] if work else None,
+        "direction": task.kind.value,
+        "resources": occupied,
+        "ready_seconds": span.ready,
+        "start_seconds": span.start,
+        "end_seconds": span.end,
+        "bytes": task.nbytes,
+        "flops": task.flops,
+        "predecessors": list(task.after),
+    }
+
+
+def _same_processors(strategy: Strategy, machine: Machine) -> None:
+    if strategy.processors != len(machine.processors):
+        raise ValueError(
+            f"evaluator: strategy {strategy.name} is for {strategy.processors} processors, {machine.name} has "
+            f"{len(machine.processors)}"
+        )
