@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import click
 
 import taskflow
 from taskflow.models.rnnlm import RNNLMConfig, rnnlm
+from taskflow.runtime.launch import LaunchError, launcher
+from taskflow.runtime.transport import Transport
 from taskflow.training import Adam, LanguageModelBatches, UpdateRule, ZarembaDecay, load_corpus, perplexity
 from taskflow.training.language_model import train
 
@@ -47,6 +50,18 @@ PRESETS = {
 }
 
 
+def on_first_rank(transport: Transport, act: Callable[[], object]) -> None:
+    """Do it on rank 0 only; if it fails, every rank raises the error."""
+    failed: OSError | None = None
+    if transport.rank == 0:
+        try:
+            act()
+        except OSError as error:
+            failed = error
+    if (failed := transport.broadcast(failed)) is not None:
+        raise failed
+
+
 @click.command(help=__doc__.split("\n\n")[0], epilog="Swap --mapper and the losses stay the same: only the speed changes.")
 @click.option("--mapper", default="data", show_default=True, metavar="NAME",
               help="data, model, expert, round-robin, random, a strategy FILE.json, or package.module:Class.")
@@ -67,7 +82,12 @@ def main(
     steps: int | None, seed: int, dtype: str, watchdog: float | None, save_strategy: str | None, as_json: bool,
     quiet: bool,
 ) -> None:
-    transport = taskflow.connect(watchdog_seconds=watchdog)
+    try:
+        transport = taskflow.connect(watchdog_seconds=watchdog)
+    except (LaunchError, ValueError) as error:
+        if (started := launcher()) is None or started.rank == 0:
+            click.echo(f"rnnlm.py: {error}", err=True)
+        sys.exit(2)
     first = transport.rank == 0
     chosen = PRESETS[preset]
     machine = taskflow.host(processors or transport.size)
@@ -84,8 +104,8 @@ def main(
         batches = LanguageModelBatches(corpus.split("train"), batch, config.steps, dtype="int64")
         graph = rnnlm(config, dtype)
         strategy, chooser = taskflow.choose(mapper, graph, machine, seed=seed)
-        if save_strategy and first:
-            taskflow.save_strategy(strategy, graph, machine.name, save_strategy)
+        if save_strategy:
+            on_first_rank(transport, lambda: taskflow.save_strategy(strategy, graph, machine.name, save_strategy))
         valid = corpus.split("valid")
         executor = taskflow.Executor(
             graph, strategy, chosen.rule, transport=transport, machine=machine, seed=seed, clip_norm=chosen.clip_norm,

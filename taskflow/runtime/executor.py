@@ -98,7 +98,8 @@ class Executor:
         return Profile(self.transport.rank, self.state.step, tuple(m.describe() for m in measured))
 
     def evaluate(self, feeds: Mapping[str, Any]) -> float | None:
-        """The loss of a batch without training; the carried state of evaluation is separate from training's."""
+        """The loss of a batch without training; the carried state of evaluation is separate from training's, but for what
+        is lasting (running statistics), which evaluation reads."""
         program = self.program("evaluate")
         self._before(feeds, False, None)
         program.run()
@@ -111,10 +112,8 @@ class Executor:
         return np.array(self.program(mode).fetched(tensor.name))
 
     def reset_state(self, mode: str = "train") -> None:
-        """Carried state starts from zero again."""
-        for name, array in self.kept.arrays.items():
-            if name.startswith(f"{mode}:"):
-                array.fill(0)
+        """Carried state starts from the beginning again; what is lasting stays."""
+        self.kept.restart(f"{mode}:")
 
     def moved_bytes_per_step(self) -> int:
         """Bytes that one training step sends between ranks, summed over all ranks; known on rank 0 (0 elsewhere).

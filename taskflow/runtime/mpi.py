@@ -75,6 +75,7 @@ class Ranks:
     """By rank: what wakes it, None if nothing does (another node, or it never sleeps long)."""
 
     def sleep(self, seconds: float) -> bool:
+        """Sleep that long, or until another rank of this node rings; True if one did."""
         return plain_sleep(seconds) if self.doorbell is None else self.doorbell.sleep(seconds)
 
     def ring(self, peer: int) -> None:
@@ -346,6 +347,9 @@ class MPITransport(Transport):
         """What does not fit in the head, in messages of at most ``message_nbytes``."""
         rest = memoryview(data)[_HEAD_NBYTES - 8 :]
         return [rest[at : at + self.message_nbytes] for at in range(0, len(rest), self.message_nbytes)]
+
+    def duplicate(self) -> MPITransport:
+        return MPITransport(self._limit, self._pace, self.message_nbytes)
 
     def close(self) -> None:
         """Free the persistent requests and the communicator of the channels. Sends that were started get 5 s to end;
