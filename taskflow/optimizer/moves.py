@@ -2,8 +2,7 @@
 
 A move changes a *target* (one operator, the operators of one layer, operators that are alike, or those of one depth) by
 an *action* (a random configuration, a small change of the present one, or the configuration of a neighbour). Targets are
-drawn from the critical path half of the time. Pairs of target and action that were accepted more often as improvements are drawn more
-often.
+drawn from the critical path half of the time. Pairs of target and action that improved more often are drawn more often.
 """
 
 from __future__ import annotations

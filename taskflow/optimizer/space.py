@@ -79,7 +79,7 @@ class OperatorSpace:
         """How many placements a cut has: all different from each other."""
         pieces = prod(degrees)
         if self.options.placements == "arbitrary":
-            return self.processors**pieces
+            return int(self.processors**pieces)
         return len(self.strides(pieces)) * self.processors * orders(degrees)
 
     def strides(self, pieces: int) -> tuple[int, ...]:
