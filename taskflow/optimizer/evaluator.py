@@ -121,7 +121,7 @@ class PythonEvaluator(Evaluator):
         return len(self._tasks)
 
     def set(self, strategy: Strategy) -> float:
-        _same_processors(strategy, self.machine)
+        same_processors(strategy, self.machine)
         self._tasks, self._timeline = self._evaluate(strategy)
         self._strategy, self._proposed = strategy, None
         return self._timeline.makespan
@@ -173,7 +173,13 @@ def evaluator(
         costs = Roofline(machine)
     elif not isinstance(costs, Costs):
         costs = FromTasks(costs)
-    return PythonEvaluator(graph, machine, costs, rule, clip_norm)
+    try:
+        from taskflow.optimizer.core import CoreEvaluator, unsupported
+    except ImportError:  # not built: no compiler
+        return PythonEvaluator(graph, machine, costs, rule, clip_norm)
+    if unsupported(graph, machine, costs, rule):
+        return PythonEvaluator(graph, machine, costs, rule, clip_norm)
+    return CoreEvaluator(graph, machine, costs, rule, clip_norm)
 
 
 def usage(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> Usage:
@@ -249,7 +255,8 @@ def _entry(tasks: TaskGraph, timeline: Timeline, machine: Machine, number: int) 
     }
 
 
-def _same_processors(strategy: Strategy, machine: Machine) -> None:
+def same_processors(strategy: Strategy, machine: Machine) -> None:
+    """ValueError unless the strategy is for as many processors as the machine has."""
     if strategy.processors != len(machine.processors):
         raise ValueError(
             f"evaluator: strategy {strategy.name} is for {strategy.processors} processors, {machine.name} has "

@@ -1,0 +1,175 @@
+# distutils: language = c++
+"""The compiled twin of lower + simulate, for timelines. taskflow/optimizer/core.py fills it and asks it."""
+
+import numpy as np
+
+from cpython.ref cimport PyObject
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libcpp cimport bool as cbool
+from libcpp.memory cimport unique_ptr
+from libcpp.pair cimport pair
+from libcpp.vector cimport vector
+
+
+cdef extern from "core_lower.h" namespace "taskflow" nogil:
+    cdef struct Config:
+        pass
+
+    cdef cppclass Times:
+        vector[double] ready, start, end, busy
+        vector[uint32_t] order
+        double makespan
+
+    cdef cppclass Tasks:
+        vector[uint8_t] kind
+        vector[int32_t] processor, source, node, resource
+        vector[int64_t] flops, nbytes
+        vector[double] cost
+        vector[uint32_t] after_offset, after, join_offset, join_after
+        size_t size()
+
+cdef extern from "core_step.h" namespace "taskflow" nogil:
+    ctypedef double (*CostCallback)(void*, int, int, int, int, int64_t, int64_t, int) noexcept
+    ctypedef void (*RouteCallback)(void*, int, int) noexcept
+
+    cdef cppclass Step:
+        Step() except +
+        Tasks& tasks()
+        Times& times()
+        void machine(int processors, const vector[int]& classes, cbool rates, const vector[double]& flops,
+                     const vector[double]& nbytes, const vector[double]& overhead, CostCallback cost,
+                     RouteCallback route, void* asker) except +
+        void rule(cbool trains, int buffers, int64_t flops, cbool clips)
+        void add_node(const vector[int]& input_nodes, const vector[int]& input_outputs, const vector[int]& parameters,
+                      const vector[int]& itemsizes, const vector[int]& needs, const vector[int]& seeds, cbool state,
+                      cbool active, cbool keeps_inputs, cbool keeps_weights, cbool keeps_outputs)
+        void add_parameter(int layer, int ndim, int itemsize, cbool trained, int dtype)
+        void finish_model()
+        void add_loss(int node, int output, int list)
+        void add_carry(int node, int output, int becomes_node, int becomes_output)
+        void add_route(int source, int target, const vector[int]& resources, double latency, double bandwidth, int cls)
+        int add_region(const vector[int]& lo, const vector[int]& hi) except +
+        int add_list(const vector[int]& regions)
+        int add_cut(int pieces, const vector[int]& inputs, const vector[int]& weights, const vector[int]& outputs,
+                    const vector[int64_t]& flops, const vector[int64_t]& backward, const vector[int64_t]& saved) except +
+        void begin()
+        void change(int node, int cut, const vector[int]& processors) except +
+        void change_sync(int layer, int travel, int place, int chunks)
+        double evaluate(double limit) except +
+        void accept()
+        void complete() except +
+        size_t size()
+
+
+cdef double ask_cost(void* asker, int kind, int cut, int piece, int where, int64_t flops, int64_t nbytes,
+                     int node) noexcept with gil:
+    cdef Core core = <Core>asker
+    try:
+        return core.cost(kind, cut, piece, where, flops, nbytes, node)
+    except BaseException as error:
+        core.error = core.error or error
+        return 0.0
+
+
+cdef void ask_route(void* asker, int source, int target) noexcept with gil:
+    cdef Core core = <Core>asker
+    try:
+        links, latency, bandwidth, cls = core.route(source, target)
+    except BaseException as error:
+        core.error = core.error or error
+        links, latency, bandwidth, cls = (), 0.0, 1.0, 0
+    core.step.get().add_route(source, target, links, latency, bandwidth, cls)
+
+
+cdef class Core:
+    """One graph on one machine. All numbers are those of taskflow/optimizer/core.py's tables."""
+
+    cdef unique_ptr[Step] step
+    cdef object cost, route, error
+
+    def __cinit__(self):
+        self.step.reset(new Step())
+
+    def machine(self, int processors, list classes, bint rates, list flops, list nbytes, list overhead, cost, route):
+        """``cost(kind, cut, piece, processor, flops, nbytes, node)`` gives seconds; ``route(source, target)`` gives
+        (resources, latency seconds, bytes a second, class)."""
+        self.cost, self.route = cost, route
+        self.step.get().machine(processors, classes, rates, flops, nbytes, overhead, ask_cost, ask_route, <void*>self)
+
+    def rule(self, bint trains, int buffers, int64_t flops, bint clips):
+        self.step.get().rule(trains, buffers, flops, clips)
+
+    def add_node(self, list input_nodes, list input_outputs, list parameters, list itemsizes, list needs, list seeds,
+                 bint state, bint active, bint keeps_inputs, bint keeps_weights, bint keeps_outputs):
+        self.step.get().add_node(input_nodes, input_outputs, parameters, itemsizes, needs, seeds, state, active,
+                                 keeps_inputs, keeps_weights, keeps_outputs)
+
+    def add_parameter(self, int layer, int ndim, int itemsize, bint trained, int dtype):
+        self.step.get().add_parameter(layer, ndim, itemsize, trained, dtype)
+
+    def add_loss(self, int node, int output, int whole):
+        self.step.get().add_loss(node, output, whole)
+
+    def add_carry(self, int node, int output, int becomes_node, int becomes_output):
+        self.step.get().add_carry(node, output, becomes_node, becomes_output)
+
+    def finish_model(self):
+        self.step.get().finish_model()
+
+    def add_region(self, lo, hi):
+        return self.step.get().add_region(lo, hi)
+
+    def add_list(self, regions):
+        return self.step.get().add_list(regions)
+
+    def add_cut(self, int pieces, list inputs, list weights, list outputs, list flops, list backward, list saved):
+        return self.step.get().add_cut(pieces, inputs, weights, outputs, flops, backward, saved)
+
+    def begin(self):
+        """Start a proposal from the current configurations."""
+        self.step.get().begin()
+
+    def change(self, int node, int cut, processors):
+        self.step.get().change(node, cut, processors)
+
+    def change_sync(self, int layer, int travel, int place, int chunks):
+        self.step.get().change_sync(layer, travel, place, chunks)
+
+    def evaluate(self, double limit):
+        """Seconds of the proposal, or infinity."""
+        cdef double seconds = self.step.get().evaluate(limit)
+        self._check()
+        return seconds
+
+    def accept(self):
+        self.step.get().accept()
+
+    def __len__(self):
+        return self.step.get().size()
+
+    cdef int _check(self) except -1:
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+        return 0
+
+    def tasks(self):
+        """The current strategy's tasks as arrays: kind, processor, source, node, flops, nbytes, cost."""
+        self.step.get().complete()
+        cdef Tasks* t = &self.step.get().tasks()
+        return {
+            "kind": np.array(t.kind, np.uint8), "processor": np.array(t.processor, np.int32),
+            "source": np.array(t.source, np.int32), "node": np.array(t.node, np.int32),
+            "flops": np.array(t.flops, np.int64), "nbytes": np.array(t.nbytes, np.int64),
+            "cost": np.array(t.cost, np.float64),
+            "after_offset": np.array(t.after_offset, np.int64), "after": np.array(t.after, np.int64),
+            "join_offset": np.array(t.join_offset, np.int64), "join_after": np.array(t.join_after, np.int64),
+        }
+
+    def times(self):
+        """(ready, start, end, order, busy seconds by resource) of the current strategy."""
+        self.step.get().complete()
+        cdef Times* times = &self.step.get().times()
+        n = self.step.get().size()
+        return (np.array(times.ready)[:n], np.array(times.start)[:n], np.array(times.end)[:n],
+                np.array(times.order, np.int64), np.array(times.busy))

@@ -1,0 +1,254 @@
+"""CoreEvaluator: the compiled evaluator. Geometry and costs come from Python once and are kept; placement is applied in C++."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+
+from taskflow.graph import Node, OperatorGraph
+from taskflow.machine import Machine
+from taskflow.mapper.config import OpConfig, Place, Sync, Travel
+from taskflow.mapper.strategy import Strategy
+from taskflow.optimizer._core import Core
+from taskflow.optimizer.core_costs import Costs, FromTasks, Roofline
+from taskflow.optimizer.evaluator import NO_SYNCS, Evaluator, Usage, same_processors
+from taskflow.optimizer.evaluator import usage as usage_of
+from taskflow.regions import Rect
+from taskflow.rules import UpdateRule
+from taskflow.tasks.backward import gradient_flow
+from taskflow.tasks.simulate import Span, Timeline
+from taskflow.tasks.task import Kind
+
+KINDS = (
+    Kind.FORWARD, Kind.BACKWARD, Kind.COPY, Kind.MOVE, Kind.SUM, Kind.FILL, Kind.NORM, Kind.CLIP, Kind.UPDATE,
+)
+TRAVELS = (Travel.RING, Travel.TREE, Travel.OWNER)
+PLACES = (Place.EVERY, Place.OWNER, Place.SPREAD)
+MOST_PROCESSORS = 4096
+
+
+def unsupported(graph: OperatorGraph, machine: Machine, costs: Costs, rule: UpdateRule | None) -> str | None:
+    """Why the compiled core cannot evaluate this exactly as `lower` and `simulate` would; None if it can."""
+    if isinstance(costs, FromTasks):
+        return "the cost function needs whole tasks"
+    if len(machine.processors) > MOST_PROCESSORS:
+        return f"more than {MOST_PROCESSORS} processors"
+    if any(graph.producer(becomes).operator.kind == "state" for _, becomes in graph.carries):
+        return "a state that becomes another state"
+    if rule is not None and any(rule.flops(n) != n * rule.flops(1) for n in (2, 1000)):
+        return "an update rule whose flops are not proportional to the elements"
+    if any(len(node.dims) > 8 or any(len(s.shape) > 8 for s in node.specs) for node in graph):
+        return "more than 8 dimensions"
+    return None
+
+
+class CoreEvaluator(Evaluator):
+    """Evaluates proposals in C++. Seconds, tasks and timelines are bit for bit those of `PythonEvaluator`."""
+
+    def __init__(
+        self, graph: OperatorGraph, machine: Machine, costs: Costs, rule: UpdateRule | None, clip_norm: float | None
+    ) -> None:
+        super().__init__(graph, machine, costs, rule, clip_norm)
+        reason = unsupported(graph, machine, costs, rule)
+        if reason:
+            raise ValueError(f"CoreEvaluator: {graph.name} needs the reference evaluator: {reason}")
+        self._core = Core()
+        self._regions: dict[Rect, int] = {}
+        self._lists: dict[tuple[int, ...], int] = {}
+        self._cuts: dict[object, int] = {}
+        self._cut_rects: list[list[Rect]] = []
+        self._links: dict[int, int] = {}
+        self._route_classes: dict[tuple[object, ...], int] = {}
+        self._nodes = {node.name: node for node in graph}
+        self._like = _alike(graph)
+        layers = list(dict.fromkeys(p.layer for p in graph.parameters))
+        self._layers = {layer: i for i, layer in enumerate(layers)}
+        self._seconds = inf
+        self._proposed: Strategy | None = None
+        self._describe_machine()
+        self._describe_model()
+
+    # ---- the model -------------------------------------------------------------------------------------------------
+    def _describe_machine(self) -> None:
+        processors = self.machine.processors
+        self._core.machine(
+            len(processors),
+            [self.costs.processor_class(p.number) for p in processors],
+            type(self.costs) is Roofline,
+            [p.flops_per_second for p in processors],
+            [p.bytes_per_second for p in processors],
+            [p.overhead_seconds for p in processors],
+            self._cost,
+            self._route,
+        )
+
+    def _describe_model(self) -> None:
+        graph, core, rule = self.graph, self._core, self.rule
+        core.rule(
+            rule is not None, rule.buffers if rule else 0, rule.flops(1) if rule else 0, self.clip_norm is not None
+        )
+        active, needs, trained = gradient_flow(graph)
+        for parameter in graph.parameters:
+            dtype = parameter.spec.dtype
+            core.add_parameter(
+                self._layers[parameter.layer], len(parameter.shape), dtype.itemsize, parameter.name in trained, dtype.num
+            )
+        numbers = {p.name: i for i, p in enumerate(graph.parameters)}
+        for node in graph:
+            keeps = node.operator.keeps(node.specs)
+            core.add_node(
+                [t.node for t in node.inputs],
+                [t.index for t in node.inputs],
+                [numbers[p.name] for p in node.parameters],
+                [t.dtype.itemsize for t in node.outputs],
+                [(t.node, t.index) in needs for t in node.outputs],
+                [any(t is loss for loss in graph.losses) for t in node.outputs],
+                node.operator.kind == "state",
+                node.number in active,
+                keeps.inputs, keeps.weights, keeps.outputs,
+            )
+        for loss in graph.losses:
+            core.add_loss(loss.node, loss.index, self._list([loss.spec.rect]))
+        for state, becomes in graph.carries:
+            core.add_carry(state.node, state.index, becomes.node, becomes.index)
+        core.finish_model()
+
+    def _region(self, rect: Rect) -> int:
+        if rect not in self._regions:
+            self._regions[rect] = self._core.add_region(rect.lo, rect.hi)
+        return self._regions[rect]
+
+    def _list(self, rects: list[Rect]) -> int:
+        key = tuple(self._region(rect) for rect in rects)
+        if key not in self._lists:
+            self._lists[key] = self._core.add_list(key)
+        return self._lists[key]
+
+    def _cut(self, node: Node, config: OpConfig) -> int:
+        """The number of a cut in the core's table: made once for all nodes of equal operator and inputs."""
+        key = (self._like[node.number], config.degrees, config.weights)
+        if key in self._cuts:
+            return self._cuts[key]
+        operator, specs = node.operator, node.specs
+        rects = config.partition(node).rects()
+        reads = [node.reads(rect) for rect in rects]
+        writes = [node.writes(rect) for rect in rects]
+        self._cuts[key] = self._core.add_cut(
+            len(rects),
+            [self._list([r.inputs[i] for r in reads]) for i in range(len(node.inputs))],
+            [self._list([r.weights[i] for r in reads]) for i in range(len(node.parameters))],
+            [self._list([w[i] for w in writes]) for i in range(len(node.outputs))],
+            [operator.flops(specs, rect) for rect in rects],
+            [operator.backward_flops(specs, rect) for rect in rects],
+            [sum(spec.nbytes for spec in operator.saves(specs, rect)) for rect in rects],
+        )
+        self._cut_rects.append(rects)
+        return self._cuts[key]
+
+    # ---- what the core asks ----------------------------------------------------------------------------------------
+    def _cost(self, kind: int, cut: int, piece: int, where: int, flops: int, nbytes: int, node: int) -> float:
+        which = KINDS[kind]
+        if which is Kind.COPY:
+            return self.costs.copy(cut, piece, nbytes)
+        if which in (Kind.FORWARD, Kind.BACKWARD):
+            rect = self._cut_rects[cut][piece]
+            return self.costs.piece(self.graph.nodes[node], rect, which is Kind.BACKWARD, where, flops, nbytes)
+        return self.costs.other(which, where, flops, nbytes)
+
+    def _route(self, source: int, target: int) -> tuple[list[int], float, float, int]:
+        links = self.machine.route(source, target)
+        first = len(self.machine.processors)
+        resources = [first + self._links.setdefault(link.number, len(self._links)) for link in links]
+        route = self._route_classes.setdefault(self.costs.route_class(source, target), len(self._route_classes))
+        return resources, sum(k.latency_seconds for k in links), min(k.bytes_per_second for k in links), route
+
+    # ---- Evaluator -------------------------------------------------------------------------------------------------
+    @property
+    def seconds(self) -> float:
+        self.strategy  # noqa: B018 (says what to do if there is none)
+        return self._seconds
+
+    @property
+    def tasks(self) -> int:
+        self.strategy  # noqa: B018
+        return len(self._core)
+
+    def set(self, strategy: Strategy) -> float:
+        same_processors(strategy, self.machine)
+        strategy.verify(self.graph)
+        self._core.begin()
+        for node in self.graph:
+            self._change(node, strategy[node.name])
+        for layer in self._layers:
+            self._change_sync(layer, strategy.sync(layer))
+        self._seconds = self._core.evaluate(inf)
+        self._core.accept()
+        self._strategy, self._proposed = strategy, None
+        return self._seconds
+
+    def propose(
+        self, changes: Mapping[str, OpConfig], limit: float = inf, syncs: Mapping[str, Sync] = NO_SYNCS
+    ) -> float:
+        strategy = self.strategy
+        self.proposals += 1
+        self._core.begin()
+        for name, config in changes.items():
+            node = self._node(name)
+            if config.degrees != strategy[name].degrees or config.weights != strategy[name].weights:
+                config.verify(node, strategy.processors)
+            self._change(node, config)
+        for layer, sync in syncs.items():
+            self._change_sync(layer, sync)
+        seconds = self._core.evaluate(limit)
+        self._proposal = (changes, syncs, seconds)
+        self._proposed = strategy if seconds < inf else None
+        return seconds
+
+    def accept(self) -> None:
+        if self._proposed is None:
+            raise ValueError("accept: there is no proposal to accept, or it was cut short by its limit")
+        changes, syncs, self._seconds = self._proposal
+        self._strategy = replace(
+            self.strategy, configs={**self.strategy.configs, **changes}, syncs={**self.strategy.syncs, **syncs}
+        )
+        self._core.accept()
+        self._proposed = None
+
+    def timeline(self) -> Timeline:
+        self.strategy  # noqa: B018
+        ready, start, end, order, _ = (array.tolist() for array in self._core.times())
+        spans = tuple(Span(i, *times) for i, times in enumerate(zip(ready, start, end)))
+        return Timeline(spans, tuple(order))
+
+    def usage(self) -> Usage:
+        return usage_of(self.lowered(), self.timeline(), self.machine)
+
+    def task_table(self) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+        """The current strategy's tasks as arrays by column: kind (a place in `KINDS`), processor, source, node, flops,
+        nbytes, cost; and ``after_offset``, ``after``: predecessors, without most of those that others imply."""
+        self.strategy  # noqa: B018
+        return self._core.tasks()
+
+    def _node(self, name: str) -> Node:
+        return self._nodes[name] if name in self._nodes else self.graph.node(name)
+
+    def _change(self, node: Node, config: OpConfig) -> None:
+        self._core.change(node.number, self._cut(node, config), config.processors)
+
+    def _change_sync(self, layer: str, sync: Sync) -> None:
+        if layer in self._layers:
+            self._core.change_sync(
+                self._layers[layer], TRAVELS.index(sync.travel), PLACES.index(sync.place), sync.chunks
+            )
+
+
+def _alike(graph: OperatorGraph) -> list[int]:
+    """For each node the first one of equal operator, inputs' specs and numbers of parameters."""
+    first: dict[object, int] = {}
+    return [
+        first.setdefault((node.operator, node.specs, len(node.parameters)), node.number)
+        for node in graph
+    ]

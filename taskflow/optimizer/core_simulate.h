@@ -1,0 +1,186 @@
+// Flat task graphs and Algorithm 1 over them.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+namespace taskflow {
+
+enum Kind : uint8_t { FORWARD, BACKWARD, COPY, MOVE, SUM, FILL, NORM, CLIP, UPDATE };
+
+// Bit of a predecessor's number that says: a join. A join is no task: it stands for all tasks that it waits for, takes no
+// time and occupies nothing, so that m tasks that each wait for the same n need m + n edges and not m n.
+constexpr uint32_t JOIN = 1u << 31;
+
+struct Tasks {  // in program order
+    std::vector<uint8_t> kind;
+    std::vector<int32_t> processor, source, node;
+    std::vector<int32_t> resource;  // the processor; of a copy -1 - its route
+    std::vector<int64_t> flops, nbytes;
+    std::vector<double> cost;
+    std::vector<uint32_t> after_offset, after;            // predecessors by task
+    std::vector<uint32_t> join_offset, join_after;        // and by join
+
+    size_t size() const { return kind.size(); }
+    size_t joins() const { return join_offset.empty() ? 0 : join_offset.size() - 1; }
+    void clear() {
+        kind.clear(), processor.clear(), source.clear(), node.clear(), resource.clear(), flops.clear();
+        nbytes.clear(), cost.clear(), after_offset.assign(1, 0), after.clear();
+        join_offset.assign(1, 0), join_after.clear();
+    }
+};
+
+struct Routes {
+    std::vector<int32_t> offset{0}, resources;  // by route; resources are counted on after the processors
+    int total_resources = 0;
+};
+
+// The smallest (time, number) first; times are not negative, so their bits order as they do.
+class Queue {
+public:
+    typedef unsigned __int128 Key;
+    void clear() { heap_.clear(); }
+    bool empty() const { return heap_.empty(); }
+    static Key key(double time, uint32_t number) {
+        uint64_t bits;
+        std::memcpy(&bits, &time, 8);
+        return (Key(bits) << 32) | number;
+    }
+    void push(Key key) {
+        size_t at = heap_.size();
+        heap_.push_back(key);
+        while (at) {
+            size_t up = (at - 1) >> 2;
+            if (heap_[up] <= key) break;
+            heap_[at] = heap_[up];
+            at = up;
+        }
+        heap_[at] = key;
+    }
+    Key pop() {
+        Key top = heap_[0], last = heap_.back();
+        heap_.pop_back();
+        size_t n = heap_.size(), at = 0;
+        if (!n) return top;
+        for (;;) {
+            size_t child = 4 * at + 1;
+            if (child >= n) break;
+            size_t least = child, end = std::min(child + 4, n);
+            Key value = heap_[child];
+            for (size_t c = child + 1; c < end; ++c)
+                if (heap_[c] < value) value = heap_[c], least = c;
+            if (last <= value) break;
+            heap_[at] = value;
+            at = least;
+        }
+        heap_[at] = last;
+        return top;
+    }
+
+private:
+    std::vector<Key> heap_;
+};
+
+struct Times {
+    std::vector<double> ready, start, end;
+    std::vector<uint32_t> order;
+    std::vector<double> busy;  // by resource
+    double makespan = 0;
+};
+
+class Simulation {
+public:
+    // Seconds of the step; infinity as soon as it is certain to pass `limit`.
+    double run(const Tasks& tasks, const Routes& routes, Times& times, double limit) {
+        const size_t n = tasks.size(), all = n + tasks.joins();
+        followers(tasks);
+        times.ready.assign(all, 0.0), times.start.resize(n), times.end.resize(n);
+        times.order.clear();
+        times.busy.assign(routes.total_resources, 0.0);
+        free_.assign(routes.total_resources, 0.0);
+        for (size_t t = 0; t < n; ++t) {
+            int32_t r = tasks.resource[t];
+            if (r >= 0) { times.busy[r] += tasks.cost[t]; continue; }
+            for (int32_t k = routes.offset[-1 - r]; k < routes.offset[-r]; ++k)
+                times.busy[routes.resources[k]] += tasks.cost[t];
+        }
+        left_ = times.busy;
+        // Sums of remaining work are rounded differently from the times themselves: leave room for that.
+        const double stop = limit * (1 + 1e-9);
+        for (double work : left_)
+            if (work > stop) return std::numeric_limits<double>::infinity();
+        queue_.clear();
+        for (size_t t = 0; t < n; ++t)
+            if (waits_[t] == 0) queue_.push(Queue::key(0.0, uint32_t(t)));
+        double makespan = 0;
+        while (!queue_.empty()) {
+            uint32_t t = uint32_t(queue_.pop());
+            const double cost = tasks.cost[t];
+            double start = times.ready[t], end;
+            int32_t r = tasks.resource[t];
+            if (r >= 0) {
+                if (free_[r] > start) start = free_[r];
+                end = start + cost;
+                free_[r] = end;
+                if (end + (left_[r] -= cost) > stop) return std::numeric_limits<double>::infinity();
+            } else {
+                const int32_t from = routes.offset[-1 - r], to = routes.offset[-r];
+                for (int32_t k = from; k < to; ++k)
+                    if (free_[routes.resources[k]] > start) start = free_[routes.resources[k]];
+                end = start + cost;
+                for (int32_t k = from; k < to; ++k) {
+                    int32_t link = routes.resources[k];
+                    free_[link] = end;
+                    if (end + (left_[link] -= cost) > stop) return std::numeric_limits<double>::infinity();
+                }
+            }
+            times.start[t] = start, times.end[t] = end;
+            times.order.push_back(t);
+            if (end > makespan) makespan = end;
+            finish(t, end, uint32_t(n), times);
+        }
+        times.makespan = makespan;
+        return makespan;
+    }
+
+private:
+    Queue queue_;
+    std::vector<uint32_t> waits_, offset_, next_, fill_;
+    std::vector<double> free_, left_;
+
+    void finish(uint32_t t, double end, uint32_t n, Times& times) {
+        for (uint32_t k = offset_[t]; k < offset_[t + 1]; ++k) {
+            uint32_t f = next_[k];
+            if (times.ready[f] < end) times.ready[f] = end;
+            if (--waits_[f] == 0) {
+                if (f < n) queue_.push(Queue::key(times.ready[f], f));
+                else finish(f, times.ready[f], n, times);
+            }
+        }
+    }
+
+    void followers(const Tasks& tasks) {
+        const uint32_t n = uint32_t(tasks.size()), all = n + uint32_t(tasks.joins());
+        waits_.resize(all);
+        offset_.assign(all + 2, 0);
+        next_.resize(tasks.after.size() + tasks.join_after.size());
+        auto place = [n](uint32_t a) { return a & JOIN ? n + (a & ~JOIN) : a; };
+        for (uint32_t a : tasks.after) ++offset_[place(a) + 2];
+        for (uint32_t a : tasks.join_after) ++offset_[place(a) + 2];
+        for (uint32_t i = 2; i < all + 2; ++i) offset_[i] += offset_[i - 1];
+        for (uint32_t t = 0; t < n; ++t) {
+            waits_[t] = tasks.after_offset[t + 1] - tasks.after_offset[t];
+            for (uint32_t k = tasks.after_offset[t]; k < tasks.after_offset[t + 1]; ++k)
+                next_[offset_[place(tasks.after[k]) + 1]++] = t;
+        }
+        for (uint32_t j = 0; j < all - n; ++j) {
+            waits_[n + j] = tasks.join_offset[j + 1] - tasks.join_offset[j];
+            for (uint32_t k = tasks.join_offset[j]; k < tasks.join_offset[j + 1]; ++k)
+                next_[offset_[place(tasks.join_after[k]) + 1]++] = n + j;
+        }
+    }
+};
+
+}  // namespace taskflow

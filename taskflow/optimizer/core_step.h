@@ -1,0 +1,130 @@
+// One step of one model: the current strategy, a proposal beside it, and the times of both.
+#pragma once
+
+#include "core_synchronise.h"
+
+namespace taskflow {
+
+class Step {
+public:
+    Step() : lowering_(model_) {}
+
+    // ---- the model -------------------------------------------------------------------------------------------------
+    void machine(int processors, const std::vector<int>& classes, bool rates, const std::vector<double>& flops,
+                 const std::vector<double>& nbytes, const std::vector<double>& overhead, CostCallback cost,
+                 RouteCallback route, void* asker) {
+        model_.processors = processors;
+        model_.processor_class = classes, model_.rates = rates;
+        model_.flops_per_second = flops, model_.bytes_per_second = nbytes, model_.overhead = overhead;
+        model_.ask_cost = cost, model_.ask_route = route, model_.asker = asker;
+        model_.route_of.assign(size_t(processors) * processors, -1);
+        model_.routes.total_resources = processors;
+    }
+    void rule(bool trains, int buffers, int64_t flops, bool clips) {
+        model_.trains = trains, model_.rule_buffers = buffers, model_.rule_flops = flops, model_.clips = clips;
+    }
+    void add_node(const std::vector<int>& input_nodes, const std::vector<int>& input_outputs,
+                  const std::vector<int>& parameters, const std::vector<int>& itemsizes, const std::vector<int>& needs,
+                  const std::vector<int>& seeds, bool state, bool active, bool keeps_inputs, bool keeps_weights,
+                  bool keeps_outputs) {
+        NodeInfo node;
+        for (size_t i = 0; i < input_nodes.size(); ++i) node.inputs.push_back({input_nodes[i], input_outputs[i]});
+        node.parameters = parameters, node.itemsizes = itemsizes;
+        node.needs_gradient.assign(needs.begin(), needs.end()), node.seed.assign(seeds.begin(), seeds.end());
+        node.state = state, node.active = active;
+        node.keeps_inputs = keeps_inputs, node.keeps_weights = keeps_weights, node.keeps_outputs = keeps_outputs;
+        model_.nodes.push_back(std::move(node));
+    }
+    void add_parameter(int layer, int ndim, int itemsize, bool trained, int dtype) {
+        if (layer == int(model_.layers.size())) model_.layers.emplace_back();
+        model_.layers[layer].parameters.push_back(int(model_.parameters.size()));
+        model_.parameters.push_back({layer, ndim, itemsize, trained, dtype});
+    }
+    void add_loss(int node, int output, int list) {
+        model_.losses.push_back({node, output}), model_.loss_lists.push_back(list);
+    }
+    void add_carry(int node, int output, int becomes_node, int becomes_output) {
+        model_.carries.push_back({{node, output}, {becomes_node, becomes_output}});
+    }
+    void finish_model() {
+        layers_of_.resize(model_.nodes.size());
+        for (size_t n = 0; n < model_.nodes.size(); ++n)
+            for (size_t k = 0; k < model_.nodes[n].parameters.size(); ++k) {
+                int layer = model_.parameters[model_.nodes[n].parameters[k]].layer;
+                model_.layers[layer].uses.push_back({int(n), int(k)});
+                if (layers_of_[n].empty() || layers_of_[n].back() != layer) layers_of_[n].push_back(layer);
+            }
+        current_.configs.resize(model_.nodes.size()), current_.layers.resize(model_.layers.size());
+        current_.syncs.resize(model_.layers.size());
+        begin();
+    }
+    void add_route(int source, int target, const std::vector<int>& resources, double latency, double bandwidth, int cls) {
+        Routes& r = model_.routes;
+        model_.route_of[size_t(source) * model_.processors + target] = int32_t(model_.route_latency.size());
+        for (int k : resources) {
+            r.resources.push_back(k);
+            r.total_resources = std::max(r.total_resources, k + 1);
+        }
+        r.offset.push_back(int32_t(r.resources.size()));
+        model_.route_latency.push_back(latency), model_.route_bandwidth.push_back(bandwidth);
+        model_.route_class.push_back(cls);
+    }
+    int add_region(const std::vector<int>& lo, const std::vector<int>& hi) { return model_.geometry.add_region(lo, hi); }
+    int add_list(const std::vector<int>& list) { return model_.geometry.add_list(list); }
+    int add_cut(int pieces, const std::vector<int>& inputs, const std::vector<int>& weights,
+                const std::vector<int>& outputs, const std::vector<int64_t>& flops,
+                const std::vector<int64_t>& backward, const std::vector<int64_t>& saved) {
+        return model_.geometry.add_cut(pieces, inputs, weights, outputs, flops, backward, saved);
+    }
+
+    // ---- proposals -------------------------------------------------------------------------------------------------
+    void begin() { proposed_ = current_; }
+    void change(int node, int cut, const std::vector<int>& processors) {
+        auto config = std::make_shared<Config>();
+        config->cut = model_.geometry.cuts.at(cut).get();
+        config->processors.assign(processors.begin(), processors.end());
+        if (int(processors.size()) != config->cut->pieces) throw std::invalid_argument("pieces without processors");
+        proposed_.configs[node] = std::move(config);
+        for (int layer : layers_of_[node]) proposed_.layers[layer].reset();
+    }
+    void change_sync(int layer, int travel, int place, int chunks) { proposed_.syncs[layer] = {travel, place, chunks}; }
+
+    double evaluate(double limit) {
+        Plans plans;
+        for (auto& config : proposed_.configs) plans.configs.push_back(config.get());
+        for (size_t k = 0; k < proposed_.layers.size(); ++k) {
+            if (!proposed_.layers[k])
+                proposed_.layers[k] = std::make_shared<LayerPlan>(
+                    plan_layer(model_.geometry, model_.layers[k], model_.parameters, model_.nodes, plans.configs,
+                               model_.processors));
+            plans.layers.push_back(proposed_.layers[k].get());
+        }
+        plans.syncs = proposed_.syncs;
+        lowering_.run(plans, spare_tasks_);
+        return simulation_.run(spare_tasks_, model_.routes, spare_times_, limit);
+    }
+    void accept() {
+        current_ = proposed_;
+        std::swap(tasks_, spare_tasks_), std::swap(times_, spare_times_);
+    }
+    void complete() {}
+    size_t size() const { return tasks_.size(); }
+    Tasks& tasks() { return tasks_; }
+    Times& times() { return times_; }
+
+private:
+    struct State {
+        std::vector<std::shared_ptr<Config>> configs;
+        std::vector<std::shared_ptr<LayerPlan>> layers;
+        std::vector<Sync> syncs;
+    };
+    Model model_;
+    Lowering lowering_;
+    Simulation simulation_;
+    State current_, proposed_;
+    Tasks tasks_, spare_tasks_;
+    Times times_, spare_times_;
+    std::vector<std::vector<int>> layers_of_;
+};
+
+}  // namespace taskflow

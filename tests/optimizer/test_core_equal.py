@@ -1,0 +1,79 @@
+"""The compiled core against its definition: the same tasks in the same order, and the same times bit for bit."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from core_cases import Odd, random_changes, shared
+from language_model import CONFIG, ONE_STEP, model, random_strategy
+
+from taskflow.machine import host
+from taskflow.optimizer.core_costs import Costs, Roofline
+from taskflow.optimizer.evaluator import PythonEvaluator
+from taskflow.rules import SGD, Adam
+
+core = pytest.importorskip("taskflow.optimizer.core", reason="the compiled core is not built")
+
+
+def pair(seed: int):
+    """The two evaluators of one random case."""
+    random = Random(seed)
+    graph = model(random.choice(("float32", "float64")), random.choice((CONFIG, ONE_STEP)))
+    processors = random.randint(1, 6)
+    machine = random.choice((host, shared))(processors)
+    costs: Costs = random.choice((Roofline(machine), Odd(2)))
+    rule = random.choice((SGD(0.1, momentum=0.9), SGD(0.1), Adam(), None))
+    clip = random.choice((None, 1.0))
+    return random, PythonEvaluator(graph, machine, costs, rule, clip), core.CoreEvaluator(graph, machine, costs, rule, clip)
+
+
+def same(reference, compiled) -> None:
+    tasks, table = reference.lowered(), compiled.task_table()
+    wanted = [
+        (t.kind, t.processor, t.source, t.flops, t.nbytes, reference.costs.task(t)) for t in tasks
+    ]
+    columns = (table[k].tolist() for k in ("kind", "processor", "source", "flops", "nbytes", "cost"))
+    given = [(core.KINDS[kind], *rest) for kind, *rest in zip(*columns)]
+    for number, (a, b) in enumerate(zip(wanted, given)):
+        assert a == b, f"task {number}: {tasks.tasks[number].name}"
+    assert len(given) == len(wanted)
+    assert compiled.timeline() == reference.timeline()
+    assert compiled.seconds == reference.seconds and compiled.tasks == reference.tasks
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_strategies(seed):
+    compare_strategies(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5000, 5400))
+def test_many_random_strategies(seed):
+    compare_strategies(seed)
+
+
+def compare_strategies(seed):
+    random, reference, compiled = pair(seed)
+    for _ in range(2):
+        strategy = random_strategy(reference.graph, len(reference.machine.processors), random)
+        assert compiled.set(strategy) == reference.set(strategy)
+        same(reference, compiled)
+
+
+@pytest.mark.parametrize("seed", range(1000, 1015))
+def test_random_moves(seed):
+    random, reference, compiled = pair(seed)
+    graph, processors = reference.graph, len(reference.machine.processors)
+    start = random_strategy(graph, processors, random)
+    assert compiled.set(start) == reference.set(start)
+    for _ in range(6):
+        other = random_strategy(graph, processors, random)
+        changes = random_changes(graph, other, random)
+        syncs = dict(random.sample(sorted(other.syncs.items()), random.randint(0, 1)))
+        assert compiled.propose(changes, syncs=syncs) == reference.propose(changes, syncs=syncs)
+        if random.random() < 0.6:
+            compiled.accept()
+            reference.accept()
+            same(reference, compiled)
+    same(reference, compiled)
