@@ -45,6 +45,7 @@ def search(
     memory: bool = True,
     progress: Callable[[Progress], None] | None = None,
     use: Evaluator | None = None,
+    alone: bool = False,
 ) -> Found:
     """The fastest strategy found for training ``graph`` on ``machine``, never one predicted to be slower than data
     parallel, expert and model parallel ones or ``starts``.
@@ -52,7 +53,8 @@ def search(
     ``budget``: seconds, or text such as ``30s`` and ``20000p`` (proposals; makes the result depend on nothing but the seed).
     ``algorithm``: one of ALGORITHMS. ``costs``: by default the analytic model of the machine. ``rule``: the update rule that
     training will use (its arrays need memory and its tasks time). ``memory``: refuse plans that do not fit. ``use``: an
-    evaluator instead of machine, costs, rule and clip_norm. Ctrl-C returns the best so far.
+    evaluator instead of machine, costs, rule and clip_norm. ``alone``: report what the algorithm itself found, even if a
+    known strategy is faster (to compare algorithms). Ctrl-C returns the best so far.
 
     Raises ValueError if an argument is wrong or no plan fits the memory.
     """
@@ -60,7 +62,8 @@ def search(
         raise ValueError(f"search: no algorithm {algorithm!r}; use {', '.join(ALGORITHMS)}")
     judge = use or make_evaluator(graph, machine, costs=costs, rule=rule, clip_norm=clip_norm)
     options = SearchOptions(
-        Budget.parse(budget), seed, space or SpaceOptions(), rivals=(*known(graph, machine), *starts),
+        Budget.parse(budget), seed, space or SpaceOptions(), rivals=() if alone else (*known(graph, machine), *starts),
+        starts=tuple(starts) if alone else (),
         fits=Room(judge) if memory and judge.rule is not None else None, progress=progress,
     )
     found = ALGORITHMS[algorithm](judge, options)
