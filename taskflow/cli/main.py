@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from taskflow import __version__
 from taskflow.cli.problem import (
     Problem,
     describe,
@@ -32,7 +31,7 @@ from taskflow.optimizer.space import DEGREES, PLACEMENTS, SpaceOptions
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="taskflow")
+@click.version_option(package_name="soap-taskflow", prog_name="taskflow")
 def main() -> None:
     """Find, predict and compare parallelisation strategies for deep networks."""
 
