@@ -17,12 +17,14 @@ limit_threads()
 
 if TYPE_CHECKING:
     from taskflow.graph import OperatorGraph
-    from taskflow.machine import host
+    from taskflow.machine import host, load_machine
     from taskflow.mapper import Mapper, OpConfig, Place, Strategy, Sync, Travel, choose, map_graph
     from taskflow.mapper import load as load_strategy
     from taskflow.mapper import save as save_strategy
     from taskflow.operators import *  # noqa: F403
     from taskflow.operators import input as input
+    from taskflow.optimizer.found import Found
+    from taskflow.optimizer.search import search
     from taskflow.rules import SGD, Adam, AdamW
     from taskflow.runtime.executor import Executor
     from taskflow.runtime.launch import connect
@@ -32,8 +34,8 @@ if TYPE_CHECKING:
 # The operators' builders (``taskflow.linear``) are names of taskflow too, but left out here: a star import would replace
 # Python's own ``input``.
 __all__ = [
-    "SGD", "Adam", "AdamW", "Executor", "Mapper", "OpConfig", "OperatorGraph", "Place", "Strategy", "Sync", "Tasks", "Travel",
-    "choose", "connect", "host", "load_strategy", "map_graph", "save_strategy", "task",
+    "SGD", "Adam", "AdamW", "Executor", "Found", "Mapper", "OpConfig", "OperatorGraph", "Place", "Strategy", "Sync", "Tasks",
+    "Travel", "choose", "connect", "host", "load_machine", "load_strategy", "map_graph", "save_strategy", "search", "task",
 ]
 
 _WHERE = {
@@ -55,6 +57,9 @@ _WHERE = {
     "Executor": "taskflow.runtime.executor:Executor",
     "connect": "taskflow.runtime.launch:connect",
     "Tasks": "taskflow.runtime.tasks:Tasks",
+    "Found": "taskflow.optimizer.found:Found",
+    "search": "taskflow.optimizer.search:search",
+    "load_machine": "taskflow.machine:load_machine",
     "task": "taskflow.tasks.launch_function:task",
 }
 
