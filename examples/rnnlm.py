@@ -2,6 +2,7 @@
 
     mpirun -n 16 python examples/rnnlm.py                       # 16 ranks, data parallel
     mpirun -n 16 python examples/rnnlm.py --mapper expert       # layers on different processors
+    mpirun -n 16 python examples/rnnlm.py --mapper search       # finds a plan first, for 5 seconds
     python examples/rnnlm.py --processors 4                     # four virtual processors in one process
     python examples/rnnlm.py --data book.txt --steps 1000 --save-strategy plan.json
 
@@ -12,14 +13,18 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import click
 
 import taskflow
 from taskflow.models.rnnlm import RNNLMConfig, rnnlm
+from taskflow.runtime.launch import LaunchError, launcher
+from taskflow.runtime.transport import Transport
 from taskflow.training import Adam, LanguageModelBatches, UpdateRule, ZarembaDecay, load_corpus, perplexity
 from taskflow.training.language_model import train
+from taskflow.training.plan import SEARCH_BUDGET, plan
 
 
 @dataclass(frozen=True)
@@ -47,9 +52,23 @@ PRESETS = {
 }
 
 
+def on_first_rank(transport: Transport, act: Callable[[], object]) -> None:
+    """Do it on rank 0 only; if it fails, every rank raises the error."""
+    failed: OSError | None = None
+    if transport.rank == 0:
+        try:
+            act()
+        except OSError as error:
+            failed = error
+    if (failed := transport.broadcast(failed)) is not None:
+        raise failed
+
+
 @click.command(help=__doc__.split("\n\n")[0], epilog="Swap --mapper and the losses stay the same: only the speed changes.")
 @click.option("--mapper", default="data", show_default=True, metavar="NAME",
-              help="data, model, expert, round-robin, random, a strategy FILE.json, or package.module:Class.")
+              help="data, model, expert, search, round-robin, random, a strategy FILE.json, or package.module:Class.")
+@click.option("--search-budget", default=SEARCH_BUDGET, show_default=True, metavar="TIME",
+              help="How long --mapper search may take: 5s, 2m, or 20000p for proposals.")
 @click.option("--preset", type=click.Choice(list(PRESETS)), default="small", show_default=True)
 @click.option("--processors", type=click.IntRange(1), help="Virtual processors (default: one a rank).")
 @click.option("--data", multiple=True, metavar="FILE", help="Text file to train on; may be repeated.")
@@ -63,11 +82,16 @@ PRESETS = {
 @click.option("--json", "as_json", is_flag=True, help="Last line of stdout: one JSON object with the results.")
 @click.option("--quiet", is_flag=True, help="No progress display.")
 def main(
-    mapper: str, preset: str, processors: int | None, data: tuple[str, ...], ptb: str | None, level: str,
+    mapper: str, search_budget: str, preset: str, processors: int | None, data: tuple[str, ...], ptb: str | None, level: str,
     steps: int | None, seed: int, dtype: str, watchdog: float | None, save_strategy: str | None, as_json: bool,
     quiet: bool,
 ) -> None:
-    transport = taskflow.connect(watchdog_seconds=watchdog)
+    try:
+        transport = taskflow.connect(watchdog_seconds=watchdog)
+    except (LaunchError, ValueError) as error:
+        if (started := launcher()) is None or started.rank == 0:
+            click.echo(f"rnnlm.py: {error}", err=True)
+        sys.exit(2)
     first = transport.rank == 0
     chosen = PRESETS[preset]
     machine = taskflow.host(processors or transport.size)
@@ -83,9 +107,12 @@ def main(
         config = replace(chosen.model, batch=batch, vocabulary=len(corpus.vocabulary))
         batches = LanguageModelBatches(corpus.split("train"), batch, config.steps, dtype="int64")
         graph = rnnlm(config, dtype)
-        strategy, chooser = taskflow.choose(mapper, graph, machine, seed=seed)
-        if save_strategy and first:
-            taskflow.save_strategy(strategy, graph, machine.name, save_strategy)
+        strategy, chooser = plan(
+            mapper, graph, machine, transport, rule=chosen.rule, clip_norm=chosen.clip_norm, seed=seed,
+            budget=search_budget, say=say,
+        )
+        if save_strategy:
+            on_first_rank(transport, lambda: taskflow.save_strategy(strategy, graph, machine.name, save_strategy))
         valid = corpus.split("valid")
         executor = taskflow.Executor(
             graph, strategy, chosen.rule, transport=transport, machine=machine, seed=seed, clip_norm=chosen.clip_norm,

@@ -16,22 +16,27 @@ __version__ = "0.1.0"
 limit_threads()
 
 if TYPE_CHECKING:
-    from taskflow.graph import OperatorGraph as OperatorGraph
-    from taskflow.machine import host as host
-    from taskflow.mapper import Mapper as Mapper
-    from taskflow.mapper import OpConfig as OpConfig
-    from taskflow.mapper import Strategy as Strategy
-    from taskflow.mapper import choose as choose
-    from taskflow.mapper import load as load_strategy  # noqa: F401
-    from taskflow.mapper import map_graph as map_graph
-    from taskflow.mapper import save as save_strategy  # noqa: F401
+    from taskflow.graph import OperatorGraph
+    from taskflow.machine import host, load_machine
+    from taskflow.mapper import Mapper, OpConfig, Place, Strategy, Sync, Travel, choose, map_graph
+    from taskflow.mapper import load as load_strategy
+    from taskflow.mapper import save as save_strategy
     from taskflow.operators import *  # noqa: F403
     from taskflow.operators import input as input
-    from taskflow.rules import SGD as SGD
-    from taskflow.rules import Adam as Adam
-    from taskflow.rules import AdamW as AdamW
-    from taskflow.runtime.executor import Executor as Executor
-    from taskflow.runtime.launch import connect as connect
+    from taskflow.optimizer.found import Found
+    from taskflow.optimizer.search import search
+    from taskflow.rules import SGD, Adam, AdamW
+    from taskflow.runtime.executor import Executor
+    from taskflow.runtime.launch import connect
+    from taskflow.runtime.tasks import Tasks
+    from taskflow.tasks.launch_function import task
+
+# The operators' builders (``taskflow.linear``) are names of taskflow too, but left out here: a star import would replace
+# Python's own ``input``.
+__all__ = [
+    "SGD", "Adam", "AdamW", "Executor", "Found", "Mapper", "OpConfig", "OperatorGraph", "Place", "Strategy", "Sync", "Tasks",
+    "Travel", "choose", "connect", "host", "load_machine", "load_strategy", "map_graph", "save_strategy", "search", "task",
+]
 
 _WHERE = {
     "OperatorGraph": "taskflow.graph:OperatorGraph",
@@ -51,6 +56,11 @@ _WHERE = {
     "AdamW": "taskflow.rules:AdamW",
     "Executor": "taskflow.runtime.executor:Executor",
     "connect": "taskflow.runtime.launch:connect",
+    "Tasks": "taskflow.runtime.tasks:Tasks",
+    "Found": "taskflow.optimizer.found:Found",
+    "search": "taskflow.optimizer.search:search",
+    "load_machine": "taskflow.machine:load_machine",
+    "task": "taskflow.tasks.launch_function:task",
 }
 
 
@@ -67,3 +77,7 @@ def __getattr__(name: str) -> Any:
         value = getattr(builders, name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *importlib.import_module("taskflow.operators").__all__, "__version__", "__doc__"})

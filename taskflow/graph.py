@@ -33,9 +33,11 @@ class Node:
         return Rect.of([dim.size for dim in self.dims])
 
     def reads(self, piece: Rect) -> Reads:
+        """The Rects of inputs and parameters that the task of ``piece`` reads."""
         return self.operator.reads(self.specs, piece)
 
     def writes(self, piece: Rect) -> tuple[Rect, ...]:
+        """The Rect of each output that the task of ``piece`` writes, perhaps a partial value of it."""
         return self.operator.writes(self.specs, piece)
 
     def __str__(self) -> str:
@@ -126,6 +128,7 @@ class OperatorGraph:
         raise KeyError(f"no operator {name!r} in {self.name}; there are {', '.join(n.name for n in self.nodes)}")
 
     def producer(self, tensor: Tensor) -> Node:
+        """The node whose output ``tensor`` is."""
         return self.nodes[tensor.node]
 
     @property

@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 Array = Any
+Pair = tuple[int, int]  # of the two dimensions of an image: height, width
+Padding = tuple[tuple[int, int], tuple[int, int]]  # zeros (top, bottom), (left, right)
 Key = tuple[int, int]  # two 32-bit words: the key of the counter-based generator
 
 
@@ -43,6 +45,101 @@ class KernelSet(ABC):
         """gates (N, 4, H): activations that `lstm_cell` left. dh (N, H): gradient of h. dc (N, H): in, the gradient of
         c from the next step; out, the gradient of c_prev. dgates (N, 4, H): gradient of the pre-activations. All may be
         strided over N."""
+
+    # ---- convolution: images (N, C, H, W), weights (K, C / groups, kh, kw) -----------------------------------------
+    @abstractmethod
+    def conv2d(
+        self, x: Array, weight: Array, bias: Array | None, stride: Pair, padding: Padding, dilation: Pair, groups: int,
+        out: Array,
+    ) -> None:
+        """out (N, K, Ho, Wo) = cross-correlation of x and weight, plus bias (K). ``padding`` may differ on the two sides
+        of a dimension. The padded image is just what the windows cover: (Ho - 1) stride + (kh - 1) dilation + 1 rows."""
+
+    @abstractmethod
+    def conv2d_backward_data(
+        self, dy: Array, weight: Array, stride: Pair, padding: Padding, dilation: Pair, groups: int, out: Array,
+        accumulate: bool = False,
+    ) -> None:
+        """dy (N, K, Ho, Wo) -> out (N, C, H, W), the gradient of x."""
+
+    @abstractmethod
+    def conv2d_backward_weight(
+        self, x: Array, dy: Array, stride: Pair, padding: Padding, dilation: Pair, groups: int, out: Array,
+        accumulate: bool = False,
+    ) -> None:
+        """x, dy (N, K, Ho, Wo) -> out (K, C / groups, kh, kw), the gradient of the weight."""
+
+    # ---- pooling: padding and sizes as in `conv2d` ------------------------------------------------------------------
+    @abstractmethod
+    def max_pool2d(
+        self, x: Array, kernel: Pair, stride: Pair, padding: Padding, out: Array, index: Array
+    ) -> None:
+        """out (N, C, Ho, Wo): the maximum of each window; index, of that shape and an unsigned type: which element of
+        the window (row-major) it was, the first of equals. Padding never wins."""
+
+    @abstractmethod
+    def max_pool2d_backward(
+        self, dy: Array, index: Array, kernel: Pair, stride: Pair, padding: Padding, out: Array,
+        accumulate: bool = False,
+    ) -> None:
+        """dy and index (N, C, Ho, Wo) -> out (N, C, H, W), the gradient of x."""
+
+    @abstractmethod
+    def sum_pool2d(
+        self, x: Array, kernel: Pair, stride: Pair, padding: Padding, scale: Array, out: Array
+    ) -> None:
+        """out (N, C, Ho, Wo) = scale (Ho, Wo) times the sum of each window."""
+
+    @abstractmethod
+    def sum_pool2d_backward(
+        self, dy: Array, kernel: Pair, stride: Pair, padding: Padding, scale: Array, out: Array,
+        accumulate: bool = False,
+    ) -> None:
+        """dy (N, C, Ho, Wo) -> out (N, C, H, W), the gradient of x."""
+
+    # ---- normalisation of channels: x (N, C, P) -------------------------------------------------------------------
+    @abstractmethod
+    def channel_sums(self, x: Array, out: Array, accumulate: bool = False) -> None:
+        """out (C): the sum of every channel."""
+
+    @abstractmethod
+    def channel_moments(self, x: Array, center: Array, out: Array) -> None:
+        """out (2, C) float64: of every channel the sums of x - center and of its square, added in double precision."""
+
+    @abstractmethod
+    def channel_products(self, x: Array, center: Array, dy: Array, out: Array) -> None:
+        """out (2, C) float64: of every channel the sums of dy and of dy (x - center), added in double precision."""
+
+    @abstractmethod
+    def channel_affine(
+        self, x: Array, center: Array, scale: Array, offset: Array, out: Array, accumulate: bool = False
+    ) -> None:
+        """out (N, C, P) = (x - center) scale + offset, with center, scale and offset (C)."""
+
+    # ---- normalisation of rows ------------------------------------------------------------------------------------
+    @abstractmethod
+    def layer_norm(
+        self, x: Array, weight: Array, bias: Array, eps: float, out: Array, statistics: Array
+    ) -> None:
+        """out (R, C) = (x - mean) / sqrt(variance + eps) weight + bias of every row; statistics (R, 2) gets the mean and
+        1 / sqrt(variance + eps)."""
+
+    @abstractmethod
+    def layer_norm_backward(
+        self, x: Array, weight: Array, statistics: Array, dy: Array, out: Array, accumulate: bool = False
+    ) -> None:
+        """-> out (R, C), the gradient of x, from the statistics that `layer_norm` left."""
+
+    # ---- gelu -----------------------------------------------------------------------------------------------------
+    @abstractmethod
+    def gelu(self, x: Array, approximate: bool, out: Array) -> None:
+        """out = x Phi(x), Phi the normal distribution, or its approximation by a tanh. Any shape."""
+
+    @abstractmethod
+    def gelu_backward(
+        self, x: Array, approximate: bool, dy: Array, out: Array, accumulate: bool = False
+    ) -> None:
+        """-> dy times the derivative of gelu at x."""
 
     # ---- softmax and losses --------------------------------------------------------------------------------------
     @abstractmethod

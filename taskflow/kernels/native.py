@@ -9,10 +9,11 @@ import numpy as np
 
 from taskflow.kernels import _native
 from taskflow.kernels.blas import find_blas
-from taskflow.kernels.kernel_set import Array, KernelSet, Key
+from taskflow.kernels.kernel_set import Array, Key
+from taskflow.kernels.shared import SharedKernels
 
 
-class NativeKernels(KernelSet):
+class NativeKernels(SharedKernels):
     """float32 and float64 arrays with contiguous rows; what `numpy.matmul` takes for ``matmul``."""
 
     __slots__ = ()

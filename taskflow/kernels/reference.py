@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.kernels.kernel_set import Array, KernelSet, Key
+from taskflow.kernels.kernel_set import Array, Key
 from taskflow.kernels.philox import words_at
+from taskflow.kernels.shared import SharedKernels
 
 
-class NumpyKernels(KernelSet):
+class NumpyKernels(SharedKernels):
     """Plain numpy; works wherever numpy does."""
 
     __slots__ = ()

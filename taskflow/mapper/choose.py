@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
+import sys
 from collections.abc import Callable
 
 from taskflow.graph import OperatorGraph
@@ -24,8 +26,9 @@ MAPPERS: dict[str, Callable[[], Mapper]] = {
 def choose(name: str, graph: OperatorGraph, machine: Machine, *, seed: int = 0) -> tuple[Strategy, Mapper]:
     """The strategy that ``name`` stands for, and the mapper that answers the runtime's other questions.
 
-    ``name``: one of MAPPERS, a file that ends in ``.json``, or ``package.module:Class`` (a Mapper class without required
-    arguments). Raises ValueError, FileNotFoundError or ImportError with what to do.
+    ``name``: one of MAPPERS, a file that ends in ``.json`` (the other questions then get their default answers), or
+    ``package.module:Class``, a Mapper class without required arguments; modules of the current folder are found too.
+    Raises ValueError, FileNotFoundError or ImportError with what to do.
     """
     if name.endswith(".json"):
         return load(name, graph, len(machine.processors)), DataParallel()
@@ -44,6 +47,8 @@ def choose(name: str, graph: OperatorGraph, machine: Machine, *, seed: int = 0) 
 
 def _import(name: str) -> Mapper:
     module_name, _, class_name = name.partition(":")
+    if os.getcwd() not in sys.path:  # a script's sys.path has the script's folder, not the one it was started in
+        sys.path.append(os.getcwd())
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
@@ -53,4 +58,8 @@ def _import(name: str) -> Mapper:
         raise ValueError(f"mapper {name}: {module_name} has no class {class_name} that is a taskflow.Mapper")
     if missing := sorted(found.__abstractmethods__):
         raise ValueError(f"mapper {name}: {class_name} lacks {', '.join(missing)}")
+    try:
+        inspect.signature(found).bind()
+    except TypeError as error:
+        raise ValueError(f"mapper {name}: {class_name} must be callable without arguments, but {error}") from error
     return found()

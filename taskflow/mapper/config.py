@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from math import prod
+from math import inf, prod
 
 from taskflow.graph import Node
 from taskflow.partition import Grid, even_cuts, weighted_cuts
@@ -43,7 +43,7 @@ class OpConfig:
             )
         for dim, degree in zip(dims, self.degrees):
             if not isinstance(degree, int) or not 1 <= degree <= max(1, dim.size):
-                raise ValueError(f"{who}: degree of {dim.name} must be 1 to {dim.size}, got {degree}")
+                raise ValueError(f"{who}: degree of {dim.name} must be 1 to {dim.size}, got {degree!r}")
             if degree > 1 and not dim.divisible:
                 raise ValueError(f"{who}: dimension {dim.name} cannot be cut, got degree {degree}")
         if len(self.processors) != prod(self.degrees):
@@ -52,7 +52,7 @@ class OpConfig:
             )
         for processor in self.processors:
             if not isinstance(processor, int) or not 0 <= processor < processors:
-                raise ValueError(f"{who}: processor {processor} does not exist; there are 0 to {processors - 1}")
+                raise ValueError(f"{who}: processor {processor!r} does not exist; there are 0 to {processors - 1}")
         if self.weights:
             self._verify_weights(node)
 
@@ -61,8 +61,10 @@ class OpConfig:
         if len(self.weights) != len(self.degrees):
             raise ValueError(f"{who}: needs one list of weights a dimension (it may be empty), got {self.weights}")
         for dim, degree, weights in zip(node.dims, self.degrees, self.weights):
-            if weights and (len(weights) != degree or min(weights) < 0 or sum(weights) <= 0):
-                raise ValueError(f"{who}: {dim.name} needs {degree} weights, not negative, not all 0, got {weights}")
+            if weights and (len(weights) != degree or not all(0 <= w < inf for w in weights) or sum(weights) <= 0):
+                raise ValueError(
+                    f"{who}: {dim.name} needs {degree} weights, finite, not negative, not all 0, got {weights}"
+                )
         if any(rect.empty for rect in self.partition(node).rects()):
             raise ValueError(f"{who}: weights {self.weights} leave a piece empty; use a smaller degree")
 
@@ -97,6 +99,10 @@ class Sync:
     travel: Travel = Travel.OWNER
     place: Place = Place.SPREAD
     chunks: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.chunks, int) or self.chunks < 0:
+            raise ValueError(f"Sync: chunks must be an integer, 0 or more, got {self.chunks!r}")
 
     def __str__(self) -> str:
         return f"{self.travel.value}/{self.place.value}" + (f"/{self.chunks}" if self.chunks else "")

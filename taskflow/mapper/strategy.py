@@ -29,6 +29,7 @@ class Strategy:
         return self.configs[operator]
 
     def sync(self, layer: str) -> Sync:
+        """How the weights of a layer are kept equal."""
         return self.syncs.get(layer, Sync())
 
     def verify(self, graph: OperatorGraph) -> None:
@@ -53,7 +54,10 @@ class Strategy:
 
 
 def save(strategy: Strategy, graph: OperatorGraph, machine: str, path: str | Path) -> None:
-    """Write a strategy file. It records which graph and machine it was made for."""
+    """Write a strategy file. It records which graph and machine it was made for. FileNotFoundError if there is no such
+    folder."""
+    if not (folder := Path(path).absolute().parent).is_dir():
+        raise FileNotFoundError(f"cannot write strategy file {path}: there is no folder {folder}")
     content = {
         "format": FORMAT,
         "version": VERSION,
@@ -97,10 +101,15 @@ def load(path: str | Path, graph: OperatorGraph, processors: int) -> Strategy:
             layer: Sync(Travel(entry["travel"]), Place(entry["place"]), int(entry.get("chunks", 0)))
             for layer, entry in content.get("syncs", {}).items()
         }
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: not a valid strategy file: {error!r}") from error
+    except KeyError as error:
+        raise ValueError(f"{path}: not a valid strategy file: an operator or layer lacks {error}") from error
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}: not a valid strategy file: {error}") from error
     strategy = Strategy(processors, configs, syncs, str(content.get("name", "file")))
-    strategy.verify(graph)
+    try:
+        strategy.verify(graph)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
     return strategy
 
 
@@ -115,8 +124,10 @@ def _parse(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: not a strategy file (its format must be {FORMAT!r})")
     if content.get("version") != VERSION:
         raise ValueError(f"{path}: version {content.get('version')} of the format; this taskflow reads {VERSION}")
-    if not isinstance(content.get("operators"), dict):
-        raise ValueError(f"{path}: has no table of operators")
+    for table, required in (("operators", True), ("syncs", False)):
+        entries = content.get(table, None if required else {})
+        if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
+            raise ValueError(f"{path}: {table} must be a table of tables, one for each name")
     return content
 
 

@@ -1,1 +1,88 @@
-"""Networks as functions that build operator graphs."""
+"""Networks as functions that build operator graphs, and a registry of them by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from taskflow.graph import OperatorGraph
+from taskflow.models.alexnet import AlexNetConfig, alexnet
+from taskflow.models.inception import InceptionConfig, inception_v3
+from taskflow.models.lenet import LeNetConfig, lenet
+from taskflow.models.mlp import MLPConfig, mlp
+from taskflow.models.nmt import NMTConfig, nmt
+from taskflow.models.resnet import ResNetConfig, resnet
+from taskflow.models.rnnlm import RNNLMConfig, rnnlm
+from taskflow.models.rnntc import RNNTCConfig, rnntc
+from taskflow.models.transformer import TransformerConfig, transformer
+
+__all__ = ["MODELS", "Model", "build", "find"]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A network's builder and its sizes: ``paper``, whose batch is of one device, and ``small``, the same structure in
+    miniature, whose batch is of the whole machine."""
+
+    builder: Callable[..., OperatorGraph]  # (config, dtype)
+    paper: Any  # of the model's frozen config class
+    small: Any
+
+
+MODELS: dict[str, Model] = {
+    "AlexNet": Model(alexnet, AlexNetConfig(), AlexNetConfig.small()),
+    "Inception-v3": Model(inception_v3, InceptionConfig(), InceptionConfig.small()),
+    "ResNet-101": Model(resnet, ResNetConfig(), ResNetConfig.small()),
+    "RNNTC": Model(rnntc, RNNTCConfig(), RNNTCConfig.small()),
+    "RNNLM": Model(rnnlm, RNNLMConfig(), RNNLMConfig.small()),
+    "RNNLM-2": Model(rnnlm, RNNLMConfig.two_steps(), replace(RNNLMConfig.small(), steps=2, steps_per_operator=1)),
+    "NMT": Model(nmt, NMTConfig(), NMTConfig.small()),
+    "LeNet": Model(lenet, LeNetConfig(), LeNetConfig.small()),
+    "MLP": Model(mlp, MLPConfig(), MLPConfig.small()),
+    "Transformer": Model(transformer, TransformerConfig(), TransformerConfig.small()),
+}
+
+
+def find(name: str) -> tuple[str, Model]:
+    """A model and how its name is written; case, hyphens and underscores do not matter. ValueError names those there
+    are."""
+    for known, model in MODELS.items():
+        if _plain(known) == _plain(name):
+            return known, model
+    raise ValueError(f"no model {name!r}; there are {', '.join(MODELS)}")
+
+
+def build(
+    name: str,
+    batch: int | None = None,
+    devices: int = 1,
+    *,
+    preset: str = "paper",
+    dtype: str = "float32",
+    **sizes: Any,
+) -> OperatorGraph:
+    """The graph of a model by name.
+
+    ``batch`` is of the whole machine; if not given, the paper's for each of ``devices`` devices (AlexNet 256, others
+    64). ``preset``: "paper" or "small" sizes; ``sizes`` replace single ones (fields of the model's config class).
+    Raises ValueError that names what there is.
+    """
+    known, model = find(name)
+    if preset not in ("paper", "small"):
+        raise ValueError(f"{known}: preset must be 'paper' or 'small', got {preset!r}")
+    config = model.paper if preset == "paper" else model.small
+    if batch is None:
+        batch = config.batch * devices if preset == "paper" else config.batch
+    there_are = [field.name for field in fields(config)]
+    for size in sizes:
+        if size not in there_are:
+            raise ValueError(f"{known}: no size {size!r}; there are {', '.join(there_are)}")
+    graph = model.builder(replace(config, batch=batch, **sizes), dtype)
+    if preset == "paper":
+        graph.name = known
+    return graph
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
-from taskflow.operators.tensor import Parameter, Tensor
+from taskflow.models.recurrent import Layers, Shared, chunks, part, zeros
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,13 +14,23 @@ class RNNLMConfig:
     """Sizes of the network. ``batch`` is of the whole machine. ``steps_per_operator``: how many of the ``steps`` of truncated
     back-propagation one operator covers; a layer's operators share weights and may be cut and placed differently."""
 
-    batch: int
-    steps: int
-    vocabulary: int
-    hidden: int
+    batch: int = 64
+    steps: int = 40
+    vocabulary: int = 10_000
+    hidden: int = 2048
     layers: int = 2
     dropout: float = 0.0
     steps_per_operator: int = 10
+
+    @staticmethod
+    def small() -> RNNLMConfig:
+        """The same layers, narrow and short."""
+        return RNNLMConfig(batch=6, steps=6, vocabulary=13, hidden=6, dropout=0.1, steps_per_operator=2)
+
+    @staticmethod
+    def two_steps() -> RNNLMConfig:
+        """RNNLM-2: so few steps that the best strategy can be proved (the paper's section 8.4)."""
+        return RNNLMConfig(steps=2, steps_per_operator=1)
 
 
 def rnnlm(config: RNNLMConfig, dtype: str = "float32") -> OperatorGraph:
@@ -32,35 +42,18 @@ def rnnlm(config: RNNLMConfig, dtype: str = "float32") -> OperatorGraph:
     graph = OperatorGraph(dtype, "RNNLM")
     tokens = ops.input(graph, (c.batch, c.steps), "int64", name="tokens")
     targets = ops.input(graph, (c.batch, c.steps), "int64", name="targets")
-    per = min(c.steps_per_operator, c.steps)
-    chunks = list(zip(ops.split(tokens, per, 1), ops.split(targets, per, 1)))
-    start = [
-        tuple(ops.state(graph, (c.batch, c.hidden), name=f"{kind}{layer}") for kind in "hc") for layer in range(c.layers)
-    ]
-    state: list[tuple[Tensor, Tensor]] = [(h, cell) for h, cell in start]
-    shared: dict[str, tuple[Parameter, ...]] = {}
-
-    def share(name: str, tensor: Tensor) -> Tensor:
-        shared.setdefault(name, graph.parameters_of(tensor))
-        return tensor
-
-    for k, (words, wanted) in enumerate(chunks):
-        at = "" if len(chunks) == 1 else f".{k}"
-        y = share("embedding", ops.embedding(
-            words, c.vocabulary, c.hidden, name=f"embedding{at}", parameters=shared.get("embedding")))
-        for layer in range(c.layers):
-            name = f"lstm{layer}"
-            if c.dropout:
-                y = ops.dropout(y, c.dropout, name=f"dropout{layer}{at}")
-            y, h, cell = ops.lstm_layer(y, c.hidden, state[layer], name=f"{name}{at}", parameters=shared.get(name))
-            share(name, y)
-            state[layer] = (h, cell)
+    shared = Shared()
+    start = zeros(graph, c.batch, c.hidden, c.layers, "lstm")
+    layers = Layers(shared, c.hidden, start, c.dropout, "lstm")
+    wanted = chunks(targets, c.steps_per_operator)
+    for k, words in enumerate(chunks(tokens, c.steps_per_operator)):
+        y = layers.advance(shared(ops.embedding, "embedding", k, words, c.vocabulary, c.hidden), k)
         if c.dropout:
-            y = ops.dropout(y, c.dropout, name=f"dropout{c.layers}{at}")
-        logits = share("softmax", ops.linear(y, c.vocabulary, name=f"softmax{at}", parameters=shared.get("softmax")))
-        loss = ops.cross_entropy(logits, wanted, reduction="sum", name=f"loss{at}")
-        graph.minimize(ops.scale(loss, 1.0 / (c.batch * c.steps), name=f"mean{at}"))
-    for (h0, c0), (h, cell) in zip(start, state):
-        graph.carry(h0, h)
-        graph.carry(c0, cell)
+            y = ops.dropout(y, c.dropout, name=part("dropout", k))
+        scores = shared(ops.linear, "softmax", k, y, c.vocabulary)
+        loss = ops.cross_entropy(scores, wanted[k], reduction="sum", name=part("loss", k))
+        graph.minimize(ops.scale(loss, 1.0 / (c.batch * c.steps), name=part("mean", k)))
+    for before, after in zip(start, layers.state):
+        for state, becomes in zip(before, after):
+            graph.carry(state, becomes)
     return graph

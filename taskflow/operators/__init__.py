@@ -1,22 +1,36 @@
 """Operators, one kind a file, and the functions that add them to a graph. Importing this fills the registry."""
 
+from taskflow.operators.adaptive_avg_pool2d import adaptive_avg_pool2d
+from taskflow.operators.attention import attention, multi_head_attention
+from taskflow.operators.avg_pool2d import avg_pool2d
+from taskflow.operators.batch_norm import batch_norm
 from taskflow.operators.binary import add, mul, sub
 from taskflow.operators.concat import concat
+from taskflow.operators.conv2d import conv2d
 from taskflow.operators.cross_entropy import cross_entropy
 from taskflow.operators.dropout import dropout
 from taskflow.operators.embedding import embedding
 from taskflow.operators.input import input
+from taskflow.operators.layer_norm import layer_norm
 from taskflow.operators.linear import linear
 from taskflow.operators.lstm import lstm, lstm_layer
 from taskflow.operators.matmul import matmul
-from taskflow.operators.reshape import reshape
+from taskflow.operators.max_pool2d import max_pool2d
+from taskflow.operators.mse_loss import mse_loss
+from taskflow.operators.narrow import narrow, select
+from taskflow.operators.pad import pad
+from taskflow.operators.positional_encoding import positional_encoding
+from taskflow.operators.reduce import mean, sum
+from taskflow.operators.reshape import flatten, reshape
 from taskflow.operators.softmax import softmax
 from taskflow.operators.split import split
 from taskflow.operators.state import state
 from taskflow.operators.transpose import transpose
-from taskflow.operators.unary import relu, scale, sigmoid, tanh
+from taskflow.operators.unary import gelu, relu, scale, sigmoid, tanh
 
 __all__ = [
-    "add", "concat", "cross_entropy", "dropout", "embedding", "input", "linear", "lstm", "lstm_layer", "matmul", "mul",
-    "relu", "reshape", "scale", "sigmoid", "softmax", "split", "state", "sub", "tanh", "transpose",
+    "adaptive_avg_pool2d", "add", "attention", "avg_pool2d", "batch_norm", "concat", "conv2d", "cross_entropy",
+    "dropout", "embedding", "flatten", "gelu", "input", "layer_norm", "linear", "lstm", "lstm_layer", "matmul",
+    "max_pool2d", "mean", "mse_loss", "mul", "multi_head_attention", "narrow", "pad", "positional_encoding", "relu",
+    "reshape", "scale", "select", "sigmoid", "softmax", "split", "state", "sub", "sum", "tanh", "transpose",
 ]

@@ -10,6 +10,7 @@ from random import Random
 import numpy as np
 
 from taskflow.operators.operator import (
+    Array,
     Call,
     Dim,
     Example,
@@ -35,16 +36,22 @@ class CrossEntropy(Operator):
     nothing. The mean divides by the number of all targets, ignored ones too. PyTorch leaves those out, but how many
     there are is known only once all pieces have looked, and the loss of one piece must not wait for the data of
     another. Where targets are ignored and this matters, take the sum and scale it.
+
+    With ``label_smoothing`` e, the right class has the weight 1 - e and all C classes share e (Szegedy et al., arXiv
+    1512.00567, section 7).
     """
 
     ignore_index: int = -100
     reduction: str = "mean"
+    label_smoothing: float = 0.0
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("cross_entropy", inputs, 2)
         x, target = inputs
         if self.reduction not in ("mean", "sum"):
             raise ValueError(f"cross_entropy: reduction must be 'mean' or 'sum', got {self.reduction!r}")
+        if not 0 <= self.label_smoothing <= 1:
+            raise ValueError(f"cross_entropy: label_smoothing must be from 0 to 1, got {self.label_smoothing}")
         if len(x.shape) < 2 or not x.differentiable or target.shape != x.shape[:-1] or target.dtype.kind not in "iu":
             raise ValueError(
                 f"cross_entropy: inputs must be float (N, ..., classes) and integers (N, ...), got {x} and {target}"
@@ -81,23 +88,38 @@ class CrossEntropy(Operator):
         total = call.kernels.cross_entropy(
             x.reshape(-1, classes), target.reshape(-1), self.ignore_index, probabilities.reshape(-1, classes)
         )
+        if self.label_smoothing:
+            total = (1 - self.label_smoothing) * total + self.label_smoothing * self._all_classes(
+                x.reshape(-1, classes), target.reshape(-1), probabilities.reshape(-1, classes)
+            )
         y[...] = total * self._factor(call)
 
     def backward(self, call: Call) -> None:
         (probabilities, target), dy, dx = call.saved, call.grad, call.grad_inputs[0]
         if dx is not None:
             classes = probabilities.shape[-1]
+            out, flat = dx.array.reshape(-1, classes), target.reshape(-1)
+            scale = float(dy) * self._factor(call)
             call.kernels.cross_entropy_backward(
-                probabilities.reshape(-1, classes), target.reshape(-1), self.ignore_index,
-                float(dy) * self._factor(call),
-                out=dx.array.reshape(-1, classes), accumulate=dx.accumulate,
+                probabilities.reshape(-1, classes), flat, self.ignore_index, scale, out=out, accumulate=dx.accumulate
             )
+            if self.label_smoothing:  # the weight that the right class gives to all
+                rows = np.flatnonzero(flat != self.ignore_index)
+                out[rows, flat[rows]] += out.dtype.type(scale * self.label_smoothing)
+                out[rows] -= out.dtype.type(scale * self.label_smoothing / classes)
 
     def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return 5 * piece.volume * inputs[0].shape[-1]  # the softmax
 
     def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return piece.volume * inputs[0].shape[-1]
+
+    def _all_classes(self, x: Array, target: Array, probabilities: Array) -> float:
+        """The sum over rows of the mean of -log softmax(x) over all classes, rows to be ignored left out."""
+        rows = np.flatnonzero(target != self.ignore_index)
+        # log sum exp(x) = max - log softmax(max), which is at least 1 / C and so has a logarithm.
+        totals = x[rows].max(axis=1) - np.log(probabilities[rows].max(axis=1))
+        return float((totals - x[rows].mean(axis=1)).sum(dtype=np.float64))
 
     def _factor(self, call: Call) -> float:
         return 1 / prod(call.specs[1].shape) if self.reduction == "mean" else 1.0
@@ -106,7 +128,8 @@ class CrossEntropy(Operator):
     def example(cls, random: Random) -> Example:
         shape = tuple(random.randint(1, 4) for _ in range(random.randint(1, 3)))
         classes = random.randint(2, 5)
-        operator = cls(random.choice((-100, random.randrange(classes))), random.choice(("mean", "sum")))
+        ignored, reduction = random.choice((-100, random.randrange(classes))), random.choice(("mean", "sum"))
+        operator = cls(ignored, reduction, random.choice((0.0, 0.1, 0.5)))
         specs = (Spec((*shape, classes), np.dtype(np.float64)), Spec(shape, np.dtype(np.int64)))
         return Example(operator, specs, high=classes)
 
@@ -117,12 +140,14 @@ def cross_entropy(
     *,
     ignore_index: int = -100,
     reduction: str = "mean",
+    label_smoothing: float = 0.0,
     name: str | None = None,
 ) -> Tensor:
     """The cross-entropy of unnormalised scores and right classes, in nats.
 
     Args: input (N, ..., C), classes last (PyTorch has them second); target (N, ...) integers below C, or
     ``ignore_index``. ``reduction``: "mean" divides by the number of all targets, ignored ones too; "sum" does not.
+    ``label_smoothing``: the weight that the right class gives to all classes in equal shares.
     Returns a scalar ().
     """
-    return input.graph.apply(CrossEntropy(ignore_index, reduction), (input, target), name=name)[0]
+    return input.graph.apply(CrossEntropy(ignore_index, reduction, label_smoothing), (input, target), name=name)[0]

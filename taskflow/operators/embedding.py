@@ -39,6 +39,7 @@ class Embedding(Operator):
     num_embeddings: int
     embedding_dim: int
     dtype: np.dtype[Any]  # of the table; integers do not say
+    std: float = 1.0  # of the table's start
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("embedding", inputs, 1)
@@ -49,7 +50,7 @@ class Embedding(Operator):
         return (Spec((*x.shape, self.embedding_dim), self.dtype),)
 
     def weights(self, inputs: Sequence[Spec]) -> tuple[WeightSpec, ...]:
-        return (WeightSpec("weight", (self.num_embeddings, self.embedding_dim), Init("normal", 1.0)),)
+        return (WeightSpec("weight", (self.num_embeddings, self.embedding_dim), Init("normal", self.std)),)
 
     def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
         return (
@@ -101,13 +102,15 @@ def embedding(
     num_embeddings: int,
     embedding_dim: int,
     *,
+    std: float = 1.0,
     name: str | None = None,
     parameters: Sequence[Parameter] | None = None,
 ) -> Tensor:
-    """Look up rows of a table (num_embeddings, embedding_dim) that starts normal, in the graph's float type.
+    """Look up rows of a table (num_embeddings, embedding_dim) that starts normal with standard deviation ``std``, in the
+    graph's float type.
 
     Args: input (N, ...) integers below ``num_embeddings``. Returns (N, ..., embedding_dim). ``parameters`` shares
     another embedding's table.
     """
-    operator = Embedding(num_embeddings, embedding_dim, np.dtype(input.graph.dtype))
+    operator = Embedding(num_embeddings, embedding_dim, np.dtype(input.graph.dtype), std)
     return input.graph.apply(operator, (input,), name=name, parameters=parameters)[0]

@@ -18,6 +18,7 @@ from taskflow.operators.operator import (
     Reads,
     Soap,
     Spec,
+    axis,
     positive,
     register,
     takes,
@@ -141,3 +142,12 @@ def reshape(input: Tensor, shape: Sequence[int], *, name: str | None = None) -> 
             raise ValueError(f"reshape: no size for -1 makes {tuple(shape)} hold all elements of {input}")
         sizes[sizes.index(-1)] = prod(input.shape) // known
     return input.graph.apply(Reshape(tuple(sizes)), (input,), name=name)[0]
+
+
+def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1, *, name: str | None = None) -> Tensor:
+    """Join the dimensions from ``start_dim`` to ``end_dim`` (included) into one: (N, C, H, W) -> (N, C H W) from 1."""
+    first, last = (axis("flatten", dim, input.ndim) for dim in (start_dim, end_dim))
+    if first > last:
+        raise ValueError(f"flatten: start_dim must not lie behind end_dim, got {start_dim} and {end_dim} of {input}")
+    shape = (*input.shape[:first], prod(input.shape[first : last + 1]), *input.shape[last + 1 :])
+    return reshape(input, shape, name=name or "flatten")

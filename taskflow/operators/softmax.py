@@ -29,9 +29,14 @@ from taskflow.regions.rect import Rect
 @register("softmax")
 @dataclass(frozen=True, slots=True)
 class Softmax(Operator):
-    """x -> exp(x) / sum of exp(x) over ``dim``, of the same shape. Every dimension but ``dim`` can be cut."""
+    """x -> exp(x) / sum of exp(x) over ``dim``, of the same shape. Every dimension but ``dim`` can be cut.
+
+    ``causal``: of (..., T, S), row t ends at column t + S - T; what lies behind counts as minus infinity, is not read,
+    and gives 0.
+    """
 
     dim: int
+    causal: bool = False
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("softmax", inputs, 1)
@@ -39,6 +44,8 @@ class Softmax(Operator):
         axis("softmax", self.dim, len(x.shape))
         if not x.differentiable:
             raise ValueError(f"softmax: input must be a float tensor, got {x}")
+        if self.causal and (self.dim % len(x.shape) != len(x.shape) - 1 or len(x.shape) < 2 or x.shape[-2] > x.shape[-1]):
+            raise ValueError(f"softmax: causal needs the last dim of (..., T, S) with T at most S, got {self.dim} of {x}")
         return (x,)
 
     def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
@@ -46,7 +53,10 @@ class Softmax(Operator):
         return sample_and_attributes(shape, fixed=self.dim % len(shape))
 
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        return Reads((piece,))
+        if not self.causal:
+            return Reads((piece,))
+        rows, columns = inputs[0].shape[-2:]
+        return Reads((Rect(piece.lo, (*piece.hi[:-1], piece.hi[-2] + columns - rows)),))
 
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
         return (piece,)
@@ -56,7 +66,9 @@ class Softmax(Operator):
 
     def forward(self, call: Call) -> None:
         (x,), (y,) = call.inputs, call.outputs
-        if self._last(y):
+        if self.causal:
+            call.kernels.softmax(_rows(self._masked(call)), out=_rows(y))
+        elif self._last(y):
             call.kernels.softmax(_rows(x), out=_rows(y))
         else:
             rows = _rows(np.moveaxis(x, self.dim, -1).copy())
@@ -69,7 +81,11 @@ class Softmax(Operator):
         y, dy, dx = call.outputs[0], call.grad, call.grad_inputs[0]
         if dx is None:
             return
-        if self._last(y):
+        if self.causal and dx.array.shape != y.shape:
+            result = np.empty_like(y)
+            call.kernels.softmax_backward(_rows(y), _rows(dy), out=_rows(result))
+            dx.put(result[..., : dx.array.shape[-1]])
+        elif self._last(y):
             call.kernels.softmax_backward(_rows(y), _rows(dy), out=_rows(dx.array), accumulate=dx.accumulate)
         else:
             moved = np.moveaxis(y, self.dim, -1).copy()
@@ -87,13 +103,26 @@ class Softmax(Operator):
     def _last(self, array: Array) -> bool:
         return bool(self.dim % array.ndim == array.ndim - 1)
 
+    def _masked(self, call: Call) -> Array:
+        """The input with minus infinity behind the end of each row."""
+        x, y = call.inputs[0], call.outputs[0]
+        rows, columns = call.specs[0].shape[-2:]
+        ends = np.arange(call.piece.lo[-2], call.piece.hi[-2]) + columns - rows
+        masked = np.full(y.shape, -np.inf, y.dtype)
+        np.copyto(masked[..., : x.shape[-1]], x, where=np.arange(x.shape[-1]) <= ends[:, None])
+        return masked
+
     @classmethod
     def example(cls, random: Random) -> Example:
+        if random.random() < 0.3:
+            leading, rows = tuple(random.randint(1, 3) for _ in range(random.randint(0, 2))), random.randint(1, 4)
+            shape = (*leading, rows, rows + random.randint(1, 3))  # so that the first row has two elements
+            return Example(cls(-1, True), (Spec(shape, np.dtype(np.float64)),))
         rank = random.randint(1, 4)
-        shape = [random.randint(1, 4) for _ in range(rank)]
+        sizes = [random.randint(1, 4) for _ in range(rank)]
         dim = random.randint(-rank, rank - 1)
-        shape[dim] += 1  # over one element softmax is the constant 1
-        return Example(cls(dim), (Spec(tuple(shape), np.dtype(np.float64)),))
+        sizes[dim] += 1  # over one element softmax is the constant 1
+        return Example(cls(dim), (Spec(tuple(sizes), np.dtype(np.float64)),))
 
 
 def _rows(array: Array) -> Array:
@@ -101,6 +130,9 @@ def _rows(array: Array) -> Array:
     return array.reshape(-1, array.shape[-1])
 
 
-def softmax(input: Tensor, dim: int = -1, *, name: str | None = None) -> Tensor:
-    """Positive values that add up to 1 over ``dim``. Any shape in, the same shape out."""
-    return input.graph.apply(Softmax(dim), (input,), name=name)[0]
+def softmax(input: Tensor, dim: int = -1, *, causal: bool = False, name: str | None = None) -> Tensor:
+    """Positive values that add up to 1 over ``dim``. Any shape in, the same shape out.
+
+    ``causal``: of (..., T, S), row t sees the columns up to t + S - T only (the mask of a decoder's attention).
+    """
+    return input.graph.apply(Softmax(dim, causal), (input,), name=name)[0]

@@ -16,6 +16,7 @@ from taskflow.operators.operator import (
     Keeps,
     Operator,
     Reads,
+    Soap,
     Spec,
     positive,
     register,
@@ -29,11 +30,14 @@ from taskflow.regions.rect import Rect
 @register("state")
 @dataclass(frozen=True, slots=True)
 class State(Operator):
-    """-> (N, ...): zeros in the first step, later what ``graph.carry`` says. The runtime holds the value, so there is
-    nothing to do here."""
+    """-> (N, ...): ``start`` in the first step, later what ``graph.carry`` says. The runtime holds the value, so there is
+    nothing to do here. A ``lasting`` one belongs to the trained network, such as running statistics: it has no sample
+    dimension, and evaluation starts from the value that training left."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    start: float = 0.0
+    lasting: bool = False
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("state", inputs, 0)
@@ -43,6 +47,8 @@ class State(Operator):
         return (Spec(self.shape, self.dtype),)
 
     def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
+        if self.lasting:
+            return tuple(Dim(f"a{i}", size, Soap.ATTRIBUTE) for i, size in enumerate(self.shape))
         return sample_and_attributes(self.shape)
 
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
@@ -66,15 +72,24 @@ class State(Operator):
     @classmethod
     def example(cls, random: Random) -> Example:
         shape = tuple(random.randint(1, 5) for _ in range(random.randint(1, 3)))
-        return Example(cls(shape, np.dtype(np.float64)), ())
+        return Example(cls(shape, np.dtype(np.float64), lasting=random.random() < 0.5), ())
 
 
 def state(
-    graph: Builder, shape: Sequence[int], dtype: str | np.dtype[Any] | None = None, *, name: str
+    graph: Builder,
+    shape: Sequence[int],
+    dtype: str | np.dtype[Any] | None = None,
+    *,
+    start: float = 0.0,
+    lasting: bool = False,
+    name: str,
 ) -> Tensor:
-    """A tensor (N, ...) of zeros; ``graph.carry(it, becomes)`` gives it the last value of ``becomes`` in every later
-    step.
+    """A tensor (N, ...) full of ``start``; ``graph.carry(it, becomes)`` gives it the last value of ``becomes`` in every
+    later step.
 
-    Without a carry it stays zero. Gradients do not flow through it (truncated backpropagation).
+    Without a carry it stays as it is. Gradients do not flow through it (truncated backpropagation). ``lasting``: it
+    belongs to the network as its parameters do, and has no sample dimension; evaluation begins with training's value.
+    Otherwise training and evaluation each have their own.
     """
-    return graph.apply(State(tuple(shape), np.dtype(graph.dtype if dtype is None else dtype)), (), name=name)[0]
+    kind = np.dtype(graph.dtype if dtype is None else dtype)
+    return graph.apply(State(tuple(shape), kind, float(start), lasting), (), name=name)[0]

@@ -31,6 +31,10 @@ class Builder(Protocol):
         """The parameters of the node that produces ``tensor``: what to pass on to share them."""
         ...
 
+    def carry(self, state: Tensor, becomes: Tensor) -> None:
+        """``state`` starts the next step with the value that ``becomes`` has in this one."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:

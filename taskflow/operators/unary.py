@@ -1,5 +1,5 @@
-"""scale, relu, tanh, sigmoid: one value in, one value out (PyTorch: torch.mul by a number, torch.relu, torch.tanh,
-torch.sigmoid). They share every rule but the arithmetic."""
+"""scale, relu, tanh, sigmoid, gelu: one value in, one value out (PyTorch: torch.mul by a number, torch.relu, torch.tanh,
+torch.sigmoid, torch.nn.functional.gelu). They share every rule but the arithmetic."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class Unary(Operator):
 
     __slots__ = ()
 
-    keeps_output: ClassVar[bool] = True  # backward computes the derivative from y; the input is never kept
+    keeps_output: ClassVar[bool] = True  # backward computes the derivative from y
+    keeps_input: ClassVar[bool] = False  # or from x
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes(self.kind, inputs, 1)
@@ -49,7 +50,7 @@ class Unary(Operator):
         return (piece,)
 
     def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(inputs=False, weights=False, outputs=self.keeps_output)
+        return Keeps(inputs=self.keeps_input, weights=False, outputs=self.keeps_output)
 
     def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return piece.volume
@@ -132,6 +133,30 @@ class Sigmoid(Unary):
         return _example(cls(), random)
 
 
+@register("gelu")
+@dataclass(frozen=True, slots=True)
+class GELU(Unary):
+    """y = x Phi(x), Phi the standard normal distribution (Hendrycks and Gimpel, arXiv 1606.08415), or with
+    ``approximate`` "tanh" their approximation of it."""
+
+    approximate: str = "none"
+    keeps_output: ClassVar[bool] = False
+    keeps_input: ClassVar[bool] = True
+
+    def forward(self, call: Call) -> None:
+        call.kernels.gelu(call.inputs[0], self.approximate == "tanh", out=call.outputs[0])
+
+    def backward(self, call: Call) -> None:
+        if (dx := call.grad_inputs[0]) is not None:
+            call.kernels.gelu_backward(
+                call.inputs[0], self.approximate == "tanh", call.grad, out=dx.array, accumulate=dx.accumulate
+            )
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        return _example(cls(random.choice(("none", "tanh"))), random)
+
+
 def _example(operator: Operator, random: Random) -> Example:
     shape = tuple(random.randint(1, 5) for _ in range(random.randint(0, 4)))
     return Example(operator, (Spec(shape, np.dtype(np.float64)),))
@@ -155,3 +180,13 @@ def tanh(input: Tensor, *, name: str | None = None) -> Tensor:
 def sigmoid(input: Tensor, *, name: str | None = None) -> Tensor:
     """1 / (1 + exp(-x)) of every element. Any shape in, the same shape out."""
     return input.graph.apply(Sigmoid(), (input,), name=name)[0]
+
+
+def gelu(input: Tensor, approximate: str = "none", *, name: str | None = None) -> Tensor:
+    """x times the probability that a standard normal number is below x. Any shape in, the same shape out.
+
+    ``approximate``: "none" is exact, "tanh" the usual approximation.
+    """
+    if approximate not in ("none", "tanh"):
+        raise ValueError(f"gelu: approximate must be 'none' or 'tanh', got {approximate!r}")
+    return input.graph.apply(GELU(approximate), (input,), name=name)[0]

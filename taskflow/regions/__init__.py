@@ -3,7 +3,7 @@ launches."""
 
 from taskflow.regions.check import PrivilegeError, check_index_launch, check_privileges
 from taskflow.regions.dependence import Analysis, Launched
-from taskflow.regions.needs import INITIAL, Clear, Contribution, CopyNeed, ReduceNeed
+from taskflow.regions.needs import INITIAL, Clear, Contents, Contribution, CopyNeed, ReduceNeed
 from taskflow.regions.ordering import Dependence, Kind
 from taskflow.regions.privilege import Privilege, Requirement, interferes
 from taskflow.regions.rect import Rect, covers
@@ -14,6 +14,7 @@ __all__ = [
     "INITIAL",
     "Analysis",
     "Clear",
+    "Contents",
     "Contribution",
     "CopyNeed",
     "Dependence",

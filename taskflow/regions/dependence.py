@@ -35,12 +35,12 @@ the launch itself. Clears are part of the launch.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 
 from taskflow.regions.check import check_privileges
 from taskflow.regions.movement import RegionMemory
-from taskflow.regions.needs import Clear, CopyNeed, Plan, ReduceNeed
+from taskflow.regions.needs import Clear, Contents, CopyNeed, Plan, ReduceNeed
 from taskflow.regions.ordering import Dependence, Kind, Ordering
 from taskflow.regions.privilege import Privilege, Requirement
 from taskflow.regions.region import Instance, LogicalRegion
@@ -119,11 +119,21 @@ class Analysis:
             tuple(sorted(plan.shares)), tuple(plan.clears), tuple(instances),
         )
 
-    def snapshot(self) -> Hashable:
-        """Owners, valid points and pending partial sums of every region, without launch numbers. Two equal
+    def snapshot(self, only: Collection[LogicalRegion] | None = None) -> Hashable:
+        """Owners, valid points and pending partial sums of every region (or of ``only`` these), without launch numbers. Two equal
         snapshots of one Analysis mean that the same launches would ask for the same copies and sums after either, up
         to the numbers of launches and movements. Regions that no launch has touched do not count."""
-        return frozenset((region, memory.state()) for region, (_, memory) in self._regions.items())
+        return frozenset(
+            (region, memory.state()) for region, (_, memory) in self._regions.items() if only is None or region in only
+        )
+
+    def contents(self, region: LogicalRegion) -> Contents:
+        """Where the present values of a region are. Changes nothing: no launch is added and nothing is copied."""
+        return self._of(region)[1].contents()
+
+    def initialise(self, region: LogicalRegion) -> None:
+        """The region has new initial contents: every earlier value and partial sum of it is void."""
+        self._of(region)[1].initialise()
 
     def forget(self, below: int) -> None:
         """Launches numbered under ``below`` have ended: later launches do not wait for them. Values stay where they

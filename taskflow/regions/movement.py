@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
-from taskflow.regions.needs import INITIAL, Clear, Contribution, CopyNeed, Plan, ReduceNeed
+from taskflow.regions.needs import INITIAL, Clear, Contents, Contribution, CopyNeed, Plan, ReduceNeed
 from taskflow.regions.rect import Rect
 from taskflow.regions.region import Instance, LogicalRegion
 from taskflow.regions.segments import DisjointMap, RectIndex, canonical
@@ -109,6 +109,20 @@ class RegionMemory:
         )
 
     # -- values ------------------------------------------------------------------------------------------------------
+
+    def contents(self) -> Contents:
+        """Where every point's value is, and what is still to be added."""
+        owners = [(rect, owner.instance) for rect, owner in self._owners.items()]
+        owners += [(rect, self._home.instance) for rect in self._owners.gaps(self._region.rect)]
+        return Contents(tuple(sorted(owners, key=lambda part: part[0])), _contributions(self._pending.items()))
+
+    def initialise(self) -> None:
+        """Forget all values and partial sums; the instances stay, to be filled again."""
+        self._owners.carve(self._region.rect)
+        self._pending.carve(self._region.rect)
+        for _, on in self._instances.items():
+            for held in on.values():
+                held.valid.carve(held.instance.rect)
 
     def _fill(self, plan: Plan, rect: Rect, writing: bool) -> _Held:
         held = self._to_read(rect, plan.processor, writing)

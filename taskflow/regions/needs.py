@@ -86,6 +86,15 @@ class ReduceNeed:
 
 
 @dataclass(frozen=True, slots=True)
+class Contents:
+    """The values of a region: each Rect of ``owners`` as its instance has it (INITIAL: the initial contents), and then the
+    ``pending`` contributions added in this order, which is the order in which a reader's sum would add them."""
+
+    owners: tuple[tuple[Rect, Instance], ...]
+    pending: tuple[Contribution, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Clear:
     """Set ``rect`` of the partial ``instance`` to zero before the launch that asks for it adds to it."""
 

@@ -39,6 +39,7 @@ class Rect:
 
     @property
     def empty(self) -> bool:
+        """True if it holds no point."""
         for lo, hi in zip(self.lo, self.hi):  # noqa: SIM110 (a generator costs three times as much)
             if hi <= lo:
                 return True

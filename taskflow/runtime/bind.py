@@ -48,8 +48,8 @@ def bind(task: Task, storage: Storage, kernels: KernelSet, state: StepState) -> 
             return partial(_clip, [storage.array(p) for p in parts], storage.array(into), limit)
         case Update() as work:
             return _update(work, storage, kernels, state)
-        case UserCall(function, arguments, constants, _):
-            return partial(function, *(storage.array(a) for a in arguments), *constants)
+        case UserCall(call, arguments):
+            return call.bind([None if part is None else storage.part(part) for part in arguments])
     raise TypeError(f"{task.name}: no way to run {type(task.work).__name__}")
 
 

@@ -37,6 +37,9 @@ class LocalTransport(Transport):
     def barrier(self) -> None:
         pass
 
+    def duplicate(self) -> LocalTransport:
+        return LocalTransport()
+
     def close(self) -> None:
         pass
 

@@ -75,6 +75,7 @@ class Ranks:
     """By rank: what wakes it, None if nothing does (another node, or it never sleeps long)."""
 
     def sleep(self, seconds: float) -> bool:
+        """Sleep that long, or until another rank of this node rings; True if one did."""
         return plain_sleep(seconds) if self.doorbell is None else self.doorbell.sleep(seconds)
 
     def ring(self, peer: int) -> None:
@@ -101,12 +102,18 @@ def _meet(mpi: ModuleType) -> Ranks:
     job = Job(_duplicate(world), world.Abort, plain_sleep if doorbell is None else doorbell.sleep)
     job.watch()  # first of all: what follows may fail on one rank
     control = _duplicate(world)
-    table = np.zeros((world.size, 2, 64), np.uint8)  # by rank: name of the node, address of the doorbell
+    # By rank: name of the node, addresses of the doorbell and of a watcher, the process.
+    table = np.zeros((world.size, 4, 64), np.uint8)
     table[world.rank, 0] = _padded(mpi.Get_processor_name().encode()[-63:])
     if doorbell is not None:
         table[world.rank, 1] = _padded(doorbell.address)
+    table[world.rank, 2] = _padded(job.lifeline.address)
+    table[world.rank, 3] = _padded(job.lifeline.identity)
     _poll_plainly(control.Iallgather(mpi.IN_PLACE, table))
     here = (table[:, 0] == table[world.rank, 0]).all(axis=1)
+    if here.all():
+        identities = [_unpadded(cell) or b"" for cell in table[:, 3]]
+        job.lifeline.begin(world.rank, _unpadded(table[0, 2]) or b"", identities)
     ranks_here, cores = int(here.sum()), node_cores()
     # Where each rank has a core to spin on, a ring would cost the sender more than it saves the receiver.
     ringing = doorbell is not None and ranks_here > cores
@@ -346,6 +353,9 @@ class MPITransport(Transport):
         """What does not fit in the head, in messages of at most ``message_nbytes``."""
         rest = memoryview(data)[_HEAD_NBYTES - 8 :]
         return [rest[at : at + self.message_nbytes] for at in range(0, len(rest), self.message_nbytes)]
+
+    def duplicate(self) -> MPITransport:
+        return MPITransport(self._limit, self._pace, self.message_nbytes)
 
     def close(self) -> None:
         """Free the persistent requests and the communicator of the channels. Sends that were started get 5 s to end;

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from operator import length_hint
 from time import perf_counter
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -17,7 +19,7 @@ from taskflow.runtime.bind import Action, bind
 from taskflow.runtime.schedule import Arrive, Flush, Item, Post, Run, Schedule, Send
 from taskflow.runtime.storage import Kept, Storage
 from taskflow.runtime.transport import Channel, Transport
-from taskflow.tasks.task import Part, Task, TaskGraph
+from taskflow.tasks.task import Part, Task, TaskGraph, UserCall
 
 Binder = Callable[[Task, Storage, KernelSet, StepState], Action]
 
@@ -53,7 +55,7 @@ class Program:
         binder: Binder = bind,
     ) -> None:
         self.graph, self.plan, self.transport = graph, plan, transport
-        self.storage = Storage(graph, plan, kept)
+        self.storage = Storage(graph, plan.memory, kept)
         self._first_tag = transport.reserve_tags(plan.tag_count)
         self._channels: dict[int, Channel] = {}
         self._unpack: dict[int, Action] = {}
@@ -63,9 +65,14 @@ class Program:
         self.bytes_sent = sum(i.task.nbytes for i in plan.items if isinstance(i, Send))
 
     def run(self) -> None:
-        """One step."""
-        for action in self.actions:
-            action()
+        """One step. What a task raises comes with the task's name."""
+        actions = iter(self.actions)
+        try:
+            for action in actions:
+                action()
+        except Exception as error:
+            item = self.plan.items[len(self.actions) - length_hint(actions) - 1]
+            fail(error, item.copy if isinstance(item, (Arrive, Flush)) else item.task)
 
     def run_measured(self) -> list[Measured]:
         """One step, with the time of every item."""
@@ -150,6 +157,16 @@ class Program:
     def fetched(self, tensor: str) -> Any:
         """A fetched tensor's value after a step, on the rank of processor 0."""
         return self.storage.array(self.graph.fetched[tensor])
+
+
+def fail(error: Exception, task: Task) -> NoReturn:
+    """Raise ``error``, or what explains it better, with the name of the task that raised it."""
+    better = task.work.call.explain(error) if isinstance(task.work, UserCall) else None
+    if better is not None:
+        raise better from error
+    if sys.version_info >= (3, 11):
+        error.add_note(f"in task {task}")
+    raise error
 
 
 def _target(task: Task) -> Part:

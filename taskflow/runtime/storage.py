@@ -6,27 +6,35 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.runtime.schedule import Schedule, root_of
+from taskflow.runtime.schedule import root_of
+from taskflow.tasks.memory import MemoryPlan
 from taskflow.tasks.task import Part, TaskGraph
 
 Array = Any
 
 
 class Kept:
-    """Arrays that live from step to step (weights, update state, carried state), shared by all programs of a rank. New ones
-    are zero."""
+    """Arrays that live from step to step (weights, update state, carried state), shared by all programs of a rank."""
 
     def __init__(self) -> None:
         self.arrays: dict[str, Array] = {}
+        self._starts: dict[str, float] = {}
 
-    def get(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """The array of this name, made if it is not there."""
+    def get(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], start: float = 0.0) -> Array:
+        """The array of this name, made and filled with ``start`` if it is not there."""
         array = self.arrays.get(name)
         if array is None:
-            array = self.arrays[name] = np.zeros(shape, dtype)
+            array = self.arrays[name] = np.full(shape, start, dtype) if start else np.zeros(shape, dtype)
+            self._starts[name] = start
         if array.shape != shape or array.dtype != dtype:
             raise ValueError(f"kept array {name} is {array.dtype}{array.shape}, but {dtype}{shape} is asked for")
         return array
+
+    def restart(self, prefix: str) -> None:
+        """Fill the arrays whose names begin so with what they held at first."""
+        for name, array in self.arrays.items():
+            if name.startswith(prefix):
+                array.fill(self._starts[name])
 
     @property
     def nbytes(self) -> int:
@@ -36,11 +44,11 @@ class Kept:
 class Storage:
     """Turns buffer numbers and parts into arrays."""
 
-    def __init__(self, graph: TaskGraph, plan: Schedule, kept: Kept) -> None:
+    def __init__(self, graph: TaskGraph, memory: MemoryPlan, kept: Kept) -> None:
         self.graph = graph
         self.kept = kept
-        self._offsets = plan.memory.offsets
-        self.arena = np.empty(plan.memory.nbytes, np.uint8)
+        self._offsets = memory.offsets
+        self.arena = np.empty(memory.nbytes, np.uint8)
         self._arrays: dict[int, Array] = {}
 
     def array(self, buffer: int) -> Array:
@@ -66,7 +74,7 @@ class Storage:
                 raise ValueError(f"{of.name} is not contiguous in {self.graph.buffers[of.base].name}")
             return view
         if of.kept:
-            return self.kept.get(of.name, of.shape, of.dtype)
+            return self.kept.get(of.name, of.shape, of.dtype, of.start)
         if of.nbytes == 0 or number not in self._offsets:
             return np.empty(of.shape, of.dtype)
         assert root_of(self.graph, number) is of

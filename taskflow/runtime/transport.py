@@ -78,5 +78,10 @@ class Transport(ABC):
         """Return when every rank has called it."""
 
     @abstractmethod
+    def duplicate(self) -> Transport:
+        """A transport between the same ranks whose messages never meet this one's, whatever their tags. Every rank calls
+        it; whoever called it closes the new one."""
+
+    @abstractmethod
     def close(self) -> None:
         """Free what the channels hold. Safe to call twice."""

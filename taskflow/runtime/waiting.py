@@ -133,6 +133,7 @@ class Doorbell:
             return True
 
     def close(self) -> None:
+        """Give the address back; the doorbell cannot be used afterwards."""
         self._socket.close()
 
 

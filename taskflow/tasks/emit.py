@@ -33,11 +33,11 @@ class Emitter:
 
     # ---- memory --------------------------------------------------------------------------------------------------
     def buffer(
-        self, region: str, rect: Rect, processor: int, dtype: np.dtype[Any], *, kept: bool = False
+        self, region: str, rect: Rect, processor: int, dtype: np.dtype[Any], *, kept: bool = False, start: float = 0.0
     ) -> int:
         """A new buffer's number."""
         number = len(self.graph.buffers)
-        self.graph.buffers.append(Buffer(number, region, rect, processor, dtype, kept))
+        self.graph.buffers.append(Buffer(number, region, rect, processor, dtype, kept, start=start))
         return number
 
     def alias(self, base: int, part: Rect, region: str, rect: Rect) -> int:

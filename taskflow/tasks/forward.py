@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from taskflow.graph import Node
 from taskflow.mapper.config import Travel
+from taskflow.operators.state import State
 from taskflow.regions import Rect
 from taskflow.tasks.emit import Emitter
 from taskflow.tasks.lowering import Lowering, Owners, Piece
 from taskflow.tasks.reduce import reduce_to
 from taskflow.tasks.task import Compute, Kind
 
+LASTING = "lasting:"  # the prefix of kept buffers that training and evaluation share
+
 
 def forward(state: Lowering, node: Node) -> None:
     """Emit the forward tasks of a node."""
-    kept = node.operator.kind == "state"
+    kept = isinstance(node.operator, State)
+    # What lasts is one buffer for training and evaluation, so its name does not say which.
+    prefix, start = state.prefix, 0.0
+    if isinstance(node.operator, State):
+        prefix, start = LASTING if node.operator.lasting else prefix, node.operator.start
     written: list[dict[Rect, list[tuple[int, int]]]] = [{} for _ in node.outputs]  # Rect -> (processor, buffer)s
     for piece in state.pieces[node.number]:
         outputs = tuple(
             state.emit.buffer(
-                f"{state.prefix}{t.name}" if kept else t.name, rect, piece.processor, t.dtype, kept=kept
+                f"{prefix}{t.name}" if kept else t.name, rect, piece.processor, t.dtype, kept=kept, start=start
             )
             for t, rect in zip(node.outputs, piece.writes)
         )

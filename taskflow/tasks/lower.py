@@ -32,7 +32,7 @@ def lower(
 
     With an update ``rule``: forward, backward, gradient sums, clipping to ``clip_norm`` and updates. Without: forward only
     (evaluation). The tensors in ``fetch``, and the losses, are brought to processor 0. Kept buffers that are not
-    parameters (the state carried between steps) get ``prefix`` before their name.
+    parameters (the state carried between steps) get ``prefix`` before their name, unless they are lasting.
 
     Raises ValueError that names the operator if the strategy does not fit the graph.
     """

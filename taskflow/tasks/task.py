@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -33,8 +33,8 @@ class Kind(Enum):
 class Buffer:
     """Memory on one processor: an instance of ``rect`` of the region called ``region``.
 
-    A kept buffer lives from step to step and is found again by its name. An alias is the contiguous part ``part`` of
-    buffer ``base``. ``rect`` has the buffer's shape; a flat buffer's rect is one-dimensional.
+    A kept buffer lives from step to step, is found again by its name, and holds ``start`` at first. An alias is the
+    contiguous part ``part`` of buffer ``base``. ``rect`` has the buffer's shape; a flat buffer's rect is one-dimensional.
     """
 
     number: int
@@ -45,6 +45,7 @@ class Buffer:
     kept: bool = False
     base: int | None = None
     part: Rect | None = None
+    start: float = 0.0
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -146,14 +147,23 @@ class Update:
     scale: int | None  # buffer of one double: what the gradient is multiplied by
 
 
+class Callback(Protocol):
+    """What a UserCall calls."""
+
+    def bind(self, arrays: Sequence[Any]) -> Callable[[], object]:
+        """The function that runs the task on these arrays, any number of times."""
+
+    def explain(self, error: Exception) -> Exception | None:
+        """A clearer exception to raise from this one, that running the task raised; None if there is none."""
+
+
 @dataclass(frozen=True, slots=True)
 class UserCall:
-    """A function of the generic task API, called with the arrays of ``arguments`` and then ``constants``."""
+    """A task of the generic task API: ``call.bind`` gets the arrays of ``arguments`` (None: an empty Rect) and returns
+    what runs it."""
 
-    function: Any
-    arguments: tuple[int, ...]
-    constants: tuple[Any, ...] = ()
-    future: Any = None
+    call: Callback
+    arguments: tuple[Part | None, ...]
 
 
 Work = Compute | Transfer | Summation | Filling | Norm | Clip | Update | UserCall

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from taskflow.cache import cache_folder
 from taskflow.training.tokens import TokenArray, token_type
 
 try:
@@ -56,19 +57,6 @@ class Corpus:
     def __repr__(self) -> str:
         parts = ", ".join(f"{name} {end - first:,}" for name, first, end in self.splits)
         return f"{len(self.tokens):,} tokens of {len(self.vocabulary):,} ({parts})"
-
-
-def cache_folder() -> Path | None:
-    """TASKFLOW_CACHE, else taskflow in XDG_CACHE_HOME, else ~/.cache/taskflow; None without a home folder."""
-    if own := os.environ.get("TASKFLOW_CACHE"):
-        return Path(own)
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(base):  # the XDG specification has relative paths ignored
-        return Path(base, "taskflow")
-    try:
-        return Path.home() / ".cache" / "taskflow"
-    except RuntimeError:
-        return None
 
 
 def cached(key: str, build: Callable[[], Corpus]) -> Corpus:

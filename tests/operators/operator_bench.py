@@ -185,6 +185,13 @@ def reassemble(shape: tuple[int, ...], parts: Sequence[tuple[Rect, np.ndarray]])
     return whole
 
 
+def embedded(part: np.ndarray, rect: Rect, shape: tuple[int, ...]) -> np.ndarray:
+    """A part in its place among zeros: what an operator does not read even as a whole has no influence."""
+    whole = np.zeros(shape)
+    whole[rect.slices(Rect.of(shape))] = part
+    return whole
+
+
 def evaluate(
     graph: OperatorGraph,
     feeds: dict[str, np.ndarray],
@@ -200,8 +207,8 @@ def evaluate(
         reads, writes = node.reads(node.space), node.writes(node.space)
         call = Call(
             node.name, node.specs, node.space, reads, writes, kernels, state,
-            inputs=tuple(tensors[t] for t in node.inputs),
-            weights=tuple(parameters[p.name] for p in node.parameters),
+            inputs=tuple(part(tensors[t], rect) for t, rect in zip(node.inputs, reads.inputs)),
+            weights=tuple(part(parameters[p.name], rect) for p, rect in zip(node.parameters, reads.weights)),
             outputs=tuple(np.zeros(t.shape, t.dtype) for t in node.outputs),
             saved=tuple(poison(s.shape, s.dtype) for s in node.operator.saves(node.specs, node.space)),
         )
@@ -209,17 +216,20 @@ def evaluate(
         tensors.update(zip(node.outputs, call.outputs))
         calls.append(call)
     gradients: dict[Any, np.ndarray] = {tensor: np.array(seed) for tensor, seed in seeds.items()}
-
-    def target(key: Any, array: np.ndarray) -> Target | None:
-        if array.dtype.kind != "f":
-            return None
-        known = key in gradients
-        return Target(gradients.setdefault(key, poison(array.shape, array.dtype)), known)
-
     for node, call in zip(reversed(graph.nodes), reversed(calls)):
         call.grad_outputs = tuple(gradients.get(t) for t in node.outputs)
-        if any(g is not None for g in call.grad_outputs):
-            call.grad_inputs = tuple(map(target, node.inputs, call.inputs))
-            call.grad_weights = tuple(map(target, (p.name for p in node.parameters), call.weights))
-            node.operator.backward(call)
+        if all(g is None for g in call.grad_outputs):
+            continue
+        keys = [*node.inputs, *(p.name for p in node.parameters)]
+        rects = (*call.reads.inputs, *call.reads.weights)
+        targets = [
+            Target(poison(a.shape, a.dtype), False) if a.dtype.kind == "f" else None
+            for a in (*call.inputs, *call.weights)
+        ]
+        call.grad_inputs, call.grad_weights = tuple(targets[: len(node.inputs)]), tuple(targets[len(node.inputs) :])
+        node.operator.backward(call)
+        for key, rect, target in zip(keys, rects, targets):
+            if target is not None:
+                shape = parameters[key].shape if isinstance(key, str) else key.shape
+                gradients[key] = gradients.get(key, 0) + embedded(target.array, rect, shape)
     return tensors, {key if isinstance(key, str) else key.name: value for key, value in gradients.items()}

@@ -8,7 +8,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from operator_bench import KINDS, NAME, SEEDS, Case, backward, draw, forward, poison, reassemble, values
+from operator_bench import KINDS, NAME, SEEDS, Case, backward, draw, embedded, forward, poison, reassemble, values
 
 from taskflow.operators.operator import REGISTRY, Spec, cost_key, iteration_space
 from taskflow.regions import Rect, covers
@@ -56,7 +56,8 @@ def test_pieces_reassemble_to_the_whole(kind: str) -> None:
             for call, share in zip(calls, shares):
                 rect = (*call.reads.inputs, *call.reads.weights)[number]
                 summed[rect.slices(Rect.of(array.shape))] += share[number]
-            _close(summed, total, f"example {seed} {case.operator} gradient {number}, {pieces}")
+            rect = (*whole.reads.inputs, *whole.reads.weights)[number]
+            _close(summed, embedded(total, rect, array.shape), f"example {seed} {case.operator} gradient {number}, {pieces}")
     assert cuts >= len(SEEDS) // 3, f"only {cuts} examples of {kind} can be cut: draw larger ones"
 
 
@@ -127,12 +128,14 @@ def _matters(case: Case, piece: Rect, group: str, number: int, slab: Rect) -> bo
 def test_gradients_agree_with_finite_differences(kind: str) -> None:
     for seed in SEEDS:
         case = draw(kind, seed)
-        gradients = backward(case, forward(case))
+        call = forward(case)
         arrays = [*case.inputs, *case.weights]
+        rects = (*call.reads.inputs, *call.reads.weights)
         numbers = np.random.default_rng((seed, 99))
-        for number, gradient in enumerate(gradients):
-            if gradient is None:
+        for number, part in enumerate(backward(case, call)):
+            if part is None:
                 continue
+            gradient = embedded(part, rects[number], arrays[number].shape)
             for _ in range(2):
                 direction = numbers.normal(size=gradient.shape)
                 step, sides = 1e-5, []

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from taskflow.cache import cache_folder
 from taskflow.training import corpus as corpus_module
 from taskflow.training import load_files
 from taskflow.training import text as text_module
-from taskflow.training.corpus import cache_folder, cached
+from taskflow.training.corpus import cached
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""The command line: ``taskflow search``, ``simulate``, ``compare``, ``models``, ``machines``."""

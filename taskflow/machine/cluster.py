@@ -1,0 +1,150 @@
+"""Cluster: a machine declared as kinds of nodes and how many there are of each, joined by a network that never blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from taskflow.machine.parts import Device, Link, Processor
+from taskflow.machine.template import NETWORK, NodeTemplate
+from taskflow.machine.topology import Path, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Processors are numbered node by node. ``layout``: (node name, how many nodes) in order. ``devices``: only the first
+    so many processors are used (None: all); the other processors of the last node are idle, its links are there.
+    ``extensible``: more nodes of the last kind may be had by asking for more devices.
+
+    A route within a node is a shortest path there; between nodes, one to the network and one from it. Routes are found
+    when first asked for. Raises ValueError if the declaration is not a machine.
+    """
+
+    name: str
+    kinds: tuple[Device, ...]
+    nodes: tuple[NodeTemplate, ...]
+    layout: tuple[tuple[str, int], ...]
+    devices: int | None = None
+    extensible: bool = False
+    source: str = ""
+    processors: tuple[Processor, ...] = field(init=False, compare=False, repr=False)
+    _placed: _Placed = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        placed = _Placed(self)
+        object.__setattr__(self, "_placed", placed)
+        object.__setattr__(self, "processors", placed.processors)
+
+    def route(self, source: int, target: int) -> tuple[Link, ...]:
+        """The links from one processor to another; IndexError if one of them does not exist."""
+        return self._placed.route(source, target)
+
+    def link_names(self, source: int, target: int) -> tuple[str, ...]:
+        """The names of a route's links."""
+        return tuple(link.name for link in self.route(source, target))
+
+    @property
+    def link_count(self) -> int:
+        """Link numbers are below this."""
+        return self._placed.link_count
+
+    @property
+    def node_count(self) -> int:
+        """Nodes with at least one processor in use."""
+        return self.processors[-1].node + 1
+
+    def prefix(self, devices: int) -> Cluster:
+        """The machine of the first ``devices`` processors; with more nodes if there are too few and it is extensible.
+
+        Raises ValueError if there are not so many.
+        """
+        if devices < 1:
+            raise ValueError(f"machine {self.name}: devices must be 1 or more, got {devices}")
+        layout, sizes = list(self.layout), {n.name: len(n.devices) for n in self.nodes}
+        total = sum(sizes[name] * count for name, count in layout)
+        if devices > total:
+            name, count = layout[-1]
+            if not self.extensible:
+                raise ValueError(f"machine {self.name}: has {total} processors, {devices} asked for")
+            layout[-1] = (name, count - (total - devices) // sizes[name])
+            total = sum(sizes[name] * count for name, count in layout)
+        return replace(self, layout=tuple(layout), devices=None if devices == total else devices)
+
+    def __str__(self) -> str:
+        kinds = list(dict.fromkeys(p.kind for p in self.processors))
+        nodes = self.node_count
+        return f"{self.name}: {len(self.processors)} x {'/'.join(kinds)} on {nodes} node{'s' * (nodes != 1)}"
+
+
+class _Placed:
+    """A cluster's processors and link numbers, and the routes that were asked for."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        kinds = {device.kind: device for device in cluster.kinds}
+        topologies = {node.name: Topology(node) for node in cluster.nodes}
+        self._nodes: list[Topology] = []
+        self._first_link: list[int] = []
+        self._local: list[str] = []  # the name within its node of each processor
+        self._routes: dict[tuple[int, int], tuple[Link, ...]] = {}
+        self._links: dict[int, Link] = {}
+        self.link_count = 0
+        processors: list[Processor] = []
+        limit = cluster.devices
+        for name, count in cluster.layout:
+            topology = topologies[name]
+            for _ in range(count):
+                if limit is not None and len(processors) >= limit:
+                    break
+                for local, kind in zip(topology.template.processor_names, topology.template.devices):
+                    if limit is None or len(processors) < limit:
+                        processors.append(Processor(len(processors), kinds[kind], len(self._nodes)))
+                        self._local.append(local)
+                self._first_link.append(self.link_count)
+                self._nodes.append(topology)
+                self.link_count += topology.size
+        if not processors or (limit is not None and len(processors) < limit):
+            raise ValueError(f"machine {cluster.name}: has {len(processors)} processors, {limit or 'at least 1'} asked for")
+        self.processors = tuple(processors)
+        _reachable(cluster, [topologies[name] for name, _ in cluster.layout], len(self._nodes))
+
+    def route(self, source: int, target: int) -> tuple[Link, ...]:
+        found = self._routes.get((source, target))
+        if found is None:
+            found = self._routes[source, target] = self._find(source, target)
+        return found
+
+    def _find(self, source: int, target: int) -> tuple[Link, ...]:
+        count = len(self.processors)
+        if not (0 <= source < count and 0 <= target < count):
+            raise IndexError(f"route {source} -> {target}: processors are 0 to {count - 1}")
+        if source == target:
+            return ()
+        a, b = self.processors[source].node, self.processors[target].node
+        if a == b:
+            return self._place(a, self._nodes[a].path(self._local[source], self._local[target]))
+        out = self._nodes[a].path(self._local[source], NETWORK)
+        into = self._nodes[b].path(NETWORK, self._local[target])
+        return (*self._place(a, out), *self._place(b, into))
+
+    def _place(self, node: int, path: Path | None) -> tuple[Link, ...]:
+        assert path is not None  # _reachable has looked
+        links = []
+        for slot in path.slots:
+            number = self._first_link[node] + slot.number
+            if number not in self._links:
+                wire = slot.wire
+                self._links[number] = Link(
+                    number, f"node{node}.{slot.name}", wire.bytes_per_second, wire.latency_seconds,
+                    wire.occupies_endpoints,
+                )
+            links.append(self._links[number])
+        return tuple(links)
+
+
+def _reachable(cluster: Cluster, topologies: list[Topology], nodes: int) -> None:
+    """ValueError unless every processor can reach every other one."""
+    for topology in {id(t): t for t in topologies}.values():
+        if (pair := topology.unconnected(network=nodes > 1)) is not None:
+            raise ValueError(
+                f"machine {cluster.name}: node {topology.template.name!r}: no path over switches from {pair[0]!r} to "
+                f"{pair[1]!r}; add a link"
+            )

@@ -1,0 +1,33 @@
+"""The machine at hand: its cores as processors, whose copies to each other the cores make themselves."""
+
+from __future__ import annotations
+
+from taskflow.machine.cluster import Cluster
+from taskflow.machine.parts import Device
+from taskflow.machine.template import Group, NodeTemplate, Wire
+
+CPU = Device(
+    "cpu", memory_bytes=4 << 30, flops_per_second=(("float32", 30e9), ("float64", 15e9)), memory_bytes_per_second=8e9,
+    launch_seconds=5e-6, multiprocessors=1, cache_bytes=1 << 20,
+    # The rates are what kernels reach, not a peak that they stay below.
+    efficiency=(("contraction", 1.0), ("convolution", 1.0), ("memory", 1.0), ("recurrent", 1.0)),
+    source="typical of one core of a server's CPU in a virtual machine; measure your own",
+)
+
+
+def host(processors: int) -> Cluster:
+    """This machine's cores as ``processors`` equal ones, with rates typical of a CPU core and of MPI through shared memory.
+
+    A copy between two of them occupies both: MPI's shared memory transport runs on their cores. For this machine's own
+    figures see `taskflow.runtime.measure`.
+    """
+    if processors < 1:
+        raise ValueError(f"host: needs at least 1 processor, got {processors}")
+    wires = (
+        Wire(
+            ("cpu*",), 4e9, 50e-6, mesh=True, occupies_endpoints=True,
+            source="typical of MPI through shared memory between ranks that also compute",
+        ),
+    ) if processors > 1 else ()
+    node = NodeTemplate("host", (Group("cpu", CPU.kind, processors),), (), wires)
+    return Cluster(f"host-{processors}", (CPU,), (node,), (("host", 1),))

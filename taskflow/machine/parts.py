@@ -1,0 +1,115 @@
+"""What a machine consists of: processors of some device kind, links, and routes over them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A kind of processor.
+
+    ``flops_per_second``: peak rate by dtype name; a dtype that is not named runs at float32's. ``efficiency``: which part
+    of the peak a class of kernels reaches ("contraction", "convolution", "recurrent"; "memory" of the memory's rate),
+    where the cost model's own figure does not hold. ``multiprocessors``: cores that kernels must fill.
+    ``cache_bytes``: the last cache that all of them share. ``source``: where the figures are from.
+    """
+
+    kind: str
+    memory_bytes: int
+    flops_per_second: tuple[tuple[str, float], ...]
+    memory_bytes_per_second: float
+    launch_seconds: float
+    multiprocessors: int = 1
+    cache_bytes: int = 0
+    efficiency: tuple[tuple[str, float], ...] = ()
+    source: str = ""
+
+    def rate(self, dtype: object = "float32") -> float:
+        """Peak operations a second on numbers of a type."""
+        wanted, default = str(dtype), 0.0
+        for name, rate in self.flops_per_second:
+            if name == wanted:
+                return rate
+            if name == "float32":
+                default = rate
+        return default
+
+    def reaches(self, kernels: str, default: float) -> float:
+        """Which part of the peak this class of kernels reaches."""
+        return dict(self.efficiency).get(kernels, default)
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """One device of a machine, on node ``node``."""
+
+    number: int
+    device: Device
+    node: int = 0
+
+    @property
+    def kind(self) -> str:
+        return self.device.kind
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.device.memory_bytes
+
+    @property
+    def flops_per_second(self) -> float:
+        """Peak rate in float32."""
+        return self.device.rate()
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Peak rate of its memory."""
+        return self.device.memory_bytes_per_second
+
+    @property
+    def overhead_seconds(self) -> float:
+        """Added to every task."""
+        return self.device.launch_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One direction of a connection (both, if it is half duplex). A transfer occupies every link of its route, from its
+    start to its end.
+
+    ``occupies_endpoints``: the sending and the receiving processor do the copying themselves, so a transfer over this link
+    occupies both of them too and no task of theirs runs meanwhile. This is so between CPU ranks of one machine, where
+    MPI copies through shared memory on the ranks' own cores; GPUs have copy engines, and network cards read and write
+    memory by themselves.
+    """
+
+    number: int
+    name: str
+    bytes_per_second: float
+    latency_seconds: float
+    occupies_endpoints: bool = False
+
+
+class Machine(Protocol):
+    """What lowering, simulation and mapping ask of a machine."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def processors(self) -> tuple[Processor, ...]: ...
+
+    def route(self, source: int, target: int) -> tuple[Link, ...]:
+        """The links that a transfer from one processor to another occupies, all at once; empty if they are the same."""
+        ...
+
+
+def transfer_seconds(route: Iterable[Link], nbytes: int) -> float:
+    """How long ``nbytes`` take over a route: the sum of its latencies, and the bytes at its slowest link's rate. 0 for an
+    empty route (paper, section 5, assumption A2, and latency)."""
+    links = tuple(route)
+    if not links:
+        return 0.0
+    return sum(k.latency_seconds for k in links) + nbytes / min(k.bytes_per_second for k in links)

@@ -1,0 +1,52 @@
+"""Machines by name or file: the described clusters of taskflow/machines, and the user's own JSON files."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from taskflow.machine.cluster import Cluster
+from taskflow.machine.format import parse, unparse
+from taskflow.machine.host import host
+
+FOLDER = Path(__file__).parent.parent / "machines"
+HERE = ("host", "this")
+
+
+def preset_names() -> tuple[str, ...]:
+    """The names that `load_machine` knows, beside files."""
+    return (*sorted(path.stem for path in FOLDER.glob("*.json")), *HERE)
+
+
+def load_machine(name: str | Path, devices: int | None = None) -> Cluster:
+    """A described cluster by name, or a machine file (any path that ends in ``.json``); of it the first ``devices``
+    processors, if given. ``host`` and ``this``: the cores of the machine at hand, ``devices`` of them or all.
+
+    Raises ValueError for an unknown name, a broken file or too many devices, FileNotFoundError for a missing file.
+    """
+    text = str(name)
+    if text in HERE:
+        return host(_cores() if devices is None else devices)
+    path = Path(name) if text.endswith(".json") else FOLDER / f"{text.lower()}.json"
+    if not text.endswith(".json") and text.lower() not in preset_names():
+        raise ValueError(f"no machine {text!r}; use {', '.join(preset_names())}, or a machine file FILE.json")
+    if not path.is_file():
+        raise FileNotFoundError(f"machine file {path} does not exist")
+    try:
+        content = json.loads(path.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path.name}: not JSON: {error}") from error
+    machine = parse(content, path.name)
+    return machine if devices is None else machine.prefix(devices)
+
+
+def save(machine: Cluster, path: str | Path) -> None:
+    """Write a machine file. Readers see no file, the old one or the whole new one."""
+    temporary = Path(f"{path}.{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(unparse(machine), indent=1) + "\n")
+    os.replace(temporary, path)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,93 @@
+"""NodeTemplate: one node of a cluster as it is declared: processors, switches and the wires between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import combinations
+
+NETWORK = "network"  # the vertex that all nodes share: a switch that never blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """``count`` processors of one device kind, called ``name`` followed by 0, 1, ..."""
+
+    name: str
+    device: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """A connection as it is declared.
+
+    ``between`` two vertices, or, with ``mesh``, a wire of its own between every two of the vertices it names. A name may
+    hold ``*``: ``("gpu*", "nvswitch")`` gives one wire for every gpu. Full duplex: ``bytes_per_second`` each way, and the
+    ways do not disturb each other; half duplex: one transfer at a time.
+    """
+
+    between: tuple[str, ...]
+    bytes_per_second: float
+    latency_seconds: float
+    mesh: bool = False
+    full_duplex: bool = True
+    occupies_endpoints: bool = False
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTemplate:
+    """A kind of node. ``network`` may be an end of its wires."""
+
+    name: str
+    processors: tuple[Group, ...]
+    switches: tuple[str, ...]
+    wires: tuple[Wire, ...]
+    source: str = ""
+
+    @property
+    def processor_names(self) -> tuple[str, ...]:
+        return tuple(f"{g.name}{i}" for g in self.processors for i in range(g.count))
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The device kind of every processor."""
+        return tuple(g.device for g in self.processors for _ in range(g.count))
+
+    @property
+    def vertices(self) -> tuple[str, ...]:
+        """Processors, then switches, then the network."""
+        return (*self.processor_names, *self.switches, NETWORK)
+
+    def members(self, wire: Wire) -> tuple[str, ...]:
+        """The vertices of a mesh. ValueError if it names fewer than two, or one that is not there."""
+        found = dict.fromkeys(name for pattern in wire.between for name in self._matching(pattern, wire))
+        if len(found) < 2:
+            raise ValueError(f"{self._who(wire)}: a mesh needs at least 2 members, got {', '.join(found)}")
+        return tuple(found)
+
+    def ends(self, wire: Wire) -> Iterator[tuple[str, str]]:
+        """The pairs of vertices that a wire connects. ValueError if it names one that is not there, or one twice."""
+        if wire.mesh:
+            yield from combinations(self.members(wire), 2)
+            return
+        if len(wire.between) != 2:
+            raise ValueError(f"{self._who(wire)}: 'between' must name 2 ends, got {len(wire.between)}")
+        for a in self._matching(wire.between[0], wire):
+            for b in self._matching(wire.between[1], wire):
+                if a == b:
+                    raise ValueError(f"{self._who(wire)}: connects {a!r} with itself")
+                yield a, b
+
+    def _who(self, wire: Wire) -> str:
+        return f"node {self.name!r}: link {' - '.join(wire.between)}"
+
+    def _matching(self, pattern: str, wire: Wire) -> list[str]:
+        names = [name for name in self.vertices if fnmatchcase(name, pattern)]
+        if not names:
+            raise ValueError(
+                f"{self._who(wire)}: no processor or switch {pattern!r}; there are {', '.join(self.vertices)}"
+            )
+        return names

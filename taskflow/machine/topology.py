@@ -1,0 +1,135 @@
+"""Topology: the directed links of one kind of node, and shortest paths over them, found when first asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NoReturn
+
+from taskflow.machine.template import NETWORK, NodeTemplate, Wire
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A link of a node kind; ``number`` counts from the node's first link."""
+
+    number: int
+    name: str
+    wire: Wire
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """Slots from one vertex to another, and what chooses between paths: hops, then bandwidth, then latency."""
+
+    slots: tuple[Slot, ...]
+    bytes_per_second: float
+    latency_seconds: float
+
+    def then(self, slot: Slot) -> Path:
+        """This path and one slot more."""
+        return Path(
+            (*self.slots, slot), min(self.bytes_per_second, slot.wire.bytes_per_second),
+            self.latency_seconds + slot.wire.latency_seconds,
+        )
+
+    def better_than(self, other: Path) -> bool:
+        """Of two paths with the same number of hops; slot numbers break ties, so the choice never depends on chance."""
+        return self._key() < other._key()
+
+    def _key(self) -> tuple[float, float, tuple[int, ...]]:
+        return -self.bytes_per_second, self.latency_seconds, tuple(slot.number for slot in self.slots)
+
+
+class Topology:
+    """Paths pass through switches only, never through another processor.
+
+    A mesh of m members has m * m slots, which are made when a path needs them.
+    """
+
+    def __init__(self, template: NodeTemplate) -> None:
+        self.template = template
+        self._processors = frozenset(template.processor_names)
+        self._edges: dict[str, dict[str, Slot]] = {name: {} for name in template.vertices}
+        self._meshes: list[tuple[int, dict[str, int], Wire]] = []
+        self._trees: dict[str, dict[str, Path]] = {}
+        self.size = 0  # how many slots
+        for wire in template.wires:
+            if wire.mesh and wire.full_duplex:
+                self._add_mesh(wire)
+            else:
+                for a, b in template.ends(wire):
+                    self._add(a, b, wire)
+
+    def _add(self, a: str, b: str, wire: Wire) -> None:
+        if b in self._edges[a] or any(a in mesh and b in mesh for _, mesh, _ in self._meshes):
+            self._twice(a, b)
+        there = Slot(self.size, f"{a}->{b}" if wire.full_duplex else f"{a}-{b}", wire)
+        back = Slot(self.size + 1, f"{b}->{a}", wire) if wire.full_duplex else there
+        self._edges[a][b], self._edges[b][a] = there, back
+        self.size = back.number + 1
+
+    def _add_mesh(self, wire: Wire) -> None:
+        members = {name: i for i, name in enumerate(self.template.members(wire))}
+        for a in members:
+            for b in self._edges[a]:
+                if b in members:
+                    self._twice(a, b)
+        for _, mesh, _ in self._meshes:
+            if len(shared := [name for name in members if name in mesh]) > 1:
+                self._twice(*shared[:2])
+        self._meshes.append((self.size, members, wire))
+        self.size += len(members) ** 2
+
+    def _twice(self, a: str, b: str) -> NoReturn:
+        raise ValueError(
+            f"node {self.template.name!r}: two links between {a!r} and {b!r}; declare one with their total rate"
+        )
+
+    def _neighbours(self, vertex: str) -> list[tuple[str, Slot]]:
+        found = list(self._edges[vertex].items())
+        for first, members, wire in self._meshes:
+            if vertex in members:
+                row = first + members[vertex] * len(members)
+                found += [
+                    (other, Slot(row + i, f"{vertex}->{other}", wire)) for other, i in members.items() if other != vertex
+                ]
+        return found
+
+    def unconnected(self, network: bool) -> tuple[str, str] | None:
+        """Two processors without a path between them, or with ``network`` one that does not reach it; None if all do."""
+        names = self.template.processor_names
+        if network:
+            for name in names:
+                if self.path(NETWORK, name) is None:
+                    return name, NETWORK
+        if any(all(name in members for name in names) for _, members, _ in self._meshes):
+            return None  # every two have a link of their own: no need to look at each pair of a large mesh
+        for i, name in enumerate(names):
+            for other in names[i + 1 :]:
+                if self.path(name, other) is None:
+                    return name, other
+        return None
+
+    def path(self, source: str, target: str) -> Path | None:
+        """The path with the fewest hops, among these the one with the most bandwidth; None if there is none."""
+        if source not in self._trees:
+            self._trees[source] = self._tree(source)
+        return self._trees[source].get(target)
+
+    def _tree(self, source: str) -> dict[str, Path]:
+        best = {source: Path((), float("inf"), 0.0)}
+        border = [source]
+        while border:
+            reached: dict[str, Path] = {}
+            for vertex in border:
+                if vertex != source and (vertex in self._processors or vertex == NETWORK):
+                    continue
+                for other, slot in self._neighbours(vertex):
+                    if other in best:
+                        continue
+                    path = best[vertex].then(slot)
+                    if other not in reached or path.better_than(reached[other]):
+                        reached[other] = path
+            best.update(reached)
+            border = list(reached)
+        return best

@@ -1,0 +1,67 @@
+"""What the recurrent networks share: a stack of LSTM layers that advances by some steps at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from taskflow import operators as ops
+from taskflow.graph import OperatorGraph
+from taskflow.operators.tensor import Parameter, Tensor
+
+State = tuple[Tensor, Tensor]  # h and c, each (N, hidden)
+
+
+class Shared:
+    """Layers whose operators, one for each chunk of steps, share parameters. The first chunk's operator has the layer's
+    name and declares them, so that their names do not depend on how the steps are cut."""
+
+    def __init__(self) -> None:
+        self._parameters: dict[str, tuple[Parameter, ...]] = {}
+
+    def __call__(self, build: Callable[..., Tensor], name: str, chunk: int, *args: object) -> Tensor:
+        """``build(*args)``, an operator of layer ``name``."""
+        tensor = build(*args, name=part(name, chunk), parameters=self._parameters.get(name))
+        self._parameters.setdefault(name, tensor.graph.parameters_of(tensor))
+        return tensor
+
+
+class Layers:
+    """LSTM layers, one above the other, with the state that each has reached."""
+
+    def __init__(self, shared: Shared, hidden: int, start: Sequence[State], dropout: float, name: str) -> None:
+        self.shared, self.hidden, self.dropout, self.name = shared, hidden, dropout, name
+        self.state = list(start)
+
+    def advance(self, x: Tensor, chunk: int) -> Tensor:
+        """x (N, T, features): the next chunk of steps -> the last layer's output (N, T, hidden)."""
+        for layer in range(len(self.state)):
+            if self.dropout:
+                x = ops.dropout(x, self.dropout, name=part(f"{self.name}.drop{layer}", chunk))
+            x = self.shared(self._layer, f"{self.name}{layer}", chunk, x, layer)
+        return x
+
+    def _layer(self, x: Tensor, layer: int, name: str, parameters: Sequence[Parameter] | None) -> Tensor:
+        y, h, c = ops.lstm_layer(x, self.hidden, self.state[layer], name=name, parameters=parameters)
+        self.state[layer] = (h, c)
+        return y
+
+
+def part(name: str, chunk: int) -> str:
+    """The name of a layer's operator for a chunk."""
+    return f"{name}.{chunk}" if chunk else name
+
+
+def chunks(tokens: Tensor, steps: int) -> tuple[Tensor, ...]:
+    """(N, T) tokens in parts of ``steps`` steps."""
+    return (tokens,) if steps >= tokens.shape[1] else ops.split(tokens, steps, 1, name=f"{tokens.name}.split")
+
+
+def zeros(graph: OperatorGraph, batch: int, hidden: int, layers: int, name: str) -> list[State]:
+    """The states (h, c) of every layer before the first step."""
+    return [
+        (
+            ops.state(graph, (batch, hidden), name=f"{name}.h{layer}"),
+            ops.state(graph, (batch, hidden), name=f"{name}.c{layer}"),
+        )
+        for layer in range(layers)
+    ]

@@ -1,0 +1,88 @@
+"""attention: sums of values, weighted by how well keys answer queries; composed of products, softmax and linear layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from taskflow.operators.concat import concat
+from taskflow.operators.dropout import dropout as drop
+from taskflow.operators.linear import linear
+from taskflow.operators.matmul import matmul
+from taskflow.operators.operator import positive
+from taskflow.operators.reshape import reshape
+from taskflow.operators.softmax import softmax
+from taskflow.operators.tensor import Parameter, Tensor
+from taskflow.operators.transpose import transpose
+from taskflow.operators.unary import scale, tanh
+
+
+def attention(
+    input: Tensor,
+    memory: Tensor,
+    *,
+    name: str | None = None,
+    parameters: Sequence[Sequence[Parameter]] | None = None,
+) -> tuple[Tensor, list[Sequence[Parameter]]]:
+    """Global attention with the "general" score of Luong, Pham and Manning (arXiv 1508.04025, section 3.1).
+
+        weights = softmax(input W_in memory^T),  output = tanh([weights memory; input] W_out)
+
+    Args: input (N, T, H), such as a decoder's states; memory (N, S, H), such as an encoder's outputs. Returns the
+    output (N, T, H), and the parameters of ``name.linear_in`` and ``name.linear_out``, which ``parameters`` of another
+    call shares.
+    """
+    name = name or "attention"
+    if input.ndim != 3 or memory.ndim != 3 or input.shape[::2] != memory.shape[::2]:
+        raise ValueError(f"{name}: needs (N, T, features) and (N, S, features), got {input} and {memory}")
+    shared = [None, None] if parameters is None else parameters
+    width, graph = input.shape[2], input.graph
+    query = linear(input, width, False, name=f"{name}.linear_in", parameters=shared[0])
+    scores = matmul(query, memory, transpose_other=True, name=f"{name}.scores")
+    context = matmul(softmax(scores, -1, name=f"{name}.softmax"), memory, name=f"{name}.context")
+    both = concat((context, input), 2, name=f"{name}.concat")
+    result = linear(both, width, False, name=f"{name}.linear_out", parameters=shared[1])
+    used = [graph.parameters_of(query), graph.parameters_of(result)]
+    return tanh(result, name=f"{name}.tanh"), list(used)
+
+
+def multi_head_attention(
+    query: Tensor,
+    memory: Tensor,
+    num_heads: int,
+    *,
+    causal: bool = False,
+    dropout: float = 0.0,
+    bias: bool = True,
+    name: str | None = None,
+) -> Tensor:
+    """Scaled dot-product attention in parallel heads (Vaswani et al., arXiv 1706.03762, section 3.2).
+
+    Args: query (N, T, H), memory (N, S, H), the same tensor for self-attention; ``num_heads`` divides H. ``causal``:
+    position t of the query sees the memory up to t + S - T. ``dropout``: of the weights. Returns (N, T, H). Linear
+    layers ``name.q_proj``, ``k_proj``, ``v_proj``, ``out_proj``.
+    """
+    name = name or "attention"
+    positive(name, num_heads=num_heads)
+    if query.ndim != 3 or memory.ndim != 3 or query.shape[::2] != memory.shape[::2] or query.shape[2] % num_heads:
+        raise ValueError(
+            f"{name}: needs (N, T, features), (N, S, features) with features a multiple of num_heads={num_heads}, "
+            f"got {query} and {memory}"
+        )
+    samples, steps, width = query.shape
+    each = width // num_heads
+
+    def heads(x: Tensor, which: str) -> Tensor:
+        """A projection of (N, T, H) as (N, heads, T, H / heads)."""
+        projected = linear(x, width, bias, name=f"{name}.{which}_proj")
+        parts = reshape(projected, (samples, x.shape[1], num_heads, each), name=f"{name}.{which}_heads")
+        return transpose(parts, 1, 2, name=f"{name}.{which}_first")
+
+    q = scale(heads(query, "q"), each**-0.5, name=f"{name}.scale")
+    k, v = heads(memory, "k"), heads(memory, "v")
+    scores = matmul(q, k, transpose_other=True, name=f"{name}.scores")
+    weights = softmax(scores, -1, causal=causal, name=f"{name}.softmax")
+    if dropout:
+        weights = drop(weights, dropout, name=f"{name}.drop")
+    context = transpose(matmul(weights, v, name=f"{name}.context"), 1, 2, name=f"{name}.steps_first")
+    joined = reshape(context, (samples, steps, width), name=f"{name}.joined")
+    return linear(joined, width, bias, name=f"{name}.out_proj")

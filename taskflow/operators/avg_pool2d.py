@@ -1,0 +1,105 @@
+"""avg_pool2d: the mean of each window of an image (PyTorch: torch.nn.functional.avg_pool2d)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from taskflow.operators.operator import Call, Dim, Example, Keeps, Operator, Reads, Spec, register
+from taskflow.operators.tensor import Tensor
+from taskflow.operators.window import Pair, Window, pair, pool_dims, pool_example, pool_output, pool_sees
+from taskflow.regions.rect import Rect
+
+
+@register("avg_pool2d")
+@dataclass(frozen=True, slots=True)
+class AvgPool2d(Operator):
+    """x (N, C, H, W) -> y (N, C, Ho, Wo). Cuts of h and w read halos. ``count_include_pad``: padding counts as
+    zeros; else the mean is over what lies in the image."""
+
+    kernel: Pair
+    stride: Pair
+    padding: Pair
+    count_include_pad: bool
+
+    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+        return (pool_output("avg_pool2d", inputs, self._windows),)
+
+    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
+        return pool_dims(self.output(inputs)[0].shape)
+
+    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
+        return Reads((pool_sees(self._windows, inputs[0], piece)[0],))
+
+    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
+        return (piece,)
+
+    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
+        return Keeps(inputs=False, weights=False, outputs=False)
+
+    def forward(self, call: Call) -> None:
+        _, padding = pool_sees(self._windows, call.specs[0], call.piece)
+        (x,), (y,) = call.inputs, call.outputs
+        call.kernels.sum_pool2d(x, self.kernel, self.stride, padding, self._shares(call), out=y)
+
+    def backward(self, call: Call) -> None:
+        if (dx := call.grad_inputs[0]) is not None:
+            _, padding = pool_sees(self._windows, call.specs[0], call.piece)
+            call.kernels.sum_pool2d_backward(
+                call.grad, self.kernel, self.stride, padding, self._shares(call),
+                out=dx.array, accumulate=dx.accumulate,
+            )
+
+    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return piece.volume * (self.kernel[0] * self.kernel[1] + 1)
+
+    def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return self.flops(inputs, piece)
+
+    def _shares(self, call: Call) -> np.ndarray[Any, Any]:
+        """One over the number of elements that each window of the piece counts, (Ho, Wo)."""
+        rows, columns = (
+            self._counts(window, call.specs[0].shape[i], call.piece.lo[i], call.piece.hi[i])
+            for i, window in enumerate(self._windows, 2)
+        )
+        return np.asarray(1 / (rows[:, None] * columns), call.specs[0].dtype)
+
+    def _counts(self, window: Window, size: int, low: int, high: int) -> np.ndarray[Any, Any]:
+        starts = np.arange(low, high) * window.stride - window.before
+        if self.count_include_pad:
+            return np.full(len(starts), window.kernel)
+        return np.minimum(starts + window.kernel, size) - np.maximum(starts, 0)
+
+    @property
+    def _windows(self) -> tuple[Window, ...]:
+        return tuple(Window(k, s, p, p) for k, s, p in zip(self.kernel, self.stride, self.padding))
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        kernel, stride, padding, spec = pool_example(random)
+        return Example(cls(kernel, stride, padding, random.random() < 0.5), (spec,))
+
+
+def avg_pool2d(
+    input: Tensor,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int] = 0,
+    *,
+    count_include_pad: bool = True,
+    name: str | None = None,
+) -> Tensor:
+    """The mean of each window.
+
+    Args: input (N, C, H, W). ``kernel_size``, ``stride`` (the kernel's size if not given), ``padding`` (at most half of
+    the kernel): one integer, or (height, width). ``count_include_pad``: padding counts as zeros. Returns (N, C, Ho,
+    Wo).
+    """
+    kernel = pair("avg_pool2d", "kernel_size", kernel_size, 1)
+    step = kernel if stride is None else pair("avg_pool2d", "stride", stride, 1)
+    operator = AvgPool2d(kernel, step, pair("avg_pool2d", "padding", padding, 0), count_include_pad)
+    return input.graph.apply(operator, (input,), name=name)[0]

@@ -1,0 +1,50 @@
+"""batch_norm: normalisation of channels over the batch (PyTorch: torch.nn.BatchNorm1d, BatchNorm2d).
+
+Ioffe and Szegedy, "Batch normalization", arXiv 1502.03167. Composed of `moments`, whose partial sums the runtime adds,
+`normalize` and `running_statistics`, so that the statistics are those of the whole batch whatever the split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from taskflow.operators.moments import moments
+from taskflow.operators.normalize import normalize
+from taskflow.operators.operator import positive
+from taskflow.operators.running_statistics import running_statistics
+from taskflow.operators.state import state
+from taskflow.operators.tensor import Parameter, Tensor
+
+
+def batch_norm(
+    input: Tensor,
+    eps: float = 1e-5,
+    momentum: float = 0.1,
+    *,
+    samples: int | None = None,
+    name: str | None = None,
+    parameters: Sequence[Parameter] | None = None,
+) -> Tensor:
+    """(x - mean) / sqrt(variance + eps) weight + bias of every channel; in evaluation with the running statistics.
+
+    Args: input (N, C, ...). ``samples``: statistics of every group of so many samples (a divisor of N) in place of the
+    whole batch's ("ghost batches", Hoffer et al., arXiv 1705.08741): where processors hold whole groups, no statistics
+    travel, and the numbers still do not depend on the split. ``parameters`` shares another layer's (weight, bias).
+    Returns the same shape. Adds the states ``name.running_mean`` and ``name.running_var``.
+    """
+    name = name or "batch_norm"
+    graph, size = input.graph, input.shape[0] if samples is None else samples
+    positive(name, samples=size)
+    if input.ndim < 2:
+        raise ValueError(f"{name}: input must be (N, C, ...), got {input}")
+    shape = input.shape[1:2]
+    mean = state(graph, shape, input.dtype, lasting=True, name=f"{name}.running_mean")
+    variance = state(graph, shape, input.dtype, start=1.0, lasting=True, name=f"{name}.running_var")
+    sums = moments(input, mean, size, name=f"{name}.moments")
+    output = normalize(input, sums, mean, variance, size, eps, name=name, parameters=parameters)
+    count = size * prod(input.shape[2:])
+    new_mean, new_variance = running_statistics(sums, mean, variance, count, momentum, name=f"{name}.running")
+    graph.carry(mean, new_mean)
+    graph.carry(variance, new_variance)
+    return output

@@ -1,0 +1,112 @@
+"""layer_norm: normalisation over the last dimension (PyTorch: torch.nn.LayerNorm of one dimension).
+
+Ba, Kiros and Hinton, "Layer normalization", arXiv 1607.06450.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+
+from taskflow.operators.operator import (
+    Array,
+    Call,
+    Dim,
+    Example,
+    Init,
+    Keeps,
+    Operator,
+    Reads,
+    Spec,
+    WeightSpec,
+    register,
+    sample_and_attributes,
+    takes,
+)
+from taskflow.operators.tensor import Parameter, Tensor
+from taskflow.regions.rect import Rect
+
+
+@register("layer_norm")
+@dataclass(frozen=True, slots=True)
+class LayerNorm(Operator):
+    """x (N, ..., C), weight and bias (C) -> y = (x - mean) / sqrt(variance + eps) weight + bias over C, which cannot be
+    cut. Saved are mean and 1 / sqrt(variance + eps)."""
+
+    eps: float
+
+    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+        takes("layer_norm", inputs, 1)
+        (x,) = inputs
+        if len(x.shape) < 2 or not x.differentiable:
+            raise ValueError(f"layer_norm: input must be a float tensor (N, ..., features), got {x}")
+        return (x,)
+
+    def weights(self, inputs: Sequence[Spec]) -> tuple[WeightSpec, ...]:
+        shape = inputs[0].shape[-1:]
+        return (WeightSpec("weight", shape, Init("constant", 1.0)), WeightSpec("bias", shape, Init("constant", 0.0)))
+
+    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
+        shape = inputs[0].shape
+        return sample_and_attributes(shape, fixed=len(shape) - 1)
+
+    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
+        features = Rect(piece.lo[-1:], piece.hi[-1:])
+        return Reads((piece,), (features, features))
+
+    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
+        return (piece,)
+
+    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
+        return Keeps(outputs=False)
+
+    def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
+        return (Spec((piece.volume // piece.shape[-1], 2), inputs[0].dtype),)
+
+    def forward(self, call: Call) -> None:
+        weight, bias = call.weights
+        call.kernels.layer_norm(
+            _rows(call.inputs[0]), weight, bias, self.eps, out=_rows(call.outputs[0]), statistics=call.saved[0]
+        )
+
+    def backward(self, call: Call) -> None:
+        x, dy, (statistics,) = _rows(call.inputs[0]), _rows(call.grad), call.saved
+        (dx,), (dweight, dbias) = call.grad_inputs, call.grad_weights
+        if dx is not None:
+            call.kernels.layer_norm_backward(
+                x, call.weights[0], statistics, dy, out=_rows(dx.array), accumulate=dx.accumulate
+            )
+        if dweight is not None:
+            share = (x - statistics[:, :1]) * statistics[:, 1:]
+            share *= dy
+            call.kernels.sum_rows(share, out=dweight.array, accumulate=dweight.accumulate)
+        if dbias is not None:
+            call.kernels.sum_rows(dy, out=dbias.array, accumulate=dbias.accumulate)
+
+    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return 7 * piece.volume
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        leading = tuple(random.randint(1, 4) for _ in range(random.randint(1, 3)))
+        # Over one or two elements the normalised values hardly depend on the input; a small eps curves them sharply.
+        shape = (*leading, random.randint(3, 6))
+        return Example(cls(random.uniform(0.1, 0.5)), (Spec(shape, np.dtype(np.float64)),))
+
+
+def _rows(x: Array) -> Array:
+    """(N, ..., C) as (rows, C), the same memory."""
+    return x.reshape(-1, x.shape[-1])
+
+
+def layer_norm(
+    input: Tensor, eps: float = 1e-5, *, name: str | None = None, parameters: Sequence[Parameter] | None = None
+) -> Tensor:
+    """Normalise the last dimension, then scale and shift it by a weight and a bias.
+
+    Args: input (N, ..., C). Returns the same shape. ``parameters`` shares another layer's (weight, bias).
+    """
+    return input.graph.apply(LayerNorm(float(eps)), (input,), name=name, parameters=parameters)[0]

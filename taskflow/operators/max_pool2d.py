@@ -1,0 +1,88 @@
+"""max_pool2d: the maximum of each window of an image (PyTorch: torch.nn.functional.max_pool2d)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+
+from taskflow.operators.operator import Call, Dim, Example, Keeps, Operator, Reads, Spec, register
+from taskflow.operators.tensor import Tensor
+from taskflow.operators.window import Pair, Window, pair, pool_dims, pool_example, pool_output, pool_sees
+from taskflow.regions.rect import Rect
+
+
+@register("max_pool2d")
+@dataclass(frozen=True, slots=True)
+class MaxPool2d(Operator):
+    """x (N, C, H, W) -> y (N, C, Ho, Wo). Cuts of h and w read halos. Saved is which element of each window was the
+    largest (the first of equals), one byte if the window has at most 256."""
+
+    kernel: Pair
+    stride: Pair
+    padding: Pair
+
+    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+        return (pool_output("max_pool2d", inputs, self._windows),)
+
+    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
+        return pool_dims(self.output(inputs)[0].shape)
+
+    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
+        return Reads((pool_sees(self._windows, inputs[0], piece)[0],))
+
+    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
+        return (piece,)
+
+    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
+        return Keeps(inputs=False, weights=False, outputs=False)
+
+    def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
+        return (Spec(piece.shape, np.min_scalar_type(self.kernel[0] * self.kernel[1] - 1)),)
+
+    def forward(self, call: Call) -> None:
+        _, padding = pool_sees(self._windows, call.specs[0], call.piece)
+        (x,), (y,), (index,) = call.inputs, call.outputs, call.saved
+        call.kernels.max_pool2d(x, self.kernel, self.stride, padding, out=y, index=index)
+
+    def backward(self, call: Call) -> None:
+        if (dx := call.grad_inputs[0]) is not None:
+            _, padding = pool_sees(self._windows, call.specs[0], call.piece)
+            call.kernels.max_pool2d_backward(
+                call.grad, call.saved[0], self.kernel, self.stride, padding, out=dx.array, accumulate=dx.accumulate
+            )
+
+    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return piece.volume * self.kernel[0] * self.kernel[1]
+
+    def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return piece.volume
+
+    @property
+    def _windows(self) -> tuple[Window, ...]:
+        return tuple(Window(k, s, p, p) for k, s, p in zip(self.kernel, self.stride, self.padding))
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        kernel, stride, padding, spec = pool_example(random)
+        return Example(cls(kernel, stride, padding), (spec,))
+
+
+def max_pool2d(
+    input: Tensor,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int] = 0,
+    *,
+    name: str | None = None,
+) -> Tensor:
+    """The largest value of each window.
+
+    Args: input (N, C, H, W). ``kernel_size``, ``stride`` (the kernel's size if not given), ``padding`` (which never
+    wins; at most half of the kernel): one integer, or (height, width). Returns (N, C, Ho, Wo).
+    """
+    kernel = pair("max_pool2d", "kernel_size", kernel_size, 1)
+    step = kernel if stride is None else pair("max_pool2d", "stride", stride, 1)
+    return input.graph.apply(MaxPool2d(kernel, step, pair("max_pool2d", "padding", padding, 0)), (input,), name=name)[0]

@@ -1,0 +1,85 @@
+"""mse_loss: the squared difference of two tensors (PyTorch: torch.nn.functional.mse_loss)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from random import Random
+
+import numpy as np
+
+from taskflow.operators.operator import (
+    Call,
+    Dim,
+    Example,
+    Keeps,
+    Operator,
+    Reads,
+    Spec,
+    register,
+    sample_and_attributes,
+    takes,
+)
+from taskflow.operators.tensor import Tensor
+from taskflow.regions.rect import Rect
+
+
+@register("mse_loss")
+@dataclass(frozen=True, slots=True)
+class MSELoss(Operator):
+    """x, target of one shape -> a scalar: the sum of (x - target)^2, or their mean. Pieces give partial sums."""
+
+    reduction: str = "mean"
+
+    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+        takes("mse_loss", inputs, 2)
+        x, target = inputs
+        if self.reduction not in ("mean", "sum"):
+            raise ValueError(f"mse_loss: reduction must be 'mean' or 'sum', got {self.reduction!r}")
+        if x != target or not x.differentiable or not x.shape:
+            raise ValueError(f"mse_loss: inputs must be float tensors (N, ...) of one shape and type, got {x} and {target}")
+        return (Spec((), x.dtype),)
+
+    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
+        return sample_and_attributes(inputs[0].shape)
+
+    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
+        return Reads((piece, piece))
+
+    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
+        return (Rect((), ()),)
+
+    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
+        return Keeps(weights=False, outputs=False)
+
+    def forward(self, call: Call) -> None:
+        x, target = call.inputs
+        call.outputs[0][...] = call.kernels.sum_of_squares((x - target).reshape(-1)) * self._factor(call)
+
+    def backward(self, call: Call) -> None:
+        (x, target), (dx, dtarget) = call.inputs, call.grad_inputs
+        gradient = (x - target) * x.dtype.type(2 * self._factor(call) * float(call.grad))
+        if dx is not None:
+            dx.put(gradient)
+        if dtarget is not None:
+            dtarget.put(-gradient)
+
+    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return 3 * piece.volume
+
+    def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return 2 * piece.volume
+
+    def _factor(self, call: Call) -> float:
+        return 1 / prod(call.specs[0].shape) if self.reduction == "mean" else 1.0
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        spec = Spec(tuple(random.randint(1, 4) for _ in range(random.randint(1, 4))), np.dtype(np.float64))
+        return Example(cls(random.choice(("mean", "sum"))), (spec, spec))
+
+
+def mse_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", name: str | None = None) -> Tensor:
+    """The mean ("sum": the sum) of the squared differences of two tensors (N, ...) of one shape. Returns a scalar ()."""
+    return input.graph.apply(MSELoss(reduction), (input, target), name=name)[0]

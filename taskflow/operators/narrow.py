@@ -1,0 +1,93 @@
+"""narrow: a range of one dimension (PyTorch: torch.narrow, torch.select)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+
+from taskflow.operators.operator import (
+    Call,
+    Dim,
+    Example,
+    Keeps,
+    Operator,
+    Reads,
+    Spec,
+    axis,
+    positive,
+    register,
+    sample_and_attributes,
+    takes,
+)
+from taskflow.operators.reshape import reshape
+from taskflow.operators.tensor import Tensor
+from taskflow.regions.rect import Rect
+
+
+@register("narrow")
+@dataclass(frozen=True, slots=True)
+class Narrow(Operator):
+    """x -> its elements ``start`` up to ``start`` + ``length`` of ``dim``."""
+
+    dim: int
+    start: int
+    length: int
+
+    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+        takes("narrow", inputs, 1)
+        (x,) = inputs
+        dim = axis("narrow", self.dim, len(x.shape))
+        positive("narrow", length=self.length)
+        if not 0 <= self.start <= x.shape[dim] - self.length:
+            raise ValueError(
+                f"narrow: start={self.start} and length={self.length} must lie in dim {dim} of {x}"
+            )
+        return (Spec((*x.shape[:dim], self.length, *x.shape[dim + 1 :]), x.dtype),)
+
+    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
+        return sample_and_attributes(self.output(inputs)[0].shape)
+
+    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
+        offset = [0] * piece.ndim
+        offset[self.dim] = self.start
+        return Reads((piece.shift(offset),))
+
+    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
+        return (piece,)
+
+    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
+        return Keeps(inputs=False, weights=False, outputs=False)
+
+    def forward(self, call: Call) -> None:
+        call.outputs[0][...] = call.inputs[0]
+
+    def backward(self, call: Call) -> None:
+        if (dx := call.grad_inputs[0]) is not None:
+            dx.put(call.grad)
+
+    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return 0
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        shape = tuple(random.randint(1, 5) for _ in range(random.randint(1, 4)))
+        dim = random.randint(-len(shape), len(shape) - 1)
+        start = random.randrange(shape[dim])
+        operator = cls(dim, start, random.randint(1, shape[dim] - start))
+        return Example(operator, (Spec(shape, np.dtype(np.float64)),))
+
+
+def narrow(input: Tensor, dim: int, start: int, length: int, *, name: str | None = None) -> Tensor:
+    """``length`` elements of ``dim`` from ``start`` on (which counts from the end if it is negative)."""
+    first = start if start >= 0 else start + input.shape[axis("narrow", dim, input.ndim)]
+    return input.graph.apply(Narrow(dim, first, length), (input,), name=name)[0]
+
+
+def select(input: Tensor, dim: int, index: int, *, name: str | None = None) -> Tensor:
+    """Element ``index`` of ``dim``, which is left out: the last time step of (N, T, H) is ``select(x, 1, -1)``."""
+    one = narrow(input, dim, index, 1, name=name and f"{name}.narrow")
+    at = axis("select", dim, input.ndim)
+    return reshape(one, (*input.shape[:at], *input.shape[at + 1 :]), name=name or "select")

@@ -1,0 +1,188 @@
+"""normalize: the elementwise half of batch normalisation, whose statistics `moments` gathers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from random import Random
+
+import numpy as np
+
+from taskflow.operators.moments import DOUBLE
+from taskflow.operators.operator import (
+    Array,
+    Call,
+    Dim,
+    Example,
+    Init,
+    Keeps,
+    Operator,
+    Reads,
+    Soap,
+    Spec,
+    WeightSpec,
+    positive,
+    register,
+    takes,
+)
+from taskflow.operators.tensor import Parameter, Tensor
+from taskflow.regions.rect import Rect
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """What a piece has of one group of samples; all but ``x`` and ``rows`` of (C), in double precision."""
+
+    number: int  # of the group, counted from the piece's first
+    rows: slice  # of the piece's samples
+    x: Array  # (N, C, P)
+    away: Array  # mean - center
+    scale: Array  # weight / standard deviation
+    inverse: Array  # 1 / standard deviation
+    varies: Array  # False where the sums say that the variance is not positive
+
+
+@register("normalize")
+@dataclass(frozen=True, slots=True)
+class Normalize(Operator):
+    """x (N, C, ...), moments (G, 2, C), running mean and variance (C), weight and bias (C) ->
+    y = (x - mean) / sqrt(variance + eps) weight + bias.
+
+    In training mean and variance are those of a sample's group of ``samples`` samples, which `moments` summed around the
+    running mean; in evaluation the running ones. C cuts the weights (parameter).
+    """
+
+    samples: int
+    eps: float
+
+    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+        takes("normalize", inputs, 4)
+        x, moments, *running = inputs
+        positive("normalize", samples=self.samples)
+        if len(x.shape) < 2 or not x.differentiable or x.shape[0] % self.samples:
+            raise ValueError(
+                f"normalize: input must be a float tensor (N, C, ...), N a multiple of samples={self.samples}, got {x}"
+            )
+        wanted = Spec((x.shape[0] // self.samples, 2, x.shape[1]), DOUBLE)
+        each = Spec(x.shape[1:2], x.dtype)
+        if moments != wanted or running != [each, each]:
+            given = ", ".join(map(str, inputs[1:]))
+            raise ValueError(f"normalize: statistics of {x} must be {wanted}, {each}, {each}, got {given}")
+        return (x,)
+
+    def weights(self, inputs: Sequence[Spec]) -> tuple[WeightSpec, ...]:
+        shape = inputs[0].shape[1:2]
+        return (WeightSpec("weight", shape, Init("constant", 1.0)), WeightSpec("bias", shape, Init("constant", 0.0)))
+
+    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
+        samples, channels, *positions = inputs[0].shape
+        return (
+            Dim("n", samples, Soap.SAMPLE),
+            Dim("c", channels, Soap.PARAMETER),
+            *(Dim(f"a{i}", size, Soap.ATTRIBUTE) for i, size in enumerate(positions, 2)),
+        )
+
+    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
+        channels = Rect(piece.lo[1:2], piece.hi[1:2])
+        first, last = piece.lo[0] // self.samples, -(-piece.hi[0] // self.samples)
+        moments = Rect((first, 0, piece.lo[1]), (last, 2, piece.hi[1]))
+        return Reads((piece, moments, channels, channels), (channels, channels))
+
+    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
+        return (piece,)
+
+    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
+        return Keeps(outputs=False)
+
+    def forward(self, call: Call) -> None:
+        center, bias, y = call.inputs[2], call.weights[1], _flat(call.outputs[0])
+        for group in self._groups(call):
+            offset = bias - group.away * group.scale
+            kind = y.dtype
+            call.kernels.channel_affine(
+                group.x, center, group.scale.astype(kind), offset.astype(kind), out=y[group.rows]
+            )
+
+    def backward(self, call: Call) -> None:
+        center, dy = call.inputs[2], _flat(call.grad)
+        dx, dmoments, *running = call.grad_inputs
+        channels = len(center)
+        # Of: bias, weight, running mean, running variance.
+        totals = np.zeros((4, channels))
+        sums, changes = np.empty((2, channels)), np.zeros(call.inputs[1].shape)
+        zero = np.zeros_like(center)
+        for group in self._groups(call):
+            gradient = dy[group.rows]
+            call.kernels.channel_products(group.x, center, gradient, out=sums)
+            total, product = sums[0], sums[1] - group.away * sums[0]
+            dvariance = -0.5 * group.scale * group.inverse**2 * product * group.varies
+            totals += (total, product * group.inverse, -group.scale * total, dvariance)
+            if call.state.training:
+                totals[3] = 0
+                count = self._count(call)
+                changes[group.number] = (-group.scale * total - 2 * group.away * dvariance) / count, dvariance / count
+            if dx is not None:
+                call.kernels.channel_affine(
+                    gradient, zero, group.scale.astype(dy.dtype), zero, out=_flat(dx.array)[group.rows],
+                    accumulate=dx.accumulate,
+                )
+        for target, value in zip((*reversed(call.grad_weights), *running, dmoments), (*totals, changes)):
+            if target is not None:
+                target.put(value)
+
+    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return 3 * piece.volume
+
+    def _count(self, call: Call) -> int:
+        """How many elements of each channel a group has, whatever the piece."""
+        return self.samples * prod(call.specs[0].shape[2:])
+
+    def _groups(self, call: Call) -> Iterator[_Group]:
+        x, (_, moments, _, running) = _flat(call.inputs[0]), call.inputs
+        first, last = call.piece.lo[0], call.piece.hi[0]
+        weight = call.weights[0].astype(DOUBLE)
+        for number, sums in enumerate(moments):
+            start = (first // self.samples + number) * self.samples
+            rows = slice(max(start, first) - first, min(start + self.samples, last) - first)
+            if call.state.training:
+                away, squares = sums / self._count(call)
+                variance = squares - away * away
+            else:
+                away, variance = np.zeros(len(weight)), running.astype(DOUBLE)
+            inverse = 1 / np.sqrt(np.maximum(variance, 0) + self.eps)
+            yield _Group(number, rows, x[rows], away, weight * inverse, inverse, variance > 0)
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        samples, groups, channels = random.randint(1, 4), random.choice((1, 1, 2, 3)), random.randint(1, 4)
+        positions = (random.randint(1, 3) for _ in range(random.randint(0, 2)))
+        dtype = np.dtype(np.float64)
+        x, each = Spec((samples * groups, channels, *positions), dtype), Spec((channels,), dtype)
+        # With a small eps, a variance near 0 would be too curved for finite differences.
+        return Example(cls(samples, random.uniform(0.5, 1)), (x, Spec((groups, 2, channels), DOUBLE), each, each))
+
+
+def _flat(x: Array) -> Array:
+    """(N, C, ...) as (N, C, P), the same memory."""
+    return x.reshape(*x.shape[:2], prod(x.shape[2:]))
+
+
+def normalize(
+    input: Tensor,
+    moments: Tensor,
+    running_mean: Tensor,
+    running_var: Tensor,
+    samples: int,
+    eps: float = 1e-5,
+    *,
+    name: str | None = None,
+    parameters: Sequence[Parameter] | None = None,
+) -> Tensor:
+    """Normalise by what `moments` summed around ``running_mean``; in evaluation by the running statistics.
+
+    Args: input (N, C, ...). Returns the same shape. ``parameters`` shares another layer's (weight, bias).
+    """
+    operator = Normalize(samples, eps)
+    inputs = (input, moments, running_mean, running_var)
+    return input.graph.apply(operator, inputs, name=name, parameters=parameters)[0]

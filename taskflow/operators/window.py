@@ -1,0 +1,134 @@
+"""Window: how convolution and pooling slide along one dimension, and what a piece of their output sees of the input; and
+the rules that the kinds of pooling share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from random import Random
+
+import numpy as np
+
+from taskflow.operators.operator import Dim, Soap, Spec, takes
+from taskflow.regions.rect import Rect
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Output o sees the input positions o stride - before + dilation j for j in range(kernel); those outside the input
+    are padding."""
+
+    kernel: int
+    stride: int = 1
+    before: int = 0
+    after: int = 0
+    dilation: int = 1
+
+    def outputs(self, size: int) -> int:
+        """How many outputs an input of ``size`` gives; zero or less if it is smaller than the window."""
+        return (size + self.before + self.after - self.dilation * (self.kernel - 1) - 1) // self.stride + 1
+
+    def sees(self, size: int, low: int, high: int) -> Seen:
+        """What outputs low:high see of an input of ``size``."""
+        return _sees(self, size, low, high)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Input positions low:high and kernel elements first:last that meet there, both as few as possible; and how many
+    positions the windows of those elements reach beyond low:high, which are padding."""
+
+    low: int
+    high: int
+    first: int
+    last: int
+    padding: Pair
+
+    @property
+    def empty(self) -> bool:
+        """True if the outputs see nothing but padding."""
+        return self.high <= self.low
+
+
+@lru_cache(maxsize=1 << 16)
+def _sees(window: Window, size: int, low: int, high: int) -> Seen:
+    touched = []
+    for j in range(window.kernel):
+        offset = window.dilation * j - window.before
+        # The outputs whose position o stride + offset lies in the input.
+        first = max(low, -(offset // window.stride))
+        last = min(high - 1, (size - 1 - offset) // window.stride)
+        if first <= last:
+            touched.append((j, first * window.stride + offset, last * window.stride + offset))
+    if not touched:
+        return Seen(0, 0, 0, 0, (0, 0))
+    start, stop = min(a for _, a, _ in touched), max(b for _, _, b in touched) + 1
+    one, end = touched[0][0], touched[-1][0] + 1
+    reach = (
+        low * window.stride - window.before + window.dilation * one,
+        (high - 1) * window.stride - window.before + window.dilation * (end - 1) + 1,
+    )
+    return Seen(start, stop, one, end, (start - reach[0], reach[1] - stop))
+
+
+def pair(name: str, key: str, value: int | Sequence[int], least: int) -> Pair:
+    """``value`` for (height, width): one integer for both, or two. ValueError if one is below ``least``."""
+    given = (value, value) if isinstance(value, int) else tuple(value)
+    if len(given) != 2 or not all(isinstance(v, int) and v >= least for v in given):
+        raise ValueError(f"{name}: {key} must be one or two integers of at least {least}, got {value!r}")
+    return given[0], given[1]
+
+
+def pads(name: str, value: int | Sequence[int | Sequence[int]]) -> tuple[Pair, Pair]:
+    """``padding`` as ((top, bottom), (left, right)): one integer for all sides, one for each of (height, width), or a pair
+    (before, after) for each."""
+    sides = (value, value) if isinstance(value, int) else tuple(value)
+    if len(sides) != 2:
+        raise ValueError(f"{name}: padding must be an integer or one entry for each of height and width, got {value!r}")
+    top, left = (pair(name, "padding", side, 0) for side in sides)
+    return top, left
+
+
+def pool_output(name: str, inputs: Sequence[Spec], windows: Sequence[Window]) -> Spec:
+    """The output of a pooling operator; ValueError if its input does not fit."""
+    takes(name, inputs, 1)
+    (x,) = inputs
+    if len(x.shape) != 4 or not x.differentiable:
+        raise ValueError(f"{name}: input must be a float tensor (N, C, H, W), got {x}")
+    for window in windows:
+        if 2 * window.before > window.kernel:
+            raise ValueError(f"{name}: padding must be at most half of the kernel {window.kernel}, got {window.before}")
+    sizes = tuple(window.outputs(size) for window, size in zip(windows, x.shape[2:]))
+    if min(sizes) < 1:
+        raise ValueError(f"{name}: kernel {tuple(w.kernel for w in windows)} is larger than the input {x} with padding")
+    return Spec((*x.shape[:2], *sizes), x.dtype)
+
+
+def pool_dims(shape: Sequence[int]) -> tuple[Dim, ...]:
+    """The iteration space of a pooling operator with an output of ``shape``."""
+    names = zip("nchw", shape)
+    return tuple(Dim(name, size, Soap.SAMPLE if name == "n" else Soap.ATTRIBUTE) for name, size in names)
+
+
+def pool_sees(windows: Sequence[Window], x: Spec, piece: Rect) -> tuple[Rect, tuple[Pair, Pair]]:
+    """What a piece of the output sees of the input, and the padding around it."""
+    lo, hi, padding = list(piece.lo), list(piece.hi), []
+    for i, window in enumerate(windows, 2):
+        seen = window.sees(x.shape[i], lo[i], hi[i])
+        first = lo[i] * window.stride - window.before
+        last = (hi[i] - 1) * window.stride - window.before + window.kernel
+        padding.append((seen.low - first, last - seen.high))  # of whole windows, unlike `Seen.padding`
+        lo[i], hi[i] = seen.low, seen.high
+    return Rect(tuple(lo), tuple(hi)), (padding[0], padding[1])
+
+
+def pool_example(random: Random) -> tuple[Pair, Pair, Pair, Spec]:
+    """Kernel, stride, padding and input for the property suite."""
+    kernel, stride = ((random.randint(1, 4), random.randint(1, 3)) for _ in range(2))
+    padding = (random.randint(0, kernel[0] // 2), random.randint(0, kernel[1] // 2))
+    sizes = (max(1, k - 2 * p) + random.randint(0, 6) for k, p in zip(kernel, padding))
+    spec = Spec((random.randint(1, 3), random.randint(1, 3), *sizes), np.dtype(np.float64))
+    return kernel, stride, padding, spec

@@ -1,0 +1,77 @@
+"""AnalyticCosts: a roofline for described devices (Williams, Waterman and Patterson, CACM 52(4), 2009).
+
+A kernel takes as long as its arithmetic or its memory traffic, whichever is longer, at the part of the peak that kernels of
+its class reach and that its size fills; and every kernel has to be started. The constants below hold for all devices
+and were chosen from what is said beside them, none of them from a result of this project; a device's own figures
+(``efficiency`` in its machine file) come first.
+"""
+
+from __future__ import annotations
+
+from taskflow.machine import Device, Machine
+from taskflow.operators.operator import Operator, Spec
+from taskflow.optimizer.cost import Gradients, RememberedCosts
+from taskflow.optimizer.cost_work import CONTRACTION, CONVOLUTION, MEMORY, RECURRENT, Phase, compute_type, phases
+from taskflow.regions import Rect
+from taskflow.rules import UpdateRule
+from taskflow.tasks.task import Kind
+
+EFFICIENCY = {
+    # Large products in vendors' libraries reach 60 to 95 % of the peak, depending on the generation and on the clock
+    # that the power limit allows; the layers' own sizes are seldom the best ones.
+    CONTRACTION: 0.75,
+    # Convolutions run as products whose factors are gathered on the way; they reach somewhat less.
+    CONVOLUTION: 0.6,
+    # A recurrent layer's kernels are products too; what its steps lose by being small is in `fill` and in launches.
+    RECURRENT: 0.75,
+    # Copying and adding long arrays reaches 75 to 85 % of the memory's peak, with error correction.
+    MEMORY: 0.8,
+}
+
+UNFUSED = 0.5
+"""Peaks count a multiplication and an addition each cycle; element by element there is mostly one of them."""
+
+TILE = 64 * 64
+"""Results that one multiprocessor works on at a time in a product (libraries choose tiles from 32 x 32 to 256 x 128)."""
+
+
+class AnalyticCosts(RememberedCosts):
+    """Seconds of tasks on a described machine. ``machine`` may have devices of several kinds."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(machine)
+
+    @property
+    def name(self) -> str:
+        return f"analytic {self.machine.name}"
+
+    def _compute(
+        self, operator: Operator, inputs: tuple[Spec, ...], piece: Rect, backward: bool, wanted: Gradients, device: Device
+    ) -> float:
+        rate = device.rate(compute_type(operator, inputs))
+        return sum(phase_seconds(phase, device, rate) for phase in phases(operator, inputs, piece, backward, wanted))
+
+    def _memory(self, kind: Kind, nbytes: int, flops: int, device: Device, rule: UpdateRule | None) -> float:
+        return phase_seconds(Phase(MEMORY, flops, nbytes, 1), device, device.rate())
+
+
+def phase_seconds(phase: Phase, device: Device, rate: float) -> float:
+    """Seconds of a phase on a device whose peak is ``rate`` operations a second."""
+    memory = device.memory_bytes_per_second * device.reaches(MEMORY, EFFICIENCY[MEMORY])
+    nbytes = phase.nbytes
+    if phase.kernels == MEMORY:
+        arithmetic = phase.flops / (rate * UNFUSED)
+    else:
+        reached = rate * device.reaches(phase.kernels, EFFICIENCY[phase.kernels]) * fill(phase.width, device)
+        arithmetic = phase.flops / reached
+    first = max(arithmetic, nbytes / memory)
+    # What stays in the cache is read from memory the first time only.
+    again = max(arithmetic, max(0.0, nbytes - device.cache_bytes) / memory)
+    return first + (phase.repeats - 1) * again + phase.repeats * phase.launches * device.launch_seconds
+
+
+def fill(width: int, device: Device) -> float:
+    """Which part of a device a kernel of ``width`` independent results keeps busy: a half if it gives a half of the
+    multiprocessors a tile, then ever more. More flops per result do not fill it better, unless the contraction is so
+    long that libraries split it (`cost_work.SPLIT`)."""
+    return width / (width + device.multiprocessors * TILE / 2)

@@ -1,0 +1,138 @@
+"""Runs one task on this processor, with the operator's real kernels on arrays of the Rects that it reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median, quantiles
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from taskflow.kernels import KernelSet
+from taskflow.operators.operator import Array, Call, Operator, Spec, StepState, Target
+from taskflow.optimizer.cost_store import Measurement
+from taskflow.optimizer.cost_work import weight_type
+from taskflow.regions import Rect
+from taskflow.rules import UpdateRule
+from taskflow.tasks.task import Kind
+
+NAME = "measured"
+LEAST_REPEATS, MOST_REPEATS = 5, 200
+CALM, PATIENCE = 0.15, 4  # a measurement with more spread goes on, at most for so many times its seconds
+SWEEP_BYTES = 16 << 20
+
+
+def measure(action: Callable[[], object], seconds: float, sweep: Array | None = None) -> Measurement:
+    """Run ``action`` once to warm up, then until about ``seconds`` are over, at least 5 and at most 200 times; on a busy
+    machine, where runs differ much, up to four times as long.
+
+    ``sweep``: an array that is read before each run, as the other tasks of a step read theirs: in a real step, a task
+    finds little of what it needs in the caches near to the core.
+    """
+    action()
+    times: list[float] = []
+    start = perf_counter()
+    for patience in range(1, PATIENCE + 1):
+        while len(times) < LEAST_REPEATS or perf_counter() < start + patience * seconds:
+            if len(times) == MOST_REPEATS:
+                break
+            if sweep is not None:
+                sweep.sum()
+            began = perf_counter()
+            action()
+            times.append(perf_counter() - began)
+        low, _, high = quantiles(times, n=4, method="inclusive")
+        middle = max(median(times), 1e-9)
+        if high - low <= CALM * middle:
+            break
+    return Measurement(middle, (high - low) / middle, len(times))
+
+
+def piece_action(
+    operator: Operator, inputs: Sequence[Spec], piece: Rect, backward: bool, wanted: Sequence[bool], kernels: KernelSet
+) -> Callable[[], object]:
+    """What runs the forward or the backward task of a piece."""
+    numbers = np.random.default_rng(0)
+    outputs = operator.output(inputs)
+    reads, writes = operator.reads(inputs, piece), operator.writes(inputs, piece)
+    dtype = weight_type(outputs)
+    high = integers_below(operator, inputs)
+    call = Call(
+        NAME, tuple(inputs), piece, reads, writes, kernels, StepState(seed=1),
+        inputs=tuple(_values(r.shape, s.dtype, high, numbers) for r, s in zip(reads.inputs, inputs)),
+        weights=tuple(_values(r.shape, dtype, high, numbers) for r in reads.weights),
+        outputs=tuple(np.zeros(r.shape, s.dtype) for r, s in zip(writes, outputs)),
+        saved=tuple(np.zeros(s.shape, s.dtype) for s in operator.saves(inputs, piece)),
+    )
+    if operator.kind == "input":
+        call.state.feeds[NAME] = np.zeros(outputs[0].shape, outputs[0].dtype)
+    if not backward:
+        return lambda: operator.forward(call)
+    operator.forward(call)
+    _prepare_backward(call, operator, inputs, outputs, wanted, numbers)
+    return lambda: operator.backward(call)
+
+
+def _prepare_backward(
+    call: Call, operator: Operator, inputs: Sequence[Spec], outputs: Sequence[Spec], wanted: Sequence[bool],
+    numbers: np.random.Generator,
+) -> None:
+    """Give a call that has run forward what its backward task gets, and nothing that this does not get."""
+    keeps, nothing = operator.keeps(inputs), np.empty(0)
+    dtype = weight_type(outputs)
+    call.grad_outputs = tuple(
+        _values(r.shape, s.dtype, 1, numbers) if s.differentiable else None for r, s in zip(call.writes, outputs)
+    )
+    call.grad_inputs = tuple(
+        Target(np.zeros(r.shape, s.dtype), False) if w and not r.empty else None
+        for r, s, w in zip(call.reads.inputs, inputs, wanted)
+    )
+    call.grad_weights = tuple(
+        None if r.empty else Target(np.zeros(r.shape, dtype), False) for r in call.reads.weights
+    )
+    for name, kept in (("inputs", keeps.inputs), ("weights", keeps.weights), ("outputs", keeps.outputs)):
+        if not kept:
+            setattr(call, name, (nothing,) * len(getattr(call, name)))
+
+
+def integers_below(operator: Operator, inputs: Sequence[Spec]) -> int:
+    """Integer inputs are drawn from range of this: rows of a table, or classes of the scores beside them."""
+    rows = getattr(operator, "num_embeddings", None)
+    if isinstance(rows, int):
+        return rows
+    return next((s.shape[-1] for s in inputs if s.differentiable and s.shape), 2)
+
+
+def _values(shape: tuple[int, ...], dtype: np.dtype[Any], high: int, numbers: np.random.Generator) -> Array:
+    if dtype.kind == "f":
+        return numbers.standard_normal(shape, np.float32).astype(dtype)
+    if dtype.kind in "iu":
+        return numbers.integers(0, min(high, int(np.iinfo(dtype).max)), shape).astype(dtype)
+    return np.zeros(shape, dtype)
+
+
+def memory_action(kind: Kind, nbytes: int, rule: UpdateRule | None, kernels: KernelSet) -> Callable[[], object]:
+    """What runs a MOVE, SUM, FILL, NORM or UPDATE that touches about ``nbytes`` of float32, read and written."""
+    arrays = {Kind.MOVE: 2, Kind.SUM: 3, Kind.FILL: 1, Kind.NORM: 1}.get(kind, 0)
+    if kind is Kind.UPDATE:
+        if rule is None:
+            raise ValueError("memory_seconds: an UPDATE needs the update rule to measure")
+        return _update_action(rule, max(1, nbytes // rule.nbytes(1, 4)), kernels)
+    if not arrays:
+        raise ValueError(f"memory_seconds: there is no {kind.value} to measure")
+    size = max(1, nbytes // 4 // arrays)
+    a, b = np.zeros(size, np.float32), np.zeros(size, np.float32)
+    if kind is Kind.MOVE:
+        return lambda: np.copyto(a, b)
+    if kind is Kind.SUM:
+        return lambda: np.add(a, b, out=a)
+    if kind is Kind.FILL:
+        return lambda: a.fill(0.0)
+    return lambda: kernels.sum_of_squares(a)
+
+
+def _update_action(rule: UpdateRule, size: int, kernels: KernelSet) -> Callable[[], object]:
+    weights, gradients = np.zeros(size, np.float32), np.zeros(size, np.float32)
+    state = tuple(np.zeros(size, np.float32) for _ in range(rule.buffers))
+    return lambda: rule.update(kernels, weights, gradients, state, lr=rule.lr, step=2, scale=1.0)

@@ -1,0 +1,83 @@
+"""What measured times depend on beside the task: the processor, the libraries, the kernels, the threads."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import platform
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from taskflow.kernels import KernelSet
+
+
+def identity(kernels: KernelSet) -> dict[str, str]:
+    """Everything that measured costs are for. Costs measured under another identity are not used."""
+    blas = _blas()
+    return {
+        "processor": processor_name(),
+        "python": f"{platform.python_implementation()} {sys.version_info.major}.{sys.version_info.minor}",
+        "numpy": np.__version__,
+        "blas": blas["name"],
+        "blas_core": blas["core"],
+        "blas_threads": blas["threads"],
+        "kernels": kernels.name,
+        "taskflow": sys.modules["taskflow"].__version__,  # the package itself, of which every room is a part
+    }
+
+
+def digest(value: dict[str, str]) -> str:
+    """Sixteen hex digits of an identity."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def processor_name() -> str:
+    """The CPU's model and the cores that this process may use."""
+    name = platform.processor() or platform.machine()
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                name = line.partition(":")[2].strip()
+                break
+    except OSError:
+        pass  # not Linux: the platform's word will do
+    return f"{name} ({platform.machine()})"
+
+
+def _blas() -> dict[str, str]:
+    """The name and version of numpy's BLAS, which kernels it chose for this CPU, and with how many threads it runs."""
+    try:
+        config: Any = np.show_config(mode="dicts")
+        built = config["Build Dependencies"]["blas"]
+        name = f"{built['name']} {built['version']}"
+    except (KeyError, TypeError):
+        name = "unknown"
+    core = os.environ.get("OPENBLAS_CORETYPE", "unknown")
+    threads = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or "unset"
+    library = _library()
+    if library is not None:
+        for prefix, suffix in (("scipy_", "64_"), ("", "64_"), ("scipy_", ""), ("", "")):
+            try:
+                corename = library[f"{prefix}openblas_get_corename{suffix}"]
+                count = library[f"{prefix}openblas_get_num_threads{suffix}"]
+            except AttributeError:
+                continue
+            corename.restype = ctypes.c_char_p
+            core, threads = (corename() or b"unknown").decode(), str(count())
+            break
+    return {"name": name, "core": core, "threads": threads}
+
+
+def _library() -> ctypes.CDLL | None:
+    """numpy's extension module, through which the symbols of its BLAS are found."""
+    core = "numpy._core" if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else "numpy.core"
+    try:
+        return ctypes.CDLL(import_module(f"{core}._multiarray_umath").__file__)
+    except (ImportError, OSError):
+        return None

@@ -1,0 +1,111 @@
+"""MeasuredCosts: every task's time as this processor takes it, measured once and kept on disk (paper, section 5)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from taskflow.cache import cache_folder
+from taskflow.kernels import KernelSet, default_kernels
+from taskflow.machine import Device, Machine
+from taskflow.operators.operator import Operator, Spec, cost_key
+from taskflow.optimizer.cost import Gradients, RememberedCosts
+from taskflow.optimizer.cost_bench import SWEEP_BYTES, measure, memory_action, piece_action
+from taskflow.optimizer.cost_identity import identity
+from taskflow.optimizer.cost_store import CostStore, Measurement
+from taskflow.regions import Rect
+from taskflow.rules import UpdateRule
+from taskflow.tasks.task import Kind
+
+SIZES = tuple(1 << n for n in range(8, 27, 3))  # bytes: 256 to 64 Mi; between them times are interpolated
+SECONDS = 0.03  # to spend on repeats of one measurement
+
+
+class MeasuredCosts(RememberedCosts):
+    """Seconds of tasks on the CPU at hand, with the operators' own ``kernels``; copies by the machine's links.
+
+    ``folder`` (default: the cache folder) keeps the measurements of this CPU, these libraries and this number of threads.
+    Raises ValueError for a machine whose processors are not CPU cores: those of another device cannot be measured here.
+    """
+
+    def __init__(
+        self, machine: Machine, kernels: KernelSet | None = None, folder: Path | None = None, seconds: float = SECONDS
+    ) -> None:
+        super().__init__(machine)
+        if foreign := sorted({p.kind for p in machine.processors} - {"cpu"}):
+            raise ValueError(
+                f"MeasuredCosts: measures the CPU at hand, but machine {machine.name} has {', '.join(foreign)}; use "
+                "AnalyticCosts for devices that are not here"
+            )
+        self.kernels = kernels or default_kernels()
+        self._seconds = seconds
+        self._store = CostStore(folder or cache_folder(), identity(self.kernels))
+        self._sweep = np.ones(SWEEP_BYTES // 4, np.float32)
+        self.measured = 0
+        """How many tasks were run to be measured; the others were known."""
+
+    @property
+    def name(self) -> str:
+        of = self._store.identity
+        return f"measured {of['processor']}, {of['kernels']} kernels, {of['blas']} {of['blas_core']}"
+
+    @property
+    def identity(self) -> Mapping[str, str]:
+        """What the measurements are for."""
+        return self._store.identity
+
+    @property
+    def measurements(self) -> Mapping[str, Measurement]:
+        """Every measurement that this model or its file has, by what was measured."""
+        return self._store.entries
+
+    @property
+    def spread(self) -> float:
+        """The median of all measurements' spreads: how far a single run of a task strays."""
+        values = sorted(m.spread for m in self._store.entries.values())
+        return values[len(values) // 2] if values else 0.0
+
+    def measurement(
+        self, operator: Operator, inputs: tuple[Spec, ...], piece: Rect, backward: bool, wanted: Gradients
+    ) -> Measurement:
+        """That of one piece, made now if there is none."""
+        key = f"{cost_key(operator, inputs, piece, backward)!r} {wanted}"
+        known = self._store.get(key)
+        if known is None:
+            action = piece_action(operator, inputs, piece, backward, wanted, self.kernels)
+            known = self._measure(key, action)
+        return known
+
+    def _compute(
+        self, operator: Operator, inputs: tuple[Spec, ...], piece: Rect, backward: bool, wanted: Gradients, device: Device
+    ) -> float:
+        return self.measurement(operator, inputs, piece, backward, wanted).seconds
+
+    def _memory(self, kind: Kind, nbytes: int, flops: int, device: Device, rule: UpdateRule | None) -> float:
+        """Between two measured sizes on the line through them; beyond the largest in proportion."""
+        if kind is Kind.CLIP:  # a handful of numbers
+            kind, nbytes = Kind.SUM, 0
+        if nbytes >= SIZES[-1]:
+            return self._at(kind, SIZES[-1], rule) * nbytes / SIZES[-1]
+        above = SIZES[max(1, bisect_left(SIZES, nbytes))]
+        below = SIZES[SIZES.index(above) - 1]
+        low, high = self._at(kind, below, rule), self._at(kind, above, rule)
+        return low + (high - low) * max(0, nbytes - below) / (above - below)
+
+    def _at(self, kind: Kind, nbytes: int, rule: UpdateRule | None) -> float:
+        what = f" {rule!r}" if rule is not None else ""
+        key = f"{kind.value} {nbytes}{what}"
+        known = self._store.get(key)
+        if known is None:
+            known = self._measure(key, memory_action(kind, nbytes, rule, self.kernels))
+        return known.seconds
+
+    def _measure(self, key: str, action: object) -> Measurement:
+        assert callable(action)
+        value = measure(action, self._seconds, self._sweep)
+        self.measured += 1
+        self._store.put(key, value)
+        return value

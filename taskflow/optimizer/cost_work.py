@@ -1,0 +1,158 @@
+"""Work: what a piece of an operator asks of a device, as phases that follow each other (products, passes over memory)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from taskflow.operators.operator import Operator, Spec
+from taskflow.regions import Rect
+
+CONTRACTION, CONVOLUTION, RECURRENT, MEMORY = "contraction", "convolution", "recurrent", "memory"
+
+KERNELS = {
+    "linear": CONTRACTION, "matmul": CONTRACTION, "conv1d": CONVOLUTION, "conv2d": CONVOLUTION, "conv3d": CONVOLUTION,
+    "lstm": RECURRENT,
+}  # fmt: skip
+"""The class of an operator kind's kernels. Every other kind passes over its arrays once: its memory decides."""
+
+
+SPLIT = 4096
+"""Libraries cut contractions longer than a few thousand (gradients of convolutions' weights) and add the parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """``repeats`` kernels one after the other, each of ``flops`` and ``nbytes``. ``width``: the results that a kernel
+    can work on at the same time, which decides how much of a device it fills. ``launches``: kernel starts each time."""
+
+    kernels: str
+    flops: float
+    nbytes: float
+    width: int
+    repeats: int = 1
+    launches: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """Bytes and elements of everything that a piece touches."""
+
+    inputs: tuple[int, ...]
+    weights: tuple[int, ...]
+    outputs: tuple[int, ...]
+    saved: int
+    input_elements: tuple[int, ...]
+    weight_elements: tuple[int, ...]
+    output_elements: tuple[int, ...]
+
+    @property
+    def forward_bytes(self) -> int:
+        return sum(self.inputs) + sum(self.weights) + sum(self.outputs) + self.saved
+
+
+def arrays(operator: Operator, inputs: Sequence[Spec], piece: Rect) -> Arrays:
+    """What the forward task of a piece touches."""
+    reads, writes, outputs = operator.reads(inputs, piece), operator.writes(inputs, piece), operator.output(inputs)
+    itemsize = weight_type(outputs).itemsize
+    return Arrays(
+        tuple(r.volume * s.dtype.itemsize for r, s in zip(reads.inputs, inputs)),
+        tuple(r.volume * itemsize for r in reads.weights),
+        tuple(r.volume * s.dtype.itemsize for r, s in zip(writes, outputs)),
+        sum(s.nbytes for s in operator.saves(inputs, piece)),
+        tuple(r.volume for r in reads.inputs), tuple(r.volume for r in reads.weights),
+        tuple(r.volume for r in writes),
+    )  # fmt: skip
+
+
+def weight_type(outputs: Sequence[Spec]) -> np.dtype[Any]:
+    """The type of an operator's parameters: that of its first float output."""
+    return next((s.dtype for s in outputs if s.differentiable), np.dtype(np.float32))
+
+
+def compute_type(operator: Operator, inputs: Sequence[Spec]) -> np.dtype[Any]:
+    """The type that an operator computes in."""
+    return weight_type((*operator.output(inputs), *inputs))
+
+
+def phases(
+    operator: Operator, inputs: Sequence[Spec], piece: Rect, backward: bool, wanted: Sequence[bool]
+) -> tuple[Phase, ...]:
+    """The work of a piece. ``wanted``: for each input, whether backward gives its gradient."""
+    kernels = KERNELS.get(operator.kind, MEMORY)
+    touched = arrays(operator, inputs, piece)
+    flops = operator.backward_flops(inputs, piece) if backward else operator.flops(inputs, piece)
+    if kernels == RECURRENT:
+        return _recurrent(touched, inputs[0].shape[1], flops, backward, wanted)
+    if kernels == MEMORY:
+        return (Phase(MEMORY, flops, _pass_bytes(operator, inputs, touched, backward, wanted), max(1, piece.volume)),)
+    if not backward:
+        return (Phase(kernels, flops, touched.forward_bytes, _width(flops, sum(touched.output_elements))),)
+    return _products(kernels, inputs, touched, flops, wanted)
+
+
+def _pass_bytes(
+    operator: Operator, inputs: Sequence[Spec], touched: Arrays, backward: bool, wanted: Sequence[bool]
+) -> int:
+    """Bytes of one pass over what an operator reads and writes."""
+    weights = touched.weights
+    if operator.kind == "embedding" and not backward:
+        weights = (min(weights[0], touched.outputs[0]),)  # it reads the rows that are asked for, not the table
+    if not backward:
+        return sum(touched.inputs) + sum(weights) + sum(touched.outputs) + touched.saved
+    keeps = operator.keeps(inputs)
+    read = (
+        sum(touched.inputs) * keeps.inputs + sum(weights) * keeps.weights + sum(touched.outputs) * (1 + keeps.outputs)
+    )
+    return read + touched.saved + sum(n for n, w in zip(touched.inputs, wanted) if w) + sum(weights)
+
+
+def _products(
+    kernels: str, inputs: Sequence[Spec], touched: Arrays, flops: int, wanted: Sequence[bool]
+) -> tuple[Phase, ...]:
+    """Backward of a contraction: for each factor whose gradient is wanted a product of the output's gradient with the
+    other factor. Biases, far smaller, are left out."""
+    factors = [*zip(touched.input_elements, wanted), *((elements, True) for elements in touched.weight_elements[:1])]
+    # Each reads the output's gradient and the other factor, and writes as much as its own factor is.
+    nbytes = sum(touched.outputs) + sum(touched.inputs) + sum(touched.weights[:1])
+    # ``flops`` counts the products of all float inputs and of the weight.
+    possible = sum(spec.differentiable for spec in inputs) + len(touched.weights[:1])
+    part = flops / possible
+    return tuple(Phase(kernels, part, nbytes, _width(part, elements)) for elements, needed in factors if needed)
+
+
+def _width(flops: float, results: int) -> int:
+    """What a product can work on at the same time: its results, and of a long contraction also its parts."""
+    contracted = flops / 2 / max(1, results)
+    return max(1, int(results * max(1.0, contracted / SPLIT)))
+
+
+def _recurrent(
+    touched: Arrays, steps: int, flops: int, backward: bool, wanted: Sequence[bool]
+) -> tuple[Phase, ...]:
+    """One layer over ``steps``: products with the input weights for all steps at once; with the recurrent weights one step
+    after the other, and a pass over the gates each time."""
+    input_weight, recurrent_weight = touched.weights[0], touched.weights[1]
+    share = recurrent_weight / max(1, input_weight + recurrent_weight)  # of the flops of a forward task
+    gates = 4 * touched.output_elements[0]
+    x, y, saved = touched.inputs[0], touched.outputs[0], touched.saved
+    if not backward:
+        whole = Phase(RECURRENT, flops * (1 - share), x + input_weight + 4 * y, max(1, gates))
+        # Each step reads the recurrent weights again, unless they stay in the device's cache.
+        step = Phase(RECURRENT, flops * share / steps, recurrent_weight + (y + saved) / steps, max(1, gates // steps), steps, 2)
+        return whole, step
+    # Of twice the forward's flops, half of the recurrent part runs step by step; the rest is two products over all
+    # steps for the weights, and one for the input if its gradient is wanted.
+    chain = Phase(
+        RECURRENT, flops * share / 2 / steps, recurrent_weight + (y + 2 * saved) / steps,
+        max(1, touched.output_elements[0] // steps), steps, 2,
+    )
+    weights = Phase(
+        RECURRENT, flops / 2, 4 * y + x + y + input_weight + recurrent_weight,
+        _width(flops / 2, sum(touched.weight_elements[:2])),
+    )
+    towards_input = Phase(RECURRENT, flops * (1 - share) / 2, 4 * y + input_weight + x, max(1, touched.input_elements[0]))
+    return (chain, weights, towards_input) if wanted[0] else (chain, weights)

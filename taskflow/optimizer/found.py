@@ -1,0 +1,171 @@
+"""Budget: how long a search may take. Found: what it returned, and how it got there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import inf, isfinite
+from typing import Any
+
+from taskflow.mapper import Strategy
+from taskflow.optimizer.space import SpaceOptions
+
+_UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What a search may spend: seconds, proposals, or both (whichever ends first). A budget of proposals alone makes a
+    search reproducible bit for bit."""
+
+    seconds: float = inf
+    proposals: float = inf
+
+    def __post_init__(self) -> None:
+        if not (self.seconds > 0 and self.proposals > 0):  # also refuses NaN
+            raise ValueError(f"budget: must be more than 0, got {self.seconds} s, {self.proposals} proposals")
+
+    @classmethod
+    def parse(cls, text: str | float | Budget) -> Budget:
+        """``30`` or ``30s``, ``500ms``, ``5m``, ``1h``, ``20000p`` (proposals), or two of them: ``30s,20000p``. ValueError
+        if it is none of these."""
+        if isinstance(text, Budget):
+            return text
+        seconds = proposals = inf
+        for part in str(text).split(","):
+            match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)(e\d+)?\s*([a-z]*)\s*", part.lower())
+            unit = match.group(3) if match else None
+            if match is None or (unit not in _UNITS and unit not in ("p", "proposals")):
+                raise ValueError(f"budget: write seconds (30s, 5m, 1h) or proposals (20000p), got {text!r}")
+            value = float(match.group(1) + (match.group(2) or ""))
+            if unit in _UNITS:
+                seconds = value * _UNITS[unit]
+            else:
+                proposals = int(value)
+        return cls(seconds, proposals)
+
+    @property
+    def finite(self) -> bool:
+        return isfinite(self.seconds) or isfinite(self.proposals)
+
+
+@dataclass(frozen=True, slots=True)
+class Improvement:
+    """A new best: after how many proposals, how many seconds of search, and the step's predicted seconds."""
+
+    proposal: int
+    elapsed: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a running search tells its caller now and then."""
+
+    algorithm: str
+    phase: str
+    best: float
+    elapsed: float
+    proposals: int
+    accepted: int
+
+    @property
+    def proposals_per_second(self) -> float:
+        return self.proposals / self.elapsed if self.elapsed > 0 else 0.0
+
+    @property
+    def acceptance(self) -> float:
+        """Share of the proposals that were accepted."""
+        return self.accepted / self.proposals if self.proposals else 0.0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.algorithm} {self.phase}: best {self.best * 1e3:.4g} ms, {self.proposals} proposals "
+            f"({self.proposals_per_second:,.0f}/s, {self.acceptance:.0%} accepted), {self.elapsed:.1f} s"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The result of a search.
+
+    ``seconds``: predicted time of a step under ``strategy``. ``starts``: the same for each strategy it started from or was
+    told to beat, by name. ``lower_bound``: no strategy is faster than that (0: not known). ``optimal``: proved to be the
+    fastest in the space that was searched. ``local``: no change of a single operator from the candidate list is faster.
+    ``refused``: how many better plans did not fit the memory. ``stopped``: why it ended (``budget``, ``finished``, ``stalled``,
+    ``interrupted``).
+    """
+
+    strategy: Strategy
+    seconds: float
+    starts: Mapping[str, float]
+    history: tuple[Improvement, ...]
+    proposals: int
+    accepted: int
+    search_seconds: float
+    seed: int
+    algorithm: str
+    stopped: str
+    lower_bound: float = 0.0
+    optimal: bool = False
+    local: bool = False
+    refused: int = 0
+
+    @property
+    def gap(self) -> float | None:
+        """By what share of the plan's time the bound lies below it; None if there is no bound."""
+        return 1 - self.lower_bound / self.seconds if self.lower_bound > 0 else None
+
+    def speedup(self, start: str) -> float:
+        """How many times faster than one of the starts."""
+        return self.starts[start] / self.seconds
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything but the strategy, with units in the keys."""
+        return {
+            "algorithm": self.algorithm,
+            "seed": self.seed,
+            "iteration_seconds": self.seconds,
+            "lower_bound_seconds": self.lower_bound or None,
+            "gap": self.gap,
+            "optimal": self.optimal,
+            "locally_optimal": self.local,
+            "search_seconds": self.search_seconds,
+            "proposals": self.proposals,
+            "accepted": self.accepted,
+            "refused_for_memory": self.refused,
+            "stopped": self.stopped,
+            "starts_iteration_seconds": dict(self.starts),
+            "history": [
+                {"proposal": h.proposal, "elapsed_seconds": h.elapsed, "iteration_seconds": h.seconds} for h in self.history
+            ],
+        }
+
+    def __str__(self) -> str:
+        against = ", ".join(f"{self.speedup(name):.2f}x {name}" for name in self.starts)
+        gap = f", at most {self.gap:.0%} above the optimum" if self.gap is not None and not self.optimal else ""
+        proved = ", optimal" if self.optimal else gap
+        return (
+            f"{self.seconds * 1e3:.4g} ms a step ({against}{proved}); {self.algorithm}, seed {self.seed}, "
+            f"{self.proposals} proposals in {self.search_seconds:.1f} s, {self.stopped}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOptions:
+    """What every search takes.
+
+    ``starts``: where to start, instead of the search's own choice. ``rivals``: strategies that the result must not be
+    slower than (they may be outside the space). ``fits``: given a strategy, what memory it lacks (empty: it fits).
+    ``progress``: called about every ``progress_every`` seconds.
+    """
+
+    budget: Budget = Budget(seconds=10.0)
+    seed: int = 0
+    space: SpaceOptions = field(default_factory=SpaceOptions)
+    starts: tuple[Strategy, ...] = ()
+    rivals: tuple[Strategy, ...] = ()
+    fits: Callable[[Strategy], str] | None = None
+    progress: Callable[[Progress], None] | None = None
+    progress_every: float = 0.5

@@ -1,0 +1,203 @@
+"""The default search: descent over whole layers, annealing with learned moves, and local descent, in turn.
+
+1. Starts: data, expert and model parallel, variants of the expert's, and the plan of dynamic programming.
+2. Layers: from the best start, every layer and every group of alike operators takes the best of a list of configurations.
+3. Annealing from the best plan with the moves of `taskflow.optimizer.moves`.
+4. Local descent: every operator tries every candidate configuration, until no change of one operator helps.
+3 and 4 repeat, at changing temperatures, until the budget is spent. The plan returned is the best one seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from math import log, nextafter
+from random import Random
+
+from taskflow.mapper import Expert, OpConfig, Strategy, cut_only, map_graph
+from taskflow.operators.operator import Soap
+from taskflow.optimizer.evaluator import Evaluator
+from taskflow.optimizer.found import Found, SearchOptions
+from taskflow.optimizer.moves import SYNCS, Moves
+from taskflow.optimizer.run import Run, Slice
+from taskflow.optimizer.space import Space, place
+from taskflow.optimizer.starts import known
+
+TEMPERATURES = (0.02, 0.005, 0.05)  # at the start of a round of annealing, as a share of the best time
+MOST_CANDIDATES = 3000  # of one operator in local descent
+ROUNDS = 12  # without a better plan, after which it gives up
+
+
+def guided(
+    evaluator: Evaluator, options: SearchOptions | None = None, *, also_from: Iterable[Callable[[], Strategy]] = ()
+) -> Found:
+    """The default search. ``also_from``: functions that give further starts; each is asked only while less than a fifth of
+    the budget is spent. ValueError if the budget is endless."""
+    options = options or SearchOptions()
+    if not options.budget.finite:
+        raise ValueError("search: needs a budget in seconds or proposals")
+    run = Run("guided", evaluator, options)
+    search = _Guided(run, Random(f"guided {options.seed}"), also_from)
+    return run.conduct(search.body)
+
+
+class _Guided:
+    def __init__(self, run: Run, random: Random, also_from: Iterable[Callable[[], Strategy]]) -> None:
+        self.run, self.random, self.also_from = run, random, tuple(also_from)
+        self.graph, self.machine = run.evaluator.graph, run.evaluator.machine
+        self.space = Space(self.graph, len(self.machine.processors), run.options.space)
+        self.moves = Moves(self.graph, self.space, random)
+        self._candidates: dict[object, list[OpConfig]] = {}
+
+    def body(self) -> str:
+        self._starts()
+        if len(self.machine.processors) == 1:
+            self.run.local = self.run.optimal = True
+            return "finished"
+        self._layers(Slice(self.run, 0.3))
+        failed = number = 0
+        while failed < ROUNDS:
+            before = self.run.best_seconds
+            self._anneal(Slice(self.run, 0.5), TEMPERATURES[number % len(TEMPERATURES)])
+            self._back_to_best()
+            self._descend()
+            number += 1
+            failed = 0 if self.run.best_seconds < before else failed + 1
+        return "stalled"
+
+    # ---- starts --------------------------------------------------------------------------------------------------
+    def _starts(self) -> None:
+        given = self.run.options.starts
+        seen = {strategy.name for strategy in self.run.options.rivals}
+        for strategy in given or known(self.graph, self.machine):
+            if strategy.name not in seen:
+                self.run.set(strategy, start=True)
+        if given:
+            return
+        count = len(self.machine.processors)
+        for per_node in (n for n in (2, 8, 16) if n <= count and count % n == 0):
+            self.run.set(map_graph(Expert(per_node), self.graph, self.machine))
+        self.run.set(self._channels())
+        everything = Slice(self.run, 1.0)
+        for make in self.also_from:
+            if everything.used < 0.2:
+                self.run.set(make())
+
+    def _channels(self) -> Strategy:
+        """Weights cut wherever there are any, samples elsewhere."""
+        n = len(self.machine.processors)
+        configs = {}
+        for node in self.graph:
+            cut = cut_only(node, Soap.PARAMETER if node.parameters else Soap.SAMPLE, n)
+            configs[node.name] = place(cut, n)
+        return Strategy(n, configs, {}, "channels")
+
+    # ---- descent over groups -------------------------------------------------------------------------------------
+    def _layers(self, part: Slice) -> None:
+        """Each group of operators tries a short list of configurations, together."""
+        self.run.phase = "layers"
+        self._back_to_best()
+        groups = self.moves.groups
+        lists = [*groups.distinct(groups.layer), *groups.distinct(groups.alike), *groups.distinct(groups.depth)]
+        lists = [group for group in dict.fromkeys(lists) if len(group) > 1] or lists
+        improved = True
+        while improved and not part.over:
+            improved = False
+            self.random.shuffle(lists)
+            for group in lists:
+                for config in self._short(group[0]):
+                    if part.over:
+                        return
+                    improved |= self._better(groups.spread(group[0], config, group))
+            improved |= self._synchronise(part)
+
+    def _short(self, name: str) -> list[OpConfig]:
+        """A few dozen configurations: all cuts into powers of two, contiguous from 0 and with the widest stride."""
+        space, n = self.space[name], self.space.processors
+        found: dict[OpConfig, None] = {}
+        for degrees in space.tuples:
+            if any(d & (d - 1) for d in degrees):
+                continue
+            config = place(degrees, n)
+            strides = space.strides(len(config.processors))
+            for stride in {strides[0], strides[-1]}:
+                found[place(degrees, n, 0, stride)] = None
+        chosen = list(found)
+        self.random.shuffle(chosen)
+        return chosen[:96]
+
+    def _synchronise(self, part: Slice) -> bool:
+        improved = False
+        for layer in self.moves.layers:
+            for sync in SYNCS:
+                if part.over:
+                    return improved
+                improved |= self.run.propose({}, self._below(), {layer: sync})
+        return improved
+
+    # ---- annealing -----------------------------------------------------------------------------------------------
+    def _anneal(self, part: Slice, temperature: float) -> None:
+        self.run.phase = "annealing"
+        self._back_to_best()
+        age = 0
+        while not part.over:
+            if age % 200 == 0:
+                self.moves.critical = self.run.evaluator.usage().critical
+            age += 1
+            scale = self.run.best_seconds * temperature * (1 - part.used) ** 2
+            limit = self.run.seconds - scale * log(1.0 - self.random.random())
+            move, before = self.moves.draw(self.run.strategy), self.run.seconds
+            if all(self.run.strategy.configs[k] == v for k, v in move.changes.items()) and not move.syncs:
+                name = self.moves.names[self.random.randrange(len(self.moves.names))]
+                move = replace(move, changes={name: self.space[name].draw(self.random)})  # rather than nothing
+            accepted = self.run.propose(move.changes, limit, move.syncs)
+            self.moves.learn(move, accepted and self.run.seconds < before)
+
+    # ---- local descent -------------------------------------------------------------------------------------------
+    def _descend(self) -> None:
+        """Until no candidate of a single operator helps. Operators on the critical path come first."""
+        self.run.phase = "descent"
+        whole = Slice(self.run, 1.0)
+        self._synchronise(whole)
+        names = list(self.moves.names)
+        self.random.shuffle(names)
+        critical = set(self.run.evaluator.usage().critical)
+        names.sort(key=lambda name: name not in critical)
+        unchanged = position = 0
+        while unchanged < len(names):
+            name = names[position % len(names)]
+            position += 1
+            unchanged = 0 if self._try_all(name) else unchanged + 1
+        if self.run.seconds <= self.run.best_seconds:
+            self.run.local = True
+
+    def _try_all(self, name: str) -> bool:
+        improved = False
+        for config in self._all(name):
+            if config != self.run.strategy[name]:
+                improved |= self._better({name: config})
+        for other in self.moves.groups.neighbours[name]:
+            nodes = self.moves.groups
+            improved |= self._better(nodes.spread(other, self.run.strategy[other], (name,)))
+        return improved
+
+    def _all(self, name: str) -> list[OpConfig]:
+        """The candidate list of an operator: all structured configurations, or the aligned ones if they are too many, or
+        of these an even sample."""
+        space = self.space[name]
+        if id(space) not in self._candidates:
+            found = space.candidates(aligned=space.size > MOST_CANDIDATES)
+            step = max(1, -(-len(found) // MOST_CANDIDATES))
+            self._candidates[id(space)] = found[::step]
+        return self._candidates[id(space)]
+
+    def _better(self, changes: dict[str, OpConfig]) -> bool:
+        return self.run.propose(changes, self._below())
+
+    def _below(self) -> float:
+        """The largest time that is better than the current one."""
+        return nextafter(self.run.seconds, 0.0)
+
+    def _back_to_best(self) -> None:
+        if self.run.best is not None and self.run.seconds != self.run.best_seconds:
+            self.run.set(self.run.best)

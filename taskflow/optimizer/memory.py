@@ -1,0 +1,113 @@
+"""Memory: how many bytes each processor needs for a strategy's training step, and which do not have them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from taskflow.graph import OperatorGraph
+from taskflow.machine import Machine, host
+from taskflow.mapper.strategy import Strategy
+from taskflow.operators.tensor import Tensor
+from taskflow.rules import UpdateRule
+from taskflow.tasks.emit import contiguous
+from taskflow.tasks.items import Placement, items_of, lifetimes
+from taskflow.tasks.lower import lower
+from taskflow.tasks.memory import plan_memory
+from taskflow.tasks.simulate import Cost, roofline, simulate
+from taskflow.tasks.task import Kind, Part, TaskGraph
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Bytes that one processor needs in a step.
+
+    ``weights``: its parts of the parameters. ``state``: what else is kept from step to step (the update rule's arrays, a
+    recurrent network's state). ``buffers``: the most that lives at once of gradients, activations, saved values and
+    arriving copies. ``packed``: for messages whose part of an array is not contiguous, which are packed to be sent and
+    unpacked when they have arrived.
+    """
+
+    processor: int
+    weights: int
+    state: int
+    buffers: int
+    packed: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.weights + self.state + self.buffers + self.packed
+
+
+def peak_bytes(
+    graph: OperatorGraph,
+    strategy: Strategy,
+    rule: UpdateRule,
+    *,
+    machine: Machine | None = None,
+    cost: Cost | None = None,
+    clip_norm: float | None = None,
+    fetch: Sequence[Tensor] = (),
+) -> tuple[MemoryUse, ...]:
+    """What every processor needs to train ``graph`` under ``strategy``, as the runtime plans it with one rank a processor.
+
+    The order of tasks decides how long a buffer lives; it is the simulator's on ``machine`` under ``cost`` (the
+    runtime's own, if not given). Raises ValueError if the strategy does not fit the graph.
+    """
+    tasks = lower(graph, strategy, rule, clip_norm=clip_norm, fetch=fetch)
+    machine = machine or host(strategy.processors)
+    return memory_use(tasks, simulate(tasks, machine, cost or roofline(machine)).order)
+
+
+def memory_use(tasks: TaskGraph, order: Sequence[int]) -> tuple[MemoryUse, ...]:
+    """The same for a step that is already lowered, run in ``order``."""
+    count = tasks.processors
+    weights, state, packed = [0] * count, [0] * count, [0] * count
+    flat = set(tasks.weights.values())
+    used = {part.buffer for task in tasks for part in (*task.reads, *task.writes)}
+    for buffer in tasks.buffers:
+        if buffer.kept and buffer.base is None:
+            if buffer.number in flat:
+                weights[buffer.processor] += buffer.nbytes
+            elif buffer.number in used:  # what no task touches is never made
+                state[buffer.processor] += buffer.nbytes
+    for task in tasks:
+        if task.kind is Kind.COPY:
+            packed[task.source] += _packed(tasks, task.reads[0])
+            packed[task.processor] += _packed(tasks, task.writes[0])
+    placement = Placement(count, count)
+    uses = []
+    for p in range(count):
+        plan = plan_memory(lifetimes(tasks, items_of(tasks, order, placement, p), {p}))
+        uses.append(MemoryUse(p, weights[p], state[p], plan.peak_bytes, packed[p]))
+    return tuple(uses)
+
+
+def _packed(tasks: TaskGraph, part: Part) -> int:
+    buffer = tasks.buffers[part.buffer]
+    return 0 if contiguous(part.rect, buffer.shape) else part.rect.volume * buffer.dtype.itemsize
+
+
+def exceeding(machine: Machine, uses: Sequence[MemoryUse]) -> tuple[MemoryUse, ...]:
+    """The processors that need more memory than they have."""
+    return tuple(use for use in uses if use.nbytes > machine.processors[use.processor].memory_bytes)
+
+
+def fits(machine: Machine, uses: Sequence[MemoryUse]) -> bool:
+    """True if every processor has the memory it needs."""
+    return not exceeding(machine, uses)
+
+
+def explain(machine: Machine, uses: Sequence[MemoryUse]) -> str:
+    """One line about what does not fit, empty if all does: for the message that refuses a plan."""
+    over = exceeding(machine, uses)
+    if not over:
+        return ""
+    worst = max(over, key=lambda use: use.nbytes - machine.processors[use.processor].memory_bytes)
+    have = machine.processors[worst.processor].memory_bytes
+    return (
+        f"{len(over)} of {len(machine.processors)} processors lack memory; processor {worst.processor} "
+        f"({machine.processors[worst.processor].kind}) needs {worst.nbytes / 1e9:.3g} GB "
+        f"(weights {worst.weights / 1e9:.3g}, state {worst.state / 1e9:.3g}, buffers {worst.buffers / 1e9:.3g}, "
+        f"packed messages {worst.packed / 1e9:.3g}) and has {have / 1e9:.3g}"
+    )

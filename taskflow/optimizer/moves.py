@@ -1,0 +1,181 @@
+"""Moves: changes to a strategy that are more likely to help than one random operator's random configuration.
+
+A move changes a *target* (one operator, the operators of one layer, operators that are alike, or those of one depth) by
+an *action* (a random configuration, a small change of the present one, or the configuration of a neighbour). Targets are
+drawn from the critical path half of the time. Pairs of target and action that improved more often are drawn more often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from math import prod
+from random import Random
+
+from taskflow.graph import Node, OperatorGraph
+from taskflow.mapper import OpConfig, Place, Strategy, Sync, Travel, depths
+from taskflow.optimizer.space import Space, orders, place
+
+SYNCS = (
+    Sync(Travel.OWNER, Place.SPREAD), Sync(Travel.RING, Place.SPREAD), Sync(Travel.TREE, Place.SPREAD),
+    Sync(Travel.OWNER, Place.OWNER), Sync(Travel.TREE, Place.OWNER), Sync(Travel.TREE, Place.EVERY),
+    Sync(Travel.RING, Place.EVERY), Sync(Travel.OWNER, Place.EVERY), Sync(Travel.OWNER, Place.SPREAD, 1 << 20),
+)
+
+
+def follow(source: Node, config: OpConfig, target: Node) -> OpConfig:
+    """``target`` cut as ``source`` is in the dimensions that they both have (dimension 0, the samples, and equal names), each
+    piece where the matching piece of ``source`` runs (the first one, in dimensions that only ``source`` has)."""
+    if source.dims == target.dims:
+        return config
+    named = {dim.name: i for i, dim in enumerate(source.dims)}
+    match: list[int | None] = []
+    degrees: list[int] = []
+    for i, dim in enumerate(target.dims):
+        j = named.get(dim.name, 0 if i == 0 and source.dims else None)
+        degree = min(config.degrees[j], max(1, dim.size)) if j is not None and dim.divisible else 1
+        match.append(j)
+        degrees.append(degree)
+    places = []
+    for color in product(*(range(d) for d in degrees)):
+        there = [0] * len(source.dims)
+        for c, j in zip(color, match):
+            if j is not None:
+                there[j] = c
+        index = 0
+        for c, d in zip(there, config.degrees):
+            index = index * d + c
+        places.append(config.processors[index])
+    return OpConfig(tuple(degrees), tuple(places))
+
+
+class Groups:
+    """Which operators belong together."""
+
+    def __init__(self, graph: OperatorGraph) -> None:
+        self.nodes = {node.name: node for node in graph}
+        self.layer = self._grouped(graph, lambda n: n.parameters[0].name if n.parameters else n.name)
+        self.alike = self._grouped(graph, lambda n: (n.operator, n.specs, len(n.parameters)))
+        depth = depths(graph)
+        self.depth = self._grouped(graph, lambda n: depth[n.name])
+        self.neighbours: dict[str, list[str]] = {node.name: [] for node in graph}
+        for node in graph:
+            for tensor in node.inputs:
+                other = graph.producer(tensor).name
+                if other not in self.neighbours[node.name]:
+                    self.neighbours[node.name].append(other)
+                    self.neighbours[other].append(node.name)
+
+    @staticmethod
+    def _grouped(graph: OperatorGraph, key: Callable[[Node], object]) -> dict[str, tuple[str, ...]]:
+        """Operator -> the operators with the same key, itself included."""
+        groups: dict[object, list[str]] = {}
+        for node in graph:
+            groups.setdefault(key(node), []).append(node.name)
+        return {name: tuple(groups[key(node)]) for node in graph for name in (node.name,)}
+
+    def spread(self, name: str, config: OpConfig, to: Sequence[str]) -> dict[str, OpConfig]:
+        """``name``'s configuration for others, as far as their dimensions allow."""
+        return {other: follow(self.nodes[name], config, self.nodes[other]) for other in to}
+
+    def distinct(self, table: Mapping[str, tuple[str, ...]]) -> list[tuple[str, ...]]:
+        """Each group once, in program order of its first operator."""
+        return list(dict.fromkeys(table.values()))
+
+
+@dataclass(slots=True)
+class Move:
+    """One proposal. ``kind`` indexes the pair of target and action that made it."""
+
+    kind: int
+    changes: dict[str, OpConfig]
+    syncs: dict[str, Sync] = field(default_factory=dict)
+
+
+class Moves:
+    """Draws moves for the strategy that is current."""
+
+    TARGETS = ("one", "layer", "alike", "depth")
+    ACTIONS = ("random", "tweak", "neighbour")
+
+    def __init__(self, graph: OperatorGraph, space: Space, random: Random) -> None:
+        self.space, self.random = space, random
+        self.groups = Groups(graph)
+        self.names = [node.name for node in graph]
+        self.layers = sorted({p.layer for p in graph.parameters})
+        self.critical: Sequence[str] = ()
+        kinds = len(self.TARGETS) * len(self.ACTIONS) + 1
+        self._wins, self._tries = [1.0] * kinds, [1.0] * kinds
+
+    def draw(self, strategy: Strategy) -> Move:
+        """A move from ``strategy``; it may happen to change nothing."""
+        kind = self._kind()
+        target, action = divmod(kind, len(self.ACTIONS))
+        if target == len(self.TARGETS):
+            return self._sync(kind)
+        name = self._operator()
+        config = self._act(self.ACTIONS[action], name, strategy)
+        if self.TARGETS[target] == "one":
+            return Move(kind, {name: config})
+        table = {"layer": self.groups.layer, "alike": self.groups.alike, "depth": self.groups.depth}
+        return Move(kind, self.groups.spread(name, config, table[self.TARGETS[target]][name]))
+
+    def learn(self, move: Move, better: bool) -> None:
+        """Tell whether a move made the strategy faster; old experience fades."""
+        self._tries[move.kind] = self._tries[move.kind] * 0.99 + 1
+        self._wins[move.kind] = self._wins[move.kind] * 0.99 + better
+
+    def _kind(self) -> int:
+        weights = [0.02 + w / t for w, t in zip(self._wins, self._tries)]
+        if not self.layers:
+            weights[-1] = 0.0
+        return self.random.choices(range(len(weights)), weights)[0]
+
+    def _operator(self) -> str:
+        if self.critical and self.random.random() < 0.5:
+            return self.critical[self.random.randrange(len(self.critical))]
+        return self.names[self.random.randrange(len(self.names))]
+
+    def _sync(self, kind: int) -> Move:
+        layer = self.layers[self.random.randrange(len(self.layers))]
+        return Move(kind, {}, {layer: SYNCS[self.random.randrange(len(SYNCS))]})
+
+    def _act(self, action: str, name: str, strategy: Strategy) -> OpConfig:
+        neighbours = self.groups.neighbours[name]
+        if action == "neighbour" and neighbours:
+            other = neighbours[self.random.randrange(len(neighbours))]
+            return follow(self.groups.nodes[other], strategy[other], self.groups.nodes[name])
+        if action == "tweak":
+            return self._tweak(name, strategy[name])
+        return self.space[name].draw(self.random)
+
+    def _tweak(self, name: str, config: OpConfig) -> OpConfig:
+        """Another degree in one dimension, a factor moved between dimensions, or other processors."""
+        random, n = self.random, self.space.processors
+        choice = random.randrange(4)
+        if choice == 0:  # the same pieces elsewhere
+            shift = random.randrange(n)
+            return OpConfig(config.degrees, tuple((p + shift) % n for p in config.processors))
+        if choice == 1:  # two pieces, or a piece and an idle processor, swapped
+            places = list(config.processors)
+            i, other = random.randrange(len(places)), random.randrange(n)
+            if other in places:
+                places[places.index(other)] = places[i]
+            places[i] = other
+            return OpConfig(config.degrees, tuple(places))
+        tuples = self.space[name].tuples
+        near = _near(config.degrees, tuples, choice == 2)
+        degrees = near[random.randrange(len(near))] if near else tuples[random.randrange(len(tuples))]
+        strides = self.space[name].strides(prod(degrees))
+        return place(
+            degrees, n, config.processors[0], strides[random.randrange(len(strides))], random.randrange(orders(degrees))
+        )
+
+
+def _near(degrees: Sequence[int], tuples: Sequence[tuple[int, ...]], same_pieces: bool) -> list[tuple[int, ...]]:
+    """Tuples that differ in one degree, or in two with the same number of pieces."""
+    if same_pieces:
+        pieces = prod(degrees)
+        return [t for t in tuples if prod(t) == pieces and sum(a != b for a, b in zip(t, degrees)) == 2]
+    return [t for t in tuples if sum(a != b for a, b in zip(t, degrees)) == 1]

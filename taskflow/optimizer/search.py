@@ -1,0 +1,89 @@
+"""search: a fast strategy for a graph on a machine, by any of the algorithms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from taskflow.graph import OperatorGraph
+from taskflow.machine import Cluster, Machine
+from taskflow.mapper import Strategy
+from taskflow.optimizer.bounds import lower_bound
+from taskflow.optimizer.core_costs import Costs
+from taskflow.optimizer.cost import CostModel
+from taskflow.optimizer.cost_analytic import AnalyticCosts
+from taskflow.optimizer.evaluator import Evaluator, evaluator
+from taskflow.optimizer.found import Budget, Found, Progress, SearchOptions
+from taskflow.optimizer.guided import guided
+from taskflow.optimizer.mcmc import mcmc
+from taskflow.optimizer.model_costs import ModelCosts
+from taskflow.optimizer.room import Room
+from taskflow.optimizer.space import SpaceOptions
+from taskflow.optimizer.starts import known
+from taskflow.rules import SGD, UpdateRule
+
+ALGORITHMS: dict[str, Callable[[Evaluator, SearchOptions], Found]] = {
+    "guided": guided,
+    "mcmc": mcmc,
+}
+
+DEFAULT_RULE = SGD(lr=0.1, momentum=0.9)
+
+
+def search(
+    graph: OperatorGraph,
+    machine: Machine,
+    *,
+    budget: Budget | str | float = 10.0,
+    seed: int = 0,
+    algorithm: str = "guided",
+    costs: Costs | CostModel | None = None,
+    rule: UpdateRule | None = DEFAULT_RULE,
+    clip_norm: float | None = None,
+    space: SpaceOptions | None = None,
+    starts: Iterable[Strategy] = (),
+    memory: bool = True,
+    progress: Callable[[Progress], None] | None = None,
+    use: Evaluator | None = None,
+    alone: bool = False,
+) -> Found:
+    """The fastest strategy found for training ``graph`` on ``machine``, never one predicted to be slower than data
+    parallel, expert and model parallel ones or ``starts``.
+
+    ``budget``: seconds, or text such as ``30s`` and ``20000p`` (proposals; makes the result depend on nothing but the seed).
+    ``algorithm``: one of ALGORITHMS. ``costs``: by default the analytic model of the machine. ``rule``: the update rule that
+    training will use (its arrays need memory and its tasks time). ``memory``: refuse plans that do not fit. ``use``: an
+    evaluator instead of machine, costs, rule and clip_norm. ``alone``: report what the algorithm itself found, even if a
+    known strategy is faster (to compare algorithms). Ctrl-C returns the best so far.
+
+    Raises ValueError if an argument is wrong or no plan fits the memory.
+    """
+    if algorithm not in ALGORITHMS:
+        raise ValueError(f"search: no algorithm {algorithm!r}; use {', '.join(ALGORITHMS)}")
+    judge = use or make_evaluator(graph, machine, costs=costs, rule=rule, clip_norm=clip_norm)
+    options = SearchOptions(
+        Budget.parse(budget), seed, space or SpaceOptions(), rivals=() if alone else (*known(graph, machine), *starts),
+        starts=tuple(starts) if alone else (),
+        fits=Room(judge) if memory and judge.rule is not None else None, progress=progress,
+    )
+    found = ALGORITHMS[algorithm](judge, options)
+    return replace(found, lower_bound=min(found.seconds, max(found.lower_bound, lower_bound(judge, options.space))))
+
+
+def make_evaluator(
+    graph: OperatorGraph,
+    machine: Machine,
+    *,
+    costs: Costs | CostModel | None = None,
+    rule: UpdateRule | None = DEFAULT_RULE,
+    clip_norm: float | None = None,
+    algorithm: str = "auto",
+) -> Evaluator:
+    """The evaluator that `search` uses: with the analytic costs of a described machine, unless others are given."""
+    if costs is None and isinstance(machine, Cluster):
+        costs = AnalyticCosts(machine)
+    if costs is not None and not isinstance(costs, Costs):
+        if not isinstance(machine, Cluster):
+            raise ValueError(f"search: {costs.name} needs a described machine (taskflow.machine.Cluster)")
+        costs = ModelCosts(costs, graph, machine, rule)
+    return evaluator(graph, machine, costs, rule, clip_norm, algorithm)

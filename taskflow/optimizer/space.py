@@ -1,0 +1,221 @@
+"""The SOAP space: every configuration that a search may give an operator on a machine (paper, section 4).
+
+A configuration is a degree for each dimension and a processor for each piece. With n processors an operator has at most n
+pieces. Its *placements* are structured or arbitrary. Structured: piece number ``slot`` runs on processor
+(offset + stride x slot) mod n, where the pieces are numbered with any order of the cut dimensions (contiguous: stride 1
+and the natural order; strided: another stride; permuted: another order). Arbitrary: any processor for any piece.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, permutations, product
+from math import factorial, prod
+from random import Random
+
+from taskflow.graph import Node, OperatorGraph
+from taskflow.mapper import OpConfig
+from taskflow.operators.operator import Dim, Soap
+
+DEGREES = ("any", "even", "powers")
+PLACEMENTS = ("structured", "arbitrary")
+MOST_TUPLES = 4096  # above this many degree tuples an operator falls back to even ones, then to powers of two
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceOptions:
+    """What a search may choose from.
+
+    ``degrees``: ``any`` up to the dimension's size; ``even``, those that divide it (the paper's equal pieces); ``powers``
+    of two. An operator with more than MOST_TUPLES tuples of degrees takes the next smaller choice. ``placements``: see
+    the module. ``reduction``: whether contracted dimensions may be cut. ``most_pieces``: of one operator; 0 means one a
+    processor.
+    """
+
+    degrees: str = "any"
+    placements: str = "structured"
+    reduction: bool = True
+    most_pieces: int = 0
+
+    def __post_init__(self) -> None:
+        if self.degrees not in DEGREES:
+            raise ValueError(f"space: degrees must be one of {', '.join(DEGREES)}, got {self.degrees!r}")
+        if self.placements not in PLACEMENTS:
+            raise ValueError(f"space: placements must be one of {', '.join(PLACEMENTS)}, got {self.placements!r}")
+        if self.most_pieces < 0:
+            raise ValueError(f"space: most_pieces must not be negative, got {self.most_pieces}")
+
+
+class OperatorSpace:
+    """The configurations of one operator on ``processors`` processors."""
+
+    __slots__ = ("_bounds", "_strides", "dims", "most", "options", "processors", "tuples")
+
+    def __init__(self, dims: Sequence[Dim], processors: int, options: SpaceOptions | None = None) -> None:
+        self.dims, self.processors = tuple(dims), processors
+        self.options = options or SpaceOptions()
+        self.most = self.options.most_pieces or processors
+        self._strides: dict[int, tuple[int, ...]] = {}
+        self.tuples = self._tuples()
+        self._bounds = list(accumulate(self.placements(degrees) for degrees in self.tuples))
+
+    def _tuples(self) -> list[tuple[int, ...]]:
+        first = DEGREES.index(self.options.degrees)
+        for choice in DEGREES[first:]:
+            steps = [degrees_of(dim, self.most, choice, self.options.reduction) for dim in self.dims]
+            found = list(_bounded(steps, self.most, MOST_TUPLES + 1))
+            if len(found) <= MOST_TUPLES or choice == DEGREES[-1]:
+                break
+        return found
+
+    @property
+    def size(self) -> int:
+        """How many configurations there are."""
+        return self._bounds[-1]
+
+    def placements(self, degrees: Sequence[int]) -> int:
+        """How many placements a cut has: all different from each other."""
+        pieces = prod(degrees)
+        if self.options.placements == "arbitrary":
+            return int(self.processors**pieces)
+        return len(self.strides(pieces)) * self.processors * orders(degrees)
+
+    def strides(self, pieces: int) -> tuple[int, ...]:
+        """The strides with which ``pieces`` pieces reach different processors: divisors of the number of processors."""
+        if pieces not in self._strides:
+            n = self.processors
+            fits = tuple(s for s in range(1, n + 1) if n % s == 0 and s * pieces <= n)
+            self._strides[pieces] = (fits or (1,)) if pieces > 1 else (1,)
+        return self._strides[pieces]
+
+    def draw(self, random: Random) -> OpConfig:
+        """A configuration, each with probability 1 / size.
+
+        So the proposal "replace one random operator's configuration" has q(S | S*) = q(S* | S) = 1 / (operators x size)
+        whatever S is, and the Metropolis-Hastings rule needs no correction (paper, section 6.2).
+        """
+        number = random.randrange(self.size)
+        index = bisect_right(self._bounds, number)
+        before = self._bounds[index - 1] if index else 0
+        return self._placed(self.tuples[index], number - before)
+
+    def __iter__(self) -> Iterator[OpConfig]:
+        """Every configuration; only sensible where `size` is small."""
+        for degrees in self.tuples:
+            for number in range(self.placements(degrees)):
+                yield self._placed(degrees, number)
+
+    def _placed(self, degrees: tuple[int, ...], number: int) -> OpConfig:
+        n, pieces = self.processors, prod(degrees)
+        if self.options.placements == "arbitrary":
+            return OpConfig(degrees, tuple(number // n**i % n for i in range(pieces)))
+        number, offset = divmod(number, n)
+        order, stride = divmod(number, len(self.strides(pieces)))
+        return place(degrees, n, offset, self.strides(pieces)[stride], order)
+
+    def contains(self, config: OpConfig) -> bool:
+        """True if `draw` can return this configuration."""
+        if config.weights or config.degrees not in set(self.tuples):
+            return False
+        if self.options.placements == "arbitrary":
+            return all(0 <= p < self.processors for p in config.processors)
+        return any(
+            place(config.degrees, self.processors, config.processors[0], stride, order) == config
+            for stride in self.strides(len(config.processors))
+            for order in range(orders(config.degrees))
+        )
+
+    def candidates(self, aligned: bool = True) -> list[OpConfig]:
+        """Structured configurations worth trying one after another. ``aligned``: only offsets at which pieces fill whole
+        blocks of the machine (a multiple of the pieces, or below the stride); else all offsets."""
+        found: dict[OpConfig, None] = {}
+        for degrees in self.tuples:
+            pieces = prod(degrees)
+            for stride in self.strides(pieces):
+                for offset in range(self.processors):
+                    if aligned and offset % (pieces * stride) >= stride:
+                        continue
+                    for order in range(orders(degrees)):
+                        found[place(degrees, self.processors, offset, stride, order)] = None
+        return list(found)
+
+
+def degrees_of(dim: Dim, most: int, choice: str, reduction: bool) -> tuple[int, ...]:
+    """The degrees a dimension may have."""
+    if not dim.divisible or (dim.soap is Soap.REDUCTION and not reduction):
+        return (1,)
+    top = min(max(dim.size, 1), most)
+    if choice == "powers":
+        return tuple(1 << i for i in range(top.bit_length()) if 1 << i <= top)
+    return tuple(d for d in range(1, top + 1) if choice == "any" or dim.size % d == 0)
+
+
+def _bounded(steps: Sequence[Sequence[int]], most: int, limit: int) -> Iterator[tuple[int, ...]]:
+    """Tuples of one degree from each step whose product is at most ``most``; at most ``limit`` of them."""
+    count = 0
+    stack: list[tuple[tuple[int, ...], int]] = [((), 1)]
+    while stack and count < limit:
+        chosen, pieces = stack.pop()
+        if len(chosen) == len(steps):
+            count += 1
+            yield chosen
+            continue
+        fitting = [d for d in steps[len(chosen)] if pieces * d <= most]
+        stack.extend(((*chosen, d), pieces * d) for d in reversed(fitting))
+
+
+def orders(degrees: Sequence[int]) -> int:
+    """In how many orders the cut dimensions can be numbered."""
+    return factorial(sum(d > 1 for d in degrees))
+
+
+def place(degrees: Sequence[int], processors: int, offset: int = 0, stride: int = 1, order: int = 0) -> OpConfig:
+    """The structured configuration: slot s runs on (offset + stride x s) mod ``processors``; ``order`` picks which
+    permutation of the cut dimensions numbers the slots (0: the natural one)."""
+    degrees = tuple(degrees)
+    pieces = prod(degrees)
+    if order == 0:
+        return OpConfig(degrees, tuple((offset + stride * s) % processors for s in range(pieces)))
+    cut = [i for i, d in enumerate(degrees) if d > 1]
+    chosen = _permutation(cut, order)
+    weight, step = dict.fromkeys(range(len(degrees)), 0), 1
+    for i in reversed(chosen):
+        weight[i] = step
+        step *= degrees[i]
+    slots = (sum(weight[i] * c for i, c in enumerate(color)) for color in product(*(range(d) for d in degrees)))
+    return OpConfig(degrees, tuple((offset + stride * s) % processors for s in slots))
+
+
+def _permutation(items: Sequence[int], number: int) -> tuple[int, ...]:
+    for i, chosen in enumerate(permutations(items)):
+        if i == number:
+            return chosen
+    raise ValueError(f"place: there are {factorial(len(items))} orders of {len(items)} cut dimensions, got number {number}")
+
+
+class Space:
+    """The spaces of all operators of a graph; operators with equal dimensions share one."""
+
+    def __init__(self, graph: OperatorGraph, processors: int, options: SpaceOptions | None = None) -> None:
+        self.options = options or SpaceOptions()
+        self.processors = processors
+        shared: dict[tuple[Dim, ...], OperatorSpace] = {}
+        self.operators: dict[str, OperatorSpace] = {}
+        for node in graph:
+            if node.dims not in shared:
+                shared[node.dims] = OperatorSpace(node.dims, processors, self.options)
+            self.operators[node.name] = shared[node.dims]
+
+    def __getitem__(self, node: Node | str) -> OperatorSpace:
+        return self.operators[node if isinstance(node, str) else node.name]
+
+    @property
+    def strategies(self) -> int:
+        """How many strategies there are."""
+        return prod(space.size for space in self.operators.values())
+
+    def random(self, random: Random) -> dict[str, OpConfig]:
+        """A configuration for every operator, uniform over all strategies."""
+        return {name: space.draw(random) for name, space in self.operators.items()}

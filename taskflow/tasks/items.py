@@ -1,0 +1,162 @@
+"""Items: what one rank does in one step, in order, and how long each buffer of it lives. Pure, so the search may ask too.
+
+Every rank walks the same global order of tasks and takes what concerns its processors. A copy to another rank is a Send;
+from another rank a Post (the receive may begin) and, before the first task that needs it, an Arrive (wait for it). Before
+memory is written whose earlier contents may still be on their way out, a Flush waits for those sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from taskflow.tasks.memory import Lifetime
+from taskflow.tasks.task import Buffer, Part, Task, TaskGraph
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Run a task on a processor of this rank (also a copy between two of them)."""
+
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Start sending a copy's source to ``rank``."""
+
+    task: Task
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """Start receiving a copy's target from ``rank``."""
+
+    task: Task
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arrive:
+    """Wait until the copy has arrived; ``needed_by`` is the task that needs it (None: the end of the step)."""
+
+    copy: Task
+    needed_by: Task | None
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """Wait until the copy, perhaps of the step before, has left; ``needed_by`` overwrites its source."""
+
+    copy: Task
+    needed_by: Task
+
+
+Item = Run | Send | Post | Arrive | Flush
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Which rank drives which processor: neighbouring ones share a rank when there are more processors than ranks."""
+
+    processors: int
+    ranks: int
+
+    def __post_init__(self) -> None:
+        if self.processors < self.ranks:
+            raise ValueError(
+                f"{self.ranks} ranks need at least as many processors, got {self.processors}; start fewer ranks"
+            )
+
+    def rank(self, processor: int) -> int:
+        """The rank that drives ``processor``."""
+        return processor * self.ranks // self.processors
+
+    def local(self, rank: int) -> list[int]:
+        """The processors of a rank."""
+        return [p for p in range(self.processors) if self.rank(p) == rank]
+
+
+def items_of(graph: TaskGraph, order: Sequence[int], placement: Placement, rank: int) -> list[Item]:
+    """What ``rank`` does of the global ``order`` (a topological order of all tasks), less the Flushes, which depend on
+    where memory lies."""
+    return _with_arrivals(graph, _own(graph, order, placement, rank))
+
+
+def _own(graph: TaskGraph, order: Sequence[int], placement: Placement, rank: int) -> list[Item]:
+    items: list[Item] = []
+    for number in order:
+        task = graph.tasks[number]
+        here, giver = placement.rank(task.processor), placement.rank(task.source)
+        if here == rank and giver == rank:
+            items.append(Run(task))
+        elif giver == rank:
+            items.append(Send(task, here))
+        elif here == rank:
+            items.append(Post(task, giver))
+    return items
+
+
+def _with_arrivals(graph: TaskGraph, items: Sequence[Item]) -> list[Item]:
+    """Wait for each received copy before the first item that depends on it, at the latest at the end of the step."""
+    result: list[Item] = []
+    pending: dict[int, Task] = {}
+    for item in items:
+        assert isinstance(item, (Run, Send, Post))
+        for before in item.task.after:
+            if before in pending:
+                result.append(Arrive(pending.pop(before), item.task))
+        result.append(item)
+        if isinstance(item, Post):
+            pending[item.task.number] = item.task
+    result.extend(Arrive(task, None) for task in pending.values())
+    return result
+
+
+def uses(item: Item) -> tuple[Sequence[Part], Sequence[Part]]:
+    """The parts of this rank's memory that an item reads and writes."""
+    match item:
+        case Run(task):
+            return task.reads, task.writes
+        case Send(task, _):
+            return task.reads, ()
+        case Post(task, _):
+            return (), task.writes
+        case Arrive(copy, _):
+            return (), copy.writes
+        case Flush():
+            return (), ()
+
+
+def root_of(graph: TaskGraph, buffer: int) -> Buffer:
+    """The buffer whose memory this one is."""
+    of = graph.buffers[buffer]
+    return of if of.base is None else graph.buffers[of.base]
+
+
+def lifetimes(graph: TaskGraph, items: Sequence[Item], local: set[int]) -> list[Lifetime]:
+    """When each buffer that is not kept is in use, by position in ``items``; ``local`` are the rank's processors."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for position, item in enumerate(items):
+        for parts in uses(item):
+            for part in parts:
+                root = root_of(graph, part.buffer)
+                if not root.kept and root.processor in local:
+                    first.setdefault(root.number, position)
+                    last[root.number] = position
+    for buffer in graph.fetched.values():
+        root = root_of(graph, buffer)
+        if root.number in last:
+            last[root.number] = len(items)
+    return [Lifetime(b, graph.buffers[b].nbytes, first[b], last[b]) for b in first]
+
+
+def kinds(items: Sequence[Item]) -> dict[str, int]:
+    """How many items of each class, for messages."""
+    count: dict[str, int] = {}
+    for item in items:
+        name = item.task.kind.value if isinstance(item, Run) else type(item).__name__.lower()
+        count[name] = count.get(name, 0) + 1
+    return count

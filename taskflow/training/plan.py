@@ -1,0 +1,50 @@
+"""plan: the strategy that a training run uses, also where it has to be searched for first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from taskflow.graph import OperatorGraph
+from taskflow.machine import Machine
+from taskflow.mapper import DataParallel, Mapper, Strategy, choose
+from taskflow.optimizer.found import Budget
+from taskflow.optimizer.search import search
+from taskflow.rules import UpdateRule
+from taskflow.runtime.transport import Transport
+
+SEARCH_BUDGET = "5s"
+
+
+def plan(
+    name: str,
+    graph: OperatorGraph,
+    machine: Machine,
+    transport: Transport,
+    *,
+    rule: UpdateRule,
+    clip_norm: float | None = None,
+    seed: int = 0,
+    budget: Budget | str | float = SEARCH_BUDGET,
+    say: Callable[[str], None] | None = None,
+) -> tuple[Strategy, Mapper]:
+    """The strategy for a mapper's name, the same on every rank, and the mapper that answers the runtime's other questions.
+
+    ``search``: rank 0 searches for ``budget``, tells ``say`` the predicted times, and sends the plan to the others. Other
+    names go to `taskflow.choose`. Every rank must call this. Raises what `choose` and `search` raise, on every rank.
+    """
+    if name != "search":
+        return choose(name, graph, machine, seed=seed)
+    result: Strategy | str = ""
+    if transport.rank == 0:
+        try:
+            found = search(graph, machine, budget=budget, seed=seed, rule=rule, clip_norm=clip_norm)
+            result = found.strategy
+            if say is not None:
+                times = ", ".join(f"{k} {v * 1e3:.4g} ms" for k, v in found.starts.items())
+                say(f"search: predicted {found.seconds * 1e3:.4g} ms a step (predicted for {times})\nsearch: {found}")
+        except ValueError as error:  # the other ranks are waiting: they must end too
+            result = str(error)
+    result = transport.broadcast(result)
+    if isinstance(result, str):
+        raise ValueError(result)
+    return result, DataParallel()

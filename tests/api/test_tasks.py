@@ -1,0 +1,242 @@
+"""Launches and traces mean what the same program means on one array per region."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from task_oracle import compare
+
+import taskflow
+from taskflow.mapper import Mapper
+from taskflow.partition import Image, Tile
+from taskflow.regions import Rect
+
+
+@pytest.mark.parametrize("processors", range(1, 6))
+def test_random_programs(processors):
+    replayed = 0
+    for seed in range(40):
+        runner = compare(1000 * processors + seed, processors)
+        replayed += runner.step.replays
+    assert replayed > 100  # most cases are replayed
+
+
+@taskflow.task(new="write", old="read")
+def heat(new, old, color, alpha):
+    """One explicit step of the heat equation on a piece; the ends of the rod keep their values."""
+    n, first = new.shape[0], 0 if color[0] == 0 else 1
+    middle = old[first : first + n]
+    left = middle if first == 0 else old[:n]
+    right = old[first + 1 : first + 1 + n]
+    new[:] = middle
+    new[: len(right)] += alpha * (right - middle[: len(right)])
+    new[:] += alpha * (left - middle) if first else 0
+    if first == 0:
+        new[1:] += alpha * (middle[:-1] - middle[1:])
+
+
+@taskflow.task(x="read")
+def total(x):
+    return x.sum()
+
+
+@taskflow.task(x="read-write")
+def scale(x, by):
+    x *= by
+
+
+@taskflow.task(x="write")
+def number_by_color(x, color):
+    x[:] = color[0]
+
+
+def rod(processors: int, pieces: int, mapper: Mapper | None = None):
+    tasks = taskflow.Tasks(processors, mapper=mapper)
+    u, v = tasks.region((100,), name="u"), tasks.region((100,), name="v")
+    tasks.write(u, np.sin(np.arange(100.0)))
+    tiles = Tile((100,), (pieces,))
+    halo = Image(tiles, lambda r: Rect((r.lo[0] - 1,), (r.hi[0] + 1,)), u.rect)
+
+    def body():
+        tasks.launch(heat, over=tiles, new=(v, tiles), old=(u, halo), alpha=0.1)
+        tasks.launch(heat, over=tiles, new=(u, tiles), old=(v, halo), alpha=0.1)
+        return tasks.launch(total, over=tiles, x=(u, tiles), reduce="sum")
+
+    return tasks, u, tiles, tasks.trace(body, name="step")
+
+
+def plain_rod(steps: int):
+    u = np.sin(np.arange(100.0))
+    for _ in range(2 * steps):
+        new = u.copy()
+        new[:-1] += 0.1 * (u[1:] - u[:-1])
+        new[1:] += 0.1 * (u[:-1] - u[1:])
+        u = new
+    return u
+
+
+def test_a_stencil_is_bitwise_the_same_on_any_number_of_processors():
+    runs = []
+    for processors in (1, 2, 3, 5, 8):
+        tasks, u, _, step = rod(processors, 8)
+        for _ in range(20):
+            total_now = step()
+        runs.append((tasks.read(u).tobytes(), total_now.get()))
+        np.testing.assert_allclose(tasks.read(u), plain_rod(20), rtol=0, atol=1e-14)
+        assert step.replays >= 16
+    assert len(set(runs)) == 1
+
+
+def test_a_stencil_copies_its_halo_only():
+    _, _, _, step = rod(4, 4)
+    for _ in range(5):
+        step()
+    copies = [t for t in step.program.graph if t.kind.value == "copy" and t.name.startswith(("u[", "v["))]
+    assert len(copies) == 2 * 2 * 3  # two launches, both sides of three borders
+    assert all(t.nbytes == 8 for t in copies)
+
+
+def test_a_trace_runs_its_body_until_steady_and_then_never():
+    runs = []
+    tasks = taskflow.Tasks(2)
+    x = tasks.region((8,))
+    tasks.write(x, 1.0)
+
+    def body():
+        runs.append(None)
+        tasks.launch(scale, over=2, x=(x, Tile((8,), (2,))), by=2.0)
+
+    step = tasks.trace(body)
+    for _ in range(10):
+        step()
+    assert len(runs) == step.analyses == 2 and step.replays == 8
+    assert (tasks.read(x) == 1024).all()
+
+
+def test_a_trace_notices_what_happens_outside():
+    tasks, u, _, step = rod(3, 3)
+    for _ in range(5):
+        step()
+    analyses = step.analyses
+    tasks.launch(scale, x=u, by=2.0, place=lambda c: 1)  # moves all of u to one processor
+    step()
+    assert step.analyses > analyses
+    whole = 2 * plain_rod(5)
+    for _ in range(2):
+        new = whole.copy()
+        new[:-1] += 0.1 * (whole[1:] - whole[:-1])
+        new[1:] += 0.1 * (whole[:-1] - whole[1:])
+        whole = new
+    np.testing.assert_allclose(tasks.read(u), whole, rtol=0, atol=1e-13)
+    for _ in range(6):
+        step()
+    analyses, replays = step.analyses, step.replays
+    tasks.read(u)
+    other = tasks.region((4,))
+    tasks.launch(number_by_color, over=4, x=(other, Tile((4,), (4,))))
+    step()
+    assert (step.analyses, step.replays) == (analyses, replays + 1)  # neither touched what it uses
+
+
+def test_new_initial_contents_are_seen_by_a_trace():
+    tasks, u, _, step = rod(2, 2)
+    for _ in range(6):
+        step()
+    tasks.write(u, np.sin(np.arange(100.0)))
+    step()
+    np.testing.assert_allclose(tasks.read(u), plain_rod(1), rtol=0, atol=1e-14)
+
+
+class _Forgetful(Mapper):
+    def slice_task(self, node, machine):
+        raise AssertionError
+
+    def map_task(self, node, piece, degrees, machine):
+        raise AssertionError
+
+    def memoize(self, trace):
+        return trace != "step"
+
+
+def test_a_mapper_may_forbid_to_memoize():
+    tasks, u, _, step = rod(2, 2, _Forgetful())
+    for _ in range(6):
+        step()
+    assert step.analyses == 6 and step.replays == 0 and step.program is None
+    np.testing.assert_allclose(tasks.read(u), plain_rod(6), rtol=0, atol=1e-14)
+
+
+def test_futures():
+    tasks = taskflow.Tasks(3)
+    x = tasks.region((6,))
+    pieces = Tile((6,), (6,))
+    tasks.launch(number_by_color, over=6, x=(x, pieces))
+    found = {how: tasks.launch(total, over=6, x=(x, pieces), reduce=how) for how in ("sum", "min", "max")}
+    assert {how: future.get() for how, future in found.items()} == {"sum": 15, "min": 0, "max": 5}
+    tasks.launch(scale, over=6, x=(x, pieces), by=found["sum"])
+    assert tasks.read(x).tolist() == [15.0 * i for i in range(6)]
+    assert tasks.launch(total, x=x, reduce="sum").get() == 225
+    assert tasks.launch(total, x=x) is None
+
+
+def test_a_future_in_a_trace_has_the_latest_value():
+    tasks = taskflow.Tasks(2)
+    x, y = tasks.region((4,)), tasks.region((4,))
+    tasks.write(x, 1.0)
+    tasks.write(y, 1.0)
+    pieces = Tile((4,), (2,))
+
+    def body():
+        twice = tasks.launch(total, over=2, x=(x, pieces), reduce="sum")
+        tasks.launch(scale, over=2, x=(y, pieces), by=twice)
+        tasks.launch(scale, over=2, x=(x, pieces), by=0.5)
+        return twice
+
+    step = tasks.trace(body)
+    expected, held = 1.0, None
+    for i in range(8):
+        future = step()
+        held = held or future
+        expected *= 4.0 * 0.5**i
+        assert future is held and future.get() == 4.0 * 0.5**i
+        assert (tasks.read(y) == expected).all()
+    assert step.replays >= 5
+    late = tasks.trace(lambda: tasks.launch(scale, x=y, by=held))
+    for _ in range(4):
+        late()
+        expected *= held.get()
+    step()
+    expected *= 4.0 * 0.5**8
+    late()
+    assert (tasks.read(y) == expected * held.get()).all()
+
+
+def test_a_place_and_many_launches_of_one_processor():
+    tasks = taskflow.Tasks(3)
+    x = tasks.region((9,))
+    pieces = Tile((9,), (9,))
+    tasks.launch(number_by_color, over=pieces, x=(x, pieces), place=lambda c: (c[0] * 2) % 3)
+    assert tasks.read(x).tolist() == list(range(9))
+
+
+def test_reading_before_anything_was_written():
+    tasks = taskflow.Tasks(2)
+    x = tasks.region((2, 3), "int32")
+    assert tasks.read(x).tolist() == [[0, 0, 0], [0, 0, 0]]
+    tasks.write(x, 7)
+    assert tasks.read(x).dtype == np.int32 and (tasks.read(x) == 7).all()
+
+
+def test_a_trace_without_regions():
+    called = []
+
+    @taskflow.task()
+    def note(color, what):
+        called.append((color, what))
+        return 2.0
+
+    tasks = taskflow.Tasks(2)
+    step = tasks.trace(lambda: tasks.launch(note, over=(1, 2), what="x", reduce="sum"))
+    for _ in range(5):
+        assert step().get() == 4.0
+    assert step.replays == 3 and called == [((0, 0), "x"), ((0, 1), "x")] * 5

@@ -1,0 +1,190 @@
+"""examples/rnnlm.py as a user starts it: alone and under mpirun, under every kind of mapper, and with what cannot work."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+needs_mpi = pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun beside this python or on PATH")
+WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "while", "seven", "wise", "owls", "watch")
+LIMIT_SECONDS = 60
+
+OWN_MAPPER = '''
+from taskflow.mapper import DataParallel, Mapper, Place, Sync, Travel
+
+class Columns(Mapper):
+    """Dense layers by columns, everything else on the last processor; weights travel around a ring."""
+
+    name = "columns"
+
+    def slice_task(self, node, machine):
+        count = len(machine.processors) if node.operator.kind == "linear" else 1
+        return [count if dim.name == "c" else 1 for dim in node.dims]
+
+    def map_task(self, node, piece, degrees, machine):
+        return len(machine.processors) - 1 - piece
+
+    def select_reduction(self, layer, nbytes, holders, machine):
+        return Sync(Travel.RING, Place.EVERY)
+'''
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small text, a mapper and a cache."""
+    here = tmp_path_factory.mktemp("rnnlm")
+    state, lines = 1, []
+    for _ in range(400):  # the same text in every run: a linear congruential generator picks the words
+        picked = []
+        for _ in range(10):
+            state = (state * 1103515245 + 12345) % 2**31
+            picked.append(WORDS[(state >> 16) % len(WORDS)])
+        lines.append(" ".join(picked))
+    (here / "text.txt").write_text("\n".join(lines))
+    (here / "own_mapper.py").write_text(OWN_MAPPER)
+    return here
+
+
+def start(folder: Path, *arguments: str, ranks: int = 0, data: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run the example in ``folder``; ``ranks`` 0 is without mpirun."""
+    launchers = ("PMI", "OMPI_", "SLURM_", "HYDRA_", "MPI_LOCAL")
+    variables = {key: value for key, value in os.environ.items() if not key.startswith(launchers)}
+    variables |= {"TASKFLOW_CACHE": str(folder / "cache"), "PYTHONPATH": str(ROOT), "TASKFLOW_WATCHDOG_SECONDS": "40"}
+    command = [sys.executable, str(ROOT / "examples" / "rnnlm.py"), *(["--data", "text.txt"] if data else []), *arguments]
+    if ranks:
+        command = [str(MPIRUN), "-n", str(ranks), *command]
+    job = subprocess.Popen(
+        command, cwd=folder, env=variables, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, start_new_session=True,
+    )
+    try:
+        out, err = job.communicate(timeout=LIMIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(job.pid, signal.SIGKILL)  # the group of its own that start_new_session made: mpirun and its ranks
+        pytest.fail(f"still running after {LIMIT_SECONDS} s:\n{job.communicate()}")
+    return subprocess.CompletedProcess(command, job.returncode, out, err)
+
+
+def report(done: subprocess.CompletedProcess[str]) -> dict:
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def alone(folder: Path) -> dict:
+    """What one processor gets."""
+    return report(start(folder, "--processors", "1", "--steps", "8", "--json", "--quiet"))
+
+
+def same_losses(found: dict, reference: dict) -> None:
+    assert len(found["losses"]) == 8
+    assert found["losses"] == pytest.approx(reference["losses"], rel=1e-4)
+
+
+def test_virtual_processors(folder: Path, alone: dict) -> None:
+    done = start(folder, "--processors", "4", "--steps", "8", "--json")
+    found = report(done)
+    same_losses(found, alone)
+    assert {"ranks": 1, "processors": 4, "mapper": "data", "steps": 8, "seed": 0}.items() <= found.items()
+    assert found["loss_first"] == found["losses"][0] > found["loss_last"] == found["losses"][-1]
+    assert found["tokens_per_second"] > 0 and found["bytes_moved_per_step"] == 0 < found["seconds"]
+    assert "4 processors, mapper data" in done.stderr and "step 8/8" in done.stderr
+    assert len(done.stdout.splitlines()) == 1  # results go to stdout, the rest to stderr
+
+
+def test_another_seed_gives_other_losses(folder: Path, alone: dict) -> None:
+    found = report(start(folder, "--processors", "2", "--steps", "8", "--json", "--quiet", "--seed", "1"))
+    assert found["loss_first"] != pytest.approx(alone["loss_first"], rel=1e-5)
+
+
+def test_quiet_says_nothing(folder: Path) -> None:
+    done = start(folder, "--steps", "1", "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.mpi
+@needs_mpi
+@pytest.mark.timeout(2 * LIMIT_SECONDS)
+@pytest.mark.parametrize("mapper", ["model", "random", "own_mapper:Columns"])
+def test_ranks_and_mappers_change_no_loss(folder: Path, alone: dict, mapper: str) -> None:
+    found = report(start(folder, "--mapper", mapper, "--steps", "8", "--json", "--quiet", ranks=3))
+    same_losses(found, alone)
+    assert (found["ranks"], found["processors"], found["mapper"]) == (3, 3, mapper)
+    assert found["bytes_moved_per_step"] > 0
+
+
+@pytest.mark.mpi
+@needs_mpi
+@pytest.mark.timeout(3 * LIMIT_SECONDS)
+def test_a_saved_strategy_runs_again(folder: Path, alone: dict) -> None:
+    saved = report(start(
+        folder, "--mapper", "random", "--seed", "0", "--steps", "8", "--json", "--quiet", "--save-strategy", "plan.json", ranks=3
+    ))
+    again = report(start(folder, "--mapper", "plan.json", "--steps", "8", "--json", "--quiet", ranks=3))
+    same_losses(saved, alone)
+    same_losses(again, alone)
+    assert again["losses"] == saved["losses"]  # the same strategy: bit for bit
+    assert again["bytes_moved_per_step"] == saved["bytes_moved_per_step"]
+    more = start(folder, "--mapper", "plan.json", "--steps", "1", ranks=2)
+    refused(more, "plan.json: made for 3 processors (host-3), but this run has 2; start it with -n 3")
+    fewer = start(folder, "--mapper", "plan.json", "--steps", "1", "--processors", "4")
+    refused(fewer, "plan.json: made for 3 processors (host-3), but this run has 4")
+
+
+def refused(done: subprocess.CompletedProcess[str], message: str) -> None:
+    """Exit code 2, one line that says why, no traceback."""
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    assert done.returncode == 2, done.stderr
+    assert len(lines) == 1 and lines[0].startswith("rnnlm.py: ") and message in lines[0], done.stderr
+    assert not done.stdout
+
+
+MISTAKES = [
+    (["--mapper", "fastest"], "no mapper 'fastest'; use data, model"),
+    (["--mapper", "own_mapper:Rows"], "own_mapper has no class Rows"),
+    (["--mapper", "nothing:Mine"], "cannot import nothing"),
+    (["--mapper", "nothing.json"], "strategy file nothing.json does not exist"),
+    (["--mapper", "text.json"], "text.json: not JSON"),
+    (["--data", "nothing.txt"], "nothing.txt"),
+    (["--ptb", "."], "give text files or a Penn Treebank folder, not both"),
+    (["--save-strategy", "nowhere/plan.json"], "cannot write strategy file nowhere/plan.json: there is no folder"),
+]
+
+
+@pytest.mark.parametrize("arguments,message", MISTAKES)
+def test_mistakes_are_named_in_one_line(folder: Path, arguments: list[str], message: str) -> None:
+    (folder / "text.json").write_text("this is no JSON")
+    refused(start(folder, "--steps", "1", *arguments), message)
+
+
+@pytest.mark.mpi
+@needs_mpi
+@pytest.mark.timeout(2 * LIMIT_SECONDS)
+@pytest.mark.parametrize("arguments,message", [
+    MISTAKES[0], MISTAKES[5], MISTAKES[-1], (["--processors", "1"], "2 ranks need at least as many processors, got 1"),
+])
+def test_mistakes_are_named_once_by_all_ranks(folder: Path, arguments: list[str], message: str) -> None:
+    refused(start(folder, "--steps", "1", *arguments, ranks=2), message)
+
+
+def test_an_mpirun_of_another_mpi_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The variables of one more launcher, around a python whose MPI does not know it: each process is alone.
+    monkeypatch.setenv("MV2_COMM_WORLD_RANK", "0")
+    monkeypatch.setenv("MV2_COMM_WORLD_SIZE", "3")
+    refused(start(folder, "--steps", "1"), "MVAPICH started 3 ranks, but the MPI library that mpi4py loaded sees 1")
+
+
+def test_options_have_help(folder: Path) -> None:
+    done = start(folder, "--help")
+    assert done.returncode == 0
+    for option in ("--mapper", "--processors", "--data", "--ptb", "--steps", "--save-strategy", "--json", "--watchdog"):
+        assert option in done.stdout

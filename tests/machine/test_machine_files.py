@@ -1,0 +1,174 @@
+"""Machine files: what is written is read back, and whatever is wrong is said."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskflow.machine import host, load_machine, preset_names, save
+
+GOOD: dict[str, Any] = {
+    "format": "taskflow-machine",
+    "version": 1,
+    "name": "small",
+    "devices": [
+        {
+            "kind": "gpu", "memory_bytes": 1000, "flops_per_second": {"float32": 1e12}, "memory_bytes_per_second": 1e11,
+            "launch_seconds": 0,
+        }
+    ],
+    "nodes": [
+        {
+            "name": "box",
+            "processors": [{"name": "gpu", "device": "gpu", "count": 2}],
+            "switches": ["switch"],
+            "links": [
+                {"between": ["gpu*", "switch"], "bytes_per_second": 1e9, "latency_seconds": 1e-6},
+                {"between": ["switch", "network"], "bytes_per_second": 1e8, "latency_seconds": 0, "duplex": "half"},
+            ],
+        }
+    ],
+    "layout": [{"node": "box", "count": 2}],
+}
+
+
+@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("devices", [None, 3])
+def test_round_trip(name: str, devices: int | None, tmp_path: Path) -> None:
+    machine = load_machine(name, devices)
+    save(machine, tmp_path / "machine.json")
+    again = load_machine(tmp_path / "machine.json")
+    assert again == machine
+    assert again.processors == machine.processors
+    count = len(machine.processors)
+    assert all(again.route(0, p) == machine.route(0, p) for p in range(count))
+    assert [path.name for path in tmp_path.iterdir()] == ["machine.json"]
+
+
+def load(content: object, tmp_path: Path) -> Any:
+    path = tmp_path / "m.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return load_machine(path)
+
+
+def test_a_file_by_hand(tmp_path: Path) -> None:
+    machine = load(GOOD, tmp_path)
+    assert str(machine) == "small: 4 x gpu on 2 nodes"
+    assert machine.link_names(0, 2) == (
+        "node0.gpu0->switch", "node0.switch-network", "node1.switch-network", "node1.switch->gpu0",
+    )  # fmt: skip
+    assert set(machine.route(0, 2)) & set(machine.route(3, 1)) == set(machine.route(0, 2)[1:3])  # half duplex
+    assert len(load_machine(tmp_path / "m.json", devices=3).processors) == 3
+
+
+def edit(*path: Any, to: Any = None, drop: bool = False) -> Callable[[dict[str, Any]], None]:
+    def change(content: Any) -> None:
+        for step in path[:-1]:
+            content = content[step]
+        if drop:
+            del content[path[-1]]
+        elif path[-1] == "+":
+            content.append(to)
+        else:
+            content[path[-1]] = to
+
+    return change
+
+
+DEVICE, NODE, LINK = ("devices", 0), ("nodes", 0), ("nodes", 0, "links", 0)
+WRONG = [
+    (edit("format", to="other"), "not a machine file"),
+    (edit("version", to=2), "version 2 of the format; this taskflow reads 1"),
+    (edit("name", drop=True), "m.json: 'name' is missing"),
+    (edit("name", to=""), "'name' must be a text, got ''"),
+    (edit("colour", to=1), "m.json: unknown key 'colour'; it may have 'format'"),
+    (edit("devices", to={}), "'devices' must be a list"),
+    (edit("devices", "+", to=3), r"device 1: must be an object \{...\}, got 3"),
+    (edit("devices", "+", to=GOOD["devices"][0]), "device 'gpu' declared twice"),
+    (edit(*DEVICE, "memory", to=1), "device 0 'gpu': unknown key 'memory'.*'memory_bytes'"),
+    (edit(*DEVICE, "memory_bytes", to=1.5), "'memory_bytes' must be an integer, 1 or more, got 1.5"),
+    (edit(*DEVICE, "memory_bytes", to=-1), "'memory_bytes' must be an integer, 1 or more, got -1"),
+    (edit(*DEVICE, "memory_bytes_per_second", to=0), "'memory_bytes_per_second' must be a number above 0, got 0"),
+    (edit(*DEVICE, "memory_bytes_per_second", to="fast"), "must be a number above 0, got 'fast'"),
+    (edit(*DEVICE, "launch_seconds", to=-1), "'launch_seconds' must be a number 0 or more, got -1"),
+    (edit(*DEVICE, "flops_per_second", to=1e12), "'flops_per_second' must be an object of numbers"),
+    (edit(*DEVICE, "flops_per_second", to={"float64": 1}), "must have a rate for 'float32'"),
+    (edit(*DEVICE, "flops_per_second", "float16", to=float("nan")), "'flops_per_second.float16' must be .*, got nan"),
+    (edit(*DEVICE, "efficiency", to={"magic": 0.5}), "contraction, convolution, recurrent, memory, got 'magic'"),
+    (edit(*DEVICE, "efficiency", to={"memory": 1.5}), "numbers up to 1"),
+    (edit("nodes", "+", to=GOOD["nodes"][0]), "node 'box' declared twice"),
+    (edit(*NODE, "processors", to=[]), "node kind 0 'box': needs at least one processor"),
+    (edit(*NODE, "processors", 0, "count", to=0), "processors 0: 'count' must be an integer, 1 or more, got 0"),
+    (edit(*NODE, "processors", 0, "count", to=True), "'count' must be an integer"),
+    (edit(*NODE, "processors", 0, "device", to="tpu"), "device 'tpu' is used but not declared; declared are 'gpu'"),
+    (edit(*NODE, "processors", "+", to={"name": "gpu", "device": "gpu"}), "'gpu0' declared twice"),
+    (edit(*NODE, "switches", to=["a", "a"]), "'a' declared twice"),
+    (edit(*NODE, "switches", to=["network"]), "'network' declared twice"),
+    (edit(*NODE, "switches", to="switch"), "'switches' must be a list of names"),
+    (edit(*LINK, "bytes_per_second", drop=True), r"link 0 \(gpu\* - switch\): 'bytes_per_second' is missing"),
+    (edit(*LINK, "bytes_per_second", to=-5), "'bytes_per_second' must be a number above 0, got -5"),
+    (edit(*LINK, "latency_seconds", to=float("inf")), "'latency_seconds' must be a number 0 or more, got inf"),
+    (edit(*LINK, "duplex", to="both"), "'duplex' must be 'full' or 'half', got 'both'"),
+    (edit(*LINK, "occupies_endpoints", to=1), "'occupies_endpoints' must be true or false, got 1"),
+    (edit(*LINK, "between", to=["gpu*"]), "must name 2 ends, got 1"),
+    (edit(*LINK, "between", to=["gpu9", "switch"]), "no processor or switch 'gpu9'; there are gpu0, gpu1, switch"),
+    (edit(*LINK, "between", to=["switch", "switch"]), "connects 'switch' with itself"),
+    (edit(*LINK, "between", drop=True), "'between' is missing"),
+    (edit(*LINK, to={"mesh": ["gpu0"], "bytes_per_second": 1, "latency_seconds": 0}), "a mesh needs at least 2 members"),
+    (edit(*NODE, "links", "+", to=GOOD["nodes"][0]["links"][0]), "two links between 'gpu0' and 'switch'"),
+    (edit(*LINK, "between", to=["gpu0", "switch"]), "node 'box': no path over switches from 'gpu1' to 'network'"),
+    (edit(*NODE, "links", 1, "between", to=["gpu0", "network"]), "no path over switches from 'gpu1' to 'network'"),
+    (edit("layout", 0, "node", to="crate"), "node 'crate' is used but not declared; declared are 'box'"),
+    (edit("layout", 0, "count", to=0), "layout 0: 'count' must be an integer, 1 or more, got 0"),
+    (edit("layout", to=[]), "has 0 processors, at least 1 asked for"),
+    (edit("use_devices", to=9), "has 4 processors, 9 asked for"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG, ids=[message for _, message in WRONG])
+def test_errors(change: Callable[[dict[str, Any]], None], message: str, tmp_path: Path) -> None:
+    content = copy.deepcopy(GOOD)
+    change(content)
+    with pytest.raises(ValueError, match=message) as caught:
+        load(content, tmp_path)
+    assert str(caught.value).startswith("m.json: ")
+
+
+def test_unconnected_within_a_node(tmp_path: Path) -> None:
+    content = copy.deepcopy(GOOD)
+    content["layout"][0]["count"] = 1
+    content["nodes"][0]["links"][0]["between"] = ["gpu0", "switch"]
+    with pytest.raises(ValueError, match="machine small: node 'box': no path over switches from 'gpu0' to 'gpu1'"):
+        load(content, tmp_path)
+
+
+def test_mesh_and_link_between_the_same_two(tmp_path: Path) -> None:
+    mesh = {"mesh": ["gpu*"], "bytes_per_second": 1, "latency_seconds": 0}
+    straight = {"between": ["gpu0", "gpu1"], "bytes_per_second": 1, "latency_seconds": 0}
+    for links in ([mesh, straight], [straight, mesh], [mesh, mesh]):
+        content = copy.deepcopy(GOOD)
+        content["nodes"][0]["links"] += links
+        with pytest.raises(ValueError, match="two links between 'gpu0' and 'gpu1'"):
+            load(content, tmp_path)
+
+
+def test_files_that_are_not_there_or_not_json(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no machine 'k90'; use a100, h100"):
+        load_machine("k90")
+    with pytest.raises(FileNotFoundError, match=r"none.json does not exist"):
+        load_machine(tmp_path / "none.json")
+    with pytest.raises(ValueError, match=r"m.json: not JSON"):
+        load("{", tmp_path)
+    with pytest.raises(ValueError, match="not a machine file"):
+        load([1], tmp_path)
+
+
+def test_a_large_host_is_a_short_file(tmp_path: Path) -> None:
+    save(host(1024), tmp_path / "h.json")
+    assert (tmp_path / "h.json").stat().st_size < 2000
+    assert load_machine(tmp_path / "h.json").route(7, 1000) == host(1024).route(7, 1000)

@@ -1,0 +1,164 @@
+"""Described machines: routes over shared links, prefixes, any number of nodes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from taskflow.machine import (
+    Cluster,
+    Device,
+    Group,
+    NodeTemplate,
+    Wire,
+    host,
+    load_machine,
+    preset_names,
+    transfer_seconds,
+)
+from taskflow.regions import Rect
+from taskflow.tasks.emit import Emitter
+from taskflow.tasks.simulate import roofline, simulate
+
+GIB = 1 << 30
+CLUSTERS = ("a100", "h100", "h200", "k80", "k80-peak", "p100", "p100-peak")
+
+
+def hops(machine: Cluster, source: int, target: int) -> list[str]:
+    return [name.split(".")[1].replace("->", " ").split()[1] for name in machine.link_names(source, target)]
+
+
+def test_presets_are_what_the_paper_says() -> None:
+    assert {*CLUSTERS, "host", "this"} == set(preset_names())
+    k80, p100 = load_machine("k80"), load_machine("P100")
+    assert (len(k80.processors), k80.node_count) == (64, 16)
+    assert (len(p100.processors), p100.node_count) == (16, 4)
+    assert str(k80) == "k80: 64 x k80 on 16 nodes"
+    assert [p.node for p in k80.processors] == [i // 4 for i in range(64)]
+    for name in CLUSTERS:
+        machine = load_machine(name)
+        assert machine.name == name
+        assert machine.source and all(d.source for d in machine.kinds)
+        assert all(w.source for n in machine.nodes for w in n.wires)
+    # Effective rates are below the vendor's, for each kind of route.
+    for one, other in ((0, 1), (0, 2), (0, 4)):
+        for name in ("k80", "p100"):
+            slow, fast = (transfer_seconds(load_machine(n).route(one, other), GIB) for n in (name, f"{name}-peak"))
+            assert slow > 1.4 * fast
+    assert transfer_seconds(k80.route(0, 2), 4 * GIB) == pytest.approx(1, rel=1e-4)
+    assert transfer_seconds(k80.route(0, 4), GIB) == pytest.approx(1, rel=1e-4)
+
+
+def test_k80_routes() -> None:
+    k80 = load_machine("k80")
+    assert k80.route(5, 5) == ()
+    assert hops(k80, 0, 1) == ["board0", "gpu1"]  # neighbours: over the switch of their own
+    assert hops(k80, 3, 2) == ["board1", "gpu2"]
+    assert hops(k80, 1, 2) == ["board0", "pcie", "board1", "gpu2"]
+    assert hops(k80, 0, 63) == ["board0", "pcie", "network", "pcie", "board1", "gpu3"]
+    names = k80.link_names(0, 63)
+    assert [name.split(".")[0] for name in names] == ["node0"] * 3 + ["node15"] * 3
+    there, back = k80.route(0, 63), k80.route(63, 0)
+    assert not {link.number for link in there} & {link.number for link in back}  # full duplex
+    assert all(link.number < k80.link_count for link in (*there, *back))
+    with pytest.raises(IndexError, match="0 to 63"):
+        k80.route(0, 64)
+
+
+def test_links_are_numbered_apart() -> None:
+    for machine in (load_machine("p100"), load_machine("h100", 12), host(5)):
+        names: dict[int, str] = {}
+        count = len(machine.processors)
+        for a in range(count):
+            for b in range(count):
+                for link in machine.route(a, b):
+                    assert names.setdefault(link.number, link.name) == link.name
+        assert len(set(names.values())) == len(names)
+
+
+def test_gpus_of_a_p100_node_have_links_of_their_own() -> None:
+    p100 = load_machine("p100")
+    assert all(len(p100.route(a, b)) == 1 for a in range(4) for b in range(4) if a != b)
+    assert hops(p100, 2, 9) == ["pcie", "network", "pcie", "gpu1"]
+    nic = {link.number for link in p100.route(0, 4)} & {link.number for link in p100.route(1, 8)}
+    assert len(nic) == 1
+
+
+def test_each_gpu_of_a_dgx_has_its_own_card() -> None:
+    h100 = load_machine("h100")
+    assert hops(h100, 0, 7) == ["nvswitch", "gpu7"]
+    assert hops(h100, 0, 8) == ["network", "gpu0"]
+    assert not {x.number for x in h100.route(0, 8)} & {x.number for x in h100.route(1, 9)}
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_prefix(name: str) -> None:
+    whole = load_machine(name)
+    for devices in (1, 3, 4, 9):
+        part = load_machine(name, devices)
+        assert len(part.processors) == devices
+        assert part.processors == whole.processors[:devices]
+        assert part.route(0, devices - 1) == whole.route(0, devices - 1)
+    with pytest.raises(ValueError, match="devices must be 1 or more, got 0"):
+        load_machine(name, 0)
+
+
+def test_more_nodes_of_a_machine_that_is_sold_by_the_node() -> None:
+    machine = load_machine("h200", 1024)
+    assert (len(machine.processors), machine.node_count) == (1024, 128)
+    assert load_machine("h200", 1021).node_count == 128
+    assert transfer_seconds(machine.route(3, 1000), 0) < 1e-5
+    with pytest.raises(ValueError, match="k80: has 64 processors, 65 asked for"):
+        load_machine("k80", 65)
+
+
+def test_host() -> None:
+    machine = host(3)
+    (link,) = machine.route(2, 0)
+    assert link.occupies_endpoints
+    assert (host(1).route(0, 0), len(load_machine("this", 5).processors)) == ((), 5)
+    assert not any(k.occupies_endpoints for k in load_machine("k80").route(0, 9))
+    with pytest.raises(ValueError, match="at least 1 processor"):
+        host(0)
+
+
+def test_fewest_hops_then_bandwidth() -> None:
+    device = Device("d", 1, (("float32", 1.0),), 1.0, 0.0)
+
+    def machine(*wires: Wire) -> Cluster:
+        node = NodeTemplate("n", (Group("p", "d", 3),), ("slow", "fast", "far"), wires)
+        return Cluster("m", (device,), (node,), (("n", 1),))
+
+    both = (Wire(("p*", "slow"), 1.0, 0.1), Wire(("p*", "fast"), 2.0, 0.3))
+    assert hops(machine(*both), 0, 1) == ["fast", "p1"]
+    assert hops(machine(*reversed(both)), 0, 1) == ["fast", "p1"]
+    direct = machine(*both, Wire(("p0", "p1"), 0.5, 0.5))
+    assert hops(direct, 0, 1) == ["p1"]
+    assert hops(direct, 0, 2) == ["fast", "p2"]  # never through processor 1
+    equal = machine(Wire(("p*", "slow"), 1.0, 0.1), Wire(("p*", "fast"), 1.0, 0.1))
+    assert hops(equal, 0, 1) == ["slow", "p1"]  # the one declared first
+    half = machine(Wire(("p*", "slow"), 1.0, 0.1, full_duplex=False))
+    assert half.route(0, 1) == tuple(reversed(half.route(1, 0)))
+
+
+def makespan(machine: Cluster, *copies: tuple[int, int]) -> float:
+    """Seconds until copies of 1 GiB, all ready at once, have arrived."""
+    emit, rect = Emitter(len(machine.processors)), Rect((0,), (GIB // 4,))
+    for number, (source, target) in enumerate(copies):
+        give, take = (emit.buffer(f"{number}", rect, p, np.dtype(np.float32)) for p in (source, target))
+        emit.transfer(f"{number}", emit.whole(give), emit.whole(take))
+    return simulate(emit.graph, machine, roofline(machine)).makespan
+
+
+def test_transfers_that_share_a_link_wait_for_each_other() -> None:
+    k80 = load_machine("k80")
+    alone = makespan(k80, (0, 4))
+    assert makespan(k80, (0, 4), (3, 8)) == pytest.approx(2 * alone)  # the card of node 0, outwards
+    assert makespan(k80, (0, 8), (4, 9)) == pytest.approx(2 * alone)  # the card of node 2, inwards
+    assert makespan(k80, (0, 4), (4, 0)) == pytest.approx(alone)  # the two directions
+    assert makespan(k80, (0, 4), (8, 12)) == pytest.approx(alone)  # other nodes
+    within = makespan(k80, (0, 2))
+    assert makespan(k80, (0, 2), (1, 3)) == pytest.approx(2 * within)  # the switch of both boards
+    assert makespan(k80, (0, 1), (2, 3)) == pytest.approx(makespan(k80, (0, 1)))
+    peak = load_machine("h100")
+    assert makespan(peak, (0, 8), (1, 9)) == pytest.approx(makespan(peak, (0, 8)))

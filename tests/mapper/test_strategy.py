@@ -1,0 +1,190 @@
+"""Strategy files: what is written is read back, and whatever does not fit is named together with the file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from language_model import CONFIG, feeds, model, random_strategy
+
+import taskflow
+from taskflow.mapper import OpConfig, Place, Strategy, Sync, Travel, load, save
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_round_trip(seed: int, tmp_path: Path) -> None:
+    random, graph = Random(seed), model()
+    strategy = random_strategy(graph, random.randint(1, 5), random)
+    save(strategy, graph, "host", tmp_path / "plan.json")
+    read = load(tmp_path / "plan.json", model(), strategy.processors)
+    assert read == strategy
+    assert read.describe(graph) == strategy.describe(graph)
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]  # no temporary file is left
+
+
+def test_a_file_trains_like_the_strategy_it_was_made_of(tmp_path: Path) -> None:
+    graph = model()
+    strategy = random_strategy(graph, 4, Random(1))
+    save(strategy, graph, "host", tmp_path / "plan.json")
+    other = model()
+    read, mapper = taskflow.choose(str(tmp_path / "plan.json"), other, taskflow.host(4))
+    runs = [
+        taskflow.Executor(graph, strategy, taskflow.SGD(0.5), seed=3),
+        taskflow.Executor(other, read, taskflow.SGD(0.5), seed=3, mapper=mapper),
+    ]
+    for step in range(3):
+        assert runs[0].train(feeds(step)) == runs[1].train(feeds(step))
+
+
+def test_what_is_not_in_a_file_has_its_default(tmp_path: Path) -> None:
+    graph = model()
+    path = write(tmp_path, lambda content: content.pop("syncs"))
+    assert load(path, graph, 2).sync("softmax") == Sync(Travel.OWNER, Place.SPREAD)
+    path = write(tmp_path, lambda content: content["syncs"].update({"softmax": {"travel": "ring", "place": "every"}}))
+    assert load(path, graph, 2).sync("softmax") == Sync(Travel.RING, Place.EVERY, 0)
+
+
+def write(folder: Path, change: Callable[[dict], object] = lambda content: None, processors: int = 2) -> Path:
+    """A data-parallel strategy file for ``model()``, changed."""
+    graph, path = model(), folder / "plan.json"
+    strategy, _ = taskflow.choose("data", graph, taskflow.host(processors))
+    save(strategy, graph, f"host-{processors}", path)
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+    return path
+
+
+def operator(name: str, **entries: object) -> Callable[[dict], object]:
+    """Change entries of one operator."""
+    return lambda content: content["operators"][name].update(entries)
+
+
+def test_the_unchanged_file_is_fine(tmp_path: Path) -> None:
+    assert load(write(tmp_path), model(), 2).processors == 2
+
+
+def rename(content: dict) -> None:
+    content["graph"] = "another"
+    content["operators"]["lstm9"] = content["operators"].pop("loss")
+
+
+def other_dims(content: dict) -> None:
+    content["graph"] = "another"
+    content["operators"]["softmax"]["dims"] = ["n", "c"]
+
+
+@pytest.mark.parametrize("change,message", [
+    (lambda c: c.update(format="chainer"), "not a strategy file .its format must be 'taskflow-strategy'."),
+    (lambda c: c.update(version=2), "version 2 of the format; this taskflow reads 1"),
+    (lambda c: c.update(processors=16, machine="p100"), "made for 16 processors .p100., but this run has 2; start it with -n 16"),
+    (lambda c: c.pop("operators"), "operators must be a table of tables"),
+    (lambda c: c["operators"].update({"loss": [1, 2]}), "operators must be a table of tables"),
+    (lambda c: c.update(syncs=[1]), "syncs must be a table of tables"),
+    (lambda c: c["syncs"]["softmax"].update(travel="pigeon"), "'pigeon' is not a valid Travel"),
+    (lambda c: c["syncs"]["softmax"].update(chunks=-1), "Sync: chunks must be an integer, 0 or more, got -1"),
+    (lambda c: c["syncs"]["softmax"].update(chunks="few"), "not a valid strategy file: invalid literal"),
+    (lambda c: c["syncs"]["softmax"].pop("place"), "lacks 'place'"),
+    (lambda c: c["operators"]["loss"].pop("degrees"), "lacks 'degrees'"),
+    (lambda c: c["operators"].pop("loss"), "no configuration for: loss"),
+    (rename, r"made for model RNNLM, which differs from RNNLM: operator loss is not in the file; operator lstm9 is not in this"),
+    (other_dims, r"operator softmax has dimensions \['n', 'a1', 'c', 'k'\], in the file \['n', 'c'\]"),
+    (operator("loss", degrees=3), "not iterable"),
+    (operator("softmax", degrees=[7, 1, 1, 1], processors=[0] * 7), "operator softmax: degree of n must be 1 to 6, got 7"),
+    (operator("softmax", degrees=[0, 1, 1, 1], processors=[]), "operator softmax: degree of n must be 1 to 6, got 0"),
+    (operator("softmax", degrees=["2", 1, 1, 1]), "operator softmax: degree of n must be 1 to 6, got '2'"),
+    (operator("softmax", degrees=[2, 1]), r"softmax: needs one degree for each of \['n', 'a1', 'c', 'k'\], got \(2, 1\)"),
+    (operator("softmax", processors=[0, 2]), "operator softmax: processor 2 does not exist; there are 0 to 1"),
+    (operator("softmax", processors=[0, -1]), "operator softmax: processor -1 does not exist"),
+    (operator("softmax", processors=[0, "1"]), "operator softmax: processor '1' does not exist"),
+    (operator("softmax", processors=[0, 1, 0]), "operator softmax: 2 pieces need as many processors, got 3"),
+    (operator("softmax", weights=[[1, 2]]), "operator softmax: needs one list of weights a dimension"),
+    (operator("softmax", weights=[[1, 2, 3], [], [], []]), "operator softmax: n needs 2 weights"),
+    (operator("softmax", weights=[[1, -2], [], [], []]), "operator softmax: n needs 2 weights, .*not negative"),
+    (operator("softmax", weights=[[0, 0], [], [], []]), "operator softmax: n needs 2 weights, .* not all 0"),
+    (operator("softmax", weights=[[1, 1000], [], [], []]), "operator softmax: weights .* leave a piece empty; use a smaller"),
+    (operator("softmax", weights=[["much", 1], [], [], []]), "could not convert string to float"),
+    (operator("softmax", weights=[[float("nan"), 1], [], [], []]), "operator softmax: n needs 2 weights, finite"),
+    (operator("softmax", weights=[[float("inf"), 1], [], [], []]), "operator softmax: n needs 2 weights, finite"),
+])
+def test_what_does_not_fit_is_named(change: Callable[[dict], object], message: str, tmp_path: Path) -> None:
+    path = write(tmp_path, change)
+    with pytest.raises(ValueError, match=message) as caught:
+        load(path, model(), 2)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_many_differences_are_counted(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"; and [0-9]+ more$"):
+        load(write(tmp_path), model(config=replace(CONFIG, steps_per_operator=1)), 2)
+
+
+def test_other_sizes_are_fine_while_the_degrees_fit(tmp_path: Path) -> None:
+    larger = replace(CONFIG, batch=12, vocabulary=99, hidden=32)
+    path = write(tmp_path)
+    assert load(path, model(config=larger), 2)["softmax"].degrees == (2, 1, 1, 1)
+    with pytest.raises(ValueError, match=r"degree of n must be 1 to 1, got 2"):
+        load(path, model(config=replace(CONFIG, batch=1)), 2)
+
+
+@pytest.mark.parametrize("text", ["{", "", "[1, 2]", '"plan"', "null", "\x00\x01"])
+def test_what_is_no_strategy_file(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"not JSON|not a strategy file") as caught:
+        load(path, model(), 2)
+    assert str(path) in str(caught.value)
+
+
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match=r"plan.json: not JSON"):
+        load(tmp_path / "plan.json", model(), 2)
+
+
+def test_a_missing_file_or_folder(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"strategy file .*nothing.json does not exist"):
+        load(tmp_path / "nothing.json", model(), 2)
+    graph = model()
+    strategy, _ = taskflow.choose("data", graph, taskflow.host(2))
+    with pytest.raises(FileNotFoundError, match=r"cannot write strategy file .*plan.json: there is no folder"):
+        save(strategy, graph, "host", tmp_path / "nowhere" / "plan.json")
+
+
+def test_weighted_pieces_have_their_proportions() -> None:
+    node = model().node("softmax")
+    config = OpConfig((2, 1, 1, 1), (0, 1), ((1.0, 2.0), (), (), ()))
+    config.verify(node, 2)
+    assert [rect.shape[0] for rect in config.partition(node).rects()] == [2, 4]
+    even = OpConfig((4, 1, 1, 1), (0, 1, 0, 1))
+    assert [rect.shape[0] for rect in even.partition(node).rects()] == [2, 2, 1, 1]
+
+
+def test_a_strategy_prints_itself() -> None:
+    graph = model()
+    strategy, _ = taskflow.choose("data", graph, taskflow.host(4))
+    assert "softmax: n/4 @ 0-3" in strategy.describe(graph)
+    whole = OpConfig((1, 1, 1, 1), (2,))
+    assert whole.describe(graph.node("softmax")) == "whole @ 2"
+    mixed = OpConfig((2, 1, 2, 1), (0, 1, 3, 1))
+    assert mixed.describe(graph.node("softmax")) == "n/2 c/2 @ 0-1,3,1"
+    assert str(Sync()) == "owner/spread" and str(Sync(Travel.RING, Place.EVERY, 3)) == "ring/every/3"
+
+
+def test_a_strategy_that_does_not_fit_is_refused_by_the_executor() -> None:
+    graph = model()
+    good, _ = taskflow.choose("data", graph, taskflow.host(2))
+    configs = dict(good.configs)
+    configs["lstm0"] = OpConfig(configs["lstm0"].degrees, (0, 7))
+    with pytest.raises(ValueError, match=r"operator lstm0: processor 7 does not exist"):
+        taskflow.Executor(graph, Strategy(2, configs), taskflow.SGD(0.1))
+    del configs["lstm0"]
+    with pytest.raises(ValueError, match=r"no configuration for: lstm0"):
+        taskflow.Executor(graph, Strategy(2, configs), taskflow.SGD(0.1))
+    assert np.isfinite(taskflow.Executor(graph, good, taskflow.SGD(0.1)).train(feeds(0)))

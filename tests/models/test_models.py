@@ -1,0 +1,157 @@
+"""Every network: published sizes, recognisable names, the same training under any strategy."""
+
+from __future__ import annotations
+
+from random import Random
+from time import process_time
+from typing import Any
+
+import numpy as np
+import pytest
+from language_model import random_strategy, undivided
+
+from taskflow.graph import OperatorGraph
+from taskflow.models import MODELS, build, find
+from taskflow.rules import SGD, Adam
+from taskflow.runtime.executor import Executor
+
+
+def feeds(name: str, graph: OperatorGraph, seed: int, **sizes: Any) -> dict[str, np.ndarray]:
+    """Random images, tokens and labels for the small preset of a model."""
+    config = find(name)[1].small
+    numbers, result = np.random.default_rng(seed), {}
+    for node in graph:
+        if node.operator.kind == "input":
+            spec = node.outputs[0].spec
+            known = "classes" if node.name == "labels" and hasattr(config, "classes") else "vocabulary"
+            if spec.differentiable:
+                result[node.name] = numbers.normal(size=spec.shape).astype(spec.dtype)
+            else:
+                result[node.name] = numbers.integers(0, getattr(config, known), spec.shape)
+    return result
+
+
+# Counts: torchvision's alexnet, inception_v3 (aux_logits=False) and resnet101; LeCun et al.'s LeNet with full connections
+# between its convolutions; the others from their layers' sizes.
+LSTM = 4 * 1024 * (1024 + 1024 + 2)
+COUNTS = {
+    "AlexNet": 61_100_840,
+    "Inception-v3": 23_834_568,
+    "ResNet-101": 44_549_160,
+    "LeNet": 61_706,
+    "MLP": 784 * 1024 + 1024 + 1024 * 1024 + 1024 + 1024 * 10 + 10,
+    "RNNTC": 20_000 * 1024 + 4 * LSTM + 2 * 1024 + 2,
+    "RNNLM": 10_000 * 2048 + 2 * 4 * 2048 * (2 * 2048 + 2) + 2049 * 10_000,
+    "RNNLM-2": 10_000 * 2048 + 2 * 4 * 2048 * (2 * 2048 + 2) + 2049 * 10_000,
+    # Two embeddings, four layers of LSTM, attention's two matrices, and the scores' with bias.
+    "NMT": 2 * 32_000 * 1024 + 4 * LSTM + 3 * 1024 * 1024 + 1025 * 32_000,
+    # Vaswani et al.'s table 3 says 65 million for the base model.
+    "Transformer": 37_000 * 512 + 6 * (4 * 513 * 512 + 2 * 512 * 2048 + 2560 + 2 * 1024)
+    + 6 * (8 * 513 * 512 + 2 * 512 * 2048 + 2560 + 3 * 1024),
+}
+
+
+def test_every_model_has_a_published_count() -> None:
+    assert set(COUNTS) == set(MODELS)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_parameter_counts(name: str) -> None:
+    graph = build(name)
+    assert graph.parameter_count == COUNTS[name]
+    assert graph.name == name
+
+
+@pytest.mark.parametrize(("name", "operator", "shape"), [
+    ("AlexNet", "features.12", (256, 256, 6, 6)),
+    ("AlexNet", "classifier.6", (256, 1000)),
+    ("ResNet-101", "maxpool", (64, 64, 56, 56)),
+    ("ResNet-101", "layer3.22.relu3", (64, 1024, 14, 14)),
+    ("ResNet-101", "layer4.2.relu3", (64, 2048, 7, 7)),
+    ("Inception-v3", "maxpool2", (64, 192, 35, 35)),
+    ("Inception-v3", "Mixed_5d.concat", (64, 288, 35, 35)),
+    ("Inception-v3", "Mixed_6e.concat", (64, 768, 17, 17)),
+    ("Inception-v3", "Mixed_7c.concat", (64, 2048, 8, 8)),
+    ("RNNTC", "lstm3.3", (64, 10, 1024)),
+    ("NMT", "attention.3.scores", (64, 10, 40)),
+    ("NMT", "softmax.3", (64, 10, 32_000)),
+    ("Transformer", "decoder.layers.5.multihead_attn.scores", (64, 8, 40, 40)),
+    ("LeNet", "pool2", (64, 16, 5, 5)),
+])
+def test_shapes(name: str, operator: str, shape: tuple[int, ...]) -> None:
+    assert build(name).node(operator).outputs[0].shape == shape
+
+
+def test_flops_are_the_published_ones() -> None:
+    """Multiply-adds of one image's forward pass: torchvision says 0.71, 7.80 and 5.71 thousand million."""
+    for name, wanted in (("AlexNet", 0.714e9), ("ResNet-101", 7.80e9), ("Inception-v3", 5.71e9)):
+        graph = build(name, batch=1)
+        kinds = ("conv2d", "linear")
+        flops = sum(n.operator.flops(n.specs, n.space) for n in graph if n.operator.kind in kinds)
+        assert flops / 2 == pytest.approx(wanted, rel=0.01)
+
+
+@pytest.mark.parametrize(("name", "parameters"), [
+    ("AlexNet", ["features.0.weight", "features.10.bias", "classifier.6.weight"]),
+    ("ResNet-101", ["conv1.weight", "bn1.bias", "layer1.0.downsample.0.weight", "layer4.2.conv3.weight", "fc.bias"]),
+    ("Inception-v3", ["Conv2d_1a_3x3.conv.weight", "Mixed_6c.branch7x7dbl_5.bn.weight", "Mixed_7b.branch3x3_2b.conv.weight"]),
+    ("NMT", ["encoder.embedding.weight", "encoder.lstm1.weight_hh", "decoder.lstm0.bias_ih",
+             "attention.linear_in.weight", "softmax.bias"]),
+    ("Transformer", ["embedding.weight", "encoder.layers.0.self_attn.q_proj.weight",
+                     "decoder.layers.5.multihead_attn.out_proj.bias", "decoder.layers.5.linear2.weight"]),
+])
+def test_parameters_have_names_that_a_user_recognises(name: str, parameters: list[str]) -> None:
+    assert set(parameters) <= {p.name for p in build(name).parameters}
+
+
+@pytest.mark.parametrize("name", ["RNNLM", "RNNTC", "NMT"])
+def test_parameter_names_do_not_depend_on_how_steps_are_cut(name: str) -> None:
+    whole = [(p.name, p.shape) for p in build(name, steps_per_operator=40).parameters]
+    for steps in (1, 7, 10):
+        assert [(p.name, p.shape) for p in build(name, steps_per_operator=steps).parameters] == whole
+
+
+def test_names_and_sizes_of_models() -> None:
+    assert find("inception_v3")[0] == find("InceptionV3")[0] == "Inception-v3"
+    assert find("rnnlm-2")[0] == "RNNLM-2"
+    assert build("alexnet", devices=16).node("images").outputs[0].shape == (4096, 3, 224, 224)
+    assert build("nmt", devices=64).node("source").outputs[0].shape == (4096, 40)
+    assert build("resnet101", batch=2, devices=16, image=64).node("images").outputs[0].shape == (2, 3, 64, 64)
+    assert build("RNNLM-2").node("lstm1.1").outputs[0].shape == (64, 1, 2048)
+    with pytest.raises(ValueError, match="no model 'VGG'; there are AlexNet, Inception-v3"):
+        build("VGG")
+    with pytest.raises(ValueError, match="NMT: no size 'width'; there are batch, steps, vocabulary"):
+        build("NMT", width=3)
+    with pytest.raises(ValueError, match="preset must be 'paper' or 'small', got 'tiny'"):
+        build("NMT", preset="tiny")
+
+
+@pytest.mark.parametrize("name", ["Inception-v3", "ResNet-101", "NMT", "Transformer"])
+def test_building_the_largest_graphs_takes_well_under_a_second(name: str) -> None:
+    start = process_time()  # of this process alone, whatever else runs
+    graph = build(name, devices=1024)
+    graph.fingerprint()
+    assert process_time() - start < 0.5
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_losses_are_the_same_under_any_strategy(name: str) -> None:
+    sizes: dict[str, Any] = {"blocks": (1, 1, 1, 1)} if name == "ResNet-101" else {}
+    losses: list[list[float | None]] = []
+    for seed in (0, 1) if name == "Inception-v3" else (0, 1, 2):
+        graph = build(name, preset="small", dtype="float64", **sizes)
+        strategy = random_strategy(graph, 4, Random(seed)) if seed else undivided(graph)
+        run = Executor(graph, strategy, SGD(0.05), seed=5)
+        losses.append([run.train(feeds(name, graph, step)) for step in range(2)])
+    assert losses[0][0] != losses[0][1]
+    np.testing.assert_allclose(losses[1:], [losses[0]] * len(losses[1:]), rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["AlexNet", "ResNet-101", "RNNTC", "NMT", "LeNet", "MLP", "Transformer"])
+def test_the_small_presets_learn(name: str) -> None:
+    """The loss of a batch that is seen again and again falls."""
+    graph = build(name, preset="small")
+    run = Executor(graph, undivided(graph), Adam(0.02), seed=1, clip_norm=1.0)
+    batch = feeds(name, graph, 0)
+    losses = [run.train(batch) for _ in range(40)]
+    assert min(losses[-5:]) < 0.7 * losses[0]

@@ -1,0 +1,232 @@
+"""Analytic costs: what must hold on any device, whatever the constants are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+from language_model import model, random_strategy
+
+from taskflow.machine import Cluster, load_machine, transfer_seconds
+from taskflow.operators.linear import Linear
+from taskflow.operators.lstm import LSTM
+from taskflow.operators.matmul import MatMul
+from taskflow.operators.operator import REGISTRY, Operator, Soap, Spec, iteration_space
+from taskflow.optimizer.cost import CostModel
+from taskflow.optimizer.cost_analytic import AnalyticCosts, fill
+from taskflow.optimizer.cost_work import KERNELS, arrays, phases
+from taskflow.regions import Rect
+from taskflow.rules import SGD, Adam
+from taskflow.tasks.lower import lower
+from taskflow.tasks.task import Compute, Kind
+
+F32 = np.dtype(np.float32)
+MACHINES = ("k80", "p100", "a100", "h100", "h200", "host")
+
+
+def linear(rows: int, features: int, channels: int) -> tuple[Operator, tuple[Spec, ...]]:
+    return Linear(channels), (Spec((rows, features), F32),)
+
+
+def lstm(samples: int, steps: int, hidden: int) -> tuple[Operator, tuple[Spec, ...]]:
+    state = Spec((samples, hidden), F32)
+    return LSTM(hidden), (Spec((samples, steps, hidden), F32), state, state)
+
+
+def cost(model: AnalyticCosts, of: tuple[Operator, tuple[Spec, ...]], backward: bool, piece: Rect | None = None) -> float:
+    operator, specs = of
+    return model.compute_seconds(operator, specs, piece or iteration_space(operator, specs), backward)
+
+
+@pytest.mark.parametrize("name", MACHINES)
+@pytest.mark.parametrize("backward", [False, True])
+def test_more_work_takes_longer(name: str, backward: bool) -> None:
+    model = AnalyticCosts(load_machine(name))
+    assert model.name == f"analytic {model.machine.name}"
+    for a, b in (
+        (linear(64, 512, 512), linear(128, 512, 512)), (linear(64, 512, 512), linear(64, 1024, 512)),
+        (linear(64, 512, 512), linear(64, 512, 1024)), (lstm(8, 5, 256), lstm(16, 5, 256)),
+        (lstm(8, 5, 256), lstm(8, 10, 256)), (lstm(8, 5, 256), lstm(8, 5, 512)),
+    ):  # fmt: skip
+        assert cost(model, a, backward) < cost(model, b, backward)
+    for kind in ("relu", "add", "dropout"):
+        operator = REGISTRY[kind].example(Random(0)).operator
+        inputs = 2 if kind == "add" else 1
+        small, large = (
+            cost(model, (operator, (Spec((n, 1000), F32),) * inputs), backward) for n in (1000, 2000)
+        )
+        assert small < large < 2 * small
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_pieces_are_less_efficient_than_the_whole_but_not_slower(name: str) -> None:
+    model = AnalyticCosts(load_machine(name))
+    operator, specs = linear(256, 1024, 1024)
+    whole = cost(model, (operator, specs), False)
+    for degrees in ((4, 1, 1), (1, 4, 1), (1, 1, 4)):
+        piece = Rect((0, 0, 0), (256 // degrees[0], 1024 // degrees[1], 1024 // degrees[2]))
+        part = cost(model, (operator, specs), False, piece)
+        assert part < whole <= 4 * part * (1 + 1e-9)
+
+
+def total(model: AnalyticCosts, of: tuple[Operator, tuple[Spec, ...]], degrees: tuple[int, int, int]) -> float:
+    """Forward and backward of all pieces of a linear operator."""
+    operator, specs = of
+    sizes = iteration_space(operator, specs).shape
+    piece = Rect.of([s // d for s, d in zip(sizes, degrees)])
+    return np.prod(degrees) * sum(cost(model, of, backward, piece) for backward in (False, True))
+
+
+@pytest.mark.parametrize("name", ["k80", "p100", "h100"])
+def test_batch_split_and_channel_split(name: str) -> None:
+    """Paper, section 8.2.1: cutting a product by channel can cost less compute than cutting the batch. It does where
+    weights outweigh activations: each piece of the batch reads all weights; each piece of the channels, all inputs."""
+    model = AnalyticCosts(load_machine(name))
+    softmax = linear(64, 1024, 32000)
+    assert total(model, softmax, (1, 64, 1)) < 0.62 * total(model, softmax, (64, 1, 1))
+    tall = linear(64 * 4096, 1024, 64)
+    assert total(model, tall, (64, 1, 1)) < total(model, tall, (1, 64, 1))
+
+
+def test_a_half_of_the_device_gives_a_half_of_the_rate() -> None:
+    device = load_machine("p100").kinds[0]
+    assert fill(device.multiprocessors * 64 * 64 // 2, device) == pytest.approx(0.5)
+    assert fill(10**9, device) > 0.99
+    assert fill(64, device) < 0.001
+
+
+def changed(machine: Cluster, **changes: object) -> AnalyticCosts:
+    device = replace(machine.kinds[0], **changes)  # type: ignore[arg-type]
+    return AnalyticCosts(replace(machine, kinds=(device,)))
+
+
+def test_every_constant_of_a_device_counts() -> None:
+    machine = load_machine("p100", 2)
+    product, passes, steps = linear(4096, 4096, 4096), REGISTRY["relu"], lstm(16, 10, 1024)
+    wide = (passes(), (Spec((4096, 4096), F32),))  # type: ignore[call-arg]
+    base = AnalyticCosts(machine)
+    device = machine.kinds[0]
+    rates = tuple((name, rate / 2) for name, rate in device.flops_per_second)
+    slow = changed(machine, flops_per_second=rates)
+    assert cost(slow, product, False) == pytest.approx(2 * cost(base, product, False), rel=1e-3)
+    assert cost(slow, wide, False) == cost(base, wide, False)
+    narrow = changed(machine, memory_bytes_per_second=device.memory_bytes_per_second / 2)
+    assert cost(narrow, wide, False) == pytest.approx(2 * cost(base, wide, False), rel=0.02)
+    assert cost(narrow, product, False) == cost(base, product, False)
+    late = changed(machine, launch_seconds=device.launch_seconds + 1)
+    assert cost(late, wide, False) == pytest.approx(cost(base, wide, False) + 1)
+    assert cost(late, steps, False) == pytest.approx(cost(base, steps, False) + 21)  # two kernels a step, one for all
+    better = changed(machine, efficiency=(("contraction", 1.0),))
+    assert cost(better, product, False) == pytest.approx(0.75 * cost(base, product, False), rel=1e-3)
+    assert cost(changed(machine, multiprocessors=560), product, False) > cost(base, product, False)
+    few = device.memory_bytes_per_second / 8  # so that a step waits for its weights
+    with_cache, without = (changed(machine, memory_bytes_per_second=few, cache_bytes=n) for n in (device.cache_bytes, 0))
+    saved = 9 * device.cache_bytes / (0.8 * few)  # all steps but the first find so much of the weights in the cache
+    assert cost(without, steps, False) - cost(with_cache, steps, False) == pytest.approx(saved)
+
+
+def test_types_have_their_rates() -> None:
+    model = AnalyticCosts(load_machine("p100"))
+    seconds = {
+        dtype: cost(model, (Linear(4096), (Spec((4096, 4096), np.dtype(dtype)),)), False)
+        for dtype in ("float16", "float32", "float64")
+    }
+    assert seconds["float32"] == pytest.approx(2 * seconds["float16"], rel=1e-2)
+    assert seconds["float64"] == pytest.approx(2 * seconds["float32"], rel=1e-2)
+    k80 = AnalyticCosts(load_machine("k80"))  # has no rate of its own for float16
+    half, single = (cost(k80, (Linear(4096), (Spec((4096, 4096), np.dtype(t)),)), False) for t in ("float16", "float32"))
+    assert half == pytest.approx(single, rel=1e-2)
+
+
+def test_unwanted_gradients_are_not_paid_for() -> None:
+    model = AnalyticCosts(load_machine("k80"))
+    for operator, specs in (linear(512, 1024, 1024), lstm(64, 10, 512)):
+        piece = iteration_space(operator, specs)
+        all_of = model.compute_seconds(operator, specs, piece, True)
+        first = (False, *(True for _ in specs[1:]))
+        without = model.compute_seconds(operator, specs, piece, True, gradients=first)
+        assert 0.4 * all_of < without < 0.9 * all_of
+    with pytest.raises(ValueError, match="for each of 1 inputs, got"):
+        model.compute_seconds(*linear(2, 2, 2), Rect.of((2, 2, 2)), True, gradients=(True, True))
+
+
+@pytest.mark.parametrize("of", [linear(24, 40, 56), lstm(6, 4, 8), lstm(6, 1, 8)])
+def test_phases_keep_the_flops(of: tuple[Operator, tuple[Spec, ...]]) -> None:
+    operator, specs = of
+    space = iteration_space(operator, specs)
+    for backward in (False, True):
+        done = phases(operator, specs, space, backward, (True,) * len(specs))
+        flops = operator.backward_flops(specs, space) if backward else operator.flops(specs, space)
+        assert sum(p.flops * p.repeats for p in done) == pytest.approx(flops)
+    touched = arrays(operator, specs, space)
+    assert sum(touched.weights) == 4 * sum(np.prod(w.shape) for w in operator.weights(specs))
+    assert touched.outputs == tuple(s.nbytes for s in operator.output(specs))
+
+
+def test_long_contractions_fill_a_device() -> None:
+    """A small result of a long contraction, such as the gradient of a convolution's weights; and time still grows with
+    the contraction everywhere."""
+    model = AnalyticCosts(load_machine("h100"))
+    seconds = [cost(model, linear(64, features, 64), False) for features in range(1000, 20000, 500)]
+    assert seconds == sorted(seconds)
+    long, short = seconds[-1] / 19500, seconds[0] / 1000
+    assert long < short / 2
+
+
+def test_matmul_has_a_product_for_each_factor() -> None:
+    operator, specs = MatMul(), (Spec((2, 8, 16), F32), Spec((2, 16, 32), F32))
+    space = iteration_space(operator, specs)
+    assert len(phases(operator, specs, space, True, (True, True))) == 2
+    assert len(phases(operator, specs, space, True, (False, True))) == 1
+
+
+@pytest.mark.parametrize("kind", sorted(REGISTRY))
+def test_every_operator_has_a_cost(kind: str) -> None:
+    model: CostModel = AnalyticCosts(load_machine("p100"))
+    for seed in range(5):
+        example = REGISTRY[kind].example(Random(seed))
+        operator, specs = example.operator, example.inputs
+        for backward in (False, True):
+            seconds = model.compute_seconds(operator, specs, iteration_space(operator, specs), backward)
+            assert 0 < seconds < 1
+        contracted = any(dim.soap is Soap.REDUCTION for dim in operator.dims(specs))
+        factors = len(operator.weights(specs)) > 0 or sum(s.differentiable for s in specs) > 1
+        if contracted and factors and operator.flops(specs, iteration_space(operator, specs)):
+            assert kind in KERNELS, f"{kind} is a product: give its kernels a class in cost_work.KERNELS"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_tasks_cost_what_their_pieces_do(seed: int) -> None:
+    random, graph = Random(seed), model()
+    machine = load_machine("k80", 8)
+    costs = AnalyticCosts(machine)
+    tasks = lower(graph, random_strategy(graph, 8, random), random.choice((SGD(0.1), Adam())), clip_norm=1.0)
+    kinds = set()
+    for task in tasks:
+        seconds = costs.seconds(task)
+        kinds.add(task.kind)
+        if task.kind is Kind.COPY:
+            assert seconds == transfer_seconds(machine.route(task.source, task.processor), task.nbytes)
+            assert seconds > 0
+        elif isinstance(task.work, Compute):
+            work = task.work
+            gradients = tuple(t is not None for t in work.grad_inputs) if work.backward else None
+            assert seconds == AnalyticCosts(machine).compute_seconds(
+                work.node.operator, work.node.specs, work.piece, work.backward, gradients=gradients
+            )
+        else:
+            assert seconds == costs.memory_seconds(task.kind, task.nbytes, task.flops)
+            assert seconds > machine.processors[0].overhead_seconds
+    assert kinds >= {Kind.FORWARD, Kind.BACKWARD, Kind.COPY, Kind.SUM, Kind.UPDATE, Kind.NORM, Kind.CLIP}
+
+
+def test_devices_of_two_kinds() -> None:
+    k80, p100 = load_machine("k80").kinds[0], load_machine("p100").kinds[0]
+    model = AnalyticCosts(load_machine("k80"))
+    of = linear(512, 512, 512)
+    space = iteration_space(*of)
+    slow, fast = (model.compute_seconds(*of, space, False, device=device) for device in (k80, p100))
+    assert slow > 1.5 * fast
+    assert slow == model.compute_seconds(*of, space, False)

@@ -1,0 +1,133 @@
+"""Predicted memory is what the executor allocates, byte for byte, for random strategies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from language_model import CONFIG, ONE_STEP, model, random_strategy
+
+from taskflow.kernels import NumpyKernels
+from taskflow.machine import Cluster, host
+from taskflow.mapper import DataParallel, map_graph
+from taskflow.operators.operator import StepState
+from taskflow.optimizer.memory import MemoryUse, exceeding, explain, fits, memory_use, peak_bytes
+from taskflow.rules import SGD, Adam
+from taskflow.runtime.executor import Executor
+from taskflow.runtime.program import Program
+from taskflow.runtime.schedule import Placement, schedule
+from taskflow.runtime.storage import Kept
+from taskflow.runtime.transport import Channel, Transport
+from taskflow.tasks.lower import lower
+from taskflow.tasks.simulate import roofline, simulate
+from taskflow.tasks.task import TaskGraph
+
+
+class Silent(Transport):
+    """One rank of many that opens channels and never uses them."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size, self.arrays = rank, size, list[np.ndarray[Any, Any]]()
+
+    def sender(self, array: Any, peer: int, tag: int) -> Channel:
+        self.arrays.append(array)
+
+        class Nothing(Channel):
+            def start(self) -> None: ...
+
+            def done(self) -> bool:
+                return True
+
+        return Nothing()
+
+    receiver = sender
+
+    def wait(self, channel: Channel, what: Any) -> None: ...
+
+    def broadcast(self, value: Any, root: int = 0) -> Any:
+        return value
+
+    def gather(self, value: Any, root: int = 0) -> list[Any] | None:
+        return None
+
+    def barrier(self) -> None: ...
+
+    def duplicate(self) -> Transport:
+        return self
+
+    def close(self) -> None: ...
+
+
+def allocated(tasks: TaskGraph, order: tuple[int, ...], rank: int) -> tuple[int, int, int]:
+    """Kept bytes, the plan's peak and packed messages of a rank's real program."""
+    count = tasks.processors
+    plan = schedule(tasks, order, Placement(count, count), rank)
+    transport, kept = Silent(rank, count), Kept()
+    program = Program(tasks, plan, transport, NumpyKernels(), StepState(feeds={}), kept)
+    for bundle in tasks.bundles:  # the executor makes these to start them
+        if rank in bundle.group:
+            of = tasks.buffers[tasks.weights[bundle.name, rank]]
+            kept.get(of.name, of.shape, of.dtype)
+    homes = [program.storage.arena, *kept.arrays.values()]
+    packed = [a for a in transport.arrays if a.size and not any(np.shares_memory(a, home) for home in homes)]
+    return kept.nbytes, plan.memory.peak_bytes, sum(a.nbytes for a in packed)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_it_is_what_is_allocated(seed: int) -> None:
+    random = Random(seed)
+    graph = model(config=random.choice((CONFIG, ONE_STEP)))
+    processors = random.randint(1, 5)
+    strategy = random_strategy(graph, processors, random)
+    rule = random.choice((SGD(0.1), SGD(0.1, momentum=0.9), Adam()))
+    clip = random.choice((None, 1.0))
+    uses = peak_bytes(graph, strategy, rule, clip_norm=clip)
+    tasks = lower(graph, strategy, rule, clip_norm=clip)
+    machine = host(processors)
+    order = simulate(tasks, machine, roofline(machine)).order
+    assert uses == memory_use(tasks, order)
+    for use in uses:
+        assert (use.weights + use.state, use.buffers, use.packed) == allocated(tasks, order, use.processor)
+        assert use.nbytes == use.weights + use.state + use.buffers + use.packed
+
+
+def test_packed_messages_occur() -> None:
+    """The property above must have met each part of the sum."""
+    graph = model(config=CONFIG)
+    uses = [peak_bytes(graph, random_strategy(graph, 4, Random(seed)), Adam()) for seed in range(20)]
+    total = [use for each in uses for use in each]
+    for part in ("weights", "state", "buffers", "packed"):
+        assert any(getattr(use, part) for use in total)
+
+
+@pytest.mark.parametrize("rule", [SGD(0.1, momentum=0.9), Adam()])
+def test_one_processor_holds_weights_once_and_state_by_rule(rule: SGD | Adam) -> None:
+    graph = model()
+    strategy = map_graph(DataParallel(), graph, host(1))
+    (use,) = peak_bytes(graph, strategy, rule)
+    assert use.weights == 8 * graph.parameter_count
+    carried = sum(a.spec.nbytes for a, _ in graph.carries)
+    assert use.state == rule.buffers * use.weights + carried
+    executor = Executor(graph, strategy, rule)
+    program = executor.program("train")
+    assert use.nbytes == program.plan.memory.peak_bytes + executor.kept.nbytes
+
+
+def test_fits() -> None:
+    graph = model()
+    machine = host(2)
+    uses = peak_bytes(graph, map_graph(DataParallel(), graph, machine), SGD(0.1), machine=machine)
+    assert fits(machine, uses) and explain(machine, uses) == ""
+    tight = small(machine, max(use.nbytes for use in uses))
+    assert fits(tight, uses)
+    tighter = small(machine, min(use.nbytes for use in uses) - 1)
+    assert exceeding(tighter, uses) == uses
+    text = explain(tighter, (MemoryUse(0, 1, 1, 1, 1), MemoryUse(1, 2 * 10**9, 10**9, 10**9, 0)))
+    assert text.startswith("1 of 2 processors lack memory; processor 1 (cpu) needs 4 GB (weights 2, state 1, buffers 1,")
+
+
+def small(machine: Cluster, memory: int) -> Cluster:
+    return replace(machine, kinds=(replace(machine.kinds[0], memory_bytes=memory),))

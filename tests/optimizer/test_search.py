@@ -1,0 +1,180 @@
+"""Searches: reproducible, never worse than what they started from, in budget, interruptible, and right where it is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import exp, inf
+from random import Random
+
+import pytest
+
+import taskflow
+from taskflow.machine import host
+from taskflow.mapper import Strategy
+from taskflow.models import build
+from taskflow.optimizer.bounds import lower_bound
+from taskflow.optimizer.found import Budget, SearchOptions
+from taskflow.optimizer.guided import guided
+from taskflow.optimizer.mcmc import mcmc
+from taskflow.optimizer.room import Room
+from taskflow.optimizer.search import ALGORITHMS, make_evaluator, search
+from taskflow.optimizer.space import Space, SpaceOptions
+from taskflow.optimizer.starts import known, random_start
+from tests.optimizer.search_toys import Table, every, rugged, tiny
+
+SMALL = build("RNNLM", batch=8, preset="small", steps=4, steps_per_operator=2)
+MACHINE = host(4)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_proposal_budget_makes_a_search_reproducible(algorithm: str) -> None:
+    results = [search(SMALL, MACHINE, budget="300p", seed=seed, algorithm=algorithm) for seed in (5, 5, 6)]
+    first, again, other = results
+    assert first.strategy == again.strategy and first.seconds == again.seconds
+    assert [(h.proposal, h.seconds) for h in first.history] == [(h.proposal, h.seconds) for h in again.history]
+    assert (first.proposals, first.accepted) == (again.proposals, again.accepted)
+    assert max(r.proposals for r in results) <= 300
+    if algorithm in ("guided", "mcmc"):
+        assert [h.proposal for h in first.history] != [h.proposal for h in other.history]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("model", ["RNNLM", "MLP", "LeNet"])
+def test_no_plan_is_slower_than_the_known_ones(algorithm: str, model: str) -> None:
+    graph, machine = build(model, preset="small"), taskflow.load_machine("p100", devices=4)
+    judge = make_evaluator(graph, machine)
+    extra = replace(random_start(graph, machine, Space(graph, 4), Random(1)), name="mine")
+    found = search(graph, machine, budget="100p", algorithm=algorithm, starts=[extra], use=judge)
+    assert set(found.starts) >= {"data", "expert", "model", "mine"}
+    for strategy in (*known(graph, machine), extra):
+        assert found.starts[strategy.name] == judge.set(strategy) >= found.seconds
+    assert judge.set(found.strategy) == found.seconds  # what it reports is what the plan takes
+    found.strategy.verify(graph)
+    assert 0 < found.lower_bound <= found.seconds
+    assert all(a.seconds > b.seconds for a, b in zip(found.history, found.history[1:]))
+
+
+def test_metropolis_hastings_visits_strategies_as_often_as_it_should() -> None:
+    graph = tiny(2)
+    table = Table(graph, 2, rugged)
+    start = Strategy(2, every(graph, 2)[0], {}, "start")
+    table.set(start)
+    beta, proposals = 12.0, 60_000
+    scale = table.seconds / beta
+    mcmc(table, SearchOptions(Budget(proposals=proposals * 2), seed=2, starts=(start,)), beta=beta)
+    total, states = sum(table.visits.values()), every(graph, 2)
+    assert total >= proposals
+    weights = {tuple(s[n.name] for n in graph): exp(-rugged(s) / scale) for s in states}
+    norm = sum(weights.values())
+    assert len(weights) == len(states) > 10 and max(weights.values()) > 2 * min(weights.values())
+    statistic = sum(
+        (table.visits[s] - total * w / norm) ** 2 / (total * w / norm) for s, w in weights.items()
+    )
+    # Successive states are correlated: the chain stays put at rejections and changes one of two operators at a time, so the
+    # statistic is larger than chi-square's by the autocorrelation time, about 3 here. A wrong rule gives thousands.
+    degrees = len(states) - 1
+    assert statistic < 5 * (degrees + 4 * (2 * degrees) ** 0.5)
+    uniform = sum((table.visits[s] - total / len(states)) ** 2 / (total / len(states)) for s in weights)
+    assert uniform > 20 * statistic
+
+
+def test_mcmc_accepts_every_improvement_and_stops_when_it_stalls() -> None:
+    graph = tiny(3, 4)
+    found = mcmc(Table(graph, 4, rugged), SearchOptions(Budget(proposals=20_000), seed=1), beta=1e9)
+    assert found.stopped == "stalled" and found.proposals < 20_000  # three starts, none of which needs its share
+    assert found.accepted < 0.1 * found.proposals  # improvements, and the same configuration again
+    hot = mcmc(Table(graph, 4, rugged), SearchOptions(Budget(proposals=2_000), seed=1), beta=1e-9)
+    assert hot.accepted == hot.proposals
+
+
+def test_the_default_search_finds_the_optimum_of_a_rugged_toy() -> None:
+    graph = tiny(2, 4)
+    best = min(map(rugged, every(graph, 4)))
+    for seed in range(3):
+        found = guided(Table(graph, 4, rugged), SearchOptions(Budget(proposals=10_000), seed=seed))
+        assert found.seconds <= best  # smaller: it also swaps processors, which leaves the structured placements
+
+
+def test_a_locally_optimal_plan_has_no_better_neighbour() -> None:
+    graph, machine = build("MLP", preset="small"), host(2)
+    judge = make_evaluator(graph, machine)
+    found = search(graph, machine, budget="6000p", seed=1, use=judge)
+    assert found.local
+    judge.set(found.strategy)
+    space = Space(graph, 2)
+    for node in graph:
+        for config in space[node]:
+            assert judge.propose({node.name: config}) >= found.seconds
+
+
+@pytest.mark.parametrize("algorithm", [guided, mcmc])
+def test_interruption_returns_the_best_so_far(algorithm) -> None:  # type: ignore[no-untyped-def]
+    graph = tiny(3, 4)
+    table = Table(graph, 4, rugged)
+    table.interrupt_at = 200
+    found = algorithm(table, SearchOptions(Budget(seconds=60)))
+    assert found.stopped == "interrupted" and found.proposals == 200
+    assert found.seconds == rugged(found.strategy.configs) == found.history[-1].seconds
+    assert found.search_seconds < 30
+
+
+def test_plans_that_do_not_fit_are_refused() -> None:
+    graph = tiny(3, 4)
+    whole = lambda strategy: "" if all(len(c.processors) < 4 for c in strategy.configs.values()) else "four pieces"  # noqa: E731
+    options = SearchOptions(Budget(proposals=3000), fits=whole)
+    for algorithm in (guided, mcmc):
+        found = algorithm(Table(graph, 4, rugged), options)
+        assert not whole(found.strategy) and found.refused > 0
+    with pytest.raises(ValueError, match="no plan for tiny fits the memory of host-4: never"):
+        guided(Table(graph, 4, rugged), replace(options, budget=Budget(proposals=50), fits=lambda strategy: "never"))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_quick_memory_bound_is_above_the_planned_memory(seed: int) -> None:
+    from taskflow.optimizer.memory import peak_bytes
+    from tests.language_model import model, random_strategy
+
+    graph = model()
+    judge = make_evaluator(graph, host(3))
+    strategy = random_strategy(graph, 3, Random(seed))
+    most = Room(judge).at_most(strategy)
+    assert judge.rule is not None
+    for use in peak_bytes(graph, strategy, judge.rule, machine=judge.machine):
+        assert use.nbytes <= most[use.processor]
+
+
+@pytest.mark.parametrize(("model", "machine"), [("RNNLM", "host"), ("LeNet", "k80"), ("MLP", "p100"), ("RNNTC", "k80")])
+def test_no_strategy_is_faster_than_the_lower_bound(model: str, machine: str) -> None:
+    graph, where = build(model, preset="small"), taskflow.load_machine(machine, devices=3)
+    judge = make_evaluator(graph, where)
+    options = SpaceOptions(placements="arbitrary")
+    bound, space = lower_bound(judge, options), Space(graph, 3, options)
+    assert bound > 0
+    for i in range(60):
+        assert judge.set(random_start(graph, where, space, Random(i))) >= bound
+    for strategy in known(graph, where):
+        assert judge.set(strategy) >= bound
+
+
+def test_budgets() -> None:
+    assert Budget.parse("30s") == Budget.parse(30) == Budget.parse("0.5m") == Budget(seconds=30)
+    assert Budget.parse("2e3p, 1h") == Budget(3600, 2000)
+    assert Budget.parse("250ms").seconds == 0.25
+    for wrong in ("soon", "-1s", "0s", "", "5 parsecs", "nan"):
+        with pytest.raises(ValueError, match="budget"):
+            Budget.parse(wrong)
+    for algorithm in (guided, mcmc):
+        with pytest.raises(ValueError, match="budget"):
+            algorithm(Table(tiny(), 2, rugged), SearchOptions(Budget(inf, inf)))
+    with pytest.raises(ValueError, match="no algorithm 'magic'; use guided"):
+        search(SMALL, MACHINE, algorithm="magic")
+
+
+def test_seconds_are_kept_and_progress_is_told() -> None:
+    told = []
+    found = search(SMALL, MACHINE, budget=1.0, progress=told.append)
+    assert 0.5 < found.search_seconds < 3
+    assert told and told[-1].best == found.seconds
+    assert "proposals" in str(told[-1]) and "ms a step" in str(found)
+    row = found.as_json()
+    assert row["iteration_seconds"] == found.seconds and row["proposals"] == found.proposals

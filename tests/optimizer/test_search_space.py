@@ -1,0 +1,90 @@
+"""The SOAP space: complete, without repeats, uniform."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import product
+from math import prod
+from random import Random
+
+import pytest
+
+from taskflow.mapper import OpConfig
+from taskflow.operators.operator import Dim, Soap
+from taskflow.optimizer.space import OperatorSpace, Space, SpaceOptions, place
+from tests.language_model import model
+
+DIMS = (Dim("n", 6, Soap.SAMPLE), Dim("a", 3, Soap.ATTRIBUTE, divisible=False), Dim("c", 4, Soap.PARAMETER),
+        Dim("k", 2, Soap.REDUCTION))
+
+
+@pytest.mark.parametrize("reduction", [False, True])
+@pytest.mark.parametrize("processors", [1, 3, 4])
+def test_arbitrary_space_is_every_degree_and_every_processor(processors: int, reduction: bool) -> None:
+    space = OperatorSpace(DIMS, processors, SpaceOptions("any", "arbitrary", reduction))
+    expected = {
+        OpConfig((n, 1, c, k), places)
+        for n, c, k in product(range(1, 7), range(1, 5), range(1, 3 if reduction else 2))
+        if n * c * k <= processors
+        for places in product(range(processors), repeat=n * c * k)
+    }
+    listed = list(space)
+    assert len(listed) == len(set(listed)) == space.size
+    assert set(listed) == expected
+
+
+@pytest.mark.parametrize("processors", [1, 2, 4, 6, 8])
+def test_structured_space_has_no_repeats_and_knows_its_members(processors: int) -> None:
+    space = OperatorSpace(DIMS, processors)
+    listed = list(space)
+    assert len(listed) == len(set(listed)) == space.size
+    assert all(space.contains(c) for c in listed)
+    assert all(len(set(c.processors)) == len(c.processors) for c in listed)  # one piece a processor
+    assert {c.degrees for c in listed} == {
+        (n, 1, c, k) for n, c, k in product(range(1, 7), range(1, 5), (1, 2)) if n * c * k <= processors
+    }
+    assert set(space.candidates()) <= set(space.candidates(aligned=False)) == set(listed)
+    assert not space.contains(OpConfig((1, 3, 1, 1), (0, 0, 0)))
+
+
+def test_placements_are_contiguous_strided_and_permuted() -> None:
+    space = set(OperatorSpace(DIMS, 8))
+    assert OpConfig((4, 1, 1, 1), (4, 5, 6, 7)) in space
+    assert OpConfig((4, 1, 1, 1), (1, 3, 5, 7)) in space
+    assert OpConfig((2, 1, 4, 1), (0, 2, 4, 6, 1, 3, 5, 7)) in space  # the sample dimension fastest
+    assert place((2, 1, 2, 2), 8, order=5).processors != place((2, 1, 2, 2), 8).processors
+
+
+def test_draw_is_uniform() -> None:
+    space = OperatorSpace(DIMS, 4)
+    draws = 40 * space.size
+    random = Random(3)
+    counts = Counter(space.draw(random) for _ in range(draws))
+    statistic = sum((counts[c] - 40) ** 2 / 40 for c in space)
+    degrees = space.size - 1
+    assert abs(statistic - degrees) < 4 * (2 * degrees) ** 0.5  # chi-square has mean d and variance 2 d
+
+
+def test_degree_choices_and_their_fallback() -> None:
+    dims = tuple(Dim(f"d{i}", 3**4 * 2**4, Soap.ATTRIBUTE) for i in range(5))
+    assert {d for t in OperatorSpace(DIMS, 8, SpaceOptions("even")).tuples for d in t} == {1, 2, 3, 4, 6}
+    assert {d for t in OperatorSpace(DIMS, 8, SpaceOptions("powers")).tuples for d in t} == {1, 2, 4}
+    big = OperatorSpace(dims, 1024)  # too many tuples of any degrees: fewer choices, still a finite list
+    assert all(d & (d - 1) == 0 for t in big.tuples for d in t)
+    assert max(prod(t) for t in big.tuples) == 1024
+
+
+def test_options_are_checked() -> None:
+    for wrong in ({"degrees": "odd"}, {"placements": "somewhere"}, {"most_pieces": -1}):
+        with pytest.raises(ValueError, match="space"):
+            SpaceOptions(**wrong)  # type: ignore[arg-type]
+
+
+def test_random_strategies_fit_the_graph_and_follow_the_seed() -> None:
+    graph = model()
+    space = Space(graph, 4)
+    for seed in range(20):
+        configs = space.random(Random(seed))
+        assert configs == space.random(Random(seed))
+        for node in graph:
+            configs[node.name].verify(node, 4)

@@ -1,0 +1,105 @@
+"""The memory plan against its definition: what lives at the same time never shares bytes."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taskflow.tasks.memory import ALIGNMENT, Lifetime, MemoryPlan, plan_memory
+
+POSITIONS = 30
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> list[Lifetime]:
+    """Lifetimes of up to 40 buffers, in any order, with numbers that have gaps."""
+    numbers = draw(st.lists(st.integers(0, 999), unique=True, max_size=40))
+    lives = []
+    for number in numbers:
+        first = draw(st.integers(0, POSITIONS))
+        last = draw(st.integers(first, POSITIONS))
+        nbytes = draw(st.one_of(st.integers(0, 10 * ALIGNMENT), st.sampled_from([1, ALIGNMENT, 4 * ALIGNMENT, 1 << 20])))
+        lives.append(Lifetime(number, nbytes, first, last))
+    return lives
+
+
+def rounded(nbytes: int) -> int:
+    """The bytes that a buffer of ``nbytes`` takes in the arena."""
+    return max(ALIGNMENT, (nbytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT)
+
+
+def overlap(a: Lifetime, b: Lifetime, plan: MemoryPlan) -> bool:
+    low_a, low_b = plan.offsets[a.buffer], plan.offsets[b.buffer]
+    return low_a < low_b + b.nbytes and low_b < low_a + a.nbytes
+
+
+@settings(max_examples=300, deadline=None)
+@given(schedules())
+def test_what_lives_together_lies_apart(lives: list[Lifetime]) -> None:
+    plan = plan_memory(lives)
+    assert set(plan.offsets) == {life.buffer for life in lives}
+    for life in lives:
+        offset = plan.offsets[life.buffer]
+        assert offset % ALIGNMENT == 0 and offset >= 0 and offset + life.nbytes <= plan.nbytes
+    for a, b in combinations(lives, 2):
+        if a.first <= b.last and b.first <= a.last:
+            assert not overlap(a, b, plan), f"{a} at {plan.offsets[a.buffer]}, {b} at {plan.offsets[b.buffer]}"
+
+
+@settings(max_examples=200, deadline=None)
+@given(schedules())
+def test_the_arena_is_between_the_peak_and_the_sum(lives: list[Lifetime]) -> None:
+    plan = plan_memory(lives)
+    peak = max(
+        (sum(rounded(x.nbytes) for x in lives if x.first <= at <= x.last) for at in range(POSITIONS + 1)), default=0
+    )
+    assert plan.peak_bytes == peak <= plan.nbytes <= sum(rounded(x.nbytes) for x in lives)
+
+
+@settings(max_examples=100, deadline=None)
+@given(schedules(), st.integers(1, 1 << 16))
+def test_equal_sizes_fit_perfectly(lives: list[Lifetime], nbytes: int) -> None:
+    """With one size there is no fragmentation: the arena is as small as any can be."""
+    equal = [Lifetime(life.buffer, nbytes, life.first, life.last) for life in lives]
+    plan = plan_memory(equal)
+    assert plan.nbytes == plan.peak_bytes
+
+
+@settings(max_examples=100, deadline=None)
+@given(schedules(), st.randoms(use_true_random=False))
+def test_the_plan_does_not_depend_on_the_order_given(lives: list[Lifetime], random: object) -> None:
+    shuffled = list(lives)
+    random.shuffle(shuffled)
+    assert plan_memory(shuffled) == plan_memory(lives)
+
+
+def test_a_chain_needs_two_places() -> None:
+    """Each buffer is read while the next is written, as in a deep network without backward."""
+    chain = [Lifetime(i, 1000, i, i + 1) for i in range(100)]
+    assert plan_memory(chain).nbytes == 2 * 1024
+
+
+def test_the_same_position_is_no_reuse() -> None:
+    """A task that reads one buffer for the last time and writes another for the first must not do so in one place."""
+    plan = plan_memory([Lifetime(0, 64, 0, 5), Lifetime(1, 64, 5, 9), Lifetime(2, 64, 6, 9)])
+    assert plan.offsets[0] != plan.offsets[1] and plan.offsets[2] == plan.offsets[0]
+
+
+def test_neighbouring_holes_become_one() -> None:
+    small = [Lifetime(i, ALIGNMENT, 0, 1) for i in range(4)]
+    plan = plan_memory([*small, Lifetime(9, 4 * ALIGNMENT, 2, 3)])
+    assert plan.offsets[9] == 0 and plan.nbytes == 4 * ALIGNMENT
+
+
+def test_a_hole_at_the_end_grows() -> None:
+    plan = plan_memory([Lifetime(0, 64, 0, 9), Lifetime(1, 64, 0, 1), Lifetime(2, 640, 2, 9)])
+    assert plan.offsets[2] == 64 and plan.nbytes == 64 + 640
+
+
+@pytest.mark.parametrize("lives", [[], [Lifetime(3, 0, 0, 0)]])
+def test_nearly_nothing(lives: list[Lifetime]) -> None:
+    plan = plan_memory(lives)
+    assert plan.nbytes == ALIGNMENT * len(lives) and len(plan.offsets) == len(lives)

@@ -1,0 +1,187 @@
+"""The house rules of docs/design.md, read from the source: imports only go down, files stay short, everything is documented."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "taskflow"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+# Lowest first; rooms of one row do not import each other (but the faces may, see FACES).
+ROWS = (
+    ("kernels", "cache"), ("regions",), ("partition",), ("machine", "machines"), ("operators",), ("graph",), ("rules",),
+    ("mapper",), ("tasks",), ("optimizer", "runtime"), ("models", "training", "frontends", "cli", "__main__"),
+)
+LEVEL = {room: level for level, row in enumerate(ROWS) for room in row}
+FACES = set(ROWS[-1])  # these may use each other: a command trains a model
+FORBIDDEN_NAMES = ("util", "manager", "helper", "misc", "common")
+MOST_LINES = 400
+
+
+def room_of(module: str) -> str:
+    """``taskflow.regions.rect`` is in the room ``regions``; the package itself is in none."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else ""
+
+
+def module_of(path: Path, package: Path = PACKAGE) -> str:
+    parts = path.relative_to(package.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(tree: ast.AST, module: str, is_package: bool = False) -> Iterator[tuple[int, str]]:
+    """Line and full name of every module of ours that is imported, also inside functions and TYPE_CHECKING blocks."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names if alias.name.split(".")[0] == "taskflow")
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = module.split(".")[: None if is_package and node.level == 1 else -node.level + is_package]
+                base = ".".join([*above, *([base] if base else [])])
+            if base.split(".")[0] == "taskflow":
+                # "from taskflow import regions" names a room, "from taskflow.regions import Rect" a thing in it.
+                yield from ((node.lineno, f"{base}.{a.name}" if base == "taskflow" else base) for a in node.names)
+
+
+def offences(source: str, module: str, is_package: bool = False) -> list[str]:
+    """The imports of one module that do not go down."""
+    here = room_of(module)
+    found = []
+    for line, name in imports(ast.parse(source), module, is_package):
+        there = room_of(name)
+        if there == here or (here in FACES and there in FACES) or name == "taskflow.__version__":
+            continue
+        if there not in LEVEL:
+            found.append(f"{module}:{line} imports {name}, which is in no room")
+        elif LEVEL[there] >= LEVEL[here]:
+            where = "beside" if LEVEL[there] == LEVEL[here] else "below"
+            found.append(f"{module}:{line} imports {name}, but {here} lies {where} {there}")
+    return found
+
+
+def test_every_module_has_a_room() -> None:
+    rooms = {room_of(module_of(path)) for path in FILES} - {""}
+    assert rooms <= set(LEVEL), f"give {rooms - set(LEVEL)} a place in ROWS and in docs/design.md section 4"
+
+
+def test_imports_only_go_down() -> None:
+    # taskflow/__init__.py is exempt: it re-exports names of all rooms, lazily.
+    found = [
+        offence
+        for path in FILES if room_of(module_of(path))
+        for offence in offences(path.read_text(), module_of(path), path.name == "__init__.py")
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("module,source,wrong", [
+    ("taskflow.kernels.blas", "from taskflow.regions import Rect", True),
+    ("taskflow.regions.rect", "def f():\n    import taskflow.partition.grid", True),
+    ("taskflow.runtime.executor", "from taskflow.optimizer import search", True),
+    ("taskflow.optimizer.search", "from taskflow.runtime.executor import Executor", True),
+    ("taskflow.tasks.lower", "from ..runtime import executor", True),
+    ("taskflow.tasks.lower", "from taskflow import models", True),
+    ("taskflow.tasks.lower", "import taskflow", True),
+    ("taskflow.tasks.lower", "from taskflow import Executor", True),
+    ("taskflow.tasks.lower", "from taskflow import __version__", False),
+    ("taskflow.tasks.lower", "from .emit import Emitter", False),
+    ("taskflow.tasks.lower", "from ..mapper import Strategy\nimport numpy", False),
+    ("taskflow.cli.train", "from taskflow.models.rnnlm import rnnlm", False),
+])
+def test_the_test_sees_what_goes_up(module: str, source: str, wrong: bool) -> None:
+    assert bool(offences(source, module)) is wrong
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_files_are_short(path: Path) -> None:
+    lines = len(path.read_text().splitlines())
+    assert lines <= MOST_LINES, f"{path.relative_to(ROOT)} has {lines} lines, at most {MOST_LINES}: split it"
+
+
+def test_names_say_what_is_inside() -> None:
+    for path in [*PACKAGE.rglob("*.py*"), *PACKAGE.rglob("*/")]:
+        assert not any(word in path.stem.lower() for word in FORBIDDEN_NAMES), f"{path}: name it after what it does"
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+                words = node.name.lower()
+                assert not any(word in words for word in ("manager", "helper")), f"{path}:{node.lineno} {node.name}"
+
+
+def test_test_modules_have_names_of_their_own() -> None:
+    """Pytest imports them by their last name, so two of one name cannot run together."""
+    names = [path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py"]
+    assert len(names) == len(set(names)), sorted(name for name in set(names) if names.count(name) > 1)
+
+
+# ---- docstrings ------------------------------------------------------------------------------------------------------
+
+
+@cache
+def classes() -> dict[str, tuple[str, ast.ClassDef]]:
+    """Every class of taskflow by its name (names are unique enough for looking up bases)."""
+    return {
+        node.name: (str(path.relative_to(ROOT)), node)
+        for path in FILES for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)
+    }
+
+
+def inherits_documentation(owner: ast.ClassDef, method: str) -> bool:
+    """True if a base class of ours documents a method of this name."""
+    for base in owner.bases:
+        name = base.id if isinstance(base, ast.Name) else base.attr if isinstance(base, ast.Attribute) else None
+        if name not in classes():
+            continue
+        above = classes()[name][1]
+        for item in above.body:
+            if isinstance(item, ast.FunctionDef) and item.name == method and ast.get_docstring(item):
+                return True
+        if inherits_documentation(above, method):
+            return True
+    return False
+
+
+def plain_view(function: ast.FunctionDef) -> bool:
+    """A property or protocol member whose name and type say all: one line of code."""
+    decorated = any(isinstance(d, ast.Name) and d.id == "property" for d in function.decorator_list)
+    return decorated and len(function.body) == 1
+
+
+def undocumented(tree: ast.Module, owner: ast.ClassDef | None = None) -> Iterator[tuple[int, str]]:
+    """Line and name of every public class, function and method without a docstring. Dunder methods, overrides of documented
+    methods and one-line properties need none, nor does what is nested in a function."""
+    for node in (owner or tree).body:
+        if not isinstance(node, (ast.ClassDef, ast.FunctionDef)) or node.name.startswith("_"):
+            continue
+        named = f"{owner.name}.{node.name}" if owner else node.name
+        if not ast.get_docstring(node):
+            excused = isinstance(node, ast.FunctionDef) and owner is not None and (
+                plain_view(node) or inherits_documentation(owner, node.name)
+            )
+            if not excused:
+                yield node.lineno, named
+        if isinstance(node, ast.ClassDef):
+            yield from undocumented(tree, node)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_everything_public_is_documented(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    assert ast.get_docstring(tree), f"{path.name}: the first line must say what the module is"
+    missing = list(undocumented(tree))
+    assert not missing, "\n".join(f"{path}:{line} {name} needs a docstring" for line, name in missing)
+
+
+def test_the_test_sees_missing_docstrings() -> None:
+    source = (
+        '"""M."""\nclass A:\n    """A."""\n    def f(self): ...\n    def _g(self): ...\n'
+        "    @property\n    def p(self): return 1\ndef h(): ..."
+    )
+    assert [name for _, name in undocumented(ast.parse(source))] == ["A.f", "h"]

@@ -1,0 +1,118 @@
+"""What ``import taskflow`` costs and offers, and what the wheel holds."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import taskflow
+from taskflow.kernels import native_built
+
+ROOT = Path(__file__).resolve().parent.parent
+
+LOOK = """
+import json, sys, threading, time
+before = set(sys.modules)
+began = time.perf_counter()
+import taskflow
+seconds = time.perf_counter() - began
+new = sorted({name.split(".")[0] for name in set(sys.modules) - before})
+print(json.dumps({
+    "seconds": seconds, "new": new, "threads": threading.active_count(),
+    "ours": sorted(name for name in sys.modules if name.split(".")[0] == "taskflow"),
+    "foreign": sorted(set(new) - set(sys.stdlib_module_names) - {"taskflow"}),
+}))
+"""
+
+
+def look(**environment: str) -> dict:
+    """What a fresh interpreter sees when it imports taskflow."""
+    variables = {k: v for k, v in os.environ.items() if not k.startswith(("PMI", "OMPI", "PYTEST", "COV"))}
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK], cwd=ROOT, env={**variables, **environment}, text=True, capture_output=True, timeout=60,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+def test_import_starts_nothing() -> None:
+    seen = look()
+    # Only the launch module, which reads the environment (ranks, cores) before numpy may be imported, and the standard library.
+    assert seen["ours"] == ["taskflow", "taskflow.runtime", "taskflow.runtime.launch", "taskflow.runtime.waiting"]
+    assert seen["foreign"] == [], "no numpy, no mpi4py, nothing that is not Python's own"
+    assert seen["threads"] == 1
+    assert min(seen["seconds"], *(look()["seconds"] for _ in range(2))) < 1
+
+
+def test_importing_every_room_starts_no_mpi_and_no_thread() -> None:
+    code = (
+        "import importlib, pkgutil, sys, threading, taskflow\n"
+        "for m in pkgutil.walk_packages(taskflow.__path__, 'taskflow.'):\n"
+        "    importlib.import_module(m.name)\n"
+        "assert 'taskflow.runtime.mpi' in sys.modules\n"
+        "print('mpi4py.MPI' in sys.modules, threading.active_count())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, timeout=120, check=True
+    )
+    assert done.stdout.split() == ["False", "1"]
+
+
+@pytest.mark.parametrize("name", sorted(taskflow._WHERE))
+def test_every_lazy_name_is_there(name: str) -> None:
+    module, _, attribute = taskflow._WHERE[name].partition(":")
+    assert getattr(taskflow, name) is getattr(importlib.import_module(module), attribute)
+
+
+def test_names() -> None:
+    from taskflow import operators
+
+    assert sorted(taskflow.__all__) == sorted(taskflow._WHERE)
+    assert {*taskflow.__all__, *operators.__all__} <= set(dir(taskflow))
+    assert not [name for name in dir(taskflow) if name.startswith("_") and not name.startswith("__")]
+    assert not {"importlib", "Any", "TYPE_CHECKING"} & set(dir(taskflow))
+    for name in operators.__all__:
+        assert getattr(taskflow, name) is getattr(operators, name)
+    for name in ("nonsense", "_private", "numpy"):
+        with pytest.raises(AttributeError, match=f"'taskflow' has no attribute '{name}'"):
+            getattr(taskflow, name)
+    stars: dict = {}
+    exec("from taskflow import *", stars)
+    assert set(taskflow.__all__) <= set(stars) and "input" not in stars
+
+
+def test_version_is_the_one_of_pyproject() -> None:
+    (version,) = re.findall(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert taskflow.__version__ == version
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_the_extension_and_no_tests(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, text=True, capture_output=True, check=True).stdout.split()
+    for name in tracked:  # a copy, so that the build leaves nothing in the working tree
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_bytes((ROOT / name).read_bytes())
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", ".", "--no-deps", "--no-build-isolation", "--quiet", "-w", str(tmp_path)],
+        cwd=tree, check=True, timeout=280,
+    )
+    (wheel,) = tmp_path.glob("soap_taskflow-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    modules = {name for name in tracked if name.startswith("taskflow/") and name.endswith((".py", ".pyx", ".json"))}
+    assert modules <= names
+    assert {name.split("/")[0] for name in names} == {"taskflow", f"soap_taskflow-{taskflow.__version__}.dist-info"}
+    assert not [name for name in names if "test" in name.lower() or "example" in name.lower()]
+    if native_built():
+        assert f"taskflow/kernels/_native{sysconfig.get_config_var('EXT_SUFFIX')}" in names
+    assert any(name.endswith("licenses/LICENSE") for name in names), "the licence must travel with the wheel"

@@ -1,0 +1,50 @@
+"""plan: one strategy on every rank, searched for on the first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import taskflow
+from taskflow.models import build
+from taskflow.runtime.local import LocalTransport
+from taskflow.training.plan import plan
+
+GRAPH = build("RNNLM", batch=8, preset="small")
+MACHINE = taskflow.host(2)
+
+
+class Rank(LocalTransport):
+    """A rank of two whose broadcasts are looked up, not sent."""
+
+    def __init__(self, rank: int, sent: list[Any]) -> None:
+        self.rank, self.size, self.sent = rank, 2, sent
+
+    def broadcast(self, value: Any, root: int = 0) -> Any:
+        if self.rank == root:
+            self.sent.append(value)
+        return self.sent[-1]
+
+
+def test_rank_0_searches_and_all_train_with_its_plan() -> None:
+    sent: list[Any] = []
+    said: list[str] = []
+    rule = taskflow.SGD(lr=0.1)
+    first, _ = plan("search", GRAPH, MACHINE, Rank(0, sent), rule=rule, budget="40p", say=said.append)
+    second, mapper = plan("search", GRAPH, MACHINE, Rank(1, sent), rule=rule, budget="1h")
+    assert first == second and isinstance(mapper, taskflow.Mapper)
+    first.verify(GRAPH)
+    assert "data" in said[0] and "expert" in said[0] and "ms a step" in said[0]
+
+
+def test_other_names_are_chosen_without_a_search() -> None:
+    strategy, _ = plan("expert", GRAPH, MACHINE, LocalTransport(), rule=taskflow.SGD(lr=0.1))
+    assert strategy == taskflow.choose("expert", GRAPH, MACHINE)[0]
+
+
+def test_what_fails_on_rank_0_fails_everywhere() -> None:
+    sent: list[Any] = []
+    for rank in (0, 1):
+        with pytest.raises(ValueError, match="budget"):
+            plan("search", GRAPH, MACHINE, Rank(rank, sent), rule=taskflow.SGD(lr=0.1), budget="never")
