@@ -49,7 +49,11 @@ struct Model {  // what does not change from strategy to strategy
     }
     double copy_seconds(int route, int source, int target, int64_t nbytes) {
         if (rates) return route_latency[route] + double(nbytes) / route_bandwidth[route];
-        return kept(COPY, source, target, route_class[route], target, 0, nbytes, -1);
+        // Most copies have the size of the one before.
+        Recent& recent = recent_[route_class[route]];
+        if (recent.nbytes != nbytes)
+            recent = {nbytes, kept(COPY, source, target, route_class[route], target, 0, nbytes, -1)};
+        return recent.seconds;
     }
 
 private:
@@ -70,15 +74,34 @@ private:
             return size_t(h ^ (h >> 29));
         }
     };
-    std::unordered_map<Key, double, Hash> costs_;
+    struct Recent { int64_t nbytes = -1; double seconds = 0; };
+    struct Cost { Key key; double seconds; bool used; };
+    std::vector<Recent> recent_;  // by class of route
+    std::vector<Cost> costs_ = std::vector<Cost>(1 << 12);
+    size_t costs_used_ = 0;
 
+    Cost& find(std::vector<Cost>& table, const Key& key) {
+        size_t at = Hash()(key) & (table.size() - 1);
+        while (table[at].used && !(table[at].key == key)) at = (at + 1) & (table.size() - 1);
+        return table[at];
+    }
     double kept(int kind, int cut, int piece, int where, int processor, int64_t flops, int64_t nbytes, int node) {
         // Of a copy, cut and piece are source and target: asked with them, kept without.
         Key key{flops, nbytes, kind, kind == COPY ? -1 : cut, kind == COPY ? -1 : piece, where};
-        auto [it, fresh] = costs_.try_emplace(key, 0.0);
-        if (fresh) it->second = ask_cost(asker, kind, cut, piece, processor, flops, nbytes, node);
-        return it->second;
+        Cost* found = &find(costs_, key);
+        if (found->used) return found->seconds;
+        if (++costs_used_ * 2 > costs_.size()) {
+            std::vector<Cost> larger(costs_.size() * 2);
+            for (const Cost& cost : costs_)
+                if (cost.used) find(larger, cost.key) = cost;
+            costs_.swap(larger);
+            found = &find(costs_, key);
+        }
+        const double seconds = ask_cost(asker, kind, cut, piece, processor, flops, nbytes, node);
+        *found = {key, seconds, true};
+        return seconds;
     }
+    friend class Step;
 };
 
 struct Plans {  // a strategy, taken apart

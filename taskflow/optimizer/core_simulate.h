@@ -107,13 +107,13 @@ public:
     double run(const Tasks& tasks, const Routes& routes, Times& times, double limit) {
         const size_t n = tasks.size();
         if (!prepare(tasks, routes, times, limit)) return std::numeric_limits<double>::infinity();
+        followers(tasks);
         times.ready.assign(n + tasks.joins(), 0.0);
         times.order.clear();
         free_.assign(routes.total_resources, 0.0);
         left_ = times.busy;
         const bool limited = limit < std::numeric_limits<double>::infinity();
         const double stop = limit * SLACK;
-        tails(tasks, limited);
         queue_.clear();
         for (size_t t = 0; t < n; ++t)
             if (waits_[t] == 0) queue_.push(Queue::key(0.0, uint32_t(t)));
@@ -149,7 +149,8 @@ public:
         return makespan;
     }
 
-    // Followers and busy seconds; false if some resource has more work than the limit allows.
+    // Busy seconds and longest paths; false if some resource has more work, or some path more seconds, than the limit
+    // allows.
     bool prepare(const Tasks& tasks, const Routes& routes, Times& times, double limit) {
         const size_t n = tasks.size();
         times.start.resize(n), times.end.resize(n);
@@ -162,8 +163,7 @@ public:
         }
         for (double work : times.busy)
             if (work > limit * SLACK) return false;
-        followers(tasks);
-        return true;
+        return limit == std::numeric_limits<double>::infinity() || tails(tasks) <= limit * SLACK;
     }
     template <class F> void each_follower(uint32_t t, F f) const {
         for (uint32_t k = offset_[t]; k < offset_[t + 1]; ++k) f(next_[k]);
@@ -189,8 +189,8 @@ private:
 
     // The longest path of costs from each task's end to the end of the step: no task can end later than the limit less
     // that. Waiting for processors and links comes on top.
-    void tails(const Tasks& tasks, bool limited) {
-        if (!limited) return;
+    double tails(const Tasks& tasks) {
+        double longest = 0;
         const uint32_t n = uint32_t(tasks.size());
         tail_.assign(n + tasks.joins(), 0.0);
         int64_t join = int64_t(tasks.joins()) - 1;
@@ -203,10 +203,13 @@ private:
                 for (uint32_t k = tasks.join_offset[join]; k < tasks.join_offset[join + 1]; ++k)
                     give(tasks.join_after[k], tail_[n + join]);
             const double path = tasks.cost[t] + tail_[t];
+            if (path > longest) longest = path;
             for (uint32_t k = tasks.after_offset[t]; k < tasks.after_offset[t + 1]; ++k) give(tasks.after[k], path);
         }
+        return longest;
     }
 
+public:
     void followers(const Tasks& tasks) {
         const uint32_t n = uint32_t(tasks.size()), all = n + uint32_t(tasks.joins());
         waits_.resize(all);

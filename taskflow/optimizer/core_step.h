@@ -69,6 +69,7 @@ public:
         r.offset.push_back(int32_t(r.resources.size()));
         model_.route_latency.push_back(latency), model_.route_bandwidth.push_back(bandwidth);
         model_.route_class.push_back(cls);
+        if (int(model_.recent_.size()) <= cls) model_.recent_.resize(cls + 1);
     }
     int add_region(const std::vector<int>& lo, const std::vector<int>& hi) { return model_.geometry.add_region(lo, hi); }
     int add_list(const std::vector<int>& list) { return model_.geometry.add_list(list); }
@@ -129,8 +130,7 @@ private:
         if (node.state) return;
         bool backward = false;
         for (uint8_t needs : node.needs_gradient) backward |= needs != 0;
-        // Other costs than the machine's rates need not grow with the bytes.
-        backward = backward && model_.rates && model_.trains && node.active;
+        backward = backward && model_.trains && node.active;
         for (int piece = 0; piece < cut.pieces; ++piece) {
             const int processor = config.processors[piece];
             const int64_t in = cut.input_bytes[piece], weights = cut.weight_bytes[piece], out = cut.output_bytes[piece];
@@ -139,7 +139,7 @@ private:
             if (!backward) continue;
             const int64_t least = node.keeps_inputs * in + node.keeps_weights * weights + node.keeps_outputs * out +
                                   cut.saved_bytes[piece];
-            config.work[piece] += model_.seconds(BACKWARD, processor, cut.backward_flops[piece], least);
+            config.work[piece] += model_.seconds(BACKWARD, processor, cut.backward_flops[piece], least, cut.id, piece, n);
         }
     }
     // True if some processor has more to compute than the limit allows.
