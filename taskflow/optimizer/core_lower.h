@@ -114,8 +114,9 @@ class Lowering {
 public:
     explicit Lowering(Model& model) : m(model), g(model.geometry) {}
 
-    // ``described``: also fill the columns that are only for people.
-    void run(const Plans& plans, Tasks& out, bool described) {
+    // ``described``: also fill the columns that are only for people. False, and only forward and backward tasks, if these
+    // are certain to pass the limit by themselves: synchronisation is most of the work at many devices.
+    bool run(const Plans& plans, Tasks& out, bool described, double limit) {
         p = &plans, t = &out, described_ = described;
         out.clear();
         reset();
@@ -132,10 +133,12 @@ public:
                 block(2 * nodes - uint32_t(n));
                 if (m.nodes[n].active) backward(n);
             }
+            if (limit < std::numeric_limits<double>::infinity() && longest_path() > limit * (1 + 1e-9)) return false;
             synchronise();
         }
         block(CARRY);
         for (auto& [carried, becomes] : m.carries) carry(carried, becomes);
+        return true;
     }
 
 private:
@@ -171,6 +174,20 @@ private:
     const Plans* p = nullptr;
     Tasks* t = nullptr;
     bool described_ = false;
+
+    std::vector<double> path_;
+    double longest_path() {  // of the tasks so far, which have no joins yet
+        double longest = 0;
+        path_.resize(t->size());
+        for (size_t task = 0; task < t->size(); ++task) {
+            double ready = 0;
+            for (uint32_t k = t->after_offset[task]; k < t->after_offset[task + 1]; ++k)
+                ready = std::max(ready, path_[t->after[k]]);
+            path_[task] = ready + t->cost[task];
+            longest = std::max(longest, path_[task]);
+        }
+        return longest;
+    }
 
     std::vector<uint32_t> mark_;
     uint32_t stamp_ = 0;

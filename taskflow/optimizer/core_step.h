@@ -98,7 +98,7 @@ public:
         if (limit < std::numeric_limits<double>::infinity() && overloaded(limit))
             return std::numeric_limits<double>::infinity();
         Plans plans = taken_apart(proposed_);
-        lowering_.run(plans, spare_tasks_, false);
+        if (!lowering_.run(plans, spare_tasks_, false, limit)) return std::numeric_limits<double>::infinity();
         if (by_delta && tasks_.size())
             return delta_.run(tasks_, times_, spare_tasks_, model_.routes, simulation_, spare_times_, limit);
         return simulation_.run(spare_tasks_, model_.routes, spare_times_, limit);
@@ -110,7 +110,7 @@ public:
     // Fills the columns of the current tasks that proposals do without.
     void complete() {
         if (!tasks_.kind.empty() || !tasks_.size()) return;
-        lowering_.run(taken_apart(current_), tasks_, true);
+        lowering_.run(taken_apart(current_), tasks_, true, std::numeric_limits<double>::infinity());
     }
     size_t size() const { return tasks_.size(); }
     Tasks& tasks() { return tasks_; }
