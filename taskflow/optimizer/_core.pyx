@@ -51,12 +51,14 @@ cdef extern from "core_step.h" namespace "taskflow" nogil:
         int add_region(const vector[int]& lo, const vector[int]& hi) except +
         int add_list(const vector[int]& regions)
         int add_cut(int pieces, const vector[int]& inputs, const vector[int]& weights, const vector[int]& outputs,
-                    const vector[int64_t]& flops, const vector[int64_t]& backward, const vector[int64_t]& saved) except +
+                    const vector[int64_t]& flops, const vector[int64_t]& backward,
+                    const vector[vector[int64_t]]& nbytes) except +
         void begin()
         void change(int node, int cut, const vector[int]& processors) except +
         void change_sync(int layer, int travel, int place, int chunks)
         double evaluate(double limit) except +
         void accept()
+        cbool by_delta
         void complete() except +
         size_t size()
 
@@ -122,8 +124,9 @@ cdef class Core:
     def add_list(self, regions):
         return self.step.get().add_list(regions)
 
-    def add_cut(self, int pieces, list inputs, list weights, list outputs, list flops, list backward, list saved):
-        return self.step.get().add_cut(pieces, inputs, weights, outputs, flops, backward, saved)
+    def add_cut(self, int pieces, list inputs, list weights, list outputs, list flops, list backward, list nbytes):
+        """``nbytes``: of inputs, weights, outputs and saved arrays, each by piece."""
+        return self.step.get().add_cut(pieces, inputs, weights, outputs, flops, backward, nbytes)
 
     def begin(self):
         """Start a proposal from the current configurations."""
@@ -140,6 +143,10 @@ cdef class Core:
         cdef double seconds = self.step.get().evaluate(limit)
         self._check()
         return seconds
+
+    def use_delta(self, bint yes):
+        """Whether proposals propagate changes (Algorithm 2) or are simulated from the start (Algorithm 1)."""
+        self.step.get().by_delta = yes
 
     def accept(self):
         self.step.get().accept()

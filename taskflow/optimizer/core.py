@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -12,6 +12,7 @@ from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper.config import OpConfig, Place, Sync, Travel
 from taskflow.mapper.strategy import Strategy
+from taskflow.operators.operator import Spec
 from taskflow.optimizer._core import Core
 from taskflow.optimizer.core_costs import Costs, FromTasks, Roofline
 from taskflow.optimizer.evaluator import NO_SYNCS, Evaluator, Usage, same_processors
@@ -49,13 +50,20 @@ class CoreEvaluator(Evaluator):
     """Evaluates proposals in C++. Seconds, tasks and timelines are bit for bit those of `PythonEvaluator`."""
 
     def __init__(
-        self, graph: OperatorGraph, machine: Machine, costs: Costs, rule: UpdateRule | None, clip_norm: float | None
+        self,
+        graph: OperatorGraph,
+        machine: Machine,
+        costs: Costs,
+        rule: UpdateRule | None,
+        clip_norm: float | None,
+        algorithm: str = "full",
     ) -> None:
         super().__init__(graph, machine, costs, rule, clip_norm)
         reason = unsupported(graph, machine, costs, rule)
         if reason:
             raise ValueError(f"CoreEvaluator: {graph.name} needs the reference evaluator: {reason}")
         self._core = Core()
+        self._core.use_delta(algorithm == "delta")
         self._regions: dict[Rect, int] = {}
         self._lists: dict[tuple[int, ...], int] = {}
         self._cuts: dict[object, int] = {}
@@ -143,7 +151,12 @@ class CoreEvaluator(Evaluator):
             [self._list([w[i] for w in writes]) for i in range(len(node.outputs))],
             [operator.flops(specs, rect) for rect in rects],
             [operator.backward_flops(specs, rect) for rect in rects],
-            [sum(spec.nbytes for spec in operator.saves(specs, rect)) for rect in rects],
+            [
+                [_nbytes(r.inputs, specs) for r in reads],
+                [_nbytes(r.weights, [p.spec for p in node.parameters]) for r in reads],
+                [_nbytes(w, [t.spec for t in node.outputs]) for w in writes],
+                [sum(spec.nbytes for spec in operator.saves(specs, rect)) for rect in rects],
+            ],
         )
         self._cut_rects.append(rects)
         return self._cuts[key]
@@ -243,6 +256,10 @@ class CoreEvaluator(Evaluator):
             self._core.change_sync(
                 self._layers[layer], TRAVELS.index(sync.travel), PLACES.index(sync.place), sync.chunks
             )
+
+
+def _nbytes(rects: Sequence[Rect], specs: Sequence[Spec]) -> int:
+    return sum(rect.volume * spec.dtype.itemsize for rect, spec in zip(rects, specs))
 
 
 def _alike(graph: OperatorGraph) -> list[int]:

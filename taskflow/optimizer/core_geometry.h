@@ -139,8 +139,8 @@ struct Cut {
     int id, pieces;
     std::vector<int32_t> inputs, weights, writes;  // lists of Rects, one for each piece
     std::vector<Output> outputs;
-    std::vector<int64_t> flops, backward_flops, saved_bytes;
-    bool saves = false;
+    std::vector<int64_t> flops, backward_flops;
+    std::vector<int64_t> input_bytes, weight_bytes, output_bytes, saved_bytes;  // by piece
 };
 
 struct Overlap {  // what one read takes from one slot
@@ -153,7 +153,6 @@ struct Overlap {  // what one read takes from one slot
 struct Edge {  // how every Rect of a list overlaps an output's slots
     std::vector<uint32_t> offset;
     std::vector<Overlap> overlaps;
-    bool disjoint = false;
 };
 
 inline bool contiguous(const Box& part, const Box& of, int n) {
@@ -189,7 +188,7 @@ public:
     }
     int add_cut(int pieces, const std::vector<int>& inputs, const std::vector<int>& weights,
                 const std::vector<int>& outputs, const std::vector<int64_t>& flops,
-                const std::vector<int64_t>& backward_flops, const std::vector<int64_t>& saved) {
+                const std::vector<int64_t>& backward_flops, const std::vector<std::vector<int64_t>>& bytes) {
         auto cut = std::make_unique<Cut>();
         cut->id = int(cuts.size());
         cut->pieces = pieces;
@@ -197,8 +196,9 @@ public:
         cut->weights.assign(weights.begin(), weights.end());
         cut->writes.assign(outputs.begin(), outputs.end());
         for (int list : outputs) cut->outputs.push_back(output(lists[list]));
-        cut->flops = flops, cut->backward_flops = backward_flops, cut->saved_bytes = saved;
-        for (int64_t s : saved) cut->saves |= s > 0;
+        cut->flops = flops, cut->backward_flops = backward_flops;
+        cut->input_bytes = bytes[0], cut->weight_bytes = bytes[1], cut->output_bytes = bytes[2];
+        cut->saved_bytes = bytes[3];
         cuts.push_back(std::move(cut));
         return int(cuts.size()) - 1;
     }

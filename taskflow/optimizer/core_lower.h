@@ -91,18 +91,27 @@ class Lowering {
 public:
     explicit Lowering(Model& model) : m(model), g(model.geometry) {}
 
-    void run(const Plans& plans, Tasks& out) {
-        p = &plans, t = &out;
+    // ``described``: also fill the columns that are only for people.
+    void run(const Plans& plans, Tasks& out, bool described) {
+        p = &plans, t = &out, described_ = described;
         out.clear();
         reset();
-        for (size_t n = 0; n < m.nodes.size(); ++n) forward(int(n));
+        const uint32_t nodes = uint32_t(m.nodes.size());
+        for (uint32_t n = 0; n < nodes; ++n) {
+            block(n);
+            forward(int(n));
+        }
+        block(nodes);
         for (size_t i = 0; i < m.losses.size(); ++i)
             read(m.losses[i], m.loss_lists[i], 0, 0);
         if (m.trains) {
-            for (int n = int(m.nodes.size()) - 1; n >= 0; --n)
+            for (int n = int(nodes) - 1; n >= 0; --n) {
+                block(2 * nodes - uint32_t(n));
                 if (m.nodes[n].active) backward(n);
+            }
             synchronise();
         }
+        block(CARRY);
         for (auto& [carried, becomes] : m.carries) carry(carried, becomes);
     }
 
@@ -138,6 +147,7 @@ private:
     Geometry& g;
     const Plans* p = nullptr;
     Tasks* t = nullptr;
+    bool described_ = false;
 
     std::vector<uint32_t> mark_;
     uint32_t stamp_ = 0;
@@ -146,6 +156,7 @@ private:
     std::vector<WeightUse> uses_;
     std::vector<int32_t> forward_of_;           // (node, piece) -> task
     std::vector<std::vector<const std::vector<int32_t>*>> covers_;  // node, parameter -> piece -> cover
+    std::vector<std::vector<const Edge*>> edges_;  // node, input -> how it overlaps its producer
     std::vector<int32_t> member_offset_;        // bundle -> members of the layer's bundles before it
     std::vector<int32_t> norms_, scales_;       // by processor
     std::vector<int> piece_base_, out_base_, in_base_, weight_base_, tensor_base_;
@@ -192,6 +203,13 @@ private:
         }
     }
 
+    // Blocks are numbered in program order, and a block that two strategies share has one number.
+    enum : uint32_t { COLLECT = 1u << 24, REDUCE = 2u << 24, CLIPPING = 3u << 24, SEND = 4u << 24, UPDATES = 5u << 24,
+                      CARRY = 6u << 24 };
+    void block(uint32_t number) {
+        if (t->blocks.empty() || t->blocks.back().first != number) t->blocks.push_back({number, uint32_t(t->size())});
+    }
+
     // ---- tasks ---------------------------------------------------------------------------------------------------
     void begin() {
         ++stamp_;
@@ -206,10 +224,8 @@ private:
         if (join >= 0) t->after.push_back(uint32_t(join) | JOIN);
     }
     int32_t end(int kind, int processor, int64_t flops, int64_t nbytes, double cost, int node) {
-        t->kind.push_back(uint8_t(kind));
-        t->processor.push_back(processor), t->source.push_back(processor), t->resource.push_back(processor);
-        t->flops.push_back(flops), t->nbytes.push_back(nbytes), t->cost.push_back(cost), t->node.push_back(node);
-        t->after_offset.push_back(uint32_t(t->after.size()));
+        t->add(processor, cost);
+        if (described_) t->describe(kind, processor, processor, flops, nbytes, node);
         return int32_t(t->size()) - 1;
     }
     int32_t end(int kind, int processor, int64_t flops, int64_t nbytes) {
@@ -217,9 +233,9 @@ private:
     }
     int32_t end_copy(int source, int target, int64_t nbytes) {
         int route = m.route(source, target);
-        int32_t task = end(COPY, target, 0, nbytes, m.copy_seconds(route, source, target, nbytes), NONE);
-        t->source[task] = source, t->resource[task] = -1 - route;
-        return task;
+        t->add(-1 - route, m.copy_seconds(route, source, target, nbytes));
+        if (described_) t->describe(COPY, target, source, 0, nbytes, NONE);
+        return int32_t(t->size()) - 1;
     }
     // A copy between processors, or a move within one.
     int32_t end_transfer(int source, int target, int64_t nbytes) {
@@ -229,7 +245,7 @@ private:
     // ---- set-up --------------------------------------------------------------------------------------------------
     void reset() {
         const size_t nodes = m.nodes.size();
-        std::fill(mark_.begin(), mark_.end(), 0), stamp_ = 0;
+        if (stamp_ > 1u << 31) std::fill(mark_.begin(), mark_.end(), 0), stamp_ = 0;
         ++table_stamp_, table_used_ = 0;
         deps_.clear(), instances_.clear(), uses_.clear(), gradient_order_.clear(), chunks_.clear(), arrivals_.clear();
         piece_base_.resize(nodes), out_base_.resize(nodes), in_base_.resize(nodes), weight_base_.resize(nodes), tensor_base_.resize(nodes + 1);
@@ -266,7 +282,7 @@ private:
         }
         weight_head_.assign(indices, NONE), weight_join_.assign(indices, NONE), cell_writer_.assign(indices, NONE);
         weight_next_.clear(), weight_task_.clear();
-        covers_.resize(nodes);
+        covers_.resize(nodes), edges_.resize(nodes);
         for (size_t n = 0; n < nodes; ++n) covers_[n].resize(m.nodes[n].parameters.size());
         for (size_t i = 0; i < m.layers.size(); ++i)
             for (size_t u = 0; u < m.layers[i].uses.size(); ++u) {
@@ -281,7 +297,10 @@ private:
 
     // The instance of list[piece] of a tensor on a processor; NONE for an empty Rect.
     int32_t read(std::pair<int, int> of, int list, int piece, int processor) {
-        int32_t region = g.lists[list][piece];
+        return read(of, list, piece, processor, g.edge(*p->configs[of.first]->cut, of.second, list));
+    }
+    int32_t read(std::pair<int, int> of, int list, int piece, int processor, const Edge& edge) {
+        const int32_t region = g.lists[list][piece];
         if (g.regions[region].empty) return NONE;
         bool fresh;
         uint64_t key = (uint64_t(tensor(of)) << 44) | (uint64_t(processor) << 32) | uint32_t(region);
@@ -290,7 +309,6 @@ private:
         const int32_t number = found = int32_t(instances_.size());
         const Config& producer = *p->configs[of.first];
         const Output& output = producer.cut->outputs[of.second];
-        const Edge& edge = g.edge(*producer.cut, of.second, list);
         const Overlap *first = &edge.overlaps[edge.offset[piece]], *last = &edge.overlaps[edge.offset[piece + 1]];
         const int32_t* writer = &out_writer_[out_base_[of.first] + of.second * producer.cut->pieces];
         const int32_t state = state_base_[tensor(of)];
@@ -373,11 +391,18 @@ private:
         const Cut& cut = *config.cut;
         if (node.state) return;
         const size_t ins = node.inputs.size(), params = node.parameters.size(), outs = node.itemsizes.size();
+        auto& edges = edges_[n];
+        edges.clear();
+        for (size_t i = 0; i < ins; ++i) {
+            auto of = node.inputs[i];
+            edges.push_back(&g.edge(*p->configs[of.first]->cut, of.second, cut.inputs[i]));
+        }
         for (int piece = 0; piece < cut.pieces; ++piece) {
             const int processor = config.processors[piece];
             int32_t* instance = &input_instance_[in_base_[n]] + piece * ins;
             int32_t* use = &weight_use_[weight_base_[n]] + piece * params;
-            for (size_t i = 0; i < ins; ++i) instance[i] = read(node.inputs[i], cut.inputs[i], piece, processor);
+            for (size_t i = 0; i < ins; ++i) 
+                instance[i] = read(node.inputs[i], cut.inputs[i], piece, processor, *edges[i]);
             for (size_t k = 0; k < params; ++k) {
                 int32_t region = g.lists[cut.weights[k]][piece];
                 if (!g.regions[region].empty)
@@ -386,8 +411,8 @@ private:
             begin();
             for (size_t i = 0; i < ins; ++i) wait_instance(instance[i]);
             for (size_t k = 0; k < params; ++k) wait_use(use[k]);
-            int64_t nbytes = input_bytes(node, cut, piece) + weight_bytes(node, cut, piece) +
-                             output_bytes(node, cut, piece) + cut.saved_bytes[piece];
+            int64_t nbytes = cut.input_bytes[piece] + cut.weight_bytes[piece] + cut.output_bytes[piece] +
+                             cut.saved_bytes[piece];
             double cost = m.seconds(FORWARD, processor, cut.flops[piece], nbytes, cut.id, piece, n);
             int32_t task = end(FORWARD, processor, cut.flops[piece], nbytes, cost, n);
             forward_of_[piece_base_[n] + piece] = task;
@@ -400,25 +425,6 @@ private:
     }
     int cover_of(int n, int k, int piece) const {
         return (*covers_[n][k])[piece];
-    }
-    int64_t input_bytes(const NodeInfo& node, const Cut& cut, int piece) const {
-        int64_t total = 0;
-        for (size_t i = 0; i < node.inputs.size(); ++i)
-            total += g.regions[g.lists[cut.inputs[i]][piece]].volume *
-                     m.nodes[node.inputs[i].first].itemsizes[node.inputs[i].second];
-        return total;
-    }
-    int64_t weight_bytes(const NodeInfo& node, const Cut& cut, int piece) const {
-        int64_t total = 0;
-        for (size_t k = 0; k < node.parameters.size(); ++k)
-            total += g.regions[g.lists[cut.weights[k]][piece]].volume * m.parameters[node.parameters[k]].itemsize;
-        return total;
-    }
-    int64_t output_bytes(const NodeInfo& node, const Cut& cut, int piece) const {
-        int64_t total = 0;
-        for (size_t o = 0; o < node.itemsizes.size(); ++o)
-            total += g.regions[cut.outputs[o].rect[cut.outputs[o].slot[piece]]].volume * node.itemsizes[o];
-        return total;
     }
     // tasks/reduce.py: reduce_to with Travel.OWNER, after the sums within each processor.
     void sum_partial(int n, int o) {
@@ -462,6 +468,11 @@ private:
     }
 
     // ---- backward ------------------------------------------------------------------------------------------------
+    std::vector<std::pair<Box, int32_t>> writers_;
+    std::vector<int64_t> bases_;
+    std::vector<std::pair<int64_t, int32_t>> sent_;  // (slot, processor) packed -> copy
+    std::vector<int32_t> copied_, has_;
+    std::vector<std::pair<int, int32_t>> members_;
     struct Part { const Reader* reader; const Overlap* overlap; };
     std::vector<std::vector<Part>> parts_;
     std::vector<std::vector<int32_t>> slot_after_;  // output slots of the node at hand -> tasks that complete the gradient
@@ -494,7 +505,7 @@ private:
             after.push_back(parts[0].reader->last);
             return;
         }
-        static thread_local std::vector<std::pair<Box, int32_t>> writers;
+        auto& writers = writers_;
         writers.clear();
         const int n = rect.ndim;
         bool filled = seed || !simple(parts, rect);
@@ -566,7 +577,7 @@ private:
         const Config& config = *p->configs[n];
         const Cut& cut = *config.cut;
         const size_t outs = node.itemsizes.size(), ins = node.inputs.size(), params = node.parameters.size();
-        static thread_local std::vector<int64_t> base;
+        auto& base = bases_;
         base.assign(outs, -1);
         size_t slots = 0;
         bool any = false;
@@ -577,8 +588,8 @@ private:
             slots += cut.outputs[o].rect.size();
         }
         if (!any) return;
-        static thread_local std::vector<std::pair<int64_t, int32_t>> sent;  // (slot, processor) packed -> copy
-        static thread_local std::vector<int32_t> copied;
+        auto& sent = sent_;
+        auto& copied = copied_;
         sent.clear();
         for (int piece = 0; piece < cut.pieces; ++piece) {
             const int processor = config.processors[piece];
@@ -603,17 +614,17 @@ private:
             int64_t nbytes = cut.saved_bytes[piece];
             if (node.keeps_inputs) {
                 for (size_t i = 0; i < ins; ++i) wait_instance(instance[i]);
-                nbytes += input_bytes(node, cut, piece);
+                nbytes += cut.input_bytes[piece];
             }
             if (node.keeps_weights) {
                 for (size_t k = 0; k < params; ++k) wait_use(use[k]);
-                nbytes += weight_bytes(node, cut, piece);
+                nbytes += cut.weight_bytes[piece];
             }
             if (node.keeps_outputs) {
                 for (size_t o = 0; o < outs; ++o)
                     if (!g.regions[cut.outputs[o].rect[cut.outputs[o].slot[piece]]].empty)
                         wait(out_writer_[out_base_[n] + o * cut.pieces + piece]);
-                nbytes += output_bytes(node, cut, piece);
+                nbytes += cut.output_bytes[piece];
             }
             if (cut.saved_bytes[piece] > 0) wait(forward_of_[piece_base_[n] + piece]);
             for (size_t o = 0; o < outs; ++o) {
@@ -624,7 +635,8 @@ private:
                     for (int32_t task : slot_after_[base[o] + slot]) wait(task);
                 nbytes += g.regions[cut.outputs[o].rect[slot]].volume * node.itemsizes[o];
             }
-            for (size_t i = 0; i < ins; ++i) nbytes += input_target(node, cut, int(i), piece, instance[i], processor);
+            for (size_t i = 0; i < ins; ++i) 
+                nbytes += input_target(n, cut, int(i), piece, instance[i], processor);
             for (size_t k = 0; k < params; ++k) nbytes += weight_target(node, cut, int(k), piece, use[k]);
             double cost = m.seconds(BACKWARD, processor, cut.backward_flops[piece], nbytes, cut.id, piece, n);
             int32_t task = end(BACKWARD, processor, cut.backward_flops[piece], nbytes, cost, n);
@@ -645,7 +657,8 @@ private:
     bool wants_gradient(std::pair<int, int> of) const { return m.nodes[of.first].needs_gradient[of.second]; }
 
     // Bytes that backward reads and writes of the gradient of an input.
-    int64_t input_target(const NodeInfo& node, const Cut& cut, int i, int piece, int32_t instance, int processor) {
+    int64_t input_target(int n, const Cut& cut, int i, int piece, int32_t instance, int processor) {
+        const NodeInfo& node = m.nodes[n];
         if (instance < 0 || !wants_gradient(node.inputs[i])) return 0;
         const auto of = node.inputs[i];
         const int32_t region = g.lists[cut.inputs[i]][piece];
@@ -657,8 +670,7 @@ private:
             return 2 * nbytes;
         }
         place = int32_t(readers.size());
-        const Edge& edge = g.edge(*p->configs[of.first]->cut, of.second, cut.inputs[i]);
-        readers.push_back({processor, region, NONE, &edge, piece});
+        readers.push_back({processor, region, NONE, edges_[n][i], piece});
         return nbytes;
     }
     int64_t weight_target(const NodeInfo& node, const Cut& cut, int k, int piece, int32_t number) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <utility>
 #include <vector>
 
 namespace taskflow {
@@ -15,20 +16,30 @@ enum Kind : uint8_t { FORWARD, BACKWARD, COPY, MOVE, SUM, FILL, NORM, CLIP, UPDA
 constexpr uint32_t JOIN = 1u << 31;
 
 struct Tasks {  // in program order
+    std::vector<double> cost;
+    std::vector<int32_t> resource;                  // the processor; of a copy -1 - its route
+    std::vector<uint32_t> after_offset, after;      // predecessors by task
+    std::vector<uint32_t> join_offset, join_after;  // and by join
+    std::vector<uint32_t> join_at;                  // how many tasks there were when the join was made
+    std::vector<std::pair<uint32_t, uint32_t>> blocks;  // (what it is for, its first task), in order
+    // Filled on request:
     std::vector<uint8_t> kind;
     std::vector<int32_t> processor, source, node;
-    std::vector<int32_t> resource;  // the processor; of a copy -1 - its route
     std::vector<int64_t> flops, nbytes;
-    std::vector<double> cost;
-    std::vector<uint32_t> after_offset, after;            // predecessors by task
-    std::vector<uint32_t> join_offset, join_after;        // and by join
 
-    size_t size() const { return kind.size(); }
+    size_t size() const { return cost.size(); }
     size_t joins() const { return join_offset.empty() ? 0 : join_offset.size() - 1; }
     void clear() {
-        kind.clear(), processor.clear(), source.clear(), node.clear(), resource.clear(), flops.clear();
-        nbytes.clear(), cost.clear(), after_offset.assign(1, 0), after.clear();
-        join_offset.assign(1, 0), join_after.clear();
+        cost.clear(), resource.clear(), after_offset.assign(1, 0), after.clear();
+        join_offset.assign(1, 0), join_after.clear(), join_at.clear(), blocks.clear();
+        kind.clear(), processor.clear(), source.clear(), node.clear(), flops.clear(), nbytes.clear();
+    }
+    void add(int32_t occupies, double seconds) {
+        cost.push_back(seconds), resource.push_back(occupies), after_offset.push_back(uint32_t(after.size()));
+    }
+    void describe(int k, int target, int from, int64_t operations, int64_t bytes, int of) {
+        kind.push_back(uint8_t(k)), processor.push_back(target), source.push_back(from), node.push_back(of);
+        flops.push_back(operations), nbytes.push_back(bytes);
     }
 };
 
@@ -94,23 +105,15 @@ class Simulation {
 public:
     // Seconds of the step; infinity as soon as it is certain to pass `limit`.
     double run(const Tasks& tasks, const Routes& routes, Times& times, double limit) {
-        const size_t n = tasks.size(), all = n + tasks.joins();
-        followers(tasks);
-        times.ready.assign(all, 0.0), times.start.resize(n), times.end.resize(n);
+        const size_t n = tasks.size();
+        if (!prepare(tasks, routes, times, limit)) return std::numeric_limits<double>::infinity();
+        times.ready.assign(n + tasks.joins(), 0.0);
         times.order.clear();
-        times.busy.assign(routes.total_resources, 0.0);
         free_.assign(routes.total_resources, 0.0);
-        for (size_t t = 0; t < n; ++t) {
-            int32_t r = tasks.resource[t];
-            if (r >= 0) { times.busy[r] += tasks.cost[t]; continue; }
-            for (int32_t k = routes.offset[-1 - r]; k < routes.offset[-r]; ++k)
-                times.busy[routes.resources[k]] += tasks.cost[t];
-        }
         left_ = times.busy;
-        // Sums of remaining work are rounded differently from the times themselves: leave room for that.
-        const double stop = limit * (1 + 1e-9);
-        for (double work : left_)
-            if (work > stop) return std::numeric_limits<double>::infinity();
+        const bool limited = limit < std::numeric_limits<double>::infinity();
+        const double stop = limit * SLACK;
+        tails(tasks, limited);
         queue_.clear();
         for (size_t t = 0; t < n; ++t)
             if (waits_[t] == 0) queue_.push(Queue::key(0.0, uint32_t(t)));
@@ -136,6 +139,7 @@ public:
                     if (end + (left_[link] -= cost) > stop) return std::numeric_limits<double>::infinity();
                 }
             }
+            if (limited && end + tail_[t] > stop) return std::numeric_limits<double>::infinity();
             times.start[t] = start, times.end[t] = end;
             times.order.push_back(t);
             if (end > makespan) makespan = end;
@@ -145,10 +149,32 @@ public:
         return makespan;
     }
 
+    // Followers and busy seconds; false if some resource has more work than the limit allows.
+    bool prepare(const Tasks& tasks, const Routes& routes, Times& times, double limit) {
+        const size_t n = tasks.size();
+        times.start.resize(n), times.end.resize(n);
+        times.busy.assign(routes.total_resources, 0.0);
+        for (size_t t = 0; t < n; ++t) {
+            int32_t r = tasks.resource[t];
+            if (r >= 0) { times.busy[r] += tasks.cost[t]; continue; }
+            for (int32_t k = routes.offset[-1 - r]; k < routes.offset[-r]; ++k)
+                times.busy[routes.resources[k]] += tasks.cost[t];
+        }
+        for (double work : times.busy)
+            if (work > limit * SLACK) return false;
+        followers(tasks);
+        return true;
+    }
+    template <class F> void each_follower(uint32_t t, F f) const {
+        for (uint32_t k = offset_[t]; k < offset_[t + 1]; ++k) f(next_[k]);
+    }
+
 private:
+    // Sums of remaining work are rounded differently from the times themselves: leave room for that.
+    static constexpr double SLACK = 1 + 1e-9;
     Queue queue_;
     std::vector<uint32_t> waits_, offset_, next_, fill_;
-    std::vector<double> free_, left_;
+    std::vector<double> free_, left_, tail_;
 
     void finish(uint32_t t, double end, uint32_t n, Times& times) {
         for (uint32_t k = offset_[t]; k < offset_[t + 1]; ++k) {
@@ -158,6 +184,26 @@ private:
                 if (f < n) queue_.push(Queue::key(times.ready[f], f));
                 else finish(f, times.ready[f], n, times);
             }
+        }
+    }
+
+    // The longest path of costs from each task's end to the end of the step: no task can end later than the limit less
+    // that. Waiting for processors and links comes on top.
+    void tails(const Tasks& tasks, bool limited) {
+        if (!limited) return;
+        const uint32_t n = uint32_t(tasks.size());
+        tail_.assign(n + tasks.joins(), 0.0);
+        int64_t join = int64_t(tasks.joins()) - 1;
+        auto give = [&](uint32_t a, double path) {
+            double& tail = tail_[a & JOIN ? n + (a & ~JOIN) : a];
+            if (tail < path) tail = path;
+        };
+        for (uint32_t t = n; t-- > 0;) {
+            for (; join >= 0 && tasks.join_at[join] > t; --join)
+                for (uint32_t k = tasks.join_offset[join]; k < tasks.join_offset[join + 1]; ++k)
+                    give(tasks.join_after[k], tail_[n + join]);
+            const double path = tasks.cost[t] + tail_[t];
+            for (uint32_t k = tasks.after_offset[t]; k < tasks.after_offset[t + 1]; ++k) give(tasks.after[k], path);
         }
     }
 

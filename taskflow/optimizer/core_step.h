@@ -1,6 +1,7 @@
 // One step of one model: the current strategy, a proposal beside it, and the times of both.
 #pragma once
 
+#include "core_delta.h"
 #include "core_synchronise.h"
 
 namespace taskflow {
@@ -73,8 +74,8 @@ public:
     int add_list(const std::vector<int>& list) { return model_.geometry.add_list(list); }
     int add_cut(int pieces, const std::vector<int>& inputs, const std::vector<int>& weights,
                 const std::vector<int>& outputs, const std::vector<int64_t>& flops,
-                const std::vector<int64_t>& backward, const std::vector<int64_t>& saved) {
-        return model_.geometry.add_cut(pieces, inputs, weights, outputs, flops, backward, saved);
+                const std::vector<int64_t>& backward, const std::vector<std::vector<int64_t>>& bytes) {
+        return model_.geometry.add_cut(pieces, inputs, weights, outputs, flops, backward, bytes);
     }
 
     // ---- proposals -------------------------------------------------------------------------------------------------
@@ -89,25 +90,24 @@ public:
     }
     void change_sync(int layer, int travel, int place, int chunks) { proposed_.syncs[layer] = {travel, place, chunks}; }
 
+    bool by_delta = false;
+
     double evaluate(double limit) {
-        Plans plans;
-        for (auto& config : proposed_.configs) plans.configs.push_back(config.get());
-        for (size_t k = 0; k < proposed_.layers.size(); ++k) {
-            if (!proposed_.layers[k])
-                proposed_.layers[k] = std::make_shared<LayerPlan>(
-                    plan_layer(model_.geometry, model_.layers[k], model_.parameters, model_.nodes, plans.configs,
-                               model_.processors));
-            plans.layers.push_back(proposed_.layers[k].get());
-        }
-        plans.syncs = proposed_.syncs;
-        lowering_.run(plans, spare_tasks_);
+        Plans plans = taken_apart(proposed_);
+        lowering_.run(plans, spare_tasks_, false);
+        if (by_delta && tasks_.size())
+            return delta_.run(tasks_, times_, spare_tasks_, model_.routes, simulation_, spare_times_, limit);
         return simulation_.run(spare_tasks_, model_.routes, spare_times_, limit);
     }
     void accept() {
         current_ = proposed_;
         std::swap(tasks_, spare_tasks_), std::swap(times_, spare_times_);
     }
-    void complete() {}
+    // Fills the columns of the current tasks that proposals do without.
+    void complete() {
+        if (!tasks_.kind.empty() || !tasks_.size()) return;
+        lowering_.run(taken_apart(current_), tasks_, true);
+    }
     size_t size() const { return tasks_.size(); }
     Tasks& tasks() { return tasks_; }
     Times& times() { return times_; }
@@ -118,9 +118,24 @@ private:
         std::vector<std::shared_ptr<LayerPlan>> layers;
         std::vector<Sync> syncs;
     };
+    Plans taken_apart(State& state) {
+        Plans plans;
+        for (auto& config : state.configs) plans.configs.push_back(config.get());
+        for (size_t k = 0; k < state.layers.size(); ++k) {
+            if (!state.layers[k])
+                state.layers[k] = std::make_shared<LayerPlan>(
+                    plan_layer(model_.geometry, model_.layers[k], model_.parameters, model_.nodes, plans.configs,
+                               model_.processors));
+            plans.layers.push_back(state.layers[k].get());
+        }
+        plans.syncs = state.syncs;
+        return plans;
+    }
+
     Model model_;
     Lowering lowering_;
     Simulation simulation_;
+    Delta delta_;
     State current_, proposed_;
     Tasks tasks_, spare_tasks_;
     Times times_, spare_times_;

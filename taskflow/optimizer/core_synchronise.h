@@ -9,12 +9,18 @@ constexpr int64_t SMALLEST_CHUNK_BYTES = 1 << 20;
 constexpr int64_t DOUBLE_BYTES = 8;
 
 inline void Lowering::synchronise() {
+    block(COLLECT);
     collect();
     cut_into_chunks();
-    for (Chunk& chunk : chunks_) reduce(chunk);
+    for (Chunk& chunk : chunks_) {
+        block(REDUCE + chunk.layer);
+        reduce(chunk);
+    }
+    block(CLIPPING);
     scales_.assign(m.processors, NONE);
     if (m.clips) clip();
     for (Chunk& chunk : chunks_) {
+        block(SEND + chunk.layer);
         if (p->syncs[chunk.layer].place == EVERY) send_gradients(chunk);
         else update(chunk);
     }
@@ -22,7 +28,9 @@ inline void Lowering::synchronise() {
         const Chunk& chunk = chunks_[first];
         for (last = first + 1; last < chunks_.size(); ++last)
             if (chunks_[last].layer != chunk.layer || chunks_[last].bundle != chunk.bundle) break;
-        if (p->syncs[chunk.layer].place == EVERY) update_everywhere(first, last);
+        if (p->syncs[chunk.layer].place != EVERY) continue;
+        block(UPDATES + chunk.layer);
+        update_everywhere(first, last);
     }
 }
 
@@ -101,7 +109,7 @@ inline void Lowering::reduce(Chunk& c) {
     const BundlePlan& b = bundle(c);
     const int holders = int(b.group.size());
     const int64_t volume = c.high - c.low, nbytes = volume * b.itemsize;
-    static thread_local std::vector<std::pair<int, int32_t>> parts;  // (place in the group, task that wrote it or NONE)
+    auto& parts = members_;  // (place in the group, task that wrote it or NONE)
     parts.clear();
     for (int k = 0; k < holders; ++k) {
         const int place = order(c, k);
@@ -204,7 +212,7 @@ inline void Lowering::wait_weight_readers(int layer, int bundle, int place, int 
         if (join < 0) {
             join = int32_t(t->joins());
             for (int32_t k = head; k >= 0; k = weight_next_[k]) t->join_after.push_back(uint32_t(weight_task_[k]));
-            t->join_offset.push_back(uint32_t(t->join_after.size()));
+            t->join_offset.push_back(uint32_t(t->join_after.size())), t->join_at.push_back(uint32_t(t->size()));
         }
         wait_join(join);
     }
@@ -213,7 +221,7 @@ inline void Lowering::wait_weight_readers(int layer, int bundle, int place, int 
 // Sends what the root holds to the other members; send(from, to, sender's task or NONE) emits one copy.
 template <class Send> inline void Lowering::broadcast(const Chunk& c, Send send) {
     const int n = int(bundle(c).group.size()), travel = p->syncs[c.layer].travel;
-    static thread_local std::vector<int32_t> has;
+    auto& has = has_;
     has.assign(n, NONE);
     if (travel == OWNER_TRAVEL) {
         for (int k = 1; k < n; ++k) has[k] = send(0, k, NONE);

@@ -179,7 +179,7 @@ def evaluator(
         return PythonEvaluator(graph, machine, costs, rule, clip_norm)
     if unsupported(graph, machine, costs, rule):
         return PythonEvaluator(graph, machine, costs, rule, clip_norm)
-    return CoreEvaluator(graph, machine, costs, rule, clip_norm)
+    return CoreEvaluator(graph, machine, costs, rule, clip_norm, "delta" if algorithm == "delta" else "full")
 
 
 def usage(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> Usage:
