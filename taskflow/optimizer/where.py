@@ -23,7 +23,8 @@ def where_time_goes(evaluator: Evaluator) -> Usage:
     if CoreEvaluator is None or not isinstance(evaluator, CoreEvaluator):
         return evaluator.usage()
     table = evaluator.task_table()
-    processors, links = evaluator.machine.processors, {}
+    processors = evaluator.machine.processors
+    links: dict[int, float] = {}
     copies = table["kind"] == KINDS.index(Kind.COPY)
     busy = np.bincount(table["processor"][~copies], table["cost"][~copies], len(processors))
     pairs = table["source"][copies].astype(np.int64) * len(processors) + table["processor"][copies]

@@ -130,7 +130,7 @@ def test_plans_that_do_not_fit_are_refused() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_quick_memory_bound_is_above_the_planned_memory(seed: int) -> None:
+def test_quick_memory_estimate_is_above_the_planned_memory(seed: int) -> None:
     from taskflow.optimizer.memory import peak_bytes
     from tests.language_model import model, random_strategy
 
