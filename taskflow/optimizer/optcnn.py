@@ -8,13 +8,16 @@ together.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
 from taskflow.graph import Node, OperatorGraph
+from taskflow.machine import Machine
 from taskflow.mapper import OpConfig, Strategy, depths
 from taskflow.operators.tensor import Tensor
+from taskflow.optimizer.core_costs import Costs
 from taskflow.optimizer.eliminate import Matrix, Vector, eliminate
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.found import Found, SearchOptions
@@ -81,6 +84,7 @@ class Additive:
 
     def __init__(self, evaluator: Evaluator, options: SpaceOptions) -> None:
         self.graph, self.costs = evaluator.graph, evaluator.costs
+        self.links = Links(evaluator.machine, evaluator.costs)
         n = self.processors = len(evaluator.machine.processors)
         self.pieces = Pieces(self.graph, evaluator.costs, evaluator.rule is not None)
         self.training = evaluator.rule is not None
@@ -119,22 +123,24 @@ class Additive:
         return self._seconds[key]
 
     def _synchronisation(self, group: Sequence[Node], config: OpConfig) -> float:
-        """Each holder sends all but its share of the gradients, and of the new weights, in two messages to a neighbour."""
+        """Seconds of the busiest link: each holder sends every other one its share of the gradients, and then of the new
+        weights."""
         node = group[0]
         if not node.parameters:
             return 0.0
-        holders: dict[tuple[int, Rect], list[int]] = {}
+        holders: dict[tuple[int, Rect], set[int]] = {}
         for rect, processor in config.pieces(node):
             for i, read in enumerate(node.reads(rect).weights):
-                if processor not in holders.setdefault((i, read), []):
-                    holders[i, read].append(processor)
-        busy: dict[int, float] = {}
-        for (i, read), group_ in holders.items():
-            if len(group_) > 1:
-                nbytes = read.volume * node.parameters[i].spec.dtype.itemsize * (len(group_) - 1) // len(group_)
-                for a, b in zip(group_, group_[1:] + group_[:1]):
-                    busy[a] = busy.get(a, 0.0) + 2 * self.costs.copy(a, b, nbytes)
-        return max(busy.values(), default=0.0)
+                holders.setdefault((i, read), set()).add(processor)
+        nbytes: dict[tuple[int, ...], int] = {}  # by holders
+        for (i, read), holding in holders.items():
+            if len(holding) > 1:
+                key = tuple(sorted(holding))
+                nbytes[key] = nbytes.get(key, 0) + read.volume * node.parameters[i].spec.dtype.itemsize
+        messages = np.zeros((self.processors, self.processors))
+        for key, size in nbytes.items():
+            messages[np.ix_(key, key)] += size // len(key)
+        return 2 * self.links.busiest(messages)
 
     def _edges(self) -> dict[tuple[int, int], Matrix]:
         edges: dict[tuple[int, int], Matrix] = {}
@@ -153,29 +159,67 @@ class Additive:
     def _transfers(self, giver: Node, tensor: Tensor, taker: Node, index: int, u: int, v: int) -> Matrix:
         """Seconds to bring a tensor from each cut of its producer to each cut of its reader, and its gradient back."""
         ways = 2 if (tensor.node, tensor.index) in self.pieces.needs_gradient else 1
-        held: list[dict[int, list[Rect]]] = []
-        for config in self.configs[u]:
-            table: dict[int, list[Rect]] = {}
-            for rect, processor in follow(self.groups[u][0], config, giver).pieces(giver):
-                table.setdefault(processor, []).append(giver.writes(rect)[tensor.index])
-            held.append(table)
-        matrix = np.zeros((len(self.configs[u]), len(self.configs[v])))
-        for b, config in enumerate(self.configs[v]):
-            reads = [
-                (taker.reads(rect).inputs[index], processor)
-                for rect, processor in follow(self.groups[v][0], config, taker).pieces(taker)
-            ]
-            for a, table in enumerate(held):
-                matrix[a, b] = ways * self._slowest(table, reads, tensor.dtype.itemsize)
-        return matrix
+        held = [
+            _corners([(giver.writes(r)[tensor.index], p) for r, p in follow(self.groups[u][0], c, giver).pieces(giver)])
+            for c in self.configs[u]
+        ]
+        read = [
+            _corners([(taker.reads(r).inputs[index], p) for r, p in follow(self.groups[v][0], c, taker).pieces(taker)])
+            for c in self.configs[v]
+        ]
+        scale = ways * tensor.dtype.itemsize
+        return np.array([[self._slowest(a, b, scale) for b in read] for a in held])
 
-    def _slowest(self, held: dict[int, list[Rect]], reads: Sequence[tuple[Rect, int]], itemsize: int) -> float:
-        """Seconds of the processor that has most to receive."""
-        busy: dict[int, float] = {}
-        for rect, processor in reads:
-            here = sum(rect.intersect(own).volume for own in set(held.get(processor, ())) if rect.overlaps(own))
-            if missing := rect.volume - here:
-                source = next((p for p in held if p != processor), processor)
-                if source != processor:
-                    busy[processor] = busy.get(processor, 0.0) + self.costs.copy(source, processor, missing * itemsize)
-        return max(busy.values(), default=0.0)
+    def _slowest(self, held: Corners, read: Corners, scale: int) -> float:
+        """Seconds of the link that has most to carry. Two messages back and forth count as one of twice the size."""
+        sides = np.minimum(held.high[None], read.high[:, None]) - np.maximum(held.low[None], read.low[:, None])
+        volumes = np.prod(np.maximum(sides, 0), axis=2, dtype=np.float64)  # (reads, owners)
+        n = self.processors
+        pairs = held.processor[None] * n + read.processor[:, None]
+        messages = np.bincount(pairs.ravel(), volumes.ravel(), n * n)
+        return self.links.busiest(messages.reshape(n, n) * scale)
+
+
+@dataclass(frozen=True, slots=True)
+class Corners:
+    """Rects as arrays: (pieces, dimensions), and the processor of each."""
+
+    low: np.ndarray  # type: ignore[type-arg]
+    high: np.ndarray  # type: ignore[type-arg]
+    processor: np.ndarray  # type: ignore[type-arg]
+
+
+def _corners(pieces: Sequence[tuple[Rect, int]]) -> Corners:
+    """Without repeats: what a processor holds or reads twice moves once."""
+    distinct = list(dict.fromkeys(pieces))
+    return Corners(
+        np.array([r.lo for r, _ in distinct]), np.array([r.hi for r, _ in distinct]), np.array([p for _, p in distinct])
+    )
+
+
+class Links:
+    """How long messages keep the links of a machine busy. A message's seconds are taken to grow linearly with its bytes."""
+
+    def __init__(self, machine: Machine, costs: Costs) -> None:
+        n = len(machine.processors)
+        self._start, self._each = np.zeros(n * n), np.zeros(n * n)
+        pairs, links = [], []
+        for source in range(n):
+            for target in range(n):
+                if source != target:
+                    pair = source * n + target
+                    small, large = costs.copy(source, target, 0), costs.copy(source, target, 1 << 24)
+                    self._start[pair], self._each[pair] = small, (large - small) / (1 << 24)
+                    for link in machine.route(source, target):
+                        pairs.append(pair)
+                        links.append(link.number)
+        self._pairs = np.array(pairs, dtype=np.int64)
+        self._links = np.unique(np.array(links, dtype=np.int64), return_inverse=True)[1]
+
+    def busiest(self, nbytes: np.ndarray) -> float:  # type: ignore[type-arg]
+        """Seconds of the busiest link for messages of ``nbytes`` [source, target]; what stays on a processor is free."""
+        if not len(self._pairs):
+            return 0.0
+        flat = nbytes.ravel()
+        seconds = np.where(flat > 0, self._start + self._each * flat, 0.0)
+        return float(np.bincount(self._links, seconds[self._pairs]).max())
