@@ -17,9 +17,12 @@ from taskflow.mapper import MAPPERS, Strategy, choose
 from taskflow.models import build
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.memory import memory_use
+from taskflow.optimizer.room import Room
 from taskflow.optimizer.search import make_evaluator
+from taskflow.optimizer.where import where_time_goes
 from taskflow.rules import SGD, Adam, UpdateRule
 
+MOST_TASKS = 8000
 F = TypeVar("F", bound=Callable[..., Any])
 RULES: Mapping[str, UpdateRule | None] = {"sgd": SGD(lr=0.1), "momentum": SGD(lr=0.1, momentum=0.9), "adam": Adam(), "none": None}
 
@@ -94,11 +97,12 @@ def named_strategy(problem: Problem, name: str, seed: int = 0) -> Strategy:
     return choose(name, problem.graph, problem.machine, seed=seed)[0]
 
 
-def describe(problem: Problem, strategy: Strategy, *, memory: bool = True) -> dict[str, Any]:
-    """A plan's row: its predicted time and where that goes. The evaluator is at ``strategy`` afterwards."""
+def describe(problem: Problem, strategy: Strategy) -> dict[str, Any]:
+    """A plan's row: its predicted time, where that goes, and memory (of a step with more than MOST_TASKS tasks an upper
+    bound, since planning takes minutes there). The evaluator is at ``strategy`` afterwards."""
     judge = problem.evaluator
     seconds = judge.set(strategy)
-    usage = judge.usage()
+    usage = where_time_goes(judge)
     row: dict[str, Any] = {
         "name": strategy.name,
         "iteration_seconds": seconds,
@@ -109,10 +113,13 @@ def describe(problem: Problem, strategy: Strategy, *, memory: bool = True) -> di
         "busiest_link_seconds": max(usage.link_seconds.values(), default=0.0),
         "tasks": judge.tasks,
     }
-    if memory:
-        uses = memory_use(judge.lowered(), judge.timeline().order)
-        row["peak_memory_bytes"] = max(use.nbytes for use in uses)
-        row["fits_memory"] = all(u.nbytes <= p.memory_bytes for u, p in zip(uses, problem.machine.processors))
+    if judge.tasks <= MOST_TASKS:
+        peaks = [use.nbytes for use in memory_use(judge.lowered(), judge.timeline().order)]
+    else:
+        peaks = Room(judge).at_most(strategy)
+    row["peak_memory_bytes"] = max(peaks)
+    row["peak_memory_is"] = "planned" if judge.tasks <= MOST_TASKS else "upper bound"
+    row["fits_memory"] = all(n <= p.memory_bytes for n, p in zip(peaks, problem.machine.processors))
     return row
 
 
@@ -127,13 +134,13 @@ def table(rows: list[dict[str, Any]]) -> str:
     data = next((row["iteration_seconds"] for row in rows if row["name"] == "data"), None)
     for row in rows:
         speedup = f"{data / row['iteration_seconds']:.2f}x" if data else ""
-        memory = f"{row['peak_memory_bytes'] / 1e9:.2f}" if "peak_memory_bytes" in row else ""
-        memory += "" if row.get("fits_memory", True) else "!"
+        most = "<" if row["peak_memory_is"] == "upper bound" else ""
+        memory = f"{most}{row['peak_memory_bytes'] / 1e9:.2f}{'' if row['fits_memory'] else '!'}"
         took = f"{row['search_seconds']:.1f}" if row.get("search_seconds") else ""
         lines.append(
             f"{row['name']:<16}{row['iteration_seconds'] * 1e3:>11.4g}{speedup:>14}{row['transfer_bytes'] / 1e6:>11.1f}"
             f"{row['compute_seconds']:>11.3g}{memory:>11}{took:>10}"
         )
-    if any(not row.get("fits_memory", True) for row in rows):
-        lines.append("! needs more memory than a device has")
+    if not all(row["fits_memory"] for row in rows):
+        lines.append("! may need more memory than a device has")
     return "\n".join(lines)

@@ -22,6 +22,7 @@ from taskflow.optimizer.moves import SYNCS, Moves
 from taskflow.optimizer.run import Run, Slice
 from taskflow.optimizer.space import Space, place
 from taskflow.optimizer.starts import known
+from taskflow.optimizer.where import where_time_goes
 
 TEMPERATURES = (0.02, 0.005, 0.05)  # at the start of a round of annealing, as a share of the best time
 MOST_CANDIDATES = 3000  # of one operator in local descent
@@ -142,7 +143,7 @@ class _Guided:
         age = 0
         while not part.over:
             if age % 200 == 0:
-                self.moves.critical = self.run.evaluator.usage().critical
+                self.moves.critical = where_time_goes(self.run.evaluator).critical
             age += 1
             scale = self.run.best_seconds * temperature * (1 - part.used) ** 2
             limit = self.run.seconds - scale * log(1.0 - self.random.random())
@@ -161,7 +162,7 @@ class _Guided:
         self._synchronise(whole)
         names = list(self.moves.names)
         self.random.shuffle(names)
-        critical = set(self.run.evaluator.usage().critical)
+        critical = set(where_time_goes(self.run.evaluator).critical)
         names.sort(key=lambda name: name not in critical)
         unchanged = position = 0
         while unchanged < len(names):

@@ -17,14 +17,22 @@ from taskflow.optimizer.found import Budget, Found, Progress, SearchOptions
 from taskflow.optimizer.guided import guided
 from taskflow.optimizer.mcmc import mcmc
 from taskflow.optimizer.model_costs import ModelCosts
+from taskflow.optimizer.optcnn import additive_plan, optcnn
 from taskflow.optimizer.room import Room
 from taskflow.optimizer.space import SpaceOptions
 from taskflow.optimizer.starts import known
 from taskflow.rules import SGD, UpdateRule
 
+
+def _default(judge: Evaluator, options: SearchOptions) -> Found:
+    """The guided search, which also starts from dynamic programming's plan."""
+    return guided(judge, options, also_from=(lambda: additive_plan(judge, options.space),))
+
+
 ALGORITHMS: dict[str, Callable[[Evaluator, SearchOptions], Found]] = {
-    "guided": guided,
+    "guided": _default,
     "mcmc": mcmc,
+    "optcnn": optcnn,
 }
 
 DEFAULT_RULE = SGD(lr=0.1, momentum=0.9)

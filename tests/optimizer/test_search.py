@@ -130,7 +130,7 @@ def test_plans_that_do_not_fit_are_refused() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_quick_memory_bound_is_above_the_planned_memory(seed: int) -> None:
+def test_quick_memory_estimate_is_above_the_planned_memory(seed: int) -> None:
     from taskflow.optimizer.memory import peak_bytes
     from tests.language_model import model, random_strategy
 
@@ -178,3 +178,16 @@ def test_seconds_are_kept_and_progress_is_told() -> None:
     assert "proposals" in str(told[-1]) and "ms a step" in str(found)
     row = found.as_json()
     assert row["iteration_seconds"] == found.seconds and row["proposals"] == found.proposals
+
+
+def test_where_time_goes_is_the_usage() -> None:
+    from taskflow.optimizer.where import where_time_goes
+
+    judge = make_evaluator(SMALL, MACHINE)
+    for seed in range(4):
+        judge.set(random_start(SMALL, MACHINE, Space(SMALL, 4), Random(seed)))
+        exact, quick = judge.usage(), where_time_goes(judge)
+        assert (exact.seconds, exact.transfer_bytes) == (quick.seconds, quick.transfer_bytes)
+        assert quick.processor_seconds == pytest.approx(exact.processor_seconds)
+        assert dict(quick.link_seconds) == pytest.approx(dict(exact.link_seconds))
+        assert quick.critical and set(quick.critical) <= {node.name for node in SMALL}

@@ -1,0 +1,225 @@
+"""OptCNN's search: dynamic programming over an additive cost (paper, section 8.2.3; `taskflow.optimizer.eliminate`).
+
+The cost of a plan is the sum of each operator's time, of the transfers between each pair of operators, and of each layer's
+synchronisation, as if nothing overlapped. As in the paper's comparison, the steps of a recurrent layer take one decision
+together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from taskflow.graph import Node, OperatorGraph
+from taskflow.machine import Machine
+from taskflow.mapper import OpConfig, Strategy, depths
+from taskflow.operators.tensor import Tensor
+from taskflow.optimizer.core_costs import Costs
+from taskflow.optimizer.eliminate import Matrix, Vector, eliminate
+from taskflow.optimizer.evaluator import Evaluator
+from taskflow.optimizer.found import Found, SearchOptions
+from taskflow.optimizer.moves import follow
+from taskflow.optimizer.pieces import Pieces
+from taskflow.optimizer.run import Run
+from taskflow.optimizer.space import OperatorSpace, Space, SpaceOptions, place
+from taskflow.regions import Rect
+
+
+def optcnn(evaluator: Evaluator, options: SearchOptions | None = None) -> Found:
+    """The plan with the least additive cost, judged by the evaluator. It takes no proposals: the budget does not bind it.
+    ValueError if the costs are only known for whole tasks."""
+    options = options or SearchOptions()
+    run = Run("optcnn", evaluator, options)
+
+    def body() -> str:
+        run.phase = "elimination"
+        run.set(additive_plan(evaluator, options.space))
+        return "finished"
+
+    return run.conduct(body)
+
+
+def additive_plan(evaluator: Evaluator, options: SpaceOptions | None = None) -> Strategy:
+    """The strategy with the least additive cost among `choices`, with the default synchronisation."""
+    try:
+        cost = Additive(evaluator, options or SpaceOptions())
+    except TypeError as error:
+        raise ValueError(f"optcnn: needs costs of pieces, not only of whole tasks ({error})") from error
+    chosen = eliminate(cost.vertices, cost.edges)
+    return cost.strategy(chosen.chosen)
+
+
+def fused(graph: OperatorGraph) -> list[list[Node]]:
+    """Operators that decide together: those that share weights, and in a network with such ones also the equal operators
+    of one depth between them."""
+    shares = len({n.parameters[0].name for n in graph if n.parameters}) < sum(bool(n.parameters) for n in graph)
+    depth = depths(graph)
+    groups: dict[object, list[Node]] = {}
+    for node in graph:
+        key: object = node.name
+        if node.parameters:
+            key = node.parameters[0].name
+        elif shares:
+            key = (node.operator, node.specs, depth[node.name])
+        groups.setdefault(key, []).append(node)
+    return list(groups.values())
+
+
+def choices(space: OperatorSpace, most: int) -> list[OpConfig]:
+    """At most ``most`` configurations on the first processors, contiguous: those with the most pieces first, powers of two
+    and even divisions before others."""
+    tuples = sorted(
+        space.tuples, key=lambda t: (-(prod(t) & -prod(t)), any(d.size % k for d, k in zip(space.dims, t)), -prod(t), t)
+    )
+    whole = tuple(1 for _ in space.dims)
+    kept = [t for t in tuples if t != whole][: most - 1]
+    return [place(t, space.processors) for t in [*kept, whole]]
+
+
+class Additive:
+    """The additive cost of a graph: a vector for each group of operators, a matrix for each pair that exchanges data."""
+
+    def __init__(self, evaluator: Evaluator, options: SpaceOptions) -> None:
+        self.graph, self.costs = evaluator.graph, evaluator.costs
+        self.links = Links(evaluator.machine, evaluator.costs)
+        n = self.processors = len(evaluator.machine.processors)
+        self.pieces = Pieces(self.graph, evaluator.costs, evaluator.rule is not None)
+        self.training = evaluator.rule is not None
+        self.groups = fused(self.graph)
+        self._group = {node.number: i for i, group in enumerate(self.groups) for node in group}
+        space, most = Space(self.graph, n, options), 64 if n <= 8 else 32 if n <= 16 else 16
+        shared: dict[object, list[OpConfig]] = {}
+        self.configs = [shared.setdefault(id(space[g[0]]), choices(space[g[0]], most)) for g in self.groups]
+        self._seconds: dict[object, float] = {}
+        self.vertices: list[Vector] = [
+            np.array([self._vertex(group, config) for config in configs])
+            for group, configs in zip(self.groups, self.configs)
+        ]
+        self.edges = self._edges()
+
+    def strategy(self, chosen: Sequence[int]) -> Strategy:
+        """The plan of a choice for every group."""
+        configs = {}
+        for group, listed, choice in zip(self.groups, self.configs, chosen):
+            for node in group:
+                configs[node.name] = follow(group[0], listed[choice], node)
+        return Strategy(self.processors, {node.name: configs[node.name] for node in self.graph}, {}, "optcnn")
+
+    def _vertex(self, group: Sequence[Node], config: OpConfig) -> float:
+        total = sum(self._operator(node, follow(group[0], config, node)) for node in group)
+        return total + (self._synchronisation(group, config) if self.training else 0.0)
+
+    def _operator(self, node: Node, config: OpConfig) -> float:
+        """Seconds of the busiest processor for the operator's forward and backward tasks."""
+        key = (node.operator, node.specs, node.number in self.pieces.active, config)
+        if key not in self._seconds:
+            busy: dict[int, float] = {}
+            for rect, processor in config.pieces(node):
+                busy[processor] = busy.get(processor, 0.0) + sum(self.pieces.seconds(node, rect, processor))
+            self._seconds[key] = max(busy.values())
+        return self._seconds[key]
+
+    def _synchronisation(self, group: Sequence[Node], config: OpConfig) -> float:
+        """Seconds of the busiest link: each holder sends every other one its share of the gradients, and then of the new
+        weights."""
+        node = group[0]
+        if not node.parameters:
+            return 0.0
+        holders: dict[tuple[int, Rect], set[int]] = {}
+        for rect, processor in config.pieces(node):
+            for i, read in enumerate(node.reads(rect).weights):
+                holders.setdefault((i, read), set()).add(processor)
+        nbytes: dict[tuple[int, ...], int] = {}  # by holders
+        for (i, read), holding in holders.items():
+            if len(holding) > 1:
+                key = tuple(sorted(holding))
+                nbytes[key] = nbytes.get(key, 0) + read.volume * node.parameters[i].spec.dtype.itemsize
+        messages = np.zeros((self.processors, self.processors))
+        for key, size in nbytes.items():
+            messages[np.ix_(key, key)] += size // len(key)
+        return 2 * self.links.busiest(messages)
+
+    def _edges(self) -> dict[tuple[int, int], Matrix]:
+        edges: dict[tuple[int, int], Matrix] = {}
+        known: dict[object, Matrix] = {}
+        for node in self.graph:
+            for i, tensor in enumerate(node.inputs):
+                u, v = self._group[tensor.node], self._group[node.number]
+                giver = self.graph.producer(tensor)
+                key = (giver.operator, giver.specs, tensor.index, node.operator, node.specs, i, u, v,
+                       (tensor.node, tensor.index) in self.pieces.needs_gradient)
+                if key not in known:
+                    known[key] = self._transfers(giver, tensor, node, i, u, v)
+                edges[u, v] = edges[u, v] + known[key] if (u, v) in edges else known[key]
+        return edges
+
+    def _transfers(self, giver: Node, tensor: Tensor, taker: Node, index: int, u: int, v: int) -> Matrix:
+        """Seconds to bring a tensor from each cut of its producer to each cut of its reader, and its gradient back."""
+        ways = 2 if (tensor.node, tensor.index) in self.pieces.needs_gradient else 1
+        held = [
+            _corners([(giver.writes(r)[tensor.index], p) for r, p in follow(self.groups[u][0], c, giver).pieces(giver)])
+            for c in self.configs[u]
+        ]
+        read = [
+            _corners([(taker.reads(r).inputs[index], p) for r, p in follow(self.groups[v][0], c, taker).pieces(taker)])
+            for c in self.configs[v]
+        ]
+        scale = ways * tensor.dtype.itemsize
+        return np.array([[self._slowest(a, b, scale) for b in read] for a in held])
+
+    def _slowest(self, held: Corners, read: Corners, scale: int) -> float:
+        """Seconds of the link that has most to carry. Two messages back and forth count as one of twice the size."""
+        sides = np.minimum(held.high[None], read.high[:, None]) - np.maximum(held.low[None], read.low[:, None])
+        volumes = np.prod(np.maximum(sides, 0), axis=2, dtype=np.float64)  # (reads, owners)
+        n = self.processors
+        pairs = held.processor[None] * n + read.processor[:, None]
+        messages = np.bincount(pairs.ravel(), volumes.ravel(), n * n)
+        return self.links.busiest(messages.reshape(n, n) * scale)
+
+
+@dataclass(frozen=True, slots=True)
+class Corners:
+    """Rects as arrays: (pieces, dimensions), and the processor of each."""
+
+    low: np.ndarray  # type: ignore[type-arg]
+    high: np.ndarray  # type: ignore[type-arg]
+    processor: np.ndarray  # type: ignore[type-arg]
+
+
+def _corners(pieces: Sequence[tuple[Rect, int]]) -> Corners:
+    """Without repeats: what a processor holds or reads twice moves once."""
+    distinct = list(dict.fromkeys(pieces))
+    return Corners(
+        np.array([r.lo for r, _ in distinct]), np.array([r.hi for r, _ in distinct]), np.array([p for _, p in distinct])
+    )
+
+
+class Links:
+    """How long messages keep the links of a machine busy. A message's seconds are taken to grow linearly with its bytes."""
+
+    def __init__(self, machine: Machine, costs: Costs) -> None:
+        n = len(machine.processors)
+        self._start, self._each = np.zeros(n * n), np.zeros(n * n)
+        pairs, links = [], []
+        for source in range(n):
+            for target in range(n):
+                if source != target:
+                    pair = source * n + target
+                    small, large = costs.copy(source, target, 0), costs.copy(source, target, 1 << 24)
+                    self._start[pair], self._each[pair] = small, (large - small) / (1 << 24)
+                    for link in machine.route(source, target):
+                        pairs.append(pair)
+                        links.append(link.number)
+        self._pairs = np.array(pairs, dtype=np.int64)
+        self._links = np.unique(np.array(links, dtype=np.int64), return_inverse=True)[1]
+
+    def busiest(self, nbytes: np.ndarray) -> float:  # type: ignore[type-arg]
+        """Seconds of the busiest link for messages of ``nbytes`` [source, target]; what stays on a processor is free."""
+        if not len(self._pairs):
+            return 0.0
+        flat = nbytes.ravel()
+        seconds = np.where(flat > 0, self._start + self._each * flat, 0.0)
+        return float(np.bincount(self._links, seconds[self._pairs]).max())

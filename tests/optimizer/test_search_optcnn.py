@@ -1,0 +1,98 @@
+"""Dynamic programming equals enumeration, on random additive costs and on small networks."""
+
+from __future__ import annotations
+
+from itertools import product
+from random import Random
+
+import numpy as np
+import pytest
+
+import taskflow
+from taskflow.models import build
+from taskflow.optimizer import eliminate as module
+from taskflow.optimizer.eliminate import eliminate
+from taskflow.optimizer.optcnn import Additive, additive_plan, fused
+from taskflow.optimizer.search import make_evaluator, search
+from taskflow.optimizer.space import SpaceOptions
+
+GRAPHS = {
+    "chain": (5, [(0, 1), (1, 2), (2, 3), (3, 4)]),
+    "diamond": (4, [(0, 1), (0, 2), (1, 3), (2, 3)]),
+    "residual": (6, [(0, 1), (1, 2), (0, 2), (2, 3), (3, 4), (2, 4), (4, 5)]),
+    "tree": (6, [(0, 1), (0, 2), (2, 3), (2, 4), (4, 5)]),
+    "two parts": (4, [(0, 1), (2, 3)]),
+    "loop": (3, [(0, 1), (1, 1), (1, 2)]),
+    "complete": (5, [(u, v) for u in range(5) for v in range(u + 1, 5)]),  # not reducible: enumerated
+}
+
+
+def additive(count: int, pairs: list[tuple[int, int]], seed: int):  # type: ignore[no-untyped-def]
+    random = np.random.default_rng(seed)
+    sizes = random.integers(1, 5, count)
+    vertices = [random.random(s) for s in sizes]
+    return vertices, {(u, v): random.random((sizes[u], sizes[v])) * 2 for u, v in pairs}
+
+
+def enumerate_(vertices, edges):  # type: ignore[no-untyped-def]
+    return min(
+        sum(c[i] for c, i in zip(vertices, choice)) + sum(m[choice[u], choice[v]] for (u, v), m in edges.items())
+        for choice in product(*(range(len(c)) for c in vertices))
+    )
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("seed", range(8))
+def test_elimination_finds_the_least_cost(name: str, seed: int) -> None:
+    vertices, edges = additive(*GRAPHS[name], seed)
+    result = eliminate(vertices, edges)
+    assert result.exact
+    assert result.cost == pytest.approx(enumerate_(vertices, edges))
+    assert result.cost == pytest.approx(
+        sum(c[i] for c, i in zip(vertices, result.chosen))
+        + sum(m[result.chosen[u], result.chosen[v]] for (u, v), m in edges.items())
+    )
+
+
+def test_what_is_too_large_to_enumerate_is_fixed_and_said_to_be_inexact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_COMBINATIONS", 1)
+    for seed in range(8):
+        vertices, edges = additive(*GRAPHS["complete"], seed)
+        if min(len(v) for v in vertices) < 2:
+            continue
+        result = eliminate(vertices, edges)
+        assert not result.exact and result.cost >= enumerate_(vertices, edges) - 1e-12
+
+
+@pytest.mark.parametrize("model", ["MLP", "LeNet"])
+def test_the_plan_of_a_network_has_the_least_additive_cost(model: str) -> None:
+    graph = build(model, preset="small")
+    judge = make_evaluator(graph, taskflow.load_machine("k80", devices=2))
+    cost = Additive(judge, SpaceOptions("powers"))
+    best = eliminate(cost.vertices, cost.edges)
+    assert best.exact
+    assert additive_plan(judge, SpaceOptions("powers")) == cost.strategy(best.chosen)
+    random = Random(0)
+    for _ in range(500):
+        choice = [random.randrange(len(v)) for v in cost.vertices]
+        total = sum(v[i] for v, i in zip(cost.vertices, choice))
+        total += sum(m[choice[a], choice[b]] for (a, b), m in cost.edges.items())
+        assert total >= best.cost - 1e-15
+
+
+def test_recurrent_steps_decide_together() -> None:
+    graph = build("RNNLM", preset="small", batch=8, steps=4, steps_per_operator=1)
+    judge = make_evaluator(graph, taskflow.load_machine("k80", devices=4))
+    steps = [[n.name for n in group] for group in fused(graph) if group[0].operator.kind == "lstm"]
+    assert [len(names) for names in steps] == [4, 4]
+    plan = additive_plan(judge)
+    for layer in {p.layer for p in graph.parameters}:
+        assert len({plan[n.name] for n in graph if n.parameters and n.parameters[0].layer == layer}) == 1
+
+
+def test_large_layers_use_the_whole_machine() -> None:
+    graph = build("AlexNet", devices=4)
+    machine = taskflow.load_machine("h100", devices=4)
+    found = search(graph, machine, algorithm="optcnn", alone=True)
+    assert found.stopped == "finished" and set(found.starts) == set()
+    assert max(len(c.processors) for c in found.strategy.configs.values()) == 4
