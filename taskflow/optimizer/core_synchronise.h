@@ -119,7 +119,6 @@ inline void Lowering::reduce(Chunk& c) {
     if (parts[0].second < NONE) {
         begin();
         parts[0].second = end(FILL, b.group[parts[0].first], 0, nbytes);
-        has_flat_[member(c.layer, c.bundle, parts[0].first)] = 1;
     }
     auto arrive = [&](const std::pair<int, int32_t>& part) {
         if (part.second >= 0) wait(part.second);

@@ -42,8 +42,10 @@ def synchronise(state: Lowering, rule: UpdateRule, clip_norm: float | None) -> N
     """Emit everything between the last backward task and the updated weights."""
     collect_weight_gradients(state)
     chunks = [c for bundle in state.layout.bundles for c in _chunks(state, bundle)]
+    # Decided before the first root that has no gradient of its own gets a buffer for the sum.
+    givers = set(state.flat_gradients)
     for chunk in chunks:
-        _reduce(state, chunk)
+        _reduce(state, chunk, givers)
     scales = _clip(state, chunks, clip_norm) if clip_norm is not None else {}
     for chunk in chunks:
         if chunk.sync.place is Place.EVERY:
@@ -80,10 +82,11 @@ def _rotate(group: tuple[int, ...], by: int) -> tuple[int, ...]:
     return group[by:] + group[:by]
 
 
-def _reduce(state: Lowering, chunk: Chunk) -> None:
-    """Sum the holders' gradients of a chunk at its root. A holder whose tasks made no gradient sends nothing."""
+def _reduce(state: Lowering, chunk: Chunk, givers: set[tuple[str, int]]) -> None:
+    """Sum the holders' gradients of a chunk at its root. A holder whose tasks made no gradient, and so is not among the
+    ``givers``, sends nothing."""
     name, bundle = f"d {chunk.name}", chunk.bundle.name
-    with_gradient = [p for p in chunk.order if (bundle, p) in state.flat_gradients]
+    with_gradient = [p for p in chunk.order if (bundle, p) in givers]
     parts = [(p, Part(state.flat_gradients[bundle, p], chunk.span)) for p in with_gradient]
     if parts[0][0] != chunk.root:
         root = Part(flat_gradient(state, bundle, chunk.root), chunk.span)
