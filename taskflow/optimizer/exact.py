@@ -2,16 +2,19 @@
 
 Operators are fixed one after another. A partial plan is given up when a lower bound on all its completions is not below the
 best plan so far: the busiest processor's forward and backward tasks so far; all processors' tasks so far and the least
-that the other operators need, divided evenly. Equal devices are not taken as interchangeable: ties go by task
-number and losses are fetched to processor 0, so plans that differ in names only may differ in time.
+that the other operators need, divided evenly; the longest chain of operators, each with its shortest task. Equal devices
+are not taken as interchangeable: ties go by task number and losses are fetched to processor 0, so plans that differ in
+names only may differ in time.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import nextafter
 
+from taskflow.graph import Node
 from taskflow.mapper import OpConfig
+from taskflow.optimizer.bounds import Paths, least_of, representatives
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.found import Budget, Found, SearchOptions
 from taskflow.optimizer.guided import guided
@@ -55,29 +58,31 @@ def exact(evaluator: Evaluator, options: SearchOptions | None = None) -> Found:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A configuration, what it loads each processor with, and its shortest forward and backward task, in seconds."""
+
+    config: OpConfig
+    load: dict[int, float]
+    forward: float
+    backward: float
+
+
 class _Branch:
     def __init__(self, run: Run, space: Space) -> None:
         self.run, self.visited = run, 0
-        evaluator = run.evaluator
-        pieces = Pieces(evaluator.graph, evaluator.costs, evaluator.rule is not None)
-        tables: dict[str, list[tuple[OpConfig, dict[int, float]]]] = {}
-        for node in evaluator.graph:
-            rows = []
-            for config in space[node]:
-                load: dict[int, float] = {}
-                for rect, processor in config.pieces(node):
-                    load[processor] = load.get(processor, 0.0) + sum(pieces.seconds(node, rect, processor))
-                rows.append((config, load))
-            # Even loads first: good plans are found early.
-            rows.sort(key=lambda row: (max(row[1].values()), sum(row[1].values())))
-            tables[node.name] = rows
-        least = {name: min(sum(load.values()) for _, load in rows) for name, rows in tables.items()}
+        evaluator, graph = run.evaluator, run.evaluator.graph
+        pieces = Pieces(graph, evaluator.costs, evaluator.rule is not None)
+        kinds = representatives(evaluator)
+        least = [least_of(pieces, node, space[node].tuples, kinds) for node in graph]
+        self.paths = Paths(pieces, [item.always for item in least])
+        self.forward, self.backward = [item.forward for item in least], [item.backward for item in least]
         # The operators with most work first: they decide whether a partial plan can still win.
-        self.order = sorted(tables, key=lambda name: -least[name])
-        self.tables = [tables[name] for name in self.order]
+        self.order = sorted(graph, key=lambda node: -least[node.number].total)
+        self.tables = [_rows(pieces, node, list(space[node])) for node in self.order]
         self.rest = [0.0] * (len(self.order) + 1)
         for i in range(len(self.order) - 1, -1, -1):
-            self.rest[i] = self.rest[i + 1] + least[self.order[i]]
+            self.rest[i] = self.rest[i + 1] + least[self.order[i].number].total
 
     def descend(self, depth: int, chosen: dict[str, OpConfig], loads: list[float]) -> None:
         """Try all completions of a partial plan that may be faster than the best."""
@@ -87,11 +92,33 @@ class _Branch:
         if depth == len(self.order):
             self.run.propose(chosen, nextafter(self.run.best_seconds, 0.0))
             return
-        for config, load in self.tables[depth]:
+        node = self.order[depth]
+        kept = self.forward[node.number], self.backward[node.number]
+        chains: dict[tuple[float, float], float] = {}
+        for row in self.tables[depth]:
             after = list(loads)
-            for processor, seconds in load.items():
+            for processor, seconds in row.load.items():
                 after[processor] += seconds
             # A little less, since sums in another order round differently.
             bound = max(max(after), (sum(after) + self.rest[depth + 1]) / len(after)) * (1 - 1e-9)
-            if bound < self.run.best_seconds:
-                self.descend(depth + 1, {**chosen, self.order[depth]: config}, after)
+            if bound >= self.run.best_seconds:
+                continue
+            key = self.forward[node.number], self.backward[node.number] = row.forward, row.backward
+            if key not in chains:
+                chains[key] = self.paths.longest(self.forward, self.backward) * (1 - 1e-9)
+            if chains[key] < self.run.best_seconds:
+                self.descend(depth + 1, {**chosen, node.name: row.config}, after)
+        self.forward[node.number], self.backward[node.number] = kept
+
+
+def _rows(pieces: Pieces, node: Node, configs: list[OpConfig]) -> list[_Row]:
+    rows = []
+    for config in configs:
+        load: dict[int, float] = {}
+        times = [(pieces.seconds(node, rect, p), p) for rect, p in config.pieces(node)]
+        for (ahead, back), processor in times:
+            load[processor] = load.get(processor, 0.0) + ahead + back
+        rows.append(_Row(config, load, min(t[0] for t, _ in times), min(t[1] for t, _ in times)))
+    # Even loads first: good plans are found early.
+    rows.sort(key=lambda row: (max(row.load.values()), sum(row.load.values())))
+    return rows

@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 
 import taskflow
+from taskflow.graph import OperatorGraph
 from taskflow.mapper import OpConfig, Strategy
 from taskflow.models import build
 from taskflow.optimizer.search import make_evaluator, search
@@ -25,14 +26,15 @@ def test_exact_search_equals_enumeration(machine: str, options: SpaceOptions) ->
     assert found.seconds == best == found.lower_bound
 
 
-def test_exact_search_proves_a_trained_network() -> None:
-    graph, cluster = build("MLP", preset="small"), taskflow.load_machine("p100", devices=2)
-    judge = make_evaluator(graph, cluster)
-    options = SpaceOptions("powers", reduction=False)
-    found = search(graph, cluster, algorithm="exact", space=options, use=judge, budget="200000p")
-    again = search(graph, cluster, algorithm="guided", space=options, use=judge, budget="3000p", seed=9)
-    assert found.seconds <= again.seconds
-    assert found.optimal and found.lower_bound == found.seconds
+@pytest.mark.parametrize("samples", [64, 4096])
+def test_exact_search_proves_a_trained_network(samples: int) -> None:
+    graph, cluster = OperatorGraph(name="one layer"), taskflow.load_machine("p100", devices=2)
+    x, labels = taskflow.input(graph, (samples, 64), name="x"), taskflow.input(graph, (samples,), "int64", name="labels")
+    graph.minimize(taskflow.cross_entropy(taskflow.linear(x, 128, name="fc"), labels, name="loss"))
+    judge, options = make_evaluator(graph, cluster), SpaceOptions("powers")
+    seconds = [judge.set(Strategy(2, configs)) for configs in every(graph, 2, options)]
+    found = search(graph, cluster, algorithm="exact", space=options, use=judge, budget="50000p")
+    assert found.optimal and found.lower_bound == found.seconds <= min(seconds)
 
 
 def test_a_short_budget_is_no_proof_and_a_large_space_is_refused() -> None:
