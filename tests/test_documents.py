@@ -160,6 +160,14 @@ def test_paths_in_the_readme_exist() -> None:
         assert (ROOT / path).exists(), path
 
 
+def test_the_guide_names_every_builder() -> None:
+    from taskflow import operators
+
+    text = (ROOT / "docs" / "guide.md").read_text()
+    listed = text[text.index("The builders, by") : text.index("They follow PyTorch's names")]
+    assert sorted(re.findall(r"`(\w+)`", listed)) == sorted(operators.__all__)
+
+
 @pytest.mark.timeout(300)
 def test_the_guides_operator_holds_the_property_suite(tmp_path: Path) -> None:
     """The operator that the guide shows is held to all that is asked of the built-in ones."""

@@ -56,7 +56,7 @@ def offences(source: str, module: str, is_package: bool = False) -> list[str]:
     found = []
     for line, name in imports(ast.parse(source), module, is_package):
         there = room_of(name)
-        if there == here or (here in FACES and there in FACES):
+        if there == here or (here in FACES and there in FACES) or name == "taskflow.__version__":
             continue
         if there not in LEVEL:
             found.append(f"{module}:{line} imports {name}, which is in no room")
@@ -89,6 +89,8 @@ def test_imports_only_go_down() -> None:
     ("taskflow.tasks.lower", "from ..runtime import executor", True),
     ("taskflow.tasks.lower", "from taskflow import models", True),
     ("taskflow.tasks.lower", "import taskflow", True),
+    ("taskflow.tasks.lower", "from taskflow import Executor", True),
+    ("taskflow.tasks.lower", "from taskflow import __version__", False),
     ("taskflow.tasks.lower", "from .emit import Emitter", False),
     ("taskflow.tasks.lower", "from ..mapper import Strategy\nimport numpy", False),
     ("taskflow.cli.train", "from taskflow.models.rnnlm import rnnlm", False),

@@ -9,7 +9,7 @@ from typing import Any
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine
-from taskflow.mapper.config import OpConfig, Sync
+from taskflow.mapper.config import OpConfig, Place, Sync, Travel
 from taskflow.mapper.report import Profile
 from taskflow.mapper.strategy import Strategy
 from taskflow.regions import Rect
@@ -54,10 +54,13 @@ class Mapper(ABC):
     def select_reduction(self, layer: str, nbytes: int, holders: Sequence[int], machine: Machine) -> Sync:
         """How the gradients of a layer travel between the processors that hold its weights, and where these are updated.
 
-        Default: straight to owners, each of which updates its share and sends that (reduce-scatter, all-gather): two
-        message latencies, and update state is held once.
+        Default: each holder updates its share and sends that (reduce-scatter, all-gather, so update state is held once).
+        Between devices the sums go around a ring, which loads every link alike. Between CPU ranks of one machine, which
+        copy on their own cores, they go straight to the owners: fewer messages, and no link to spare.
         """
-        return Sync()
+        route = machine.route(holders[0], holders[1]) if len(holders) > 1 else ()
+        copying = any(link.occupies_endpoints for link in route)
+        return Sync(Travel.OWNER if copying else Travel.RING, Place.SPREAD)
 
     def order_tasks(self, name: str, operator: str | None, kind: str) -> int:
         """Priority of a task among those that become ready at the same time; lower goes first. Default: program order."""

@@ -20,8 +20,8 @@ from taskflow.optimizer.evaluator import usage as usage_of
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
 from taskflow.tasks.backward import gradient_flow
-from taskflow.tasks.simulate import Span, Timeline
-from taskflow.tasks.task import Kind
+from taskflow.tasks.simulate import Span, Timeline, resources
+from taskflow.tasks.task import Filling, Kind, Part, Task
 
 KINDS = (
     Kind.FORWARD, Kind.BACKWARD, Kind.COPY, Kind.MOVE, Kind.SUM, Kind.FILL, Kind.NORM, Kind.CLIP, Kind.UPDATE,
@@ -174,9 +174,11 @@ class CoreEvaluator(Evaluator):
     def _route(self, source: int, target: int) -> tuple[list[int], float, float, int]:
         links = self.machine.route(source, target)
         first = len(self.machine.processors)
-        resources = [first + self._links.setdefault(link.number, len(self._links)) for link in links]
+        # What a copy occupies is said in one place. The core numbers only the links in use.
+        occupied = resources(_copy(source, target), self.machine)
+        numbers = [r if r < first else first + self._links.setdefault(r, len(self._links)) for r in occupied]
         route = self._route_classes.setdefault(self.costs.route_class(source, target), len(self._route_classes))
-        return resources, sum(k.latency_seconds for k in links), min(k.bytes_per_second for k in links), route
+        return numbers, sum(k.latency_seconds for k in links), min(k.bytes_per_second for k in links), route
 
     # ---- Evaluator -------------------------------------------------------------------------------------------------
     @property
@@ -256,6 +258,12 @@ class CoreEvaluator(Evaluator):
             self._core.change_sync(
                 self._layers[layer], TRAVELS.index(sync.travel), PLACES.index(sync.place), sync.chunks
             )
+
+
+def _copy(source: int, target: int) -> Task:
+    """Some message between two processors."""
+    nothing = Filling(Part(0, Rect((), ())), 0.0)
+    return Task(0, Kind.COPY, "copy", target, source, nothing, (), (), (), 0, 0)
 
 
 def _nbytes(rects: Sequence[Rect], specs: Sequence[Spec]) -> int:

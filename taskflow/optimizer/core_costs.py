@@ -14,7 +14,8 @@ from taskflow.tasks.task import Compute, Kind, Task
 class Costs(ABC):
     """Seconds of every task of a step. Answers depend on nothing but the arguments, so they may be kept.
 
-    Processors of one `processor_class` cost the same, and so do routes of one `route_class`.
+    Processors of one `processor_class` cost the same, and so do routes of one `route_class`. A piece's seconds do not
+    fall when its bytes rise.
     """
 
     @abstractmethod

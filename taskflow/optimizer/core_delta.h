@@ -21,19 +21,19 @@ public:
         for (double cost : now.cost)
             if (!(cost > 0)) return full.run(now, routes, times, limit);
         if (!full.prepare(now, routes, times, limit)) return std::numeric_limits<double>::infinity();
+        full.followers(now);
         now_ = &now, routes_ = &routes, times_ = &times, full_ = &full;
         guess(before, old);
         occupy();
         queue_.clear();
         queued_.assign(n, 0), moved_.assign(n, 0);
         for (uint32_t t = 0; t < n; ++t) check(t);
-        uint64_t left = 50ull * n + 1000;
+        left_ = 4ll * n + 1000;
         while (!queue_.empty()) {
             uint32_t t = uint32_t(queue_.pop());
             if (!queued_[t]) continue;
             queued_[t] = 0;
-            if (left-- == 0) return full.run(now, routes, times, limit);
-            ++updates;
+            if (left_-- < 0) return full.run(now, routes, times, limit);
             update(t);
         }
         double makespan = 0;
@@ -42,7 +42,6 @@ public:
         reorder();
         return times.makespan = makespan;
     }
-    uint64_t updates = 0;
 
 private:
     static constexpr uint32_t NOBODY = ~0u;
@@ -51,6 +50,7 @@ private:
     Times* times_ = nullptr;
     Simulation* full_ = nullptr;
     Queue queue_;
+    int64_t left_ = 0;  // steps after which Algorithm 1 takes over, as it is then certainly faster
     std::vector<uint32_t> map_, fresh_, merged_;
     std::vector<uint32_t> place_, previous_, next_, last_;  // of each task, its first entry in the resources' lists
     std::vector<uint8_t> queued_, moved_;
@@ -204,9 +204,9 @@ private:
         if (before != NOBODY) next_[entry(before, r)] = after;
         if (after != NOBODY) previous_[entry(after, r)] = before;
         if (back) {
-            while (before != NOBODY && earlier(t, before)) after = before, before = previous_[entry(before, r)];
+            while (before != NOBODY && earlier(t, before)) after = before, before = previous_[entry(before, r)], --left_;
         } else {
-            while (after != NOBODY && earlier(after, t)) before = after, after = next_[entry(after, r)];
+            while (after != NOBODY && earlier(after, t)) before = after, after = next_[entry(after, r)], --left_;
         }
         previous_[e] = before, next_[e] = after;
         if (before != NOBODY) next_[entry(before, r)] = t;

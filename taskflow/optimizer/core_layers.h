@@ -8,6 +8,7 @@ namespace taskflow {
 struct Config {  // one operator's configuration
     const Cut* cut = nullptr;
     std::vector<int32_t> processors;
+    std::vector<double> work;  // by piece: seconds that its processor is busy with it at least
 };
 
 struct Sync {

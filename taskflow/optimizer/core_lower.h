@@ -49,7 +49,11 @@ struct Model {  // what does not change from strategy to strategy
     }
     double copy_seconds(int route, int source, int target, int64_t nbytes) {
         if (rates) return route_latency[route] + double(nbytes) / route_bandwidth[route];
-        return kept(COPY, source, target, route_class[route], target, 0, nbytes, -1);
+        // Most copies have the size of the one before.
+        Recent& recent = recent_[route_class[route]];
+        if (recent.nbytes != nbytes)
+            recent = {nbytes, kept(COPY, source, target, route_class[route], target, 0, nbytes, -1)};
+        return recent.seconds;
     }
 
 private:
@@ -70,15 +74,34 @@ private:
             return size_t(h ^ (h >> 29));
         }
     };
-    std::unordered_map<Key, double, Hash> costs_;
+    struct Recent { int64_t nbytes = -1; double seconds = 0; };
+    struct Cost { Key key; double seconds; bool used; };
+    std::vector<Recent> recent_;  // by class of route
+    std::vector<Cost> costs_ = std::vector<Cost>(1 << 12);
+    size_t costs_used_ = 0;
 
+    Cost& find(std::vector<Cost>& table, const Key& key) {
+        size_t at = Hash()(key) & (table.size() - 1);
+        while (table[at].used && !(table[at].key == key)) at = (at + 1) & (table.size() - 1);
+        return table[at];
+    }
     double kept(int kind, int cut, int piece, int where, int processor, int64_t flops, int64_t nbytes, int node) {
         // Of a copy, cut and piece are source and target: asked with them, kept without.
         Key key{flops, nbytes, kind, kind == COPY ? -1 : cut, kind == COPY ? -1 : piece, where};
-        auto [it, fresh] = costs_.try_emplace(key, 0.0);
-        if (fresh) it->second = ask_cost(asker, kind, cut, piece, processor, flops, nbytes, node);
-        return it->second;
+        Cost* found = &find(costs_, key);
+        if (found->used) return found->seconds;
+        if (++costs_used_ * 2 > costs_.size()) {
+            std::vector<Cost> larger(costs_.size() * 2);
+            for (const Cost& cost : costs_)
+                if (cost.used) find(larger, cost.key) = cost;
+            costs_.swap(larger);
+            found = &find(costs_, key);
+        }
+        const double seconds = ask_cost(asker, kind, cut, piece, processor, flops, nbytes, node);
+        *found = {key, seconds, true};
+        return seconds;
     }
+    friend class Step;
 };
 
 struct Plans {  // a strategy, taken apart
@@ -91,8 +114,9 @@ class Lowering {
 public:
     explicit Lowering(Model& model) : m(model), g(model.geometry) {}
 
-    // ``described``: also fill the columns that are only for people.
-    void run(const Plans& plans, Tasks& out, bool described) {
+    // ``described``: also fill the columns that are only for people. False, and only forward and backward tasks, if these
+    // are certain to pass the limit by themselves: synchronisation is most of the work at many devices.
+    bool run(const Plans& plans, Tasks& out, bool described, double limit) {
         p = &plans, t = &out, described_ = described;
         out.clear();
         reset();
@@ -109,10 +133,12 @@ public:
                 block(2 * nodes - uint32_t(n));
                 if (m.nodes[n].active) backward(n);
             }
+            if (limit < std::numeric_limits<double>::infinity() && longest_path() > limit * (1 + 1e-9)) return false;
             synchronise();
         }
         block(CARRY);
         for (auto& [carried, becomes] : m.carries) carry(carried, becomes);
+        return true;
     }
 
 private:
@@ -149,6 +175,20 @@ private:
     Tasks* t = nullptr;
     bool described_ = false;
 
+    std::vector<double> path_;
+    double longest_path() {  // of the tasks so far, which have no joins yet
+        double longest = 0;
+        path_.resize(t->size());
+        for (size_t task = 0; task < t->size(); ++task) {
+            double ready = 0;
+            for (uint32_t k = t->after_offset[task]; k < t->after_offset[task + 1]; ++k)
+                ready = std::max(ready, path_[t->after[k]]);
+            path_[task] = ready + t->cost[task];
+            longest = std::max(longest, path_[task]);
+        }
+        return longest;
+    }
+
     std::vector<uint32_t> mark_;
     uint32_t stamp_ = 0;
     std::vector<int32_t> deps_;
@@ -178,9 +218,13 @@ private:
     std::vector<Entry> table_ = std::vector<Entry>(1 << 12);
     uint32_t table_stamp_ = 0, table_used_ = 0;
 
+    size_t place(uint64_t key) const {
+        // Tensor and processor are in the upper bits, which a product alone would not bring down.
+        return ((key ^ (key >> 29)) * 0x9E3779B97F4A7C15ull >> 36) & (table_.size() - 1);
+    }
     int32_t& lookup(uint64_t key, bool& fresh) {
         if (table_used_ * 2 > table_.size()) grow();
-        size_t at = (key * 0x9E3779B97F4A7C15ull) >> 20 & (table_.size() - 1);
+        size_t at = place(key);
         for (;; at = (at + 1) & (table_.size() - 1)) {
             Entry& e = table_[at];
             if (e.stamp != table_stamp_) {
@@ -197,7 +241,7 @@ private:
         old.swap(table_);
         for (const Entry& e : old) {
             if (e.stamp != table_stamp_) continue;
-            size_t at = (e.key * 0x9E3779B97F4A7C15ull) >> 20 & (table_.size() - 1);
+            size_t at = place(e.key);
             while (table_[at].stamp == table_stamp_) at = (at + 1) & (table_.size() - 1);
             table_[at] = e;
         }

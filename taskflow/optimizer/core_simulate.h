@@ -107,22 +107,25 @@ public:
     double run(const Tasks& tasks, const Routes& routes, Times& times, double limit) {
         const size_t n = tasks.size();
         if (!prepare(tasks, routes, times, limit)) return std::numeric_limits<double>::infinity();
-        times.ready.assign(n + tasks.joins(), 0.0);
-        times.order.clear();
+        followers(tasks);
+        events(tasks);
+        times.ready.resize(n);
+        times.order.resize(n);
+        size_t taken = 0;
         free_.assign(routes.total_resources, 0.0);
         left_ = times.busy;
         const bool limited = limit < std::numeric_limits<double>::infinity();
         const double stop = limit * SLACK;
-        tails(tasks, limited);
         queue_.clear();
         for (size_t t = 0; t < n; ++t)
-            if (waits_[t] == 0) queue_.push(Queue::key(0.0, uint32_t(t)));
+            if (events_[t].waits == 0) queue_.push(Queue::key(0.0, uint32_t(t)));
         double makespan = 0;
         while (!queue_.empty()) {
             uint32_t t = uint32_t(queue_.pop());
-            const double cost = tasks.cost[t];
-            double start = times.ready[t], end;
-            int32_t r = tasks.resource[t];
+            const Event& event = events_[t];
+            const double cost = event.cost;
+            double start = event.ready, end;
+            const int32_t r = event.resource;
             if (r >= 0) {
                 if (free_[r] > start) start = free_[r];
                 end = start + cost;
@@ -140,16 +143,17 @@ public:
                 }
             }
             if (limited && end + tail_[t] > stop) return std::numeric_limits<double>::infinity();
-            times.start[t] = start, times.end[t] = end;
-            times.order.push_back(t);
+            times.ready[t] = event.ready, times.start[t] = start, times.end[t] = end;
+            times.order[taken++] = t;
             if (end > makespan) makespan = end;
-            finish(t, end, uint32_t(n), times);
+            finish(t, end, uint32_t(n));
         }
         times.makespan = makespan;
         return makespan;
     }
 
-    // Followers and busy seconds; false if some resource has more work than the limit allows.
+    // Busy seconds and longest paths; false if some resource has more work, or some path more seconds, than the limit
+    // allows.
     bool prepare(const Tasks& tasks, const Routes& routes, Times& times, double limit) {
         const size_t n = tasks.size();
         times.start.resize(n), times.end.resize(n);
@@ -162,8 +166,7 @@ public:
         }
         for (double work : times.busy)
             if (work > limit * SLACK) return false;
-        followers(tasks);
-        return true;
+        return limit == std::numeric_limits<double>::infinity() || tails(tasks) <= limit * SLACK;
     }
     template <class F> void each_follower(uint32_t t, F f) const {
         for (uint32_t k = offset_[t]; k < offset_[t + 1]; ++k) f(next_[k]);
@@ -173,24 +176,41 @@ private:
     // Sums of remaining work are rounded differently from the times themselves: leave room for that.
     static constexpr double SLACK = 1 + 1e-9;
     Queue queue_;
-    std::vector<uint32_t> waits_, offset_, next_, fill_;
+    struct Event {  // what the loop needs of a task or join, in one cache line
+        double ready, cost;
+        uint32_t waits;
+        int32_t resource;
+        uint32_t first;  // of its followers in next_
+    };
+    std::vector<Event> events_;
+    std::vector<uint32_t> offset_, next_;
     std::vector<double> free_, left_, tail_;
 
-    void finish(uint32_t t, double end, uint32_t n, Times& times) {
-        for (uint32_t k = offset_[t]; k < offset_[t + 1]; ++k) {
-            uint32_t f = next_[k];
-            if (times.ready[f] < end) times.ready[f] = end;
-            if (--waits_[f] == 0) {
-                if (f < n) queue_.push(Queue::key(times.ready[f], f));
-                else finish(f, times.ready[f], n, times);
+    void finish(uint32_t t, double end, uint32_t n) {
+        for (uint32_t k = events_[t].first, last = events_[t + 1].first; k < last; ++k) {
+            const uint32_t f = next_[k];
+            Event& event = events_[f];
+            if (event.ready < end) event.ready = end;
+            if (--event.waits == 0) {
+                if (f < n) queue_.push(Queue::key(event.ready, f));
+                else finish(f, event.ready, n);
             }
         }
+    }
+    void events(const Tasks& tasks) {
+        const uint32_t n = uint32_t(tasks.size()), all = n + uint32_t(tasks.joins());
+        events_.resize(all + 1);
+        for (uint32_t t = 0; t < n; ++t)
+            events_[t] = {0.0, tasks.cost[t], tasks.after_offset[t + 1] - tasks.after_offset[t], tasks.resource[t], offset_[t]};
+        for (uint32_t j = 0; j < all - n; ++j)
+            events_[n + j] = {0.0, 0.0, tasks.join_offset[j + 1] - tasks.join_offset[j], 0, offset_[n + j]};
+        events_[all] = {0.0, 0.0, 0, 0, offset_[all]};
     }
 
     // The longest path of costs from each task's end to the end of the step: no task can end later than the limit less
     // that. Waiting for processors and links comes on top.
-    void tails(const Tasks& tasks, bool limited) {
-        if (!limited) return;
+    double tails(const Tasks& tasks) {
+        double longest = 0;
         const uint32_t n = uint32_t(tasks.size());
         tail_.assign(n + tasks.joins(), 0.0);
         int64_t join = int64_t(tasks.joins()) - 1;
@@ -203,13 +223,15 @@ private:
                 for (uint32_t k = tasks.join_offset[join]; k < tasks.join_offset[join + 1]; ++k)
                     give(tasks.join_after[k], tail_[n + join]);
             const double path = tasks.cost[t] + tail_[t];
+            if (path > longest) longest = path;
             for (uint32_t k = tasks.after_offset[t]; k < tasks.after_offset[t + 1]; ++k) give(tasks.after[k], path);
         }
+        return longest;
     }
 
+public:
     void followers(const Tasks& tasks) {
         const uint32_t n = uint32_t(tasks.size()), all = n + uint32_t(tasks.joins());
-        waits_.resize(all);
         offset_.assign(all + 2, 0);
         next_.resize(tasks.after.size() + tasks.join_after.size());
         auto place = [n](uint32_t a) { return a & JOIN ? n + (a & ~JOIN) : a; };
@@ -217,12 +239,10 @@ private:
         for (uint32_t a : tasks.join_after) ++offset_[place(a) + 2];
         for (uint32_t i = 2; i < all + 2; ++i) offset_[i] += offset_[i - 1];
         for (uint32_t t = 0; t < n; ++t) {
-            waits_[t] = tasks.after_offset[t + 1] - tasks.after_offset[t];
             for (uint32_t k = tasks.after_offset[t]; k < tasks.after_offset[t + 1]; ++k)
                 next_[offset_[place(tasks.after[k]) + 1]++] = t;
         }
         for (uint32_t j = 0; j < all - n; ++j) {
-            waits_[n + j] = tasks.join_offset[j + 1] - tasks.join_offset[j];
             for (uint32_t k = tasks.join_offset[j]; k < tasks.join_offset[j + 1]; ++k)
                 next_[offset_[place(tasks.join_after[k]) + 1]++] = n + j;
         }

@@ -69,6 +69,7 @@ public:
         r.offset.push_back(int32_t(r.resources.size()));
         model_.route_latency.push_back(latency), model_.route_bandwidth.push_back(bandwidth);
         model_.route_class.push_back(cls);
+        if (int(model_.recent_.size()) <= cls) model_.recent_.resize(cls + 1);
     }
     int add_region(const std::vector<int>& lo, const std::vector<int>& hi) { return model_.geometry.add_region(lo, hi); }
     int add_list(const std::vector<int>& list) { return model_.geometry.add_list(list); }
@@ -85,6 +86,7 @@ public:
         config->cut = model_.geometry.cuts.at(cut).get();
         config->processors.assign(processors.begin(), processors.end());
         if (int(processors.size()) != config->cut->pieces) throw std::invalid_argument("pieces without processors");
+        measure(node, *config);
         proposed_.configs[node] = std::move(config);
         for (int layer : layers_of_[node]) proposed_.layers[layer].reset();
     }
@@ -93,8 +95,10 @@ public:
     bool by_delta = false;
 
     double evaluate(double limit) {
+        if (limit < std::numeric_limits<double>::infinity() && overloaded(limit))
+            return std::numeric_limits<double>::infinity();
         Plans plans = taken_apart(proposed_);
-        lowering_.run(plans, spare_tasks_, false);
+        if (!lowering_.run(plans, spare_tasks_, false, limit)) return std::numeric_limits<double>::infinity();
         if (by_delta && tasks_.size())
             return delta_.run(tasks_, times_, spare_tasks_, model_.routes, simulation_, spare_times_, limit);
         return simulation_.run(spare_tasks_, model_.routes, spare_times_, limit);
@@ -106,7 +110,7 @@ public:
     // Fills the columns of the current tasks that proposals do without.
     void complete() {
         if (!tasks_.kind.empty() || !tasks_.size()) return;
-        lowering_.run(taken_apart(current_), tasks_, true);
+        lowering_.run(taken_apart(current_), tasks_, true, std::numeric_limits<double>::infinity());
     }
     size_t size() const { return tasks_.size(); }
     Tasks& tasks() { return tasks_; }
@@ -118,6 +122,36 @@ private:
         std::vector<std::shared_ptr<LayerPlan>> layers;
         std::vector<Sync> syncs;
     };
+    // Forward as it will be, backward with the bytes that it touches in any case.
+    void measure(int n, Config& config) {
+        const Cut& cut = *config.cut;
+        const NodeInfo& node = model_.nodes[n];
+        config.work.assign(cut.pieces, 0.0);
+        if (node.state) return;
+        bool backward = false;
+        for (uint8_t needs : node.needs_gradient) backward |= needs != 0;
+        backward = backward && model_.trains && node.active;
+        for (int piece = 0; piece < cut.pieces; ++piece) {
+            const int processor = config.processors[piece];
+            const int64_t in = cut.input_bytes[piece], weights = cut.weight_bytes[piece], out = cut.output_bytes[piece];
+            config.work[piece] = model_.seconds(FORWARD, processor, cut.flops[piece],
+                                                in + weights + out + cut.saved_bytes[piece], cut.id, piece, n);
+            if (!backward) continue;
+            const int64_t least = node.keeps_inputs * in + node.keeps_weights * weights + node.keeps_outputs * out +
+                                  cut.saved_bytes[piece];
+            config.work[piece] += model_.seconds(BACKWARD, processor, cut.backward_flops[piece], least, cut.id, piece, n);
+        }
+    }
+    // True if some processor has more to compute than the limit allows.
+    bool overloaded(double limit) {
+        load_.assign(model_.processors, 0.0);
+        for (auto& config : proposed_.configs)
+            for (size_t piece = 0; piece < config->work.size(); ++piece)
+                load_[config->processors[piece]] += config->work[piece];
+        const double stop = limit * (1 + 1e-9);
+        return std::any_of(load_.begin(), load_.end(), [stop](double load) { return load > stop; });
+    }
+
     Plans taken_apart(State& state) {
         Plans plans;
         for (auto& config : state.configs) plans.configs.push_back(config.get());
@@ -139,6 +173,7 @@ private:
     State current_, proposed_;
     Tasks tasks_, spare_tasks_;
     Times times_, spare_times_;
+    std::vector<double> load_;
     std::vector<std::vector<int>> layers_of_;
 };
 

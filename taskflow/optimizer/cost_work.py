@@ -20,6 +20,10 @@ KERNELS = {
 """The class of an operator kind's kernels. Every other kind passes over its arrays once: its memory decides."""
 
 
+SPLIT = 4096
+"""Libraries cut contractions longer than a few thousand (gradients of convolutions' weights) and add the parts."""
+
+
 @dataclass(frozen=True, slots=True)
 class Phase:
     """``repeats`` kernels one after the other, each of ``flops`` and ``nbytes``. ``width``: the results that a kernel
@@ -86,7 +90,7 @@ def phases(
     if kernels == MEMORY:
         return (Phase(MEMORY, flops, _pass_bytes(operator, inputs, touched, backward, wanted), max(1, piece.volume)),)
     if not backward:
-        return (Phase(kernels, flops, touched.forward_bytes, max(1, sum(touched.output_elements))),)
+        return (Phase(kernels, flops, touched.forward_bytes, _width(flops, sum(touched.output_elements))),)
     return _products(kernels, inputs, touched, flops, wanted)
 
 
@@ -116,7 +120,14 @@ def _products(
     nbytes = sum(touched.outputs) + sum(touched.inputs) + sum(touched.weights[:1])
     # ``flops`` counts the products of all float inputs and of the weight.
     possible = sum(spec.differentiable for spec in inputs) + len(touched.weights[:1])
-    return tuple(Phase(kernels, flops / possible, nbytes, max(1, elements)) for elements, needed in factors if needed)
+    part = flops / possible
+    return tuple(Phase(kernels, part, nbytes, _width(part, elements)) for elements, needed in factors if needed)
+
+
+def _width(flops: float, results: int) -> int:
+    """What a product can work on at the same time: its results, and of a long contraction also its parts."""
+    contracted = flops / 2 / max(1, results)
+    return max(1, int(results * max(1.0, contracted / SPLIT)))
 
 
 def _recurrent(
@@ -140,7 +151,8 @@ def _recurrent(
         max(1, touched.output_elements[0] // steps), steps, 2,
     )
     weights = Phase(
-        RECURRENT, flops / 2, 4 * y + x + y + input_weight + recurrent_weight, max(1, sum(touched.weight_elements[:2]))
+        RECURRENT, flops / 2, 4 * y + x + y + input_weight + recurrent_weight,
+        _width(flops / 2, sum(touched.weight_elements[:2])),
     )
     towards_input = Phase(RECURRENT, flops * (1 - share) / 2, 4 * y + input_weight + x, max(1, touched.input_elements[0]))
     return (chain, weights, towards_input) if wanted[0] else (chain, weights)

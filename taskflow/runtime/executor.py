@@ -18,6 +18,7 @@ from taskflow.operators.operator import StepState
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
+from taskflow.runtime.agree import agree, lines
 from taskflow.runtime.bind import bind
 from taskflow.runtime.initial import initialise
 from taskflow.runtime.local import LocalTransport
@@ -181,12 +182,24 @@ class Executor:
                 self.graph, self.strategy, self.rule if mode == "train" else None, prefix=f"{mode}:", **self._options
             )
             order = simulate(graph, self.machine, roofline(self.machine), self._priority()).order
+            self._agree(mode, graph, order)
             plan = schedule(graph, order, self.placement, self.transport.rank)
             self._programs[mode] = Program(
                 graph, plan, self.transport, self.kernels, self.state, self.kept,
                 binder=self._binder,
             )
         return self._programs[mode]
+
+    def _agree(self, mode: str, graph: TaskGraph, order: Sequence[int]) -> None:
+        """Every rank has compiled the same step, or ValueError on all: nothing else would notice in time."""
+        strategy = self.strategy
+        agree(
+            self.transport, f"Executor ({mode})",
+            seed=self.state.seed, update_rule=self.rule, clip_norm=self._options["clip_norm"], model=lines(self.graph),
+            strategy=lines(f"{node.name}: {strategy[node.name]}" for node in self.graph),
+            task_graph=lines(f"{task} {task.nbytes} {task.after}" for task in graph),
+            order_of_tasks=lines(order),
+        )
 
     def _priority(self) -> Priority | None:
         mapper = self.mapper

@@ -2,11 +2,13 @@
 
 MPI does not help by itself: a rank that raises or calls sys.exit waits for the others in MPI_Finalize, and they wait
 for its messages. So an uncaught exception aborts the job, and a rank that leaves the program tells the others: one that
-then needs a message from it ends the job. A rank that dies by a signal is mpirun's to notice, and it does.
+then needs a message from it ends the job. A rank that dies by a signal is mpirun's to notice, and it does, but only
+``watcher`` says which one it was.
 
 It is not to be trusted with a rank that ends by os._exit: MPICH's mpirun kills the others, and then in 4 of 10 runs
 returns that rank's code, be it 0 (29 of 70 measured, with and without taskflow). So os._exit is watched too. What calls
-_exit in C passes by (0 in 14 of 20): a job can then end with 0 that did not finish, and nothing here prevents it.
+_exit in C passes by, and ``watcher`` names it, but the job's code is mpirun's (0 in 14 of 20; in 7 of 20 if the watcher
+kills the others at once, so it does not).
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
 from taskflow.runtime.waiting import Pace, poll
+from taskflow.runtime.watcher import FAILS, LEFT, Lifeline
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -88,6 +91,7 @@ class Job:
     def __init__(self, comm: MPI.Comm, abort: Callable[[int], object], sleep: Callable[[float], bool]) -> None:
         """``comm`` is for this object alone; ``abort`` ends all ranks with a code; ``sleep`` as in ``waiting.poll``."""
         self.rank, self.size = comm.rank, comm.size
+        self.lifeline = Lifeline()
         self.notices = Notices(comm)
         self._abort = abort
         self._sleep = sleep
@@ -108,6 +112,7 @@ class Job:
 
     def fail(self, cause: str, detail: str = "", code: int = 1) -> NoReturn:
         """Print "taskflow: rank 3 of 16: cause" and ``detail``, unless another rank does, and end every rank."""
+        self.lifeline.say(FAILS)
         with contextlib.suppress(Exception):
             sys.stdout.flush()
         if self._speaks():
@@ -144,6 +149,7 @@ class Job:
         try:
             first, _, _ = str(value).partition("\n")
             cause = f"{kind.__name__}: {first}" if first else kind.__name__
+            cause += "".join(f" ({note})" for note in getattr(value, "__notes__", ()))  # the task
             detail = "".join(traceback.format_exception(kind, value, trace))
         except BaseException:  # out of memory, or an exception that cannot print itself
             cause, detail = kind.__name__, ""
@@ -167,6 +173,7 @@ class Job:
                 close()
             self.notices.announce(Notice.LEFT)
             poll(self._all_left, Pace(0.0, 100e-6, 10e-3), lambda waited: None, self._sleep)
+            self.lifeline.say(LEFT)
         except BaseException as error:
             self._uncaught(type(error), error, error.__traceback__)
 

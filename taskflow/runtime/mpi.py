@@ -102,12 +102,18 @@ def _meet(mpi: ModuleType) -> Ranks:
     job = Job(_duplicate(world), world.Abort, plain_sleep if doorbell is None else doorbell.sleep)
     job.watch()  # first of all: what follows may fail on one rank
     control = _duplicate(world)
-    table = np.zeros((world.size, 2, 64), np.uint8)  # by rank: name of the node, address of the doorbell
+    # By rank: name of the node, addresses of the doorbell and of a watcher, the process.
+    table = np.zeros((world.size, 4, 64), np.uint8)
     table[world.rank, 0] = _padded(mpi.Get_processor_name().encode()[-63:])
     if doorbell is not None:
         table[world.rank, 1] = _padded(doorbell.address)
+    table[world.rank, 2] = _padded(job.lifeline.address)
+    table[world.rank, 3] = _padded(job.lifeline.identity)
     _poll_plainly(control.Iallgather(mpi.IN_PLACE, table))
     here = (table[:, 0] == table[world.rank, 0]).all(axis=1)
+    if here.all():
+        identities = [_unpadded(cell) or b"" for cell in table[:, 3]]
+        job.lifeline.begin(world.rank, _unpadded(table[0, 2]) or b"", identities)
     ranks_here, cores = int(here.sum()), node_cores()
     # Where each rank has a core to spin on, a ring would cost the sender more than it saves the receiver.
     ringing = doorbell is not None and ranks_here > cores

@@ -144,21 +144,21 @@ def test_names_that_stand_for_nothing(name: str, error: type[Exception], message
 
 
 def answering(**answers: Any) -> Mapper:
-    """A mapper that gives these answers for softmax.0 (select_reduction: for its layer), good ones elsewhere."""
+    """A mapper that gives these answers for softmax (select_reduction: for its layer), good ones elsewhere."""
 
     class Nonsense(DataParallel):
         name = "nonsense"
 
         def slice_task(self, node: Any, machine: Any) -> Any:
-            if node.name == "softmax.0" and "slice_task" in answers:
+            if node.name == "softmax" and "slice_task" in answers:
                 return answers["slice_task"]
             return super().slice_task(node, machine)
 
         def map_task(self, node: Any, piece: int, degrees: Any, machine: Any) -> Any:
-            return answers["map_task"] if node.name == "softmax.0" and "map_task" in answers else piece
+            return answers["map_task"] if node.name == "softmax" and "map_task" in answers else piece
 
         def select_reduction(self, layer: str, nbytes: int, holders: Any, machine: Any) -> Any:
-            if layer == "softmax.0" and "select_reduction" in answers:
+            if layer == "softmax" and "select_reduction" in answers:
                 return answers["select_reduction"]
             return super().select_reduction(layer, nbytes, holders, machine)
 
@@ -177,13 +177,13 @@ def answering(**answers: Any) -> Mapper:
     ({"map_task": -1}, r"processor -1 does not exist"),
     ({"map_task": "1"}, r"processor '1' does not exist"),
     ({"map_task": None}, r"processor None does not exist"),
-    ({"select_reduction": "ring"}, r"select_reduction of softmax.0 must return a Sync, got 'ring'"),
-    ({"select_reduction": None}, r"select_reduction of softmax.0 must return a Sync, got None"),
+    ({"select_reduction": "ring"}, r"select_reduction of softmax must return a Sync, got 'ring'"),
+    ({"select_reduction": None}, r"select_reduction of softmax must return a Sync, got None"),
 ])
 def test_nonsense_names_mapper_and_operator(answers: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message) as caught:
         map_graph(answering(**answers), model(), taskflow.host(2))
-    assert "mapper nonsense" in str(caught.value) and "softmax.0" in str(caught.value)
+    assert "mapper nonsense" in str(caught.value) and "softmax" in str(caught.value)
 
 
 def test_a_dimension_that_cannot_be_cut_is_named() -> None:
@@ -205,7 +205,7 @@ DEPTH = {"tokens": 0, "targets": 0, "embedding": 0, "lstm0": 1, "lstm1": 2, "sof
 
 
 def layers(graph: taskflow.OperatorGraph) -> dict[str, list[str]]:
-    """The operators of each layer: ``softmax`` has ``softmax.0`` and ``softmax.1``."""
+    """The operators of each layer: ``softmax`` has ``softmax`` and ``softmax.1``."""
     return {layer: [n.name for n in graph if n.name.split(".")[0] == layer] for layer in DEPTH}
 
 
@@ -239,7 +239,7 @@ def test_data_parallel_cuts_samples_over_all() -> None:
 
 def test_data_parallel_with_fewer_samples_than_processors() -> None:
     strategy, _ = choose("data", model(), taskflow.host(16))
-    assert strategy["softmax.0"].degrees == (6, 1, 1, 1) and strategy["softmax.0"].processors == tuple(range(6))
+    assert strategy["softmax"].degrees == (6, 1, 1, 1) and strategy["softmax"].processors == tuple(range(6))
 
 
 @pytest.mark.parametrize("processors,place", [(1, [0, 0, 0, 0]), (2, [0, 0, 1, 1]), (4, [0, 1, 2, 3]), (8, [0, 1, 2, 3])])
@@ -265,7 +265,7 @@ def test_expert_for_recurrent_networks() -> None:
 def test_expert_takes_the_largest_node_that_divides_the_machine() -> None:
     graph = model()
     strategy = map_graph(Expert(per_node=4), graph, taskflow.host(6))  # nodes of three
-    assert strategy["lstm0.0"].processors == (0, 3) and strategy["softmax.0"].processors == (2, 5)
+    assert strategy["lstm0"].processors == (0, 3) and strategy["softmax"].processors == (2, 5)
     with pytest.raises(ValueError, match="per_node must be at least 1, got 0"):
         Expert(per_node=0)
 
@@ -308,7 +308,7 @@ def test_profiling_is_reported_every_step(reference: list[float | None]) -> None
         assert {task.processor for task in profile.tasks} == {0, 1, 2, 3}
         assert 0 < sum(profile.by_kind().values()) <= profile.seconds
         assert sum(profile.by_kind().values()) == pytest.approx(sum(task.seconds for task in profile.tasks))
-    assert len({task.name for task in watcher.profiles[0].tasks if task.name.startswith("lstm0.0[")}) == 8  # 4 pieces, both ways
+    assert len({task.name for task in watcher.profiles[0].tasks if task.name.startswith("lstm0[")}) == 8  # 4 pieces, both ways
 
 
 class Relay(Mapper):
@@ -352,7 +352,7 @@ def test_sources_of_copies_can_be_chosen(reference: list[float | None]) -> None:
     in_a_chain, chained = relayed(last)
     np.testing.assert_allclose(found, reference, rtol=1e-10)
     assert found == chained  # copies do not round
-    tensor = by_owner.graph.node("softmax.0").inputs[0].name
+    tensor = by_owner.graph.node("softmax").inputs[0].name
     assert copies(by_owner, tensor) == [(0, 1), (0, 2), (0, 3)]
     assert copies(in_a_chain, tensor) == [(0, 1), (1, 2), (2, 3)]
     asked = [r for r in last.requests if r.tensor == tensor]
@@ -391,7 +391,7 @@ def test_tasks_can_be_ordered(reference: list[float | None]) -> None:
     assert plain[0].startswith("tokens[") and not turned[0].startswith("tokens[")
     np.testing.assert_allclose(found, reference, rtol=1e-10)
     np.testing.assert_allclose(other, reference, rtol=1e-10)
-    assert {("forward", "lstm0.0"), ("backward", "lstm0.0"), ("update", None), ("copy", None)} <= mapper.asked
+    assert {("forward", "lstm0"), ("backward", "lstm0"), ("update", None), ("copy", None)} <= mapper.asked
 
 
 def test_strategies_of_mappers_are_plain_values() -> None:

@@ -44,9 +44,9 @@ def test_a_file_trains_like_the_strategy_it_was_made_of(tmp_path: Path) -> None:
 def test_what_is_not_in_a_file_has_its_default(tmp_path: Path) -> None:
     graph = model()
     path = write(tmp_path, lambda content: content.pop("syncs"))
-    assert load(path, graph, 2).sync("softmax.0") == Sync(Travel.OWNER, Place.SPREAD)
-    path = write(tmp_path, lambda content: content["syncs"].update({"softmax.0": {"travel": "ring", "place": "every"}}))
-    assert load(path, graph, 2).sync("softmax.0") == Sync(Travel.RING, Place.EVERY, 0)
+    assert load(path, graph, 2).sync("softmax") == Sync(Travel.OWNER, Place.SPREAD)
+    path = write(tmp_path, lambda content: content["syncs"].update({"softmax": {"travel": "ring", "place": "every"}}))
+    assert load(path, graph, 2).sync("softmax") == Sync(Travel.RING, Place.EVERY, 0)
 
 
 def write(folder: Path, change: Callable[[dict], object] = lambda content: None, processors: int = 2) -> Path:
@@ -71,12 +71,12 @@ def test_the_unchanged_file_is_fine(tmp_path: Path) -> None:
 
 def rename(content: dict) -> None:
     content["graph"] = "another"
-    content["operators"]["lstm9"] = content["operators"].pop("loss.0")
+    content["operators"]["lstm9"] = content["operators"].pop("loss")
 
 
 def other_dims(content: dict) -> None:
     content["graph"] = "another"
-    content["operators"]["softmax.0"]["dims"] = ["n", "c"]
+    content["operators"]["softmax"]["dims"] = ["n", "c"]
 
 
 @pytest.mark.parametrize("change,message", [
@@ -84,33 +84,33 @@ def other_dims(content: dict) -> None:
     (lambda c: c.update(version=2), "version 2 of the format; this taskflow reads 1"),
     (lambda c: c.update(processors=16, machine="p100"), "made for 16 processors .p100., but this run has 2; start it with -n 16"),
     (lambda c: c.pop("operators"), "operators must be a table of tables"),
-    (lambda c: c["operators"].update({"loss.0": [1, 2]}), "operators must be a table of tables"),
+    (lambda c: c["operators"].update({"loss": [1, 2]}), "operators must be a table of tables"),
     (lambda c: c.update(syncs=[1]), "syncs must be a table of tables"),
-    (lambda c: c["syncs"]["softmax.0"].update(travel="pigeon"), "'pigeon' is not a valid Travel"),
-    (lambda c: c["syncs"]["softmax.0"].update(chunks=-1), "Sync: chunks must be an integer, 0 or more, got -1"),
-    (lambda c: c["syncs"]["softmax.0"].update(chunks="few"), "not a valid strategy file: invalid literal"),
-    (lambda c: c["syncs"]["softmax.0"].pop("place"), "lacks 'place'"),
-    (lambda c: c["operators"]["loss.0"].pop("degrees"), "lacks 'degrees'"),
-    (lambda c: c["operators"].pop("loss.0"), "no configuration for: loss.0"),
-    (rename, r"made for model RNNLM, which differs from RNNLM: operator loss.0 is not in the file; operator lstm9 is not in this"),
-    (other_dims, r"operator softmax.0 has dimensions \['n', 'a1', 'c', 'k'\], in the file \['n', 'c'\]"),
-    (operator("loss.0", degrees=3), "not iterable"),
-    (operator("softmax.0", degrees=[7, 1, 1, 1], processors=[0] * 7), "operator softmax.0: degree of n must be 1 to 6, got 7"),
-    (operator("softmax.0", degrees=[0, 1, 1, 1], processors=[]), "operator softmax.0: degree of n must be 1 to 6, got 0"),
-    (operator("softmax.0", degrees=["2", 1, 1, 1]), "operator softmax.0: degree of n must be 1 to 6, got '2'"),
-    (operator("softmax.0", degrees=[2, 1]), r"softmax.0: needs one degree for each of \['n', 'a1', 'c', 'k'\], got \(2, 1\)"),
-    (operator("softmax.0", processors=[0, 2]), "operator softmax.0: processor 2 does not exist; there are 0 to 1"),
-    (operator("softmax.0", processors=[0, -1]), "operator softmax.0: processor -1 does not exist"),
-    (operator("softmax.0", processors=[0, "1"]), "operator softmax.0: processor '1' does not exist"),
-    (operator("softmax.0", processors=[0, 1, 0]), "operator softmax.0: 2 pieces need as many processors, got 3"),
-    (operator("softmax.0", weights=[[1, 2]]), "operator softmax.0: needs one list of weights a dimension"),
-    (operator("softmax.0", weights=[[1, 2, 3], [], [], []]), "operator softmax.0: n needs 2 weights"),
-    (operator("softmax.0", weights=[[1, -2], [], [], []]), "operator softmax.0: n needs 2 weights, .*not negative"),
-    (operator("softmax.0", weights=[[0, 0], [], [], []]), "operator softmax.0: n needs 2 weights, .* not all 0"),
-    (operator("softmax.0", weights=[[1, 1000], [], [], []]), "operator softmax.0: weights .* leave a piece empty; use a smaller"),
-    (operator("softmax.0", weights=[["much", 1], [], [], []]), "could not convert string to float"),
-    (operator("softmax.0", weights=[[float("nan"), 1], [], [], []]), "operator softmax.0: n needs 2 weights, finite"),
-    (operator("softmax.0", weights=[[float("inf"), 1], [], [], []]), "operator softmax.0: n needs 2 weights, finite"),
+    (lambda c: c["syncs"]["softmax"].update(travel="pigeon"), "'pigeon' is not a valid Travel"),
+    (lambda c: c["syncs"]["softmax"].update(chunks=-1), "Sync: chunks must be an integer, 0 or more, got -1"),
+    (lambda c: c["syncs"]["softmax"].update(chunks="few"), "not a valid strategy file: invalid literal"),
+    (lambda c: c["syncs"]["softmax"].pop("place"), "lacks 'place'"),
+    (lambda c: c["operators"]["loss"].pop("degrees"), "lacks 'degrees'"),
+    (lambda c: c["operators"].pop("loss"), "no configuration for: loss"),
+    (rename, r"made for model RNNLM, which differs from RNNLM: operator loss is not in the file; operator lstm9 is not in this"),
+    (other_dims, r"operator softmax has dimensions \['n', 'a1', 'c', 'k'\], in the file \['n', 'c'\]"),
+    (operator("loss", degrees=3), "not iterable"),
+    (operator("softmax", degrees=[7, 1, 1, 1], processors=[0] * 7), "operator softmax: degree of n must be 1 to 6, got 7"),
+    (operator("softmax", degrees=[0, 1, 1, 1], processors=[]), "operator softmax: degree of n must be 1 to 6, got 0"),
+    (operator("softmax", degrees=["2", 1, 1, 1]), "operator softmax: degree of n must be 1 to 6, got '2'"),
+    (operator("softmax", degrees=[2, 1]), r"softmax: needs one degree for each of \['n', 'a1', 'c', 'k'\], got \(2, 1\)"),
+    (operator("softmax", processors=[0, 2]), "operator softmax: processor 2 does not exist; there are 0 to 1"),
+    (operator("softmax", processors=[0, -1]), "operator softmax: processor -1 does not exist"),
+    (operator("softmax", processors=[0, "1"]), "operator softmax: processor '1' does not exist"),
+    (operator("softmax", processors=[0, 1, 0]), "operator softmax: 2 pieces need as many processors, got 3"),
+    (operator("softmax", weights=[[1, 2]]), "operator softmax: needs one list of weights a dimension"),
+    (operator("softmax", weights=[[1, 2, 3], [], [], []]), "operator softmax: n needs 2 weights"),
+    (operator("softmax", weights=[[1, -2], [], [], []]), "operator softmax: n needs 2 weights, .*not negative"),
+    (operator("softmax", weights=[[0, 0], [], [], []]), "operator softmax: n needs 2 weights, .* not all 0"),
+    (operator("softmax", weights=[[1, 1000], [], [], []]), "operator softmax: weights .* leave a piece empty; use a smaller"),
+    (operator("softmax", weights=[["much", 1], [], [], []]), "could not convert string to float"),
+    (operator("softmax", weights=[[float("nan"), 1], [], [], []]), "operator softmax: n needs 2 weights, finite"),
+    (operator("softmax", weights=[[float("inf"), 1], [], [], []]), "operator softmax: n needs 2 weights, finite"),
 ])
 def test_what_does_not_fit_is_named(change: Callable[[dict], object], message: str, tmp_path: Path) -> None:
     path = write(tmp_path, change)
@@ -128,7 +128,7 @@ def test_many_differences_are_counted(tmp_path: Path) -> None:
 def test_other_sizes_are_fine_while_the_degrees_fit(tmp_path: Path) -> None:
     larger = replace(CONFIG, batch=12, vocabulary=99, hidden=32)
     path = write(tmp_path)
-    assert load(path, model(config=larger), 2)["softmax.0"].degrees == (2, 1, 1, 1)
+    assert load(path, model(config=larger), 2)["softmax"].degrees == (2, 1, 1, 1)
     with pytest.raises(ValueError, match=r"degree of n must be 1 to 1, got 2"):
         load(path, model(config=replace(CONFIG, batch=1)), 2)
 
@@ -158,7 +158,7 @@ def test_a_missing_file_or_folder(tmp_path: Path) -> None:
 
 
 def test_weighted_pieces_have_their_proportions() -> None:
-    node = model().node("softmax.0")
+    node = model().node("softmax")
     config = OpConfig((2, 1, 1, 1), (0, 1), ((1.0, 2.0), (), (), ()))
     config.verify(node, 2)
     assert [rect.shape[0] for rect in config.partition(node).rects()] == [2, 4]
@@ -169,11 +169,11 @@ def test_weighted_pieces_have_their_proportions() -> None:
 def test_a_strategy_prints_itself() -> None:
     graph = model()
     strategy, _ = taskflow.choose("data", graph, taskflow.host(4))
-    assert "softmax.0: n/4 @ 0-3" in strategy.describe(graph)
+    assert "softmax: n/4 @ 0-3" in strategy.describe(graph)
     whole = OpConfig((1, 1, 1, 1), (2,))
-    assert whole.describe(graph.node("softmax.0")) == "whole @ 2"
+    assert whole.describe(graph.node("softmax")) == "whole @ 2"
     mixed = OpConfig((2, 1, 2, 1), (0, 1, 3, 1))
-    assert mixed.describe(graph.node("softmax.0")) == "n/2 c/2 @ 0-1,3,1"
+    assert mixed.describe(graph.node("softmax")) == "n/2 c/2 @ 0-1,3,1"
     assert str(Sync()) == "owner/spread" and str(Sync(Travel.RING, Place.EVERY, 3)) == "ring/every/3"
 
 
@@ -181,10 +181,10 @@ def test_a_strategy_that_does_not_fit_is_refused_by_the_executor() -> None:
     graph = model()
     good, _ = taskflow.choose("data", graph, taskflow.host(2))
     configs = dict(good.configs)
-    configs["lstm0.0"] = OpConfig(configs["lstm0.0"].degrees, (0, 7))
-    with pytest.raises(ValueError, match=r"operator lstm0.0: processor 7 does not exist"):
+    configs["lstm0"] = OpConfig(configs["lstm0"].degrees, (0, 7))
+    with pytest.raises(ValueError, match=r"operator lstm0: processor 7 does not exist"):
         taskflow.Executor(graph, Strategy(2, configs), taskflow.SGD(0.1))
-    del configs["lstm0.0"]
-    with pytest.raises(ValueError, match=r"no configuration for: lstm0.0"):
+    del configs["lstm0"]
+    with pytest.raises(ValueError, match=r"no configuration for: lstm0"):
         taskflow.Executor(graph, Strategy(2, configs), taskflow.SGD(0.1))
     assert np.isfinite(taskflow.Executor(graph, good, taskflow.SGD(0.1)).train(feeds(0)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from random import Random
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -126,12 +126,12 @@ def test_names_and_sizes_of_models() -> None:
         build("NMT", preset="tiny")
 
 
-@pytest.mark.parametrize("name", ["Inception-v3", "ResNet-101", "NMT"])
-def test_building_is_fast_and_does_not_grow_with_the_square(name: str) -> None:
-    start = perf_counter()
+@pytest.mark.parametrize("name", ["Inception-v3", "ResNet-101", "NMT", "Transformer"])
+def test_building_the_largest_graphs_takes_well_under_a_second(name: str) -> None:
+    start = process_time()  # of this process alone, whatever else runs
     graph = build(name, devices=1024)
     graph.fingerprint()
-    assert perf_counter() - start < 1.0
+    assert process_time() - start < 0.5
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -81,6 +81,21 @@ def test_training_and_evaluation_under_any_strategy_equal_torch(seed: int) -> No
         assert run.train(feeds) == pytest.approx(loss.item(), rel=1e-10)
 
 
+def test_running_statistics_belong_to_the_network() -> None:
+    """Starting the state of training anew leaves them, and evaluation does not move them."""
+    graph = _network("float64")
+    run = Executor(graph, undivided(graph), SGD(0.0))
+    numbers = np.random.default_rng(0)
+    feeds = {"x": numbers.normal(size=(6, 2, 4, 3)) + 5, "labels": numbers.integers(0, 4, 6)}
+    fresh = run.evaluate(feeds)
+    run.train(feeds)
+    once = run.evaluate(feeds)
+    assert once != pytest.approx(fresh, rel=1e-6)
+    for mode in ("train", "evaluate"):
+        run.reset_state(mode)
+    assert run.evaluate(feeds) == once
+
+
 def test_float32_statistics_do_not_cancel() -> None:
     """Values far from zero, in single precision, from the first step on (when the running mean is still 0)."""
     graph = OperatorGraph("float32")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 
 from taskflow.graph import Node, OperatorGraph
-from taskflow.machine import Link, Processor
+from taskflow.machine import Device, Link, Processor
 from taskflow.mapper import Strategy
 from taskflow.optimizer.core_costs import Costs
 from taskflow.regions import Rect
@@ -34,12 +34,9 @@ class Shared:
 
 
 def shared(processors: int) -> Shared:
-    return Shared(
-        tuple(
-            Processor(i, flops_per_second=(30e9, 11e9, 30e9)[i % 3], overhead_seconds=(5e-6, 1e-6, 5e-6)[i % 3])
-            for i in range(processors)
-        )
-    )
+    kinds = ((30e9, 5e-6), (11e9, 1e-6), (30e9, 5e-6))
+    devices = [Device(f"kind {k}", 4 << 30, (("float32", rate),), 8e9, launch) for k, (rate, launch) in enumerate(kinds)]
+    return Shared(tuple(Processor(i, devices[i % 3], i // 2) for i in range(processors)))
 
 
 class Odd(Costs):

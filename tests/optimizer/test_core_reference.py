@@ -31,7 +31,7 @@ def test_proposals_leave_the_current_strategy_until_accepted():
     assert here.seconds == seconds == simulate(
         lower(graph, first, SGD(0.1), clip_norm=1.0), here.machine, roofline(here.machine)
     ).makespan
-    changes = {name: second[name] for name in ("lstm0.0", "softmax.1")}
+    changes = {name: second[name] for name in ("lstm0", "softmax.1")}
     proposed = here.propose(changes)
     assert here.seconds == seconds and here.strategy is first
     here.accept()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from programs.start import Ended, mpirun, needs_mpi
 
@@ -9,8 +11,11 @@ pytestmark = [pytest.mark.mpi, needs_mpi]
 RANKS = 3
 
 
-def failing(*arguments: str) -> Ended:
-    ended = mpirun(RANKS, "failing.py", *arguments)
+linux = pytest.mark.skipif(sys.platform != "linux", reason="the watcher is for Linux")
+
+
+def failing(*arguments: str, ranks: int = RANKS) -> Ended:
+    ended = mpirun(ranks, "failing.py", *arguments)
     assert ended.seconds < 10 + float(arguments[1] if len(arguments) > 1 else 0)
     assert "received what nobody sent" not in ended.text
     return ended
@@ -67,10 +72,28 @@ def test_exit_that_nobody_notices(code: int) -> None:
     assert (ended.code, ended.text) == (code, "ready\n" + 2 * "worked on\n")
 
 
-def test_killed() -> None:
-    ended = failing("kill")
-    assert ended.code != 0
-    assert "Traceback" not in ended.text and len(ended.text.splitlines()) < 25
+@linux
+@pytest.mark.parametrize("ranks", [2, 3, 16])
+def test_killed(ranks: int) -> None:
+    """mpirun shows a PID at best, and often that of another rank; the watcher shows the rank."""
+    ended = failing("kill", ranks=ranks)
+    assert_names_once(ended, f"taskflow: rank {ranks - 1} of {ranks}: killed by signal 9 (SIGKILL)", 0)
+    assert len(ended.text.splitlines()) < 25
+
+
+@linux
+def test_crash() -> None:
+    assert_names_once(failing("crash"), "taskflow: rank 2 of 3: killed by signal 11 (SIGSEGV)", 0)
+
+
+@linux
+@pytest.mark.parametrize("code", [0, 3])
+def test_exit_in_c(code: int) -> None:
+    """The rank is named; the code of the job is mpirun's, which may be 0 if the rank's is."""
+    ended = failing("gone in C", "0", str(code))
+    assert ended.text.count("taskflow: rank") == 1, ended.text
+    assert f"taskflow: rank 2 of 3: ended by _exit({code}) in C" in ended.text
+    assert ended.code != 0 or code == 0
 
 
 @pytest.mark.parametrize("code", ["0", "3"])

@@ -25,7 +25,8 @@ STRATEGIES = 12
 @pytest.mark.parametrize("ranks", [2, 3, 5])
 def test_random_strategies_bit_for_bit(ranks):
     command = [MPIRUN, "-n", str(ranks), sys.executable, str(PROGRAMS / "train_everywhere.py"), str(STRATEGIES)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    here = {**os.environ, "PYTHONPATH": str(PROGRAMS.parents[2])}  # this checkout, not the one that is installed
+    done = subprocess.run(command, env=here, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr[-3000:]
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(rows) == STRATEGIES

@@ -1,5 +1,6 @@
 """One rank (the last) fails in the way that the first argument names, while the others need it. Rank 0 says "ready"."""
 
+import ctypes
 import os
 import signal
 import sys
@@ -44,6 +45,10 @@ elif case == "exit" and fails:
     sys.exit(int(sys.argv[3]))
 elif case == "gone" and fails:
     os._exit(int(sys.argv[3]))
+elif case == "gone in C" and fails:
+    ctypes.CDLL(None)._exit(int(sys.argv[3]))
+elif case == "crash" and fails:
+    ctypes.string_at(0)
 elif case == "kill" and fails:
     os.kill(os.getpid(), signal.SIGKILL)
 elif case == "fork":

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,9 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 BIN = Path(sys.executable).parent
 MPIRUN = shutil.which("mpirun", path=f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}")
+JOB_VARIABLE = "TASKFLOW_TEST_JOB"
+LEAVE_SECONDS = 2.0
+"""How long after mpirun's end a process of the job may go on."""
 
 needs_mpi = pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun beside this python or on PATH")
 
@@ -48,12 +53,14 @@ def mpirun(
     limit: float = 60,
 ) -> Ended:
     """Run ``program`` on ``ranks`` ranks. ``interrupt_at``: once this was printed, send SIGINT to mpirun, as Ctrl-C
-    does; ``seconds`` count from there. A job that lasts longer than ``limit`` seconds is killed and fails the test."""
+    does; ``seconds`` count from there. A job that lasts longer than ``limit`` seconds is killed and fails the test, and
+    so does one that leaves a process behind."""
     assert MPIRUN is not None
+    job_name = uuid.uuid4().hex
     command = [MPIRUN, "-n", str(ranks), sys.executable, str(HERE / program), *arguments]
     job = subprocess.Popen(
-        command, env=environment(extra), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, start_new_session=True,
+        command, env=environment({**(extra or {}), JOB_VARIABLE: job_name}),
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )
     text, began = "", time.monotonic()
     try:
@@ -68,4 +75,27 @@ def mpirun(
         os.killpg(job.pid, signal.SIGKILL)
         text += job.communicate()[0]
         pytest.fail(f"{' '.join(command[3:])}: still running after {limit} s; it said:\n{text}")
-    return Ended(job.returncode, text, time.monotonic() - began)
+    ended = Ended(job.returncode, text, time.monotonic() - began)
+    left = processes_left(f"{JOB_VARIABLE}={job_name}")
+    assert not left, f"{' '.join(command[3:])}: left behind after {LEAVE_SECONDS} s: {left}\n{text}"
+    return ended
+
+
+def processes_left(mark: str) -> dict[int, str]:
+    """Processes that still have ``mark`` in their environment after a moment, and their commands; they are killed."""
+    until = time.monotonic() + LEAVE_SECONDS
+    while (left := _processes(mark.encode())) and time.monotonic() < until:
+        time.sleep(0.02)
+    for process in left:
+        with contextlib.suppress(OSError):
+            os.kill(process, signal.SIGKILL)
+    return left
+
+
+def _processes(mark: bytes) -> dict[int, str]:
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark in (folder / "environ").read_bytes():
+                found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ")
+    return found

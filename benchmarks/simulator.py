@@ -1,0 +1,137 @@
+"""How fast strategies are evaluated: full (paper, Algorithm 1) and delta (Algorithm 2) simulation, with the update of the
+task graph included.
+
+    python benchmarks/simulator.py [--models NMT --models RNNLM] [--devices 8 --devices 64] [--seconds 2] [--json]
+
+For each network and number of devices, two walks: from data parallelism (``start`` data) and from a random strategy. A
+proposal gives one random operator random degrees (powers of two) and a random contiguous range of devices. In the column
+``walk`` proposals are accepted by the rule of Metropolis-Hastings with the threshold drawn first and passed on as the
+limit, as the searches do; ``every`` evaluates every proposal to its end and accepts none. Rates are per second of
+processor time; tasks_per_second counts tasks of the current strategy for each evaluation to its end.
+"""
+
+from __future__ import annotations
+
+import json
+from math import inf, log, prod
+from random import Random
+from time import process_time
+
+import click
+
+from taskflow.graph import Node, OperatorGraph
+from taskflow.machine import load_machine
+from taskflow.mapper import OpConfig, Strategy
+from taskflow.models import MODELS, build
+from taskflow.operators.operator import Soap
+from taskflow.optimizer.evaluator import Evaluator, evaluator
+from taskflow.rules import SGD
+
+TEMPERATURE = 0.005  # of the Metropolis rule, relative to the current time
+
+
+def random_config(node: Node, devices: int, random: Random) -> OpConfig:
+    """Powers of two as degrees, on a contiguous range of devices."""
+    left, degrees = devices, [1] * len(node.dims)
+    order = list(range(len(node.dims)))
+    random.shuffle(order)
+    for i in order:
+        dim = node.dims[i]
+        if dim.divisible and dim.soap is not Soap.REDUCTION:
+            most = min(left, dim.size)
+            degrees[i] = random.choice([1 << k for k in range(most.bit_length()) if 1 << k <= most])
+            left //= degrees[i]
+    first = random.randrange(devices)
+    return OpConfig(tuple(degrees), tuple((first + i) % devices for i in range(prod(degrees))))
+
+
+def data_parallel(graph: OperatorGraph, devices: int) -> Strategy:
+    configs = {}
+    for node in graph:
+        degrees = [1] * len(node.dims)
+        for i, dim in enumerate(node.dims):
+            if dim.soap is Soap.SAMPLE and dim.divisible:
+                degrees[i] = min(devices, dim.size)
+                break
+        configs[node.name] = OpConfig(tuple(degrees), tuple(range(prod(degrees))))
+    return Strategy(devices, configs, name="data")
+
+
+def every(here: Evaluator, moves: list[dict[str, OpConfig]], seconds: float) -> float:
+    """Proposals a second when each is evaluated to the end."""
+    start, count = process_time(), 0
+    while process_time() - start < seconds:
+        here.propose(moves[count % len(moves)])
+        count += 1
+    return count / (process_time() - start)
+
+
+def walk(here: Evaluator, seconds: float, random: Random) -> tuple[float, float]:
+    """Proposals a second of a Metropolis walk, and the share accepted."""
+    nodes, devices = list(here.graph), here.strategy.processors
+    start, count, accepted, spent = process_time(), 0, 0, 0.0
+    while spent < seconds:
+        node = random.choice(nodes)
+        limit = here.seconds * (1 - TEMPERATURE * log(1 - random.random()))
+        if here.propose({node.name: random_config(node, devices, random)}, limit) <= limit:
+            here.accept()
+            accepted += 1
+        count += 1
+        spent = process_time() - start
+    return count / spent, accepted / count
+
+
+def row(model: str, devices: int, start: str, algorithm: str, machine: str, seconds: float) -> dict[str, object]:
+    graph = build(model, devices=devices)
+    here = evaluator(graph, load_machine(machine, devices), rule=SGD(0.1), algorithm=algorithm)
+    random = Random(0)
+    strategy = data_parallel(graph, devices)
+    if start == "random":
+        strategy = Strategy(devices, {n.name: random_config(n, devices, random) for n in graph}, name="random")
+    here.set(strategy)
+    nodes, tasks = list(graph), here.tasks
+    moves = []
+    for _ in range(50):
+        node = random.choice(nodes)
+        moves.append({node.name: random_config(node, devices, random)})
+    for move in moves:  # make the tables first, as a search's first seconds do
+        here.propose(move, inf)
+    rate = every(here, moves, seconds)
+    walk(here, seconds, random)
+    walking, accepted = walk(here, seconds, random)
+    return {
+        "model": model, "devices": devices, "machine": machine, "start": start, "algorithm": algorithm,
+        "evaluator": type(here).__name__, "operators": len(nodes), "tasks": tasks,
+        "tasks_per_second": rate * tasks, "proposals_per_second": rate,
+        "walk_proposals_per_second": walking, "walk_accepted": accepted, "walk_tasks": here.tasks,
+    }
+
+
+@click.command()
+@click.option("--models", multiple=True, type=click.Choice(list(MODELS), case_sensitive=False), default=["NMT"])
+@click.option("--devices", multiple=True, type=int, default=[4, 8, 16, 32, 64])
+@click.option("--machine", default="k80", show_default=True, help="Preset whose first devices are used.")
+@click.option("--seconds", default=1.0, show_default=True, help="Processor time of each measurement.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON list.")
+def main(models: tuple[str, ...], devices: tuple[int, ...], machine: str, seconds: float, as_json: bool) -> None:
+    """Print tasks, tasks a second and proposals a second."""
+    rows = []
+    for model in models:
+        for count in devices:
+            for start in ("data", "random"):
+                for algorithm in ("full", "delta"):
+                    found = row(model, count, start, algorithm, machine, seconds)
+                    rows.append(found)
+                    if not as_json:
+                        click.echo(
+                            f"{model:13} {count:4} devices  {start:6} {algorithm:5} {found['tasks']:7} tasks  "
+                            f"{found['tasks_per_second'] / 1e6:6.2f} M tasks/s  "
+                            f"{found['proposals_per_second']:8.0f} proposals/s  walk "
+                            f"{found['walk_proposals_per_second']:8.0f}/s ({found['walk_accepted']:.0%} accepted)"
+                        )
+    if as_json:
+        click.echo(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()

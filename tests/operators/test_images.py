@@ -1,0 +1,133 @@
+"""What convolution, pooling and their relatives promise beyond the common properties: halos, groups, refusals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from operator_bench import evaluate
+
+import taskflow.operators as ops
+from taskflow.graph import OperatorGraph
+from taskflow.operators.tensor import Tensor
+from taskflow.operators.window import Window
+from taskflow.regions import Rect
+
+
+def _images(shape: tuple[int, ...] = (2, 4, 8, 9)) -> tuple[OperatorGraph, Tensor]:
+    graph = OperatorGraph("float64")
+    return graph, ops.input(graph, shape, name="x")
+
+
+def test_spatial_cuts_read_halos_clipped_at_the_border() -> None:
+    graph, x = _images()
+    node = graph.producer(ops.conv2d(x, 6, 3, padding=1))
+    top = node.reads(Rect((0, 0, 0, 0, 0), (2, 6, 4, 9, 4)))
+    assert top.inputs == (Rect((0, 0, 0, 0), (2, 4, 5, 9)),)
+    bottom = node.reads(Rect((0, 0, 4, 0, 0), (2, 6, 8, 9, 4)))
+    assert bottom.inputs == (Rect((0, 0, 3, 0), (2, 4, 8, 9)),)
+    middle = node.reads(Rect((0, 2, 3, 4, 1), (1, 4, 5, 6, 3)))
+    assert middle.inputs == (Rect((0, 1, 2, 3), (1, 3, 6, 7)),)
+    # Of the contracted channels, the first piece alone reads the bias.
+    assert middle.weights == (Rect((2, 1, 0, 0), (4, 3, 3, 3)), Rect((2,), (2,)))
+
+
+def test_a_row_at_the_border_does_not_read_what_it_multiplies_with_padding() -> None:
+    graph, x = _images()
+    node = graph.producer(ops.conv2d(x, 6, 3, padding=1))
+    row = node.reads(Rect((0, 0, 0, 0, 0), (2, 6, 1, 9, 4)))
+    assert row.inputs[0] == Rect((0, 0, 0, 0), (2, 4, 2, 9))
+    assert row.weights[0] == Rect((0, 0, 1, 0), (6, 4, 3, 3))
+
+
+def test_channel_cuts_read_the_groups_that_they_touch() -> None:
+    graph, x = _images()
+    node = graph.producer(ops.conv2d(x, 8, 1, groups=4))
+    assert [d.name for d in node.dims if d.divisible] == ["n", "k", "h", "w"]
+    for channels, groups in (((0, 2), (0, 1)), ((1, 2), (0, 1)), ((1, 4), (0, 2)), ((3, 8), (1, 4))):
+        read = node.reads(Rect((0, channels[0], 0, 0, 0), (2, channels[1], 8, 9, 1))).inputs[0]
+        assert (read.lo[1], read.hi[1]) == groups
+
+
+@pytest.mark.parametrize("window", [
+    Window(k, s, before, after, d)
+    for k in (1, 2, 3, 5) for s in (1, 2, 3) for d in (1, 2, 3) for before, after in ((0, 0), (1, 2), (4, 0))
+])
+def test_windows_see_what_counting_says(window: Window) -> None:
+    for size in range(1, 9):
+        outputs = window.outputs(size)
+        for low in range(max(outputs, 0)):
+            for high in range(low + 1, outputs + 1):
+                met = [
+                    (o * window.stride - window.before + j * window.dilation, j)
+                    for o in range(low, high) for j in range(window.kernel)
+                ]
+                inside = [(at, j) for at, j in met if 0 <= at < size]
+                seen = window.sees(size, low, high)
+                assert seen.empty == (not inside)
+                if inside:
+                    assert (seen.low, seen.high) == (min(inside)[0], max(inside)[0] + 1)
+                    used = [at for at, j in met if seen.first <= j < seen.last]
+                    assert {seen.first, seen.last - 1} <= {j for _, j in inside}
+                    assert seen.padding == (seen.low - min(used), max(used) + 1 - seen.high)
+
+
+def test_pooling_passes_the_gradient_to_the_first_of_equals() -> None:
+    graph, x = _images((1, 1, 2, 4))
+    y = ops.max_pool2d(x, 2)
+    image = np.array([[[[3.0, 3, 0, 0], [3, 1, 0, 0]]]])
+    _, gradients = evaluate(graph, {"x": image}, {}, {y: np.array([[[[5.0, 7]]]])})
+    np.testing.assert_array_equal(gradients["x"], [[[[5, 0, 7, 0], [0, 0, 0, 0]]]])
+
+
+def test_not_a_number_is_not_pooled_away() -> None:
+    graph, x = _images((1, 1, 3, 3))
+    y = ops.max_pool2d(x, 2, 1, 1)
+    image = np.zeros((1, 1, 3, 3))
+    image[0, 0, 0, 0] = np.nan
+    tensors, _ = evaluate(graph, {"x": image}, {}, {})
+    # The four windows that hold the corner.
+    np.testing.assert_array_equal(np.argwhere(np.isnan(tensors[y][0, 0])), [[0, 0], [0, 1], [1, 0], [1, 1]])
+
+
+def test_builders_take_what_torch_takes() -> None:
+    graph, x = _images()
+    assert ops.conv2d(x, 6, (1, 7), padding=(0, 3)).shape == (2, 6, 8, 9)
+    assert ops.conv2d(x, 6, 3, 2, ((0, 1), (2, 2)), dilation=(2, 1), bias=False).shape == (2, 6, 3, 6)
+    assert ops.max_pool2d(x, 3, 2, 1).shape == ops.avg_pool2d(x, 3, 2, 1).shape == (2, 4, 4, 5)
+    assert ops.max_pool2d(x, (2, 3)).shape == (2, 4, 4, 3)
+    assert ops.adaptive_avg_pool2d(x, (1, 3)).shape == (2, 4, 1, 3)
+    assert ops.pad(x, (1, 2, 3, 0)).shape == (2, 4, 11, 12)
+    assert ops.flatten(x, 1).shape == (2, 288)
+    assert ops.flatten(x, 1, 2).shape == (2, 32, 9)
+    assert ops.select(x, 1, -1).shape == (2, 8, 9)
+    assert ops.narrow(x, -1, -3, 2).shape == (2, 4, 8, 2)
+    assert ops.mean(x, (2, 3)).shape == (2, 4)
+    assert ops.sum(x, 1, keepdim=True).shape == (2, 1, 8, 9)
+    assert ops.sum(x).shape == ()
+    assert [p.name for p in graph.parameters] == ["conv2d.weight", "conv2d.bias", "conv2d_1.weight"]
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    _, x = _images()
+    for build, message in (
+        (lambda: ops.conv2d(x, 6, 9), r"kernel \(9, 9\) with dilation \(1, 1\) is larger than the input"),
+        (lambda: ops.conv2d(x, 6, 3, groups=3), "groups=3 must divide the input's 4 and the output's 6"),
+        (lambda: ops.conv2d(x, 6, 0), "kernel_size must be one or two integers of at least 1, got 0"),
+        (lambda: ops.conv2d(x, 6, 3, padding=(1, 2, 3)), "padding must be an integer or one entry for each"),
+        (lambda: ops.conv2d(x, 6, 3, padding=-1), "padding must be one or two integers of at least 0"),
+        (lambda: ops.max_pool2d(x, 3, padding=2), "padding must be at most half of the kernel 3, got 2"),
+        (lambda: ops.avg_pool2d(x, 10), r"kernel \(10, 10\) is larger than the input"),
+        (lambda: ops.pad(x, (1, 2, 3)), "needs two widths for each of at most 4 dimensions"),
+        (lambda: ops.pad(x, (1, -2)), "widths must be 0 or more"),
+        (lambda: ops.flatten(x, 2, 1), "start_dim must not lie behind end_dim"),
+        (lambda: ops.narrow(x, 1, 3, 2), r"start=3 and length=2 must lie in dim 1"),
+        (lambda: ops.mean(x, (1, -3)), "different dims"),
+        (lambda: ops.batch_norm(x, samples=3), "multiple of samples=3"),
+        (lambda: ops.gelu(x, "sigmoid"), "approximate must be 'none' or 'tanh'"),
+        (lambda: ops.softmax(x, 1, causal=True), "causal needs the last dim"),
+        (lambda: ops.mse_loss(x, ops.flatten(x)), "one shape and type"),
+        (lambda: ops.attention(ops.flatten(x, 2), x), r"needs \(N, T, features\) and \(N, S, features\)"),
+        (lambda: ops.multi_head_attention(ops.flatten(x, 2), ops.flatten(x, 2), 5), "multiple of num_heads=5"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            build()
