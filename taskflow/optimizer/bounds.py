@@ -49,11 +49,14 @@ def lower_bound(evaluator: Evaluator, options: SpaceOptions | None = None) -> fl
             if left < 0:
                 return 0.0
             try:
-                least[key] = _least(pieces, node, space[node].tuples, _representatives(evaluator))
+                least[key] = least_of(pieces, node, space[node].tuples, representatives(evaluator))
             except TypeError:  # costs of whole tasks only
                 return 0.0
         table.append(least[key])
-    return max(sum(item.total for item in table) / len(machine.processors), _path(pieces, table))
+    longest = Paths(pieces, [item.always for item in table]).longest(
+        [item.forward for item in table], [item.backward for item in table]
+    )
+    return max(sum(item.total for item in table) / len(machine.processors), longest)
 
 
 def _kinds(degrees: Sequence[int]) -> int:
@@ -63,7 +66,7 @@ def _kinds(degrees: Sequence[int]) -> int:
     return count
 
 
-def _representatives(evaluator: Evaluator) -> list[int]:
+def representatives(evaluator: Evaluator) -> list[int]:
     """One processor of each class of equal ones."""
     found: dict[int, int] = {}
     for processor in range(len(evaluator.machine.processors)):
@@ -71,7 +74,8 @@ def _representatives(evaluator: Evaluator) -> list[int]:
     return list(found.values())
 
 
-def _least(pieces: Pieces, node: Node, tuples: Sequence[Sequence[int]], processors: Sequence[int]) -> Least:
+def least_of(pieces: Pieces, node: Node, tuples: Sequence[Sequence[int]], processors: Sequence[int]) -> Least:
+    """Over the even cuts into ``tuples`` of degrees; ``processors``: one of each kind."""
     total = forward = backward = inf
     always = [True] * len(node.inputs)
     for degrees in tuples:
@@ -87,26 +91,35 @@ def _least(pieces: Pieces, node: Node, tuples: Sequence[Sequence[int]], processo
     return Least(total, forward, backward, tuple(always))
 
 
-def _path(pieces: Pieces, table: Sequence[Least]) -> float:
-    """The longest chain, forward and back."""
-    graph = pieces.graph
-    ahead: list[float] = []
-    for node, least in zip(graph, table):
-        start = max((ahead[t.node] for t, sure in zip(node.inputs, least.always) if sure), default=0.0)
-        ahead.append(start + least.forward)
-    back: dict[int, float] = {}
-    for node in reversed(graph.nodes):
-        if node.number not in pieces.active:
-            continue
-        least, keeps = table[node.number], node.operator.keeps(node.specs)
-        start = ahead[node.number] if keeps.outputs or node.operator.saves(node.specs, node.space) else 0.0
-        if keeps.inputs:
-            start = max([start, *(ahead[t.node] for t, sure in zip(node.inputs, least.always) if sure)])
-        for reader in graph:
-            if reader.number in back and _reads_all_of(reader, node):
-                start = max(start, back[reader.number])
-        back[node.number] = start + least.backward
-    return max([*ahead, *back.values()], default=0.0)
+class Paths:
+    """The chains of operators in which each waits for the one before, whatever the cuts are: forward, then back."""
+
+    def __init__(self, pieces: Pieces, always: Sequence[Sequence[bool]]) -> None:
+        graph = pieces.graph
+        self._ahead = [
+            sorted({t.node for t, sure in zip(node.inputs, certain) if sure}) for node, certain in zip(graph, always)
+        ]
+        self._back: list[tuple[int, list[int], list[int]]] = []  # node, forward tasks and backward tasks that it waits for
+        for node in reversed(graph.nodes):
+            if node.number not in pieces.active:
+                continue
+            keeps = node.operator.keeps(node.specs)
+            before = [node.number] if keeps.outputs or node.operator.saves(node.specs, node.space) else []
+            if keeps.inputs:
+                before += self._ahead[node.number]
+            readers = [r.number for r in graph if r.number in pieces.active and _reads_all_of(r, node)]
+            self._back.append((node.number, before, readers))
+
+    def longest(self, forward: Sequence[float], backward: Sequence[float]) -> float:
+        """Seconds of the longest chain, given the least seconds of any forward and backward task of each node."""
+        ahead: list[float] = []
+        for own, before in zip(forward, self._ahead):
+            ahead.append(own + max((ahead[b] for b in before), default=0.0))
+        back: dict[int, float] = {}
+        for number, before, readers in self._back:
+            start = max([0.0, *(ahead[b] for b in before), *(back[r] for r in readers)])
+            back[number] = start + backward[number]
+        return max([*ahead, *back.values()], default=0.0)
 
 
 def _reads_all_of(reader: Node, node: Node) -> bool:

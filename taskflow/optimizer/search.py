@@ -13,11 +13,13 @@ from taskflow.optimizer.core_costs import Costs
 from taskflow.optimizer.cost import CostModel
 from taskflow.optimizer.cost_analytic import AnalyticCosts
 from taskflow.optimizer.evaluator import Evaluator, evaluator
+from taskflow.optimizer.exact import exact
 from taskflow.optimizer.found import Budget, Found, Progress, SearchOptions
 from taskflow.optimizer.guided import guided
 from taskflow.optimizer.mcmc import mcmc
 from taskflow.optimizer.model_costs import ModelCosts
 from taskflow.optimizer.optcnn import additive_plan, optcnn
+from taskflow.optimizer.placement import placement
 from taskflow.optimizer.room import Room
 from taskflow.optimizer.space import SpaceOptions
 from taskflow.optimizer.starts import known
@@ -33,6 +35,8 @@ ALGORITHMS: dict[str, Callable[[Evaluator, SearchOptions], Found]] = {
     "guided": _default,
     "mcmc": mcmc,
     "optcnn": optcnn,
+    "placement": placement,
+    "exact": exact,
 }
 
 DEFAULT_RULE = SGD(lr=0.1, momentum=0.9)
