@@ -53,7 +53,7 @@ def work(processors: int, mapper: str, steps: int) -> None:
 
     transport = taskflow.connect()
     count = max(processors, transport.size)
-    graph = rnnlm(RNNLMConfig(batch=128, steps=20, vocabulary=4000, hidden=128))
+    graph = rnnlm(RNNLMConfig(batch=256, steps=20, vocabulary=4000, hidden=128))
     machine = taskflow.host(count)
     strategy, _ = taskflow.choose("data", graph, machine)
     if mapper == "channel-softmax":  # the layer with most weights cut in the channel dimension: each rank holds its rows
@@ -64,7 +64,7 @@ def work(processors: int, mapper: str, steps: int) -> None:
         strategy = replace(strategy, configs=configs)
     executor = taskflow.Executor(graph, strategy, taskflow.Adam(4e-3), transport=transport, machine=machine, clip_norm=5.0)
     random = np.random.default_rng(0)
-    feeds = {name: random.integers(0, 4000, (128, 20)) for name in ("tokens", "targets")}
+    feeds = {name: random.integers(0, 4000, (256, 20)) for name in ("tokens", "targets")}
     for _ in range(3):
         executor.train(feeds)
     seconds = []
@@ -89,7 +89,7 @@ def work(processors: int, mapper: str, steps: int) -> None:
         ) / max(1, transport.size)
         weights = sum(p.spec.nbytes for p in graph.parameters)
         print(json.dumps({
-            "tokens_per_second": 2560 / median(seconds),
+            "tokens_per_second": 5120 / median(seconds),
             "step_seconds": median(seconds),
             "wait_seconds": median(w for w, _ in waits),
             "transfer_seconds": transfer,

@@ -41,7 +41,7 @@ class Preset:
 
 PRESETS = {
     "small": Preset(
-        RNNLMConfig(batch=128, steps=20, vocabulary=4000, hidden=128), Adam(lr=4e-3), None, clip_norm=5.0, steps=200
+        RNNLMConfig(batch=256, steps=20, vocabulary=4000, hidden=128), Adam(lr=4e-3), None, clip_norm=5.0, steps=150
     ),
     # Zaremba et al.'s large model trains so; the sizes are those of the paper (2 layers of 2048, 40 steps).
     "paper": Preset(
