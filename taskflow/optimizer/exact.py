@@ -38,7 +38,7 @@ def exact(evaluator: Evaluator, options: SearchOptions | None = None) -> Found:
             f"use fewer devices, even degrees or structured placements"
         )
     budget = options.budget
-    part = Budget(budget.seconds / 5, max(1.0, budget.proposals // 5)) if budget.finite else Budget(seconds=2.0)
+    part = Budget(budget.seconds / 5, max(1.0, budget.proposals / 5)) if budget.finite else Budget(seconds=2.0)
     first = guided(evaluator, replace(options, budget=part))
     run = Run("exact", evaluator, replace(options, rivals=(*options.rivals, replace(first.strategy, name="guided"))))
     run.proposals = first.proposals

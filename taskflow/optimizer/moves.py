@@ -1,8 +1,9 @@
 """Moves: changes to a strategy that are more likely to help than one random operator's random configuration.
 
-A move changes a *target* (one operator, the operators of one layer, operators that are alike, or those of one depth) by
-an *action* (a random configuration, a small change of the present one, or the configuration of a neighbour). Targets are
-drawn from the critical path half of the time. Pairs of target and action that improved more often are drawn more often.
+A move changes a *target* (one operator, the operators of one layer, operators that are alike, those of one depth, or some
+that follow each other) by an *action* (a random configuration, a small change of the present one, or the configuration of a
+neighbour). Targets are drawn from the critical path half of the time. Pairs of target and action that improved more often
+are drawn more often.
 """
 
 from __future__ import annotations
@@ -96,13 +97,14 @@ class Move:
 class Moves:
     """Draws moves for the strategy that is current."""
 
-    TARGETS = ("one", "layer", "alike", "depth")
+    TARGETS = ("one", "layer", "alike", "depth", "stretch")
     ACTIONS = ("random", "tweak", "neighbour")
 
     def __init__(self, graph: OperatorGraph, space: Space, random: Random) -> None:
         self.space, self.random = space, random
         self.groups = Groups(graph)
         self.names = [node.name for node in graph]
+        self._place = {name: i for i, name in enumerate(self.names)}
         self.layers = sorted({p.layer for p in graph.parameters})
         self.critical: Sequence[str] = ()
         kinds = len(self.TARGETS) * len(self.ACTIONS) + 1
@@ -118,8 +120,16 @@ class Moves:
         config = self._act(self.ACTIONS[action], name, strategy)
         if self.TARGETS[target] == "one":
             return Move(kind, {name: config})
+        if self.TARGETS[target] == "stretch":
+            return Move(kind, self.groups.spread(name, config, self._stretch(name)))
         table = {"layer": self.groups.layer, "alike": self.groups.alike, "depth": self.groups.depth}
         return Move(kind, self.groups.spread(name, config, table[self.TARGETS[target]][name]))
+
+    def _stretch(self, name: str) -> list[str]:
+        """The operator and some that come just before or after it in program order."""
+        at, length = self._place[name], 1 << self.random.randrange(1, 6)
+        start = max(0, at - self.random.randrange(length))
+        return self.names[start : start + length]
 
     def learn(self, move: Move, better: bool) -> None:
         """Tell whether a move made the strategy faster; old experience fades."""

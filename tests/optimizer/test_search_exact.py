@@ -58,3 +58,11 @@ def test_placement_finds_the_best_placement() -> None:
     assert found.seconds <= best and found.strategy.name in ("placement", "model", "one processor")
     beaten = search(graph, cluster, algorithm="placement", use=judge, budget="4000p")
     assert beaten.seconds <= min(beaten.starts.values())
+
+
+def test_exact_search_starts_from_the_default_searchs_plan() -> None:
+    graph, cluster = build("LeNet", devices=4), taskflow.load_machine("p100", devices=4)
+    options = SpaceOptions("powers", reduction=False)
+    for budget in ("1.5s", "3000p"):  # far too short for a proof
+        found = search(graph, cluster, algorithm="exact", space=options, budget=budget, memory=False)
+        assert not found.optimal and found.seconds < 0.95 * min(found.starts.values())

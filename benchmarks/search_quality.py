@@ -1,0 +1,77 @@
+"""How good the searches are: the default one against plain MCMC and OptCNN at equal time, on described clusters.
+
+    python benchmarks/search_quality.py [--models NMT ...] [--machine k80] [--devices 16] [--seconds 10] [--seeds 5] [--json]
+
+Each search has the same budget in seconds on one core; OptCNN takes what it takes and is run once, since it is deterministic.
+Figures: predicted seconds a step, median, least and largest over the seeds. Memory is not limited, so that all search one space.
+"""
+
+from __future__ import annotations
+
+import json
+from statistics import median
+
+import click
+
+from taskflow.machine import load_machine
+from taskflow.models import build
+from taskflow.optimizer.found import Budget
+from taskflow.optimizer.search import make_evaluator, search
+from taskflow.optimizer.starts import known
+
+SIX = ("AlexNet", "Inception-v3", "ResNet-101", "RNNTC", "RNNLM", "NMT")
+
+
+def measure(model: str, machine_name: str, devices: int, seconds: float, seeds: int) -> dict:
+    graph, machine = build(model, devices=devices), load_machine(machine_name, devices)
+    judge = make_evaluator(graph, machine)
+    row: dict = {"model": model, "machine": machine.name, "devices": devices, "budget_seconds": seconds, "seeds": seeds}
+    row["starts_iteration_seconds"] = {s.name: judge.set(s) for s in known(graph, machine)}
+    for algorithm in ("optcnn", "mcmc", "guided"):
+        runs = [
+            search(graph, machine, budget=Budget(seconds=seconds), seed=seed, algorithm=algorithm, memory=False, use=judge,
+                   alone=algorithm == "optcnn")
+            for seed in range(1 if algorithm == "optcnn" else seeds)
+        ]
+        found = [r.seconds for r in runs]
+        row[algorithm] = {
+            "iteration_seconds": median(found), "least_seconds": min(found), "most_seconds": max(found),
+            "proposals": median(r.proposals for r in runs), "search_seconds": median(r.search_seconds for r in runs),
+            "lower_bound_seconds": runs[0].lower_bound or None,
+        }
+    default = row["guided"]
+    row["guided_never_worse"] = default["most_seconds"] <= min(
+        row["mcmc"]["least_seconds"], row["optcnn"]["iteration_seconds"], *row["starts_iteration_seconds"].values()
+    )
+    row["mcmc_over_guided"] = row["mcmc"]["iteration_seconds"] / default["iteration_seconds"]
+    row["optcnn_over_guided"] = row["optcnn"]["iteration_seconds"] / default["iteration_seconds"]
+    return row
+
+
+@click.command(help=__doc__.split("\n\n")[0])
+@click.option("--models", multiple=True, default=SIX, help="May be repeated.")
+@click.option("--machine", default="k80", show_default=True)
+@click.option("--devices", multiple=True, type=int, default=(16,), help="May be repeated.")
+@click.option("--seconds", default=10.0, show_default=True)
+@click.option("--seeds", default=5, show_default=True)
+@click.option("--json", "as_json", is_flag=True)
+def main(models: tuple[str, ...], machine: str, devices: tuple[int, ...], seconds: float, seeds: int, as_json: bool) -> None:
+    rows = []
+    for model in models:
+        for count in devices:
+            row = measure(model, machine, count, seconds, seeds)
+            rows.append(row)
+            default, plain = row["guided"], row["mcmc"]
+            click.echo(
+                f"{model:<14}{count:>4} {row['machine']}: default {default['iteration_seconds']:.4g} s "
+                f"({default['least_seconds']:.4g} to {default['most_seconds']:.4g}), MCMC {plain['iteration_seconds']:.4g} s "
+                f"({plain['least_seconds']:.4g} to {plain['most_seconds']:.4g}), OptCNN "
+                f"{row['optcnn']['iteration_seconds']:.4g} s; never worse: {row['guided_never_worse']}",
+                err=as_json,
+            )
+    if as_json:
+        click.echo(json.dumps({"benchmark": "search_quality", "rows": rows}))
+
+
+if __name__ == "__main__":
+    main()
