@@ -117,7 +117,13 @@ def compare_command(
     for algorithm in ("placement", "optcnn", "mcmc", "guided"):
         if algorithm not in ALGORITHMS:
             continue
-        found = _search(problem, algorithm, limit, seed, quiet, SpaceOptions(), memory, alone=algorithm in ("placement", "optcnn"))
+        alone = algorithm in ("placement", "optcnn")
+        try:
+            found = _search(problem, algorithm, limit, seed, quiet, SpaceOptions(), memory, alone=alone)
+        except ValueError as error:  # nothing that this algorithm may answer fits: the others' rows still count
+            if not quiet:
+                click.echo(f"{algorithm}: {error}", err=True)
+            continue
         rows.append({
             **describe(problem, found.strategy), "name": algorithm, "search_seconds": found.search_seconds,
             "proposals": found.proposals, "seed": seed,
