@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a small text, a mapper and a cache."""
     here = tmp_path_factory.mktemp("rnnlm")
     state, lines = 1, []
-    for _ in range(400):  # the same text in every run: a linear congruential generator picks the words
+    for _ in range(2400):  # the same text in every run: a linear congruential generator picks the words
         picked = []
         for _ in range(10):
             state = (state * 1103515245 + 12345) % 2**31
