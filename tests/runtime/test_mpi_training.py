@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.mpi, pytest.mark.skipif(MPIRUN is None, reason="there 
 STRATEGIES = 12
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 5])
+@pytest.mark.parametrize("ranks", [2, 3, 5, *(pytest.param(many, marks=pytest.mark.slow) for many in (8, 16))])
 def test_random_strategies_bit_for_bit(ranks):
     command = [MPIRUN, "-n", str(ranks), sys.executable, str(PROGRAMS / "train_everywhere.py"), str(STRATEGIES)]
     here = {**os.environ, "PYTHONPATH": str(PROGRAMS.parents[2])}  # this checkout, not the one that is installed
