@@ -23,6 +23,7 @@ from taskflow.optimizer.run import Run, Spent
 from taskflow.optimizer.space import Space
 
 MOST_CONFIGS = 20_000  # of one operator
+PARTIAL_PER_PROPOSAL = 100  # so many partial plans may be looked at for each proposal of the budget
 
 
 def exact(evaluator: Evaluator, options: SearchOptions | None = None) -> Found:
@@ -86,9 +87,6 @@ class _Branch:
 
     def descend(self, depth: int, chosen: dict[str, OpConfig], loads: list[float]) -> None:
         """Try all completions of a partial plan that may be faster than the best."""
-        self.visited += 1
-        if self.visited % 1024 == 0 and self.run.elapsed >= self.run.options.budget.seconds:
-            raise Spent
         if depth == len(self.order):
             self.run.propose(chosen, nextafter(self.run.best_seconds, 0.0))
             return
@@ -96,6 +94,7 @@ class _Branch:
         kept = self.forward[node.number], self.backward[node.number]
         chains: dict[tuple[float, float], float] = {}
         for row in self.tables[depth]:
+            self._count()
             after = list(loads)
             for processor, seconds in row.load.items():
                 after[processor] += seconds
@@ -109,6 +108,14 @@ class _Branch:
             if chains[key] < self.run.best_seconds:
                 self.descend(depth + 1, {**chosen, node.name: row.config}, after)
         self.forward[node.number], self.backward[node.number] = kept
+
+    def _count(self) -> None:
+        """Partial plans that are given up need budget too: time, or a share of a proposal."""
+        self.visited += 1
+        budget = self.run.options.budget
+        late = self.visited % 256 == 0 and self.run.elapsed >= budget.seconds
+        if late or self.visited > PARTIAL_PER_PROPOSAL * budget.proposals:
+            raise Spent
 
 
 def _rows(pieces: Pieces, node: Node, configs: list[OpConfig]) -> list[_Row]:
