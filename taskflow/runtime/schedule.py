@@ -18,7 +18,6 @@ from taskflow.tasks.items import (
     Run,
     Send,
     items_of,
-    kinds,
     lifetimes,
     root_of,
     uses,
@@ -126,4 +125,4 @@ def _hull(rect: Rect, shape: Sequence[int]) -> tuple[int, int]:
     return low, high + 1
 
 
-__all__ = ["Arrive", "Flush", "Item", "Placement", "Post", "Run", "Schedule", "Send", "kinds", "root_of", "schedule"]
+__all__ = ["Arrive", "Flush", "Item", "Placement", "Post", "Run", "Schedule", "Send", "root_of", "schedule"]

@@ -151,12 +151,3 @@ def lifetimes(graph: TaskGraph, items: Sequence[Item], local: set[int]) -> list[
         if root.number in last:
             last[root.number] = len(items)
     return [Lifetime(b, graph.buffers[b].nbytes, first[b], last[b]) for b in first]
-
-
-def kinds(items: Sequence[Item]) -> dict[str, int]:
-    """How many items of each class, for messages."""
-    count: dict[str, int] = {}
-    for item in items:
-        name = item.task.kind.value if isinstance(item, Run) else type(item).__name__.lower()
-        count[name] = count.get(name, 0) + 1
-    return count
