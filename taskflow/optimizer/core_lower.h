@@ -120,6 +120,38 @@ public:
         p = &plans, t = &out, described_ = described;
         out.clear();
         reset();
+        compute();
+        if (m.trains) {
+            if (limit < std::numeric_limits<double>::infinity() && longest_path() > limit * (1 + 1e-9)) return false;
+            synchronise();
+        }
+        carry();
+        return true;
+    }
+    // The same without the layers' synchronisation; in its place the slots that `fragment` waits for, as joins. Returns how
+    // many tasks come before synchronisation; those of carried state come after it.
+    uint32_t run_around(const Plans& plans, Tasks& out) {
+        p = &plans, t = &out, described_ = false;
+        out.clear();
+        reset();
+        compute();
+        if (m.trains) collect(), fill_slots();
+        const uint32_t before = uint32_t(out.size());
+        carry();
+        return before;
+    }
+    void fragment(int layer, Tasks& out, uint32_t part_end[3]);
+    // Which holders of a layer's bundles have a gradient: together with plan and way of synchronisation, all that a
+    // layer's fragment depends on.
+    void flat(int layer, std::vector<uint8_t>& out) const {
+        auto first = has_flat_.begin() + member_base_[layer];
+        out.assign(first, first + p->layers[layer]->members);
+    }
+
+private:
+    static constexpr int32_t NONE = -1;
+
+    void compute() {
         const uint32_t nodes = uint32_t(m.nodes.size());
         for (uint32_t n = 0; n < nodes; ++n) {
             block(n);
@@ -133,16 +165,12 @@ public:
                 block(2 * nodes - uint32_t(n));
                 if (m.nodes[n].active) backward(n);
             }
-            if (limit < std::numeric_limits<double>::infinity() && longest_path() > limit * (1 + 1e-9)) return false;
-            synchronise();
         }
+    }
+    void carry() {
         block(CARRY);
         for (auto& [carried, becomes] : m.carries) carry(carried, becomes);
-        return true;
     }
-
-private:
-    static constexpr int32_t NONE = -1;
 
     struct Instance {
         uint32_t after, count;    // the tasks that fill it: deps_[after ...]
@@ -189,6 +217,9 @@ private:
         return longest;
     }
 
+    bool slots_ = false;  // whether synchronisation waits for slots or for the tasks themselves
+    int slot_base_ = 0;
+    std::vector<uint32_t> slot_mark_;
     std::vector<uint32_t> mark_;
     uint32_t stamp_ = 0;
     std::vector<int32_t> deps_;
@@ -264,6 +295,11 @@ private:
         mark_[task] = stamp_;
         t->after.push_back(uint32_t(task));
     }
+    void wait_slot(uint32_t slot) {
+        if (slot_mark_[slot] == stamp_) return;
+        slot_mark_[slot] = stamp_;
+        t->after.push_back(slot | JOIN);
+    }
     void wait_join(int32_t join) {
         if (join >= 0) t->after.push_back(uint32_t(join) | JOIN);
     }
@@ -289,7 +325,7 @@ private:
     // ---- set-up --------------------------------------------------------------------------------------------------
     void reset() {
         const size_t nodes = m.nodes.size();
-        if (stamp_ > 1u << 31) std::fill(mark_.begin(), mark_.end(), 0), stamp_ = 0;
+        if (stamp_ > 1u << 31) std::fill(mark_.begin(), mark_.end(), 0), std::fill(slot_mark_.begin(), slot_mark_.end(), 0), stamp_ = 0;
         ++table_stamp_, table_used_ = 0;
         deps_.clear(), instances_.clear(), uses_.clear(), gradient_order_.clear(), chunks_.clear(), arrivals_.clear();
         piece_base_.resize(nodes), out_base_.resize(nodes), in_base_.resize(nodes), weight_base_.resize(nodes), tensor_base_.resize(nodes + 1);
@@ -741,7 +777,10 @@ private:
     int order(const Chunk& c, int k) const { return int((c.shift + k) % int(bundle(c).group.size())); }
     void synchronise();
     void collect();
-    void cut_into_chunks();
+    void cut_into_chunks(int layer);
+    void send(Chunk& chunk);
+    void updates();
+    void fill_slots();
     void reduce(Chunk& chunk);
     void clip();
     void update(const Chunk& chunk);
