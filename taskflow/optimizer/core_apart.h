@@ -191,6 +191,8 @@ private:
         for (uint32_t k = first; k < last; ++k) {
             const uint32_t f = fragment.next[k];
             Event& event = events[f];
+            // Messages of a chunk follow one another, and hundreds of chunks take turns: more than the cache foresees.
+            __builtin_prefetch(events + f + 3);
             if (event.ready < end) event.ready = end;
             if (--event.waits == 0) queue_.push(Queue::long_key(event.ready, rank(fragment, layer, f)));
         }

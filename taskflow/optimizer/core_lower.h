@@ -239,6 +239,8 @@ private:
     std::vector<int32_t> layer_base_, member_base_, bundle_base_;
     std::vector<int32_t> weight_head_, weight_next_, weight_task_, weight_join_;
     std::vector<int32_t> cell_writer_;
+    std::vector<size_t> use_base_;
+    std::vector<int32_t> use_of_;               // (layer, cover, processor) -> place in uses_
     std::vector<uint8_t> has_flat_;
     std::vector<int32_t> gradient_order_;       // weight uses in the order in which they got gradients
     std::vector<Chunk> chunks_;
@@ -353,6 +355,10 @@ private:
         if (int(state_readers_.size()) < slots) state_readers_.resize(slots);
         for (auto& r : state_readers_) r.clear();
         int indices = 0, members = 0, bundles = 0;
+        size_t covers = 0;
+        use_base_.clear();
+        for (const LayerPlan* plan : p->layers) use_base_.push_back(covers * m.processors), covers += plan->covers.size();
+        use_of_.assign(covers * m.processors, NONE);
         layer_base_.clear(), member_base_.clear(), bundle_base_.clear(), member_offset_.clear();
         for (const LayerPlan* plan : p->layers) {
             layer_base_.push_back(indices), member_base_.push_back(members), bundle_base_.push_back(bundles);
@@ -379,14 +385,18 @@ private:
     int32_t read(std::pair<int, int> of, int list, int piece, int processor) {
         return read(of, list, piece, processor, g.edge(*p->configs[of.first]->cut, of.second, list));
     }
-    int32_t read(std::pair<int, int> of, int list, int piece, int processor, const Edge& edge) {
+    // ``alone``: no other task on this processor reads the tensor, so there is no instance yet and none to remember.
+    int32_t read(std::pair<int, int> of, int list, int piece, int processor, const Edge& edge, bool alone = false) {
         const int32_t region = g.lists[list][piece];
         if (g.regions[region].empty) return NONE;
-        bool fresh;
-        uint64_t key = (uint64_t(tensor(of)) << 44) | (uint64_t(processor) << 32) | uint32_t(region);
-        int32_t& found = lookup(key, fresh);
-        if (!fresh) return found;
-        const int32_t number = found = int32_t(instances_.size());
+        const int32_t number = int32_t(instances_.size());
+        if (!alone) {
+            bool fresh;
+            uint64_t key = (uint64_t(tensor(of)) << 44) | (uint64_t(processor) << 32) | uint32_t(region);
+            int32_t& found = lookup(key, fresh);
+            if (!fresh) return found;
+            found = number;
+        }
         const Config& producer = *p->configs[of.first];
         const Output& output = producer.cut->outputs[of.second];
         const Overlap *first = &edge.overlaps[edge.offset[piece]], *last = &edge.overlaps[edge.offset[piece + 1]];
@@ -433,13 +443,11 @@ private:
         weight_head_[index] = int32_t(weight_task_.size());
         weight_task_.push_back(task);
     }
-    int32_t use_weight(int parameter, int32_t cover, int32_t region, int processor) {
-        bool fresh;
-        uint64_t key = (uint64_t(0x80000 + parameter) << 44) | (uint64_t(processor) << 32) | uint32_t(region);
-        int32_t& found = lookup(key, fresh);
-        if (!fresh) return found;
-        const int32_t number = found = int32_t(uses_.size());
+    int32_t use_weight(int parameter, int32_t cover, int processor) {
         const int layer = m.parameters[parameter].layer;
+        int32_t& found = use_of_[use_base_[layer] + size_t(cover) * m.processors + processor];
+        if (found >= 0) return found;
+        const int32_t number = found = int32_t(uses_.size());
         const auto& cells = plan_of(layer).covers[cover];
         WeightUse use{uint32_t(deps_.size()), 0, NONE, layer, NONE, false, cover, processor};
         if (cells.size() == 1) use.alias = cell_index(layer, cells[0], processor);
@@ -481,12 +489,13 @@ private:
             const int processor = config.processors[piece];
             int32_t* instance = &input_instance_[in_base_[n]] + piece * ins;
             int32_t* use = &weight_use_[weight_base_[n]] + piece * params;
-            for (size_t i = 0; i < ins; ++i) 
-                instance[i] = read(node.inputs[i], cut.inputs[i], piece, processor, *edges[i]);
+            for (size_t i = 0; i < ins; ++i)
+                instance[i] = read(node.inputs[i], cut.inputs[i], piece, processor, *edges[i],
+                                   config.apart && node.sole[i]);
             for (size_t k = 0; k < params; ++k) {
                 int32_t region = g.lists[cut.weights[k]][piece];
                 if (!g.regions[region].empty)
-                    use[k] = use_weight(node.parameters[k], cover_of(n, int(k), piece), region, processor);
+                    use[k] = use_weight(node.parameters[k], cover_of(n, int(k), piece), processor);
             }
             begin();
             for (size_t i = 0; i < ins; ++i) wait_instance(instance[i]);

@@ -1,6 +1,8 @@
 // One step of one model: the current strategy, a proposal beside it, and the times of both.
 #pragma once
 
+#include <map>
+
 #include "core_apart.h"
 #include "core_delta.h"
 
@@ -55,6 +57,7 @@ public:
                 model_.layers[layer].uses.push_back({int(n), int(k)});
                 if (layers_of_[n].empty() || layers_of_[n].back() != layer) layers_of_[n].push_back(layer);
             }
+        find_sole_readers();
         current_.configs.resize(model_.nodes.size()), current_.layers.resize(model_.layers.size());
         current_.syncs.resize(model_.layers.size());
         current_.fragments.resize(model_.layers.size());
@@ -87,6 +90,9 @@ public:
         config->cut = model_.geometry.cuts.at(cut).get();
         config->processors.assign(processors.begin(), processors.end());
         if (int(processors.size()) != config->cut->pieces) throw std::invalid_argument("pieces without processors");
+        std::vector<int> sorted(processors);
+        std::sort(sorted.begin(), sorted.end());
+        config->apart = std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
         measure(node, *config);
         proposed_.configs[node] = std::move(config);
         for (int layer : layers_of_[node]) proposed_.layers[layer].reset();
@@ -164,6 +170,15 @@ private:
         for (auto& part : parts_)
             if (part.fragment) spare_size_ += part.fragment->size();
         return seconds;
+    }
+    void find_sole_readers() {
+        std::map<std::pair<int, int>, int> readers;
+        for (auto& node : model_.nodes)
+            for (auto& input : node.inputs) ++readers[input];
+        for (auto& loss : model_.losses) ++readers[loss];
+        for (auto& [carried, becomes] : model_.carries) ++readers[becomes];
+        for (auto& node : model_.nodes)
+            for (auto& input : node.inputs) node.sole.push_back(readers[input] == 1);
     }
     // Forward as it will be, backward with the bytes that it touches in any case.
     void measure(int n, Config& config) {
