@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from math import inf
 from random import Random
 
@@ -56,3 +57,9 @@ def test_kept_fragments_change_no_time(model, devices):
 @pytest.mark.parametrize("devices", [4, 16])
 def test_kept_fragments_change_no_time_over_long_walks(model, devices):
     assert walk(model, devices, 300, devices) > 0
+
+
+def test_two_searches_in_one_process_do_not_disturb_each_other():
+    alone = [walk("NMT", 8, 12, seed) for seed in (1, 2)]
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(lambda seed: walk("NMT", 8, 12, seed), (1, 2))) == alone
