@@ -29,9 +29,3 @@ def order(seed: int, epoch: int, count: int) -> Numbers:
     result = np.argsort(words, kind="stable").astype(np.int64)
     result.flags.writeable = False
     return result
-
-
-def sample_at(seed: int, number: int, count: int) -> int:
-    """Which of ``count`` samples comes as sample ``number``, counted over all epochs: each epoch has an order of its own."""
-    epoch, position = divmod(number, count)
-    return int(order(seed, epoch, count)[position])

@@ -4,27 +4,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from taskflow.training.background import Array, Background
-from taskflow.training.draws import order, sample_at
 from taskflow.training.image_sources import ImageSource
+from taskflow.training.sampling import LabelledBatch, Sampling
 from taskflow.training.stream import LazyBatches
 
-IGNORED = -100  # the label of a row that is no sample: cross_entropy leaves it out
 _AHEAD = 2  # batches that are being made while another is trained on
-
-
-@dataclass(frozen=True, slots=True)
-class ImageBatch:
-    """One step's pictures; ``reset``: carried state does not matter, each picture is for itself."""
-
-    feeds: Mapping[str, Any]
-    epoch: int
-    reset: bool = False
 
 
 class PartOfBatch:
@@ -52,20 +40,16 @@ class PartOfBatch:
 class ImageBatches(LazyBatches):
     """Pictures of a source, ``batch`` at a time, under the input names ``images`` (or ``name``) and ``labels``.
 
-    ``training``: each epoch in a random order, altered; the order and what happens to sample n depend on the seed and n
-    only, where n counts samples over all epochs, so batches of any size see the same sequence. Otherwise as they
-    are, in one random order that is always the same, so that the first batches have all classes; the last batch is filled
-    up with rows labelled -100.
-    ``flat``: a picture is one row of numbers (channels x height x width).
+    Which pictures a batch has is `Sampling`'s; for ``training`` they are altered, as seed and number of the sample say.
+    ``background`` makes the batches that come next. ``flat``: a picture is one row of numbers (channels x height x width).
     """
 
     def __init__(
         self, source: ImageSource, batch: int, *, training: bool, seed: int = 0, dtype: str = "float32",
         background: Background | None = None, name: str = "images", flat: bool = False,
     ) -> None:
-        if batch < 1:
-            raise ValueError(f"ImageBatches: batch must be a positive integer, got {batch!r}")
-        self.source, self.batch, self.training, self.seed, self.name = source, batch, training, seed, name
+        self.source, self.name = source, name
+        self.sampling = Sampling(len(source.labels), batch, training, seed)
         self._background = background or Background(0)
         sample = (int(np.prod(source.shape)),) if flat else source.shape
         self._shape = (batch, *sample)
@@ -78,25 +62,23 @@ class ImageBatches(LazyBatches):
 
     @property
     def items_per_step(self) -> int:
-        return self.batch
+        return self.sampling.batch
 
     def __len__(self) -> int:
-        return -(-len(self.source.labels) // self.batch)
+        return self.sampling.steps
 
-    def at(self, k: int) -> ImageBatch:
-        if k < 0 or (not self.training and k >= len(self)):
-            raise IndexError(f"ImageBatches: batches count from 0 to {len(self) - 1}, got {k}")
-        for later in range(k, k + 1 + _AHEAD if self._background.count else k + 1):
-            if later not in self._begun and (self.training or later < len(self)):
-                self._begun[later] = self._start(later)
-        for other in [other for other in self._begun if not k <= other <= k + _AHEAD]:
-            del self._begun[other]  # asked for out of order
-        made = self._begun.pop(k)()
+    def at(self, k: int) -> LabelledBatch:
+        self.sampling.check(k)
+        last = k + _AHEAD if self._background.count else k
+        if not self.sampling.training:
+            last = min(last, len(self) - 1)
+        self._begun = {n: self._begun.get(n) or self._start(n) for n in range(k, last + 1)}
         pixels = np.zeros((len(self._rows), *self._shape[1:]), np.uint8)
-        for row, picture in enumerate(made):
+        for row, picture in enumerate(self._begun.pop(k)()):
             pixels[row] = picture.reshape(self._shape[1:])
         part = PartOfBatch(self._rows, pixels, self._scale, self._shift, self._shape)
-        return ImageBatch({self.name: part, "labels": self._labels(k)}, k * self.batch // len(self.source.labels))
+        labels = self.sampling.labels(k, self.source.labels)
+        return LabelledBatch({self.name: part, "labels": labels}, self.sampling.epoch(k))
 
     def restrict(self, rows: Mapping[str, tuple[int, ...]]) -> None:
         self._rows = rows.get(self.name, self._rows)
@@ -106,24 +88,9 @@ class ImageBatches(LazyBatches):
         self._begun.clear()
         self._background.close()
 
-    def _sample(self, number: int) -> int | None:
-        """The picture of the sample of this number; None after the end of validation."""
-        count = len(self.source.labels)
-        if self.training:
-            return sample_at(self.seed, number, count)
-        return int(order(0, 0, count)[number]) if number < count else None
-
     def _start(self, k: int) -> Callable[[], list[Array]]:
-        jobs = []
+        sampling, jobs = self.sampling, []
         for row in self._rows:
-            number = k * self.batch + row
-            if (index := self._sample(number)) is not None:
-                jobs.append(self.source.job(index, self.seed, number if self.training else None))
+            if (index := sampling.index(k, row)) is not None:
+                jobs.append(self.source.job(index, sampling.seed, sampling.number(k, row) if sampling.training else None))
         return self._background.start(jobs)
-
-    def _labels(self, k: int) -> Array:
-        result = np.full(self.batch, IGNORED, np.int64)
-        for row in range(self.batch):
-            if (index := self._sample(k * self.batch + row)) is not None:
-                result[row] = self.source.labels[index]
-        return result

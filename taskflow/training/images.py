@@ -43,7 +43,7 @@ class Images:
 
     def training(self, graph: OperatorGraph) -> Training:
         """Train a classifier (a graph whose loss is called ``loss``) on them."""
-        limit = -(-_VALIDATED // self.valid.batch)
+        limit = -(-_VALIDATED // self.valid.items_per_step)
         evaluation = ClassifierEvaluation(self.valid, scores_of(graph), limit)
         return Training(
             graph, self.train, "images", self.describe, evaluation, measures=MEASURES, lazy=(self.train, self.valid)
