@@ -16,7 +16,7 @@ def perplexity(mean_cross_entropy: float) -> float:
 
 
 class Throughput:
-    """Tokens per second as the median over the last ``window`` steps, so that one slow step does not show."""
+    """Items (tokens, images) per second as the median over the last ``window`` steps, so that one slow step does not show."""
 
     __slots__ = ("_rates", "_seconds")
 
@@ -26,16 +26,16 @@ class Throughput:
         self._rates: deque[float] = deque(maxlen=window)
         self._seconds: deque[float] = deque(maxlen=window)
 
-    def add(self, tokens: int, seconds: float) -> None:
-        """Count one step of ``tokens`` tokens that took ``seconds``; a step too short for the clock (0) is left out."""
-        if tokens < 0 or seconds < 0 or isnan(seconds):
-            raise ValueError(f"Throughput.add: tokens and seconds must be 0 or more, got {tokens} and {seconds}")
+    def add(self, items: int, seconds: float) -> None:
+        """Count one step of ``items`` items that took ``seconds``; a step too short for the clock (0) is left out."""
+        if items < 0 or seconds < 0 or isnan(seconds):
+            raise ValueError(f"Throughput.add: items and seconds must be 0 or more, got {items} and {seconds}")
         if seconds > 0:
-            self._rates.append(tokens / seconds)
+            self._rates.append(items / seconds)
             self._seconds.append(seconds)
 
     @property
-    def tokens_per_second(self) -> float:
+    def per_second(self) -> float:
         """NaN before the first step."""
         return median(self._rates) if self._rates else nan
 
