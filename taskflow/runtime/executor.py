@@ -116,6 +116,20 @@ class Executor:
         """Carried state starts from the beginning again; what is lasting stays."""
         self.kept.restart(f"{mode}:")
 
+    def set_state(self, values: Mapping[str, Any], mode: str = "evaluate") -> None:
+        """Give carried states, by name, whole arrays (the same on every rank) to start the next step with. Raises
+        ValueError for a name that no state has, or a wrong shape."""
+        self.close()  # nothing may be on its way out of the memory that is written now
+        buffers = [b for b in self.program(mode).graph.buffers if b.kept and b.base is None]
+        for name, value in values.items():
+            states = [n.outputs[0] for n in self.graph if n.operator.kind == "state" and n.outputs[0].name == name]
+            if not states or states[0].shape != np.shape(value):
+                wanted = f"shape {states[0].shape}, got {np.shape(value)}" if states else f"a state of {self.graph.name}"
+                raise ValueError(f"set_state: {name} must be {wanted}")
+            for buffer in buffers:
+                if buffer.region == f"{mode}:{name}" and self.placement.rank(buffer.processor) == self.transport.rank:
+                    self.kept.get(buffer.name, buffer.shape, buffer.dtype)[...] = value[_slices(buffer.rect)]
+
     def moved_bytes_per_step(self) -> int:
         """Bytes that one training step sends between ranks, summed over all ranks; known on rank 0 (0 elsewhere).
 
