@@ -1,10 +1,15 @@
-"""Numbers about a training run: perplexity, and throughput as the median over recent steps."""
+"""Numbers about a training run: perplexity, hits among the first k, and throughput as the median over recent steps."""
 
 from __future__ import annotations
 
 from collections import deque
 from math import exp, inf, isnan, nan
 from statistics import median
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def perplexity(mean_cross_entropy: float) -> float:
@@ -13,6 +18,18 @@ def perplexity(mean_cross_entropy: float) -> float:
         return exp(mean_cross_entropy)
     except OverflowError:
         return inf
+
+
+def hits(scores: Array, labels: Array, k: int) -> int:
+    """How many rows of ``scores`` (N, classes) have the right class of ``labels`` (N) among their ``k`` highest; of equal
+    scores the class with the lower number counts as the higher. Rows whose label is negative are never hits."""
+    rows = np.flatnonzero(labels >= 0)
+    chosen = labels[rows]
+    right = scores[rows, chosen][:, None]
+    before = (scores[rows] > right).sum(axis=1)
+    before += ((scores[rows] == right) & (np.arange(scores.shape[1]) < chosen[:, None])).sum(axis=1)
+    # A score that is not a number is never right: comparisons with it are all false.
+    return int(((before < k) & ~np.isnan(right[:, 0])).sum())
 
 
 class Throughput:
