@@ -48,13 +48,13 @@ def german(number: int) -> str:
 
 
 def number_pairs(count: int = 20_000, seed: int = 0) -> list[tuple[str, str]]:
-    """``count`` different numbers in English and German words; half of them below 10,000."""
-    if not 0 < count <= _LIMIT // 100:
-        raise ValueError(f"number_pairs: count must be 1 to {_LIMIT // 100}, got {count}")
+    """``count`` different numbers in English and German words, as many short ones as long ones while there are any."""
+    if not 0 < count <= _LIMIT // 10:
+        raise ValueError(f"number_pairs: count must be 1 to {_LIMIT // 10}, got {count}")
     random = Random(seed)
     numbers: dict[int, None] = {}
     while len(numbers) < count:
-        numbers[random.randrange(10_000 if len(numbers) % 2 and len(numbers) < 10_000 else _LIMIT)] = None
+        numbers[random.randrange(10 ** random.randint(3, 6))] = None
     return [(english(number), german(number)) for number in numbers]
 
 
