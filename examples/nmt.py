@@ -19,7 +19,7 @@ from taskflow.training.example import Preset, Run, Training, example
 from taskflow.training.translation_example import DATA_HELP, TranslationOptions, translation, translation_options
 
 PRESETS = {
-    "small": Preset(NMTConfig(batch=128, steps=20, vocabulary=4000, hidden=128), Adam(lr=4e-3), 150, clip_norm=5.0),
+    "small": Preset(NMTConfig(batch=128, steps=20, vocabulary=4000, hidden=128), Adam(lr=4e-3), 300, clip_norm=5.0),
     # Luong et al. train so: rate 1, halved in turn later, gradients clipped to 5; the sizes are those of the paper.
     "paper": Preset(
         NMTConfig(batch=64, steps=40, vocabulary=32_000, hidden=1024, dropout=0.2), SGD(lr=1.0), 10_000,
@@ -30,8 +30,8 @@ PRESETS = {
 
 @example(PRESETS, data="FILE", data_help=DATA_HELP)
 @translation_options
-def main(run: Run, language: str | None, beams: int, sentences: int) -> Training:
-    return translation(run, nmt, NMTTranslator, TranslationOptions(language, beams, sentences))
+def main(run: Run, language: str | None, beams: int, sentences: int, vocabulary: int | None) -> Training:
+    return translation(run, nmt, NMTTranslator, TranslationOptions(language, beams, sentences, vocabulary))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from taskflow.training.translation_example import DATA_HELP, TranslationOptions,
 PRESETS = {
     "small": Preset(
         TransformerConfig(batch=128, steps=20, vocabulary=4000, hidden=128, inner=256, heads=4, layers=2),
-        Adam(lr=2e-3, betas=(0.9, 0.98), eps=1e-9), 150, InverseSqrt(lr=2e-3, warmup=50),
+        Adam(lr=2e-3, betas=(0.9, 0.98), eps=1e-9), 300, InverseSqrt(lr=2e-3, warmup=50),
     ),
     # Vaswani et al.'s base model: 4,000 steps of warm-up to 512^-0.5 4000^-0.5.
     "paper": Preset(
@@ -32,8 +32,8 @@ PRESETS = {
 
 @example(PRESETS, data="FILE", data_help=DATA_HELP)
 @translation_options
-def main(run: Run, language: str | None, beams: int, sentences: int) -> Training:
-    return translation(run, transformer, TransformerTranslator, TranslationOptions(language, beams, sentences))
+def main(run: Run, language: str | None, beams: int, sentences: int, vocabulary: int | None) -> Training:
+    return translation(run, transformer, TransformerTranslator, TranslationOptions(language, beams, sentences, vocabulary))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from taskflow.training.translation_numbers import number_pairs
 
 _FORMAT = 1  # raise it when the same text would give other tokens
 _ENOUGH = 2_000  # pairs of messages; fewer are not worth training on
+_NUMBER_WORDS = 600  # of made-up numbers: with more, whole numbers would be words to learn by heart
 _HELD_OUT = 20  # one pair in so many is for validation
 _CHUNK = 4_096  # sentences encoded at once
 
@@ -33,11 +34,12 @@ Pair = tuple[str, str]
 @dataclass(frozen=True, slots=True, eq=False)
 class ParallelText:
     """Sentences in two languages. ``read`` goes through the pairs, any number of times; ``digest`` changes with any of
-    them; ``about`` says in words what they are."""
+    them; ``about`` says in words what they are. ``words``: more subwords would not serve."""
 
     read: Callable[[], Iterable[Pair]]
     digest: str
     about: str
+    words: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,22 +66,23 @@ def load_translation(
     under a name made from the text itself; tokens from there are a memory map, so that text larger than memory works.
     """
     text = parallel_text(data, language)
-    key = hashlib.sha256(f"{_FORMAT} {text.digest} {vocabulary_size}".encode()).hexdigest()[:24]
+    size = min(vocabulary_size, text.words or vocabulary_size)
+    key = hashlib.sha256(f"{_FORMAT} {text.digest} {size}".encode()).hexdigest()[:24]
     found: list[Subwords] = []
 
     def build() -> Corpus:
-        found.append(_vocabulary(text, vocabulary_size, key, cache))
+        found.append(_vocabulary(text, size, key, cache))
         return _encode(text, found[0])
 
     corpus = cached(f"translation-{key}", build) if cache else build()
-    subwords = found[0] if found else _vocabulary(text, vocabulary_size, key, cache)
+    subwords = found[0] if found else _vocabulary(text, size, key, cache)
     return TranslationCorpus(corpus, subwords, text.about)
 
 
 def parallel_text(data: Sequence[str | os.PathLike[str]] = (), language: str | None = None) -> ParallelText:
     """Two aligned files (source and target, a sentence a line), if given. Else the message catalogues found on this
-    machine, from English into ``language`` (default: the one with the most messages). Else numbers in English and
-    German words.
+    machine, from English into ``language`` (default: the one with the most messages). Else numbers in German and
+    English words.
 
     Raises ValueError for other than two files, files that are not aligned, or a language that no catalogue has;
     OSError for files that are missing.
@@ -99,14 +102,15 @@ def parallel_text(data: Sequence[str | os.PathLike[str]] = (), language: str | N
         raise ValueError(f"translation: the catalogues in {language!r} have {len(messages)} messages, fewer than {_ENOUGH}; "
                          "choose another language, or give two files")
     numbers = number_pairs()
-    return _text(numbers, f"made-up text, as this machine has no catalogues: {len(numbers):,} numbers in English and German words")
+    about = f"made-up text, as this machine has no catalogues: {len(numbers):,} numbers in German and English words"
+    return _text(numbers, about, _NUMBER_WORDS)
 
 
-def _text(found: Sequence[Pair], about: str) -> ParallelText:
+def _text(found: Sequence[Pair], about: str, words: int | None = None) -> ParallelText:
     value = hashlib.sha256()
     for pair in found:
         value.update("\0".join((*pair, "")).encode())
-    return ParallelText(lambda: found, value.hexdigest(), about)
+    return ParallelText(lambda: found, value.hexdigest(), about, words)
 
 
 def _files(paths: Sequence[Path], language: str | None) -> ParallelText:

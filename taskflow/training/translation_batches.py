@@ -50,10 +50,10 @@ class TranslationBatches(Batches):
     """A split of a translation corpus: ``tokens`` (count), where source and target follow each other, each ended by END.
 
     Pairs with a side longer than ``steps``, its end included, are left out (``too_long`` says how many). With
-    ``shuffled``, every epoch has another order, drawn from ``seed`` and the epoch alone, and whole batches only (one
-    that is not full, if there are so few pairs); otherwise the order is the text's, and the last batch may have empty
-    rows. What a batch holds depends on these values, never on ranks. Rows are not sorted by length: a compiled step
-    has one length, so batches of short sentences would take as long as others.
+    ``shuffled``, every epoch has another order, drawn from ``seed`` and the epoch alone, otherwise the text's. With
+    ``full``, what fills no batch at the end of an epoch is left out (unless there is no other batch), otherwise the
+    last batch has empty rows. What a batch holds depends on these values, never on ranks. Rows are not sorted by
+    length: a compiled step has one length, so batches of short sentences would take as long as others.
     """
 
     tokens: TokenArray
@@ -61,6 +61,7 @@ class TranslationBatches(Batches):
     steps: int
     seed: int = 0
     shuffled: bool = True
+    full: bool = True
     ends: TokenArray = field(init=False)  # (pairs, 3): where each pair starts, where its target does, and where it ends
     too_long: int = field(init=False)
 
@@ -113,7 +114,7 @@ class TranslationBatches(Batches):
         return TranslationBatch(source, target, labels, pairs, epoch)
 
     def __len__(self) -> int:
-        return max(1, self.pair_count // self.batch) if self.shuffled else -(-self.pair_count // self.batch)
+        return max(1, self.pair_count // self.batch) if self.full else -(-self.pair_count // self.batch)
 
     def __iter__(self) -> Iterator[TranslationBatch]:
         """The batches of one epoch."""

@@ -25,6 +25,7 @@ class TranslationOptions:
     language: str | None
     beams: int
     sentences: int
+    vocabulary: int | None
 
 
 def translation_options(main: Callable[..., Training]) -> Callable[..., Training]:
@@ -34,6 +35,8 @@ def translation_options(main: Callable[..., Training]) -> Callable[..., Training
                      help="How many held-out sentences to translate for BLEU."),
         click.option("--beams", type=click.IntRange(1), default=4, show_default=True,
                      help="Beams of the search for translations; 1 is greedy."),
+        click.option("--vocabulary", type=click.IntRange(259), metavar="SIZE",
+                     help="At most so many subwords for both languages (default: the preset's)."),
         click.option("--language", metavar="NAME",
                      help="Which of the message catalogues on this machine, such as de (default: the largest)."),
     ):  # fmt: skip
@@ -45,7 +48,7 @@ def translation(
     run: Run, build: Callable[[Any, str], OperatorGraph], translator: MakeTranslator, options: TranslationOptions
 ) -> Training:
     """What to train: the network that ``build`` makes of the preset's config, whose vocabulary becomes that of the text."""
-    text = load_translation(run.data, language=options.language, vocabulary_size=run.model.vocabulary)
+    text = load_translation(run.data, language=options.language, vocabulary_size=options.vocabulary or run.model.vocabulary)
     config = replace(run.model, batch=run.batch, vocabulary=len(text.subwords), padding=PAD)
     batches = TranslationBatches(text.corpus.split("train"), run.batch, config.steps, run.seed)
     held_out = text.corpus.split("valid")
@@ -53,8 +56,10 @@ def translation(
     if len(held_out):
         smoothing = getattr(config, "label_smoothing", 0.0)
         evaluation = TranslationEvaluation(
-            TranslationBatches(held_out, run.batch, config.steps, shuffled=False), text.subwords, config, translator,
-            options.beams, options.sentences, plain=build(replace(config, label_smoothing=0.0), run.dtype) if smoothing else None,
+            # In one order for all seeds, so that runs compare, but not the text's, whose neighbours are alike.
+            TranslationBatches(held_out, run.batch, config.steps, full=False), text.subwords, config, translator,
+            options.beams, options.sentences,
+            plain=build(replace(config, label_smoothing=0.0), run.dtype) if smoothing else None,
         )
     described = f"{text!r}; {batches.pair_count:,} pairs fit into {config.steps} tokens, {batches.too_long:,} do not"
     return Training(

@@ -1,7 +1,8 @@
-"""Numbers in English and in German words: sentences to translate where a machine has no text in two languages.
+"""Numbers in German and in English words: sentences to translate where a machine has no text in two languages.
 
 The task is made up, but not idle: German says units before tens (vierundzwanzig: four and twenty) and writes a number as
-one word, so that a network has to learn words, their order, and where to look."""
+one word, so that a network has to learn words, their order, and where to look. From German to English, since BLEU counts
+runs of words, and German has only one."""
 
 from __future__ import annotations
 
@@ -48,14 +49,14 @@ def german(number: int) -> str:
 
 
 def number_pairs(count: int = 20_000, seed: int = 0) -> list[tuple[str, str]]:
-    """``count`` different numbers in English and German words, as many short ones as long ones while there are any."""
+    """``count`` different numbers in German and English words, as many short ones as long ones while there are any."""
     if not 0 < count <= _LIMIT // 10:
         raise ValueError(f"number_pairs: count must be 1 to {_LIMIT // 10}, got {count}")
     random = Random(seed)
     numbers: dict[int, None] = {}
     while len(numbers) < count:
         numbers[random.randrange(10 ** random.randint(3, 6))] = None
-    return [(english(number), german(number)) for number in numbers]
+    return [(german(number), english(number)) for number in numbers]
 
 
 def _english_below_thousand(number: int) -> str:

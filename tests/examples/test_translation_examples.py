@@ -27,7 +27,7 @@ EXAMPLES = ["nmt", "transformer"]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with text in two languages, and a cache."""
     here = tmp_path_factory.mktemp("translation")
-    for name, side in zip(("numbers.en", "numbers.de"), zip(*number_pairs(3000))):
+    for name, side in zip(("numbers.de", "numbers.en"), zip(*number_pairs(3000))):
         (here / name).write_text("\n".join(side), encoding="utf-8")
     return here
 
@@ -39,7 +39,7 @@ def start(
     launchers = ("PMI", "OMPI_", "SLURM_", "HYDRA_", "MPI_LOCAL")
     variables = {key: value for key, value in os.environ.items() if not key.startswith(launchers)}
     variables |= {"TASKFLOW_CACHE": str(folder / "cache"), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    files = ["--data", "numbers.en", "--data", "numbers.de"] if data else []
+    files = ["--data", "numbers.de", "--data", "numbers.en", "--vocabulary", "500"] if data else []
     command = [sys.executable, str(ROOT / "examples" / f"{name}.py"), *files, *arguments]
     if ranks:
         command = [str(MPIRUN), "-n", str(ranks), *command]
@@ -69,9 +69,9 @@ def test_the_loss_falls_the_same_under_every_mapper(folder: Path, name: str) -> 
             "--beams", "2", "--sentences", "3",
         )
         found = report(done)
-        assert {"processors": 4, "mapper": mapper, "steps": 8, "text": "numbers.en to numbers.de"}.items() <= found.items()
+        assert {"processors": 4, "mapper": mapper, "steps": 8, "text": "numbers.de to numbers.en"}.items() <= found.items()
         losses[mapper] = found["losses"]
-        assert found["loss_last"] < 0.85 * found["loss_first"]
+        assert found["loss_last"] < 0.8 * found["loss_first"]
         # The held-out text is as hard as the training text at the end.
         assert found["loss_valid"] < 0.9 * found["loss_first"]
         assert 0 <= found["bleu_valid"] <= 100

@@ -17,7 +17,7 @@ def ordered(batch: int = 2, **settings: object) -> TranslationBatches:
 
 
 def test_rows_are_filled_up_and_labels_behind_the_end_are_ignored() -> None:
-    batches = ordered(shuffled=False)
+    batches = ordered(shuffled=False, full=False)
     assert (batches.pair_count, batches.too_long, len(batches)) == (5, 1, 3)
     first, _, last = batches
     assert first.source.tolist() == [[5, 6, END, PAD], [8, END, PAD, PAD]]
@@ -44,6 +44,8 @@ def test_every_epoch_has_another_order_that_only_the_seed_decides() -> None:
     assert again.at(7).pairs.tolist() == batches.at(7).pairs.tolist()  # asked for in another order
     assert any(ordered(seed=4).at(k).pairs.tolist() != batches.at(k).pairs.tolist() for k in range(4))
     assert [batches.at(k).epoch for k in range(5)] == [0, 0, 1, 1, 2]
+    rest = ordered(seed=3, full=False)
+    assert len(rest) == 3 and sorted(np.concatenate([b.pairs for b in rest])) == list(range(5))
     with pytest.raises(IndexError, match="count from 0, got -1"):
         batches.at(-1)
 

@@ -146,7 +146,7 @@ def test_every_number_has_its_own_words() -> None:
 @pytest.fixture
 def files(tmp_path: Path) -> list[Path]:
     sides = list(zip(*number_pairs(300)))
-    result = [tmp_path / "numbers.en", tmp_path / "numbers.de"]
+    result = [tmp_path / "numbers.de", tmp_path / "numbers.en"]
     for path, side in zip(result, sides):
         path.write_text("\n".join((*side[:100], "", *side[100:])) + "\n", encoding="utf-8")  # a pair of empty lines
     return result
@@ -193,7 +193,7 @@ def test_mistakes_are_named(files: list[Path], tmp_path: Path, monkeypatch: pyte
         load_translation(files[:1])
     with pytest.raises(ValueError, match="two files or a language"):
         load_translation(files, language="de")
-    with pytest.raises(FileNotFoundError, match="there is no file .*nothing"):
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*nothing"):
         load_translation([files[0], tmp_path / "nothing"])
     short = tmp_path / "short"
     short.write_text("eins\nzwei\n", encoding="utf-8")
@@ -211,8 +211,9 @@ def test_mistakes_are_named(files: list[Path], tmp_path: Path, monkeypatch: pyte
 
 
 def test_without_catalogues_there_are_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(translation, "catalogues", lambda: {})
+    monkeypatch.setattr(translation, "catalogues", dict)
     text = parallel_text()
+    assert text.words == 600
     assert "made-up" in text.about and list(text.read()) == number_pairs()
     few = store(tmp_path, "de", "one", compiled({"Open file": "Datei öffnen"}))
     monkeypatch.setattr(translation, "catalogues", lambda: {"de": [few]})
