@@ -4,22 +4,19 @@ the decoder once a word, each under a strategy of its own, with the weights of t
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from taskflow.graph import OperatorGraph
-from taskflow.machine import Machine
 from taskflow.mapper import Strategy
 from taskflow.models.decode import Array, Speaker
 from taskflow.models.nmt import NMTConfig, nmt_decoder, nmt_encoder
 from taskflow.models.transformer import TransformerConfig, transformer_decoder, transformer_encoder
 from taskflow.operators.tensor import Tensor
 from taskflow.runtime.executor import Executor
-from taskflow.runtime.local import LocalTransport
-from taskflow.runtime.transport import Transport
 
 Plan = Callable[[OperatorGraph], Strategy]
 
@@ -38,24 +35,24 @@ class Parts:
 class Translator(Speaker):
     """What the translators share: two executors, forward only, and how values pass from one to the other.
 
-    ``plan`` gives a strategy for each of the two graphs (`taskflow.mapper.alike` that of training).
+    ``config``: of the trained network, perhaps with another batch or fewer steps; ``trained``: an Executor of it, whose
+    weights are used, as they are when a sentence is heard. ``plan`` gives a strategy for each of the two graphs
+    (`taskflow.mapper.alike` that of training). Every rank makes the same Translator.
     """
 
-    def __init__(
-        self, config: Any, beams: int, plan: Plan, *, begin: int, end: int, transport: Transport | None = None,
-        machine: Machine | None = None, dtype: str = "float32",
-    ) -> None:
+    def __init__(self, config: Any, beams: int, plan: Plan, trained: Executor, *, begin: int, end: int) -> None:
         if beams < 1:
             raise ValueError(f"Translator: beams must be at least 1, got {beams}")
         self.batch, self.beams, self.steps, self.begin, self.end = config.batch, beams, config.steps, begin, end
-        self.transport = transport or LocalTransport()
-        self._parts = self._build(config, dtype)
+        self.transport = trained.transport
+        self._parts = self._build(config, trained.graph.dtype.name)
 
-        def executor(graph: OperatorGraph, fetch: Sequence[Tensor]) -> Executor:
-            return Executor(graph, plan(graph), transport=self.transport, machine=machine, fetch=fetch)
+        def executor(graph: OperatorGraph) -> Executor:
+            strategy = plan(graph)
+            machine = trained.machine if strategy.processors == trained.strategy.processors else None
+            return Executor(graph, strategy, machine=machine, weights=trained)
 
-        self._encoder = executor(self._parts.encoder, [given for given, _ in self._parts.passed])
-        self._decoder = executor(self._parts.decoder, [self._parts.scores])
+        self._encoder, self._decoder = executor(self._parts.encoder), executor(self._parts.decoder)
 
     @abstractmethod
     def _build(self, config: Any, dtype: str) -> Parts:
@@ -65,26 +62,11 @@ class Translator(Speaker):
     def _restart(self) -> None:
         """Forget what was said."""
 
-    def load(self, parameters: Mapping[str, Any] | None) -> None:
-        """Take over the trained network's whole parameters by name: what `Executor.parameters` returned on this rank, so
-        that only rank 0 needs to have any. Raises ValueError if one is missing or of another shape."""
-        for part in (self._encoder, self._decoder):
-            mine: dict[str, Any] | str = {}
-            if self.transport.rank == 0:
-                given, names = parameters or {}, [p.name for p in part.graph.parameters]
-                missing = [name for name in names if name not in given]
-                mine = f"{part.graph.name}: no parameter {', '.join(missing)} given" if missing else {n: given[n] for n in names}
-            mine = self.transport.broadcast(mine)
-            if isinstance(mine, str):
-                raise ValueError(mine)
-            part.set_parameters(mine)
-
     def hear(self, source: Array) -> None:
         self._restart()
-        self._encoder.evaluate({"source": source})
-        told = self.transport.broadcast({
-            state.name: _beside(self._encoder.fetched(given, "evaluate"), state) for given, state in self._parts.passed
-        })
+        wanted = [given for given, _ in self._parts.passed]
+        found: Any = self._encoder.predict({"source": source}, wanted, everywhere=True)
+        told = {state.name: _beside(found[given.name], state) for given, state in self._parts.passed}
         if self._parts.source is not None:
             told[self._parts.source.name] = source
         self._decoder.set_state(told)
@@ -108,8 +90,7 @@ class NMTTranslator(Translator):
         pass  # the states are set anew with each source
 
     def scores(self, words: Array, parents: Array) -> Array | None:
-        self._decoder.evaluate({"words": words, "parents": parents})
-        return self._decoder.fetched(self._parts.scores, "evaluate")
+        return self._decoder.predict({"words": words, "parents": parents}, self._parts.scores)
 
 
 class TransformerTranslator(Translator):
@@ -128,12 +109,11 @@ class TransformerTranslator(Translator):
         self._said[:, :, self._count] = words
         last = np.full((self.batch * self.beams, 1), self._count, np.int64)
         self._count += 1
-        self._decoder.evaluate({"target": self._said, "last": last})
-        return self._decoder.fetched(self._parts.scores, "evaluate")
+        return self._decoder.predict({"target": self._said, "last": last}, self._parts.scores)
 
 
-def _beside(value: Array | None, state: Tensor) -> Array | None:
+def _beside(value: Array, state: Tensor) -> Array:
     """The value for each of a sentence's translations, where the decoder has one for each."""
-    if value is None or value.shape == state.shape:
+    if value.shape == state.shape:
         return value
     return np.broadcast_to(value[:, None], state.shape).copy()

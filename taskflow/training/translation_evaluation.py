@@ -18,7 +18,7 @@ from taskflow.training.stream import Evaluation, Say
 from taskflow.training.subwords import BEGIN, END, Subwords
 from taskflow.training.translation_batches import IGNORED, TranslationBatches
 
-MakeTranslator = Callable[..., Translator]  # (config, beams, plan, *, begin, end, transport, machine, dtype)
+MakeTranslator = Callable[..., Translator]  # (config, beams, plan, trained, *, begin, end)
 MOST_LOSS_BATCHES = 20
 
 
@@ -69,7 +69,8 @@ class TranslationEvaluation(Evaluation):
         """The mean over labels, known on rank 0."""
         judge = executor
         if self.plain is not None:
-            judge = _forward_only(executor, self.plain)
+            strategy = alike(executor.strategy, executor.graph, self.plain)
+            judge = Executor(self.plain, strategy, machine=executor.machine, weights=executor)
         total, count = 0.0, 0
         for k in range(min(MOST_LOSS_BATCHES, len(self.batches))):
             batch = self.batches.at(k)
@@ -85,10 +86,9 @@ class TranslationEvaluation(Evaluation):
     def _translate(self, executor: Executor) -> tuple[list[str], list[str], list[str]]:
         """What is said, what should have been, and the sources, as text."""
         speaker = self.translator(
-            self.config, self.beams, lambda graph: alike(executor.strategy, executor.graph, graph), begin=BEGIN,
-            end=END, transport=executor.transport, machine=executor.machine, dtype=executor.graph.dtype.name,
+            self.config, self.beams, lambda graph: alike(executor.strategy, executor.graph, graph), executor, begin=BEGIN,
+            end=END,
         )
-        speaker.load(executor.parameters())
         said: list[str] = []
         wanted: list[str] = []
         sources: list[str] = []
@@ -103,11 +103,3 @@ class TranslationEvaluation(Evaluation):
         speaker.close()
         return said, wanted, sources
 
-
-def _forward_only(executor: Executor, graph: OperatorGraph) -> Executor:
-    """An executor of a graph with the same parameters as another one's."""
-    judge = Executor(
-        graph, alike(executor.strategy, executor.graph, graph), transport=executor.transport, machine=executor.machine
-    )
-    judge.set_parameters(executor.transport.broadcast(executor.parameters()))
-    return judge

@@ -57,11 +57,7 @@ def translator(trained: tuple[str, Executor], beams: int, seed: int = 0) -> Tran
     """Under a random strategy; each seed has another one."""
     name, run = trained
     _, config, kind = NETWORKS[name]
-    result = kind(
-        config, beams, lambda graph: random_strategy(graph, 3, Random(seed)), begin=BEGIN, end=END, dtype="float64"
-    )
-    result.load(run.parameters())
-    return result
+    return kind(config, beams, lambda graph: random_strategy(graph, 3, Random(seed)), run, begin=BEGIN, end=END)
 
 
 def teacher_forced(trained: tuple[str, Executor], source: np.ndarray, said: list[list[int]]) -> np.ndarray:
@@ -117,8 +113,7 @@ def test_beam_search_finds_what_exhaustive_search_finds(trained: tuple[str, Exec
     source = sentences(5, NETWORKS[name][1])["source"][:, :3]
     scored = exhaustive((name, run), short, source, every)
     for beams in (5, 130):  # one that may prune, one wide enough never to
-        speaker = NETWORKS[name][2](short, beams, undivided, begin=BEGIN, end=END, dtype="float64")
-        speaker.load(run.parameters())
+        speaker = NETWORKS[name][2](short, beams, undivided, run, begin=BEGIN, end=END)
         for row, found in enumerate(beam_search(speaker, source, alpha=0.6)):
             words, score = max(scored[row].items(), key=lambda item: item[1])
             assert found[0].words == words
@@ -169,13 +164,37 @@ def test_sentences_do_not_disturb_one_another(trained: tuple[str, Executor]) -> 
     assert beam_search(speaker, source) == first
 
 
-def test_missing_weights_are_named(trained: tuple[str, Executor]) -> None:
-    name, _ = trained
+def test_weights_are_those_of_training_at_every_moment(trained: tuple[str, Executor]) -> None:
+    name, run = trained
+    build, config, kind = NETWORKS[name]
+    graph = build(config, "float64")
+    more = Executor(graph, random_strategy(graph, 2, Random(5)), Adam(0.02), seed=3)
+    more.set_parameters(run.parameters())
+    speaker = kind(config, 2, lambda part: random_strategy(part, 2, Random(6)), more, begin=BEGIN, end=END)
+    source = sentences(21, config)["source"]
+    assert [b[0].words for b in beam_search(speaker, source)] == [
+        b[0].words for b in beam_search(translator(trained, 2), source)
+    ]
+    for step in range(30, 36):
+        more.train(sentences(step, config))
+    after = [b[0].score for b in beam_search(speaker, source)]
+    fresh = kind(config, 2, undivided, more, begin=BEGIN, end=END)
+    assert after == pytest.approx([b[0].score for b in beam_search(fresh, source)], rel=1e-9)
+    assert after != pytest.approx([b[0].score for b in beam_search(translator(trained, 2), source)], rel=1e-6)
+
+
+def test_wrong_arguments_are_named(trained: tuple[str, Executor]) -> None:
+    name, run = trained
     _, config, kind = NETWORKS[name]
-    with pytest.raises(ValueError, match=f"{name} encoder: no parameter"):
-        kind(config, 1, undivided, begin=BEGIN, end=END, dtype="float64").load({})
+    with pytest.raises(ValueError, match=f"{name} encoder cannot use the weights"):
+        kind(replace(config, hidden=4), 1, undivided, run, begin=BEGIN, end=END)
     with pytest.raises(ValueError, match="beams must be at least 1, got 0"):
-        kind(config, 0, undivided, begin=BEGIN, end=END)
+        kind(config, 0, undivided, run, begin=BEGIN, end=END)
+    speaker = translator(trained, 2)
+    with pytest.raises(ValueError, match="NMT decoder has no state 'h'" if name == "NMT" else "no state 'h'; there are memory"):
+        speaker._decoder.set_state({"h": np.zeros(3)})
+    with pytest.raises(ValueError, match=r"state memory: shape must be \(4, 5, 8\), got \(3,\)"):
+        speaker._decoder.set_state({"memory": np.zeros(3)})
 
 
 class Scripted(Speaker):
@@ -216,7 +235,8 @@ def test_a_strategy_of_training_serves_decoding(name: str, seed: int) -> None:
     build, config, kind = NETWORKS[name]
     graph = build(config)
     strategy = random_strategy(graph, 4, Random(seed))
-    speaker = kind(config, 2, lambda part: alike(strategy, graph, part), begin=BEGIN, end=END)
+    run = Executor(graph, strategy, Adam(0.02))
+    speaker = kind(config, 2, lambda part: alike(strategy, graph, part), run, begin=BEGIN, end=END)
     for part in (speaker._encoder, speaker._decoder):
         placed: Strategy = part.strategy
         placed.verify(part.graph)
