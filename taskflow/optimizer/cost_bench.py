@@ -97,10 +97,13 @@ def _prepare_backward(
 
 
 def integers_below(operator: Operator, inputs: Sequence[Spec]) -> int:
-    """Integer inputs are drawn from range of this: rows of a table, or classes of the scores beside them."""
+    """Integer inputs are drawn from range of this: rows of a table, entries to gather, or classes of the scores beside
+    them."""
     rows = getattr(operator, "num_embeddings", None)
     if isinstance(rows, int):
         return rows
+    if operator.kind == "gather":
+        return inputs[0].shape[1]
     return next((s.shape[-1] for s in inputs if s.differentiable and s.shape), 2)
 
 

@@ -23,11 +23,31 @@ def _cross_entropy(op: Any, x: Any, target: Any) -> Any:
     return total / target.numel() if op.reduction == "mean" else total
 
 
-def _lstm(op: Any, x: Any, h0: Any, c0: Any, *weights: Any) -> Any:
+def _lstm(op: Any, x: Any, h0: Any, c0: Any, *others: Any) -> Any:
     layer = torch.nn.LSTM(x.shape[2], op.hidden_size, batch_first=True, dtype=torch.float64)
-    flat = {f"{name}_l0": w.flatten(0, 1) for name, w in zip(("weight_ih", "weight_hh", "bias_ih", "bias_hh"), weights)}
-    y, (h, c) = torch.func.functional_call(layer, flat, (x, (h0[None], c0[None])))
-    return y, h[0], c[0]
+    *tokens, w_ih, w_hh, b_ih, b_hh = others
+    named = {"weight_ih": w_ih, "weight_hh": w_hh, "bias_ih": b_ih, "bias_hh": b_hh}
+    flat = {f"{name}_l0": w.flatten(0, 1) for name, w in named.items()}
+    if not tokens:
+        y, (h, c) = torch.func.functional_call(layer, flat, (x, (h0[None], c0[None])))
+        return y, h[0], c[0]
+    outputs, h, c = [], h0, c0
+    for t in range(x.shape[1]):  # step by step, keeping the states where there is only padding
+        _, (new_h, new_c) = torch.func.functional_call(layer, flat, (x[:, t : t + 1], (h[None], c[None])))
+        real = (tokens[0][:, t] != op.padding)[:, None]
+        h, c = torch.where(real, new_h[0], h), torch.where(real, new_c[0], c)
+        outputs.append(h)
+    return torch.stack(outputs, 1), h, c
+
+
+def _gather(op: Any, x: Any, index: Any) -> Any:
+    wide = index.reshape(*index.shape, *(1,) * (x.ndim - 2)).expand(*index.shape, *x.shape[2:])
+    return torch.take_along_dim(x, wide, 1)
+
+
+def _mask_padding(op: Any, x: Any, tokens: Any) -> Any:
+    hidden = (tokens == op.padding).reshape(x.shape[0], *(1,) * (x.ndim - 2), x.shape[-1])
+    return x.masked_fill(hidden, op.value)
 
 
 def _conv2d(op: Any, x: Any, weight: Any, bias: Any = None) -> Any:
@@ -77,8 +97,11 @@ TORCH = {
     "cross_entropy": _cross_entropy,
     "dropout": lambda op, x: F.dropout(x, op.p, training=False),
     "embedding": lambda op, x, weight: F.embedding(x, weight),
+    "gather": _gather,
     "linear": lambda op, x, *weights: F.linear(x, *weights),
     "lstm": _lstm,
+    "mask_padding": _mask_padding,
+    "per_label": lambda op, x, labels: x / max(1, int((labels != op.ignore_index).sum())),
     "matmul": lambda op, a, b: torch.matmul(a, b.transpose(-1, -2) if op.transpose_other else b),
     "mul": lambda op, a, b: a * b,
     "relu": lambda op, x: torch.relu(x),
