@@ -17,7 +17,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -96,7 +96,8 @@ class Training:
     evaluation: Evaluation | None = None
     measures: tuple[str, ...] = ()  # the names that a report has, None where nothing could be measured
     lazy: tuple[LazyBatches, ...] = ()  # all batches that are made for this rank alone: training's and validation's
-    facts: Mapping[str, Any] | None = None
+    initial: Mapping[str, Any] = field(default_factory=dict)  # whole arrays that parameters start with in place of their own
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 Builder = Callable[..., Training]
@@ -124,7 +125,7 @@ def example(presets: Mapping[str, Preset], *, data: str, data_help: str) -> Call
         click.option("--json", "as_json", is_flag=True, help="Last line of stdout: one JSON object with the results."),
         click.option("--quiet", is_flag=True, help="No progress display."),
     ]  # fmt: skip
-    names = [field.name for field in fields(Options)]
+    names = [option.name for option in fields(Options)]
 
     def decorate(build: Builder) -> click.Command:
         @wraps(build)
@@ -208,6 +209,7 @@ def _executor(
         clip_norm=preset.clip_norm, fetch=training.evaluation.fetch if training.evaluation is not None else (),
         mapper=chooser,
     )
+    executor.set_parameters(training.initial)
     rows = rows_read(graph, strategy, executor.placement, transport.rank)
     for batches in training.lazy:
         batches.restrict(rows)
@@ -237,7 +239,7 @@ def _report(executor: Executor, training: Training, options: Options, result: Re
         "seconds": result.seconds,
         "seed": options.seed,
         "losses": result.losses,
-        **(training.facts or {}),
+        **training.facts,
     }
     say(
         f"loss {result.losses[0]:.3f} -> {result.losses[-1]:.3f} in {len(result.losses)} steps, "

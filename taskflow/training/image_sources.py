@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -127,6 +128,24 @@ def _files(top: Path, folders: Sequence[str], classes: Sequence[str]) -> tuple[t
 def digits(size: int, channels: int = 1) -> tuple[Digits, Digits]:
     """scikit-learn's 1,797 handwritten digits of 8 x 8, enlarged to ``size``: the first 1,500 for training, the rest for
     validation. ImportError without scikit-learn, or without Pillow where it must enlarge."""
+    if size != 8:
+        need_pillow()
+    images, labels = _load_digits()
+    pixels = np.rint(images * (255 / 16)).astype(np.uint8)
+    first = len(labels) - _DIGITS_HELD_OUT
+    mean, std = float(pixels[:first].mean() / 255), float(pixels[:first].std() / 255)
+    about = (tuple("0123456789"), (channels, size, size), (mean,) * channels, (std,) * channels)
+    return Digits(pixels[:first], labels[:first], *about), Digits(pixels[first:], labels[first:], *about)
+
+
+def _load_digits() -> tuple[Any, Numbers]:
+    """(count, 8, 8) from 0 to 16, and labels. From scikit-learn's data file if it is where it always was: importing the
+    library takes each rank some seconds."""
+    spec = importlib.util.find_spec("sklearn")
+    file = Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz" if spec and spec.origin else None
+    if file is not None and file.is_file():
+        table = np.loadtxt(file, delimiter=",")
+        return table[:, :64].reshape(-1, 8, 8), table[:, 64].astype(np.int64)
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
@@ -134,12 +153,5 @@ def digits(size: int, channels: int = 1) -> tuple[Digits, Digits]:
             f"the digits come with scikit-learn ({error}); install it: pip install 'soap-taskflow[examples]'; "
             "or give a folder of pictures with --data"
         ) from None
-    if size != 8:
-        need_pillow()
     data: Any = load_digits()
-    pixels = np.rint(data.images * (255 / 16)).astype(np.uint8)
-    labels = data.target.astype(np.int64)
-    first = len(labels) - _DIGITS_HELD_OUT
-    mean, std = float(pixels[:first].mean() / 255), float(pixels[:first].std() / 255)
-    about = (tuple("0123456789"), (channels, size, size), (mean,) * channels, (std,) * channels)
-    return Digits(pixels[:first], labels[:first], *about), Digits(pixels[first:], labels[first:], *about)
+    return data.images, data.target.astype(np.int64)
