@@ -384,8 +384,8 @@ def matmul(cnp.ndarray a not None, cnp.ndarray b not None, cnp.ndarray out not N
     if m == 0 or k == 0 or n == 0:
         return False
     cdef bint single = kind == cnp.NPY_FLOAT32
-    # Where b is transposed: a BLAS is good at one row; with short sums the loops spend their time adding up vectors.
-    cdef bint skinny = m <= few_rows and not x.transposed and (not y.transposed or m > 1 and (k >= 256 or m <= 8))
+    # Where b is transposed and sums are short, the loops spend their time adding up vectors.
+    cdef bint skinny = m <= few_rows and not x.transposed and (not y.transposed or k >= 256 or m <= 8)
     cdef void* address = sgemm_address if single else dgemm_address
     if not skinny and address == NULL:
         return False

@@ -16,9 +16,8 @@ cdef extern from "pointwise_loops.h" nogil:
     void any_layer_norm(
         bint single, Size rows, Size width, void* x, void* weight, void* bias, double eps, void* out, void* statistics)
     void any_layer_norm_backward(
-        bint single, Size rows, Size width, void* x, void* weight, void* statistics, void* dy, void* out, bint add)
-    void any_layer_norm_products(
-        bint single, Size rows, Size width, void* x, void* statistics, void* dy, void* out, bint add)
+        bint single, Size rows, Size width, void* x, void* weight, void* statistics, void* dy, void* out, void* sums,
+        bint add)
     void any_relu(bint single, Size n, void* x, void* out)
     void any_relu_backward(bint single, Size n, void* y, void* dy, void* out, bint add)
     void any_sigmoid(bint single, Size n, void* x, void* out)
@@ -46,7 +45,7 @@ def layer_norm(cnp.ndarray x not None, cnp.ndarray weight not None, cnp.ndarray 
 
 
 def layer_norm_backward(cnp.ndarray x not None, cnp.ndarray weight not None, cnp.ndarray statistics not None,
-                        cnp.ndarray dy not None, cnp.ndarray out not None, bint accumulate):
+                        cnp.ndarray dy not None, out, sums, bint accumulate):
     cdef int kind = real_type("layer_norm_backward", x)
     two("layer_norm_backward", "x", x)
     cdef Size n = cnp.PyArray_DIM(x, 0), width = cnp.PyArray_DIM(x, 1)
@@ -54,22 +53,10 @@ def layer_norm_backward(cnp.ndarray x not None, cnp.ndarray weight not None, cnp
     cdef void* w = flat("layer_norm_backward", "weight", weight, kind, width, False)
     cdef void* s = flat("layer_norm_backward", "statistics", statistics, kind, 2 * n, False)
     cdef void* g = flat("layer_norm_backward", "dy", dy, kind, n * width, False)
-    cdef void* d = flat("layer_norm_backward", "out", out, kind, n * width, True)
+    cdef void* d = NULL if out is None else flat("layer_norm_backward", "out", out, kind, n * width, True)
+    cdef void* t = NULL if sums is None else flat("layer_norm_backward", "sums", sums, kind, 2 * width, True)
     with nogil:
-        any_layer_norm_backward(kind == cnp.NPY_FLOAT32, n, width, a, w, s, g, d, accumulate)
-
-
-def layer_norm_products(cnp.ndarray x not None, cnp.ndarray statistics not None, cnp.ndarray dy not None,
-                        cnp.ndarray out not None, bint accumulate):
-    cdef int kind = real_type("layer_norm_products", x)
-    two("layer_norm_products", "x", x)
-    cdef Size n = cnp.PyArray_DIM(x, 0), width = cnp.PyArray_DIM(x, 1)
-    cdef void* a = flat("layer_norm_products", "x", x, kind, n * width, False)
-    cdef void* s = flat("layer_norm_products", "statistics", statistics, kind, 2 * n, False)
-    cdef void* g = flat("layer_norm_products", "dy", dy, kind, n * width, False)
-    cdef void* d = flat("layer_norm_products", "out", out, kind, width, True)
-    with nogil:
-        any_layer_norm_products(kind == cnp.NPY_FLOAT32, n, width, a, s, g, d, accumulate)
+        any_layer_norm_backward(kind == cnp.NPY_FLOAT32, n, width, a, w, s, g, d, t, accumulate)
 
 
 # ---- activations ------------------------------------------------------------------------------------------------------

@@ -75,8 +75,8 @@ class KernelSet(ABC):
         self, x: Array, kernel: Pair, stride: Pair, padding: Padding, out: Array, index: Array, dilation: Pair = (1, 1)
     ) -> None:
         """out (N, C, Ho, Wo): the maximum of each window; index, of that shape and an unsigned type: which element of
-        the window (row-major) it was, the first of equals. Padding never wins; a window of nothing else gives minus
-        infinity."""
+        the window (row-major) it was, the first of equals (a NaN if there is one). Padding never wins; a window of
+        nothing else gives minus infinity."""
 
     @abstractmethod
     def max_pool2d_backward(
@@ -127,15 +127,11 @@ class KernelSet(ABC):
 
     @abstractmethod
     def layer_norm_backward(
-        self, x: Array, weight: Array, statistics: Array, dy: Array, out: Array, accumulate: bool = False
+        self, x: Array, weight: Array, statistics: Array, dy: Array, out: Array | None, sums: Array | None,
+        accumulate: bool = False,
     ) -> None:
-        """-> out (R, C), the gradient of x, from the statistics that `layer_norm` left."""
-
-    @abstractmethod
-    def layer_norm_products(
-        self, x: Array, statistics: Array, dy: Array, out: Array, accumulate: bool = False
-    ) -> None:
-        """-> out (C), the gradient of the weight: the sum over rows of dy (x - mean) / sqrt(variance + eps)."""
+        """From the statistics that `layer_norm` left: out (R, C), the gradient of x, and sums (2, C), those of the weight
+        and the bias. What is None is not computed; ``accumulate`` is about ``out`` alone."""
 
     # ---- activations, of any shape --------------------------------------------------------------------------------
     @abstractmethod

@@ -22,12 +22,13 @@ LOOP void F(layer_norm)(Size rows, Size width, const T *x, const T *weight, cons
     }
 }
 
-LOOP void F(layer_norm_backward)(Size rows, Size width, const T *x, const T *weight, const T *statistics, const T *dy,
-                                 T *out, int add)
+/* The gradient of x, if ``out`` is given, and added to ``sums`` (2, C), if given, those of the weight and the bias. Called
+   with constants: no test stays inside. */
+INLINE void F(layer_norm_row)(Size width, const T *x, const T *weight, T mean, T inverse, const T *dy, T *out, int add,
+                              T *sums, int puts, int sums_up)
 {
-    for (Size row = 0; row < rows; row++, x += width, dy += width, out += width, statistics += 2) {
-        const T mean = statistics[0], inverse = statistics[1];
-        T sum = 0, product = 0;
+    T sum = 0, product = 0;
+    if (puts) {
 #pragma omp simd reduction(+ : sum, product)
         for (Size j = 0; j < width; j++) {
             const T share = dy[j] * weight[j];
@@ -36,35 +37,36 @@ LOOP void F(layer_norm_backward)(Size rows, Size width, const T *x, const T *wei
         }
         sum /= (T)width;
         product /= (T)width;
-        if (add) {
+    }
 #pragma omp simd
-            for (Size j = 0; j < width; j++)
-                out[j] += (dy[j] * weight[j] - sum - (x[j] - mean) * inverse * product) * inverse;
-        } else {
-#pragma omp simd
-            for (Size j = 0; j < width; j++)
-                out[j] = (dy[j] * weight[j] - sum - (x[j] - mean) * inverse * product) * inverse;
+    for (Size j = 0; j < width; j++) {
+        const T normal = (x[j] - mean) * inverse;
+        if (puts) {
+            const T value = (dy[j] * weight[j] - sum - normal * product) * inverse;
+            out[j] = add ? out[j] + value : value;
+        }
+        if (sums_up) {
+            sums[j] += dy[j] * normal;
+            sums[width + j] += dy[j];
         }
     }
 }
 
-/* out (C): the sum over rows of dy times the normalised x; column blocks that stay in the first-level cache. */
-LOOP void F(layer_norm_products)(Size rows, Size width, const T *x, const T *statistics, const T *dy, T *out, int add)
+#define ROWS(add, puts, sums_up) \
+    for (Size row = 0; row < rows; row++) \
+        F(layer_norm_row)(width, x + row * width, weight, statistics[2 * row], statistics[2 * row + 1], \
+                          dy + row * width, puts ? out + row * width : 0, add, sums, puts, sums_up)
+LOOP void F(layer_norm_backward)(Size rows, Size width, const T *x, const T *weight, const T *statistics, const T *dy,
+                                 T *out, T *sums, int add)
 {
-    enum { BLOCK = 512 };
-    T sum[BLOCK];
-    for (Size start = 0; start < width; start += BLOCK) {
-        const Size n = width - start < BLOCK ? width - start : BLOCK;
-        memset(sum, 0, sizeof sum);
-        for (Size row = 0; row < rows; row++) {
-            const T mean = statistics[2 * row], inverse = statistics[2 * row + 1];
-            const T *a = x + row * width + start, *b = dy + row * width + start;
-#pragma omp simd
-            for (Size j = 0; j < n; j++) sum[j] += (a[j] - mean) * inverse * b[j];
-        }
-        for (Size j = 0; j < n; j++) out[start + j] = add ? out[start + j] + sum[j] : sum[j];
-    }
+    if (sums) memset(sums, 0, 2 * (size_t)width * sizeof(T));
+    if (out && sums && add) ROWS(1, 1, 1);
+    else if (out && sums) ROWS(0, 1, 1);
+    else if (out && add) ROWS(1, 1, 0);
+    else if (out) ROWS(0, 1, 0);
+    else if (sums) ROWS(0, 0, 1);
 }
+#undef ROWS
 
 /* ---- activations ------------------------------------------------------------------------------------------------- */
 

@@ -1,92 +1,162 @@
-/* Pooling of planes. For one floating-point type (see loops_types.h). Rows of windows are taken in chunks whose state
-   stays in the first-level cache. */
+/* Pooling of planes. For one floating-point type (see loops_types.h). Windows of a row are taken in chunks: first all that
+   their columns hold is combined over the rows of the kernel, into a buffer that stays in the first-level cache, then
+   the buffer over the columns of the kernel. Outside of the image the buffer holds what has no influence, so borders are
+   no special case. */
 
 enum { F(CHUNK) = 256, F(SPAN) = 2048 };
 
+/* A chunk of windows of one row, and where its columns lie in the image. */
+typedef struct {
+    Size from, count, span;  /* first window, windows, columns that they reach over */
+    Size low;                /* the first of these columns, maybe before the image */
+    Size first, stop;        /* of the columns, those inside of the image */
+} F(Chunk);
+
+INLINE F(Chunk) F(chunk)(const Windows *w, Size from)
+{
+    const Size reach = (w->kernel[1] - 1) * w->dilation[1] + 1, fits = (F(SPAN) - reach) / w->stride[1] + 1;
+    const Size most = fits < F(CHUNK) ? fits : F(CHUNK);
+    F(Chunk) c;
+    c.from = from;
+    c.count = w->out[1] - from < most ? w->out[1] - from : most;
+    c.span = (c.count - 1) * w->stride[1] + reach;
+    c.low = from * w->stride[1] - w->before[1];
+    c.first = c.low < 0 ? -c.low : 0;
+    c.stop = c.low + c.span > w->size[1] ? w->size[1] - c.low : c.span;
+    if (c.first > c.span) c.first = c.span;
+    if (c.stop < c.first) c.stop = c.first;
+    return c;
+}
+
 /* ---- the largest element ---------------------------------------------------------------------------------------- */
 
-/* A NaN always wins, as in the reference. */
-#define TAKE(value, number) \
+/* `max_rows` of three. */
+INLINE void F(max_three_rows)(const T *x, Size pitch, Size n, BITS start, T *most, BITS *row)
+{
+#pragma omp simd
+    for (Size p = 0; p < n; p++) {
+        const T a = x[p], b = x[pitch + p], c = x[2 * pitch + p];
+        const int second = (b > a) | (b != b);
+        const T two = second ? b : a;
+        const BITS at = second ? start + 1 : a == -INFINITY ? 0 : start;
+        const int third = (c > two) | (c != c);
+        most[p] = third ? c : two;
+        row[p] = third ? start + 2 : at;
+    }
+}
+
+/* The largest of each column, and in which row of the kernel it was; minus infinity in row 0 where there is none. The
+   first of equals wins, and any NaN. */
+INLINE void F(max_rows)(const T *x, Size pitch, Size first, Size stop, Size n, T *most, BITS *row)
+{
+    const BITS start = (BITS)first;
+    if (first >= stop) {
+        for (Size p = 0; p < n; p++) most[p] = -INFINITY, row[p] = 0;
+        return;
+    }
+    if (stop == first + 3) {
+        /* Whole vectors; the last may overlap the one before, since single steps would guess branches wrong. */
+        const Size whole = n / 16 * 16, last = n - 16;
+        F(max_three_rows)(x, pitch, whole ? whole : n, start, most, row);
+        if (whole && whole < n) F(max_three_rows)(x + last, pitch, 16, start, most + last, row + last);
+        return;
+    }
+#pragma omp simd
+    for (Size p = 0; p < n; p++) {
+        const T v = x[p];
+        most[p] = v;
+        row[p] = v == -INFINITY ? 0 : start;
+    }
+    for (Size i = first + 1; i < stop; i++) {
+        const T *from = x + (i - first) * pitch;
+        const BITS number = (BITS)i;
+#pragma omp simd
+        for (Size p = 0; p < n; p++) {
+            const T v = from[p];
+            const int better = (v > most[p]) | (v != v);
+            most[p] = better ? v : most[p];
+            row[p] = better ? number : row[p];
+        }
+    }
+}
+
+/* v, of column j of the kernel and row r, against the best until now: of equals the one with the lower number wins, and any
+   NaN (asking which of several would need masks that GCC 12 does not select from, and leave the loops scalar). */
+#define TAKE(value, in_row, j) \
     do { \
         const T v = (value); \
-        const int better = (v > most) | (v != v); \
+        const BITS number = (in_row) * width + (j); \
+        const int better = (v > most) | ((v == most) & (number < which)) | (v != v); \
         most = better ? v : most; \
-        which = better ? (BITS)(number) : which; \
+        which = better ? number : which; \
     } while (0)
 
-/* Windows of size x size, stride step, all inside, their rows ``pitch`` apart. Called with constants. */
-INLINE void F(max_square)(const T *x, Size pitch, Size n, int size, int step, T *best, BITS *where)
+/* The largest of three columns (of two, if the third is the second again). */
+INLINE void F(max_three)(const T *a, const T *b, const T *c, const BITS *ra, const BITS *rb, const BITS *rc, Size n,
+                         BITS width, T *best, BITS *where)
 {
-    const T *x1 = x + pitch, *x2 = size > 2 ? x1 + pitch : x1;
 #pragma omp simd
     for (Size o = 0; o < n; o++) {
-        const Size at = o * step;
-        T most = x[at];
-        BITS which = 0;
-        TAKE(x[at + 1], 1);
-        if (size == 3) TAKE(x[at + 2], 2);
-        TAKE(x1[at], size);
-        TAKE(x1[at + 1], size + 1);
-        if (size == 3) {
-            TAKE(x1[at + 2], 5);
-            TAKE(x2[at], 6);
-            TAKE(x2[at + 1], 7);
-            TAKE(x2[at + 2], 8);
-        }
+        T most = a[o];
+        BITS which = ra[o] * width;
+        TAKE(b[o], rb[o], 1);
+        if (width == 3) TAKE(c[o], rc[o], 2);
         best[o] = most;
         where[o] = which;
     }
 }
 
-/* One element of every window's kernel. Called with constant strides where they are usual. */
-INLINE void F(max_element)(const T *x, Size stride, Size n, BITS number, T *best, BITS *where)
+/* One more column, ``stride`` apart from window to window. */
+INLINE void F(max_column)(const T *column, const BITS *row, Size stride, Size n, BITS width, BITS j, T *best, BITS *where)
 {
 #pragma omp simd
     for (Size o = 0; o < n; o++) {
         T most = best[o];
         BITS which = where[o];
-        TAKE(x[o * stride], number);
+        TAKE(column[o * stride], row[o * stride], j);
         best[o] = most;
         where[o] = which;
     }
 }
 #undef TAKE
 
-/* Windows from:to of row ``row``, wherever they lie. */
-INLINE void F(max_any)(const Windows *w, const T *x, Size row, Size from, Size to, T *best, BITS *where)
+/* The largest of each window over its columns. ``even`` and ``odd`` have room for the halves of most and row. */
+INLINE void F(max_columns)(const Windows *w, Size n, const T *most, const BITS *row, T *even, T *odd, BITS *even_row,
+                           BITS *odd_row, T *best, BITS *where)
 {
-    Size first, stop;
-    for (Size o = 0; o < to - from; o++) best[o] = -INFINITY, where[o] = 0;
-    seen(w, 0, row, &first, &stop);
-    for (Size i = first; i < stop; i++)
-        for (Size j = 0; j < w->kernel[1]; j++) {
-            const Size shift = j * w->dilation[1] - w->before[1];
-            Size a, b;
-            inside(shift, w->size[1], w->stride[1], w->out[1], &a, &b);
-            a = a > from ? a : from;
-            b = b < to ? b : to;
-            if (a >= b) continue;
-            const T *start = x + (row * w->stride[0] - w->before[0] + i * w->dilation[0]) * w->size[1]
-                             + a * w->stride[1] + shift;
-            const BITS number = (BITS)(i * w->kernel[1] + j);
-            if (w->stride[1] == 1) F(max_element)(start, 1, b - a, number, best + a - from, where + a - from);
-            else if (w->stride[1] == 2) F(max_element)(start, 2, b - a, number, best + a - from, where + a - from);
-            else F(max_element)(start, w->stride[1], b - a, number, best + a - from, where + a - from);
-        }
+    const Size stride = w->stride[1], step = w->dilation[1], width = w->kernel[1];
+    if (step == 1 && stride == 1 && width == 3) {
+        F(max_three)(most, most + 1, most + 2, row, row + 1, row + 2, n, 3, best, where);
+    } else if (step == 1 && stride == 1 && width == 2) {
+        F(max_three)(most, most + 1, most + 1, row, row + 1, row + 1, n, 2, best, where);
+    } else if (step == 1 && stride == 2 && (width == 2 || width == 3)) {
+#pragma omp simd
+        for (Size o = 0; o <= n; o++) even[o] = most[2 * o], odd[o] = most[2 * o + 1];
+#pragma omp simd
+        for (Size o = 0; o <= n; o++) even_row[o] = row[2 * o], odd_row[o] = row[2 * o + 1];
+        if (width == 3) F(max_three)(even, odd, even + 1, even_row, odd_row, even_row + 1, n, 3, best, where);
+        else F(max_three)(even, odd, odd, even_row, odd_row, odd_row, n, 2, best, where);
+    } else {
+        for (Size o = 0; o < n; o++) best[o] = most[o * stride], where[o] = row[o * stride] * (BITS)width;
+        for (Size j = 1; j < width; j++)
+            F(max_column)(most + j * step, row + j * step, stride, n, (BITS)width, (BITS)j, best, where);
+    }
 }
 
-/* One window of an undilated kernel, by itself. */
-INLINE T F(max_one)(const Windows *w, const T *x, Size row, Size column, BITS *where)
+/* Windows too wide for the buffer, one by one. */
+INLINE void F(max_wide)(const Windows *w, const T *x, Size row, Size column, T *best, BITS *where)
 {
-    const Size y = row * w->stride[0] - w->before[0], z = column * w->stride[1] - w->before[1];
-    T most = -INFINITY;
+    Size first, stop, a, b;
+    seen(w, 0, row, &first, &stop);
+    seen(w, 1, column, &a, &b);
+    *best = -INFINITY;
     *where = 0;
-    for (Size i = y < 0 ? -y : 0; i < w->kernel[0] && y + i < w->size[0]; i++)
-        for (Size j = z < 0 ? -z : 0; j < w->kernel[1] && z + j < w->size[1]; j++) {
-            const T v = x[(y + i) * w->size[1] + z + j];
-            if (v > most || v != v) most = v, *where = (BITS)(i * w->kernel[1] + j);
+    for (Size i = first; i < stop; i++)
+        for (Size j = a; j < b; j++) {
+            const T v = x[(row * w->stride[0] - w->before[0] + i * w->dilation[0]) * w->size[1]
+                          + column * w->stride[1] - w->before[1] + j * w->dilation[1]];
+            if (v > *best || v != v) *best = v, *where = (BITS)(i * w->kernel[1] + j);
         }
-    return most;
 }
 
 INLINE void F(put_index)(const BITS *where, Size n, int bytes, char *index)
@@ -103,34 +173,39 @@ INLINE void F(put_index)(const BITS *where, Size n, int bytes, char *index)
 
 LOOP void F(max_pool)(const Windows *w, const T *x, T *out, char *index, int bytes)
 {
-    BITS where[F(CHUNK)];
-    const Size pitch = w->size[1], step = w->stride[1], width = w->out[1], size = w->kernel[0];
-    const int quick = size == w->kernel[1] && (size == 2 || size == 3) && (step == 1 || step == 2) && w->dilation[0] == 1
-                      && w->dilation[1] == 1;
-    Size top, bottom, left, right;
-    interior(w, 0, &top, &bottom);
-    interior(w, 1, &left, &right);
+    enum { SLACK = 64 };  /* whole vectors of windows are computed, so that no loop ends in single steps */
+    T most[F(SPAN) + SLACK], even[F(CHUNK) + SLACK], odd[F(CHUNK) + SLACK], best[F(CHUNK) + SLACK];
+    BITS rows[F(SPAN) + SLACK], even_row[F(CHUNK) + SLACK], odd_row[F(CHUNK) + SLACK], where[F(CHUNK) + SLACK];
+    const Size pitch = w->size[1], width = w->out[1];
+    const int wide = (w->kernel[1] - 1) * w->dilation[1] >= F(SPAN) / 2;
+    memset(most, 0, sizeof most);
+    memset(rows, 0, sizeof rows);
     for (Size plane = 0; plane < w->planes; plane++, x += w->size[0] * pitch)
-        for (Size row = 0; row < w->out[0]; row++)
-            for (Size from = 0; from < width; from += F(CHUNK)) {
-                const Size to = width - from < F(CHUNK) ? width : from + F(CHUNK), n = to - from;
-                if (quick && row >= top && row < bottom) {
-                    const Size a = left < from ? from : left < to ? left : to, b = right < a ? a : right < to ? right : to;
-                    const T *start = x + (row * w->stride[0] - w->before[0]) * pitch + a * step - w->before[1];
-                    for (Size o = from; o < a; o++) out[o - from] = F(max_one)(w, x, row, o, where + o - from);
-                    T *best = out + (a - from);
-                    BITS *which = where + (a - from);
-                    if (size == 2 && step == 2) F(max_square)(start, pitch, b - a, 2, 2, best, which);
-                    else if (size == 2) F(max_square)(start, pitch, b - a, 2, 1, best, which);
-                    else if (step == 2) F(max_square)(start, pitch, b - a, 3, 2, best, which);
-                    else F(max_square)(start, pitch, b - a, 3, 1, best, which);
-                    for (Size o = b; o < to; o++) out[o - from] = F(max_one)(w, x, row, o, where + o - from);
-                } else
-                    F(max_any)(w, x, row, from, to, out, where);
+        for (Size row = 0; row < w->out[0]; row++) {
+            Size first, stop;
+            seen(w, 0, row, &first, &stop);
+            const T *start = x + (row * w->stride[0] - w->before[0] + first * w->dilation[0]) * pitch;
+            for (Size from = 0; from < width;) {
+                Size n = 1;
+                if (wide) {
+                    F(max_wide)(w, x, row, from, best, where);
+                } else {
+                    const F(Chunk) c = F(chunk)(w, from);
+                    n = c.count;
+                    for (Size p = 0; p < c.first; p++) most[p] = -INFINITY, rows[p] = 0;
+                    F(max_rows)(start + c.low + c.first, pitch * w->dilation[0], first, stop, c.stop - c.first,
+                                most + c.first, rows + c.first);
+                    for (Size p = c.stop; p < c.span; p++) most[p] = -INFINITY, rows[p] = 0;
+                    F(max_columns)(w, w->stride[1] <= 2 ? (n + 15) / 16 * 16 : n, most, rows, even, odd, even_row,
+                                   odd_row, best, where);
+                }
+                memcpy(out, best, (size_t)n * sizeof(T));
                 F(put_index)(where, n, bytes, index);
+                from += n;
                 out += n;
                 index += n * bytes;
             }
+        }
 }
 
 /* The gradient of window (row, column), if the element lies inside of the image. */
@@ -166,28 +241,6 @@ LOOP void F(max_pool_backward)(const Windows *w, const T *dy, const void *index,
 }
 
 /* ---- sums: columns first, then rows; kernels are not dilated ------------------------------------------------------ */
-
-/* A chunk of windows of one row, and where its columns lie in the image. */
-typedef struct {
-    Size from, count, span;  /* first window, windows, columns that they see */
-    Size low;                /* the first of these columns, maybe before the image */
-    Size first, stop;        /* of the columns, those inside of the image */
-} F(Chunk);
-
-INLINE F(Chunk) F(chunk)(const Windows *w, Size from)
-{
-    const Size fits = (F(SPAN) - w->kernel[1]) / w->stride[1] + 1, most = fits < F(CHUNK) ? fits : F(CHUNK);
-    F(Chunk) c;
-    c.from = from;
-    c.count = w->out[1] - from < most ? w->out[1] - from : most;
-    c.span = (c.count - 1) * w->stride[1] + w->kernel[1];
-    c.low = from * w->stride[1] - w->before[1];
-    c.first = c.low < 0 ? -c.low : 0;
-    c.stop = c.low + c.span > w->size[1] ? w->size[1] - c.low : c.span;
-    if (c.first > c.span) c.first = c.span;
-    if (c.stop < c.first) c.stop = c.first;
-    return c;
-}
 
 /* sums[p] = the sum of n rows, ``pitch`` apart. */
 INLINE void F(add_rows)(const T *x, Size pitch, Size n, Size width, T *sums)

@@ -47,14 +47,10 @@ class NativeKernels(NativeImages):
         _pointwise.layer_norm(x, weight, bias, eps, out, statistics)
 
     def layer_norm_backward(
-        self, x: Array, weight: Array, statistics: Array, dy: Array, out: Array, accumulate: bool = False
+        self, x: Array, weight: Array, statistics: Array, dy: Array, out: Array | None, sums: Array | None,
+        accumulate: bool = False,
     ) -> None:
-        _pointwise.layer_norm_backward(x, weight, statistics, dy, out, accumulate)
-
-    def layer_norm_products(
-        self, x: Array, statistics: Array, dy: Array, out: Array, accumulate: bool = False
-    ) -> None:
-        _pointwise.layer_norm_products(x, statistics, dy, out, accumulate)
+        _pointwise.layer_norm_backward(x, weight, statistics, dy, out, sums, accumulate)
 
     def activate(self, function: str, x: Array, out: Array) -> None:
         _pointwise.activate(function, x, out)

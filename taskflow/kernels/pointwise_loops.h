@@ -7,7 +7,6 @@
 
 #define any_layer_norm(...) EITHER(layer_norm, __VA_ARGS__)
 #define any_layer_norm_backward(...) EITHER(layer_norm_backward, __VA_ARGS__)
-#define any_layer_norm_products(...) EITHER(layer_norm_products, __VA_ARGS__)
 #define any_relu(...) EITHER(relu, __VA_ARGS__)
 #define any_relu_backward(...) EITHER(relu_backward, __VA_ARGS__)
 #define any_sigmoid(...) EITHER(sigmoid_all, __VA_ARGS__)

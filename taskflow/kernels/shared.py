@@ -141,19 +141,18 @@ class SharedKernels(KernelSet):
         out += bias
 
     def layer_norm_backward(
-        self, x: Array, weight: Array, statistics: Array, dy: Array, out: Array, accumulate: bool = False
+        self, x: Array, weight: Array, statistics: Array, dy: Array, out: Array | None, sums: Array | None,
+        accumulate: bool = False,
     ) -> None:
-        normal, share = (x - statistics[:, :1]) * statistics[:, 1:], dy * weight
-        share -= share.mean(axis=1, keepdims=True) + normal * (share * normal).mean(axis=1, keepdims=True)
-        share *= statistics[:, 1:]
-        _put(share, out, accumulate)
-
-    def layer_norm_products(
-        self, x: Array, statistics: Array, dy: Array, out: Array, accumulate: bool = False
-    ) -> None:
-        share = (x - statistics[:, :1]) * statistics[:, 1:]
-        share *= dy
-        self.sum_rows(share, out, accumulate)
+        normal = (x - statistics[:, :1]) * statistics[:, 1:]
+        if sums is not None:
+            self.sum_rows(normal * dy, sums[0])
+            self.sum_rows(dy, sums[1])
+        if out is not None:
+            share = dy * weight
+            share -= share.mean(axis=1, keepdims=True) + normal * (share * normal).mean(axis=1, keepdims=True)
+            share *= statistics[:, 1:]
+            _put(share, out, accumulate)
 
     # ---- activations --------------------------------------------------------------------------------------------
     def activate(self, function: str, x: Array, out: Array) -> None:

@@ -42,13 +42,20 @@ def both(run: Callable[[Any, Array], None], before: Array, scale: float = 1.0) -
 def test_layer_norm(shape: tuple[int, int], dtype: Any) -> None:
     rng = np.random.default_rng(shape[0] * 1000 + shape[1])
     x, dy, before = (rng.normal(size=shape).astype(dtype) for _ in range(3))
-    weight, bias, column = (rng.normal(size=shape[1]).astype(dtype) for _ in range(3))
+    weight, bias = (rng.normal(size=shape[1]).astype(dtype) for _ in range(2))
     statistics = np.empty((shape[0], 2), dtype)
     both(lambda s, out: s.layer_norm(x, weight, bias, 0.1, out, statistics), before, 8)
     both(lambda s, out: s.layer_norm(x, weight, bias, 0.1, np.empty_like(x), out), statistics, 4)
     for accumulate in (False, True):
-        both(lambda s, out, a=accumulate: s.layer_norm_backward(x, weight, statistics, dy, out, a), before, 32)
-        both(lambda s, out, a=accumulate: s.layer_norm_products(x, statistics, dy, out, a), column, 16 + 4 * shape[0])
+        dx = both(lambda s, out, a=accumulate: s.layer_norm_backward(x, weight, statistics, dy, out, None, a), before, 32)
+        sums = np.full((2, shape[1]), 7, dtype)
+        sums = both(
+            lambda s, out: s.layer_norm_backward(x, weight, statistics, dy, None, out, accumulate), sums, 16 + 4 * shape[0]
+        )
+        out, together = before.copy(), np.full_like(sums, 7)
+        NATIVE.layer_norm_backward(x, weight, statistics, dy, out, together, accumulate)
+        near(out, dx, 32)
+        near(together, sums, 16 + 4 * shape[0])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
