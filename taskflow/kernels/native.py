@@ -11,7 +11,8 @@ from taskflow.kernels.native_images import NativeImages, scratch
 
 
 class NativeKernels(NativeImages):
-    """float32 and float64 arrays, contiguous, but strided over rows where KernelSet allows it; what `numpy.matmul` takes for ``matmul``."""
+    """float32 and float64 arrays, contiguous (strided over rows where KernelSet allows it); what `numpy.matmul` takes for
+    ``matmul``."""
 
     __slots__ = ()
     name = "native"

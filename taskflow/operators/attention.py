@@ -20,6 +20,7 @@ def attention(
     input: Tensor,
     memory: Tensor,
     *,
+    lengths: Tensor | None = None,
     name: str | None = None,
     parameters: Sequence[Sequence[Parameter]] | None = None,
 ) -> tuple[Tensor, list[Sequence[Parameter]]]:
@@ -27,9 +28,10 @@ def attention(
 
         weights = softmax(input W_in memory^T),  output = tanh([weights memory; input] W_out)
 
-    Args: input (N, T, H), such as a decoder's states; memory (N, S, H), such as an encoder's outputs. Returns the
-    output (N, T, H), and the parameters of ``name.linear_in`` and ``name.linear_out``, which ``parameters`` of another
-    call shares.
+    Args: input (N, T, H), such as a decoder's states; memory (N, S, H), such as an encoder's outputs; ``lengths``
+    (N) integers: how much of each sample's memory is not padding (all of it, if not given). Returns the output
+    (N, T, H), and the parameters of ``name.linear_in`` and ``name.linear_out``, which ``parameters`` of another call
+    shares.
     """
     name = name or "attention"
     if input.ndim != 3 or memory.ndim != 3 or input.shape[::2] != memory.shape[::2]:
@@ -38,7 +40,8 @@ def attention(
     width, graph = input.shape[2], input.graph
     query = linear(input, width, False, name=f"{name}.linear_in", parameters=shared[0])
     scores = matmul(query, memory, transpose_other=True, name=f"{name}.scores")
-    context = matmul(softmax(scores, -1, name=f"{name}.softmax"), memory, name=f"{name}.context")
+    weights = softmax(scores, -1, lengths=lengths, name=f"{name}.softmax")
+    context = matmul(weights, memory, name=f"{name}.context")
     both = concat((context, input), 2, name=f"{name}.concat")
     result = linear(both, width, False, name=f"{name}.linear_out", parameters=shared[1])
     used = [graph.parameters_of(query), graph.parameters_of(result)]
@@ -51,6 +54,7 @@ def multi_head_attention(
     num_heads: int,
     *,
     causal: bool = False,
+    lengths: Tensor | None = None,
     dropout: float = 0.0,
     bias: bool = True,
     name: str | None = None,
@@ -58,7 +62,8 @@ def multi_head_attention(
     """Scaled dot-product attention in parallel heads (Vaswani et al., arXiv 1706.03762, section 3.2).
 
     Args: query (N, T, H), memory (N, S, H), the same tensor for self-attention; ``num_heads`` divides H. ``causal``:
-    position t of the query sees the memory up to t + S - T. ``dropout``: of the weights. Returns (N, T, H). Linear
+    position t of the query sees the memory up to t + S - T. ``lengths`` (N) integers: how much of each sample's memory is
+    not padding. ``dropout``: of the weights. Returns (N, T, H). Linear
     layers ``name.q_proj``, ``k_proj``, ``v_proj``, ``out_proj``.
     """
     name = name or "attention"
@@ -80,7 +85,7 @@ def multi_head_attention(
     q = scale(heads(query, "q"), each**-0.5, name=f"{name}.scale")
     k, v = heads(memory, "k"), heads(memory, "v")
     scores = matmul(q, k, transpose_other=True, name=f"{name}.scores")
-    weights = softmax(scores, -1, causal=causal, name=f"{name}.softmax")
+    weights = softmax(scores, -1, causal=causal, lengths=lengths, name=f"{name}.softmax")
     if dropout:
         weights = drop(weights, dropout, name=f"{name}.drop")
     context = transpose(matmul(weights, v, name=f"{name}.context"), 1, 2, name=f"{name}.steps_first")

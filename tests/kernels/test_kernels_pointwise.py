@@ -50,7 +50,8 @@ def test_layer_norm(shape: tuple[int, int], dtype: Any) -> None:
         dx = both(lambda s, out, a=accumulate: s.layer_norm_backward(x, weight, statistics, dy, out, None, a), before, 32)
         sums = np.full((2, shape[1]), 7, dtype)
         sums = both(
-            lambda s, out: s.layer_norm_backward(x, weight, statistics, dy, None, out, accumulate), sums, 16 + 4 * shape[0]
+            lambda s, out, a=accumulate: s.layer_norm_backward(x, weight, statistics, dy, None, out, a), sums,
+            16 + 4 * shape[0],
         )
         out, together = before.copy(), np.full_like(sums, 7)
         NATIVE.layer_norm_backward(x, weight, statistics, dy, out, together, accumulate)
