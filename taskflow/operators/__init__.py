@@ -9,6 +9,7 @@ from taskflow.operators.concat import concat
 from taskflow.operators.conv2d import conv2d
 from taskflow.operators.cross_entropy import cross_entropy
 from taskflow.operators.dropout import dropout
+from taskflow.operators.einsum import einsum
 from taskflow.operators.embedding import embedding
 from taskflow.operators.gather import gather
 from taskflow.operators.input import input
@@ -33,7 +34,7 @@ from taskflow.operators.unary import gelu, relu, scale, sigmoid, tanh
 
 __all__ = [
     "adaptive_avg_pool2d", "add", "attention", "avg_pool2d", "batch_norm", "concat", "conv2d", "cross_entropy",
-    "dropout", "embedding", "flatten", "gather", "gelu", "input", "layer_norm", "linear", "lstm", "lstm_layer",
+    "dropout", "einsum", "embedding", "flatten", "gather", "gelu", "input", "layer_norm", "linear", "lstm", "lstm_layer",
     "mask_padding", "matmul", "max_pool2d", "mean", "mse_loss", "mul", "multi_head_attention", "narrow", "pad",
     "per_label", "positional_encoding", "relu", "reshape", "scale", "select", "sigmoid", "softmax", "split", "state",
     "sub", "sum", "tanh", "transpose",
