@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from taskflow.cli.machine import machine_group
 from taskflow.cli.problem import (
     Problem,
     describe,
@@ -174,6 +175,9 @@ def machines_command(as_json: bool, quiet: bool) -> None:
                 f"{row['name']:<12}{row['devices']:>5} x {row['kind']:<24}{row['memory_bytes'] / 2**30:>7.4g} GiB "
                 f"{row['flops_per_second'] / 1e12:>9.3g} TFLOP/s"
             )
+
+
+main.add_command(machine_group)
 
 
 def _search(
