@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import median, quantiles
 from time import perf_counter
 from typing import Any
@@ -23,13 +24,21 @@ CALM, PATIENCE = 0.15, 4  # a measurement with more spread goes on, at most for 
 SWEEP_BYTES = 16 << 20
 
 
-def measure(action: Callable[[], object], seconds: float, sweep: Array | None = None) -> Measurement:
+def measure(
+    action: Callable[[], object],
+    seconds: float,
+    sweep: Array | None = None,
+    fresh: Sequence[Array] = (),
+    clock: Callable[[], float] | None = None,
+) -> Measurement:
     """Run ``action`` once to warm up, then until about ``seconds`` are over, at least 5 and at most 200 times; on a busy
     machine, where runs differ much, up to four times as long.
 
     ``sweep``: an array that is read before each run, as the other tasks of a step read theirs: in a real step, a task
-    finds little of what it needs in the caches near to the core.
+    finds most of what it needs no longer in the caches near to the core. ``fresh``: arrays that are read after that, since
+    the task before has just written them. ``clock``: what times runs (default: the time of day).
     """
+    tick = clock or perf_counter
     action()
     times: list[float] = []
     start = perf_counter()
@@ -39,9 +48,11 @@ def measure(action: Callable[[], object], seconds: float, sweep: Array | None = 
                 break
             if sweep is not None:
                 sweep.sum()
-            began = perf_counter()
+            for array in fresh:
+                array.max(initial=0)
+            began = tick()
             action()
-            times.append(perf_counter() - began)
+            times.append(tick() - began)
         low, _, high = quantiles(times, n=4, method="inclusive")
         middle = max(median(times), 1e-9)
         if high - low <= CALM * middle:
@@ -50,9 +61,11 @@ def measure(action: Callable[[], object], seconds: float, sweep: Array | None = 
 
 
 def piece_action(
-    operator: Operator, inputs: Sequence[Spec], piece: Rect, backward: bool, wanted: Sequence[bool], kernels: KernelSet
-) -> Callable[[], object]:
-    """What runs the forward or the backward task of a piece."""
+    operator: Operator, inputs: Sequence[Spec], piece: Rect, backward: bool, wanted: Sequence[bool], kernels: KernelSet,
+    adds: Sequence[bool] = (),
+) -> tuple[Callable[[], object], tuple[Array, ...]]:
+    """What runs the forward or the backward task of a piece, and the arrays that the tasks before it have just written: its
+    inputs, or the gradients of its outputs. ``adds``: which gradients are added to (see `cost_gradients`)."""
     numbers = np.random.default_rng(0)
     outputs = operator.output(inputs)
     reads, writes = operator.reads(inputs, piece), operator.writes(inputs, piece)
@@ -68,15 +81,15 @@ def piece_action(
     if operator.kind == "input":
         call.state.feeds[NAME] = np.zeros(outputs[0].shape, outputs[0].dtype)
     if not backward:
-        return lambda: operator.forward(call)
+        return partial(operator.forward, call), tuple(a for a in call.inputs if a.size)
     operator.forward(call)
-    _prepare_backward(call, operator, inputs, outputs, wanted, numbers)
-    return lambda: operator.backward(call)
+    _prepare_backward(call, operator, inputs, outputs, wanted, adds or (False,) * (len(inputs) + len(call.weights)), numbers)
+    return partial(operator.backward, call), tuple(g for g in call.grad_outputs if g is not None and g.size)
 
 
 def _prepare_backward(
     call: Call, operator: Operator, inputs: Sequence[Spec], outputs: Sequence[Spec], wanted: Sequence[bool],
-    numbers: np.random.Generator,
+    adds: Sequence[bool], numbers: np.random.Generator,
 ) -> None:
     """Give a call that has run forward what its backward task gets, and nothing that this does not get."""
     keeps, nothing = operator.keeps(inputs), np.empty(0)
@@ -85,11 +98,12 @@ def _prepare_backward(
         _values(r.shape, s.dtype, 1, numbers) if s.differentiable else None for r, s in zip(call.writes, outputs)
     )
     call.grad_inputs = tuple(
-        Target(np.zeros(r.shape, s.dtype), False) if w and not r.empty else None
-        for r, s, w in zip(call.reads.inputs, inputs, wanted)
+        Target(np.zeros(r.shape, s.dtype), a) if w and not r.empty else None
+        for r, s, w, a in zip(call.reads.inputs, inputs, wanted, adds)
     )
     call.grad_weights = tuple(
-        None if r.empty else Target(np.zeros(r.shape, dtype), False) for r in call.reads.weights
+        None if r.empty else Target(np.zeros(r.shape, dtype), a)
+        for r, a in zip(call.reads.weights, adds[len(inputs) :])
     )
     for name, kept in (("inputs", keeps.inputs), ("weights", keeps.weights), ("outputs", keeps.outputs)):
         if not kept:
@@ -112,27 +126,30 @@ def _values(shape: tuple[int, ...], dtype: np.dtype[Any], high: int, numbers: np
     return np.zeros(shape, dtype)
 
 
-def memory_action(kind: Kind, nbytes: int, rule: UpdateRule | None, kernels: KernelSet) -> Callable[[], object]:
-    """What runs a MOVE, SUM, FILL, NORM or UPDATE that touches about ``nbytes`` of float32, read and written."""
+def memory_action(
+    kind: Kind, nbytes: int, rule: UpdateRule | None, kernels: KernelSet
+) -> tuple[Callable[[], object], tuple[Array, ...]]:
+    """What runs a MOVE, SUM, FILL, NORM or UPDATE that touches about ``nbytes`` of float32, read and written, and the arrays
+    that were written just before: what is moved or added."""
     arrays = {Kind.MOVE: 2, Kind.SUM: 3, Kind.FILL: 1, Kind.NORM: 1}.get(kind, 0)
     if kind is Kind.UPDATE:
         if rule is None:
             raise ValueError("memory_seconds: an UPDATE needs the update rule to measure")
-        return _update_action(rule, max(1, nbytes // rule.nbytes(1, 4)), kernels)
+        return _update_action(rule, max(1, nbytes // rule.nbytes(1, 4)), kernels), ()
     if not arrays:
         raise ValueError(f"memory_seconds: there is no {kind.value} to measure")
     size = max(1, nbytes // 4 // arrays)
-    a, b = np.zeros(size, np.float32), np.zeros(size, np.float32)
+    a, b = np.ones(size, np.float32), np.ones(size, np.float32)  # written, so that there is memory behind them
     if kind is Kind.MOVE:
-        return lambda: np.copyto(a, b)
+        return partial(np.copyto, a, b), (b,)
     if kind is Kind.SUM:
-        return lambda: np.add(a, b, out=a)
+        return partial(np.add, a, b, out=a), (b,)
     if kind is Kind.FILL:
-        return lambda: a.fill(0.0)
-    return lambda: kernels.sum_of_squares(a)
+        return partial(a.fill, 0.0), ()
+    return partial(kernels.sum_of_squares, a), ()
 
 
 def _update_action(rule: UpdateRule, size: int, kernels: KernelSet) -> Callable[[], object]:
-    weights, gradients = np.zeros(size, np.float32), np.zeros(size, np.float32)
-    state = tuple(np.zeros(size, np.float32) for _ in range(rule.buffers))
+    weights, gradients = np.ones(size, np.float32), np.ones(size, np.float32)
+    state = tuple(np.ones(size, np.float32) for _ in range(rule.buffers))
     return lambda: rule.update(kernels, weights, gradients, state, lr=rule.lr, step=2, scale=1.0)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from taskflow.machine import Machine
 from taskflow.runtime.schedule import Arrive, Flush, Post, Run, Schedule, Send
 from taskflow.tasks.simulate import Cost, Span, Timeline, resources
-from taskflow.tasks.task import Kind, Task, TaskGraph
+from taskflow.tasks.task import Task, TaskGraph
 
 
 class ScheduleError(RuntimeError):
