@@ -22,6 +22,7 @@ NAME = "measured"
 LEAST_REPEATS, MOST_REPEATS = 5, 200
 CALM, PATIENCE = 0.15, 4  # a measurement with more spread goes on, at most for so many times its seconds
 SWEEP_BYTES = 16 << 20
+SHORT_SECONDS = 2e-3  # a task whose start is a part of its time that counts
 
 
 def measure(
@@ -30,16 +31,23 @@ def measure(
     sweep: Array | None = None,
     fresh: Sequence[Array] = (),
     clock: Callable[[], float] | None = None,
+    twin: Callable[[], object] | None = None,
 ) -> Measurement:
     """Run ``action`` once to warm up, then until about ``seconds`` are over, at least 5 and at most 200 times; on a busy
     machine, where runs differ much, up to four times as long.
 
     ``sweep``: an array that is read before each run, as the other tasks of a step read theirs: in a real step, a task
     finds most of what it needs no longer in the caches near to the core. ``fresh``: arrays that are read after that, since
-    the task before has just written them. ``clock``: what times runs (default: the time of day).
+    the task before has just written them. ``twin``: the same work on other arrays; of a short task it runs before
+    ``action``, so that the code, the interpreter's objects and the libraries' own buffers are where a step, which comes by
+    all the time, has them: what is timed finds only its arrays far away. ``clock``: what times runs (default: the time
+    of day).
     """
     tick = clock or perf_counter
     action()
+    began = tick()
+    action()
+    warm = twin if tick() - began < SHORT_SECONDS else None
     times: list[float] = []
     start = perf_counter()
     for patience in range(1, PATIENCE + 1):
@@ -48,6 +56,8 @@ def measure(
                 break
             if sweep is not None:
                 sweep.sum()
+            if warm is not None:
+                warm()
             for array in fresh:
                 array.max(initial=0)
             began = tick()
@@ -64,8 +74,10 @@ def piece_action(
     operator: Operator, inputs: Sequence[Spec], piece: Rect, backward: bool, wanted: Sequence[bool], kernels: KernelSet,
     adds: Sequence[bool] = (),
 ) -> tuple[Callable[[], object], tuple[Array, ...]]:
-    """What runs the forward or the backward task of a piece, and the arrays that the tasks before it have just written: its
-    inputs, or the gradients of its outputs. ``adds``: which gradients are added to (see `cost_gradients`)."""
+    """What runs the forward or the backward task of a piece, and the arrays that it finds in the nearest cache: its inputs or
+    the gradients of its outputs, which the task before has just written; and its inputs' gradients, which live so short a
+    time that memory is found for them that was in use a moment ago. ``adds``: which gradients are added to
+    (see `cost_gradients`)."""
     numbers = np.random.default_rng(0)
     outputs = operator.output(inputs)
     reads, writes = operator.reads(inputs, piece), operator.writes(inputs, piece)
@@ -84,7 +96,8 @@ def piece_action(
         return partial(operator.forward, call), tuple(a for a in call.inputs if a.size)
     operator.forward(call)
     _prepare_backward(call, operator, inputs, outputs, wanted, adds or (False,) * (len(inputs) + len(call.weights)), numbers)
-    return partial(operator.backward, call), tuple(g for g in call.grad_outputs if g is not None and g.size)
+    near = (*call.grad_outputs, *(t.array for t in call.grad_inputs if t is not None))
+    return partial(operator.backward, call), tuple(g for g in near if g is not None and g.size)
 
 
 def _prepare_backward(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from time import perf_counter, thread_time
 
@@ -31,15 +32,14 @@ class MeasuredCosts(RememberedCosts):
     """Seconds of tasks on the CPU at hand, with the operators' own ``kernels``; copies by the machine's links.
 
     ``folder`` (default: the cache folder) keeps the measurements of this CPU, these libraries and this number of threads.
-    ``working_set``: bytes that a processor goes through before a task comes again (see `working_set` for a graph's); before
-    each run, so much other memory is read, so that the task finds its arrays where a step would have left them. With one
-    thread, the processor time of a run counts, which other programs do not disturb.
+    ``reuse_bytes``: what a processor touches between two uses of an array (`cost_reuse` says it of a graph); before each run
+    so much other memory is read, so that the task finds its arrays where a step would have left them. With one thread, the processor time of a run counts, which other programs do not disturb.
     Raises ValueError for a machine whose processors are not CPU cores: those of another device cannot be measured here.
     """
 
     def __init__(
         self, machine: Machine, kernels: KernelSet | None = None, folder: Path | None = None, seconds: float = SECONDS,
-        working_set: int = SWEEP_BYTES,
+        reuse_bytes: int = SWEEP_BYTES,
     ) -> None:
         super().__init__(machine)
         if foreign := sorted({p.kind for p in machine.processors} - {"cpu"}):
@@ -50,7 +50,7 @@ class MeasuredCosts(RememberedCosts):
         self.kernels = kernels or default_kernels()
         self._seconds = seconds
         self._store = CostStore(folder or cache_folder(), identity(self.kernels))
-        self._sweep = np.ones(max(1, working_set // 4), np.float32)
+        self._sweep = np.ones(max(1, reuse_bytes // 4), np.float32)
         self._context = f"beside {self._sweep.nbytes}"
         alone = self._store.identity["blas_threads"] == "1" and os.environ.get("OMP_NUM_THREADS", "1") == "1"
         self._clock = thread_time if alone else perf_counter
@@ -87,7 +87,8 @@ class MeasuredCosts(RememberedCosts):
         key = f"{cost_key(operator, inputs, piece, backward)!r} {wanted}{which} {self._context}"
         known = self._store.get(key)
         if known is None:
-            known = self._measure(key, *piece_action(operator, inputs, piece, backward, wanted, self.kernels, adds))
+            make = partial(piece_action, operator, inputs, piece, backward, wanted, self.kernels, adds)
+            known = self._measure(key, make)
         return known
 
     def _compute(
@@ -112,11 +113,13 @@ class MeasuredCosts(RememberedCosts):
         key = f"{kind.value} {nbytes}{what} {self._context}"
         known = self._store.get(key)
         if known is None:
-            known = self._measure(key, *memory_action(kind, nbytes, rule, self.kernels))
+            known = self._measure(key, partial(memory_action, kind, nbytes, rule, self.kernels))
         return known.seconds
 
-    def _measure(self, key: str, action: Callable[[], object], fresh: Sequence[Array]) -> Measurement:
-        value = measure(action, self._seconds, self._sweep, fresh, self._clock)
+    def _measure(self, key: str, make: Callable[[], tuple[Callable[[], object], Sequence[Array]]]) -> Measurement:
+        action, fresh = make()
+        twin, _ = make()
+        value = measure(action, self._seconds, self._sweep, fresh, self._clock, twin)
         self.measured += 1
         self._store.put(key, value)
         return value
