@@ -4,10 +4,10 @@
     python benchmarks/accuracy.py --virtual                                         # one process, two virtual processors
 
 Kernels are timed one by one (a time for each cost key), links by messages of their own; no step is run to predict another. A
-step's measured time is the lower quartile over rounds of the fastest of a few steps; strategies take turns, so that a busy moment
-meets all of them, and rounds in which other programs ran are repeated while there is patience. With --virtual, one core runs
-both processors' tasks in turn: predicted is the sum of their seconds, measured the processor time of a step, which other
-programs disturb less; what it leaves out is waiting.
+step's measured time is the median over rounds of the fastest of a few steps; strategies take turns, so that a busy moment meets
+all of them, and rounds in which other programs ran are repeated while there is patience. With --virtual, one core runs both
+processors' tasks in turn: predicted is the sum of their seconds, measured the processor time of a step (the median, as
+kernels' times are), which other programs disturb less; what it leaves out is waiting.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import sys
 import tempfile
 from itertools import combinations
 from pathlib import Path
-from statistics import mean, median, quantiles
+from statistics import mean, median
 from time import perf_counter, thread_time
 from typing import Any
 
@@ -33,7 +33,8 @@ SIZES: dict[str, dict[str, Any]] = {
     "AlexNet": {"batch": 16, "image": 127, "classes": 100, "channels": (32, 64, 96, 64, 64), "pooled": 3, "hidden": 512},
     "Transformer": {"batch": 16, "steps": 32, "vocabulary": 4000, "hidden": 192, "inner": 768, "heads": 4, "layers": 2},
 }
-RANDOM = 4  # strategies with random cuts, places and ways to add gradients
+STRATEGIES = 8
+RANDOM = 2  # of them with random cuts and places of all operators; the rest has them for a part of the operators
 STEPS = 3  # in a row, of one strategy
 FOREIGN = 0.03  # part of the machine that other programs may use while a round counts as undisturbed
 
@@ -59,7 +60,7 @@ def work(networks: tuple[str, ...], rounds: int, budget: str, patience: float, v
         if transport.rank == 0:
             rows = [
                 {
-                    "strategy": strategy.name, "predicted_seconds": predicted, "measured_seconds": quartile(measured),
+                    "strategy": strategy.name, "predicted_seconds": predicted, "measured_seconds": median(measured),
                     "fastest_seconds": min(measured), "rounds": len(measured),
                 }
                 for (strategy, predicted), measured in zip(plans, times)
@@ -78,8 +79,6 @@ def work(networks: tuple[str, ...], rounds: int, budget: str, patience: float, v
 
 def predict(graph: Any, machine: Any, budget: str, virtual: bool) -> tuple[list[tuple[Any, float]], dict[str, Any]]:
     """Strategies with their predicted seconds, and what was used to predict; on one rank."""
-    from dataclasses import replace
-
     import taskflow
     from taskflow.optimizer.cost_measured import MeasuredCosts
     from taskflow.optimizer.cost_reuse import reuse_bytes
@@ -98,12 +97,7 @@ def predict(graph: Any, machine: Any, budget: str, virtual: bool) -> tuple[list[
             graph, machine, budget=budget, seed=0, use=judge, space=SpaceOptions("powers", reduction=False), memory=False
         )
         took = perf_counter() - began
-        names = ["data", "model", "expert", *(f"random {seed}" for seed in range(1, RANDOM + 1))]
-        strategies = [
-            replace(taskflow.choose(n.split()[0], graph, machine, seed=int(n.split()[-1]) if " " in n else 0)[0], name=n)
-            for n in names
-        ]
-        strategies.append(replace(found.strategy, name="searched"))
+        strategies = strategies_of(graph, machine, found.strategy)
 
         def seconds(strategy: Any) -> float:
             if not virtual:
@@ -119,6 +113,32 @@ def predict(graph: Any, machine: Any, budget: str, virtual: bool) -> tuple[list[
             "search_seconds": took,
         }
     return plans, used
+
+
+def strategies_of(graph: Any, machine: Any, searched: Any) -> list[Any]:
+    """Different strategies: those that people write, the one that was found, and random ones."""
+    from dataclasses import replace
+    from random import Random
+
+    import taskflow
+    from taskflow.optimizer.space import Space, SpaceOptions
+
+    chosen = {"searched": searched}
+    for name in ("data", "model", "expert"):
+        chosen[name], _ = taskflow.choose(name, graph, machine)
+    for seed in range(1, RANDOM + 1):
+        chosen[f"random {seed}"], _ = taskflow.choose("random", graph, machine, seed=seed)
+    space = Space(graph, len(machine.processors), SpaceOptions("powers"))
+    for seed in range(STRATEGIES):
+        random = Random(seed)
+        start = chosen[random.choice(("data", "model"))]
+        some = [node for node in graph if random.random() < 0.3]
+        chosen[f"mixed {seed}"] = replace(start, configs={**start.configs, **{n.name: space[n].draw(random) for n in some}})
+    different: dict[str, Any] = {}
+    for name, strategy in chosen.items():
+        if not any(strategy.configs == other.configs and strategy.syncs == other.syncs for other in different.values()):
+            different[name] = replace(strategy, name=name)
+    return list(different.values())[:STRATEGIES]
 
 
 def feeds(graph: Any) -> dict[str, Any]:
@@ -137,7 +157,7 @@ def feeds(graph: Any) -> dict[str, Any]:
 def rounds_of(
     executors: list[Any], inputs: dict[str, Any], transport: Any, rounds: int, patience: float, virtual: bool
 ) -> tuple[list[list[float]], float]:
-    """For each executor the fastest step of each round, and the median share of the machine that other programs took; known
+    """For each executor the fastest step of each round (virtual: the median one), and the median share of the machine that other programs took; known
     on rank 0. Rounds are repeated for each executor until enough were undisturbed, or for ``patience`` seconds; then the
     disturbed ones with the least foreign load count too."""
     for executor in executors:
@@ -149,10 +169,10 @@ def rounds_of(
     while going:
         for executor, results in zip(executors, found):
             load = Load()
-            fastest = min(step(executor, inputs, transport, virtual) for _ in range(STEPS))
+            seconds = [step(executor, inputs, transport, virtual) for _ in range(STEPS)]
             used = transport.gather(load.own())
             if used is not None:
-                results.append((load.foreign(sum(used)), fastest))
+                results.append((load.foreign(sum(used)), median(seconds) if virtual else min(seconds)))
         calm = min(sum(f <= FOREIGN for f, _ in results) for results in found)
         enough = min(len(results) for results in found) >= rounds
         going = transport.broadcast(not enough or (calm < rounds and perf_counter() < until))
@@ -195,11 +215,6 @@ class Load:
     def _all() -> float:
         user, nice, system, _, _, irq, soft, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
         return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
-
-
-def quartile(times: list[float]) -> float:
-    """The lower quartile."""
-    return quantiles(times, n=4, method="inclusive")[0] if len(times) > 1 else times[0]
 
 
 # ---- judging ---------------------------------------------------------------------------------------------------------

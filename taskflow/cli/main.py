@@ -95,7 +95,8 @@ def simulate_command(
     if as_json:
         emit(row)
     else:
-        click.echo("" if quiet else f"{problem.graph} on {problem.machine}: {row['tasks']} tasks", nl=not quiet)
+        about = f"{problem.graph} on {problem.machine}: {row['tasks']} tasks; costs: {row['costs']}"
+        click.echo("" if quiet else about, nl=not quiet)
         click.echo(table([row]))
 
 
@@ -132,7 +133,7 @@ def compare_command(
     if as_json:
         emit({**problem.header(), "strategies": rows})
     else:
-        click.echo(f"{problem.graph} on {problem.machine}\n{table(rows)}")
+        click.echo(f"{problem.graph} on {problem.machine}; costs: {problem.header()['costs']}\n{table(rows)}")
 
 
 @main.command("models")
