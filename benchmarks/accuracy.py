@@ -157,9 +157,9 @@ def feeds(graph: Any) -> dict[str, Any]:
 def rounds_of(
     executors: list[Any], inputs: dict[str, Any], transport: Any, rounds: int, patience: float, virtual: bool
 ) -> tuple[list[list[float]], float]:
-    """For each executor the fastest step of each round (virtual: the median one), and the median share of the machine that other programs took; known
-    on rank 0. Rounds are repeated for each executor until enough were undisturbed, or for ``patience`` seconds; then the
-    disturbed ones with the least foreign load count too."""
+    """For each executor the fastest step of each round (virtual: the median one), and the median share of the machine that
+    other programs took; known on rank 0. Rounds are repeated for each executor until enough were undisturbed, or for
+    ``patience`` seconds; then the least disturbed of the others count too."""
     for executor in executors:
         for _ in range(2):
             executor.train(inputs)
@@ -263,8 +263,8 @@ def launch(networks: tuple[str, ...], rounds: int, budget: str, patience: float,
 def report(row: dict[str, Any]) -> None:
     """One network, for people."""
     click.echo(
-        f"{row['network']}: {row['operators']} operators; mean error {row['mean_error']:.1%}, at most {row['maximum_error']:.1%}, tau "
-        f"{row['kendall_tau']:.2f}, regret {row['regret']:.1%}; foreign load {row['foreign_load']:.0%}; {row['costs']['name']}, "
+        f"{row['network']}: {row['operators']} operators; mean error {row['mean_error']:.1%}, at most {row['maximum_error']:.1%}, "
+        f"tau {row['kendall_tau']:.2f}, regret {row['regret']:.1%}; foreign load {row['foreign_load']:.0%}; {row['costs']['name']}, "
         f"{row['costs']['measured_keys']} keys beside {row['costs']['reuse_bytes'] >> 20} MiB", err=True,
     )
     for plan in sorted(row["strategies"], key=lambda p: p["measured_seconds"]):
@@ -298,8 +298,8 @@ def main(
     }
     click.echo(
         f"{len(plans)} strategies of {len(rows)} networks: mean error {result['mean_error']:.1%}, at most "
-        f"{result['maximum_error']:.1%}, tau {result['kendall_tau']:.2f}, regret at most {result['regret']:.1%}; foreign load up to "
-        f"{result['foreign_load']:.0%}, load average {result['load_average']:.1f}", err=True,
+        f"{result['maximum_error']:.1%}, tau {result['kendall_tau']:.2f}, regret at most {result['regret']:.1%}; "
+        f"foreign load up to {result['foreign_load']:.0%}, load average {result['load_average']:.1f}", err=True,
     )
     if as_json:
         click.echo(json.dumps(result))

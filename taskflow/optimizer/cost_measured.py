@@ -33,7 +33,8 @@ class MeasuredCosts(RememberedCosts):
 
     ``folder`` (default: the cache folder) keeps the measurements of this CPU, these libraries and this number of threads.
     ``reuse_bytes``: what a processor touches between two uses of an array (`cost_reuse` says it of a graph); before each run
-    so much other memory is read, so that the task finds its arrays where a step would have left them. With one thread, the processor time of a run counts, which other programs do not disturb.
+    so much other memory is read, so that the task finds its arrays where a step would have left them. With one thread,
+    the processor time of a run counts, which other programs do not disturb.
     Raises ValueError for a machine whose processors are not CPU cores: those of another device cannot be measured here.
     """
 
