@@ -59,10 +59,15 @@ def roofline(machine: Machine) -> Cost:
 
 
 def resources(task: Task, machine: Machine) -> tuple[int, ...]:
-    """What the task occupies: its processor's number, or those of its links counted on after the processors."""
+    """What the task occupies: its processor's number, or those of its links counted on after the processors; before them
+    those of the processors that do the copying themselves (`Link.occupies_endpoints`), the sender's first."""
     if task.kind is not Kind.COPY:
         return (task.processor,)
-    return tuple(len(machine.processors) + link.number for link in machine.route(task.source, task.processor))
+    route = machine.route(task.source, task.processor)
+    links = tuple(len(machine.processors) + link.number for link in route)
+    sender = (task.source,) if any(link.occupies_sender for link in route) else ()
+    receiver = (task.processor,) if any(link.occupies_receiver for link in route) else ()
+    return (*sender, *receiver, *links)
 
 
 def simulate(graph: TaskGraph, machine: Machine, cost: Cost, priority: Priority | None = None) -> Timeline:
