@@ -21,7 +21,8 @@ from taskflow.optimizer.found import Found, SearchOptions
 from taskflow.optimizer.moves import SYNCS, Moves
 from taskflow.optimizer.run import Run, Slice
 from taskflow.optimizer.space import Space, place
-from taskflow.optimizer.starts import known
+from taskflow.optimizer.starts import known, with_syncs
+from taskflow.optimizer.tied import Tied
 from taskflow.optimizer.where import where_time_goes
 
 TEMPERATURES = (0.02, 0.005, 0.05)  # at the start of a round of annealing, as a share of the best time
@@ -48,6 +49,7 @@ class _Guided:
         self.graph, self.machine = run.evaluator.graph, run.evaluator.machine
         self.space = Space(self.graph, len(self.machine.processors), run.options.space)
         self.moves = Moves(self.graph, self.space, random)
+        self.tied = Tied(run, self.space, random)
         self._candidates: dict[object, list[OpConfig]] = {}
 
     def body(self) -> str:
@@ -55,7 +57,7 @@ class _Guided:
         if len(self.machine.processors) == 1:
             self.run.local = self.run.optimal = True
             return "finished"
-        self._layers(Slice(self.run, 0.3))
+        self._tied()
         failed = number = 0
         while failed < ROUNDS:
             before = self.run.best_seconds
@@ -78,11 +80,6 @@ class _Guided:
         count = len(self.machine.processors)
         for per_node in (n for n in (2, 8, 16) if n <= count and count % n == 0):
             self.run.set(map_graph(Expert(per_node), self.graph, self.machine))
-        self.run.set(self._channels())
-        everything = Slice(self.run, 1.0)
-        for make in self.also_from:
-            if everything.used < 0.2:
-                self.run.set(make())
 
     def _channels(self) -> Strategy:
         """Weights cut wherever there are any, samples elsewhere."""
@@ -91,7 +88,17 @@ class _Guided:
         for node in self.graph:
             cut = cut_only(node, Soap.PARAMETER if node.parameters else Soap.SAMPLE, n)
             configs[node.name] = place(cut, n)
-        return Strategy(n, configs, {}, "channels")
+        return with_syncs(Strategy(n, configs, {}, "channels"), self.graph, self.machine)
+
+    # ---- layers --------------------------------------------------------------------------------------------------
+    def _tied(self) -> None:
+        """Anneal whole layers, each time from the best plan."""
+        everything = Slice(self.run, 1.0)
+        for share, temperature in ((0.1, 0.2), (0.2, 0.1), (0.2, 0.03)):
+            self._back_to_best()
+            self.tied.anneal(Slice(self.run, share), temperature)
+            for make in self.also_from if everything.used < 0.2 else ():
+                self.run.set(make())
 
     # ---- descent over groups -------------------------------------------------------------------------------------
     def _layers(self, part: Slice) -> None:

@@ -24,6 +24,7 @@ from taskflow.optimizer.found import Found, SearchOptions
 from taskflow.optimizer.moves import follow
 from taskflow.optimizer.pieces import Pieces
 from taskflow.optimizer.run import Run
+from taskflow.optimizer.starts import with_syncs
 from taskflow.optimizer.space import OperatorSpace, Space, SpaceOptions, place
 from taskflow.regions import Rect
 
@@ -83,7 +84,7 @@ class Additive:
     """The additive cost of a graph: a vector for each group of operators, a matrix for each pair that exchanges data."""
 
     def __init__(self, evaluator: Evaluator, options: SpaceOptions) -> None:
-        self.graph, self.costs = evaluator.graph, evaluator.costs
+        self.graph, self.costs, self.machine = evaluator.graph, evaluator.costs, evaluator.machine
         self.links = Links(evaluator.machine, evaluator.costs)
         n = self.processors = len(evaluator.machine.processors)
         self.pieces = Pieces(self.graph, evaluator.costs, evaluator.rule is not None)
@@ -106,7 +107,8 @@ class Additive:
         for group, listed, choice in zip(self.groups, self.configs, chosen):
             for node in group:
                 configs[node.name] = follow(group[0], listed[choice], node)
-        return Strategy(self.processors, {node.name: configs[node.name] for node in self.graph}, {}, "optcnn")
+        plain = Strategy(self.processors, {node.name: configs[node.name] for node in self.graph}, {}, "optcnn")
+        return with_syncs(plain, self.graph, self.machine)
 
     def _vertex(self, group: Sequence[Node], config: OpConfig) -> float:
         total = sum(self._operator(node, follow(group[0], config, node)) for node in group)
@@ -116,10 +118,7 @@ class Additive:
         """Seconds of the busiest processor for the operator's forward and backward tasks."""
         key = (node.operator, node.specs, node.number in self.pieces.active, config)
         if key not in self._seconds:
-            busy: dict[int, float] = {}
-            for rect, processor in config.pieces(node):
-                busy[processor] = busy.get(processor, 0.0) + sum(self.pieces.seconds(node, rect, processor))
-            self._seconds[key] = max(busy.values())
+            self._seconds[key] = max(self.pieces.busy(node, config).values())
         return self._seconds[key]
 
     def _synchronisation(self, group: Sequence[Node], config: OpConfig) -> float:
