@@ -1,9 +1,11 @@
-"""The default search: descent over whole layers, annealing with learned moves, and local descent, in turn.
+"""The default search: annealing of whole layers, annealing with learned moves, and local descent, in turn.
 
 1. Starts: data, expert and model parallel, variants of the expert's, and the plan of dynamic programming.
-2. Layers: from the best start, every layer and every group of alike operators takes the best of a list of configurations.
-3. Annealing from the best plan with the moves of `taskflow.optimizer.moves`.
-4. Local descent: every operator tries every candidate configuration, until no change of one operator helps.
+2. Layers: from the best start, annealing with the moves of `taskflow.optimizer.tied`; then every layer and every group of
+   alike operators takes the best of a list of configurations.
+3. Annealing of layers again, and of single operators and groups with the moves of `taskflow.optimizer.moves`.
+4. Local descent: every operator tries every candidate configuration, until no change of one operator helps (or, where a
+   step takes long to simulate, a share of the budget is spent).
 3 and 4 repeat, at changing temperatures, until the budget is spent. The plan returned is the best one seen.
 """
 
@@ -22,10 +24,12 @@ from taskflow.optimizer.moves import SYNCS, Moves
 from taskflow.optimizer.run import Run, Slice
 from taskflow.optimizer.space import Space, place
 from taskflow.optimizer.starts import known, with_syncs
-from taskflow.optimizer.tied import Tied
+from taskflow.optimizer.tied import MANY_TASKS, Tied
 from taskflow.optimizer.where import where_time_goes
 
 TEMPERATURES = (0.02, 0.005, 0.05)  # at the start of a round of annealing, as a share of the best time
+HIERARCHY = 8  # from so many processors on, teams are few among all placements
+HOT = (0.2, 0.1, 0.03)  # the same, of the first annealing of layers
 MOST_CANDIDATES = 3000  # of one operator in local descent
 ROUNDS = 12  # without a better plan, after which it gives up
 
@@ -57,11 +61,14 @@ class _Guided:
         if len(self.machine.processors) == 1:
             self.run.local = self.run.optimal = True
             return "finished"
-        self._tied()
+        self._warm_up()
         failed = number = 0
         while failed < ROUNDS:
-            before = self.run.best_seconds
-            self._anneal(Slice(self.run, 0.5), TEMPERATURES[number % len(TEMPERATURES)])
+            before, temperature = self.run.best_seconds, TEMPERATURES[number % len(TEMPERATURES)]
+            if self.space.processors >= HIERARCHY:
+                self._back_to_best()
+                self.tied.anneal(Slice(self.run, 0.2), temperature)
+            self._anneal(Slice(self.run, 0.5), temperature)
             self._back_to_best()
             self._descend()
             number += 1
@@ -91,14 +98,15 @@ class _Guided:
         return with_syncs(Strategy(n, configs, {}, "channels"), self.graph, self.machine)
 
     # ---- layers --------------------------------------------------------------------------------------------------
-    def _tied(self) -> None:
-        """Anneal whole layers, each time from the best plan."""
-        everything = Slice(self.run, 1.0)
-        for share, temperature in ((0.1, 0.2), (0.2, 0.1), (0.2, 0.03)):
+    def _warm_up(self) -> None:
+        """Anneal whole layers, colder each time, from the best plan; then ask for the plans of others."""
+        everything, share = Slice(self.run, 1.0), 0.1 if self.space.processors >= HIERARCHY else 0.02
+        for number, temperature in enumerate(HOT):
             self._back_to_best()
             self.tied.anneal(Slice(self.run, share), temperature)
-            for make in self.also_from if everything.used < 0.2 else ():
+            for make in self.also_from if number == 0 and everything.used < 0.2 else ():
                 self.run.set(make())
+        self._layers(Slice(self.run, 0.3))
 
     # ---- descent over groups -------------------------------------------------------------------------------------
     def _layers(self, part: Slice) -> None:
@@ -165,23 +173,27 @@ class _Guided:
     def _descend(self) -> None:
         """Until no candidate of a single operator helps. Operators on the critical path come first."""
         self.run.phase = "descent"
-        whole = Slice(self.run, 1.0)
-        self._synchronise(whole)
+        part = Slice(self.run, 1.0 if self.run.evaluator.tasks < MANY_TASKS else 0.3)
+        self._synchronise(part)
         names = list(self.moves.names)
         self.random.shuffle(names)
         critical = set(where_time_goes(self.run.evaluator).critical)
         names.sort(key=lambda name: name not in critical)
         unchanged = position = 0
         while unchanged < len(names):
+            if part.over:
+                return
             name = names[position % len(names)]
             position += 1
-            unchanged = 0 if self._try_all(name) else unchanged + 1
+            unchanged = 0 if self._try_all(name, part) else unchanged + 1
         if self.run.seconds <= self.run.best_seconds:
             self.run.local = True
 
-    def _try_all(self, name: str) -> bool:
+    def _try_all(self, name: str, part: Slice) -> bool:
         improved = False
         for config in self._all(name):
+            if part.over:
+                return improved
             if config != self.run.strategy[name]:
                 improved |= self._better({name: config})
         for other in self.moves.groups.neighbours[name]:

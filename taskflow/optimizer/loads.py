@@ -103,7 +103,7 @@ class Loads:
             sides = np.minimum(have[1][None], need[1][:, None]) - np.maximum(have[0][None], need[0][:, None])
             volume = np.prod(np.maximum(sides, 0), axis=2, dtype=np.float64)
             pairs = have[2][None] * self._n + need[2][:, None]
-            messages = np.bincount(pairs.ravel(), volume.ravel(), self._n**2) * tensor.dtype.itemsize
+            messages: Vector = np.bincount(pairs.ravel(), volume.ravel(), self._n**2) * float(tensor.dtype.itemsize)
             self._keep(key, self._travel(messages, back))
         return self._kept[key]
 

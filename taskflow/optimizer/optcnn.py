@@ -24,8 +24,8 @@ from taskflow.optimizer.found import Found, SearchOptions
 from taskflow.optimizer.moves import follow
 from taskflow.optimizer.pieces import Pieces
 from taskflow.optimizer.run import Run
-from taskflow.optimizer.starts import with_syncs
 from taskflow.optimizer.space import OperatorSpace, Space, SpaceOptions, place
+from taskflow.optimizer.starts import with_syncs
 from taskflow.regions import Rect
 
 

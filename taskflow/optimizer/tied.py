@@ -26,7 +26,7 @@ MOST_SPREADS = 20_000  # layers' configurations that are remembered for all thei
 MANY_TASKS = 3000  # of a step that takes longer to simulate than its loads to add up
 DRAWN = (1, 2, 4, 8, 16)  # from so many moves the one with the lowest loads is simulated
 SURE = 0.9  # loads are at most this much too high
-TARGETS = ("one", "alike", "stretch", "all")
+TARGETS = ("one", "alike", "stretch", "all", "split")
 ACTIONS = ("team", "shift", "recut", "copy", "sync")
 MOST_PER_LAYER = 200  # proposals of one annealing
 MOST_NOTHING = 1000  # moves one after another that change nothing: then there is nothing to change
@@ -114,6 +114,13 @@ class Tied:
         team, degrees = self._wanted(self.layers[at], ACTIONS[action])
         config = self._config(self.layers[at], team, degrees)
         changes: dict[str, OpConfig] = {}
+        rest: Sequence[int] = ()
+        if TARGETS[target] == "split":  # the others share the processors that this leaves
+            taken = set(team)
+            rest = [p for p in range(self.space.processors) if p not in taken]
+        for layer in self.layers if rest else ():
+            if layer not in chosen:
+                changes.update(self._spread(layer, self._config(layer, rest, self._samples(layer, len(rest)))))
         for layer in chosen:
             own = config if layer is self.layers[at] else self._config(layer, team, self._like(at, config, layer))
             changes.update(self._spread(layer, own))
@@ -132,7 +139,7 @@ class Tied:
             return self.layers
         if target == "alike":
             return self._alike[self._kind(self.layers[at])]
-        if target == "stretch":
+        if target == "stretch" or (target == "split" and self.random.random() < 0.5):
             length = self.random.randint(2, max(2, len(self.layers) // 2))
             start = max(0, at - self.random.randrange(length))
             return self.layers[start : start + length]
@@ -160,6 +167,11 @@ class Tied:
         for dim, degree in zip(self.layers[at].leaders[0].dims, config.degrees):
             degrees.setdefault(dim.soap, []).append(degree)
         return tuple(degrees[d.soap].pop(0) if degrees.get(d.soap) else 1 for d in layer.leaders[0].dims)
+
+    @staticmethod
+    def _samples(layer: Layer, pieces: int) -> tuple[int, ...]:
+        """A cut of the samples alone."""
+        return tuple(pieces if dim.soap is Soap.SAMPLE else 1 for dim in layer.leaders[0].dims)
 
     def _config(self, layer: Layer, team: Sequence[int], degrees: tuple[int, ...]) -> OpConfig:
         """A configuration on a team with this cut, or with any one if the layer cannot have this one."""
