@@ -2,11 +2,12 @@
 
     python benchmarks/table4.py [--models NMT ...] [--devices 64 ...] [--budget 60] [--starts 10] [--json]
 
-By the paper's protocol: the search by Metropolis-Hastings from random strategies (--starts of them), each ending when half of its
-proposals so far brought no better strategy (and every operator could have been drawn once); figures are seconds of one search, the mean over
-the starts, building the cost tables included. Both algorithms see the same proposals. --budget limits the seconds spent on
-one cell; ``complete`` says whether all starts came to their end within it: if not, the mean is over those that did, and the
-cell is a lower bound if none did. Seconds are of processor time, since machines are shared; ``wall_seconds`` beside them.
+By the paper's protocol: the search by Metropolis-Hastings from random strategies (--starts of them), each ending when half of
+its proposals so far brought no better strategy (and every operator could have been drawn once). Figures are seconds of one
+search, the mean over the starts, building the cost tables included. Both algorithms see the same proposals. --budget limits
+the seconds spent on one cell; ``complete`` says whether all starts came to their end within it: if not, the mean is over
+those that did, and the cell is a lower bound if none did. Seconds are of processor time, since machines are shared;
+``wall_seconds`` stands beside them.
 """
 
 from __future__ import annotations

@@ -103,7 +103,8 @@ class Loads:
             sides = np.minimum(have[1][None], need[1][:, None]) - np.maximum(have[0][None], need[0][:, None])
             volume = np.prod(np.maximum(sides, 0), axis=2, dtype=np.float64)
             pairs = have[2][None] * self._n + need[2][:, None]
-            messages: Vector = np.bincount(pairs.ravel(), volume.ravel(), self._n**2) * float(tensor.dtype.itemsize)
+            nbytes = volume.ravel() * tensor.dtype.itemsize
+            messages = np.bincount(pairs.ravel(), nbytes, self._n**2)
             self._keep(key, self._travel(messages, back))
         return self._kept[key]
 
@@ -165,7 +166,7 @@ class Loads:
         self._at, self._where = np.array(pairs, dtype=np.int64), np.array(where, dtype=np.int64)
         self._turned = np.arange(n * n).reshape(n, n).T.ravel()
 
-    def _travel(self, messages: Vector, back: bool) -> Vector:
+    def _travel(self, messages: np.ndarray, back: bool) -> Vector:  # type: ignore[type-arg]
         """Seconds by link of messages [source x n + target], and of equal ones the other way if ``back``."""
         busy: Vector = np.zeros(self._width)
         for nbytes in (messages, messages[self._turned]) if back else (messages,):
