@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from math import log, nextafter
 from random import Random
@@ -31,14 +32,15 @@ TEMPERATURES = (0.02, 0.005, 0.05)  # at the start of a round of annealing, as a
 HIERARCHY = 8  # from so many processors on, teams are few among all placements
 HOT = (0.2, 0.1, 0.03)  # the same, of the first annealing of layers
 MOST_CANDIDATES = 3000  # of one operator in local descent
+Maker = Callable[[Callable[[], bool]], Strategy]
 ROUNDS = 12  # without a better plan, after which it gives up
 
 
 def guided(
-    evaluator: Evaluator, options: SearchOptions | None = None, *, also_from: Iterable[Callable[[], Strategy]] = ()
+    evaluator: Evaluator, options: SearchOptions | None = None, *, also_from: Iterable[Maker] = ()
 ) -> Found:
-    """The default search. ``also_from``: functions that give further starts; each is asked only while less than a fifth of
-    the budget is spent. ValueError if the budget is endless."""
+    """The default search. ``also_from``: functions that give further starts; each is told how to ask whether its share
+    of the time is over, and raises TimeoutError then. ValueError if the budget is endless."""
     options = options or SearchOptions()
     if not options.budget.finite:
         raise ValueError("search: needs a budget in seconds or proposals")
@@ -48,7 +50,7 @@ def guided(
 
 
 class _Guided:
-    def __init__(self, run: Run, random: Random, also_from: Iterable[Callable[[], Strategy]]) -> None:
+    def __init__(self, run: Run, random: Random, also_from: Iterable[Maker]) -> None:
         self.run, self.random, self.also_from = run, random, tuple(also_from)
         self.graph, self.machine = run.evaluator.graph, run.evaluator.machine
         self.space = Space(self.graph, len(self.machine.processors), run.options.space)
@@ -100,12 +102,14 @@ class _Guided:
     # ---- layers --------------------------------------------------------------------------------------------------
     def _warm_up(self) -> None:
         """Anneal whole layers, colder each time, from the best plan; then ask for the plans of others."""
-        everything, share = Slice(self.run, 1.0), 0.1 if self.space.processors >= HIERARCHY else 0.02
+        share = 0.1 if self.space.processors >= HIERARCHY else 0.02
         for number, temperature in enumerate(HOT):
             self._back_to_best()
             self.tied.anneal(Slice(self.run, share), temperature)
-            for make in self.also_from if number == 0 and everything.used < 0.2 else ():
-                self.run.set(make())
+            for make in self.also_from if number == 0 else ():
+                part = Slice(self.run, 0.2)
+                with suppress(TimeoutError):
+                    self.run.set(make(lambda: part.over))  # noqa: B023 (called before the next round)
         self._layers(Slice(self.run, 0.3))
 
     # ---- descent over groups -------------------------------------------------------------------------------------

@@ -14,13 +14,14 @@ import numpy as np
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper import OpConfig
+from taskflow.operators.tensor import Tensor
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.pieces import Pieces
 from taskflow.regions import Rect
 
 Vector = np.ndarray[tuple[int], np.dtype[np.float64]]
 
-MOST_KEPT = 20_000  # loads of single operators and edges that are remembered
+MOST_KEPT = 20_000  # loads of single operators, tensors and layers that are remembered
 
 
 class Loads:
@@ -36,13 +37,12 @@ class Loads:
         self._machine = evaluator.machine
         self._links: dict[int, int] = {}
         self._kept: dict[object, Vector] = {}
-        self._held: dict[object, tuple[np.ndarray, ...]] = {}  # type: ignore[type-arg]
         self._width = self._n
-        self._readers: dict[str, list[tuple[Node, int]]] = {node.name: [] for node in self.graph}
+        self._readers: dict[Tensor, list[tuple[Node, int]]] = {t: [] for node in self.graph for t in node.outputs}
         self._sharing: dict[str, list[Node]] = {}
         for node in self.graph:
             for i, tensor in enumerate(node.inputs):
-                self._readers[self.graph.producer(tensor).name].append((node, i))
+                self._readers[tensor].append((node, i))
             for parameter in node.parameters[:1]:
                 self._sharing.setdefault(parameter.name, []).append(node)
         for p in range(self._n):
@@ -62,20 +62,18 @@ class Loads:
         return loads - self._sum(configs, touched) + self._sum({**configs, **changes}, touched)
 
     def _sum(self, configs: Mapping[str, OpConfig], nodes: Iterable[Node]) -> Vector:
-        """Of these operators, the edges at them and the weights they use."""
+        """Of these operators, the tensors at them and the weights they use."""
         total: Vector = np.zeros(self._width)
-        edges: dict[tuple[str, int], tuple[Node, int]] = {}
+        tensors: dict[Tensor, None] = {}
         layers: dict[str, list[Node]] = {}
         for node in nodes:
             total[: self._n] += self._compute(node, configs[node.name])
-            for i in range(len(node.inputs)):
-                edges[node.name, i] = (node, i)
-            for reader, i in self._readers[node.name]:
-                edges[reader.name, i] = (reader, i)
+            tensors.update(dict.fromkeys((*node.inputs, *node.outputs)))
             if node.parameters:
                 layers[node.parameters[0].name] = self._sharing[node.parameters[0].name]
-        for reader, i in edges.values():
-            total += self._transfer(reader, i, configs)
+        for tensor in tensors:
+            if self._readers[tensor]:
+                total += self._transfer(tensor, configs)
         if self._training:
             for sharing in layers.values():
                 total += self._synchronise(sharing, configs)
@@ -91,37 +89,25 @@ class Loads:
             self._keep(key, busy)
         return self._kept[key]
 
-    def _transfer(self, reader: Node, index: int, configs: Mapping[str, OpConfig]) -> Vector:
-        tensor = reader.inputs[index]
+    def _transfer(self, tensor: Tensor, configs: Mapping[str, OpConfig]) -> Vector:
+        """From the pieces that write a tensor to all that read it. A processor that reads a Rect several times has it once."""
         giver = self.graph.producer(tensor)
         back = (tensor.node, tensor.index) in self._pieces.needs_gradient
-        held, read = configs[giver.name], configs[reader.name]
-        key = (giver.operator, giver.specs, tensor.index, reader.operator, reader.specs, index, back, held, read)
+        uses = {(r.operator, r.specs, i, configs[r.name]): (r, i) for r, i in self._readers[tensor]}
+        key = (giver.operator, giver.specs, tensor.index, configs[giver.name], back, tuple(uses))
         if key not in self._kept:
-            have = self._corners(giver, held, tensor.index, False)
-            need = self._corners(reader, read, index, True)
+            have = _corners(
+                (giver.writes(rect)[tensor.index], p) for rect, p in configs[giver.name].pieces(giver)
+            )
+            need = _corners(
+                (r.reads(rect).inputs[i], p) for r, i in uses.values() for rect, p in configs[r.name].pieces(r)
+            )
             sides = np.minimum(have[1][None], need[1][:, None]) - np.maximum(have[0][None], need[0][:, None])
             volume = np.prod(np.maximum(sides, 0), axis=2, dtype=np.float64)
             pairs = have[2][None] * self._n + need[2][:, None]
             nbytes = volume.ravel() * tensor.dtype.itemsize
-            messages = np.bincount(pairs.ravel(), nbytes, self._n**2)
-            self._keep(key, self._travel(messages, back))
+            self._keep(key, self._travel(np.bincount(pairs.ravel(), nbytes, self._n**2), back))
         return self._kept[key]
-
-    def _corners(self, node: Node, config: OpConfig, index: int, reads: bool) -> tuple[np.ndarray, ...]:  # type: ignore[type-arg]
-        """Low and high corners and processors of what the pieces read of an input or write of an output, once each."""
-        key = (node.operator, node.specs, config, index, reads)
-        if key not in self._held:
-            if len(self._held) > MOST_KEPT:
-                self._held.clear()
-            found: dict[tuple[Rect, int], None] = {}
-            for rect, processor in config.pieces(node):
-                there = node.reads(rect).inputs[index] if reads else node.writes(rect)[index]
-                found[there, processor] = None
-            self._held[key] = (
-                np.array([r.lo for r, _ in found]), np.array([r.hi for r, _ in found]), np.array([p for _, p in found])
-            )
-        return self._held[key]
 
     def _synchronise(self, sharing: list[Node], configs: Mapping[str, OpConfig]) -> Vector:
         first = sharing[0]
@@ -174,3 +160,9 @@ class Loads:
             if len(self._at):
                 busy += np.bincount(self._where, seconds[self._at], self._width)
         return busy
+
+
+def _corners(pieces: Iterable[tuple[Rect, int]]) -> tuple[np.ndarray, ...]:  # type: ignore[type-arg]
+    """Low and high corners and processors of Rects, once each."""
+    found = list(dict.fromkeys(pieces))
+    return np.array([r.lo for r, _ in found]), np.array([r.hi for r, _ in found]), np.array([p for _, p in found])
