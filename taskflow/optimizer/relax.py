@@ -1,0 +1,277 @@
+"""Relaxation: a lower bound on every completion of a partial plan (the argument is in `relax_bound.h`).
+
+Here the tables are made that the compiled bound works with: what every piece of every cut costs, what pieces of neighbours
+read from each other, and the synchronisation of layers. Costs are asked of the evaluator's own model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from taskflow.graph import Node
+from taskflow.mapper import OpConfig, Sync
+from taskflow.optimizer._relax import Relax
+from taskflow.optimizer.bounds import reads_all_of
+from taskflow.optimizer.evaluator import NO_SYNCS, Evaluator
+from taskflow.optimizer.pieces import Pieces
+from taskflow.optimizer.relax_sync import layer_sync
+from taskflow.regions import Rect
+from taskflow.tasks.backward import gradient_flow
+from taskflow.tasks.emit import contiguous
+from taskflow.tasks.task import Kind
+
+REASONS = ("path", "processor", "processors together")
+FREE, AFTER_INPUTS, AFTER_FORWARD = range(3)
+STEP = 1.01  # between the sizes of updates that are looked at
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A way to cut an operator: its pieces, what each reads, and of each output the distinct Rects (slots) that pieces
+    write, the slot of each piece and the piece that owns each slot."""
+
+    pieces: tuple[Rect, ...]
+    reads: tuple[tuple[Rect, ...], ...]
+    slots: tuple[tuple[Rect, ...], ...]
+    slot_of: tuple[tuple[int, ...], ...]
+    owners: tuple[tuple[int, ...], ...]
+
+
+class Relaxation:
+    """``choices``: the configurations that each operator may have. ``syncs``: how layers are synchronised.
+
+    ``order``: the operators as they are fixed one after another, producers first. `push` and `pop` fix and free the next
+    one; `seconds` is what no completion is faster than.
+    """
+
+    def __init__(
+        self, evaluator: Evaluator, choices: Mapping[str, Sequence[OpConfig]], syncs: Mapping[str, Sync] = NO_SYNCS
+    ) -> None:
+        self.evaluator, self.syncs = evaluator, syncs
+        self.graph, self.costs, self.rule = evaluator.graph, evaluator.costs, evaluator.rule
+        self.processors = len(evaluator.machine.processors)
+        self.order = fixing_order(evaluator)
+        self.choices = [list(choices[node.name]) for node in self.order]
+        self._place = {node.number: i for i, node in enumerate(self.order)}
+        self._pieces = Pieces(self.graph, self.costs, self.rule is not None)
+        self._active, self._needs, self._trained = gradient_flow(self.graph) if self.rule else (set(), set(), set())
+        self._cuts: list[list[Cut]] = []
+        self._sizes: dict[tuple[int, int], int] = {}
+        self._regions: dict[Rect, int] = {}
+        self._plans: dict[tuple[int, ...], tuple[int, int]] = {}
+        self._users: list[list[int]] = []
+        self._known: list[list[int]] = [[] for _ in self.order]
+        self.core = Relax(self.processors, self._layer_syncs)
+        self._layers()
+        for node in self.order:
+            self._operator(node)
+        self._edges()
+        for volume, item in list(self._sizes):
+            self._size(volume, item)
+        self.core.prepare()
+        self.push, self.pop, self.seconds, self.children = (
+            self.core.push, self.core.pop, self.core.seconds, self.core.children,
+        )  # fmt: skip
+
+    # ---- operators -----------------------------------------------------------------------------------------------
+    def _operator(self, node: Node) -> None:
+        keeps, active = node.operator.keeps(node.specs), node.number in self._active
+        turn = FREE
+        if active and (keeps.outputs or any(s.nbytes for s in node.operator.saves(node.specs, node.space))):
+            turn = AFTER_FORWARD
+        elif active and keeps.inputs:
+            turn = AFTER_INPUTS
+        place = self._place[node.number]
+        layer = next((i for i, users in enumerate(self._users) if place in users), -1)
+        readers = [n for n in self.graph if n.number in self._active for t in n.inputs if t.node == node.number]
+        self.core.add_op(
+            node.operator.kind != "state", active, turn, layer,
+            [any(t is loss for loss in self.graph.losses) and self.rule is not None for t in node.outputs],
+            [all(sum(u is t for u in n.inputs) < 2 for n in readers) for t in node.outputs],
+        )  # fmt: skip
+        numbers: dict[tuple[object, ...], int] = {}
+        cuts: list[Cut] = []
+        for config in self.choices[place]:
+            key = (config.degrees, config.weights)
+            if key not in numbers:
+                numbers[key] = len(cuts)
+                cuts.append(cut_of(node, config))
+                self._add_cut(place, node, cuts[-1])
+            self.core.add_config(place, numbers[key], config.processors)
+        self._cuts.append(cuts)
+
+    def _add_cut(self, place: int, node: Node, cut: Cut) -> None:
+        of_class: dict[tuple[Rect, int], tuple[float, float]] = {}
+        forward, backward = [], []
+        for piece in cut.pieces:
+            for processor in range(self.processors):
+                key = (piece, self.costs.processor_class(processor))
+                if key not in of_class:
+                    of_class[key] = self._pieces.seconds(node, piece, processor)
+                forward.append(of_class[key][0])
+                backward.append(of_class[key][1])
+        sizes = [
+            [self._size_of(rect, tensor.dtype.itemsize) for rect in rects]
+            for rects, tensor in zip(cut.slots, node.outputs)
+        ]
+        self.core.add_cut(
+            place, len(cut.pieces), forward, backward, [list(s) for s in cut.slot_of], [list(s) for s in cut.owners], sizes
+        )
+
+    def _size_of(self, rect: Rect, itemsize: int) -> int:
+        return self._sizes.setdefault((rect.volume, itemsize), len(self._sizes))
+
+    def _size(self, volume: int, item: int) -> None:
+        """What it costs to send, move, add and fill so many elements."""
+        everyone, nbytes = range(self.processors), volume * item
+
+        def other(kind: Kind, flops: int, touched: int) -> list[float]:
+            return [self.costs.other(kind, p, flops, touched) for p in everyone]
+
+        self.core.add_size(
+            [self.costs.copy(p, q, nbytes) if p != q else 0.0 for p in everyone for q in everyone],
+            other(Kind.MOVE, 0, 2 * nbytes), other(Kind.SUM, volume, 3 * nbytes), other(Kind.FILL, 0, nbytes),
+        )  # fmt: skip
+
+    # ---- edges ---------------------------------------------------------------------------------------------------
+    def _edges(self) -> None:
+        inward: list[list[int]] = [[] for _ in self.order]
+        out: list[list[int]] = [[] for _ in self.order]
+        for node in self.graph:  # so that ``out`` lists readers in program order
+            seen = set()
+            for index, tensor in enumerate(node.inputs):
+                if (tensor.node, tensor.index) in seen:
+                    continue  # left out, which only makes the bound smaller
+                seen.add((tensor.node, tensor.index))
+                source, target = self._place[tensor.node], self._place[node.number]
+                cuts = self._cuts[target]
+                number = self.core.add_edge(
+                    source, tensor.index, target,
+                    node.number in self._active and (tensor.node, tensor.index) in self._needs,
+                    all(not reads[index].empty for cut in cuts for reads in cut.reads),
+                    reads_all_of(node, tensor),
+                    [
+                        self._touches(before.slots[tensor.index], after, index, tensor.dtype.itemsize)
+                        for before in self._cuts[source] for after in cuts
+                    ],
+                )  # fmt: skip
+                out[source].append(number)
+                inward[target].append(number)
+        for place in range(len(self.order)):
+            self.core.link(place, inward[place], out[place])
+
+    def _touches(
+        self, slots: Sequence[Rect], cut: Cut, index: int, itemsize: int
+    ) -> list[tuple[int, int, int, int, bool, bool, bool]]:
+        rows = []
+        for piece, reads in enumerate(cut.reads):
+            rect = reads[index]
+            shared = [(slot, owned, owned.intersect(rect)) for slot, owned in enumerate(slots) if owned.overlaps(rect)]
+            for slot, owned, part in shared:
+                view = len(shared) == 1 and (rect == owned or contiguous(rect.relative_to(owned), owned.shape))
+                rows.append((
+                    slot, piece, self._size_of(part, itemsize), self._regions.setdefault(rect, len(self._regions)),
+                    view, part == owned, rect == owned,
+                ))  # fmt: skip
+        return rows
+
+    # ---- layers --------------------------------------------------------------------------------------------------
+    def _layers(self) -> None:
+        names = list(dict.fromkeys(p.layer for p in self.graph.parameters if p.name in self._trained))
+        self._names = list(dict.fromkeys(p.layer for p in self.graph.parameters))
+        complete = 0
+        for name in self._names:
+            users = [i for i, n in enumerate(self.order) if any(p.layer == name for p in n.parameters)]
+            complete = max([complete, *users])
+            if name not in names or self.rule is None or not all(self.order[i].number in self._active for i in users):
+                users = []
+            self._users.append(users)
+            self._known[complete].append(len(self._users) - 1)
+            self.core.add_layer(users, *(self._least_update(name) if users else (0.0, 0.0)))
+
+    def _least_update(self, layer: str) -> tuple[float, float]:
+        """Of all updates of a layer together and of the shortest one, however the layer is divided: seconds. A larger update
+        does not take less, so those between two sizes take at least what the smaller one takes."""
+        assert self.rule is not None
+        parameters = [p for p in self.graph.parameters if p.layer == layer and p.name in self._trained]
+        items = {p.spec.dtype.itemsize for p in parameters}
+        item, total = min(items), sum(p.spec.rect.volume for p in parameters)
+        rate, size = float("inf"), 1
+        while size <= total:
+            above = max(size + 1, int(size * STEP))
+            rate = min(rate, self._update(size, item) / (above - 1))
+            size = above
+        return rate * total, self._update(1, item)
+
+    def _update(self, volume: int, item: int) -> float:
+        assert self.rule is not None
+        nbytes = volume * item * (3 + 2 * self.rule.buffers)
+        return min(
+            self.costs.other(Kind.UPDATE, p, self.rule.flops(volume), nbytes) for p in range(self.processors)
+        )
+
+    def _layer_syncs(self, place: int, chosen: list[int]) -> list[tuple[int, int]]:
+        """The synchronisations that are known now that the operator at ``place`` is fixed."""
+        return [(layer, self._plan(layer, chosen)[0]) for layer in self._known[place]]
+
+    def _plan(self, layer: int, chosen: list[int]) -> tuple[int, int]:
+        """(number of a layer's synchronisation, bundles up to it)."""
+        first = self._plan(layer - 1, chosen)[1] if layer else 0
+        users = [i for i, n in enumerate(self.order) if any(p.layer == self._names[layer] for p in n.parameters)]
+        key = (layer, first, *(chosen[i] for i in users))
+        if key not in self._plans:
+            rows, count = [], 0
+            if self.rule is not None:
+                rows, count = layer_sync(
+                    self.graph, self.costs, self.rule, self.syncs.get(self._names[layer], Sync()),
+                    [(self.order[i], self.choices[i][chosen[i]]) for i in users], self._trained, first,
+                )  # fmt: skip
+            rows = [(p, s, after, [(users[u], piece) for u, piece in waits]) for p, s, after, waits in rows]
+            number = self.core.add_sync(rows) if self._users[layer] else -1
+            self._plans[key] = (number, first + count)
+        return self._plans[key]
+
+
+def cut_of(node: Node, config: OpConfig) -> Cut:
+    """The cut of a configuration."""
+    pieces = tuple(config.partition(node).rects())
+    writes = [node.writes(piece) for piece in pieces]
+    slots: list[tuple[Rect, ...]] = []
+    slot_of, owners = [], []
+    for output in range(len(node.outputs)):
+        first: dict[Rect, int] = {}
+        for piece, rects in enumerate(writes):
+            first.setdefault(rects[output], piece)
+        numbers = {rect: i for i, rect in enumerate(first)}
+        slots.append(tuple(first))
+        slot_of.append(tuple(numbers[rects[output]] for rects in writes))
+        owners.append(tuple(first.values()))
+    return Cut(pieces, tuple(node.reads(piece).inputs for piece in pieces), tuple(slots), tuple(slot_of), tuple(owners))
+
+
+def fixing_order(evaluator: Evaluator) -> list[Node]:
+    """The operators, producers first; those that share a layer as near to each other as that allows, so that what its
+    synchronisation costs is known early, and inputs just before their readers."""
+    graph, done = evaluator.graph, dict[int, Node]()
+    sharing: dict[str, list[Node]] = {}
+    for node in graph:
+        for parameter in node.parameters:
+            sharing.setdefault(parameter.layer, []).append(node)
+
+    def add(node: Node) -> None:
+        if node.number in done:
+            return
+        for tensor in node.inputs:
+            add(graph.nodes[tensor.node])
+        done[node.number] = node
+        for parameter in node.parameters[:1]:
+            for other in sharing[parameter.layer]:
+                add(other)
+
+    for node in graph:
+        if node.inputs:
+            add(node)
+    for node in graph:
+        add(node)
+    return list(done.values())
