@@ -39,6 +39,7 @@ cdef extern from "relax_bound.h" namespace "taskflow::relax" nogil:
 
     cdef cppclass Tables:
         int processors
+        cbool serial
         vector[double] copy, move, sum, fill
         vector[Op] ops
         vector[Edge] edges
@@ -60,25 +61,24 @@ cdef extern from "relax_bound.h" namespace "taskflow::relax" nogil:
         void prepare() except +
         int add_sync(vector[SyncTask] tasks) except +
         void use_sync(int layer, int sync)
-        size_t fixed()
-        void push(int config) except +
-        void pop() except +
+        void fix(int n, int config) except +
+        void free(int n) except +
         double seconds(double limit) except +
 
 
 cdef class Relax:
-    """Operators are added in the order in which they are fixed, edges after them; then `prepare`. After that `push` and `pop`
-    fix and free the next one, and `seconds` is a lower bound on every completion. ``syncs(place, configs)``: the
-    synchronisation of each layer that is known once the operator at ``place`` is fixed, as (layer, number)s."""
+    """Operators are added producers first, edges after them; then `prepare`. After that `fix` and `free` decide about one
+    operator, and `seconds` is a lower bound on every completion. ``syncs(op, chosen)``: the synchronisation of each layer
+    that has become known with this operator, as (layer, number)s."""
 
     cdef Bound bound
     cdef object syncs
-    cdef list chosen
-    cdef list used
+    cdef dict chosen
+    cdef dict used
 
-    def __init__(self, int processors, syncs):
-        self.bound.t.processors = processors
-        self.syncs, self.chosen, self.used = syncs, [], []
+    def __init__(self, int processors, cbool serial, syncs):
+        self.bound.t.processors, self.bound.t.serial = processors, serial
+        self.syncs, self.chosen, self.used = syncs, {}, {}
 
     def add_op(self, cbool tasks, cbool active, int turn, int layer, list seed, list known):
         cdef Op op
@@ -146,26 +146,21 @@ cdef class Relax:
     def prepare(self):
         self.bound.prepare()
 
-    @property
-    def fixed(self):
-        """How many operators are fixed."""
-        return self.bound.fixed()
-
-    def push(self, int config):
-        """Fix the next operator."""
-        self.bound.push(config)
-        self.chosen.append(config)
-        cdef list known = self.syncs(len(self.chosen) - 1, self.chosen)
+    def fix(self, int op, int config):
+        """Give an operator one of its configurations."""
+        self.bound.fix(op, config)
+        self.chosen[op] = config
+        cdef list known = self.syncs(op, self.chosen)
         for layer, number in known:
             self.bound.use_sync(layer, number)
-        self.used.append(known)
+        self.used[op] = known
 
-    def pop(self):
-        """Free the last one."""
-        for layer, _ in self.used.pop():
+    def free(self, int op):
+        """Take it away; operators must be freed in the opposite order."""
+        for layer, _ in self.used.pop(op):
             self.bound.use_sync(layer, -1)
-        self.chosen.pop()
-        self.bound.pop()
+        del self.chosen[op]
+        self.bound.free(op)
 
     def seconds(self, double limit):
         """(least seconds of any completion, which argument says so: 0 path, 1 processor, 2 all processors). Once it is
@@ -173,13 +168,13 @@ cdef class Relax:
         value = self.bound.seconds(limit)
         return value, self.bound.reason
 
-    def children(self, configs, double limit):
-        """`seconds` and arguments if the next operator gets each of ``configs``."""
+    def children(self, int op, configs, double limit):
+        """`seconds` and arguments if an operator gets each of ``configs``."""
         cdef int i
         values, reasons = np.empty(len(configs)), np.empty(len(configs), np.int8)
         for i, config in enumerate(configs):
-            self.push(config)
+            self.fix(op, config)
             values[i] = self.bound.seconds(limit)
             reasons[i] = self.bound.reason
-            self.pop()
+            self.free(op)
         return values, reasons

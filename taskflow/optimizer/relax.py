@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import lcm
 
 from taskflow.graph import Node
 from taskflow.mapper import OpConfig, Sync
@@ -15,7 +16,7 @@ from taskflow.optimizer._relax import Relax
 from taskflow.optimizer.bounds import reads_all_of
 from taskflow.optimizer.evaluator import NO_SYNCS, Evaluator
 from taskflow.optimizer.pieces import Pieces
-from taskflow.optimizer.relax_sync import layer_sync
+from taskflow.optimizer.relax_sync import Row, layer_sync, least_sync
 from taskflow.regions import Rect
 from taskflow.tasks.backward import gradient_flow
 from taskflow.tasks.emit import contiguous
@@ -41,8 +42,9 @@ class Cut:
 class Relaxation:
     """``choices``: the configurations that each operator may have. ``syncs``: how layers are synchronised.
 
-    ``order``: the operators as they are fixed one after another, producers first. `push` and `pop` fix and free the next
-    one; `seconds` is what no completion is faster than.
+    ``order``: the operators, producers first; they go by their places in it. ``fix(op, choice)`` and ``free(op)`` decide
+    about one, last fixed first freed; ``seconds(limit)`` is what no completion is faster than, and which argument says so
+    (a place in REASONS); ``children(op, choices, limit)`` the same for each choice of one more operator.
     """
 
     def __init__(
@@ -59,10 +61,14 @@ class Relaxation:
         self._cuts: list[list[Cut]] = []
         self._sizes: dict[tuple[int, int], int] = {}
         self._regions: dict[Rect, int] = {}
-        self._plans: dict[tuple[int, ...], tuple[int, int]] = {}
+        self._plans: dict[tuple[int | None, ...], int] = {}
+        self._synced: dict[tuple[int, ...], tuple[list[Row], int]] = {}
         self._users: list[list[int]] = []
-        self._known: list[list[int]] = [[] for _ in self.order]
-        self.core = Relax(self.processors, self._layer_syncs)
+        self._all_users: list[list[int]] = []
+        self._before: list[frozenset[int]] = []
+        everyone, machine = range(self.processors), evaluator.machine
+        serial = all(machine.route(p, q) for p in everyone for q in everyone if p != q)
+        self.core = Relax(self.processors, serial, self._layer_syncs)
         self._layers()
         for node in self.order:
             self._operator(node)
@@ -70,9 +76,8 @@ class Relaxation:
         for volume, item in list(self._sizes):
             self._size(volume, item)
         self.core.prepare()
-        self.push, self.pop, self.seconds, self.children = (
-            self.core.push, self.core.pop, self.core.seconds, self.core.children,
-        )  # fmt: skip
+        self.fix, self.free = self.core.fix, self.core.free
+        self.seconds, self.children = self.core.seconds, self.core.children
 
     # ---- operators -----------------------------------------------------------------------------------------------
     def _operator(self, node: Node) -> None:
@@ -180,14 +185,15 @@ class Relaxation:
     def _layers(self) -> None:
         names = list(dict.fromkeys(p.layer for p in self.graph.parameters if p.name in self._trained))
         self._names = list(dict.fromkeys(p.layer for p in self.graph.parameters))
-        complete = 0
+        before: frozenset[int] = frozenset()
         for name in self._names:
             users = [i for i, n in enumerate(self.order) if any(p.layer == name for p in n.parameters)]
-            complete = max([complete, *users])
-            if name not in names or self.rule is None or not all(self.order[i].number in self._active for i in users):
-                users = []
+            self._all_users.append(users)
+            before |= set(users)
+            self._before.append(before)
+            if name not in names or not all(self.order[i].number in self._active for i in users):
+                users = []  # never synchronised
             self._users.append(users)
-            self._known[complete].append(len(self._users) - 1)
             self.core.add_layer(users, *(self._least_update(name) if users else (0.0, 0.0)))
 
     def _least_update(self, layer: str) -> tuple[float, float]:
@@ -211,26 +217,46 @@ class Relaxation:
             self.costs.other(Kind.UPDATE, p, self.rule.flops(volume), nbytes) for p in range(self.processors)
         )
 
-    def _layer_syncs(self, place: int, chosen: list[int]) -> list[tuple[int, int]]:
-        """The synchronisations that are known now that the operator at ``place`` is fixed."""
-        return [(layer, self._plan(layer, chosen)[0]) for layer in self._known[place]]
+    def _layer_syncs(self, op: int, chosen: dict[int, int]) -> list[tuple[int, int]]:
+        """The synchronisations that are known better now that ``op`` is fixed."""
+        known = []
+        for layer, users in enumerate(self._users):
+            if not users or op not in self._before[layer] or not all(user in chosen for user in users):
+                continue
+            if all(user in chosen for user in self._before[layer]):
+                known.append((layer, self._plan(layer, self._first(layer, chosen), chosen)))
+            elif op in users:
+                known.append((layer, self._plan(layer, None, chosen)))
+        return known
 
-    def _plan(self, layer: int, chosen: list[int]) -> tuple[int, int]:
-        """(number of a layer's synchronisation, bundles up to it)."""
-        first = self._plan(layer - 1, chosen)[1] if layer else 0
-        users = [i for i, n in enumerate(self.order) if any(p.layer == self._names[layer] for p in n.parameters)]
-        key = (layer, first, *(chosen[i] for i in users))
+    def _first(self, layer: int, chosen: dict[int, int]) -> int:
+        """How many bundles the layers before it have."""
+        return sum(self._rows(i, 0, chosen)[1] for i in range(layer))
+
+    def _plan(self, layer: int, first: int | None, chosen: dict[int, int]) -> int:
+        """The number of a layer's synchronisation; without ``first``, of what all have in common that it may be."""
+        key = (layer, first, *(chosen[i] for i in self._users[layer]))
         if key not in self._plans:
-            rows, count = [], 0
-            if self.rule is not None:
-                rows, count = layer_sync(
-                    self.graph, self.costs, self.rule, self.syncs.get(self._names[layer], Sync()),
-                    [(self.order[i], self.choices[i][chosen[i]]) for i in users], self._trained, first,
-                )  # fmt: skip
+            if first is not None:
+                rows = self._rows(layer, first, chosen)[0]
+            else:
+                turns = lcm(*range(1, self.processors + 1)) if self.processors <= 4 else 1
+                rows = least_sync([self._rows(layer, i, chosen)[0] for i in range(turns)]) if turns > 1 else []
+            users = self._users[layer]
             rows = [(p, s, after, [(users[u], piece) for u, piece in waits]) for p, s, after, waits in rows]
-            number = self.core.add_sync(rows) if self._users[layer] else -1
-            self._plans[key] = (number, first + count)
+            self._plans[key] = self.core.add_sync(rows) if rows else -1
         return self._plans[key]
+
+    def _rows(self, layer: int, first: int, chosen: dict[int, int]) -> tuple[list[Row], int]:
+        assert self.rule is not None
+        users = self._all_users[layer]
+        key = (layer, first, *(chosen[i] for i in users))
+        if key not in self._synced:
+            self._synced[key] = layer_sync(
+                self.graph, self.costs, self.rule, self.syncs.get(self._names[layer], Sync()),
+                [(self.order[i], self.choices[i][chosen[i]]) for i in users], self._trained, first,
+            )  # fmt: skip
+        return self._synced[key]
 
 
 def cut_of(node: Node, config: OpConfig) -> Cut:

@@ -59,6 +59,30 @@ def layer_sync(
     return writer.rows, len(bundles)
 
 
+ANYWHERE = -2  # the processor of a row that runs on any of them, after the first of what it waits for
+
+
+def least_sync(ways: Sequence[Sequence[Row]]) -> list[Row]:
+    """What several ways to synchronise a layer have in common: of what follows each piece, and of the work of all
+    processors together, the least."""
+    tails: dict[tuple[int, int], float] = {}
+    works = []
+    for number, rows in enumerate(ways):
+        after = [0.0] * len(rows)
+        own: dict[tuple[int, int], float] = {}
+        for row in range(len(rows) - 1, -1, -1):
+            _, seconds, before, waits = rows[row]
+            total = seconds + after[row]
+            for earlier in before:
+                after[earlier] = max(after[earlier], total)
+            for wait in waits:
+                own[wait] = max(own.get(wait, 0.0), total)
+        tails = own if not number else {wait: min(tail, own.get(wait, 0.0)) for wait, tail in tails.items()}
+        works.append(sum(seconds for processor, seconds, _, _ in rows if processor >= 0))
+    least: list[Row] = [(-1, tail, [], [wait]) for wait, tail in tails.items()]
+    return [*least, (ANYWHERE, min(works), [], sorted(tails))] if tails else []
+
+
 class _Writer:
     def __init__(self, costs: Costs, rule: UpdateRule) -> None:
         self.costs, self.rule = costs, rule

@@ -55,6 +55,7 @@ struct Op {
 
 struct Tables {
     int processors = 0;
+    bool serial = true;                        // two messages between the same processors share a link
     std::vector<double> copy, move, sum, fill; // size * processors^2 + source * processors + target; size * processors + p
     std::vector<Op> ops;                       // in the order in which they are fixed, which is topological
     std::vector<Edge> edges;
