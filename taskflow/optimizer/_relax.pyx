@@ -64,21 +64,22 @@ cdef extern from "relax_bound.h" namespace "taskflow::relax" nogil:
         void fix(int n, int config) except +
         void free(int n) except +
         double seconds(double limit) except +
+        vector[vector[double]] times(int n)
 
 
 cdef class Relax:
-    """Operators are added producers first, edges after them; then `prepare`. After that `fix` and `free` decide about one
-    operator, and `seconds` is a lower bound on every completion. ``syncs(op, chosen)``: the synchronisation of each layer
-    that has become known with this operator, as (layer, number)s."""
+    """Operators are added producers first, edges after them; then `prepare`. After that `fix` and `free` decide about
+    operators, and `seconds` is a lower bound on every completion. ``syncs(ops, chosen)``: the synchronisation of each layer
+    that has become known with these operators, as (layer, number)s."""
 
     cdef Bound bound
     cdef object syncs
-    cdef dict chosen
-    cdef dict used
+    cdef readonly dict chosen
+    cdef list used
 
     def __init__(self, int processors, cbool serial, syncs):
         self.bound.t.processors, self.bound.t.serial = processors, serial
-        self.syncs, self.chosen, self.used = syncs, {}, {}
+        self.syncs, self.chosen, self.used = syncs, {}, []
 
     def add_op(self, cbool tasks, cbool active, int turn, int layer, list seed, list known):
         cdef Op op
@@ -146,21 +147,27 @@ cdef class Relax:
     def prepare(self):
         self.bound.prepare()
 
-    def fix(self, int op, int config):
-        """Give an operator one of its configurations."""
-        self.bound.fix(op, config)
-        self.chosen[op] = config
-        cdef list known = self.syncs(op, self.chosen)
+    def fix(self, ops, choices):
+        """Give each of ``ops`` one of its configurations."""
+        for op, config in zip(ops, choices):
+            self.bound.fix(op, config)
+            self.chosen[op] = config
+        cdef list known = self.syncs(ops, self.chosen)
         for layer, number in known:
             self.bound.use_sync(layer, number)
-        self.used[op] = known
+        self.used.append(known)
 
-    def free(self, int op):
-        """Take it away; operators must be freed in the opposite order."""
-        for layer, _ in self.used.pop(op):
+    def free(self, ops):
+        """Take back the last `fix`."""
+        for layer, _ in self.used.pop():
             self.bound.use_sync(layer, -1)
-        del self.chosen[op]
-        self.bound.free(op)
+        for op in ops:
+            del self.chosen[op]
+            self.bound.free(op)
+
+    def use_sync(self, int layer, int number):
+        """Another synchronisation for a layer; -1: not known."""
+        self.bound.use_sync(layer, number)
 
     def seconds(self, double limit):
         """(least seconds of any completion, which argument says so: 0 path, 1 processor, 2 all processors). Once it is
@@ -168,13 +175,17 @@ cdef class Relax:
         value = self.bound.seconds(limit)
         return value, self.bound.reason
 
-    def children(self, int op, configs, double limit):
-        """`seconds` and arguments if an operator gets each of ``configs``."""
+    def times(self, int op):
+        """Of a fixed operator's pieces, after `seconds`: heads and tails of forward, heads and tails of backward."""
+        return self.bound.times(op)
+
+    def children(self, ops, list choices, double limit):
+        """`seconds` and arguments if ``ops`` are fixed to each of ``choices``."""
         cdef int i
-        values, reasons = np.empty(len(configs)), np.empty(len(configs), np.int8)
-        for i, config in enumerate(configs):
-            self.fix(op, config)
+        values, reasons = np.empty(len(choices)), np.empty(len(choices), np.int8)
+        for i, choice in enumerate(choices):
+            self.fix(ops, choice)
             values[i] = self.bound.seconds(limit)
             reasons[i] = self.bound.reason
-            self.free(op)
+            self.free(ops)
         return values, reasons

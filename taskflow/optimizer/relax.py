@@ -16,6 +16,7 @@ from taskflow.optimizer._relax import Relax
 from taskflow.optimizer.bounds import reads_all_of
 from taskflow.optimizer.evaluator import NO_SYNCS, Evaluator
 from taskflow.optimizer.pieces import Pieces
+from taskflow.optimizer.symmetry import Renumbering, renumbered
 from taskflow.optimizer.relax_sync import Row, layer_sync, least_sync
 from taskflow.regions import Rect
 from taskflow.tasks.backward import gradient_flow
@@ -40,17 +41,23 @@ class Cut:
 
 
 class Relaxation:
-    """``choices``: the configurations that each operator may have. ``syncs``: how layers are synchronised.
+    """``choices``: the configurations that each operator may have. ``syncs``: how layers are synchronised. ``group``: with more
+    than the identity, `seconds` holds for the partial plan on any of these renumberings of the processors.
 
-    ``order``: the operators, producers first; they go by their places in it. ``fix(op, choice)`` and ``free(op)`` decide
-    about one, last fixed first freed; ``seconds(limit)`` is what no completion is faster than, and which argument says so
-    (a place in REASONS); ``children(op, choices, limit)`` the same for each choice of one more operator.
+    ``order``: the operators, producers first; they go by their places in it. ``fix(ops, choices)`` and ``free(ops)`` decide
+    about some, last fixed first freed; ``seconds(limit)`` is what no completion is faster than, and which argument says so
+    (a place in REASONS); ``children(ops, choices, limit)`` the same for each list of choices.
     """
 
     def __init__(
-        self, evaluator: Evaluator, choices: Mapping[str, Sequence[OpConfig]], syncs: Mapping[str, Sync] = NO_SYNCS
+        self,
+        evaluator: Evaluator,
+        choices: Mapping[str, Sequence[OpConfig]],
+        syncs: Mapping[str, Sync] = NO_SYNCS,
+        group: Sequence[Renumbering] = (),
     ) -> None:
         self.evaluator, self.syncs = evaluator, syncs
+        self.group = list(group) or [tuple(range(len(evaluator.machine.processors)))]
         self.graph, self.costs, self.rule = evaluator.graph, evaluator.costs, evaluator.rule
         self.processors = len(evaluator.machine.processors)
         self.order = fixing_order(evaluator)
@@ -61,8 +68,11 @@ class Relaxation:
         self._cuts: list[list[Cut]] = []
         self._sizes: dict[tuple[int, int], int] = {}
         self._regions: dict[Rect, int] = {}
-        self._plans: dict[tuple[int | None, ...], int] = {}
+        self._plans: dict[tuple[object, ...], int] = {}
         self._synced: dict[tuple[int, ...], tuple[list[Row], int]] = {}
+        self._everything = range(len(self.group))
+        # Where sums are made depends on how many bundles come before; it repeats after so many.
+        self._turns = range(lcm(*range(1, self.processors + 1))) if self.processors <= 4 else range(0)
         self._users: list[list[int]] = []
         self._all_users: list[list[int]] = []
         self._before: list[frozenset[int]] = []
@@ -217,45 +227,67 @@ class Relaxation:
             self.costs.other(Kind.UPDATE, p, self.rule.flops(volume), nbytes) for p in range(self.processors)
         )
 
-    def _layer_syncs(self, op: int, chosen: dict[int, int]) -> list[tuple[int, int]]:
-        """The synchronisations that are known better now that ``op`` is fixed."""
-        known = []
-        for layer, users in enumerate(self._users):
-            if not users or op not in self._before[layer] or not all(user in chosen for user in users):
-                continue
-            if all(user in chosen for user in self._before[layer]):
-                known.append((layer, self._plan(layer, self._first(layer, chosen), chosen)))
-            elif op in users:
-                known.append((layer, self._plan(layer, None, chosen)))
-        return known
+    # ---- synchronisation -----------------------------------------------------------------------------------------
+    def seconds_as(self, image: int, limit: float) -> tuple[float, int]:
+        """`seconds` of the present partial plan on renumbered processors: ``image`` is a place in ``group``. Only the processors
+        on which sums are made make a difference."""
+        chosen = self.core.chosen
+        known = [(layer, first) for layer, first in self._known(chosen) if first is not None]
+        for layer, first in known:
+            self.core.use_sync(layer, self._plan(layer, [first], [image], chosen))
+        result = self.core.seconds(limit)
+        for layer, first in known:
+            self.core.use_sync(layer, self._plan(layer, [first], self._everything, chosen))
+        return result
 
-    def _first(self, layer: int, chosen: dict[int, int]) -> int:
-        """How many bundles the layers before it have."""
-        return sum(self._rows(i, 0, chosen)[1] for i in range(layer))
+    def _known(self, chosen: Mapping[int, int]) -> list[tuple[int, int | None]]:
+        """Layers all of whose users are fixed; how many bundles come before each, if that is known."""
+        found: list[tuple[int, int | None]] = []
+        first: int | None = 0
+        for layer, users in enumerate(self._all_users):
+            fixed = all(user in chosen for user in users)
+            if fixed and self._users[layer]:
+                found.append((layer, first))
+            first = first + self._rows(layer, 0, 0, chosen)[1] if fixed and first is not None else None
+        return found
 
-    def _plan(self, layer: int, first: int | None, chosen: dict[int, int]) -> int:
-        """The number of a layer's synchronisation; without ``first``, of what all have in common that it may be."""
-        key = (layer, first, *(chosen[i] for i in self._users[layer]))
+    def _layer_syncs(self, ops: Sequence[int], chosen: dict[int, int]) -> list[tuple[int, int]]:
+        """The synchronisations that are known better now that ``ops`` are fixed."""
+        result = []
+        for layer, first in self._known(chosen):
+            if any(op in self._users[layer] for op in ops) or (
+                first is not None and any(op in self._before[layer] for op in ops)
+            ):
+                firsts = [first] if first is not None else self._turns
+                if firsts:
+                    result.append((layer, self._plan(layer, firsts, self._everything, chosen)))
+        return result
+
+    def _plan(self, layer: int, firsts: Sequence[int], images: Sequence[int], chosen: Mapping[int, int]) -> int:
+        """The number of a layer's synchronisation: of what all have in common that it may be."""
+        key = (layer, tuple(firsts), tuple(images), *(chosen[i] for i in self._users[layer]))
         if key not in self._plans:
-            if first is not None:
-                rows = self._rows(layer, first, chosen)[0]
-            else:
-                turns = lcm(*range(1, self.processors + 1)) if self.processors <= 4 else 1
-                rows = least_sync([self._rows(layer, i, chosen)[0] for i in range(turns)]) if turns > 1 else []
+            ways = [self._rows(layer, first, image, chosen)[0] for image in images for first in firsts]
             users = self._users[layer]
-            rows = [(p, s, after, [(users[u], piece) for u, piece in waits]) for p, s, after, waits in rows]
-            self._plans[key] = self.core.add_sync(rows) if rows else -1
+            rows = ways[0] if len(ways) == 1 else least_sync(ways)
+            self._plans[key] = self.core.add_sync(
+                [(p, s, after, [(users[u], piece) for u, piece in waits]) for p, s, after, waits in rows]
+            )
         return self._plans[key]
 
-    def _rows(self, layer: int, first: int, chosen: dict[int, int]) -> tuple[list[Row], int]:
-        assert self.rule is not None
+    def _rows(self, layer: int, first: int, image: int, chosen: Mapping[int, int]) -> tuple[list[Row], int]:
+        """A layer's synchronisation on renumbered processors, but said with the numbers that they had before."""
         users = self._all_users[layer]
-        key = (layer, first, *(chosen[i] for i in users))
+        key = (layer, first, image, *(chosen[i] for i in users))
         if key not in self._synced:
-            self._synced[key] = layer_sync(
+            assert self.rule is not None
+            group = self.group[image]
+            rows, count = layer_sync(
                 self.graph, self.costs, self.rule, self.syncs.get(self._names[layer], Sync()),
-                [(self.order[i], self.choices[i][chosen[i]]) for i in users], self._trained, first,
+                [(self.order[i], renumbered(self.choices[i][chosen[i]], group)) for i in users], self._trained, first,
             )  # fmt: skip
+            back = {new: old for old, new in enumerate(group)}
+            self._synced[key] = [(back.get(p, p), s, after, waits) for p, s, after, waits in rows], count
         return self._synced[key]
 
 

@@ -96,6 +96,12 @@ public:
         return least;
     }
 
+    // Of a fixed operator, by piece, after `seconds`: heads and tails of forward and of backward.
+    std::vector<std::vector<double>> times(int n) const {
+        const State& s = state_[n];
+        return {s.head, s.tail, s.back_head, s.back_tail};
+    }
+
 private:
     struct Part {                                       // of a gradient: what one processor puts for one Rect
         int processor, region, size;

@@ -31,13 +31,15 @@ class SpaceOptions:
     ``degrees``: ``any`` up to the dimension's size; ``even``, those that divide it (the paper's equal pieces); ``powers``
     of two. An operator with more than MOST_TUPLES tuples of degrees takes the next smaller choice. ``placements``: see
     the module. ``reduction``: whether contracted dimensions may be cut. ``most_pieces``: of one operator; 0 means one a
-    processor.
+    processor. ``follow``: in exact search, inputs, carried state, views and scalars do not choose but follow a neighbour
+    (`taskflow.optimizer.following`).
     """
 
     degrees: str = "any"
     placements: str = "structured"
     reduction: bool = True
     most_pieces: int = 0
+    follow: bool = False
 
     def __post_init__(self) -> None:
         if self.degrees not in DEGREES:
