@@ -25,6 +25,7 @@ from taskflow.optimizer.symmetry import Symmetry, renumbered
 MOST_CONFIGS = 20_000  # of one operator
 PARTIAL_PER_PROPOSAL = 100  # so many partial plans may be looked at for each proposal of the budget
 FIRST_SECONDS = 2.0  # at most, for the default search, whose plan is the first to beat
+FAR = 3  # operators that a plan differs in, from which on it becomes the evaluator's current one
 ROUNDING = 1e-9  # a bound adds in another order than the simulator
 
 
@@ -98,26 +99,28 @@ class _Branch:
     def descend(self, depth: int, chosen: list[int], alive: list[int]) -> None:
         """Try all completions of a partial plan that may be faster than the best, on those renumbered processors (``alive``)
         on which they may be."""
-        if depth == len(self.decisions):
-            self._simulate(chosen, alive)
-            return
         candidates = self._representatives(depth, chosen)
         self._count(len(candidates))
-        limit = self._limit()
         ops, choices = self.ops[depth], self.choices[depth]
-        bounds, reasons = self.relaxation.children(ops, [choices[i] for i in candidates], limit)
+        bounds, reasons = self.relaxation.children(ops, [choices[i] for i in candidates], self._limit())
         ranked = sorted(zip(bounds.tolist(), candidates, reasons.tolist()))
         self.open.append([bound for bound, _, _ in ranked])
+        last = depth + 1 == len(self.decisions)
+        whole: list[tuple[int, int]] = []  # (renumbering, choice) of complete plans
         for bound, choice, reason in ranked:
             if bound >= self._limit():
                 self._prune(reason)
             else:
                 self.relaxation.fix(ops, choices[choice])
                 left = self._alive(alive)
-                if left:
+                if left and not last:
                     self.descend(depth + 1, [*chosen, choice], left)
+                whole.extend((image, choice) for image in left if last)
                 self.relaxation.free(ops)
-            self.open[-1].pop(0)
+            if not last:
+                self.open[-1].pop(0)
+        for image, choice in sorted(whole):  # those that differ in one operator after each other
+            self._simulate([*chosen, choice], image)
         self.open.pop()
 
     def _representatives(self, depth: int, chosen: Sequence[int]) -> list[int]:
@@ -128,8 +131,8 @@ class _Branch:
 
     def _alive(self, alive: Sequence[int]) -> list[int]:
         """The renumberings of a partial plan whose own bound is below the best."""
-        if len(self.everything) == 1:
-            return list(alive)
+        if len(alive) == 1 == len(self.everything) or not self.relaxation.shares:
+            return list(alive)  # what made the partial plan pass holds for each of them
         left = []
         for image in alive:
             bound, reason = self.relaxation.seconds_as(image, self._limit())
@@ -143,18 +146,19 @@ class _Branch:
         """A bound from here on says that nothing (nothing by more than the tolerance) is faster than the best."""
         return self.run.best_seconds * (1 - self.run.options.tolerance) * (1 + ROUNDING)
 
-    def _simulate(self, chosen: Sequence[int], alive: Sequence[int]) -> None:
-        plans: dict[tuple[OpConfig, ...], dict[str, OpConfig]] = {}
-        for image in alive:
-            configs = {
-                node.name: renumbered(config, self.symmetry.group[image])
-                for decision, choice in zip(self.decisions, chosen)
-                for node, config in zip(decision.nodes, decision.choices[choice])
-            }
-            plans.setdefault(tuple(configs.values()), configs)
-        for configs in plans.values():
-            self.simulated += 1
-            self.run.propose(configs, nextafter(self.run.best_seconds, 0.0))
+    def _simulate(self, chosen: Sequence[int], image: int) -> None:
+        """A complete plan."""
+        now, changes = self.run.strategy, {}
+        for decision, choice in zip(self.decisions, chosen):
+            for node, config in zip(decision.nodes, decision.choices[choice]):
+                there = renumbered(config, self.symmetry.group[image])
+                if there != now[node.name]:
+                    changes[node.name] = there
+        self.simulated += 1
+        self.run.propose(changes, nextafter(self.run.best_seconds, 0.0))
+        if len(changes) > FAR:
+            self.run.evaluator.propose(changes)
+            self.run.evaluator.accept()
 
     def _prune(self, reason: int) -> None:
         self.pruned[("path", "processor", "processors together")[reason]] += 1

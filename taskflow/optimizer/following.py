@@ -1,8 +1,9 @@
 """Decisions: which operators of a graph choose their configurations in an exact search, and which follow another one's choice.
 
-The paper counts a network's layers; its graphs have no operators for inputs, carried state, views and scalars. With
-``follow`` these do not choose: an input, a state and a view (no arithmetic) take the configuration with which the fewest
-bytes move to the operator that reads them first, and a scalar the one with which the fewest move from its producer.
+The paper counts a network's layers; its graphs have no operators for inputs, carried state, views and scalars. If the
+``passive`` ones follow, an input, a state and a view (no arithmetic) take the configuration with which the fewest bytes
+move to the operator that reads them first, and a scalar the one with which the fewest move from its producer. If the
+``weightless`` ones follow, so do all others without parameters, with their producer.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ class Decision:
     choices: tuple[tuple[OpConfig, ...], ...]
 
 
-def decisions(graph: OperatorGraph, space: Space, order: Sequence[Node], follow: bool) -> list[Decision]:
+def decisions(graph: OperatorGraph, space: Space, order: Sequence[Node], follow: str) -> list[Decision]:
     """What is to be decided, in the order of the operators that choose; those without inputs come last, since nothing else
-    depends on them. ``order``: all operators. ``follow``: whether passive operators follow."""
-    leader = {node.number: _leader(graph, node) for node in order} if follow else {}
+    depends on them. ``order``: all operators. ``follow``: which operators follow (`space.FOLLOW`)."""
+    leader = {node.number: _leader(graph, node, follow) for node in order}
     chooses = [node for node in order if leader.get(node.number) is None]
     result = []
     for node in sorted(chooses, key=lambda node: not node.inputs):
@@ -53,9 +54,9 @@ def strategies(found: Sequence[Decision]) -> int:
     return prod(len(decision.choices) for decision in found)
 
 
-def _leader(graph: OperatorGraph, node: Node) -> int | None:
-    """The operator that a passive one follows; None for one that chooses."""
-    if node.parameters:
+def _leader(graph: OperatorGraph, node: Node, follow: str) -> int | None:
+    """The operator that one follows; None for one that chooses."""
+    if node.parameters or follow == "none":
         return None
     if node.inputs and node.space.volume == 1:
         return node.inputs[0].node
@@ -63,7 +64,7 @@ def _leader(graph: OperatorGraph, node: Node) -> int | None:
         readers = [other.number for other in graph if any(t.node == node.number for t in other.inputs)]
         # One that is read by a scalar only would follow what follows it.
         return next((number for number in readers if graph.nodes[number].space.volume > 1), None)
-    return None
+    return node.inputs[0].node if follow == "weightless" else None
 
 
 def _group(graph: OperatorGraph, node: Node, leader: dict[int, int | None]) -> list[Node]:

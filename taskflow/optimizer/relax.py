@@ -17,7 +17,7 @@ from taskflow.optimizer.bounds import reads_all_of
 from taskflow.optimizer.evaluator import NO_SYNCS, Evaluator
 from taskflow.optimizer.pieces import Pieces
 from taskflow.optimizer.symmetry import Renumbering, renumbered
-from taskflow.optimizer.relax_sync import Row, layer_sync, least_sync
+from taskflow.optimizer.relax_sync import Held, Prices, bundles_of, layer_sync, least_sync
 from taskflow.regions import Rect
 from taskflow.tasks.backward import gradient_flow
 from taskflow.tasks.emit import contiguous
@@ -69,7 +69,8 @@ class Relaxation:
         self._sizes: dict[tuple[int, int], int] = {}
         self._regions: dict[Rect, int] = {}
         self._plans: dict[tuple[object, ...], int] = {}
-        self._synced: dict[tuple[int, ...], tuple[list[Row], int]] = {}
+        self._bundles: dict[tuple[int, ...], list[Held]] = {}
+        self._prices = Prices(self.costs)
         self._everything = range(len(self.group))
         # Where sums are made depends on how many bundles come before; it repeats after so many.
         self._turns = range(lcm(*range(1, self.processors + 1))) if self.processors <= 4 else range(0)
@@ -240,6 +241,14 @@ class Relaxation:
             self.core.use_sync(layer, self._plan(layer, [first], self._everything, chosen))
         return result
 
+    @property
+    def shares(self) -> bool:
+        """Whether any layer that is fixed is held by several processors."""
+        chosen = self.core.chosen
+        return any(
+            len(bundle.waits) > 1 for layer, _ in self._known(chosen) for bundle in self._bundles_of(layer, chosen)
+        )
+
     def _known(self, chosen: Mapping[int, int]) -> list[tuple[int, int | None]]:
         """Layers all of whose users are fixed; how many bundles come before each, if that is known."""
         found: list[tuple[int, int | None]] = []
@@ -248,7 +257,7 @@ class Relaxation:
             fixed = all(user in chosen for user in users)
             if fixed and self._users[layer]:
                 found.append((layer, first))
-            first = first + self._rows(layer, 0, 0, chosen)[1] if fixed and first is not None else None
+            first = first + len(self._bundles_of(layer, chosen)) if fixed and first is not None else None
         return found
 
     def _layer_syncs(self, ops: Sequence[int], chosen: dict[int, int]) -> list[tuple[int, int]]:
@@ -265,30 +274,31 @@ class Relaxation:
 
     def _plan(self, layer: int, firsts: Sequence[int], images: Sequence[int], chosen: Mapping[int, int]) -> int:
         """The number of a layer's synchronisation: of what all have in common that it may be."""
-        key = (layer, tuple(firsts), tuple(images), *(chosen[i] for i in self._users[layer]))
+        users = self._users[layer]
+        bundles = self._bundles_of(layer, chosen)
+        if all(len(bundle.waits) == 1 for bundle in bundles):
+            firsts = images = [0]  # nothing is sent
+        key = (layer, tuple(firsts), tuple(images), *(chosen[i] for i in users))
         if key not in self._plans:
-            ways = [self._rows(layer, first, image, chosen)[0] for image in images for first in firsts]
-            users = self._users[layer]
+            assert self.rule is not None
+            sync = self.syncs.get(self._names[layer], Sync())
+            ways = []
+            for image in images:
+                for first in firsts:
+                    ways.append(layer_sync(self._prices, self.rule, sync, bundles, first, self.group[image]))
             rows = ways[0] if len(ways) == 1 else least_sync(ways)
             self._plans[key] = self.core.add_sync(
                 [(p, s, after, [(users[u], piece) for u, piece in waits]) for p, s, after, waits in rows]
             )
         return self._plans[key]
 
-    def _rows(self, layer: int, first: int, image: int, chosen: Mapping[int, int]) -> tuple[list[Row], int]:
-        """A layer's synchronisation on renumbered processors, but said with the numbers that they had before."""
+    def _bundles_of(self, layer: int, chosen: Mapping[int, int]) -> list[Held]:
         users = self._all_users[layer]
-        key = (layer, first, image, *(chosen[i] for i in users))
-        if key not in self._synced:
-            assert self.rule is not None
-            group = self.group[image]
-            rows, count = layer_sync(
-                self.graph, self.costs, self.rule, self.syncs.get(self._names[layer], Sync()),
-                [(self.order[i], renumbered(self.choices[i][chosen[i]], group)) for i in users], self._trained, first,
-            )  # fmt: skip
-            back = {new: old for old, new in enumerate(group)}
-            self._synced[key] = [(back.get(p, p), s, after, waits) for p, s, after, waits in rows], count
-        return self._synced[key]
+        key = (layer, *(chosen[i] for i in users))
+        if key not in self._bundles:
+            pairs = [(self.order[i], self.choices[i][chosen[i]]) for i in users]
+            self._bundles[key] = bundles_of(self.graph, pairs, self._trained)
+        return self._bundles[key]
 
 
 def cut_of(node: Node, config: OpConfig) -> Cut:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper import OpConfig, Place, Sync, Travel
@@ -13,7 +15,7 @@ from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
 from taskflow.tasks.parameters import lay_out
 from taskflow.tasks.synchronise import SMALLEST_CHUNK_BYTES
-from taskflow.tasks.task import Bundle, Kind
+from taskflow.tasks.task import Kind
 
 Row = tuple[int, float, list[int], list[tuple[int, int]]]
 """A task: its processor (-1: a message), seconds, the earlier rows that it waits for, and the (user, piece)s whose backward
@@ -22,18 +24,27 @@ tasks it waits for."""
 State = tuple[list[int], list[tuple[int, int]]]  # what completes a value: rows, and (user, piece)s
 
 
-def layer_sync(
-    graph: OperatorGraph,
-    costs: Costs,
-    rule: UpdateRule,
-    sync: Sync,
-    users: Sequence[tuple[Node, OpConfig]],
-    trained: set[str],
-    first: int,
-) -> tuple[list[Row], int]:
-    """The tasks of a layer's synchronisation as `tasks.synchronise` emits them, and its number of bundles. ``users``: the
-    operators that share the layer. ``first``: how many bundles come before it in the whole step, which decides where
-    sums are made. Moves within a processor and clipping are left out."""
+class Prices:
+    """Costs of messages and of tasks that are no operator's, each asked once."""
+
+    def __init__(self, costs: Costs) -> None:
+        self.copy = cache(costs.copy)
+        self.other = cache(costs.other)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A bundle: ``size`` elements of ``item`` bytes that each of ``waits`` (processors, rising) holds, with the (user, piece)s
+    whose backward tasks complete its own gradient."""
+
+    size: int
+    item: int
+    trained: bool
+    waits: Mapping[int, tuple[tuple[int, int], ...]]
+
+
+def bundles_of(graph: OperatorGraph, users: Sequence[tuple[Node, OpConfig]], trained: set[str]) -> list[Held]:
+    """The bundles of a layer that ``users`` share, in the order in which `lay_out` has them."""
     uses: dict[Parameter, dict[int, dict[Rect, None]]] = {}
     readers: dict[tuple[str, int], list[tuple[Rect, int, int]]] = {}  # parameter, processor -> Rect, user, piece
     for user, (node, config) in enumerate(users):
@@ -43,20 +54,32 @@ def layer_sync(
                     uses.setdefault(parameter, {}).setdefault(processor, {})[read] = None
                     readers.setdefault((parameter.name, processor), []).append((read, user, piece))
     lists = {p: {k: list(v) for k, v in table.items()} for p, table in uses.items()}
-    writer = _Writer(costs, rule)
-    bundles = lay_out(graph, lists, trained).bundles
+    found = []
+    for bundle in lay_out(graph, lists, trained).bundles:
+        waits = {
+            p: tuple(sorted({
+                (user, piece)
+                for cell in bundle.cells
+                for read, user, piece in readers.get((cell.parameter, p), ()) if read.overlaps(cell.rect)
+            }))
+            for p in bundle.group
+        }
+        reached = any(cell.parameter in trained for cell in bundle.cells)
+        found.append(Held(bundle.size, bundle.dtype.itemsize, reached, waits))
+    return found
+
+
+def layer_sync(
+    prices: Prices, rule: UpdateRule, sync: Sync, bundles: Sequence[Held], first: int, image: Sequence[int] = ()
+) -> list[Row]:
+    """The tasks of a layer's synchronisation as `tasks.synchronise` emits them. ``first``: how many bundles come before it in
+    the whole step, which decides where sums are made. ``image``: as they would be on renumbered processors (said with the
+    numbers before). Moves within a processor and clipping are left out."""
+    writer = _Writer(prices, rule, image)
     for number, bundle in enumerate(bundles):
-        if any(cell.parameter in trained for cell in bundle.cells):
-            waits = {
-                p: sorted({
-                    (user, piece)
-                    for cell in bundle.cells
-                    for read, user, piece in readers.get((cell.parameter, p), ()) if read.overlaps(cell.rect)
-                })
-                for p in bundle.group
-            }
-            writer.bundle(bundle, sync, waits, first + number)
-    return writer.rows, len(bundles)
+        if bundle.trained:
+            writer.bundle(bundle, sync, first + number)
+    return writer.rows
 
 
 ANYWHERE = -2  # the processor of a row that runs on any of them, after the first of what it waits for
@@ -84,15 +107,14 @@ def least_sync(ways: Sequence[Sequence[Row]]) -> list[Row]:
 
 
 class _Writer:
-    def __init__(self, costs: Costs, rule: UpdateRule) -> None:
-        self.costs, self.rule = costs, rule
+    def __init__(self, prices: Prices, rule: UpdateRule, image: Sequence[int]) -> None:
+        self.prices, self.rule, self.image = prices, rule, image
         self.rows: list[Row] = []
 
-    def bundle(
-        self, bundle: Bundle, sync: Sync, waits: Mapping[int, list[tuple[int, int]]], number: int
-    ) -> None:
-        """As tasks.synchronise has it; ``waits``: what completes each holder's own gradient."""
-        group, item = bundle.group, bundle.dtype.itemsize
+    def bundle(self, bundle: Held, sync: Sync, number: int) -> None:
+        """As tasks.synchronise has it."""
+        waits, item = bundle.waits, bundle.item
+        group = tuple(sorted(waits, key=lambda p: self.image[p] if self.image else p))
         many = sync.place is Place.SPREAD or (sync.place is Place.EVERY and sync.travel is Travel.RING)
         wanted = sync.chunks or max(1, bundle.size * item // SMALLEST_CHUNK_BYTES)
         count = min(len(group), wanted, bundle.size) if many else 1
@@ -120,16 +142,16 @@ class _Writer:
         return len(self.rows) - 1
 
     def _copy(self, source: int, target: int, nbytes: int, *states: State) -> int:
-        return self._row(-1, self.costs.copy(source, target, nbytes), *states)
+        return self._row(-1, self.prices.copy(source, target, nbytes), *states)
 
     def _sum(self, processor: int, volume: int, item: int, parts: int, *states: State) -> int:
-        seconds = self.costs.other(Kind.SUM, processor, volume * (parts - 1), volume * item * (parts + 1))
+        seconds = self.prices.other(Kind.SUM, processor, volume * (parts - 1), volume * item * (parts + 1))
         return self._row(processor, seconds, *states)
 
     def _update(self, processor: int, volume: int, item: int, *states: State) -> int:
         nbytes = volume * item * (3 + 2 * self.rule.buffers)
         return self._row(
-            processor, self.costs.other(Kind.UPDATE, processor, self.rule.flops(volume), nbytes), *states
+            processor, self.prices.other(Kind.UPDATE, processor, self.rule.flops(volume), nbytes), *states
         )
 
     def _reduce(self, parts: list[tuple[int, State]], volume: int, item: int, travel: Travel) -> State:
