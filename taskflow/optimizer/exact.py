@@ -9,20 +9,22 @@ go by task number and sums are made on processors that depend on their numbers, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf, nextafter
 
-from taskflow.mapper import OpConfig, Strategy
+from taskflow.mapper import OpConfig, Sync
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.following import Decision, decisions, strategies
 from taskflow.optimizer.found import Budget, Found, Proof, SearchOptions
 from taskflow.optimizer.guided import guided
+from taskflow.optimizer.moves import SYNCS
 from taskflow.optimizer.run import Run, Spent
 from taskflow.optimizer.space import Space
 from taskflow.optimizer.symmetry import Symmetry, renumbered
 
 MOST_CONFIGS = 20_000  # of one operator
+REASONS = ("path", "processor", "processors together")  # as relax_bound.h numbers them
 PARTIAL_PER_PROPOSAL = 100  # so many partial plans may be looked at for each proposal of the budget
 FIRST_SECONDS = 2.0  # at most, for the default search, whose plan is the first to beat
 FAR = 3  # operators that a plan differs in, from which on it becomes the evaluator's current one
@@ -30,8 +32,8 @@ ROUNDING = 1e-9  # a bound adds in another order than the simulator
 
 
 def exact(evaluator: Evaluator, options: SearchOptions | None = None) -> Found:
-    """The fastest strategy of ``options.space`` whose layers are synchronised as in the default search's plan, which gets a
-    fifth of the budget and is the first to beat.
+    """The fastest strategy of ``options.space``, each layer synchronised in any of the ways that the default search tries
+    (`moves.SYNCS`). A fifth of the budget goes to the default search, whose plan is the first to beat.
 
     ``Found.optimal`` says that no strategy of the space is faster; ``Found.lower_bound`` what none is faster than, also if the
     budget ended first or ``options.tolerance`` asked for less; ``Found.proof`` how it was proved. ValueError if an operator
@@ -50,12 +52,11 @@ def exact(evaluator: Evaluator, options: SearchOptions | None = None) -> Found:
     first = guided(evaluator, replace(options, budget=part))
     run = Run("exact", evaluator, replace(options, rivals=(*options.rivals, replace(first.strategy, name="guided"))))
     run.proposals = first.proposals
-    branch = _Branch(run, space, first.strategy)
+    branch = _Branch(run, space)
 
     def body() -> str:
         run.phase = "proof"
-        run.set(Strategy(first.strategy.processors, first.strategy.configs, first.strategy.syncs, "guided"))
-        branch.descend(0, [], list(branch.everything))
+        branch.descend(0, [])
         branch.complete = True
         run.optimal = not options.tolerance
         return "finished"
@@ -69,7 +70,7 @@ def exact(evaluator: Evaluator, options: SearchOptions | None = None) -> Found:
 
 
 class _Branch:
-    def __init__(self, run: Run, space: Space, first: Strategy) -> None:
+    def __init__(self, run: Run, space: Space) -> None:
         try:
             from taskflow.optimizer.relax import Relaxation, fixing_order
         except ImportError:
@@ -81,9 +82,8 @@ class _Branch:
         order = fixing_order(evaluator)
         self.decisions = decisions(evaluator.graph, space, order, run.options.space.follow)
         self.symmetry = Symmetry(evaluator.costs, space.processors, [decision.choices for decision in self.decisions])
-        self.everything = range(len(self.symmetry.group))
         lists = {node.name: _distinct(decision, i) for decision in self.decisions for i, node in enumerate(decision.nodes)}
-        self.relaxation = Relaxation(evaluator, lists, first.syncs, self.symmetry.group)
+        self.relaxation = Relaxation(evaluator, lists, SYNCS, self.symmetry.group)
         place = {node.number: i for i, node in enumerate(self.relaxation.order)}
         self.ops = [[place[node.number] for node in decision.nodes] for decision in self.decisions]
         number = {name: {config: i for i, config in enumerate(configs)} for name, configs in lists.items()}
@@ -96,57 +96,73 @@ class _Branch:
         self.open: list[list[float]] = []  # by depth: the bounds of what is not done yet
         self.complete = False
 
-    def descend(self, depth: int, chosen: list[int], alive: list[int]) -> None:
-        """Try all completions of a partial plan that may be faster than the best, on those renumbered processors (``alive``)
-        on which they may be."""
+    def descend(self, depth: int, chosen: list[int]) -> None:
+        """Try all completions of a partial plan that may be faster than the best."""
+        if depth == len(self.decisions):
+            for image in self._images(chosen):
+                self._synchronise(chosen, image, 0, {})
+            return
         candidates = self._representatives(depth, chosen)
-        self._count(len(candidates))
         ops, choices = self.ops[depth], self.choices[depth]
+        self._count(len(candidates))
         bounds, reasons = self.relaxation.children(ops, [choices[i] for i in candidates], self._limit())
-        ranked = sorted(zip(bounds.tolist(), candidates, reasons.tolist()))
+        for choice in self._promising(bounds.tolist(), reasons.tolist(), candidates):
+            self.relaxation.fix(ops, choices[choice])
+            self.descend(depth + 1, [*chosen, choice])
+            self.relaxation.free(ops)
+
+    def _synchronise(self, chosen: Sequence[int], image: int, layer: int, syncs: dict[str, Sync]) -> None:
+        """The same for a plan whose operators are all decided about, and some of its layers, on renumbered processors."""
+        relaxation = self.relaxation
+        if layer == len(relaxation.layers):
+            self._simulate(chosen, image, syncs)
+            return
+        ways = relaxation.ways(layer)
+        if not ways:
+            self._synchronise(chosen, image, layer + 1, syncs)
+            return
+        self._count(len(ways))
+        bounds, reasons = [], []
+        for way in ways:
+            relaxation.use(layer, way, image)
+            bound, reason = relaxation.seconds(self._limit())
+            bounds.append(bound)
+            reasons.append(reason)
+        for i in self._promising(bounds, reasons, range(len(ways))):
+            relaxation.use(layer, ways[i], image)
+            self._synchronise(chosen, image, layer + 1, {**syncs, relaxation.layers[layer]: ways[i]})
+        relaxation.unuse(layer)
+
+    def _promising(self, bounds: Sequence[float], reasons: Sequence[int], choices: Sequence[int]) -> Iterator[int]:
+        """Choices whose bound is below the best when their turn comes, the smallest first."""
+        ranked = sorted(zip(bounds, choices, reasons))
         self.open.append([bound for bound, _, _ in ranked])
-        last = depth + 1 == len(self.decisions)
-        whole: list[tuple[int, int]] = []  # (renumbering, choice) of complete plans
         for bound, choice, reason in ranked:
-            if bound >= self._limit():
-                self._prune(reason)
+            if bound < self._limit():
+                yield choice
             else:
-                self.relaxation.fix(ops, choices[choice])
-                left = self._alive(alive)
-                if left and not last:
-                    self.descend(depth + 1, [*chosen, choice], left)
-                whole.extend((image, choice) for image in left if last)
-                self.relaxation.free(ops)
-            if not last:
-                self.open[-1].pop(0)
-        for image, choice in sorted(whole):  # those that differ in one operator after each other
-            self._simulate([*chosen, choice], image)
+                self.pruned[REASONS[reason]] += 1
+            self.open[-1].pop(0)
         self.open.pop()
 
+    def _images(self, chosen: Sequence[int]) -> list[int]:
+        """The renumberings that make different plans of a complete one."""
+        different: dict[tuple[int, ...], int] = {}
+        for image, of in enumerate(self.symmetry.image):
+            different.setdefault(tuple(of[decision][choice] for decision, choice in enumerate(chosen)), image)
+        return list(different.values())
+
     def _representatives(self, depth: int, chosen: Sequence[int]) -> list[int]:
-        stabilizer: list[int] = list(self.everything)
+        stabilizer: list[int] = list(range(len(self.symmetry.group)))
         for decision, choice in enumerate(chosen):
             stabilizer = self.symmetry.stabilizer(decision, choice, stabilizer)
         return self.symmetry.representatives(depth, stabilizer)
-
-    def _alive(self, alive: Sequence[int]) -> list[int]:
-        """The renumberings of a partial plan whose own bound is below the best."""
-        if len(alive) == 1 == len(self.everything) or not self.relaxation.shares:
-            return list(alive)  # what made the partial plan pass holds for each of them
-        left = []
-        for image in alive:
-            bound, reason = self.relaxation.seconds_as(image, self._limit())
-            if bound < self._limit():
-                left.append(image)
-            else:
-                self._prune(reason)
-        return left
 
     def _limit(self) -> float:
         """A bound from here on says that nothing (nothing by more than the tolerance) is faster than the best."""
         return self.run.best_seconds * (1 - self.run.options.tolerance) * (1 + ROUNDING)
 
-    def _simulate(self, chosen: Sequence[int], image: int) -> None:
+    def _simulate(self, chosen: Sequence[int], image: int, syncs: Mapping[str, Sync]) -> None:
         """A complete plan."""
         now, changes = self.run.strategy, {}
         for decision, choice in zip(self.decisions, chosen):
@@ -154,14 +170,13 @@ class _Branch:
                 there = renumbered(config, self.symmetry.group[image])
                 if there != now[node.name]:
                     changes[node.name] = there
+        # What is not shared is synchronised in any way.
+        others = {layer: sync for layer, sync in syncs.items() if sync != now.sync(layer)}
         self.simulated += 1
-        self.run.propose(changes, nextafter(self.run.best_seconds, 0.0))
+        self.run.propose(changes, nextafter(self.run.best_seconds, 0.0), others)
         if len(changes) > FAR:
-            self.run.evaluator.propose(changes)
+            self.run.evaluator.propose(changes, inf, others)
             self.run.evaluator.accept()
-
-    def _prune(self, reason: int) -> None:
-        self.pruned[("path", "processor", "processors together")[reason]] += 1
 
     def _count(self, partial: int) -> None:
         """Partial plans that are given up need budget too: time, or a share of a proposal."""
@@ -185,7 +200,8 @@ class _Branch:
     def proof(self) -> Proof:
         """What was done."""
         return Proof(
-            strategies=strategies(self.decisions), renumberings=len(self.everything), partial_plans=self.visited,
+            strategies=strategies(self.decisions) * len(SYNCS) ** len(self.relaxation.layers),
+            renumberings=len(self.symmetry.group), partial_plans=self.visited,
             pruned=dict(self.pruned), simulated=self.simulated, tolerance=self.run.options.tolerance, complete=self.complete,
         )
 

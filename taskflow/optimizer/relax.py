@@ -14,7 +14,7 @@ from taskflow.graph import Node
 from taskflow.mapper import OpConfig, Sync
 from taskflow.optimizer._relax import Relax
 from taskflow.optimizer.bounds import reads_all_of
-from taskflow.optimizer.evaluator import NO_SYNCS, Evaluator
+from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.pieces import Pieces
 from taskflow.optimizer.symmetry import Renumbering, renumbered
 from taskflow.optimizer.relax_sync import Held, Prices, bundles_of, layer_sync, least_sync
@@ -23,7 +23,7 @@ from taskflow.tasks.backward import gradient_flow
 from taskflow.tasks.emit import contiguous
 from taskflow.tasks.task import Kind
 
-REASONS = ("path", "processor", "processors together")
+
 FREE, AFTER_INPUTS, AFTER_FORWARD = range(3)
 STEP = 1.01  # between the sizes of updates that are looked at
 
@@ -41,22 +41,22 @@ class Cut:
 
 
 class Relaxation:
-    """``choices``: the configurations that each operator may have. ``syncs``: how layers are synchronised. ``group``: with more
-    than the identity, `seconds` holds for the partial plan on any of these renumberings of the processors.
+    """``choices``: the configurations that each operator may have. ``syncs``: how any layer may be synchronised. ``group``: with
+    more than the identity, `seconds` holds for the partial plan on any of these renumberings of the processors.
 
     ``order``: the operators, producers first; they go by their places in it. ``fix(ops, choices)`` and ``free(ops)`` decide
     about some, last fixed first freed; ``seconds(limit)`` is what no completion is faster than, and which argument says so
-    (a place in REASONS); ``children(ops, choices, limit)`` the same for each list of choices.
+    (a place in REASONS); ``children(ops, choices, limit)`` the same for each list of choices. ``layers``: names.
     """
 
     def __init__(
         self,
         evaluator: Evaluator,
         choices: Mapping[str, Sequence[OpConfig]],
-        syncs: Mapping[str, Sync] = NO_SYNCS,
+        syncs: Sequence[Sync] = (Sync(),),
         group: Sequence[Renumbering] = (),
     ) -> None:
-        self.evaluator, self.syncs = evaluator, syncs
+        self.evaluator, self.syncs = evaluator, list(syncs)
         self.group = list(group) or [tuple(range(len(evaluator.machine.processors)))]
         self.graph, self.costs, self.rule = evaluator.graph, evaluator.costs, evaluator.rule
         self.processors = len(evaluator.machine.processors)
@@ -71,7 +71,6 @@ class Relaxation:
         self._plans: dict[tuple[object, ...], int] = {}
         self._bundles: dict[tuple[int, ...], list[Held]] = {}
         self._prices = Prices(self.costs)
-        self._everything = range(len(self.group))
         # Where sums are made depends on how many bundles come before; it repeats after so many.
         self._turns = range(lcm(*range(1, self.processors + 1))) if self.processors <= 4 else range(0)
         self._users: list[list[int]] = []
@@ -195,9 +194,9 @@ class Relaxation:
     # ---- layers --------------------------------------------------------------------------------------------------
     def _layers(self) -> None:
         names = list(dict.fromkeys(p.layer for p in self.graph.parameters if p.name in self._trained))
-        self._names = list(dict.fromkeys(p.layer for p in self.graph.parameters))
+        self.layers = list(dict.fromkeys(p.layer for p in self.graph.parameters))
         before: frozenset[int] = frozenset()
-        for name in self._names:
+        for name in self.layers:
             users = [i for i, n in enumerate(self.order) if any(p.layer == name for p in n.parameters)]
             self._all_users.append(users)
             before |= set(users)
@@ -229,25 +228,23 @@ class Relaxation:
         )
 
     # ---- synchronisation -----------------------------------------------------------------------------------------
-    def seconds_as(self, image: int, limit: float) -> tuple[float, int]:
-        """`seconds` of the present partial plan on renumbered processors: ``image`` is a place in ``group``. Only the processors
-        on which sums are made make a difference."""
+    def use(self, layer: int, sync: Sync, image: int) -> None:
+        """Synchronise a layer in one way, as it is on renumbered processors (``image``: a place in ``group``); all operators must
+        be fixed."""
         chosen = self.core.chosen
-        known = [(layer, first) for layer, first in self._known(chosen) if first is not None]
-        for layer, first in known:
-            self.core.use_sync(layer, self._plan(layer, [first], [image], chosen))
-        result = self.core.seconds(limit)
-        for layer, first in known:
-            self.core.use_sync(layer, self._plan(layer, [first], self._everything, chosen))
-        return result
+        first = sum(len(self._bundles_of(i, chosen)) for i in range(layer))
+        self.core.use_sync(layer, self._plan(layer, [first], [image], [sync], chosen))
 
-    @property
-    def shares(self) -> bool:
-        """Whether any layer that is fixed is held by several processors."""
-        chosen = self.core.chosen
-        return any(
-            len(bundle.waits) > 1 for layer, _ in self._known(chosen) for bundle in self._bundles_of(layer, chosen)
-        )
+    def unuse(self, layer: int) -> None:
+        """Back to any way on any renumbered processors."""
+        for known, number in self._layer_syncs(self._users[layer], self.core.chosen):
+            if known == layer:
+                self.core.use_sync(layer, number)
+
+    def ways(self, layer: int) -> list[Sync]:
+        """The different ways to synchronise a layer; none if that is the same for all. All its operators must be fixed."""
+        shared = any(len(bundle.waits) > 1 for bundle in self._bundles_of(layer, self.core.chosen))
+        return self.syncs if shared and self._users[layer] else []
 
     def _known(self, chosen: Mapping[int, int]) -> list[tuple[int, int | None]]:
         """Layers all of whose users are fixed; how many bundles come before each, if that is known."""
@@ -269,23 +266,25 @@ class Relaxation:
             ):
                 firsts = [first] if first is not None else self._turns
                 if firsts:
-                    result.append((layer, self._plan(layer, firsts, self._everything, chosen)))
+                    everyone = range(len(self.group))
+                    result.append((layer, self._plan(layer, firsts, everyone, self.syncs, chosen)))
         return result
 
-    def _plan(self, layer: int, firsts: Sequence[int], images: Sequence[int], chosen: Mapping[int, int]) -> int:
+    def _plan(
+        self, layer: int, firsts: Sequence[int], images: Sequence[int], syncs: Sequence[Sync], chosen: Mapping[int, int]
+    ) -> int:
         """The number of a layer's synchronisation: of what all have in common that it may be."""
         users = self._users[layer]
         bundles = self._bundles_of(layer, chosen)
         if all(len(bundle.waits) == 1 for bundle in bundles):
-            firsts = images = [0]  # nothing is sent
-        key = (layer, tuple(firsts), tuple(images), *(chosen[i] for i in users))
+            firsts, images, syncs = [0], [0], self.syncs[:1]  # nothing is sent
+        key = (layer, tuple(firsts), tuple(images), tuple(syncs), *(chosen[i] for i in users))
         if key not in self._plans:
             assert self.rule is not None
-            sync = self.syncs.get(self._names[layer], Sync())
-            ways = []
-            for image in images:
-                for first in firsts:
-                    ways.append(layer_sync(self._prices, self.rule, sync, bundles, first, self.group[image]))
+            ways = [
+                layer_sync(self._prices, self.rule, sync, bundles, first, self.group[image])
+                for sync in syncs for image in images for first in firsts
+            ]
             rows = ways[0] if len(ways) == 1 else least_sync(ways)
             self._plans[key] = self.core.add_sync(
                 [(p, s, after, [(users[u], piece) for u, piece in waits]) for p, s, after, waits in rows]
