@@ -264,8 +264,8 @@ def report(row: dict[str, Any]) -> None:
     """One network, for people."""
     click.echo(
         f"{row['network']}: {row['operators']} operators; mean error {row['mean_error']:.1%}, at most {row['maximum_error']:.1%}, "
-        f"tau {row['kendall_tau']:.2f}, regret {row['regret']:.1%}; foreign load {row['foreign_load']:.0%}; {row['costs']['name']}, "
-        f"{row['costs']['measured_keys']} keys beside {row['costs']['reuse_bytes'] >> 20} MiB", err=True,
+        f"tau {row['kendall_tau']:.2f}, regret {row['regret']:.1%}; foreign load {row['foreign_load']:.0%}; "
+        f"{row['costs']['name']}, {row['costs']['measured_keys']} keys beside {row['costs']['reuse_bytes'] >> 20} MiB", err=True,
     )
     for plan in sorted(row["strategies"], key=lambda p: p["measured_seconds"]):
         click.echo(

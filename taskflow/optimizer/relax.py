@@ -16,13 +16,12 @@ from taskflow.optimizer._relax import Relax
 from taskflow.optimizer.bounds import reads_all_of
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.pieces import Pieces
-from taskflow.optimizer.symmetry import Renumbering, renumbered
 from taskflow.optimizer.relax_sync import Held, Prices, bundles_of, layer_sync, least_sync
+from taskflow.optimizer.symmetry import Renumbering
 from taskflow.regions import Rect
 from taskflow.tasks.backward import gradient_flow
 from taskflow.tasks.emit import contiguous
 from taskflow.tasks.task import Kind
-
 
 FREE, AFTER_INPUTS, AFTER_FORWARD = range(3)
 STEP = 1.01  # between the sizes of updates that are looked at
