@@ -7,7 +7,7 @@ Figure 7: a step under data parallelism, the expert strategy and the found plan,
 (4 K80) and against OptCNN (16 P100). --budget: seconds of each search. Costs are analytic, link rates those of the presets
 k80 and p100. Memory is not limited, as in the paper. Data parallelism and expert are given the fastest of a list of ways to
 synchronise; a row's ``sync`` names it. ``paper`` is a range; ``agrees`` says whether ours lies in it, or beyond it on the
-better side; ``why`` what is known about a difference.
+better side; ``why`` what is known to differ from the paper, which need not be the whole cause.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ ANCHORS = {"data": (65.8e9, 0.10), "expert": (24.2e9, 0.25)}  # bytes moved, and
 TASK_SECONDS = {"data": 35.7, "expert": 28.2, "found": 28.7}
 
 WHY = {
-    "speedup": "analytic costs and the presets' effective link rates instead of the authors' measurements; transfers occupy every "
-               "link of their route in the order in which they become ready, so all-to-all exchanges wait for each other",
+    "speedup": "costs are analytic and link rates the presets', where the authors measured; a transfer occupies every link of its "
+               "route and none may pass another that waits; the search may need more time",
     "moved": "the search looks for the fastest step, not for the fewest bytes; cross entropy needs whole rows of classes, so a "
-             "softmax cut by channels has to move its scores",
+             "softmax cut by channels has to move its scores; LSTMs over several steps are not cut by hidden units",
     "tasks": "analytic costs: the devices' peak rates at the efficiencies of the cost model, where the authors measured",
     "placement": "the paper's rival is what reinforcement learning found in 12 to 27 hours, ours a search of the same space",
     "optcnn": "OptCNN's choices here may cut contracted dimensions and are judged by a simulator in which transfers wait for "
