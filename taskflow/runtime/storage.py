@@ -42,13 +42,14 @@ class Kept:
 
 
 class Storage:
-    """Turns buffer numbers and parts into arrays."""
+    """Turns buffer numbers and parts into arrays. ``arena``: the bytes to lay them out in, if they are not to be
+    allocated."""
 
-    def __init__(self, graph: TaskGraph, memory: MemoryPlan, kept: Kept) -> None:
+    def __init__(self, graph: TaskGraph, memory: MemoryPlan, kept: Kept, arena: Array | None = None) -> None:
         self.graph = graph
         self.kept = kept
         self._offsets = memory.offsets
-        self.arena = np.empty(memory.nbytes, np.uint8)
+        self.arena = np.empty(memory.nbytes, np.uint8) if arena is None else arena
         self._arrays: dict[int, Array] = {}
 
     def array(self, buffer: int) -> Array:
