@@ -7,14 +7,15 @@ the system's loader does. Nothing is loaded before `load` is called.
 from __future__ import annotations
 
 import ctypes
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution
-from types import ModuleType
+from typing import Any
 
 WHEEL = "onednn-cpu-gomp"
 LIBRARY = "libdnnl.so.3"
 _OPENMP, _SEQUENTIAL = 2, 1  # values of dnnl_version_t.cpu_runtime
 
-_loaded: ModuleType | str | None = None
+_loaded: Any = None  # the module, or why there is none
 
 
 class _Version(ctypes.Structure):
@@ -24,7 +25,7 @@ class _Version(ctypes.Structure):
     )
 
 
-def load() -> ModuleType:
+def load() -> Any:
     """taskflow.kernels._onednn with the library's functions. Raises ImportError whose message is one sentence that says
     what is missing and which command mends it."""
     global _loaded
@@ -38,9 +39,9 @@ def load() -> ModuleType:
     return _loaded
 
 
-def _load() -> ModuleType:
+def _load() -> Any:
     try:
-        from taskflow.kernels import _onednn
+        _onednn: Any = import_module("taskflow.kernels._onednn")
     except ImportError as error:
         raise ImportError(
             f"oneDNN's kernels are not compiled ({error}); install a C compiler and reinstall taskflow"

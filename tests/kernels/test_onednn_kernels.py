@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 from random import Random
 from typing import Any
@@ -79,13 +80,16 @@ def check_all_directions(onednn: Any, case: Case, seed: int) -> None:
         np.testing.assert_allclose(other, one, rtol=0, atol=4 * EPS * scale * terms**0.5)
 
     for given in (None, bias):
-        compare(lambda s, out: s.conv2d(x, weight, given, *slide, out=out), np.full_like(dy, np.nan), weight[0].size)
-    for accumulate in (False, True):
-        before = (lambda a: numbers(rng, *a.shape)) if accumulate else (lambda a: np.full_like(a, np.nan))
-        compare(lambda s, out: s.conv2d_backward_data(dy, weight, *slide, out=out, accumulate=accumulate), before(x),
-                weight.size // weight_shape[1])
-        compare(lambda s, out: s.conv2d_backward_weight(x, dy, *slide, out=out, accumulate=accumulate), before(weight),
-                dy.size // dy.shape[1])
+        compare(partial(lambda s, out, given: s.conv2d(x, weight, given, *slide, out=out), given=given),
+                np.full_like(dy, np.nan), weight[0].size)
+    compare(lambda s, out: s.conv2d_backward_data(dy, weight, *slide, out=out), np.full_like(x, np.nan),
+            weight.size // weight_shape[1])
+    compare(lambda s, out: s.conv2d_backward_data(dy, weight, *slide, out=out, accumulate=True), numbers(rng, *x.shape),
+            weight.size // weight_shape[1])
+    compare(lambda s, out: s.conv2d_backward_weight(x, dy, *slide, out=out), np.full_like(weight, np.nan),
+            dy.size // dy.shape[1])
+    compare(lambda s, out: s.conv2d_backward_weight(x, dy, *slide, out=out, accumulate=True), numbers(rng, *weight.shape),
+            dy.size // dy.shape[1])
 
 
 @pytest.mark.parametrize("case", NETWORKS, ids=str)
