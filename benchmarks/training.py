@@ -5,8 +5,8 @@ update by SGD), and peak memory.
 
 PyTorch runs eagerly, eagerly with channels_last (networks of images), and compiled; each stock, and with the settings of
 malloc that spare it page faults ("tuned"). Every variant has a process of its own, and takes steps in turn with ours: a
-ratio is that of the medians of one such pair, and beside it stands that of the minima, which other work on the machine
-disturbs less. On two cores ours runs two ranks of one core each (data parallel), PyTorch two threads. --quick takes small
+ratio is that of the medians of one such pair, and beside it stands that of the processor time (on one core), which other
+work on the machine disturbs less. On two cores ours runs two ranks of one core each (data parallel), PyTorch two threads. --quick takes small
 presets, to see whether all works. Needs PyTorch: pip install torch.
 """
 
@@ -61,13 +61,13 @@ class Worker:
         )
         self.how = self._answer()["ready"]
 
-    def steps(self, count: int) -> tuple[list[float], int]:
-        """Seconds of each step, and the peak memory in bytes so far."""
+    def step(self) -> tuple[float, float, int]:
+        """Seconds by the clock, seconds of processor time (of the first rank), and the peak memory in bytes so far."""
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{count}\n")
+        self._process.stdin.write("1\n")
         self._process.stdin.flush()
         answer = self._answer()
-        return answer["seconds"], answer["peak_bytes"]
+        return answer["seconds"][0], answer["cpu_seconds"][0], answer["peak_bytes"]
 
     def close(self) -> None:
         """End the process."""
@@ -98,7 +98,7 @@ class Pair:
     variant: str
     ours_seconds: float
     theirs_seconds: float
-    ratio_of_minima: float
+    cpu_ratio: float
     ours_peak_bytes: int
     theirs_peak_bytes: int
     how: str
@@ -111,14 +111,14 @@ class Pair:
 
 def compare(ours: Worker, theirs: Worker, variant: str, rounds: int) -> Pair:
     """Single steps in turn; medians."""
-    times: tuple[list[float], list[float]] = ([], [])
-    peaks = [0, 0]
+    taken: tuple[list[tuple[float, float, int]], ...] = ([], [])
     for _ in range(rounds):
         for side, worker in enumerate((ours, theirs)):
-            seconds, peaks[side] = worker.steps(1)
-            times[side].extend(seconds)
-    least = min(times[1]) / min(times[0])
-    return Pair(variant, median(times[0]), median(times[1]), least, *peaks, theirs.how)
+            taken[side].append(worker.step())
+    (our_seconds, our_cpu), (their_seconds, their_cpu) = (
+        (median(step[0] for step in side), median(step[1] for step in side)) for side in taken
+    )
+    return Pair(variant, our_seconds, their_seconds, their_cpu / our_cpu, taken[0][-1][2], taken[1][-1][2], theirs.how)
 
 
 def measure(name: str, threads: int, rounds: int, quick: bool, variants: Sequence[str], note: Any) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def measure(name: str, threads: int, rounds: int, quick: bool, variants: Sequenc
                     continue
                 try:
                     pairs.append(compare(ours, theirs, variant, rounds))
-                    note(f"{name}, {threads} cores, {variant}: {pairs[-1].ratio:.2f}, minima {pairs[-1].ratio_of_minima:.2f}")
+                    note(f"{name}, {threads} cores, {variant}: {pairs[-1].ratio:.2f}, processor time {pairs[-1].cpu_ratio:.2f}")
                 finally:
                     theirs.close()
     finally:
@@ -153,12 +153,13 @@ def measure(name: str, threads: int, rounds: int, quick: bool, variants: Sequenc
         "model": name, "threads": threads, "batch": batch, "preset": preset, "ours": ours.how,
         "samples_per_second": batch / median(p.ours_seconds for p in pairs),
         "vs_stock": min(p.ratio for p in stock), "vs_tuned": min(p.ratio for p in tuned),
+        "cpu_vs_stock": min(p.cpu_ratio for p in stock), "cpu_vs_tuned": min(p.cpu_ratio for p in tuned),
         "best_stock": min(stock, key=lambda p: p.ratio).variant, "best_tuned": min(tuned, key=lambda p: p.ratio).variant,
         "peak_bytes": max(p.ours_peak_bytes for p in pairs),
         "torch_peak_bytes": {p.variant: p.theirs_peak_bytes for p in pairs},
         "variants": {
             p.variant: {
-                "ratio": p.ratio, "ratio_of_minima": p.ratio_of_minima, "ours_s": p.ours_seconds,
+                "ratio": p.ratio, "cpu_ratio": p.cpu_ratio, "ours_s": p.ours_seconds,
                 "torch_s": p.theirs_seconds, "torch": p.how,
             } for p in pairs
         },
@@ -178,6 +179,8 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         result[f"geomean_{key}"] = geomean([row[key] for row in rows])
         for threads in sorted({row["threads"] for row in rows}):
             result[f"geomean_{key}_{threads}"] = geomean([row[key] for row in rows if row["threads"] == threads])
+        if alone := [row for row in rows if row["threads"] == 1]:
+            result[f"geomean_cpu_{key}_1"] = geomean([row[f"cpu_{key}"] for row in alone])
     result["least_vs_stock"] = min(row["vs_stock"] for row in rows)
     return result
 

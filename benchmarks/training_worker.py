@@ -3,8 +3,8 @@
     python training_worker.py SIDE MODEL BATCH PRESET THREADS
 
 SIDE: taskflow (under mpirun: a processor a rank), eager, channels_last or compile. Each line on standard input is the
-number of steps to take; the answer is a line of JSON: seconds of each step, and the peak memory since the network was
-begun. The first line it prints says that the network is ready, and which kernels compute it. An empty line ends it.
+number of steps to take; the answer is a line of JSON: seconds of each step by the clock and of this process on its
+cores, and the peak memory since the network was begun. The first line it prints says that the network is ready, and which kernels compute it. An empty line ends it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
@@ -120,15 +120,16 @@ def main(side: str, name: str, batch_size: int, preset: str, threads: int) -> No
         count = int((line if transport is None else transport.broadcast(line)) or 0)
         if not count:
             break
-        seconds = []
+        seconds, cpu_seconds = [], []
         for _ in range(count):
-            start = perf_counter()
+            start, busy = perf_counter(), process_time()
             step()
             seconds.append(perf_counter() - start)
+            cpu_seconds.append(process_time() - busy)
         peak = resident_bytes("VmHWM") - began
         peaks = [peak] if transport is None else transport.gather(peak)
         if first:
-            print(json.dumps({"seconds": seconds, "peak_bytes": sum(peaks)}), flush=True)
+            print(json.dumps({"seconds": seconds, "cpu_seconds": cpu_seconds, "peak_bytes": sum(peaks)}), flush=True)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ cdef extern from "onednn_chain.h" nogil:
         size_t nbytes
         char info[48]
     ctypedef struct Geometry:
-        int direction, bias, add, plain, weight_dims
+        int direction, bias, add, layout, weight_dims
         int64_t x[4]
         int64_t weight[5]
         int64_t y[4]
@@ -46,6 +46,7 @@ cdef extern from "onednn_chain.h" nogil:
         const float* b, int64_t ldb, float beta, float* c, int64_t ldc)
 
 FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT = 0, 1, 2
+PREFERRED, PLAIN, CHANNELS_LAST = 0, 1, 2
 
 cdef bint started = False
 
@@ -138,8 +139,8 @@ cdef void* data(str name, object array, tuple shape) except NULL:
 cdef class Convolution:
     """One direction of a convolution of fixed shapes.
 
-    Args: x (N, C, H, W), weight (K, C / groups, kh, kw) and y (N, K, Ho, Wo) are shapes. ``plain``: oneDNN shall work on
-    x and y as they lie; else in its own layout. ``add``: to what the result holds. Raises OneDNNError.
+    Args: x (N, C, H, W), weight (K, C / groups, kh, kw) and y (N, K, Ho, Wo) are shapes. ``layout``: of the x and
+    y that oneDNN works on: PREFERRED by it, PLAIN as they lie, or CHANNELS_LAST. ``add``: to what the result holds. Raises OneDNNError.
     """
 
     cdef Chain chain
@@ -150,11 +151,11 @@ cdef class Convolution:
         memset(&self.chain, 0, sizeof(Chain))
 
     def __init__(self, int direction, tuple x, tuple weight, tuple y, stride, padding, dilation, int groups, bint bias,
-                 bint add, bint plain, int threads):
+                 bint add, int layout, int threads):
         cdef Geometry g
         self.direction, self.threads, self.bias = direction, threads, bias
         self.x, self.weight, self.y = x, weight, y
-        g.direction, g.bias, g.add, g.plain = direction, bias, add, plain
+        g.direction, g.bias, g.add, g.layout = direction, bias, add, layout
         g.weight_dims = 4 if groups == 1 else 5
         dims = weight if groups == 1 else (groups, weight[0] // groups, *weight[1:])
         for i, size in enumerate(dims):

@@ -10,6 +10,7 @@
 
 enum { MOST_STAGES = 6, MOST_OUTER = 4, MOST_INNER = 10, ALIGNED = 64 };
 enum { FORWARD = 0, BACKWARD_DATA = 1, BACKWARD_WEIGHT = 2 };
+enum { PREFERRED = 0, PLAIN = 1, CHANNELS_LAST = 2 };   /* what oneDNN prefers; as the arrays are; (N, H, W, C) */
 
 typedef struct {
     void *primitive;
@@ -136,7 +137,7 @@ static void chain_name(Chain *chain, const void *desc)
 
 typedef struct {
     int direction, bias, add;
-    int plain;                      /* x and y as the arrays have them; else as oneDNN prefers */
+    int layout;                     /* of x and y for the main primitive */
     int weight_dims;                /* 4, or 5 with groups first */
     int64_t x[4], weight[5], y[4];
     int64_t strides[2], dilates[2], before[2], after[2];  /* dilates: 0 for neighbours */
@@ -144,7 +145,7 @@ typedef struct {
 
 typedef struct {
     void *x, *weight, *bias, *y;            /* memory descriptors of the arrays */
-    void *any_x, *any_weight, *any_y;       /* where oneDNN chooses */
+    void *any_x, *any_weight, *any_y;       /* as the main primitive is asked for */
 } Layouts;
 
 static int dense(void **desc, int ndims, const int64_t *dims)
@@ -159,15 +160,23 @@ static int any(void **desc, int ndims, const int64_t *dims)
     return dnnl.memory_desc_create_with_tag(desc, ndims, dims, ONEDNN_F32, ONEDNN_ANY);
 }
 
+static int image(void **desc, const int64_t *dims, int layout)
+{
+    if (layout == PREFERRED) return any(desc, 4, dims);
+    if (layout == PLAIN) return dense(desc, 4, dims);
+    const int64_t c = dims[1], strides[4] = {c * dims[2] * dims[3], 1, c * dims[3], c};
+    return dnnl.memory_desc_create_with_strides(desc, 4, dims, ONEDNN_F32, strides);
+}
+
 static int layouts_make(Layouts *all, const Geometry *g)
 {
     CHECK(dense(&all->x, 4, g->x));
     CHECK(dense(&all->weight, g->weight_dims, g->weight));
     CHECK(dense(&all->y, 4, g->y));
     if (g->bias) CHECK(dense(&all->bias, 1, g->y + 1));
-    CHECK((g->plain ? dense : any)(&all->any_x, 4, g->x));
+    CHECK(image(&all->any_x, g->x, g->layout));
     CHECK(any(&all->any_weight, g->weight_dims, g->weight));
-    return (g->plain ? dense : any)(&all->any_y, 4, g->y);
+    return image(&all->any_y, g->y, g->layout);
 }
 
 static void layouts_free(Layouts *all)

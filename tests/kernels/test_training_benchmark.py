@@ -19,7 +19,7 @@ pytestmark = pytest.mark.torch
 
 
 def row(threads: int, stock: float, tuned: float) -> dict:
-    return {"threads": threads, "vs_stock": stock, "vs_tuned": tuned}
+    return {"threads": threads, "vs_stock": stock, "vs_tuned": tuned, "cpu_vs_stock": 2 * stock, "cpu_vs_tuned": tuned}
 
 
 def test_geometric_means() -> None:
@@ -27,6 +27,7 @@ def test_geometric_means() -> None:
     assert found["geomean_vs_stock"] == pytest.approx(2.0)
     assert found["geomean_vs_tuned_1"] == pytest.approx(1.0)
     assert found["geomean_vs_stock_2"] == pytest.approx(2.0)
+    assert found["geomean_cpu_vs_stock_1"] == pytest.approx(4.0)
     assert found["least_vs_stock"] == 1.0
 
 
