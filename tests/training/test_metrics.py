@@ -25,7 +25,7 @@ def test_median_hides_one_slow_step() -> None:
     meter = Throughput()
     for seconds in (0.1, 0.1, 50.0, 0.1):
         meter.add(100, seconds)
-    assert meter.tokens_per_second == pytest.approx(1000)
+    assert meter.per_second == pytest.approx(1000)
     assert meter.seconds_per_step == pytest.approx(0.1)
 
 
@@ -33,14 +33,14 @@ def test_only_recent_steps_count() -> None:
     meter = Throughput(window=3)
     for seconds in (9, 9, 9, 9, 2, 2, 2):
         meter.add(8, seconds)
-    assert meter.tokens_per_second == 4
+    assert meter.per_second == 4
 
 
 def test_empty_and_unmeasurable_steps() -> None:
     meter = Throughput()
-    assert math.isnan(meter.tokens_per_second) and math.isnan(meter.seconds_per_step)
+    assert math.isnan(meter.per_second) and math.isnan(meter.seconds_per_step)
     meter.add(100, 0.0)
-    assert math.isnan(meter.tokens_per_second)
+    assert math.isnan(meter.per_second)
 
 
 @pytest.mark.parametrize("tokens, seconds", [(-1, 1.0), (1, -1.0), (1, math.nan)])
