@@ -6,9 +6,9 @@ a task that wrote it, so a step takes at least the longest chain of operators, e
 Transfers and sums are left out, and a task's cost must not fall when it touches more bytes; then both hold whatever the order
 of tasks is.
 
-Where an operator has too many cuts to look at each, they are taken together by their degrees rounded up to powers of two (of four, once there are very many): a
-piece of any of them has room for one of the finest, which must not cost more (`rounded`). `relax.py` has a far stronger bound
-for small spaces.
+Where an operator has too many cuts to look at each, they are taken together by their degrees rounded up to powers of two (of
+four, once there are very many): a piece of any of them has room for one of the finest, which must not cost more (`rounded`).
+`relax.py` has a far stronger bound for small spaces.
 """
 
 from __future__ import annotations
@@ -144,8 +144,8 @@ def least_of(pieces: Pieces, node: Node, tuples: Sequence[Sequence[int]], proces
 def rounded(
     pieces: Pieces, node: Node, tuples: Sequence[Sequence[int]], processors: Sequence[int], bits: int = 1
 ) -> Least:
-    """`least_of` for many tuples: those that round up to the same powers of 2**``bits`` have at least as many pieces as the one with
-    fewest, each at least as large as the smallest piece of the rounded cut."""
+    """`least_of` for many tuples: those that round up to the same powers of 2**``bits`` have at least as many pieces as the
+    one with fewest, each at least as large as the smallest piece of the rounded cut."""
     fewest: dict[tuple[int, ...], int] = {}
     for degrees in tuples:
         finest = _round(degrees, bits)

@@ -121,8 +121,8 @@ class Found:
     ``seconds``: predicted time of a step under ``strategy``. ``starts``: the same for each strategy it started from or was
     told to beat, by name. ``lower_bound``: no strategy is faster than that (0: not known). ``optimal``: proved to be the
     fastest in the space that was searched. ``local``: no change of a single operator from the candidate list is faster.
-    ``refused``: how many better plans did not fit the memory. ``proof``: what an exact search did. ``stopped``: why it ended (``budget``, ``finished``, ``stalled``,
-    ``interrupted``).
+    ``refused``: how many better plans did not fit the memory. ``proof``: what an exact search did. ``stopped``: why it
+    ended (``budget``, ``finished``, ``stalled``, ``interrupted``).
     """
 
     strategy: Strategy

@@ -16,13 +16,12 @@ from taskflow.optimizer._relax import Relax
 from taskflow.optimizer.bounds import least_update, reads_all_of, representatives
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.pieces import Pieces
-from taskflow.optimizer.symmetry import Renumbering, renumbered
 from taskflow.optimizer.relax_sync import Held, Prices, bundles_of, layer_sync, least_sync
+from taskflow.optimizer.symmetry import Renumbering
 from taskflow.regions import Rect
 from taskflow.tasks.backward import gradient_flow
 from taskflow.tasks.emit import contiguous
 from taskflow.tasks.task import Kind
-
 
 FREE, AFTER_INPUTS, AFTER_FORWARD = range(3)
 
@@ -210,6 +209,8 @@ class Relaxation:
         """Synchronise a layer in one way, as it is on renumbered processors (``image``: a place in ``group``); all operators must
         be fixed."""
         chosen = self.core.chosen
+        if not self._users[layer]:
+            return  # it has no gradient
         first = sum(len(self._bundles_of(i, chosen)) for i in range(layer))
         self.core.use_sync(layer, self._plan(layer, [first], [image], [sync], chosen))
 
