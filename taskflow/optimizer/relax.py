@@ -13,7 +13,7 @@ from math import lcm
 from taskflow.graph import Node
 from taskflow.mapper import OpConfig, Sync
 from taskflow.optimizer._relax import Relax
-from taskflow.optimizer.bounds import reads_all_of
+from taskflow.optimizer.bounds import least_update, reads_all_of, representatives
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.pieces import Pieces
 from taskflow.optimizer.relax_sync import Held, Prices, bundles_of, layer_sync, least_sync
@@ -24,7 +24,6 @@ from taskflow.tasks.emit import contiguous
 from taskflow.tasks.task import Kind
 
 FREE, AFTER_INPUTS, AFTER_FORWARD = range(3)
-STEP = 1.01  # between the sizes of updates that are looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +77,7 @@ class Relaxation:
         everyone, machine = range(self.processors), evaluator.machine
         serial = all(machine.route(p, q) for p in everyone for q in everyone if p != q)
         self.core = Relax(self.processors, serial, self._layer_syncs)
-        self._layers()
+        self._layers(representatives(evaluator))
         for node in self.order:
             self._operator(node)
         self._edges()
@@ -191,7 +190,7 @@ class Relaxation:
         return rows
 
     # ---- layers --------------------------------------------------------------------------------------------------
-    def _layers(self) -> None:
+    def _layers(self, processors: Sequence[int]) -> None:
         names = list(dict.fromkeys(p.layer for p in self.graph.parameters if p.name in self._trained))
         self.layers = list(dict.fromkeys(p.layer for p in self.graph.parameters))
         before: frozenset[int] = frozenset()
@@ -203,34 +202,15 @@ class Relaxation:
             if name not in names or not all(self.order[i].number in self._active for i in users):
                 users = []  # never synchronised
             self._users.append(users)
-            self.core.add_layer(users, *(self._least_update(name) if users else (0.0, 0.0)))
-
-    def _least_update(self, layer: str) -> tuple[float, float]:
-        """Of all updates of a layer together and of the shortest one, however the layer is divided: seconds. A larger update
-        does not take less, so those between two sizes take at least what the smaller one takes."""
-        assert self.rule is not None
-        parameters = [p for p in self.graph.parameters if p.layer == layer and p.name in self._trained]
-        items = {p.spec.dtype.itemsize for p in parameters}
-        item, total = min(items), sum(p.spec.rect.volume for p in parameters)
-        rate, size = float("inf"), 1
-        while size <= total:
-            above = max(size + 1, int(size * STEP))
-            rate = min(rate, self._update(size, item) / (above - 1))
-            size = above
-        return rate * total, self._update(1, item)
-
-    def _update(self, volume: int, item: int) -> float:
-        assert self.rule is not None
-        nbytes = volume * item * (3 + 2 * self.rule.buffers)
-        return min(
-            self.costs.other(Kind.UPDATE, p, self.rule.flops(volume), nbytes) for p in range(self.processors)
-        )
+            self.core.add_layer(users, *(least_update(self.evaluator, name, processors) if users else (0.0, 0.0)))
 
     # ---- synchronisation -----------------------------------------------------------------------------------------
     def use(self, layer: int, sync: Sync, image: int) -> None:
         """Synchronise a layer in one way, as it is on renumbered processors (``image``: a place in ``group``); all operators must
         be fixed."""
         chosen = self.core.chosen
+        if not self._users[layer]:
+            return  # it has no gradient
         first = sum(len(self._bundles_of(i, chosen)) for i in range(layer))
         self.core.use_sync(layer, self._plan(layer, [first], [image], [sync], chosen))
 
