@@ -37,9 +37,10 @@ cdef extern from "onednn_chain.h" nogil:
     void (*set_threads)(int threads)
     void chain_free(Chain* chain)
     int chain_convolution(Chain* chain, const Geometry* geometry)
-    int chain_packed(
-        Chain* pack, Chain* multiply, size_t* packed_nbytes, int64_t m, int64_t k, int64_t n, int64_t a_rows,
-        int64_t b_rows, int64_t b_columns, int64_t out_rows, int add)
+    ctypedef struct Shape:
+        int64_t m, k, n, a_rows, b_rows, b_columns, out_rows
+        int packed, add
+    int chain_product(Chain* pack, Chain* multiply, size_t* b_nbytes, const Shape* shape)
     int chain_run(Chain* chain, char* block, void** arrays)
     int sgemm "dnnl.sgemm"(
         char transa, char transb, int64_t m, int64_t n, int64_t k, float alpha, const float* a, int64_t lda,
@@ -221,7 +222,7 @@ cdef bint matrix(cnp.ndarray array, bint write, Matrix* out):
     return False
 
 
-def product(cnp.ndarray a not None, cnp.ndarray b not None, cnp.ndarray out not None, bint accumulate, int threads):
+def multiply(cnp.ndarray a not None, cnp.ndarray b not None, cnp.ndarray out not None, bint accumulate, int threads):
     """out (M, N) = or += a (M, K) @ b (K, N), not empty. Returns False, with nothing done, for other strides than a
     BLAS takes, other dtypes, or more dimensions. Raises ValueError for shapes that do not fit, OneDNNError."""
     cdef Matrix x, y, z
@@ -240,30 +241,29 @@ def product(cnp.ndarray a not None, cnp.ndarray b not None, cnp.ndarray out not 
     return True
 
 
-cdef class Packed:
-    """Products a (m, k) @ b (k, n) -> out (m, n) of one b and many a: `pack` lays b out as suits oneDNN.
+cdef class Product:
+    """Products a (m, k) @ b (k, n) -> out (m, n), where b is the transpose of a contiguous matrix (n, k).
 
-    Args: ``b_transposed``: b is the transpose of a contiguous (n, k) matrix, else it is contiguous; a and out have
-    contiguous rows that lie a_rows and out_rows elements apart. ``add``: to what out holds. Raises OneDNNError.
+    Args: ``packed``: b will come as `pack` lays it out, which pays for many products with one b; else as it is. ``add``:
+    to what out holds. a and out are contiguous. Raises OneDNNError.
     """
 
     cdef Chain packing, multiplying
+    cdef Shape shape
     cdef int threads
-    cdef size_t packed_nbytes
-    cdef readonly tuple key
+    cdef size_t b_nbytes
 
     def __cinit__(self):
         memset(&self.packing, 0, sizeof(Chain))
         memset(&self.multiplying, 0, sizeof(Chain))
 
-    def __init__(self, int64_t m, int64_t k, int64_t n, int64_t a_rows, bint b_transposed, int64_t out_rows, bint add,
-                 int threads):
+    def __init__(self, int64_t m, int64_t k, int64_t n, bint packed, bint add, int threads):
         self.threads = threads
-        self.key = (m, k, n, a_rows, b_transposed, out_rows)
+        self.shape.m, self.shape.k, self.shape.n = m, k, n
+        self.shape.a_rows, self.shape.b_rows, self.shape.b_columns, self.shape.out_rows = k, 1, k, n
+        self.shape.packed, self.shape.add = packed, add
         use_threads(threads)
-        check("matmul", chain_packed(
-            &self.packing, &self.multiplying, &self.packed_nbytes, m, k, n, a_rows, 1 if b_transposed else n,
-            k if b_transposed else 1, out_rows, add))
+        check("matmul", chain_product(&self.packing, &self.multiplying, &self.b_nbytes, &self.shape))
 
     def __dealloc__(self):
         if started:
@@ -272,43 +272,34 @@ cdef class Packed:
 
     @property
     def nbytes(self):
-        """Of a packed b."""
-        return self.packed_nbytes
+        """Of b as `__call__` takes it."""
+        return self.b_nbytes
 
     @property
     def info(self):
         """oneDNN's name of the implementation."""
         return (<bytes>self.multiplying.info).decode()
 
-    def pack(self, cnp.ndarray b not None, cnp.ndarray into not None):
-        """b, of the shape and strides that were announced, into a contiguous array of `nbytes` bytes."""
-        cdef Matrix of
+    def pack(self, b not None, cnp.ndarray into not None):
+        """b into a contiguous array of `nbytes` bytes."""
         cdef void* arrays[4]
-        m, k, n, _, transposed, _ = self.key
-        if (
-            not matrix(b, False, &of) or (<object>b).shape != (k, n) or min(k, n) < 2 or of.transposed != transposed
-            or of.leading != (k if transposed else n)
-        ):
-            raise ValueError(f"pack: needs float32 {(k, n)}, transposed {transposed}, got {(<object>b).shape} with strides "
-                             f"{(<object>b).strides}")
-        if (<object>into).nbytes != self.packed_nbytes or not cnp.PyArray_ISCARRAY(into):
-            raise ValueError(f"pack: into must be contiguous and of {self.packed_nbytes} bytes, got {(<object>into).nbytes}")
-        arrays[0], arrays[1], arrays[2], arrays[3] = of.data, NULL, cnp.PyArray_DATA(into), NULL
+        if not self.shape.packed:
+            raise ValueError("pack: this product takes b as it is")
+        if (<object>into).nbytes != self.b_nbytes or not cnp.PyArray_ISCARRAY(into):
+            raise ValueError(f"pack: into must be contiguous and of {self.b_nbytes} bytes, got {(<object>into).nbytes}")
+        arrays[0], arrays[1] = data("the transpose of b", b.T, (self.shape.n, self.shape.k)), cnp.PyArray_DATA(into)
+        arrays[2] = arrays[3] = NULL
         run("pack", &self.packing, self.threads, arrays)
 
-    def __call__(self, cnp.ndarray a not None, cnp.ndarray packed not None, cnp.ndarray out not None):
-        """Multiply a by what `pack` has made."""
-        cdef Matrix x, z
+    def __call__(self, a, cnp.ndarray b not None, out):
+        """Multiply; b packed or not, as announced."""
         cdef void* arrays[4]
-        m, k, n, a_rows, _, out_rows = self.key
-        if (
-            not matrix(a, False, &x) or not matrix(out, True, &z) or (<object>a).shape != (m, k)
-            or (<object>out).shape != (m, n) or x.transposed or (m > 1 and (x.leading != a_rows or z.leading != out_rows))
-        ):
-            raise ValueError(
-                f"matmul: needs a {(m, k)} and out {(m, n)}, float32 with rows {a_rows} and {out_rows} apart, got "
-                f"{(<object>a).shape} {(<object>a).strides} and {(<object>out).shape} {(<object>out).strides}")
-        if (<object>packed).nbytes != self.packed_nbytes:
-            raise ValueError(f"matmul: the packed matrix must have {self.packed_nbytes} bytes, got {(<object>packed).nbytes}")
-        arrays[0], arrays[1], arrays[2], arrays[3] = x.data, cnp.PyArray_DATA(packed), z.data, NULL
+        arrays[0] = data("a", a, (self.shape.m, self.shape.k))
+        arrays[2], arrays[3] = data("out", out, (self.shape.m, self.shape.n)), NULL
+        if self.shape.packed:
+            if (<object>b).nbytes != self.b_nbytes:
+                raise ValueError(f"matmul: the packed matrix must have {self.b_nbytes} bytes, got {(<object>b).nbytes}")
+            arrays[1] = cnp.PyArray_DATA(b)
+        else:
+            arrays[1] = data("the transpose of b", b.T, (self.shape.n, self.shape.k))
         run("matmul", &self.multiplying, self.threads, arrays)

@@ -263,45 +263,54 @@ static int chain_convolution(Chain *chain, const Geometry *g)
     return status;
 }
 
-/* ---- products with a packed factor ------------------------------------------------------------------------------ */
+/* ---- matrix products -------------------------------------------------------------------------------------------- */
 
-/* ``pack``: argument 0, b (k, n) with strides b_rows and b_columns, into argument 2. ``multiply``: a (m, k) with rows
-   a_rows apart, the packed b, and out (m, n) with rows out_rows apart. ``packed_nbytes``: of the packed b. */
-static int chain_packed(Chain *pack, Chain *multiply, size_t *packed_nbytes, int64_t m, int64_t k, int64_t n,
-                        int64_t a_rows, int64_t b_rows, int64_t b_columns, int64_t out_rows, int add)
+typedef struct {
+    int64_t m, k, n;
+    int64_t a_rows, b_rows, b_columns, out_rows;    /* strides in elements; a and out have contiguous rows */
+    int packed, add;                                /* packed: b is laid out as oneDNN prefers */
+} Shape;
+
+static int product_stages(Chain *pack, Chain *multiply, const Shape *s, void *const *descs, const void *desc)
 {
-    const int64_t a_dims[2] = {m, k}, a_strides[2] = {a_rows, 1}, b_dims[2] = {k, n}, b_strides[2] = {b_rows, b_columns};
-    const int64_t out_dims[2] = {m, n}, out_strides[2] = {out_rows, 1};
-    void *a = NULL, *b = NULL, *wanted = NULL, *out = NULL, *attr = NULL, *desc = NULL;
-    int status = dnnl.memory_desc_create_with_strides(&a, 2, a_dims, ONEDNN_F32, a_strides);
-    if (!status) status = dnnl.memory_desc_create_with_strides(&b, 2, b_dims, ONEDNN_F32, b_strides);
-    if (!status) status = dnnl.memory_desc_create_with_strides(&out, 2, out_dims, ONEDNN_F32, out_strides);
-    if (!status) status = any(&wanted, 2, b_dims);
-    if (!status) status = attributes(add, &attr);
+    const void *theirs = dnnl.primitive_desc_query_md(desc, ONEDNN_QUERY_WEIGHTS, 0);
+    chain_name(multiply, desc);
+    CHECK(chain_outer(multiply, 0, descs[0]));
+    CHECK(chain_outer(multiply, 1, theirs));
+    CHECK(chain_outer(multiply, 2, descs[2]));
+    const OneDNNArgument arguments[3] = {
+        {ONEDNN_ARG_SRC, multiply->outer[0]}, {ONEDNN_ARG_WEIGHTS, multiply->outer[1]},
+        {ONEDNN_ARG_DST, multiply->outer[2]},
+    };
+    CHECK(chain_stage(multiply, desc, arguments, 3));
+    if (!s->packed) return 0;
+    CHECK(chain_outer(pack, 0, descs[1]));
+    CHECK(chain_outer(pack, 1, theirs));
+    return chain_reorder(pack, descs[1], pack->outer[0], theirs, pack->outer[1], 0);
+}
+
+/* ``multiply``: argument 0 is a (m, k), 1 is b (k, n) or what ``pack`` has made of it, 2 is out (m, n). ``pack``: from b,
+   argument 0, into argument 1. ``b_nbytes``: of b as ``multiply`` takes it. */
+static int chain_product(Chain *pack, Chain *multiply, size_t *b_nbytes, const Shape *s)
+{
+    const int64_t dims[3][2] = {{s->m, s->k}, {s->k, s->n}, {s->m, s->n}};
+    const int64_t strides[3][2] = {{s->a_rows, 1}, {s->b_rows, s->b_columns}, {s->out_rows, 1}};
+    void *descs[4] = {NULL}, *attr = NULL, *desc = NULL;
+    int status = 0;
+    for (int i = 0; i < 3 && !status; i++)
+        status = dnnl.memory_desc_create_with_strides(&descs[i], 2, dims[i], ONEDNN_F32, strides[i]);
+    if (!status) status = any(&descs[3], 2, dims[1]);
+    if (!status) status = attributes(s->add, &attr);
     if (!status) {
-        status = dnnl.matmul_primitive_desc_create(&desc, engine, a, wanted, NULL, out, attr);
+        status = dnnl.matmul_primitive_desc_create(
+            &desc, engine, descs[0], descs[s->packed ? 3 : 1], NULL, descs[2], attr);
         dnnl.primitive_attr_destroy(attr);
     }
     if (!status) {
-        const void *packed = dnnl.primitive_desc_query_md(desc, ONEDNN_QUERY_WEIGHTS, 0);
-        *packed_nbytes = dnnl.memory_desc_get_size(packed);
-        chain_name(multiply, desc);
-        status = chain_outer(multiply, 0, a);
-        if (!status) status = chain_outer(multiply, 1, packed);
-        if (!status) status = chain_outer(multiply, 2, out);
-        if (!status) {
-            OneDNNArgument arguments[3] = {
-                {ONEDNN_ARG_SRC, multiply->outer[0]}, {ONEDNN_ARG_WEIGHTS, multiply->outer[1]},
-                {ONEDNN_ARG_DST, multiply->outer[2]},
-            };
-            status = chain_stage(multiply, desc, arguments, 3);
-        }
-        if (!status) status = chain_outer(pack, 0, b);
-        if (!status) status = chain_outer(pack, 2, packed);
-        if (!status) status = chain_reorder(pack, b, pack->outer[0], packed, pack->outer[2], 0);
+        *b_nbytes = dnnl.memory_desc_get_size(dnnl.primitive_desc_query_md(desc, ONEDNN_QUERY_WEIGHTS, 0));
+        status = product_stages(pack, multiply, s, descs, desc);
         dnnl.primitive_desc_destroy(desc);
     }
-    void *descs[4] = {a, b, wanted, out};
     for (int i = 0; i < 4; i++) if (descs[i]) dnnl.memory_desc_destroy(descs[i]);
     if (status) { chain_free(pack); chain_free(multiply); }
     return status;
