@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import inf
 
 from taskflow.graph import Node
+from taskflow.operators.tensor import Tensor
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.pieces import Pieces, classes
 from taskflow.optimizer.space import Space, SpaceOptions
@@ -107,7 +108,8 @@ class Paths:
             before = [node.number] if keeps.outputs or node.operator.saves(node.specs, node.space) else []
             if keeps.inputs:
                 before += self._ahead[node.number]
-            readers = [r.number for r in graph if r.number in pieces.active and _reads_all_of(r, node)]
+            readers = [r.number for r in graph if r.number in pieces.active and len(node.outputs) == 1
+                       and reads_all_of(r, node.outputs[0])]
             self._back.append((node.number, before, readers))
 
     def longest(self, forward: Sequence[float], backward: Sequence[float]) -> float:
@@ -122,12 +124,8 @@ class Paths:
         return max([*ahead, *back.values()], default=0.0)
 
 
-def _reads_all_of(reader: Node, node: Node) -> bool:
-    """True if every element of the node's only output is read by ``reader``: then each piece's backward task waits for one
-    of the reader's."""
-    if len(node.outputs) != 1:
-        return False
-    rects = [
-        rect for tensor, rect in zip(reader.inputs, reader.reads(reader.space).inputs) if tensor is node.outputs[0]
-    ]
-    return bool(rects) and covers(rects, node.outputs[0].spec.rect)
+def reads_all_of(reader: Node, tensor: Tensor) -> bool:
+    """True if every element of ``tensor`` is read by ``reader``: then the backward task of each piece that writes some of it
+    waits for one of the reader's."""
+    rects = [rect for other, rect in zip(reader.inputs, reader.reads(reader.space).inputs) if other is tensor]
+    return bool(rects) and covers(rects, tensor.spec.rect)

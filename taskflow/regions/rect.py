@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import prod
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -35,7 +34,12 @@ class Rect:
     @property
     def volume(self) -> int:
         """How many points it holds."""
-        return prod(self.shape)
+        points = 1
+        for lo, hi in zip(self.lo, self.hi):
+            if hi <= lo:
+                return 0
+            points *= hi - lo
+        return points
 
     @property
     def empty(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from taskflow.regions import Rect
+from taskflow.tasks.history import History, Space
 from taskflow.tasks.task import (
     Buffer,
     Filling,
@@ -28,8 +29,9 @@ class Emitter:
 
     def __init__(self, processors: int) -> None:
         self.graph = TaskGraph(processors)
-        self._writers: dict[int, list[tuple[Rect, int]]] = {}
-        self._readers: dict[int, list[tuple[Rect, int]]] = {}
+        self._history: dict[int, History] = {}
+        self._spaces: dict[tuple[int, ...], Space] = {}
+        self._wholes: dict[int, Part] = {}
 
     # ---- memory --------------------------------------------------------------------------------------------------
     def buffer(
@@ -62,7 +64,10 @@ class Emitter:
 
     def whole(self, buffer: int) -> Part:
         """All of a buffer."""
-        return Part(buffer, Rect.of(self.graph.buffers[buffer].shape))
+        whole = self._wholes.get(buffer)
+        if whole is None:
+            whole = self._wholes[buffer] = Part(buffer, Rect.of(self.graph.buffers[buffer].shape))
+        return whole
 
     def part(self, buffer: int, rect: Rect) -> Part:
         """``rect`` of the region that the buffer is an instance of."""
@@ -86,22 +91,16 @@ class Emitter:
         """Add a task; returns its number."""
         number = len(self.graph.tasks)
         after: set[int] = set(also_after)
-        for part in reads:
-            base, rect = self._resolve(part)
-            after.update(t for r, t in self._writers.get(base, ()) if r.overlaps(rect))
-        for part in writes:
-            base, rect = self._resolve(part)
-            after.update(t for r, t in self._writers.get(base, ()) if r.overlaps(rect))
-            after.update(t for r, t in self._readers.get(base, ()) if r.overlaps(rect))
-        for part in reads:
-            base, rect = self._resolve(part)
-            self._readers.setdefault(base, []).append((rect, number))
-        for part in writes:
-            base, rect = self._resolve(part)
-            for table in (self._writers, self._readers):
-                if base in table:
-                    table[base] = [(r, t) for r, t in table[base] if t == number or not rect.contains(r)]
-            self._writers.setdefault(base, []).append((rect, number))
+        read = [self._resolve(part) for part in reads]
+        written = [self._resolve(part) for part in writes]
+        for history, place in read:
+            history.before_read(place, after)
+        for history, place in written:
+            history.before_write(place, after)
+        for history, place in read:
+            history.read(place, number)
+        for history, place in written:
+            history.write(place, number)
         after.discard(number)
         if nbytes is None:
             nbytes = sum(self._nbytes(part) for part in (*reads, *writes))
@@ -140,13 +139,25 @@ class Emitter:
         processor = self.graph.buffers[target.buffer].processor
         return self.emit(Kind.FILL, name, processor, Filling(target, value), (), (target,))
 
-    def _resolve(self, part: Part) -> tuple[int, Rect]:
-        """The part as a part of memory that is no alias. Of an alias, anything but the whole counts as the whole."""
+    def _resolve(self, part: Part) -> tuple[History, int]:
+        """The part as the number of a part of memory that is no alias. Of an alias, anything but the whole counts as the
+        whole."""
         buffer = self.graph.buffers[part.buffer]
-        if buffer.base is None:
-            return part.buffer, part.rect
-        assert buffer.part is not None
-        return buffer.base, buffer.part
+        base, rect = part.buffer, part.rect
+        if buffer.base is not None:
+            assert buffer.part is not None
+            base, rect = buffer.base, buffer.part
+        history = self._history.get(base) or self._begin(base)
+        return history, history.space.number(rect)
+
+    def _begin(self, buffer: int) -> History:
+        """The history of a buffer that nobody has used yet."""
+        shape = self.graph.buffers[buffer].shape
+        space = self._spaces.get(shape)
+        if space is None:
+            space = self._spaces[shape] = Space()
+        history = self._history[buffer] = History(space)
+        return history
 
     def _nbytes(self, part: Part) -> int:
         return part.rect.volume * self.graph.buffers[part.buffer].dtype.itemsize

@@ -72,6 +72,7 @@ class Lowering:
     needs_gradient: set[TensorKey]  # tensors whose gradient somebody needs
     select_source: SourceSelector | None = None
     prefix: str = ""  # of kept buffers that are not parameters
+    needed: set[int] | None = None  # the nodes that evaluation runs; None: all, in training
     owners: dict[TensorKey, Owners] = field(default_factory=dict)
     readers: dict[ReaderKey, int] = field(default_factory=dict)
     holders: dict[TensorKey, list[tuple[Rect, int, int]]] = field(default_factory=dict)

@@ -18,7 +18,7 @@ from taskflow.operators.embedding import Embedding
 from taskflow.operators.linear import Linear
 from taskflow.operators.operator import REGISTRY, Spec, cost_key, iteration_space
 from taskflow.optimizer import cost_bench
-from taskflow.optimizer.cost_bench import measure
+from taskflow.optimizer.cost_bench import SWEEP_BYTES, measure
 from taskflow.optimizer.cost_identity import digest, identity
 from taskflow.optimizer.cost_measured import SIZES, MeasuredCosts
 from taskflow.optimizer.cost_store import CostStore, Measurement
@@ -192,7 +192,7 @@ def test_between_measured_sizes_lies_a_line(tmp_path: Path) -> None:
     costs = quick(tmp_path)
     store = CostStore(tmp_path, dict(costs.identity))
     for i, size in enumerate(SIZES):
-        store.put(f"move {size}", Measurement(float(1 + i * i), 0.0, 5))
+        store.put(f"move {size} beside {SWEEP_BYTES}", Measurement(float(1 + i * i), 0.0, 5))
     costs = quick(tmp_path)
     seconds = [costs.memory_seconds(Kind.MOVE, n, 0) for n in (0, SIZES[0], (SIZES[0] + SIZES[1]) // 2, SIZES[1], SIZES[2])]
     assert seconds == [1, 1, 1.5, 2, 5]
