@@ -98,8 +98,8 @@ def named_strategy(problem: Problem, name: str, seed: int = 0) -> Strategy:
 
 
 def describe(problem: Problem, strategy: Strategy) -> dict[str, Any]:
-    """A plan's row: its predicted time, where that goes, and memory (of a step with more than MOST_TASKS tasks an upper
-    bound, since planning takes minutes there). The evaluator is at ``strategy`` afterwards."""
+    """A plan's row: its predicted time, where that goes, and memory (of a step with more than MOST_TASKS tasks an
+    estimate, since planning takes minutes there). The evaluator is at ``strategy`` afterwards."""
     judge = problem.evaluator
     seconds = judge.set(strategy)
     usage = where_time_goes(judge)
@@ -116,9 +116,9 @@ def describe(problem: Problem, strategy: Strategy) -> dict[str, Any]:
     if judge.tasks <= MOST_TASKS:
         peaks = [use.nbytes for use in memory_use(judge.lowered(), judge.timeline().order)]
     else:
-        peaks = Room(judge).at_most(strategy)
+        peaks = Room(judge).in_order(strategy)
     row["peak_memory_bytes"] = max(peaks)
-    row["peak_memory_is"] = "planned" if judge.tasks <= MOST_TASKS else "upper bound"
+    row["peak_memory_is"] = "planned" if judge.tasks <= MOST_TASKS else "estimate"
     row["fits_memory"] = all(n <= p.memory_bytes for n, p in zip(peaks, problem.machine.processors))
     return row
 
@@ -134,7 +134,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     data = next((row["iteration_seconds"] for row in rows if row["name"] == "data"), None)
     for row in rows:
         speedup = f"{data / row['iteration_seconds']:.2f}x" if data else ""
-        most = "<" if row["peak_memory_is"] == "upper bound" else ""
+        most = "~" if row["peak_memory_is"] == "estimate" else ""
         memory = f"{most}{row['peak_memory_bytes'] / 1e9:.2f}{'' if row['fits_memory'] else '!'}"
         took = f"{row['search_seconds']:.1f}" if row.get("search_seconds") else ""
         lines.append(

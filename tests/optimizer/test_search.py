@@ -20,6 +20,7 @@ from taskflow.optimizer.room import Room
 from taskflow.optimizer.search import ALGORITHMS, make_evaluator, search
 from taskflow.optimizer.space import Space, SpaceOptions
 from taskflow.optimizer.starts import known, random_start
+from taskflow.rules import SGD
 from tests.optimizer.search_toys import Table, every, rugged, tiny
 
 SMALL = build("RNNLM", batch=8, preset="small", steps=4, steps_per_operator=2)
@@ -142,6 +143,30 @@ def test_quick_memory_estimate_is_above_the_planned_memory(seed: int) -> None:
     assert judge.rule is not None
     for use in peak_bytes(graph, strategy, judge.rule, machine=judge.machine):
         assert use.nbytes <= most[use.processor]
+
+
+@pytest.mark.parametrize("model", ["AlexNet", "RNNLM", "Transformer", "LeNet"])
+def test_memory_in_program_order_is_near_the_planned_memory(model: str) -> None:
+    from taskflow.optimizer.memory import peak_bytes
+
+    graph, where = build(model, preset="small"), taskflow.load_machine("k80", devices=4)
+    judge = make_evaluator(graph, where, rule=SGD(0.1))
+    for seed in range(3):
+        strategy = random_start(graph, where, Space(graph, 4), Random(seed))
+        likely = Room(judge).in_order(strategy)
+        for use in peak_bytes(graph, strategy, SGD(0.1), machine=where):
+            assert 0.8 * use.nbytes <= likely[use.processor] <= Room(judge).at_most(strategy)[use.processor]
+
+
+@pytest.mark.parametrize("model", ["ResNet-101", "Inception-v3"])
+def test_data_parallelism_of_deep_networks_fits_the_machines_of_the_paper(model: str) -> None:
+    for machine in ("p100", "k80"):
+        where = taskflow.load_machine(machine, devices=4)
+        graph = build(model, devices=4)
+        judge = make_evaluator(graph, where, rule=SGD(0.1))
+        data = known(graph, where)[0]
+        judge.set(data)
+        assert not Room(judge)(data)
 
 
 @pytest.mark.parametrize(("model", "machine"), [("RNNLM", "host"), ("LeNet", "k80"), ("MLP", "p100"), ("RNNTC", "k80")])
