@@ -3,11 +3,11 @@ update by SGD), and peak memory.
 
     python benchmarks/training.py [--json] [--models AlexNet,NMT] [--threads 1 2] [--variants eager,compile] [--rounds 5]
 
-PyTorch runs eagerly, eagerly with channels_last (networks of images), and compiled; each stock, and with the settings of
-malloc that spare it page faults ("tuned"). Every variant has a process of its own, and takes steps in turn with ours: a
-ratio is that of the medians of one such pair, and beside it stands that of the processor time (on one core), which other
-work on the machine disturbs less. On two cores ours runs two ranks of one core each (data parallel), PyTorch two threads.
---quick takes small presets, to see whether all works. Needs PyTorch: pip install torch.
+PyTorch runs eagerly, eagerly with channels_last (networks of images), and compiled; each stock, and with the settings
+of malloc that spare it page faults ("tuned"). Every variant has a process of its own, and takes steps in turn with
+ours: a ratio is that of the medians of one such pair, and beside it stands that of the processor time (on one core),
+which other work on the machine disturbs less. On two cores ours runs two ranks of one core each (data parallel),
+PyTorch two threads. --quick takes small presets, to see whether all works. Needs PyTorch: pip install torch.
 """
 
 from __future__ import annotations

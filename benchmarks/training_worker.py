@@ -2,10 +2,10 @@
 
     python training_worker.py SIDE MODEL BATCH PRESET THREADS
 
-SIDE: taskflow (under mpirun: a processor a rank), eager, channels_last or compile. Each line on standard input is the
+SIDE: taskflow (under mpirun: a processor a rank), eager, channels_last or compile. Each line on standard input is a
 number of steps to take; the answer is a line of JSON: seconds of each step by the clock and of this process on its
-cores, and the peak memory since the network was begun. The first line it prints says that the network is ready, and which
-kernels compute it. An empty line ends it.
+cores, and the peak memory since the network was begun. The first line that is printed says that the network is ready,
+and which kernels compute it. An empty line ends it.
 """
 
 from __future__ import annotations
