@@ -1,6 +1,6 @@
 """How good the searches are: the default one against plain MCMC and OptCNN at equal time, on described clusters.
 
-    python benchmarks/search_quality.py [--models NMT ...] [--machine k80] [--devices 16] [--seconds 10] [--seeds 5] [--json]
+    python benchmarks/search_quality.py [--models NMT ...] [--machine k80] [--devices 16] [--budget 10] [--seeds 5] [--json]
 
 Each search has the same budget in seconds on one core; OptCNN takes what it takes and is run once, since it is deterministic.
 Figures: predicted seconds a step, median, least and largest over the seeds. Memory is not limited, so that all search one space.
@@ -27,6 +27,7 @@ def measure(model: str, machine_name: str, devices: int, seconds: float, seeds: 
     judge = make_evaluator(graph, machine)
     row: dict = {"model": model, "machine": machine.name, "devices": devices, "budget_seconds": seconds, "seeds": seeds}
     row["starts_iteration_seconds"] = {s.name: judge.set(s) for s in known(graph, machine)}
+    row["starts_sync"] = {s.name: ", ".join(sorted({str(y) for y in s.syncs.values()})) for s in known(graph, machine)}
     for algorithm in ("optcnn", "mcmc", "guided"):
         runs = [
             search(graph, machine, budget=Budget(seconds=seconds), seed=seed, algorithm=algorithm, memory=False, use=judge,
@@ -52,7 +53,7 @@ def measure(model: str, machine_name: str, devices: int, seconds: float, seeds: 
 @click.option("--models", multiple=True, default=SIX, help="May be repeated.")
 @click.option("--machine", default="k80", show_default=True)
 @click.option("--devices", multiple=True, type=int, default=(16,), help="May be repeated.")
-@click.option("--seconds", default=10.0, show_default=True)
+@click.option("--budget", "seconds", default=10.0, show_default=True, help="Seconds of each search.")
 @click.option("--seeds", default=5, show_default=True)
 @click.option("--json", "as_json", is_flag=True)
 def main(models: tuple[str, ...], machine: str, devices: tuple[int, ...], seconds: float, seeds: int, as_json: bool) -> None:

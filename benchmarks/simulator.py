@@ -3,11 +3,11 @@ task graph included.
 
     python benchmarks/simulator.py [--models NMT --models RNNLM] [--devices 8 --devices 64] [--seconds 2] [--json]
 
-For each network and number of devices, two walks: from data parallelism (``start`` data) and from a random strategy. A
-proposal gives one random operator random degrees (powers of two) and a random contiguous range of devices. In the column
-``walk`` proposals are accepted by the rule of Metropolis-Hastings with the threshold drawn first and passed on as the
-limit, as the searches do; ``every`` evaluates every proposal to its end and accepts none. Rates are per second of
-processor time; tasks_per_second counts tasks of the current strategy for each evaluation to its end.
+For each network and number of devices, two walks: from data parallelism (``start`` data; gradients go round a ring) and
+from a random strategy. A proposal gives one random operator random degrees (powers of two) and a random contiguous range
+of devices. In the column ``walk`` proposals are accepted by the rule of Metropolis-Hastings with the threshold drawn first
+and passed on as the limit, as the searches do; ``every`` evaluates every proposal to its end and accepts none. Rates are
+per second of processor time; tasks_per_second counts tasks of the current strategy for each evaluation to its end.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from time import process_time
 
 import click
 
-from taskflow.graph import Node, OperatorGraph
+from taskflow.graph import Node
 from taskflow.machine import load_machine
-from taskflow.mapper import OpConfig, Strategy
+from taskflow.mapper import DataParallel, OpConfig, Strategy, map_graph
 from taskflow.models import MODELS, build
 from taskflow.operators.operator import Soap
 from taskflow.optimizer.evaluator import Evaluator, evaluator
@@ -43,18 +43,6 @@ def random_config(node: Node, devices: int, random: Random) -> OpConfig:
             left //= degrees[i]
     first = random.randrange(devices)
     return OpConfig(tuple(degrees), tuple((first + i) % devices for i in range(prod(degrees))))
-
-
-def data_parallel(graph: OperatorGraph, devices: int) -> Strategy:
-    configs = {}
-    for node in graph:
-        degrees = [1] * len(node.dims)
-        for i, dim in enumerate(node.dims):
-            if dim.soap is Soap.SAMPLE and dim.divisible:
-                degrees[i] = min(devices, dim.size)
-                break
-        configs[node.name] = OpConfig(tuple(degrees), tuple(range(prod(degrees))))
-    return Strategy(devices, configs, name="data")
 
 
 def every(here: Evaluator, moves: list[dict[str, OpConfig]], seconds: float) -> float:
@@ -85,9 +73,9 @@ def row(model: str, devices: int, start: str, algorithm: str, machine: str, seco
     graph = build(model, devices=devices)
     here = evaluator(graph, load_machine(machine, devices), rule=SGD(0.1), algorithm=algorithm)
     random = Random(0)
-    strategy = data_parallel(graph, devices)
+    strategy = map_graph(DataParallel(), graph, here.machine)
     if start == "random":
-        strategy = Strategy(devices, {n.name: random_config(n, devices, random) for n in graph}, name="random")
+        strategy = Strategy(devices, {n.name: random_config(n, devices, random) for n in graph}, strategy.syncs, "random")
     here.set(strategy)
     nodes, tasks = list(graph), here.tasks
     moves = []

@@ -112,6 +112,8 @@ def test_commands_run(page: Path, tmp_path: Path) -> None:
     """In order and in one folder, since one writes what another reads; on two ranks and for two steps."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 1000)
+    for language, numbers in (("en", "one two three"), ("de", "eins zwei drei")):
+        (tmp_path / f"news.{language}").write_text("\n".join(f"{n} {numbers} {n}" for n in range(400)))
     write_modules(page, tmp_path)
     for command in commands(page):
         short = re.sub(r"-n \d+|--processors \d+", lambda m: f"{m[0].split()[0]} 2", command)
@@ -121,6 +123,8 @@ def test_commands_run(page: Path, tmp_path: Path) -> None:
             words += ["--steps", "2"]
         if "examples/rnnlm.py" in words:
             words += ["--data", "text.txt", "--quiet"]
+        if {"examples/nmt.py", "examples/transformer.py"} & set(words):
+            words += ["--sentences", "2", "--quiet", *([] if "--data" in words else ["--data", "news.en", "--data", "news.de"])]
         job = subprocess.Popen(
             words, cwd=tmp_path, env=environment(tmp_path), text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, start_new_session=True, executable=shutil.which(words[0], path=environment(tmp_path)["PATH"]),

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from taskflow.cli.machine import machine_group
 from taskflow.cli.problem import (
     Problem,
     describe,
@@ -94,7 +95,8 @@ def simulate_command(
     if as_json:
         emit(row)
     else:
-        click.echo("" if quiet else f"{problem.graph} on {problem.machine}: {row['tasks']} tasks", nl=not quiet)
+        about = f"{problem.graph} on {problem.machine}: {row['tasks']} tasks; costs: {row['costs']}"
+        click.echo("" if quiet else about, nl=not quiet)
         click.echo(table([row]))
 
 
@@ -131,7 +133,7 @@ def compare_command(
     if as_json:
         emit({**problem.header(), "strategies": rows})
     else:
-        click.echo(f"{problem.graph} on {problem.machine}\n{table(rows)}")
+        click.echo(f"{problem.graph} on {problem.machine}; costs: {problem.header()['costs']}\n{table(rows)}")
 
 
 @main.command("models")
@@ -174,6 +176,9 @@ def machines_command(as_json: bool, quiet: bool) -> None:
                 f"{row['name']:<12}{row['devices']:>5} x {row['kind']:<24}{row['memory_bytes'] / 2**30:>7.4g} GiB "
                 f"{row['flops_per_second'] / 1e12:>9.3g} TFLOP/s"
             )
+
+
+main.add_command(machine_group)
 
 
 def _search(

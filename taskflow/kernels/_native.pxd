@@ -1,6 +1,6 @@
 """What native_loops.h offers. ``single``: the arrays hold float32, else float64. Strides: bytes from row to row."""
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 ctypedef Py_ssize_t Size
 
@@ -19,16 +19,17 @@ cdef extern from "native_loops.h" nogil:
         bint single, Size rows, Size width, void* gates, Size gates_stride, void* c_prev, Size c_prev_stride,
         void* c, Size c_stride, void* dh, Size dh_stride, void* dc, Size dc_stride, void* dgates, Size dgates_stride)
 
-    void any_softmax(bint single, Size rows, Size width, void* x, Size x_stride, void* out, Size out_stride)
+    void any_softmax(
+        bint single, Size rows, Size width, void* x, Size x_stride, int64_t* ends, void* out, Size out_stride)
     void any_softmax_backward(
         bint single, Size rows, Size width, void* y, Size y_stride, void* dy, Size dy_stride,
         void* out, Size out_stride, bint add)
     double any_cross_entropy(
         bint single, Size rows, Size width, void* logits, Size logits_stride, int64_t* target, int64_t ignore,
-        void* probabilities, Size probabilities_stride)
+        double smoothing, void* probabilities, Size probabilities_stride)
     void any_cross_entropy_backward(
         bint single, Size rows, Size width, void* probabilities, Size probabilities_stride, int64_t* target,
-        int64_t ignore, double scale, void* out, Size out_stride, bint add)
+        int64_t ignore, double smoothing, double scale, void* out, Size out_stride, bint add)
 
     void any_embedding(
         bint single, Size rows, Size width, void* table, Size table_stride, Size size, int64_t* index, int64_t first,
@@ -49,6 +50,10 @@ cdef extern from "native_loops.h" nogil:
 
     void any_random_row(
         bint single, uint32_t key0, uint32_t key1, uint32_t stream, uint64_t position, Size n, bint normal, void* out)
+    void any_dropout_row(
+        bint single, uint32_t key0, uint32_t key1, uint32_t stream, uint64_t position, Size n, double p, double scale,
+        void* x, void* out, uint8_t* mask)
+    void any_dropout_backward(bint single, Size n, double scale, uint8_t* mask, void* dy, void* out, bint add)
 
     # Leading dimensions in elements. skinny: out (m, n) = a (m, k) b, b stored (n, k) for nt and (k, n) for nn.
     void any_skinny_nt(

@@ -1,4 +1,5 @@
-"""The compiled kernels: checks of the arguments, then the loops of native_loops.h without the GIL.
+"""The compiled kernels: checks of the arguments, then the loops of native_loops.h without the GIL; normalisation and
+activations are in _pointwise.pyx, images in _images.pyx.
 
 Arguments are numpy arrays of one dtype, float32 or float64, with contiguous rows (strides over rows are free); others
 raise TypeError or ValueError. taskflow/kernels/kernel_set.py documents every kernel.
@@ -7,94 +8,11 @@ raise TypeError or ValueError. taskflow/kernels/kernel_set.py documents every ke
 import numpy as np
 
 cimport numpy as cnp
+from taskflow.kernels._arguments cimport Rows, flat, integers, real_type, rows2, rows3, two, usable
 from libc.limits cimport INT_MAX
-from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 
 cnp.import_array()
-
-# ---- arguments ------------------------------------------------------------------------------------------------------
-
-cdef struct Rows:
-    void* data
-    Py_ssize_t stride  # bytes from row to row
-
-
-cdef int real_type(str kernel, cnp.ndarray array) except -1:
-    """NPY_FLOAT32 or NPY_FLOAT64."""
-    cdef int kind = cnp.PyArray_TYPE(array)
-    if kind != cnp.NPY_FLOAT32 and kind != cnp.NPY_FLOAT64:
-        raise TypeError(
-            f"{kernel}: needs float32 or float64 arrays, got {(<object>array).dtype}; NumpyKernels takes other dtypes")
-    return kind
-
-
-cdef int refuse(str kernel, str name, tuple shape, int kind, object array) except -1:
-    wanted = "float32" if kind == cnp.NPY_FLOAT32 else "float64" if kind == cnp.NPY_FLOAT64 else "int64"
-    raise ValueError(
-        f"{kernel}: {name} must be {wanted} {shape}, aligned, with contiguous rows and writeable if it is an output, "
-        f"got {array.dtype} {array.shape}, strides {array.strides}, writeable {array.flags.writeable}"
-    )
-
-
-cdef bint usable(cnp.ndarray array, int kind, bint write):
-    return (
-        cnp.PyArray_TYPE(array) == kind and cnp.PyArray_ISALIGNED(array) and cnp.PyArray_ISNOTSWAPPED(array)
-        and (not write or cnp.PyArray_ISWRITEABLE(array))
-    )
-
-
-cdef int rows2(str kernel, str name, cnp.ndarray array, int kind, Py_ssize_t n, Py_ssize_t width, bint write,
-               Rows* out) except -1:
-    """An (n, width) array with contiguous rows."""
-    cdef cnp.npy_intp* shape = cnp.PyArray_DIMS(array)
-    cdef cnp.npy_intp* strides = cnp.PyArray_STRIDES(array)
-    if (
-        cnp.PyArray_NDIM(array) != 2 or not usable(array, kind, write) or shape[0] != n or shape[1] != width
-        or (width > 1 and n > 0 and strides[1] != cnp.PyArray_ITEMSIZE(array))
-    ):
-        refuse(kernel, name, (n, width), kind, array)
-    out.data = cnp.PyArray_DATA(array)
-    out.stride = strides[0]
-    return 0
-
-
-cdef int rows3(str kernel, str name, cnp.ndarray array, int kind, Py_ssize_t n, Py_ssize_t width, bint write,
-               Rows* out) except -1:
-    """An (n, 4, width) array whose (4, width) blocks are contiguous."""
-    cdef cnp.npy_intp* shape = cnp.PyArray_DIMS(array)
-    cdef cnp.npy_intp* strides = cnp.PyArray_STRIDES(array)
-    if (
-        cnp.PyArray_NDIM(array) != 3 or not usable(array, kind, write)
-        or shape[0] != n or shape[1] != 4 or shape[2] != width
-        or (n > 0 and width > 1 and strides[2] != cnp.PyArray_ITEMSIZE(array))
-        or (n > 0 and width > 0 and strides[1] != width * cnp.PyArray_ITEMSIZE(array))
-    ):
-        refuse(kernel, name, (n, 4, width), kind, array)
-    out.data = cnp.PyArray_DATA(array)
-    out.stride = strides[0]
-    return 0
-
-
-cdef void* flat(str kernel, str name, cnp.ndarray array, int kind, Py_ssize_t size, bint write) except? NULL:
-    """A contiguous array of ``size`` elements, of any shape."""
-    if cnp.PyArray_SIZE(array) != size or not usable(array, kind, write) or not cnp.PyArray_IS_C_CONTIGUOUS(array):
-        refuse(kernel, name, (size,), kind, array)
-    return cnp.PyArray_DATA(array)
-
-
-cdef cnp.ndarray integers(str kernel, str name, object array, Py_ssize_t size):
-    """A contiguous int64 array (size,), converted if it is another kind of integer."""
-    cdef cnp.ndarray given = array
-    if cnp.PyArray_NDIM(given) != 1 or cnp.PyArray_SIZE(given) != size or given.dtype.kind not in "iu":
-        raise ValueError(f"{kernel}: {name} must be integers ({size},), got {given.dtype} {np.shape(given)}")
-    return np.ascontiguousarray(given, dtype=np.int64)
-
-
-cdef int two(str kernel, str name, cnp.ndarray array) except -1:
-    if cnp.PyArray_NDIM(array) != 2:
-        raise ValueError(f"{kernel}: {name} must have 2 dimensions, got {np.shape(array)}")
-    return 0
-
 
 # ---- elementwise functions: the building blocks, on their own for tests ---------------------------------------------
 
@@ -154,15 +72,25 @@ def lstm_cell_backward(
 
 # ---- softmax and cross-entropy --------------------------------------------------------------------------------------
 
-def softmax(cnp.ndarray x not None, cnp.ndarray out not None):
+def softmax(cnp.ndarray x not None, cnp.ndarray out not None, ends=None):
     cdef int kind = real_type("softmax", x)
     cdef Rows a, b
     two("softmax", "x", x)
-    cdef Py_ssize_t n = cnp.PyArray_DIM(x, 0), width = cnp.PyArray_DIM(x, 1)
-    rows2("softmax", "x", x, kind, n, width, False, &a)
-    rows2("softmax", "out", out, kind, n, width, True, &b)
+    two("softmax", "out", out)
+    cdef Py_ssize_t n = cnp.PyArray_DIM(x, 0), seen = cnp.PyArray_DIM(x, 1), width = cnp.PyArray_DIM(out, 1), row
+    rows2("softmax", "x", x, kind, n, seen, False, &a)
+    rows2("softmax", "out", out, kind, n, seen if ends is None else width, True, &b)
+    cdef int64_t* e = NULL
+    cdef cnp.ndarray given
+    if ends is not None:
+        given = integers("softmax", "ends", ends, n)
+        e = <int64_t*>cnp.PyArray_DATA(given)
+        for row in range(n):
+            if not 0 <= e[row] <= min(seen, width):
+                raise ValueError(
+                    f"softmax: ends must lie in [0, {min(seen, width)}], the columns of x, got {e[row]} in row {row}")
     with nogil:
-        any_softmax(kind == cnp.NPY_FLOAT32, n, width, a.data, a.stride, b.data, b.stride)
+        any_softmax(kind == cnp.NPY_FLOAT32, n, width, a.data, a.stride, e, b.data, b.stride)
 
 
 def softmax_backward(cnp.ndarray y not None, cnp.ndarray dy not None, cnp.ndarray out not None, bint accumulate):
@@ -187,7 +115,9 @@ cdef int targets_inside(str kernel, int64_t* target, Py_ssize_t n, int64_t ignor
     return 0
 
 
-def cross_entropy(cnp.ndarray logits not None, target, int64_t ignore, cnp.ndarray probabilities not None):
+def cross_entropy(
+    cnp.ndarray logits not None, target, int64_t ignore, cnp.ndarray probabilities not None, double smoothing
+):
     cdef int kind = real_type("cross_entropy", logits)
     cdef Rows a, b
     cdef double loss
@@ -199,12 +129,14 @@ def cross_entropy(cnp.ndarray logits not None, target, int64_t ignore, cnp.ndarr
     cdef int64_t* t = <int64_t*>cnp.PyArray_DATA(wanted)
     targets_inside("cross_entropy", t, n, ignore, width)
     with nogil:
-        loss = any_cross_entropy(kind == cnp.NPY_FLOAT32, n, width, a.data, a.stride, t, ignore, b.data, b.stride)
+        loss = any_cross_entropy(
+            kind == cnp.NPY_FLOAT32, n, width, a.data, a.stride, t, ignore, smoothing, b.data, b.stride)
     return loss
 
 
 def cross_entropy_backward(
-    cnp.ndarray probabilities not None, target, int64_t ignore, double scale, cnp.ndarray out not None, bint accumulate
+    cnp.ndarray probabilities not None, target, int64_t ignore, double scale, cnp.ndarray out not None, bint accumulate,
+    double smoothing
 ):
     cdef int kind = real_type("cross_entropy_backward", probabilities)
     cdef Rows a, b
@@ -217,7 +149,7 @@ def cross_entropy_backward(
     targets_inside("cross_entropy_backward", t, n, ignore, width)
     with nogil:
         any_cross_entropy_backward(
-            kind == cnp.NPY_FLOAT32, n, width, a.data, a.stride, t, ignore, scale, b.data, b.stride, accumulate)
+            kind == cnp.NPY_FLOAT32, n, width, a.data, a.stride, t, ignore, smoothing, scale, b.data, b.stride, accumulate)
 
 
 # ---- embedding ------------------------------------------------------------------------------------------------------
@@ -276,36 +208,78 @@ def sum_of_squares(cnp.ndarray x not None):
 
 # ---- random numbers -------------------------------------------------------------------------------------------------
 
+cdef Py_ssize_t run_length(str kernel, tuple shape, tuple lo, tuple box) except -1:
+    """How many consecutive positions of the whole array each run of the box's elements has: trailing dimensions that the
+    box holds whole, with the one before them."""
+    cdef Py_ssize_t run = 1, d = len(box)
+    if not len(shape) == len(lo) == d or any(a < 0 or a + e > s for a, e, s in zip(lo, box, shape)):
+        raise ValueError(f"{kernel}: out {box} at lo={lo} must lie inside an array of shape {shape}")
+    while d > 0:
+        d -= 1
+        run *= <Py_ssize_t>box[d]
+        if box[d] != shape[d]:
+            break
+    return run
+
+
+cdef uint64_t position_of(Py_ssize_t first, tuple shape, tuple lo, tuple box):
+    """The position in the whole array of the box's element number ``first``."""
+    cdef uint64_t position = 0, weight = 1
+    cdef Py_ssize_t d
+    for d in range(len(box) - 1, -1, -1):
+        position += weight * <uint64_t>(<Py_ssize_t>lo[d] + first % <Py_ssize_t>box[d])
+        first //= <Py_ssize_t>box[d]
+        weight *= <uint64_t>shape[d]
+    return position
+
+
 def random(bint normal, key, uint32_t stream, tuple shape, tuple lo, cnp.ndarray out not None):
     """Numbers of the box at ``lo`` of an array of ``shape``; uniform in [0, 1) or standard normal."""
     cdef int kind = real_type("random", out)
     cdef uint32_t key0 = key[0], key1 = key[1]
-    cdef Py_ssize_t dims = cnp.PyArray_NDIM(out), size = cnp.PyArray_SIZE(out), item = cnp.PyArray_ITEMSIZE(out)
-    cdef Py_ssize_t run = 1, d, rest
-    cdef uint64_t position, weight
+    cdef Py_ssize_t size = cnp.PyArray_SIZE(out), item = cnp.PyArray_ITEMSIZE(out), first
     cdef char* to = <char*>flat("random", "out", out, kind, size, True)
-    box = np.shape(out)
-    if not len(shape) == len(lo) == dims or any(a < 0 or a + e > s for a, e, s in zip(lo, box, shape)):
-        raise ValueError(f"random: out {box} at lo={lo} must lie inside an array of shape {shape}")
-    if size == 0:
-        return
-    # Trailing dimensions that the box holds whole are one run of consecutive positions, with the one before them.
-    d = dims
-    while d > 0:
-        d -= 1
-        run *= box[d]
-        if box[d] != shape[d]:
-            break
-    cdef Py_ssize_t count = size // run, leading = d, number
-    for number in range(count):
-        position, weight, rest = 0, 1, number * run
-        for d in range(dims - 1, -1, -1):
-            position += weight * <uint64_t>(<Py_ssize_t>lo[d] + rest % <Py_ssize_t>box[d])
-            rest //= <Py_ssize_t>box[d]
-            weight *= <uint64_t>shape[d]
+    cdef tuple box = np.shape(out)
+    cdef Py_ssize_t run = run_length("random", shape, lo, box)
+    cdef uint64_t position
+    for first in range(0, size, max(run, 1)):
+        position = position_of(first, shape, lo, box)
         with nogil:
-            any_random_row(kind == cnp.NPY_FLOAT32, key0, key1, stream, position, run, normal,
-                           <void*>(to + number * run * item))
+            any_random_row(
+                kind == cnp.NPY_FLOAT32, key0, key1, stream, position, run, normal, <void*>(to + first * item))
+
+
+def dropout(
+    key, uint32_t stream, tuple shape, tuple lo, double p, cnp.ndarray x not None, cnp.ndarray out not None,
+    cnp.ndarray mask not None
+):
+    cdef int kind = real_type("dropout", x)
+    cdef uint32_t key0 = key[0], key1 = key[1]
+    cdef Py_ssize_t size = cnp.PyArray_SIZE(x), item = cnp.PyArray_ITEMSIZE(x), first
+    cdef char* source = <char*>flat("dropout", "x", x, kind, size, False)
+    cdef char* to = <char*>flat("dropout", "out", out, kind, size, True)
+    cdef uint8_t* stays = <uint8_t*>flat("dropout", "mask", mask, cnp.NPY_BOOL, size, True)
+    cdef tuple box = np.shape(out)
+    cdef Py_ssize_t run = run_length("dropout", shape, lo, box)
+    cdef uint64_t position
+    for first in range(0, size, max(run, 1)):
+        position = position_of(first, shape, lo, box)
+        with nogil:
+            any_dropout_row(
+                kind == cnp.NPY_FLOAT32, key0, key1, stream, position, run, p, 1 / (1 - p),
+                <void*>(source + first * item), <void*>(to + first * item), stays + first)
+
+
+def dropout_backward(
+    cnp.ndarray mask not None, double p, cnp.ndarray dy not None, cnp.ndarray out not None, bint accumulate
+):
+    cdef int kind = real_type("dropout_backward", dy)
+    cdef Py_ssize_t size = cnp.PyArray_SIZE(dy)
+    cdef uint8_t* stays = <uint8_t*>flat("dropout_backward", "mask", mask, cnp.NPY_BOOL, size, False)
+    cdef void* a = flat("dropout_backward", "dy", dy, kind, size, False)
+    cdef void* b = flat("dropout_backward", "out", out, kind, size, True)
+    with nogil:
+        any_dropout_backward(kind == cnp.NPY_FLOAT32, size, 1 / (1 - p), stays, a, b, accumulate)
 
 
 # ---- update rules ---------------------------------------------------------------------------------------------------
@@ -410,8 +384,8 @@ def matmul(cnp.ndarray a not None, cnp.ndarray b not None, cnp.ndarray out not N
     if m == 0 or k == 0 or n == 0:
         return False
     cdef bint single = kind == cnp.NPY_FLOAT32
-    # Where b is transposed: a BLAS is good at one row; with short sums the loops spend their time adding up vectors.
-    cdef bint skinny = m <= few_rows and not x.transposed and (not y.transposed or m > 1 and (k >= 256 or m <= 8))
+    # Where b is transposed and sums are short, the loops spend their time adding up vectors.
+    cdef bint skinny = m <= few_rows and not x.transposed and (not y.transposed or k >= 256 or m <= 8)
     cdef void* address = sgemm_address if single else dgemm_address
     if not skinny and address == NULL:
         return False

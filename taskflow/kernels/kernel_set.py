@@ -86,15 +86,16 @@ class KernelSet(ABC):
     # ---- pooling: padding and sizes as in `conv2d` ------------------------------------------------------------------
     @abstractmethod
     def max_pool2d(
-        self, x: Array, kernel: Pair, stride: Pair, padding: Padding, out: Array, index: Array
+        self, x: Array, kernel: Pair, stride: Pair, padding: Padding, out: Array, index: Array, dilation: Pair = (1, 1)
     ) -> None:
         """out (N, C, Ho, Wo): the maximum of each window; index, of that shape and an unsigned type: which element of
-        the window (row-major) it was, the first of equals. Padding never wins."""
+        the window (row-major) it was, the first of equals (a NaN if there is one). Padding never wins; a window of
+        nothing else gives minus infinity."""
 
     @abstractmethod
     def max_pool2d_backward(
         self, dy: Array, index: Array, kernel: Pair, stride: Pair, padding: Padding, out: Array,
-        accumulate: bool = False,
+        accumulate: bool = False, dilation: Pair = (1, 1),
     ) -> None:
         """dy and index (N, C, Ho, Wo) -> out (N, C, H, W), the gradient of x."""
 
@@ -140,14 +141,24 @@ class KernelSet(ABC):
 
     @abstractmethod
     def layer_norm_backward(
-        self, x: Array, weight: Array, statistics: Array, dy: Array, out: Array, accumulate: bool = False
+        self, x: Array, weight: Array, statistics: Array, dy: Array, out: Array | None, sums: Array | None,
+        accumulate: bool = False,
     ) -> None:
-        """-> out (R, C), the gradient of x, from the statistics that `layer_norm` left."""
+        """From the statistics that `layer_norm` left: out (R, C), the gradient of x, and sums (2, C), those of the weight
+        and the bias. What is None is not computed; ``accumulate`` is about ``out`` alone."""
 
-    # ---- gelu -----------------------------------------------------------------------------------------------------
+    # ---- activations, of any shape --------------------------------------------------------------------------------
+    @abstractmethod
+    def activate(self, function: str, x: Array, out: Array) -> None:
+        """out = relu, sigmoid or tanh of x."""
+
+    @abstractmethod
+    def activate_backward(self, function: str, y: Array, dy: Array, out: Array, accumulate: bool = False) -> None:
+        """-> dy times the derivative of the function where its value is y; relu's is 0 where y is."""
+
     @abstractmethod
     def gelu(self, x: Array, approximate: bool, out: Array) -> None:
-        """out = x Phi(x), Phi the normal distribution, or its approximation by a tanh. Any shape."""
+        """out = x Phi(x), Phi the normal distribution, or its approximation by a tanh."""
 
     @abstractmethod
     def gelu_backward(
@@ -157,24 +168,29 @@ class KernelSet(ABC):
 
     # ---- softmax and losses --------------------------------------------------------------------------------------
     @abstractmethod
-    def softmax(self, x: Array, out: Array) -> None:
-        """x (R, C) -> out (R, C), softmax of every row."""
+    def softmax(self, x: Array, out: Array, ends: Array | None = None) -> None:
+        """x (R, C) -> out (R, C), softmax of every row. With ``ends`` (R) integers, of the first ends[r] columns of row
+        r, and zeros behind them; x may then have fewer columns than out, but no fewer than the largest end."""
 
     @abstractmethod
     def softmax_backward(self, y: Array, dy: Array, out: Array, accumulate: bool = False) -> None:
         """y (R, C): softmax's output, dy its gradient -> the gradient of x."""
 
     @abstractmethod
-    def cross_entropy(self, logits: Array, target: Array, ignore: int, probabilities: Array) -> float:
+    def cross_entropy(
+        self, logits: Array, target: Array, ignore: int, probabilities: Array, smoothing: float = 0.0
+    ) -> float:
         """logits (R, C), target (R) integers -> the sum over rows of -log softmax(logits)[target], rows whose target is
         ``ignore`` left out; probabilities (R, C) is filled with softmax(logits). Any other target outside [0, C) is an
-        IndexError."""
+        IndexError. ``smoothing``: the weight that the target gives to all classes in equal shares."""
 
     @abstractmethod
     def cross_entropy_backward(
-        self, probabilities: Array, target: Array, ignore: int, scale: float, out: Array, accumulate: bool = False
+        self, probabilities: Array, target: Array, ignore: int, scale: float, out: Array, accumulate: bool = False,
+        smoothing: float = 0.0,
     ) -> None:
-        """-> scale (probabilities - onehot(target)), zero in rows whose target is ``ignore``: (R, C)."""
+        """-> scale (probabilities - (1 - smoothing) onehot(target) - smoothing / C), zero in rows whose target is
+        ``ignore``: (R, C)."""
 
     # ---- embedding ----------------------------------------------------------------------------------------------
     @abstractmethod
@@ -197,6 +213,18 @@ class KernelSet(ABC):
     @abstractmethod
     def normal(self, key: Key, stream: int, shape: tuple[int, ...], lo: tuple[int, ...], out: Array) -> None:
         """Standard normal numbers, by position like `uniform` (Box-Muller: positions 2k, 2k+1 share two words)."""
+
+    @abstractmethod
+    def dropout(
+        self, key: Key, stream: int, shape: tuple[int, ...], lo: tuple[int, ...], p: float, x: Array, out: Array,
+        mask: Array,
+    ) -> None:
+        """x is the box at ``lo`` of an array of ``shape``. Where its element of `uniform` is at least p, out =
+        x / (1 - p) and mask (bool) is true; elsewhere both are 0."""
+
+    @abstractmethod
+    def dropout_backward(self, mask: Array, p: float, dy: Array, out: Array, accumulate: bool = False) -> None:
+        """-> dy / (1 - p) where the mask is true, else 0."""
 
     # ---- update rules -------------------------------------------------------------------------------------------
     @abstractmethod

@@ -1,20 +1,18 @@
-"""NativeKernels: the compiled loops of _native.pyx, and numpy's own BLAS for the larger matrix products."""
+"""NativeKernels: the compiled loops, and numpy's own BLAS for the larger matrix products."""
 
 from __future__ import annotations
 
-import threading
-from typing import Any
-
 import numpy as np
 
-from taskflow.kernels import _native
+from taskflow.kernels import _native, _pointwise
 from taskflow.kernels.blas import find_blas
 from taskflow.kernels.kernel_set import Array, Key
-from taskflow.kernels.shared import SharedKernels
+from taskflow.kernels.native_images import NativeImages, scratch
 
 
-class NativeKernels(SharedKernels):
-    """float32 and float64 arrays with contiguous rows; what `numpy.matmul` takes for ``matmul``."""
+class NativeKernels(NativeImages):
+    """float32 and float64 arrays, contiguous (strided over rows where KernelSet allows it); what `numpy.matmul` takes for
+    ``matmul``."""
 
     __slots__ = ()
     name = "native"
@@ -27,7 +25,7 @@ class NativeKernels(SharedKernels):
         if _native.matmul(a, b, out, accumulate):
             return
         if accumulate:
-            product = _scratch(out.shape, out.dtype)
+            product = scratch(out.shape, out.dtype, "product")
             np.matmul(a, b, out=product)
             out += product
         else:
@@ -44,19 +42,47 @@ class NativeKernels(SharedKernels):
     ) -> None:
         _native.lstm_cell_backward(gates, c_prev, c, dh, dc, dgates)
 
-    def softmax(self, x: Array, out: Array) -> None:
-        _native.softmax(x, out)
+    def layer_norm(
+        self, x: Array, weight: Array, bias: Array, eps: float, out: Array, statistics: Array
+    ) -> None:
+        _pointwise.layer_norm(x, weight, bias, eps, out, statistics)
+
+    def layer_norm_backward(
+        self, x: Array, weight: Array, statistics: Array, dy: Array, out: Array | None, sums: Array | None,
+        accumulate: bool = False,
+    ) -> None:
+        _pointwise.layer_norm_backward(x, weight, statistics, dy, out, sums, accumulate)
+
+    def activate(self, function: str, x: Array, out: Array) -> None:
+        _pointwise.activate(function, x, out)
+
+    def activate_backward(self, function: str, y: Array, dy: Array, out: Array, accumulate: bool = False) -> None:
+        _pointwise.activate_backward(function, y, dy, out, accumulate)
+
+    def gelu(self, x: Array, approximate: bool, out: Array) -> None:
+        _pointwise.gelu(x, approximate, out)
+
+    def gelu_backward(
+        self, x: Array, approximate: bool, dy: Array, out: Array, accumulate: bool = False
+    ) -> None:
+        _pointwise.gelu_backward(x, approximate, dy, out, accumulate)
+
+    def softmax(self, x: Array, out: Array, ends: Array | None = None) -> None:
+        _native.softmax(x, out, ends)
 
     def softmax_backward(self, y: Array, dy: Array, out: Array, accumulate: bool = False) -> None:
         _native.softmax_backward(y, dy, out, accumulate)
 
-    def cross_entropy(self, logits: Array, target: Array, ignore: int, probabilities: Array) -> float:
-        return _native.cross_entropy(logits, target, ignore, probabilities)
+    def cross_entropy(
+        self, logits: Array, target: Array, ignore: int, probabilities: Array, smoothing: float = 0.0
+    ) -> float:
+        return _native.cross_entropy(logits, target, ignore, probabilities, smoothing)
 
     def cross_entropy_backward(
-        self, probabilities: Array, target: Array, ignore: int, scale: float, out: Array, accumulate: bool = False
+        self, probabilities: Array, target: Array, ignore: int, scale: float, out: Array, accumulate: bool = False,
+        smoothing: float = 0.0,
     ) -> None:
-        _native.cross_entropy_backward(probabilities, target, ignore, scale, out, accumulate)
+        _native.cross_entropy_backward(probabilities, target, ignore, scale, out, accumulate, smoothing)
 
     def embedding(self, table: Array, index: Array, first: int, out: Array) -> None:
         _native.embedding(table, index, first, out)
@@ -69,6 +95,15 @@ class NativeKernels(SharedKernels):
 
     def normal(self, key: Key, stream: int, shape: tuple[int, ...], lo: tuple[int, ...], out: Array) -> None:
         _native.random(True, key, stream, tuple(shape), tuple(lo), out)
+
+    def dropout(
+        self, key: Key, stream: int, shape: tuple[int, ...], lo: tuple[int, ...], p: float, x: Array, out: Array,
+        mask: Array,
+    ) -> None:
+        _native.dropout(key, stream, tuple(shape), tuple(lo), p, x, out, mask)
+
+    def dropout_backward(self, mask: Array, p: float, dy: Array, out: Array, accumulate: bool = False) -> None:
+        _native.dropout_backward(mask, p, dy, out, accumulate)
 
     def sgd(
         self, w: Array, g: Array, velocity: Array | None, lr: float, momentum: float, dampening: float,
@@ -87,7 +122,6 @@ class NativeKernels(SharedKernels):
 
 
 _blas_searched = False
-_scratches = threading.local()
 
 
 def _take_blas() -> None:
@@ -97,13 +131,3 @@ def _take_blas() -> None:
         if (blas := find_blas()) is not None:
             _native.use_blas(blas.sgemm, blas.dgemm, blas.wide)
         _blas_searched = True
-
-
-def _scratch(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Memory for a product that is then added elsewhere: one block a thread and dtype, which grows."""
-    blocks: dict[str, Array] = _scratches.__dict__
-    size = int(np.prod(shape))
-    block = blocks.get(dtype.str)
-    if block is None or block.size < size:
-        blocks[dtype.str] = block = np.empty(size, dtype)
-    return block[:size].reshape(shape)

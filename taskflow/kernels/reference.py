@@ -46,32 +46,47 @@ class NumpyKernels(SharedKernels):
         dgates[:, 3] = dh * t * o * (1 - o)
         dc[...] = total * f
 
-    def softmax(self, x: Array, out: Array) -> None:
-        np.subtract(x, x.max(axis=1, keepdims=True), out=out)
+    def softmax(self, x: Array, out: Array, ends: Array | None = None) -> None:
+        if ends is not None:
+            x = _cut_off(x, np.asarray(ends), out.shape[1])
+        top = x.max(axis=1, keepdims=True)
+        np.subtract(x, np.where(np.isneginf(top), 0, top) if ends is not None else top, out=out)
         np.exp(out, out=out)
-        out /= out.sum(axis=1, keepdims=True)
+        total = out.sum(axis=1, keepdims=True)
+        if ends is not None:
+            total[np.asarray(ends) == 0] = 1  # nothing is seen: zeros
+        out /= total
 
     def softmax_backward(self, y: Array, dy: Array, out: Array, accumulate: bool = False) -> None:
         _put(y * (dy - (y * dy).sum(axis=1, keepdims=True)), out, accumulate)
 
-    def cross_entropy(self, logits: Array, target: Array, ignore: int, probabilities: Array) -> float:
+    def cross_entropy(
+        self, logits: Array, target: Array, ignore: int, probabilities: Array, smoothing: float = 0.0
+    ) -> float:
         _check_targets(target, ignore, logits.shape[1])
+        rows = np.flatnonzero(target != ignore)
+        # Before ``probabilities`` is filled, which may be ``logits``.
+        chosen = logits[rows, target[rows]].astype(np.float64)
+        if smoothing:
+            chosen = (1 - smoothing) * chosen + smoothing * logits[rows].mean(axis=1, dtype=np.float64)
         top = logits.max(axis=1, keepdims=True)
         np.subtract(logits, top, out=probabilities)
         np.exp(probabilities, out=probabilities)
         total = probabilities.sum(axis=1, keepdims=True)
         probabilities /= total
-        rows = np.flatnonzero(target != ignore)
-        losses = np.log(total[rows, 0]) + top[rows, 0] - logits[rows, target[rows]]
-        return float(losses.sum(dtype=np.float64))
+        losses = np.log(total[rows, 0], dtype=np.float64) + top[rows, 0] - chosen
+        return float(losses.sum())
 
     def cross_entropy_backward(
-        self, probabilities: Array, target: Array, ignore: int, scale: float, out: Array, accumulate: bool = False
+        self, probabilities: Array, target: Array, ignore: int, scale: float, out: Array, accumulate: bool = False,
+        smoothing: float = 0.0,
     ) -> None:
         _check_targets(target, ignore, probabilities.shape[1])
         gradient = probabilities * out.dtype.type(scale)
         rows = np.flatnonzero(target != ignore)
-        gradient[rows, target[rows]] -= out.dtype.type(scale)
+        gradient[rows, target[rows]] -= out.dtype.type(scale * (1 - smoothing))
+        if smoothing:
+            gradient -= out.dtype.type(scale * smoothing / probabilities.shape[1])
         gradient[target == ignore] = 0
         _put(gradient, out, accumulate)
 
@@ -151,6 +166,19 @@ def _check_targets(target: Array, ignore: int, classes: int) -> None:
         raise IndexError(
             f"cross_entropy: a target must lie in [0, {classes}) or be ignore={ignore}, got {target[row]} in row {row}"
         )
+
+
+def _cut_off(x: Array, ends: Array, columns: int) -> Array:
+    """x (R, C) with ``columns`` columns, minus infinity from column ends[r] on."""
+    wrong = np.flatnonzero((ends < 0) | (ends > min(x.shape[1], columns)))
+    if wrong.size:
+        row = int(wrong[0])
+        raise ValueError(
+            f"softmax: ends must lie in [0, {min(x.shape[1], columns)}], the columns of x, got {ends[row]} in row {row}"
+        )
+    masked = np.full((len(x), columns), -np.inf, x.dtype)
+    np.copyto(masked[:, : x.shape[1]], x[:, :columns], where=np.arange(min(x.shape[1], columns)) < ends[:, None])
+    return masked
 
 
 def _sigmoid(x: Array) -> Array:

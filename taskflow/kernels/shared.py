@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import erf, pi, sqrt
+from math import erf, pi, prod, sqrt
 from typing import Any
 
 import numpy as np
 
-from taskflow.kernels.kernel_set import Array, KernelSet, Padding, Pair
+from taskflow.kernels.kernel_set import Array, KernelSet, Key, Padding, Pair
 
 
 class SharedKernels(KernelSet):
-    """Convolution as im2col and a matrix product, sample by sample; pooling tap by tap; normalisation; gelu."""
+    """Convolution as im2col and a matrix product, sample by sample; pooling tap by tap; normalisation; activations; dropout."""
 
     __slots__ = ()
 
@@ -22,7 +22,7 @@ class SharedKernels(KernelSet):
         out: Array,
     ) -> None:
         rows = _per_group(weight, groups)
-        target = out.reshape(len(x), groups, rows.shape[1], -1)
+        target = out.reshape(len(x), groups, rows.shape[1], prod(out.shape[2:]))
         for n, columns in _columns(x, weight.shape[2:], stride, padding, dilation, groups, out.shape[2:]):
             self.matmul(rows, columns, out=target[n])
         if bias is not None:
@@ -35,7 +35,7 @@ class SharedKernels(KernelSet):
         rows = _per_group(weight, groups).swapaxes(1, 2)  # (groups, C/groups kh kw, K/groups)
         (top, bottom), (left, right) = padding
         _, channels, height, width = out.shape
-        source = dy.reshape(len(dy), groups, weight.shape[0] // groups, -1)
+        source = dy.reshape(len(dy), groups, weight.shape[0] // groups, prod(dy.shape[2:]))
         columns = np.empty((groups, rows.shape[1], source.shape[3]), dy.dtype)
         taps = columns.reshape(channels, *weight.shape[2:], *dy.shape[2:])
         padded = np.empty((channels, height + top + bottom, width + left + right), dy.dtype)
@@ -51,7 +51,7 @@ class SharedKernels(KernelSet):
         accumulate: bool = False,
     ) -> None:
         target = _per_group(out, groups)
-        source = dy.reshape(len(dy), groups, target.shape[1], -1)
+        source = dy.reshape(len(dy), groups, target.shape[1], prod(dy.shape[2:]))
         if not accumulate:
             out[...] = 0
         for n, columns in _columns(x, out.shape[2:], stride, padding, dilation, groups, dy.shape[2:]):
@@ -59,12 +59,12 @@ class SharedKernels(KernelSet):
 
     # ---- pooling ------------------------------------------------------------------------------------------------
     def max_pool2d(
-        self, x: Array, kernel: Pair, stride: Pair, padding: Padding, out: Array, index: Array
+        self, x: Array, kernel: Pair, stride: Pair, padding: Padding, out: Array, index: Array, dilation: Pair = (1, 1)
     ) -> None:
         padded = _padded(x, padding, -np.inf)
         out[...] = -np.inf
         index[...] = 0
-        for i, j, seen in _taps(kernel, stride, (1, 1), out.shape[2:]):
+        for i, j, seen in _taps(kernel, stride, dilation, out.shape[2:]):
             value = padded[seen]
             better = (value > out) | np.isnan(value)  # the first of equals; NaN is passed on
             np.copyto(out, value, where=better)
@@ -72,12 +72,12 @@ class SharedKernels(KernelSet):
 
     def max_pool2d_backward(
         self, dy: Array, index: Array, kernel: Pair, stride: Pair, padding: Padding, out: Array,
-        accumulate: bool = False,
+        accumulate: bool = False, dilation: Pair = (1, 1),
     ) -> None:
         (top, bottom), (left, right) = padding
         n, c, height, width = out.shape
         padded = np.zeros((n, c, height + top + bottom, width + left + right), dy.dtype)
-        for i, j, seen in _taps(kernel, stride, (1, 1), dy.shape[2:]):
+        for i, j, seen in _taps(kernel, stride, dilation, dy.shape[2:]):
             padded[seen] += dy * (index == i * kernel[1] + j)
         _put(padded[..., top : top + height, left : left + width], out, accumulate)
 
@@ -141,12 +141,42 @@ class SharedKernels(KernelSet):
         out += bias
 
     def layer_norm_backward(
-        self, x: Array, weight: Array, statistics: Array, dy: Array, out: Array, accumulate: bool = False
+        self, x: Array, weight: Array, statistics: Array, dy: Array, out: Array | None, sums: Array | None,
+        accumulate: bool = False,
     ) -> None:
-        normal, share = (x - statistics[:, :1]) * statistics[:, 1:], dy * weight
-        share -= share.mean(axis=1, keepdims=True) + normal * (share * normal).mean(axis=1, keepdims=True)
-        share *= statistics[:, 1:]
-        _put(share, out, accumulate)
+        normal = (x - statistics[:, :1]) * statistics[:, 1:]
+        if sums is not None:
+            self.sum_rows(normal * dy, sums[0])
+            self.sum_rows(dy, sums[1])
+        if out is not None:
+            share = dy * weight
+            share -= share.mean(axis=1, keepdims=True) + normal * (share * normal).mean(axis=1, keepdims=True)
+            share *= statistics[:, 1:]
+            _put(share, out, accumulate)
+
+    # ---- activations --------------------------------------------------------------------------------------------
+    def activate(self, function: str, x: Array, out: Array) -> None:
+        if function == "relu":
+            np.maximum(x, 0, out=out)
+        elif function == "tanh":
+            np.tanh(x, out=out)
+        elif function == "sigmoid":  # as (1 + tanh(x / 2)) / 2, which cannot overflow
+            np.multiply(x, 0.5, out=out)
+            np.tanh(out, out=out)
+            out *= 0.5
+            out += 0.5
+        else:
+            raise ValueError(f"activate: function must be relu, sigmoid or tanh, got {function!r}")
+
+    def activate_backward(self, function: str, y: Array, dy: Array, out: Array, accumulate: bool = False) -> None:
+        if function == "relu":
+            _put(np.where(y > 0, dy, 0), out, accumulate)
+        elif function == "tanh":
+            _put(dy * (1 - y * y), out, accumulate)
+        elif function == "sigmoid":
+            _put(dy * y * (1 - y), out, accumulate)
+        else:
+            raise ValueError(f"activate_backward: function must be relu, sigmoid or tanh, got {function!r}")
 
     # ---- gelu ---------------------------------------------------------------------------------------------------
     def gelu(self, x: Array, approximate: bool, out: Array) -> None:
@@ -161,6 +191,20 @@ class SharedKernels(KernelSet):
         else:
             slope = np.exp(-0.5 * x * x) / sqrt(2 * pi)
         _put(dy * (gate + x * slope), out, accumulate)
+
+
+    # ---- dropout ------------------------------------------------------------------------------------------------
+    def dropout(
+        self, key: Key, stream: int, shape: tuple[int, ...], lo: tuple[int, ...], p: float, x: Array, out: Array,
+        mask: Array,
+    ) -> None:
+        self.uniform(key, stream, shape, lo, out)  # the output's memory holds the numbers until the mask is made
+        np.greater_equal(out, p, out=mask)
+        np.multiply(x, mask, out=out)
+        out *= out.dtype.type(1 / (1 - p))
+
+    def dropout_backward(self, mask: Array, p: float, dy: Array, out: Array, accumulate: bool = False) -> None:
+        _put(dy * mask * dy.dtype.type(1 / (1 - p)), out, accumulate)
 
 
 _TANH_SCALE = sqrt(2 / pi)

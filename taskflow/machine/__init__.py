@@ -2,11 +2,11 @@
 
 from taskflow.machine.cluster import Cluster
 from taskflow.machine.host import host
-from taskflow.machine.parts import Device, Link, Machine, Processor, transfer_seconds
+from taskflow.machine.parts import Device, Ends, Link, Machine, Processor, transfer_seconds
 from taskflow.machine.presets import load_machine, preset_names, save
 from taskflow.machine.template import NETWORK, Group, NodeTemplate, Wire
 
 __all__ = [
-    "NETWORK", "Cluster", "Device", "Group", "Link", "Machine", "NodeTemplate", "Processor", "Wire", "host",
+    "NETWORK", "Cluster", "Device", "Ends", "Group", "Link", "Machine", "NodeTemplate", "Processor", "Wire", "host",
     "load_machine", "preset_names", "save", "transfer_seconds",
 ]

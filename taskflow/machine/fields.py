@@ -19,6 +19,10 @@ class Fields:
         """True if the key is there and has not been taken yet."""
         return key in self._left
 
+    def peek(self, key: str) -> Any:
+        """The value of a key that has not been taken yet; None if it is not there."""
+        return self._left.get(key)
+
     def number(self, key: str, default: float | None = None, *, zero: bool = False) -> float:
         """A finite number above 0 (``zero``: or 0)."""
         value = self._take(key, default)

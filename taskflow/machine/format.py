@@ -6,7 +6,7 @@ from typing import Any
 
 from taskflow.machine.cluster import Cluster
 from taskflow.machine.fields import Fields, distinct
-from taskflow.machine.parts import Device
+from taskflow.machine.parts import Device, Ends
 from taskflow.machine.template import NETWORK, Group, NodeTemplate, Wire
 
 FORMAT = "taskflow-machine"
@@ -89,11 +89,19 @@ def _wire(who: str, value: Any) -> Wire:
     fields.who = f"{who} ({' - '.join(ends)})"
     wire = Wire(
         ends, fields.number("bytes_per_second"), fields.number("latency_seconds", zero=True), mesh,
-        fields.choice("duplex", ("full", "half"), "full") == "full", fields.flag("occupies_endpoints", False),
+        fields.choice("duplex", ("full", "half"), "full") == "full", _ends(fields),
         fields.text("source", "", empty=True),
     )
     fields.done()
     return wire
+
+
+def _ends(fields: Fields) -> Ends:
+    """Who copies: ``true``, ``false``, or one of the two by name."""
+    if isinstance(fields.peek("occupies_endpoints"), str):
+        sender = fields.choice("occupies_endpoints", ("sender", "receiver"), "") == "sender"
+        return "sender" if sender else "receiver"
+    return fields.flag("occupies_endpoints", False)
 
 
 def _placing(who: str, value: Any) -> tuple[str, int]:
@@ -148,6 +156,6 @@ def _of_wire(wire: Wire) -> dict[str, Any]:
         "bytes_per_second": wire.bytes_per_second,
         "latency_seconds": wire.latency_seconds,
         "duplex": "full" if wire.full_duplex else "half",
-        **({"occupies_endpoints": True} if wire.occupies_endpoints else {}),
+        **({"occupies_endpoints": wire.occupies_endpoints} if wire.occupies_endpoints else {}),
         **({"source": wire.source} if wire.source else {}),
     }

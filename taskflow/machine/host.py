@@ -18,14 +18,14 @@ CPU = Device(
 def host(processors: int) -> Cluster:
     """This machine's cores as ``processors`` equal ones, with rates typical of a CPU core and of MPI through shared memory.
 
-    A copy between two of them occupies both: MPI's shared memory transport runs on their cores. For this machine's own
-    figures see `taskflow.runtime.measure`.
+    A copy between two of them occupies the receiver, which reads it out of the sender's memory: so MPICH does it on Linux.
+    For this machine's own figures see `taskflow.runtime.measure`.
     """
     if processors < 1:
         raise ValueError(f"host: needs at least 1 processor, got {processors}")
     wires = (
         Wire(
-            ("cpu*",), 4e9, 50e-6, mesh=True, occupies_endpoints=True,
+            ("cpu*",), 4e9, 50e-6, mesh=True, occupies_endpoints="receiver",
             source="typical of MPI through shared memory between ranks that also compute",
         ),
     ) if processors > 1 else ()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
+
+Ends = bool | Literal["sender", "receiver"]  # of a transfer: both (True), none, or one
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +81,26 @@ class Link:
     """One direction of a connection (both, if it is half duplex). A transfer occupies every link of its route, from its
     start to its end.
 
-    ``occupies_endpoints``: the sending and the receiving processor do the copying themselves, so a transfer over this link
-    occupies both of them too and no task of theirs runs meanwhile. This is so between CPU ranks of one machine, where
-    MPI copies through shared memory on the ranks' own cores; GPUs have copy engines, and network cards read and write
-    memory by themselves.
+    ``occupies_endpoints``: which processors do the copying themselves, so that a transfer over this link occupies them too and
+    no task of theirs runs meanwhile: ``sender``, ``receiver``, both (True) or none (False). Between CPU ranks of one
+    machine MPI copies on the ranks' own cores: through shared memory on both, or, where the system lets one process read
+    another's memory, on the receiver's alone. GPUs have copy engines, and network cards read and write memory by
+    themselves.
     """
 
     number: int
     name: str
     bytes_per_second: float
     latency_seconds: float
-    occupies_endpoints: bool = False
+    occupies_endpoints: Ends = False
+
+    @property
+    def occupies_sender(self) -> bool:
+        return self.occupies_endpoints in (True, "sender")
+
+    @property
+    def occupies_receiver(self) -> bool:
+        return self.occupies_endpoints in (True, "receiver")
 
 
 class Machine(Protocol):

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import combinations
 
+from taskflow.machine.parts import Ends
+
 NETWORK = "network"  # the vertex that all nodes share: a switch that never blocks
 
 
@@ -33,7 +35,7 @@ class Wire:
     latency_seconds: float
     mesh: bool = False
     full_duplex: bool = True
-    occupies_endpoints: bool = False
+    occupies_endpoints: Ends = False
     source: str = ""
 
 

@@ -1,5 +1,6 @@
 """Who decides how operators are cut and where pieces run."""
 
+from taskflow.mapper.alike import alike
 from taskflow.mapper.choose import MAPPERS, choose
 from taskflow.mapper.config import OpConfig, Place, Sync, Travel
 from taskflow.mapper.mapper import CopyRequest, Mapper, map_graph
@@ -9,6 +10,6 @@ from taskflow.mapper.strategy import Strategy, load, save
 
 __all__ = [
     "MAPPERS", "CopyRequest", "DataParallel", "Expert", "Mapper", "MeasuredTask", "ModelParallel", "OpConfig", "Place",
-    "Profile", "RandomMapper", "RoundRobin", "Strategy", "Sync", "Travel", "choose", "cut_only", "depths", "load",
-    "map_graph", "save",
+    "Profile", "RandomMapper", "RoundRobin", "Strategy", "Sync", "Travel", "alike", "choose", "cut_only", "depths",
+    "load", "map_graph", "save",
 ]

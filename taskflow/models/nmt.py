@@ -8,15 +8,18 @@ from dataclasses import dataclass
 
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
-from taskflow.models.recurrent import Layers, Shared, chunks, part, zeros
-from taskflow.operators.tensor import Parameter
+from taskflow.models.recurrent import Layers, Shared, State, chunks, part, zeros
+from taskflow.operators.tensor import Parameter, Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class NMTConfig:
     """Sizes of the network; the defaults are the paper's. ``batch`` is of the whole machine; ``steps`` of source and of
     target sentences; ``layers`` of the encoder and of the decoder. ``steps_per_operator``: how many steps of a layer one
-    operator covers; they share weights and may be cut and placed differently."""
+    operator covers; they share weights and may be cut and placed differently.
+
+    ``padding``: the word that fills rows of ``source`` up to ``steps``. None: every row is full, as in the paper's
+    measurements."""
 
     batch: int = 64
     steps: int = 40
@@ -25,6 +28,7 @@ class NMTConfig:
     layers: int = 2
     dropout: float = 0.0
     steps_per_operator: int = 10
+    padding: int | None = None
 
     @staticmethod
     def small() -> NMTConfig:
@@ -34,10 +38,12 @@ class NMTConfig:
 
 def nmt(config: NMTConfig, dtype: str = "float32") -> OperatorGraph:
     """Inputs ``source``, ``target`` (what the decoder is given) and ``labels`` (what it shall say), all (batch, steps)
-    int64; minimises the sum of the labels' cross-entropies over batch and steps, divided by both, in nats. Labels of
-    -100 are left out of the sum.
+    int64; minimises the sum of the labels' cross-entropies in nats, divided by batch and steps. Labels of -100 are left
+    out of the sum.
 
-    The decoder starts from the encoder's last states; its last layer's outputs attend to all of the encoder's.
+    The decoder starts from the encoder's last states; its last layer's outputs attend to all of the encoder's. With
+    ``padding``, nothing depends on how far rows are filled up: the encoder's states stay as they are where the source
+    is padding, nobody attends to that, and the loss is divided by the number of labels that are not -100.
     """
     c = config
     graph = OperatorGraph(dtype, "NMT")
@@ -45,23 +51,96 @@ def nmt(config: NMTConfig, dtype: str = "float32") -> OperatorGraph:
         ops.input(graph, (c.batch, c.steps), "int64", name=name) for name in ("source", "target", "labels")
     )
     shared = Shared()
-    encoder = Layers(
-        shared, c.hidden, zeros(graph, c.batch, c.hidden, c.layers, "encoder"), c.dropout, "encoder.lstm"
-    )
-    outputs = [
-        encoder.advance(shared(ops.embedding, "encoder.embedding", k, words, c.vocabulary, c.hidden), k)
-        for k, words in enumerate(chunks(source, c.steps_per_operator))
-    ]
-    memory = outputs[0] if len(outputs) == 1 else ops.concat(outputs, 1, name="encoder.outputs")
-    decoder = Layers(shared, c.hidden, encoder.state, c.dropout, "decoder.lstm")
+    memory, state = _encode(c, shared, source, c.dropout)
+    decoder = Layers(shared, c.hidden, state, c.dropout, "decoder.lstm")
     attend: Sequence[Sequence[Parameter]] | None = None
+    padding = None if c.padding is None else (source, c.padding)
     wanted = chunks(labels, c.steps_per_operator)
     for k, words in enumerate(chunks(target, c.steps_per_operator)):
         y = decoder.advance(shared(ops.embedding, "decoder.embedding", k, words, c.vocabulary, c.hidden), k)
-        y, attend = ops.attention(y, memory, name=part("attention", k), parameters=attend)
+        y, attend = ops.attention(y, memory, padding=padding, name=part("attention", k), parameters=attend)
         if c.dropout:
             y = ops.dropout(y, c.dropout, name=part("dropout", k))
         scores = shared(ops.linear, "softmax", k, y, c.vocabulary)
         loss = ops.cross_entropy(scores, wanted[k], reduction="sum", name=part("loss", k))
-        graph.minimize(ops.scale(loss, 1 / (c.batch * c.steps), name=part("mean", k)))
+        mean = part("mean", k)
+        graph.minimize(
+            ops.scale(loss, 1 / (c.batch * c.steps), name=mean) if c.padding is None
+            else ops.per_label(loss, labels, name=mean)
+        )
     return graph
+
+
+@dataclass(frozen=True, slots=True)
+class NMTEncoder:
+    """The encoder alone, with nmt's names: input ``source`` (batch, steps) int64."""
+
+    graph: OperatorGraph
+    memory: Tensor  # (batch, steps, hidden): what the decoder attends to
+    state: tuple[State, ...]  # of every layer after the last word
+
+
+def nmt_encoder(config: NMTConfig, dtype: str = "float32") -> NMTEncoder:
+    """What runs once a sentence to translate; without dropout."""
+    graph = OperatorGraph(dtype, "NMT encoder")
+    source = ops.input(graph, (config.batch, config.steps), "int64", name="source")
+    memory, state = _encode(config, Shared(), source, 0.0)
+    return NMTEncoder(graph, memory, tuple(state))
+
+
+@dataclass(frozen=True, slots=True)
+class NMTDecoder:
+    """One step of the decoder for ``beams`` translations of each sentence, with nmt's names.
+
+    Inputs ``words`` and ``parents`` (batch, beams) int64: the word that each translation ends with, and which of the
+    sentence's translations of the step before it goes on from. ``memory``, ``source`` and ``state`` are states: what
+    they hold before the first step comes from the encoder."""
+
+    graph: OperatorGraph
+    memory: Tensor  # (batch, steps, hidden)
+    source: Tensor | None  # (batch, steps) int64; None where there is no padding
+    state: tuple[State, ...]  # of every layer, each (batch, beams, hidden)
+    scores: Tensor  # (batch, beams, vocabulary), not normalised
+
+
+def nmt_decoder(config: NMTConfig, beams: int, dtype: str = "float32") -> NMTDecoder:
+    """What runs once a word to say; without dropout."""
+    c = config
+    graph = OperatorGraph(dtype, "NMT decoder")
+    words, parents = (ops.input(graph, (c.batch, beams), "int64", name=name) for name in ("words", "parents"))
+    memory = ops.state(graph, (c.batch, c.steps, c.hidden), name="memory")
+    source = None if c.padding is None else ops.state(graph, (c.batch, c.steps), "int64", name="source")
+    shape, rows = (c.batch, beams, c.hidden), c.batch * beams
+    held: list[State] = []
+    before: list[State] = []
+    for layer in range(c.layers):
+        states = tuple(ops.state(graph, shape, name=f"state.{which}{layer}") for which in "hc")
+        held.append((states[0], states[1]))
+        kept = [ops.gather(s, parents, name=f"{s.name}.kept") for s in states]
+        h, cell = (ops.reshape(s, (rows, c.hidden), name=f"{s.name}.rows") for s in kept)
+        before.append((h, cell))
+    shared = Shared()
+    decoder = Layers(shared, c.hidden, before, 0.0, "decoder.lstm")
+    given = ops.reshape(words, (rows, 1), name="words.rows")
+    y = decoder.advance(shared(ops.embedding, "decoder.embedding", 0, given, c.vocabulary, c.hidden), 0)
+    y = ops.reshape(y, shape, name="beams")  # so that a sentence's translations attend to one memory
+    padding = None if source is None or c.padding is None else (source, c.padding)
+    y, _ = ops.attention(y, memory, padding=padding, name="attention")
+    scores = shared(ops.linear, "softmax", 0, y, c.vocabulary)
+    for pair, reached in zip(held, decoder.state):
+        for state, becomes in zip(pair, reached):
+            graph.carry(state, ops.reshape(becomes, shape, name=f"{state.name}.next"))
+    return NMTDecoder(graph, memory, source, tuple(held), scores)
+
+
+def _encode(c: NMTConfig, shared: Shared, source: Tensor, dropout: float) -> tuple[Tensor, list[State]]:
+    """source (N, T) -> the last layer's outputs (N, T, hidden), and every layer's last state."""
+    encoder = Layers(
+        shared, c.hidden, zeros(source.graph, c.batch, c.hidden, c.layers, "encoder"), dropout, "encoder.lstm"
+    )
+    outputs = []
+    for k, words in enumerate(chunks(source, c.steps_per_operator)):
+        embedded = shared(ops.embedding, "encoder.embedding", k, words, c.vocabulary, c.hidden)
+        outputs.append(encoder.advance(embedded, k, None if c.padding is None else (words, c.padding)))
+    memory = outputs[0] if len(outputs) == 1 else ops.concat(outputs, 1, name="encoder.outputs")
+    return memory, encoder.state

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from taskflow import operators as ops
-from taskflow.graph import OperatorGraph
-from taskflow.operators.tensor import Parameter, Tensor
+from taskflow.operators.tensor import Builder, Parameter, Tensor
 
 State = tuple[Tensor, Tensor]  # h and c, each (N, hidden)
 
@@ -32,16 +31,22 @@ class Layers:
         self.shared, self.hidden, self.dropout, self.name = shared, hidden, dropout, name
         self.state = list(start)
 
-    def advance(self, x: Tensor, chunk: int) -> Tensor:
-        """x (N, T, features): the next chunk of steps -> the last layer's output (N, T, hidden)."""
+    def advance(self, x: Tensor, chunk: int, padding: tuple[Tensor, int] | None = None) -> Tensor:
+        """x (N, T, features): the next chunk of steps -> the last layer's output (N, T, hidden). ``padding``: the chunk's
+        words (N, T), and the one at which the states stay as they are."""
         for layer in range(len(self.state)):
             if self.dropout:
                 x = ops.dropout(x, self.dropout, name=part(f"{self.name}.drop{layer}", chunk))
-            x = self.shared(self._layer, f"{self.name}{layer}", chunk, x, layer)
+            x = self.shared(self._layer, f"{self.name}{layer}", chunk, x, layer, padding)
         return x
 
-    def _layer(self, x: Tensor, layer: int, name: str, parameters: Sequence[Parameter] | None) -> Tensor:
-        y, h, c = ops.lstm_layer(x, self.hidden, self.state[layer], name=name, parameters=parameters)
+    def _layer(
+        self, x: Tensor, layer: int, padding: tuple[Tensor, int] | None, name: str,
+        parameters: Sequence[Parameter] | None,
+    ) -> Tensor:
+        y, h, c = ops.lstm_layer(
+            x, self.hidden, self.state[layer], padding=padding, name=name, parameters=parameters
+        )
         self.state[layer] = (h, c)
         return y
 
@@ -56,7 +61,7 @@ def chunks(tokens: Tensor, steps: int) -> tuple[Tensor, ...]:
     return (tokens,) if steps >= tokens.shape[1] else ops.split(tokens, steps, 1, name=f"{tokens.name}.split")
 
 
-def zeros(graph: OperatorGraph, batch: int, hidden: int, layers: int, name: str) -> list[State]:
+def zeros(graph: Builder, batch: int, hidden: int, layers: int, name: str) -> list[State]:
     """The states (h, c) of every layer before the first step."""
     return [
         (

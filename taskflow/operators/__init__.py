@@ -9,16 +9,20 @@ from taskflow.operators.concat import concat
 from taskflow.operators.conv2d import conv2d
 from taskflow.operators.cross_entropy import cross_entropy
 from taskflow.operators.dropout import dropout
+from taskflow.operators.einsum import einsum
 from taskflow.operators.embedding import embedding
+from taskflow.operators.gather import gather
 from taskflow.operators.input import input
 from taskflow.operators.layer_norm import layer_norm
 from taskflow.operators.linear import linear
 from taskflow.operators.lstm import lstm, lstm_layer
+from taskflow.operators.mask_padding import mask_padding
 from taskflow.operators.matmul import matmul
 from taskflow.operators.max_pool2d import max_pool2d
 from taskflow.operators.mse_loss import mse_loss
 from taskflow.operators.narrow import narrow, select
 from taskflow.operators.pad import pad
+from taskflow.operators.per_label import per_label
 from taskflow.operators.positional_encoding import positional_encoding
 from taskflow.operators.reduce import mean, sum
 from taskflow.operators.reshape import flatten, reshape
@@ -30,7 +34,8 @@ from taskflow.operators.unary import gelu, relu, scale, sigmoid, tanh
 
 __all__ = [
     "adaptive_avg_pool2d", "add", "attention", "avg_pool2d", "batch_norm", "concat", "conv2d", "cross_entropy",
-    "dropout", "embedding", "flatten", "gelu", "input", "layer_norm", "linear", "lstm", "lstm_layer", "matmul",
-    "max_pool2d", "mean", "mse_loss", "mul", "multi_head_attention", "narrow", "pad", "positional_encoding", "relu",
-    "reshape", "scale", "select", "sigmoid", "softmax", "split", "state", "sub", "sum", "tanh", "transpose",
+    "dropout", "einsum", "embedding", "flatten", "gather", "gelu", "input", "layer_norm", "linear", "lstm", "lstm_layer",
+    "mask_padding", "matmul", "max_pool2d", "mean", "mse_loss", "mul", "multi_head_attention", "narrow", "pad",
+    "per_label", "positional_encoding", "relu", "reshape", "scale", "select", "sigmoid", "softmax", "split", "state",
+    "sub", "sum", "tanh", "transpose",
 ]

@@ -30,6 +30,8 @@ from taskflow.operators.tensor import Tensor
 from taskflow.operators.window import Pair, pair
 from taskflow.regions.rect import Rect
 
+NO_PADDING = ((0, 0), (0, 0))
+
 
 @register("adaptive_avg_pool2d")
 @dataclass(frozen=True, slots=True)
@@ -74,11 +76,19 @@ class AdaptiveAvgPool2d(Operator):
         return Keeps(inputs=False, weights=False, outputs=False)
 
     def forward(self, call: Call) -> None:
+        if (windows := self._windows(call)) is not None:
+            call.kernels.sum_pool2d(call.inputs[0], windows, windows, NO_PADDING, self._shares(call), out=call.outputs[0])
+            return
         rows, columns = self._means(call)
         np.matmul(rows @ call.inputs[0], columns.T, out=call.outputs[0])
 
     def backward(self, call: Call) -> None:
-        if (dx := call.grad_inputs[0]) is not None:
+        dx, windows = call.grad_inputs[0], self._windows(call)
+        if dx is not None and windows is not None:
+            call.kernels.sum_pool2d_backward(
+                call.grad, windows, windows, NO_PADDING, self._shares(call), out=dx.array, accumulate=dx.accumulate
+            )
+        elif dx is not None:
             rows, columns = self._means(call)
             dx.put(rows.T @ call.grad @ columns)
 
@@ -89,6 +99,18 @@ class AdaptiveAvgPool2d(Operator):
 
     def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return self.flops(inputs, piece)
+
+    def _windows(self, call: Call) -> Pair | None:
+        """The size of the windows if they are all alike: what the piece reads, in as many parts as it writes."""
+        if any(given % size for given, size in zip(call.specs[0].shape[2:], self.size)):
+            return None
+        read, write = call.reads.inputs[0].shape, call.writes[0].shape
+        return read[2] // write[2], read[3] // write[3]
+
+    def _shares(self, call: Call) -> Array:
+        """One over the number of elements that each output is the mean of, whatever the piece has of them."""
+        (height, width), spec = call.specs[0].shape[2:], call.specs[0]
+        return np.full(call.writes[0].shape[2:], self.size[0] * self.size[1] / (height * width), spec.dtype)
 
     def _means(self, call: Call) -> tuple[Array, Array]:
         """The piece's part of both matrices of means, (Ho, H) and (Wo, W)."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from taskflow.operators.concat import concat
 from taskflow.operators.dropout import dropout as drop
 from taskflow.operators.linear import linear
+from taskflow.operators.mask_padding import mask_padding
 from taskflow.operators.matmul import matmul
 from taskflow.operators.operator import positive
 from taskflow.operators.reshape import reshape
@@ -20,6 +21,7 @@ def attention(
     input: Tensor,
     memory: Tensor,
     *,
+    padding: tuple[Tensor, int] | None = None,
     name: str | None = None,
     parameters: Sequence[Sequence[Parameter]] | None = None,
 ) -> tuple[Tensor, list[Sequence[Parameter]]]:
@@ -27,7 +29,8 @@ def attention(
 
         weights = softmax(input W_in memory^T),  output = tanh([weights memory; input] W_out)
 
-    Args: input (N, T, H), such as a decoder's states; memory (N, S, H), such as an encoder's outputs. Returns the
+    Args: input (N, T, H), such as a decoder's states; memory (N, S, H), such as an encoder's outputs. ``padding``: the
+    memory's tokens (N, S) integers, and the one that stands for nothing: such positions get no weight. Returns the
     output (N, T, H), and the parameters of ``name.linear_in`` and ``name.linear_out``, which ``parameters`` of another
     call shares.
     """
@@ -37,7 +40,7 @@ def attention(
     shared = [None, None] if parameters is None else parameters
     width, graph = input.shape[2], input.graph
     query = linear(input, width, False, name=f"{name}.linear_in", parameters=shared[0])
-    scores = matmul(query, memory, transpose_other=True, name=f"{name}.scores")
+    scores = _masked(matmul(query, memory, transpose_other=True, name=f"{name}.scores"), padding, name)
     context = matmul(softmax(scores, -1, name=f"{name}.softmax"), memory, name=f"{name}.context")
     both = concat((context, input), 2, name=f"{name}.concat")
     result = linear(both, width, False, name=f"{name}.linear_out", parameters=shared[1])
@@ -51,6 +54,7 @@ def multi_head_attention(
     num_heads: int,
     *,
     causal: bool = False,
+    padding: tuple[Tensor, int] | None = None,
     dropout: float = 0.0,
     bias: bool = True,
     name: str | None = None,
@@ -58,8 +62,9 @@ def multi_head_attention(
     """Scaled dot-product attention in parallel heads (Vaswani et al., arXiv 1706.03762, section 3.2).
 
     Args: query (N, T, H), memory (N, S, H), the same tensor for self-attention; ``num_heads`` divides H. ``causal``:
-    position t of the query sees the memory up to t + S - T. ``dropout``: of the weights. Returns (N, T, H). Linear
-    layers ``name.q_proj``, ``k_proj``, ``v_proj``, ``out_proj``.
+    position t of the query sees the memory up to t + S - T. ``padding``: the memory's tokens (N, S) integers, and the one
+    that stands for nothing: such positions get no weight. ``dropout``: of the weights. Returns (N, T, H). Linear layers
+    ``name.q_proj``, ``k_proj``, ``v_proj``, ``out_proj``.
     """
     name = name or "attention"
     positive(name, num_heads=num_heads)
@@ -79,10 +84,15 @@ def multi_head_attention(
 
     q = scale(heads(query, "q"), each**-0.5, name=f"{name}.scale")
     k, v = heads(memory, "k"), heads(memory, "v")
-    scores = matmul(q, k, transpose_other=True, name=f"{name}.scores")
+    scores = _masked(matmul(q, k, transpose_other=True, name=f"{name}.scores"), padding, name)
     weights = softmax(scores, -1, causal=causal, name=f"{name}.softmax")
     if dropout:
         weights = drop(weights, dropout, name=f"{name}.drop")
     context = transpose(matmul(weights, v, name=f"{name}.context"), 1, 2, name=f"{name}.steps_first")
     joined = reshape(context, (samples, steps, width), name=f"{name}.joined")
     return linear(joined, width, bias, name=f"{name}.out_proj")
+
+
+def _masked(scores: Tensor, padding: tuple[Tensor, int] | None, name: str) -> Tensor:
+    """Scores (N, ..., S), very low where the memory is padding."""
+    return scores if padding is None else mask_padding(scores, *padding, name=f"{name}.mask")

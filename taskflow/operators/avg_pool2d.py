@@ -25,6 +25,7 @@ class AvgPool2d(Operator):
     stride: Pair
     padding: Pair
     count_include_pad: bool
+    ceil_mode: bool = False
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         return (pool_output("avg_pool2d", inputs, self._windows),)
@@ -70,18 +71,20 @@ class AvgPool2d(Operator):
 
     def _counts(self, window: Window, size: int, low: int, high: int) -> np.ndarray[Any, Any]:
         starts = np.arange(low, high) * window.stride - window.before
-        if self.count_include_pad:
-            return np.full(len(starts), window.kernel)
+        if self.count_include_pad:  # what a last window has beyond the padding does not count
+            return np.minimum(starts + window.kernel, size + window.after) - starts
         return np.minimum(starts + window.kernel, size) - np.maximum(starts, 0)
 
     @property
     def _windows(self) -> tuple[Window, ...]:
-        return tuple(Window(k, s, p, p) for k, s, p in zip(self.kernel, self.stride, self.padding))
+        each = zip(self.kernel, self.stride, self.padding)
+        return tuple(Window(k, s, p, p, ceil=self.ceil_mode) for k, s, p in each)
 
     @classmethod
     def example(cls, random: Random) -> Example:
-        kernel, stride, padding, spec = pool_example(random)
-        return Example(cls(kernel, stride, padding, random.random() < 0.5), (spec,))
+        (h, w), spec = pool_example(random, dilated=False)
+        sides = ((h.kernel, w.kernel), (h.stride, w.stride), (h.before, w.before))
+        return Example(cls(*sides, random.random() < 0.5, h.ceil), (spec,))
 
 
 def avg_pool2d(
@@ -91,15 +94,16 @@ def avg_pool2d(
     padding: int | Sequence[int] = 0,
     *,
     count_include_pad: bool = True,
+    ceil_mode: bool = False,
     name: str | None = None,
 ) -> Tensor:
     """The mean of each window.
 
     Args: input (N, C, H, W). ``kernel_size``, ``stride`` (the kernel's size if not given), ``padding`` (at most half of
-    the kernel): one integer, or (height, width). ``count_include_pad``: padding counts as zeros. Returns (N, C, Ho,
-    Wo).
+    the kernel): one integer, or (height, width). ``count_include_pad``: padding counts as zeros. ``ceil_mode``: a last
+    window that begins in the image counts even if it reaches beyond the padding. Returns (N, C, Ho, Wo).
     """
     kernel = pair("avg_pool2d", "kernel_size", kernel_size, 1)
     step = kernel if stride is None else pair("avg_pool2d", "stride", stride, 1)
-    operator = AvgPool2d(kernel, step, pair("avg_pool2d", "padding", padding, 0), count_include_pad)
+    operator = AvgPool2d(kernel, step, pair("avg_pool2d", "padding", padding, 0), count_include_pad, ceil_mode)
     return input.graph.apply(operator, (input,), name=name)[0]

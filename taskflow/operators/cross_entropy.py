@@ -10,7 +10,6 @@ from random import Random
 import numpy as np
 
 from taskflow.operators.operator import (
-    Array,
     Call,
     Dim,
     Example,
@@ -86,40 +85,26 @@ class CrossEntropy(Operator):
             )
         kept[...] = target
         total = call.kernels.cross_entropy(
-            x.reshape(-1, classes), target.reshape(-1), self.ignore_index, probabilities.reshape(-1, classes)
+            x.reshape(-1, classes), target.reshape(-1), self.ignore_index, probabilities.reshape(-1, classes),
+            smoothing=self.label_smoothing,
         )
-        if self.label_smoothing:
-            total = (1 - self.label_smoothing) * total + self.label_smoothing * self._all_classes(
-                x.reshape(-1, classes), target.reshape(-1), probabilities.reshape(-1, classes)
-            )
         y[...] = total * self._factor(call)
 
     def backward(self, call: Call) -> None:
         (probabilities, target), dy, dx = call.saved, call.grad, call.grad_inputs[0]
         if dx is not None:
             classes = probabilities.shape[-1]
-            out, flat = dx.array.reshape(-1, classes), target.reshape(-1)
-            scale = float(dy) * self._factor(call)
             call.kernels.cross_entropy_backward(
-                probabilities.reshape(-1, classes), flat, self.ignore_index, scale, out=out, accumulate=dx.accumulate
+                probabilities.reshape(-1, classes), target.reshape(-1), self.ignore_index,
+                float(dy) * self._factor(call), out=dx.array.reshape(-1, classes), accumulate=dx.accumulate,
+                smoothing=self.label_smoothing,
             )
-            if self.label_smoothing:  # the weight that the right class gives to all
-                rows = np.flatnonzero(flat != self.ignore_index)
-                out[rows, flat[rows]] += out.dtype.type(scale * self.label_smoothing)
-                out[rows] -= out.dtype.type(scale * self.label_smoothing / classes)
 
     def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return 5 * piece.volume * inputs[0].shape[-1]  # the softmax
 
     def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return piece.volume * inputs[0].shape[-1]
-
-    def _all_classes(self, x: Array, target: Array, probabilities: Array) -> float:
-        """The sum over rows of the mean of -log softmax(x) over all classes, rows to be ignored left out."""
-        rows = np.flatnonzero(target != self.ignore_index)
-        # log sum exp(x) = max - log softmax(max), which is at least 1 / C and so has a logarithm.
-        totals = x[rows].max(axis=1) - np.log(probabilities[rows].max(axis=1))
-        return float((totals - x[rows].mean(axis=1)).sum(dtype=np.float64))
 
     def _factor(self, call: Call) -> float:
         return 1 / prod(call.specs[1].shape) if self.reduction == "mean" else 1.0

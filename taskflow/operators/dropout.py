@@ -69,18 +69,15 @@ class Dropout(Operator):
         if not call.state.training:
             y[...] = x
             return
-        # The output's memory holds the random numbers until the mask is made.
-        call.kernels.uniform(
-            _key(call.state, call.name), call.state.step, call.specs[0].shape, call.piece.lo, out=y
-        )
-        np.greater_equal(y, self.p, out=mask)
-        np.multiply(x, mask, out=y)
-        y *= y.dtype.type(1 / (1 - self.p))
+        key, shape = _key(call.state, call.name), call.specs[0].shape
+        call.kernels.dropout(key, call.state.step, shape, call.piece.lo, self.p, x, out=y, mask=mask)
 
     def backward(self, call: Call) -> None:
         dy, dx = call.grad, call.grad_inputs[0]
-        if dx is not None:
-            dx.put(dy * call.saved[0] * dy.dtype.type(1 / (1 - self.p)) if call.state.training else dy)
+        if dx is not None and call.state.training:
+            call.kernels.dropout_backward(call.saved[0], self.p, dy, out=dx.array, accumulate=dx.accumulate)
+        elif dx is not None:
+            dx.put(dy)
 
     def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return piece.volume

@@ -75,16 +75,14 @@ class LayerNorm(Operator):
     def backward(self, call: Call) -> None:
         x, dy, (statistics,) = _rows(call.inputs[0]), _rows(call.grad), call.saved
         (dx,), (dweight, dbias) = call.grad_inputs, call.grad_weights
-        if dx is not None:
-            call.kernels.layer_norm_backward(
-                x, call.weights[0], statistics, dy, out=_rows(dx.array), accumulate=dx.accumulate
-            )
-        if dweight is not None:
-            share = (x - statistics[:, :1]) * statistics[:, 1:]
-            share *= dy
-            call.kernels.sum_rows(share, out=dweight.array, accumulate=dweight.accumulate)
-        if dbias is not None:
-            call.kernels.sum_rows(dy, out=dbias.array, accumulate=dbias.accumulate)
+        sums = None if dweight is None and dbias is None else np.empty((2, x.shape[1]), x.dtype)
+        call.kernels.layer_norm_backward(
+            x, call.weights[0], statistics, dy, out=None if dx is None else _rows(dx.array), sums=sums,
+            accumulate=dx is not None and dx.accumulate,
+        )
+        for target, number in ((dweight, 0), (dbias, 1)):
+            if target is not None and sums is not None:
+                target.put(sums[number])
 
     def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return 7 * piece.volume

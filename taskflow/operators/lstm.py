@@ -48,19 +48,25 @@ class LSTM(Operator):
     Weights hold the four gates in this order in their first dimension; reshaped to (4 H, ...) they are PyTorch's. H
     cuts the weights (parameter), but over several steps each needs the whole h of the one before, so H can be cut only
     if T = 1.
+
+    With ``padding`` there is a fourth input, tokens (N, T) integers: where the token is ``padding``, h and c stay as the
+    step before left them, so that a sentence's last state does not depend on what fills its row.
     """
 
     hidden_size: int
+    padding: int | None = None
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
-        takes("lstm", inputs, 3)
+        takes("lstm", inputs, 3 if self.padding is None else 4)
         positive("lstm", hidden_size=self.hidden_size)
-        x, h0, c0 = inputs
+        x, h0, c0 = inputs[:3]
         if len(x.shape) != 3 or not x.differentiable:
             raise ValueError(f"lstm: input must be a float tensor (N, T, features), got {x}")
         state = Spec((x.shape[0], self.hidden_size), x.dtype)
         if h0 != state or c0 != state:
             raise ValueError(f"lstm: initial states must be {state} as the input is {x}, got {h0} and {c0}")
+        if inputs[3:] and (inputs[3].shape != x.shape[:2] or inputs[3].dtype.kind not in "iu"):
+            raise ValueError(f"lstm: tokens must be integers {x.shape[:2]} as the input is {x}, got {inputs[3]}")
         return (Spec((*x.shape[:2], self.hidden_size), x.dtype), state, state)
 
     def weights(self, inputs: Sequence[Spec]) -> tuple[WeightSpec, ...]:
@@ -83,7 +89,10 @@ class LSTM(Operator):
         hidden = self.hidden_size
         bias = Rect((0, a), (4, b))
         return Reads(
-            (Rect((n0, 0, 0), (n1, steps, features)), Rect((n0, 0), (n1, hidden)), piece),
+            (
+                Rect((n0, 0, 0), (n1, steps, features)), Rect((n0, 0), (n1, hidden)), piece,
+                *(Rect((n0, 0), (n1, steps)) for _ in inputs[3:]),
+            ),
             (Rect((0, a, 0), (4, b, features)), Rect((0, a, 0), (4, b, hidden)), bias, bias),
         )
 
@@ -102,7 +111,7 @@ class LSTM(Operator):
         return (Spec((steps, samples, 4, hidden), dtype), Spec((steps, samples, hidden), dtype))
 
     def forward(self, call: Call) -> None:
-        (x, h0, c), (y, h_n, c_n), (gates, cells) = call.inputs, call.outputs, call.saved
+        (x, h0, c, *_), (y, h_n, c_n), (gates, cells) = call.inputs, call.outputs, call.saved
         w_ih, w_hh, b_ih, b_hh = call.weights
         steps, samples, _, hidden = gates.shape
         flat = gates.reshape(steps, samples, 4 * hidden)
@@ -113,14 +122,17 @@ class LSTM(Operator):
         for t in range(steps):
             add_product(h_n if t else h0, flat[t])
             call.kernels.lstm_cell(gates[t], c, cells[t], h_n)
+            if len(rows := self._padded(call, t)):
+                h_n[rows] = y[rows, t - 1] if t else self._own(call, h0)[rows]
+                cells[t][rows] = c[rows]
             y[:, t] = h_n
             c = cells[t]
         c_n[...] = c
 
     def backward(self, call: Call) -> None:
         w_ih, w_hh, _, _ = call.weights
-        dx, dh0, dc0 = call.grad_inputs
-        dgates, dc = self._through_time(call)
+        dx, dh0, dc0, *_ = call.grad_inputs
+        dgates, dc, dh = self._through_time(call)
         steps, samples, width = dgates.shape
         rows = dgates.reshape(steps * samples, width)
         if dx is not None:
@@ -131,13 +143,15 @@ class LSTM(Operator):
                 dx.put(out.reshape(steps, samples, -1).swapaxes(0, 1))
         if dh0 is not None:
             call.kernels.matmul(dgates[0], _rows(w_hh), out=dh0.array, accumulate=dh0.accumulate)
+            if dh is not None:
+                self._own(call, dh0.array)[...] += dh
         if dc0 is not None:
             dc0.put(dc)
         self._weight_gradients(call, rows)
 
-    def _through_time(self, call: Call) -> tuple[Array, Array]:
-        """From the last step to the first: the gradients of the gates before activation (T, N, 4 h), and of c0 (N,
-        h)."""
+    def _through_time(self, call: Call) -> tuple[Array, Array, Array | None]:
+        """From the last step to the first: the gradients of the gates before activation (T, N, 4 h), of c0 (N, h), and
+        what reaches h0 (N, h) past the gates, where the first token is padding."""
         dy, dh_n, dc_n = call.grad_outputs
         gates, cells = call.saved
         c0 = call.inputs[2]
@@ -148,10 +162,29 @@ class LSTM(Operator):
         for t in reversed(range(len(gates))):
             if dy is not None:
                 dh += dy[:, t]
+            rows = self._padded(call, t)
+            kept_h, kept_c = dh[rows], dc[rows]
             call.kernels.lstm_cell_backward(gates[t], cells[t - 1] if t else c0, cells[t], dh, dc, dgates[t])
+            if len(rows):  # these went past the gates
+                dgates[t][rows], dc[rows] = 0, kept_c
             if t:
                 call.kernels.matmul(flat[t], w_hh, out=dh)
-        return flat, dc
+                dh[rows] += kept_h
+        if not len(rows):
+            return flat, dc, None
+        past = np.zeros_like(dh)
+        past[rows] = kept_h
+        return flat, dc, past
+
+    def _padded(self, call: Call, step: int) -> Array:
+        """The numbers of the samples whose token is padding."""
+        if self.padding is None:
+            return _NONE
+        return np.flatnonzero(call.inputs[3][:, step] == self.padding)
+
+    def _own(self, call: Call, h: Array) -> Array:
+        """The columns of an h (N, H) that this piece computes the next value of."""
+        return h[:, call.piece.lo[1] : call.piece.hi[1]]
 
     def _weight_gradients(self, call: Call, rows: Array) -> None:
         """rows (T N, 4 h): gradients of the gates before activation."""
@@ -180,7 +213,13 @@ class LSTM(Operator):
         steps = random.choice((1, 1, 2, 3, 4))
         dtype = np.dtype(np.float64)
         state = Spec((samples, hidden), dtype)
-        return Example(cls(hidden), (Spec((samples, steps, features), dtype), state, state))
+        specs = (Spec((samples, steps, features), dtype), state, state)
+        if random.random() < 0.4:
+            return Example(cls(hidden, random.randrange(2)), (*specs, Spec((samples, steps), np.dtype(np.int64))))
+        return Example(cls(hidden), specs)
+
+
+_NONE = np.empty(0, np.intp)
 
 
 def _rows(weight: Array) -> Array:
@@ -207,16 +246,20 @@ def lstm_layer(
     hidden_size: int,
     hx: tuple[Tensor, Tensor],
     *,
+    padding: tuple[Tensor, int] | None = None,
     name: str | None = None,
     parameters: Sequence[Parameter] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One operator: one layer over all steps of ``input``.
 
-    Args: input (N, T, I); hx: the states (h0, c0), each (N, hidden_size), that the first step starts from. Returns y
+    Args: input (N, T, I); hx: the states (h0, c0), each (N, hidden_size), that the first step starts from. ``padding``:
+    tokens (N, T) integers, and the one that stands for nothing: at such steps the states stay as they are. Returns y
     (N, T, hidden_size) and the states after the last step, each (N, hidden_size). ``parameters`` shares another layer's
     (weight_ih, weight_hh, bias_ih, bias_hh).
     """
-    y, h_n, c_n = input.graph.apply(LSTM(hidden_size), (input, *hx), name=name, parameters=parameters)
+    tokens, value = padding or (None, None)
+    inputs = (input, *hx) if tokens is None else (input, *hx, tokens)
+    y, h_n, c_n = input.graph.apply(LSTM(hidden_size, value), inputs, name=name, parameters=parameters)
     return y, h_n, c_n
 
 

@@ -23,6 +23,8 @@ class MaxPool2d(Operator):
     kernel: Pair
     stride: Pair
     padding: Pair
+    dilation: Pair = (1, 1)
+    ceil_mode: bool = False
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         return (pool_output("max_pool2d", inputs, self._windows),)
@@ -45,13 +47,14 @@ class MaxPool2d(Operator):
     def forward(self, call: Call) -> None:
         _, padding = pool_sees(self._windows, call.specs[0], call.piece)
         (x,), (y,), (index,) = call.inputs, call.outputs, call.saved
-        call.kernels.max_pool2d(x, self.kernel, self.stride, padding, out=y, index=index)
+        call.kernels.max_pool2d(x, self.kernel, self.stride, padding, out=y, index=index, dilation=self.dilation)
 
     def backward(self, call: Call) -> None:
         if (dx := call.grad_inputs[0]) is not None:
             _, padding = pool_sees(self._windows, call.specs[0], call.piece)
             call.kernels.max_pool2d_backward(
-                call.grad, call.saved[0], self.kernel, self.stride, padding, out=dx.array, accumulate=dx.accumulate
+                call.grad, call.saved[0], self.kernel, self.stride, padding, out=dx.array, accumulate=dx.accumulate,
+                dilation=self.dilation,
             )
 
     def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
@@ -62,12 +65,14 @@ class MaxPool2d(Operator):
 
     @property
     def _windows(self) -> tuple[Window, ...]:
-        return tuple(Window(k, s, p, p) for k, s, p in zip(self.kernel, self.stride, self.padding))
+        each = zip(self.kernel, self.stride, self.padding, self.dilation)
+        return tuple(Window(k, s, p, p, d, self.ceil_mode) for k, s, p, d in each)
 
     @classmethod
     def example(cls, random: Random) -> Example:
-        kernel, stride, padding, spec = pool_example(random)
-        return Example(cls(kernel, stride, padding), (spec,))
+        (h, w), spec = pool_example(random, dilated=True)
+        sides = ((h.kernel, w.kernel), (h.stride, w.stride), (h.before, w.before), (h.dilation, w.dilation))
+        return Example(cls(*sides, h.ceil), (spec,))
 
 
 def max_pool2d(
@@ -75,14 +80,18 @@ def max_pool2d(
     kernel_size: int | Sequence[int],
     stride: int | Sequence[int] | None = None,
     padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
     *,
+    ceil_mode: bool = False,
     name: str | None = None,
 ) -> Tensor:
     """The largest value of each window.
 
     Args: input (N, C, H, W). ``kernel_size``, ``stride`` (the kernel's size if not given), ``padding`` (which never
-    wins; at most half of the kernel): one integer, or (height, width). Returns (N, C, Ho, Wo).
+    wins; at most half of the kernel), ``dilation``: one integer, or (height, width). ``ceil_mode``: a last
+    window that begins in the image counts even if it reaches beyond the padding. Returns (N, C, Ho, Wo).
     """
     kernel = pair("max_pool2d", "kernel_size", kernel_size, 1)
     step = kernel if stride is None else pair("max_pool2d", "stride", stride, 1)
-    return input.graph.apply(MaxPool2d(kernel, step, pair("max_pool2d", "padding", padding, 0)), (input,), name=name)[0]
+    around, apart = pair("max_pool2d", "padding", padding, 0), pair("max_pool2d", "dilation", dilation, 1)
+    return input.graph.apply(MaxPool2d(kernel, step, around, apart, ceil_mode), (input,), name=name)[0]

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
@@ -52,6 +53,8 @@ class Normalize(Operator):
     In training mean and variance are those of a sample's group of ``samples`` samples, which `moments` summed around the
     running mean; in evaluation the running ones. C cuts the weights (parameter).
     """
+
+    unread_in_evaluation: ClassVar[tuple[int, ...]] = (1,)  # the moments
 
     samples: int
     eps: float

@@ -176,6 +176,8 @@ class Operator(ABC):
     __slots__ = ()
 
     kind: ClassVar[str]
+    unread_in_evaluation: ClassVar[tuple[int, ...]] = ()
+    """Which inputs `forward` does not look at in evaluation, so that what computes them need not run. They hold anything."""
 
     @abstractmethod
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:

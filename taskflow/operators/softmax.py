@@ -32,20 +32,30 @@ class Softmax(Operator):
     """x -> exp(x) / sum of exp(x) over ``dim``, of the same shape. Every dimension but ``dim`` can be cut.
 
     ``causal``: of (..., T, S), row t ends at column t + S - T; what lies behind counts as minus infinity, is not read,
-    and gives 0.
+    and gives 0. A second input, lengths (N) integers, ends the rows of sample n at column lengths[n]; where nothing is
+    left, the row is 0.
     """
 
     dim: int
     causal: bool = False
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
-        takes("softmax", inputs, 1)
-        (x,) = inputs
+        if len(inputs) != 2:
+            takes("softmax", inputs, 1)
+        x = inputs[0]
         axis("softmax", self.dim, len(x.shape))
         if not x.differentiable:
             raise ValueError(f"softmax: input must be a float tensor, got {x}")
         if self.causal and (self.dim % len(x.shape) != len(x.shape) - 1 or len(x.shape) < 2 or x.shape[-2] > x.shape[-1]):
             raise ValueError(f"softmax: causal needs the last dim of (..., T, S) with T at most S, got {self.dim} of {x}")
+        if len(inputs) == 2:
+            lengths = inputs[1]
+            last = len(x.shape) >= 2 and self.dim % len(x.shape) == len(x.shape) - 1
+            if not last or lengths.shape != x.shape[:1] or lengths.dtype.kind not in "iu":
+                raise ValueError(
+                    f"softmax: lengths must be integers (N,) and end the last dim of (N, ..., S), got {lengths} for "
+                    f"dim {self.dim} of {x}"
+                )
         return (x,)
 
     def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
@@ -53,10 +63,11 @@ class Softmax(Operator):
         return sample_and_attributes(shape, fixed=self.dim % len(shape))
 
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        if not self.causal:
-            return Reads((piece,))
-        rows, columns = inputs[0].shape[-2:]
-        return Reads((Rect(piece.lo, (*piece.hi[:-1], piece.hi[-2] + columns - rows)),))
+        x = piece
+        if self.causal:
+            rows, columns = inputs[0].shape[-2:]
+            x = Rect(piece.lo, (*piece.hi[:-1], piece.hi[-2] + columns - rows))
+        return Reads((x, Rect(piece.lo[:1], piece.hi[:1])) if len(inputs) == 2 else (x,))
 
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
         return (piece,)
@@ -65,9 +76,9 @@ class Softmax(Operator):
         return Keeps(inputs=False, weights=False)
 
     def forward(self, call: Call) -> None:
-        (x,), (y,) = call.inputs, call.outputs
-        if self.causal:
-            call.kernels.softmax(_rows(self._masked(call)), out=_rows(y))
+        x, (y,) = call.inputs[0], call.outputs
+        if self.causal or len(call.inputs) == 2:
+            call.kernels.softmax(_rows(x), out=_rows(y), ends=self._ends(call).reshape(-1))
         elif self._last(y):
             call.kernels.softmax(_rows(x), out=_rows(y))
         else:
@@ -103,18 +114,29 @@ class Softmax(Operator):
     def _last(self, array: Array) -> bool:
         return bool(self.dim % array.ndim == array.ndim - 1)
 
-    def _masked(self, call: Call) -> Array:
-        """The input with minus infinity behind the end of each row."""
-        x, y = call.inputs[0], call.outputs[0]
+    def _ends(self, call: Call) -> Array:
+        """How many columns each row of the piece sees."""
         rows, columns = call.specs[0].shape[-2:]
-        ends = np.arange(call.piece.lo[-2], call.piece.hi[-2]) + columns - rows
-        masked = np.full(y.shape, -np.inf, y.dtype)
-        np.copyto(masked[..., : x.shape[-1]], x, where=np.arange(x.shape[-1]) <= ends[:, None])
-        return masked
+        ends = np.full(call.piece.shape[:-1], columns)
+        if self.causal:
+            ends[...] = np.arange(call.piece.lo[-2], call.piece.hi[-2]) + columns - rows + 1
+        if len(call.inputs) == 2:
+            lengths = call.inputs[1]
+            wrong = (lengths < 0) | (lengths > columns)
+            if wrong.any():
+                raise ValueError(f"{call.name}: lengths must be from 0 to {columns}, got {int(lengths[wrong][0])}")
+            np.minimum(ends, lengths.reshape(-1, *[1] * (ends.ndim - 1)), out=ends, casting="unsafe")
+        return ends
 
     @classmethod
     def example(cls, random: Random) -> Example:
-        if random.random() < 0.3:
+        kind = random.random()
+        if kind < 0.3:
+            shape = tuple(random.randint(1, 3) for _ in range(random.randint(1, 3)))
+            causal, columns = len(shape) > 1 and random.random() < 0.5, random.randint(2, 4)
+            specs = (Spec((*shape, columns + shape[-1] * causal), np.dtype(np.float64)), Spec(shape[:1], np.dtype(np.int64)))
+            return Example(cls(-1, causal), specs, high=specs[0].shape[-1] + 1)
+        if kind < 0.6:
             leading, rows = tuple(random.randint(1, 3) for _ in range(random.randint(0, 2))), random.randint(1, 4)
             shape = (*leading, rows, rows + random.randint(1, 3))  # so that the first row has two elements
             return Example(cls(-1, True), (Spec(shape, np.dtype(np.float64)),))
@@ -130,9 +152,14 @@ def _rows(array: Array) -> Array:
     return array.reshape(-1, array.shape[-1])
 
 
-def softmax(input: Tensor, dim: int = -1, *, causal: bool = False, name: str | None = None) -> Tensor:
+def softmax(
+    input: Tensor, dim: int = -1, *, causal: bool = False, lengths: Tensor | None = None, name: str | None = None
+) -> Tensor:
     """Positive values that add up to 1 over ``dim``. Any shape in, the same shape out.
 
     ``causal``: of (..., T, S), row t sees the columns up to t + S - T only (the mask of a decoder's attention).
+    ``lengths`` (N) integers: of (N, ..., S), sample n has so many columns, the others are padding; a sample with none
+    gives zeros.
     """
-    return input.graph.apply(Softmax(dim, causal), (input,), name=name)[0]
+    inputs = (input,) if lengths is None else (input, lengths)
+    return input.graph.apply(Softmax(dim, causal), inputs, name=name)[0]

@@ -56,6 +56,21 @@ class Unary(Operator):
         return piece.volume
 
 
+class Activation(Unary):
+    """One of the functions of `KernelSet.activate`, named as its kind is."""
+
+    __slots__ = ()
+
+    def forward(self, call: Call) -> None:
+        call.kernels.activate(self.kind, call.inputs[0], out=call.outputs[0])
+
+    def backward(self, call: Call) -> None:
+        if (dx := call.grad_inputs[0]) is not None:
+            call.kernels.activate_backward(
+                self.kind, call.outputs[0], call.grad, out=dx.array, accumulate=dx.accumulate
+            )
+
+
 @register("scale")
 @dataclass(frozen=True, slots=True)
 class Scale(Unary):
@@ -68,8 +83,11 @@ class Scale(Unary):
         np.multiply(call.inputs[0], self.factor, out=call.outputs[0])
 
     def backward(self, call: Call) -> None:
-        if (dx := call.grad_inputs[0]) is not None:
-            dx.put(call.grad * self.factor)
+        dx = call.grad_inputs[0]
+        if dx is not None and dx.accumulate:
+            dx.array += call.grad * self.factor
+        elif dx is not None:
+            np.multiply(call.grad, self.factor, out=dx.array)
 
     @classmethod
     def example(cls, random: Random) -> Example:
@@ -78,15 +96,8 @@ class Scale(Unary):
 
 @register("relu")
 @dataclass(frozen=True, slots=True)
-class ReLU(Unary):
+class ReLU(Activation):
     """y = max(x, 0); the derivative at 0 is 0."""
-
-    def forward(self, call: Call) -> None:
-        np.maximum(call.inputs[0], 0, out=call.outputs[0])
-
-    def backward(self, call: Call) -> None:
-        if (dx := call.grad_inputs[0]) is not None:
-            dx.put(call.grad * (call.outputs[0] > 0))
 
     @classmethod
     def example(cls, random: Random) -> Example:
@@ -95,16 +106,8 @@ class ReLU(Unary):
 
 @register("tanh")
 @dataclass(frozen=True, slots=True)
-class Tanh(Unary):
+class Tanh(Activation):
     """y = tanh(x)."""
-
-    def forward(self, call: Call) -> None:
-        np.tanh(call.inputs[0], out=call.outputs[0])
-
-    def backward(self, call: Call) -> None:
-        y = call.outputs[0]
-        if (dx := call.grad_inputs[0]) is not None:
-            dx.put(call.grad * (1 - y * y))
 
     @classmethod
     def example(cls, random: Random) -> Example:
@@ -113,20 +116,8 @@ class Tanh(Unary):
 
 @register("sigmoid")
 @dataclass(frozen=True, slots=True)
-class Sigmoid(Unary):
-    """y = 1 / (1 + exp(-x)), as (1 + tanh(x / 2)) / 2, which cannot overflow."""
-
-    def forward(self, call: Call) -> None:
-        y = call.outputs[0]
-        np.multiply(call.inputs[0], 0.5, out=y)
-        np.tanh(y, out=y)
-        y *= 0.5
-        y += 0.5
-
-    def backward(self, call: Call) -> None:
-        y = call.outputs[0]
-        if (dx := call.grad_inputs[0]) is not None:
-            dx.put(call.grad * y * (1 - y))
+class Sigmoid(Activation):
+    """y = 1 / (1 + exp(-x))."""
 
     @classmethod
     def example(cls, random: Random) -> Example:

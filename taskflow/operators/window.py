@@ -19,17 +19,27 @@ Pair = tuple[int, int]
 @dataclass(frozen=True, slots=True)
 class Window:
     """Output o sees the input positions o stride - before + dilation j for j in range(kernel); those outside the input
-    are padding."""
+    are padding. ``ceil``: a last window that begins in the input counts even if it reaches beyond the padding."""
 
     kernel: int
     stride: int = 1
     before: int = 0
     after: int = 0
     dilation: int = 1
+    ceil: bool = False
+
+    @property
+    def reach(self) -> int:
+        """How many positions lie between the first and the last that an output sees, with both."""
+        return self.dilation * (self.kernel - 1) + 1
 
     def outputs(self, size: int) -> int:
         """How many outputs an input of ``size`` gives; zero or less if it is smaller than the window."""
-        return (size + self.before + self.after - self.dilation * (self.kernel - 1) - 1) // self.stride + 1
+        steps = size + self.before + self.after - self.reach
+        if not self.ceil:
+            return steps // self.stride + 1
+        count = -(-steps // self.stride) + 1
+        return count - ((count - 1) * self.stride >= size + self.before)
 
     def sees(self, size: int, low: int, high: int) -> Seen:
         """What outputs low:high see of an input of ``size``."""
@@ -119,16 +129,23 @@ def pool_sees(windows: Sequence[Window], x: Spec, piece: Rect) -> tuple[Rect, tu
     for i, window in enumerate(windows, 2):
         seen = window.sees(x.shape[i], lo[i], hi[i])
         first = lo[i] * window.stride - window.before
-        last = (hi[i] - 1) * window.stride - window.before + window.kernel
+        last = (hi[i] - 1) * window.stride - window.before + window.reach
         padding.append((seen.low - first, last - seen.high))  # of whole windows, unlike `Seen.padding`
         lo[i], hi[i] = seen.low, seen.high
     return Rect(tuple(lo), tuple(hi)), (padding[0], padding[1])
 
 
-def pool_example(random: Random) -> tuple[Pair, Pair, Pair, Spec]:
-    """Kernel, stride, padding and input for the property suite."""
-    kernel, stride = ((random.randint(1, 4), random.randint(1, 3)) for _ in range(2))
-    padding = (random.randint(0, kernel[0] // 2), random.randint(0, kernel[1] // 2))
-    sizes = (max(1, k - 2 * p) + random.randint(0, 6) for k, p in zip(kernel, padding))
-    spec = Spec((random.randint(1, 3), random.randint(1, 3), *sizes), np.dtype(np.float64))
-    return kernel, stride, padding, spec
+def pool_example(random: Random, dilated: bool) -> tuple[Sequence[Window], Spec]:
+    """Windows and an input for the property suite; every output sees something of it."""
+    while True:
+        ceil = random.random() < 0.4
+        windows, sizes = [], []
+        for _ in range(2):
+            kernel, dilation = random.randint(1, 4), random.choice((1, 1, 2, 3)) if dilated else 1
+            reach = dilation * (kernel - 1) + 1
+            pad = random.randint(0, kernel // 2)
+            windows.append(Window(kernel, random.randint(1, 3), pad, pad, dilation, ceil))
+            sizes.append(max(1, reach - 2 * pad) + random.randint(0, 6))
+        counts = (window.outputs(size) for window, size in zip(windows, sizes))
+        if not any(w.sees(s, o, o + 1).empty for w, s, count in zip(windows, sizes, counts) for o in range(count)):
+            return windows, Spec((random.randint(1, 3), random.randint(1, 3), *sizes), np.dtype(np.float64))

@@ -139,8 +139,10 @@ cdef class Core:
         self.step.get().change_sync(layer, travel, place, chunks)
 
     def evaluate(self, double limit):
-        """Seconds of the proposal, or infinity."""
-        cdef double seconds = self.step.get().evaluate(limit)
+        """Seconds of the proposal, or infinity. Other Python threads go on meanwhile: searches may share a process."""
+        cdef double seconds
+        with nogil:
+            seconds = self.step.get().evaluate(limit)
         self._check()
         return seconds
 

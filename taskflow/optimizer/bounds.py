@@ -1,24 +1,34 @@
 """Lower bounds on the time of a step: what no strategy of a space can beat under the simulator's model.
 
-Two arguments. *Work*: all processors together must run every operator's forward and backward tasks, so a step takes at least
-their least total divided by the number of processors. *Path*: a task that reads something waits for a task that wrote it, so
-a step takes at least the longest chain of operators, each with its cheapest piece. Transfers, sums and updates are left out,
-and a task's cost must not fall when it touches more bytes; then both hold whatever the order of tasks is.
+Two arguments. *Work*: all processors together must run every operator's forward and backward tasks and update every weight,
+so a step takes at least their least total divided by the number of processors. *Path*: a task that reads something waits for
+a task that wrote it, so a step takes at least the longest chain of operators, each with its cheapest piece, and an update.
+Transfers and sums are left out, and a task's cost must not fall when it touches more bytes; then both hold whatever the order
+of tasks is.
+
+Where an operator has too many cuts to look at each, they are taken together by their degrees rounded up to powers of two (of
+four, once there are very many): a piece of any of them has room for one of the finest, which must not cost more (`rounded`).
+`relax.py` has a far stronger bound for small spaces.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, prod
 
 from taskflow.graph import Node
+from taskflow.operators.tensor import Tensor
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.pieces import Pieces, classes
 from taskflow.optimizer.space import Space, SpaceOptions
-from taskflow.regions import covers
+from taskflow.regions import Rect, covers
+from taskflow.tasks.backward import gradient_flow
+from taskflow.tasks.task import Kind
 
-MOST_PIECES = 60_000  # kinds of pieces to look at (some seconds); a larger space gets no bound
+MOST_KINDS = 1500  # kinds of pieces of one operator that are looked at one by one
+MOST_ROUNDED = 6_000  # cuts with degrees that are powers of two; of operators beyond that, powers of four
+STEP = 1.01  # between the sizes of updates that are looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,36 +44,76 @@ class Least:
 
 def lower_bound(evaluator: Evaluator, options: SpaceOptions | None = None) -> float:
     """Seconds that no strategy of the space takes less than (pieces evenly cut; any placement and synchronisation).
-    0 if the space is too large to look through or the costs are only known for whole tasks."""
+    0 if the costs are only known for whole tasks."""
     graph, machine = evaluator.graph, evaluator.machine
-    space = Space(graph, len(machine.processors), options)
     pieces = Pieces(graph, evaluator.costs, evaluator.rule is not None)
-    least: dict[object, Least] = {}
-    table: list[Least] = []
-    left = MOST_PIECES
+    processors = representatives(evaluator)
+    try:
+        table = _table(pieces, Space(graph, len(machine.processors), options), processors)
+    except TypeError:  # costs of whole tasks only
+        return 0.0
+    updates = [] if evaluator.rule is None else [
+        least_update(evaluator, layer, processors)
+        for layer in dict.fromkeys(p.layer for node in graph if node.number in pieces.active for p in node.parameters)
+    ]
+    longest = Paths(pieces, [item.always for item in table]).longest(
+        [item.forward for item in table], [item.backward for item in table],
+        min((shortest for _, shortest in updates), default=0.0),
+    )
+    work = sum(item.total for item in table) + sum(total for total, _ in updates)
+    return max(work / len(machine.processors), longest)
+
+
+def _table(pieces: Pieces, space: Space, processors: Sequence[int]) -> list[Least]:
+    """By operator; equal ones are looked at once, and those with most arithmetic in the finest way."""
+    graph = pieces.graph
+    alike: dict[object, list[Node]] = {}
     for node in graph:
         key = (node.operator, node.specs, node.number in pieces.active,
                tuple((t.node, t.index) in pieces.needs_gradient for t in (*node.inputs, *node.outputs)))
-        if key not in least:
-            left -= sum(_kinds(degrees) for degrees in space[node].tuples)
-            if left < 0:
-                return 0.0
-            try:
-                least[key] = least_of(pieces, node, space[node].tuples, representatives(evaluator))
-            except TypeError:  # costs of whole tasks only
-                return 0.0
-        table.append(least[key])
-    longest = Paths(pieces, [item.always for item in table]).longest(
-        [item.forward for item in table], [item.backward for item in table]
-    )
-    return max(sum(item.total for item in table) / len(machine.processors), longest)
+        alike.setdefault(key, []).append(node)
+    found: dict[int, Least] = {}
+    left = MOST_ROUNDED
+    for nodes in sorted(alike.values(), key=lambda nodes: -len(nodes) * nodes[0].operator.flops(nodes[0].specs, nodes[0].space)):
+        node, tuples = nodes[0], space[nodes[0]].tuples
+        if sum(_kinds(degrees) for degrees in tuples) <= MOST_KINDS:
+            least = least_of(pieces, node, tuples, processors)
+        else:
+            least = rounded(pieces, node, tuples, processors, 1 if left > 0 else 2)
+            left -= len({_round(degrees, 1) for degrees in tuples})
+        for other in nodes:
+            found[other.number] = least
+    return [found[node.number] for node in graph]
+
+
+def _round(degrees: Sequence[int], bits: int) -> tuple[int, ...]:
+    return tuple(1 << -(-(degree - 1).bit_length() // bits) * bits for degree in degrees)
 
 
 def _kinds(degrees: Sequence[int]) -> int:
-    count = 1
-    for degree in degrees:
-        count *= min(degree, 4)
-    return count
+    return prod(min(degree, 4) for degree in degrees)
+
+
+def least_update(evaluator: Evaluator, layer: str, processors: Sequence[int]) -> tuple[float, float]:
+    """Of all updates of a layer together and of the shortest one, however the layer is divided: seconds. A larger update
+    does not take less, so those between two sizes take at least what the smaller one takes. (0, 0) if it is not trained."""
+    rule, costs = evaluator.rule, evaluator.costs
+    trained = gradient_flow(evaluator.graph)[2]
+    parameters = [p for p in evaluator.graph.parameters if p.layer == layer and p.name in trained]
+    if rule is None or not parameters:
+        return 0.0, 0.0
+    item, total = min(p.spec.dtype.itemsize for p in parameters), sum(p.spec.rect.volume for p in parameters)
+
+    def update(volume: int) -> float:
+        nbytes = volume * item * (3 + 2 * rule.buffers)
+        return min(costs.other(Kind.UPDATE, p, rule.flops(volume), nbytes) for p in processors)
+
+    rate, size = inf, 1
+    while size <= total:
+        above = max(size + 1, int(size * STEP))
+        rate = min(rate, update(size) / (above - 1))
+        size = above
+    return rate * total, update(1)
 
 
 def representatives(evaluator: Evaluator) -> list[int]:
@@ -91,11 +141,51 @@ def least_of(pieces: Pieces, node: Node, tuples: Sequence[Sequence[int]], proces
     return Least(total, forward, backward, tuple(always))
 
 
+def rounded(
+    pieces: Pieces, node: Node, tuples: Sequence[Sequence[int]], processors: Sequence[int], bits: int = 1
+) -> Least:
+    """`least_of` for many tuples: those that round up to the same powers of 2**``bits`` have at least as many pieces as the
+    one with fewest, each at least as large as the smallest piece of the rounded cut."""
+    fewest: dict[tuple[int, ...], int] = {}
+    for degrees in tuples:
+        finest = _round(degrees, bits)
+        fewest[finest] = min(fewest.get(finest, prod(degrees)), prod(degrees))
+    total = forward = backward = inf
+    always = [True] * len(node.inputs)
+    last = _last_sides(node)
+    for finest, count in fewest.items():
+        lengths = [max(1, dim.size // degree) if dim.size else 0 for dim, degree in zip(node.dims, finest)]
+        first = Rect((0,) * len(lengths), tuple(lengths))
+        final = Rect(tuple(d.size - n for d, n in zip(node.dims, lengths)), tuple(d.size for d in node.dims))
+        lows = tuple(final.lo[i] if last[i] else 0 for i in range(len(lengths)))
+        piece = Rect(lows, tuple(low + n for low, n in zip(lows, lengths)))
+        costs = [pieces.seconds(node, piece, p) for p in processors]
+        forward, backward = min(forward, *(a for a, _ in costs)), min(backward, *(b for _, b in costs))
+        total = min(total, count * min(a + b for a, b in costs))
+        for rect in (first, final):
+            for i, read in enumerate(node.reads(rect).inputs):
+                always[i] &= not read.empty
+    return Least(total, forward, backward, tuple(always))
+
+
+def _last_sides(node: Node) -> list[bool]:
+    """By dimension: whether a piece at its end does less arithmetic than one at its start (borders of images)."""
+    sides = []
+    for i, dim in enumerate(node.dims):
+        half = max(1, dim.size // 2)
+        low, high = list(node.space.lo), list(node.space.hi)
+        high[i] = half
+        start = node.operator.flops(node.specs, Rect(tuple(low), tuple(high)))
+        low[i], high[i] = dim.size - half, dim.size
+        sides.append(node.operator.flops(node.specs, Rect(tuple(low), tuple(high))) < start)
+    return sides
+
+
 class Paths:
     """The chains of operators in which each waits for the one before, whatever the cuts are: forward, then back."""
 
     def __init__(self, pieces: Pieces, always: Sequence[Sequence[bool]]) -> None:
-        graph = pieces.graph
+        graph = self._graph = pieces.graph
         self._ahead = [
             sorted({t.node for t, sure in zip(node.inputs, certain) if sure}) for node, certain in zip(graph, always)
         ]
@@ -107,11 +197,13 @@ class Paths:
             before = [node.number] if keeps.outputs or node.operator.saves(node.specs, node.space) else []
             if keeps.inputs:
                 before += self._ahead[node.number]
-            readers = [r.number for r in graph if r.number in pieces.active and _reads_all_of(r, node)]
+            readers = [r.number for r in graph if r.number in pieces.active and len(node.outputs) == 1
+                       and reads_all_of(r, node.outputs[0])]
             self._back.append((node.number, before, readers))
 
-    def longest(self, forward: Sequence[float], backward: Sequence[float]) -> float:
-        """Seconds of the longest chain, given the least seconds of any forward and backward task of each node."""
+    def longest(self, forward: Sequence[float], backward: Sequence[float], update: float = 0.0) -> float:
+        """Seconds of the longest chain, given the least seconds of any forward and backward task of each node and of an
+        update, which follows the backward tasks of nodes with parameters."""
         ahead: list[float] = []
         for own, before in zip(forward, self._ahead):
             ahead.append(own + max((ahead[b] for b in before), default=0.0))
@@ -119,15 +211,12 @@ class Paths:
         for number, before, readers in self._back:
             start = max([0.0, *(ahead[b] for b in before), *(back[r] for r in readers)])
             back[number] = start + backward[number]
-        return max([*ahead, *back.values()], default=0.0)
+        weights = [end + update for number, end in back.items() if self._graph.nodes[number].parameters]
+        return max([*ahead, *back.values(), *weights], default=0.0)
 
 
-def _reads_all_of(reader: Node, node: Node) -> bool:
-    """True if every element of the node's only output is read by ``reader``: then each piece's backward task waits for one
-    of the reader's."""
-    if len(node.outputs) != 1:
-        return False
-    rects = [
-        rect for tensor, rect in zip(reader.inputs, reader.reads(reader.space).inputs) if tensor is node.outputs[0]
-    ]
-    return bool(rects) and covers(rects, node.outputs[0].spec.rect)
+def reads_all_of(reader: Node, tensor: Tensor) -> bool:
+    """True if every element of ``tensor`` is read by ``reader``: then the backward task of each piece that writes some of it
+    waits for one of the reader's."""
+    rects = [rect for other, rect in zip(reader.inputs, reader.reads(reader.space).inputs) if other is tensor]
+    return bool(rects) and covers(rects, tensor.spec.rect)

@@ -8,6 +8,7 @@ namespace taskflow {
 struct Config {  // one operator's configuration
     const Cut* cut = nullptr;
     std::vector<int32_t> processors;
+    bool apart = false;        // whether every piece has a processor of its own
     std::vector<double> work;  // by piece: seconds that its processor is busy with it at least
 };
 
@@ -31,6 +32,7 @@ struct NodeInfo {
     bool state, active, keeps_inputs, keeps_weights, keeps_outputs;
     std::vector<int> itemsizes;          // of outputs
     std::vector<uint8_t> needs_gradient, seed;  // of outputs
+    std::vector<uint8_t> sole;           // of inputs: whether nothing else reads the tensor
 };
 
 struct LayerInfo {

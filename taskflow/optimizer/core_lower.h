@@ -120,6 +120,38 @@ public:
         p = &plans, t = &out, described_ = described;
         out.clear();
         reset();
+        compute();
+        if (m.trains) {
+            if (limit < std::numeric_limits<double>::infinity() && longest_path() > limit * (1 + 1e-9)) return false;
+            synchronise();
+        }
+        carry();
+        return true;
+    }
+    // The same without the layers' synchronisation; in its place the slots that `fragment` waits for, as joins. Returns how
+    // many tasks come before synchronisation; those of carried state come after it.
+    uint32_t run_around(const Plans& plans, Tasks& out) {
+        p = &plans, t = &out, described_ = false;
+        out.clear();
+        reset();
+        compute();
+        if (m.trains) collect(), fill_slots();
+        const uint32_t before = uint32_t(out.size());
+        carry();
+        return before;
+    }
+    void fragment(int layer, Tasks& out, uint32_t part_end[3]);
+    // Which holders of a layer's bundles have a gradient: together with plan and way of synchronisation, all that a
+    // layer's fragment depends on.
+    void flat(int layer, std::vector<uint8_t>& out) const {
+        auto first = has_flat_.begin() + member_base_[layer];
+        out.assign(first, first + p->layers[layer]->members);
+    }
+
+private:
+    static constexpr int32_t NONE = -1;
+
+    void compute() {
         const uint32_t nodes = uint32_t(m.nodes.size());
         for (uint32_t n = 0; n < nodes; ++n) {
             block(n);
@@ -133,16 +165,12 @@ public:
                 block(2 * nodes - uint32_t(n));
                 if (m.nodes[n].active) backward(n);
             }
-            if (limit < std::numeric_limits<double>::infinity() && longest_path() > limit * (1 + 1e-9)) return false;
-            synchronise();
         }
+    }
+    void carry() {
         block(CARRY);
         for (auto& [carried, becomes] : m.carries) carry(carried, becomes);
-        return true;
     }
-
-private:
-    static constexpr int32_t NONE = -1;
 
     struct Instance {
         uint32_t after, count;    // the tasks that fill it: deps_[after ...]
@@ -189,6 +217,9 @@ private:
         return longest;
     }
 
+    bool slots_ = false;  // whether synchronisation waits for slots or for the tasks themselves
+    int slot_base_ = 0;
+    std::vector<uint32_t> slot_mark_;
     std::vector<uint32_t> mark_;
     uint32_t stamp_ = 0;
     std::vector<int32_t> deps_;
@@ -208,6 +239,8 @@ private:
     std::vector<int32_t> layer_base_, member_base_, bundle_base_;
     std::vector<int32_t> weight_head_, weight_next_, weight_task_, weight_join_;
     std::vector<int32_t> cell_writer_;
+    std::vector<size_t> use_base_;
+    std::vector<int32_t> use_of_;               // (layer, cover, processor) -> place in uses_
     std::vector<uint8_t> has_flat_;
     std::vector<int32_t> gradient_order_;       // weight uses in the order in which they got gradients
     std::vector<Chunk> chunks_;
@@ -264,6 +297,11 @@ private:
         mark_[task] = stamp_;
         t->after.push_back(uint32_t(task));
     }
+    void wait_slot(uint32_t slot) {
+        if (slot_mark_[slot] == stamp_) return;
+        slot_mark_[slot] = stamp_;
+        t->after.push_back(slot | JOIN);
+    }
     void wait_join(int32_t join) {
         if (join >= 0) t->after.push_back(uint32_t(join) | JOIN);
     }
@@ -289,7 +327,7 @@ private:
     // ---- set-up --------------------------------------------------------------------------------------------------
     void reset() {
         const size_t nodes = m.nodes.size();
-        if (stamp_ > 1u << 31) std::fill(mark_.begin(), mark_.end(), 0), stamp_ = 0;
+        if (stamp_ > 1u << 31) std::fill(mark_.begin(), mark_.end(), 0), std::fill(slot_mark_.begin(), slot_mark_.end(), 0), stamp_ = 0;
         ++table_stamp_, table_used_ = 0;
         deps_.clear(), instances_.clear(), uses_.clear(), gradient_order_.clear(), chunks_.clear(), arrivals_.clear();
         piece_base_.resize(nodes), out_base_.resize(nodes), in_base_.resize(nodes), weight_base_.resize(nodes), tensor_base_.resize(nodes + 1);
@@ -317,6 +355,10 @@ private:
         if (int(state_readers_.size()) < slots) state_readers_.resize(slots);
         for (auto& r : state_readers_) r.clear();
         int indices = 0, members = 0, bundles = 0;
+        size_t covers = 0;
+        use_base_.clear();
+        for (const LayerPlan* plan : p->layers) use_base_.push_back(covers * m.processors), covers += plan->covers.size();
+        use_of_.assign(covers * m.processors, NONE);
         layer_base_.clear(), member_base_.clear(), bundle_base_.clear(), member_offset_.clear();
         for (const LayerPlan* plan : p->layers) {
             layer_base_.push_back(indices), member_base_.push_back(members), bundle_base_.push_back(bundles);
@@ -343,14 +385,18 @@ private:
     int32_t read(std::pair<int, int> of, int list, int piece, int processor) {
         return read(of, list, piece, processor, g.edge(*p->configs[of.first]->cut, of.second, list));
     }
-    int32_t read(std::pair<int, int> of, int list, int piece, int processor, const Edge& edge) {
+    // ``alone``: no other task on this processor reads the tensor, so there is no instance yet and none to remember.
+    int32_t read(std::pair<int, int> of, int list, int piece, int processor, const Edge& edge, bool alone = false) {
         const int32_t region = g.lists[list][piece];
         if (g.regions[region].empty) return NONE;
-        bool fresh;
-        uint64_t key = (uint64_t(tensor(of)) << 44) | (uint64_t(processor) << 32) | uint32_t(region);
-        int32_t& found = lookup(key, fresh);
-        if (!fresh) return found;
-        const int32_t number = found = int32_t(instances_.size());
+        const int32_t number = int32_t(instances_.size());
+        if (!alone) {
+            bool fresh;
+            uint64_t key = (uint64_t(tensor(of)) << 44) | (uint64_t(processor) << 32) | uint32_t(region);
+            int32_t& found = lookup(key, fresh);
+            if (!fresh) return found;
+            found = number;
+        }
         const Config& producer = *p->configs[of.first];
         const Output& output = producer.cut->outputs[of.second];
         const Overlap *first = &edge.overlaps[edge.offset[piece]], *last = &edge.overlaps[edge.offset[piece + 1]];
@@ -397,13 +443,11 @@ private:
         weight_head_[index] = int32_t(weight_task_.size());
         weight_task_.push_back(task);
     }
-    int32_t use_weight(int parameter, int32_t cover, int32_t region, int processor) {
-        bool fresh;
-        uint64_t key = (uint64_t(0x80000 + parameter) << 44) | (uint64_t(processor) << 32) | uint32_t(region);
-        int32_t& found = lookup(key, fresh);
-        if (!fresh) return found;
-        const int32_t number = found = int32_t(uses_.size());
+    int32_t use_weight(int parameter, int32_t cover, int processor) {
         const int layer = m.parameters[parameter].layer;
+        int32_t& found = use_of_[use_base_[layer] + size_t(cover) * m.processors + processor];
+        if (found >= 0) return found;
+        const int32_t number = found = int32_t(uses_.size());
         const auto& cells = plan_of(layer).covers[cover];
         WeightUse use{uint32_t(deps_.size()), 0, NONE, layer, NONE, false, cover, processor};
         if (cells.size() == 1) use.alias = cell_index(layer, cells[0], processor);
@@ -445,12 +489,13 @@ private:
             const int processor = config.processors[piece];
             int32_t* instance = &input_instance_[in_base_[n]] + piece * ins;
             int32_t* use = &weight_use_[weight_base_[n]] + piece * params;
-            for (size_t i = 0; i < ins; ++i) 
-                instance[i] = read(node.inputs[i], cut.inputs[i], piece, processor, *edges[i]);
+            for (size_t i = 0; i < ins; ++i)
+                instance[i] = read(node.inputs[i], cut.inputs[i], piece, processor, *edges[i],
+                                   config.apart && node.sole[i]);
             for (size_t k = 0; k < params; ++k) {
                 int32_t region = g.lists[cut.weights[k]][piece];
                 if (!g.regions[region].empty)
-                    use[k] = use_weight(node.parameters[k], cover_of(n, int(k), piece), region, processor);
+                    use[k] = use_weight(node.parameters[k], cover_of(n, int(k), piece), processor);
             }
             begin();
             for (size_t i = 0; i < ins; ++i) wait_instance(instance[i]);
@@ -741,7 +786,10 @@ private:
     int order(const Chunk& c, int k) const { return int((c.shift + k) % int(bundle(c).group.size())); }
     void synchronise();
     void collect();
-    void cut_into_chunks();
+    void cut_into_chunks(int layer);
+    void send(Chunk& chunk);
+    void updates();
+    void fill_slots();
     void reduce(Chunk& chunk);
     void clip();
     void update(const Chunk& chunk);

@@ -59,6 +59,11 @@ public:
         std::memcpy(&bits, &time, 8);
         return (Key(bits) << 32) | number;
     }
+    static Key long_key(double time, uint64_t number) {
+        uint64_t bits;
+        std::memcpy(&bits, &time, 8);
+        return (Key(bits) << 64) | number;
+    }
     void push(Key key) {
         size_t at = heap_.size();
         heap_.push_back(key);

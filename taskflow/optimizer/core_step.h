@@ -1,8 +1,10 @@
 // One step of one model: the current strategy, a proposal beside it, and the times of both.
 #pragma once
 
+#include <map>
+
+#include "core_apart.h"
 #include "core_delta.h"
-#include "core_synchronise.h"
 
 namespace taskflow {
 
@@ -55,8 +57,10 @@ public:
                 model_.layers[layer].uses.push_back({int(n), int(k)});
                 if (layers_of_[n].empty() || layers_of_[n].back() != layer) layers_of_[n].push_back(layer);
             }
+        find_sole_readers();
         current_.configs.resize(model_.nodes.size()), current_.layers.resize(model_.layers.size());
         current_.syncs.resize(model_.layers.size());
+        current_.fragments.resize(model_.layers.size());
         begin();
     }
     void add_route(int source, int target, const std::vector<int>& resources, double latency, double bandwidth, int cls) {
@@ -86,6 +90,9 @@ public:
         config->cut = model_.geometry.cuts.at(cut).get();
         config->processors.assign(processors.begin(), processors.end());
         if (int(processors.size()) != config->cut->pieces) throw std::invalid_argument("pieces without processors");
+        std::vector<int> sorted(processors);
+        std::sort(sorted.begin(), sorted.end());
+        config->apart = std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
         measure(node, *config);
         proposed_.configs[node] = std::move(config);
         for (int layer : layers_of_[node]) proposed_.layers[layer].reset();
@@ -94,25 +101,30 @@ public:
 
     bool by_delta = false;
 
+    // Seconds of the proposal; infinity as soon as it is certain to pass the limit.
     double evaluate(double limit) {
         if (limit < std::numeric_limits<double>::infinity() && overloaded(limit))
             return std::numeric_limits<double>::infinity();
         Plans plans = taken_apart(proposed_);
-        if (!lowering_.run(plans, spare_tasks_, false, limit)) return std::numeric_limits<double>::infinity();
-        if (by_delta && tasks_.size())
-            return delta_.run(tasks_, times_, spare_tasks_, model_.routes, simulation_, spare_times_, limit);
-        return simulation_.run(spare_tasks_, model_.routes, spare_times_, limit);
+        if (by_delta) return evaluate_by_delta(plans, limit);
+        // The factor of clipping needs all layers' sums at once, so there the layers cannot be kept apart.
+        return model_.clips ? evaluate_flat(plans, limit) : evaluate_apart(plans, limit);
     }
     void accept() {
         current_ = proposed_;
-        std::swap(tasks_, spare_tasks_), std::swap(times_, spare_times_);
+        size_ = spare_size_;
+        flat_ = spare_flat_;
+        if (flat_) std::swap(tasks_, spare_tasks_), std::swap(times_, spare_times_);
     }
-    // Fills the columns of the current tasks that proposals do without.
+    // Makes the flat tasks of the current strategy, with all columns, and their times.
     void complete() {
-        if (!tasks_.kind.empty() || !tasks_.size()) return;
-        lowering_.run(taken_apart(current_), tasks_, true, std::numeric_limits<double>::infinity());
+        if (flat_ && (!tasks_.kind.empty() || !tasks_.size())) return;
+        const double infinity = std::numeric_limits<double>::infinity();
+        lowering_.run(taken_apart(current_), tasks_, true, infinity);
+        if (!flat_) simulation_.run(tasks_, model_.routes, times_, infinity);
+        flat_ = true;
     }
-    size_t size() const { return tasks_.size(); }
+    size_t size() const { return size_; }
     Tasks& tasks() { return tasks_; }
     Times& times() { return times_; }
 
@@ -121,7 +133,53 @@ private:
         std::vector<std::shared_ptr<Config>> configs;
         std::vector<std::shared_ptr<LayerPlan>> layers;
         std::vector<Sync> syncs;
+        std::vector<std::shared_ptr<Fragment>> fragments;
     };
+
+    double evaluate_flat(const Plans& plans, double limit) {
+        if (!lowering_.run(plans, spare_tasks_, false, limit)) return std::numeric_limits<double>::infinity();
+        spare_flat_ = true, spare_size_ = spare_tasks_.size();
+        return simulation_.run(spare_tasks_, model_.routes, spare_times_, limit);
+    }
+    double evaluate_by_delta(const Plans& plans, double limit) {
+        if (!lowering_.run(plans, spare_tasks_, false, limit)) return std::numeric_limits<double>::infinity();
+        spare_flat_ = true, spare_size_ = spare_tasks_.size();
+        if (!flat_ || !tasks_.size()) return simulation_.run(spare_tasks_, model_.routes, spare_times_, limit);
+        return delta_.run(tasks_, times_, spare_tasks_, model_.routes, simulation_, spare_times_, limit);
+    }
+    double evaluate_apart(const Plans& plans, double limit) {
+        const uint32_t before = lowering_.run_around(plans, around_);
+        parts_.resize(model_.trains ? plans.layers.size() : 0);
+        flats_.resize(parts_.size());
+        uint32_t first_slot = 0;
+        for (size_t k = 0; k < parts_.size(); ++k) {
+            const uint32_t slots = 2 * uint32_t(plans.layers[k]->indices);
+            lowering_.flat(int(k), flats_[k]);
+            const bool trained = std::find(flats_[k].begin(), flats_[k].end(), 1) != flats_[k].end();
+            auto& kept = proposed_.fragments[k];
+            if (kept && !kept->made_for(proposed_.layers[k], proposed_.syncs[k], flats_[k])) kept.reset();
+            parts_[k] = {trained ? kept : nullptr, first_slot, slots, trained};
+            first_slot += slots;
+        }
+        const double seconds = apart_.run(around_, before, parts_, model_.routes, limit, [this](int layer) {
+            parts_[layer].fragment = proposed_.fragments[layer] =
+                make_fragment(lowering_, layer, spare_tasks_, model_.routes, proposed_.layers[layer],
+                              proposed_.syncs[layer], flats_[layer]);
+        });
+        spare_flat_ = false, spare_size_ = around_.size();
+        for (auto& part : parts_)
+            if (part.fragment) spare_size_ += part.fragment->size();
+        return seconds;
+    }
+    void find_sole_readers() {
+        std::map<std::pair<int, int>, int> readers;
+        for (auto& node : model_.nodes)
+            for (auto& input : node.inputs) ++readers[input];
+        for (auto& loss : model_.losses) ++readers[loss];
+        for (auto& [carried, becomes] : model_.carries) ++readers[becomes];
+        for (auto& node : model_.nodes)
+            for (auto& input : node.inputs) node.sole.push_back(readers[input] == 1);
+    }
     // Forward as it will be, backward with the bytes that it touches in any case.
     void measure(int n, Config& config) {
         const Cut& cut = *config.cut;
@@ -171,7 +229,12 @@ private:
     Simulation simulation_;
     Delta delta_;
     State current_, proposed_;
-    Tasks tasks_, spare_tasks_;
+    Tasks tasks_, spare_tasks_, around_;
+    Apart apart_;
+    std::vector<Apart::Layer> parts_;
+    std::vector<std::vector<uint8_t>> flats_;
+    bool flat_ = false, spare_flat_ = false;  // whether tasks_ (spare_tasks_) hold the flat tasks and times_ their times
+    size_t size_ = 0, spare_size_ = 0;
     Times times_, spare_times_;
     std::vector<double> load_;
     std::vector<std::vector<int>> layers_of_;

@@ -11,7 +11,7 @@ constexpr int64_t DOUBLE_BYTES = 8;
 inline void Lowering::synchronise() {
     block(COLLECT);
     collect();
-    cut_into_chunks();
+    for (int layer = 0; layer < int(m.layers.size()); ++layer) cut_into_chunks(layer);
     for (Chunk& chunk : chunks_) {
         block(REDUCE + chunk.layer);
         reduce(chunk);
@@ -21,9 +21,17 @@ inline void Lowering::synchronise() {
     if (m.clips) clip();
     for (Chunk& chunk : chunks_) {
         block(SEND + chunk.layer);
-        if (p->syncs[chunk.layer].place == EVERY) send_gradients(chunk);
-        else update(chunk);
+        send(chunk);
     }
+    updates();
+}
+
+inline void Lowering::send(Chunk& chunk) {
+    if (p->syncs[chunk.layer].place == EVERY) send_gradients(chunk);
+    else update(chunk);
+}
+
+inline void Lowering::updates() {
     for (size_t first = 0, last; first < chunks_.size(); first = last) {
         const Chunk& chunk = chunks_[first];
         for (last = first + 1; last < chunks_.size(); ++last)
@@ -31,6 +39,35 @@ inline void Lowering::synchronise() {
         if (p->syncs[chunk.layer].place != EVERY) continue;
         block(UPDATES + chunk.layer);
         update_everywhere(first, last);
+    }
+}
+
+// The synchronisation of one layer without clipping, as a fragment that knows nothing of the tasks around it: they stand
+// behind its slots. After `run` with the same plans.
+inline void Lowering::fragment(int layer, Tasks& out, uint32_t part_end[3]) {
+    t = &out, slots_ = true, described_ = false;
+    out.clear(), chunks_.clear(), arrivals_.clear();
+    slot_base_ = layer_base_[layer];
+    slot_mark_.resize(std::max(slot_mark_.size(), 2 * size_t(p->layers[layer]->indices)), 0);
+    scales_.assign(m.processors, NONE);
+    cut_into_chunks(layer);
+    for (Chunk& chunk : chunks_) reduce(chunk);
+    part_end[0] = uint32_t(out.size());
+    for (Chunk& chunk : chunks_) send(chunk);
+    part_end[1] = uint32_t(out.size());
+    updates();
+    part_end[2] = uint32_t(out.size());
+    slots_ = false;
+}
+
+// What stands behind the slots, as joins: of every member and cell of every layer the tasks that wrote its gradient, then
+// those that read its weights.
+inline void Lowering::fill_slots() {
+    for (size_t index = 0; index < cell_writer_.size(); ++index) {
+        if (cell_writer_[index] >= 0) t->join_after.push_back(uint32_t(cell_writer_[index]));
+        t->join_offset.push_back(uint32_t(t->join_after.size()));
+        for (int32_t k = weight_head_[index]; k >= 0; k = weight_next_[k]) t->join_after.push_back(uint32_t(weight_task_[k]));
+        t->join_offset.push_back(uint32_t(t->join_after.size()));
     }
 }
 
@@ -64,31 +101,29 @@ inline void Lowering::collect() {
         }
 }
 
-inline void Lowering::cut_into_chunks() {
-    for (int layer = 0; layer < int(m.layers.size()); ++layer) {
-        const Sync& sync = p->syncs[layer];
-        const bool many = sync.place == SPREAD || (sync.place == EVERY && sync.travel == RING);
-        for (int k = 0; k < int(plan_of(layer).bundles.size()); ++k) {
-            const BundlePlan& b = plan_of(layer).bundles[k];
-            const int holders = int(b.group.size());
-            bool any = false;
-            for (int place = 0; place < holders && !any; ++place) any = has_flat_[member(layer, k, place)];
-            if (!any) continue;
-            const int64_t wanted =
-                sync.chunks ? sync.chunks : std::max<int64_t>(1, b.size * b.itemsize / SMALLEST_CHUNK_BYTES);
-            const int64_t count = many ? std::min({int64_t(holders), wanted, b.size}) : 1;
-            const int64_t whole = b.size / count, extra = b.size % count;
-            int cell = 0;
-            for (int64_t i = 0; i < count; ++i) {
-                Chunk c{};
-                c.layer = layer, c.bundle = k, c.final = NONE;
-                c.low = i * whole + std::min(i, extra), c.high = (i + 1) * whole + std::min(i + 1, extra);
-                while (b.cells[cell].offset + b.cells[cell].volume <= c.low) ++cell;
-                c.first_cell = c.last_cell = cell;
-                while (c.last_cell < int(b.cells.size()) && b.cells[c.last_cell].offset < c.high) ++c.last_cell;
-                c.shift = int((bundle_base_[layer] + k + i * holders / count) % holders);
-                chunks_.push_back(c);
-            }
+inline void Lowering::cut_into_chunks(int layer) {
+    const Sync& sync = p->syncs[layer];
+    const bool many = sync.place == SPREAD || (sync.place == EVERY && sync.travel == RING);
+    for (int k = 0; k < int(plan_of(layer).bundles.size()); ++k) {
+        const BundlePlan& b = plan_of(layer).bundles[k];
+        const int holders = int(b.group.size());
+        bool any = false;
+        for (int place = 0; place < holders && !any; ++place) any = has_flat_[member(layer, k, place)];
+        if (!any) continue;
+        const int64_t wanted =
+            sync.chunks ? sync.chunks : std::max<int64_t>(1, b.size * b.itemsize / SMALLEST_CHUNK_BYTES);
+        const int64_t count = many ? std::min({int64_t(holders), wanted, b.size}) : 1;
+        const int64_t whole = b.size / count, extra = b.size % count;
+        int cell = 0;
+        for (int64_t i = 0; i < count; ++i) {
+            Chunk c{};
+            c.layer = layer, c.bundle = k, c.final = NONE;
+            c.low = i * whole + std::min(i, extra), c.high = (i + 1) * whole + std::min(i + 1, extra);
+            while (b.cells[cell].offset + b.cells[cell].volume <= c.low) ++cell;
+            c.first_cell = c.last_cell = cell;
+            while (c.last_cell < int(b.cells.size()) && b.cells[c.last_cell].offset < c.high) ++c.last_cell;
+            c.shift = int((layer + k + i * holders / count) % holders);
+            chunks_.push_back(c);
         }
     }
 }
@@ -96,8 +131,11 @@ inline void Lowering::cut_into_chunks() {
 // Waits for what wrote a member's own gradient of a chunk.
 inline void Lowering::wait_gradient(const Chunk& c, int place) {
     const BundlePlan& b = bundle(c);
-    for (int cell = c.first_cell; cell < c.last_cell; ++cell)
-        wait(cell_writer_[layer_base_[c.layer] + b.index(place, cell)]);
+    for (int cell = c.first_cell; cell < c.last_cell; ++cell) {
+        const int index = layer_base_[c.layer] + b.index(place, cell);
+        if (slots_) wait_slot(2 * (index - slot_base_));
+        else wait(cell_writer_[index]);
+    }
 }
 
 inline void Lowering::wait_final(const Chunk& c) {
@@ -204,6 +242,7 @@ inline void Lowering::wait_weight_readers(int layer, int bundle, int place, int 
     const BundlePlan& b = plan_of(layer).bundles[bundle];
     for (int cell = first; cell < last; ++cell) {
         const int index = layer_base_[layer] + b.index(place, cell);
+        if (slots_) { wait_slot(2 * (index - slot_base_) + 1); continue; }
         const int32_t head = weight_head_[index];
         if (head < 0) continue;
         if (weight_next_[head] < 0) { wait(weight_task_[head]); continue; }

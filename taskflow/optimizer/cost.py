@@ -8,6 +8,7 @@ from typing import Protocol
 
 from taskflow.machine import Device, Machine, transfer_seconds
 from taskflow.operators.operator import Operator, Spec, cost_key
+from taskflow.optimizer.cost_gradients import Adding, added_bytes, adding, target_bytes
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
 from taskflow.tasks.task import Compute, Kind, Task, Update
@@ -40,9 +41,12 @@ class CostModel(Protocol):
         *,
         device: Device | None = None,
         gradients: Gradients | None = None,
+        added_bytes: int = 0,
     ) -> float:
         """Forward or backward of one piece of an operator whose whole inputs are ``inputs``, on a kind of device (None:
-        that of processor 0). ``gradients`` (None: of all float inputs) says which input gradients backward gives."""
+        that of processor 0). ``gradients`` (None: of all float inputs) says which input gradients backward gives;
+        ``added_bytes``, how many bytes of all its gradients, the weights' too, it adds to what is there instead of
+        replacing it."""
         ...
 
     def memory_seconds(
@@ -79,7 +83,8 @@ class RememberedCosts(ABC):
         if isinstance(work, Compute):
             wanted = tuple(t is not None for t in work.grad_inputs) if work.backward else None
             return self.compute_seconds(
-                work.node.operator, work.node.specs, work.piece, work.backward, device=device, gradients=wanted
+                work.node.operator, work.node.specs, work.piece, work.backward, device=device, gradients=wanted,
+                added_bytes=added_bytes(work) if work.backward else 0,
             )
         rule = work.rule if isinstance(work, Update) else None
         return self.memory_seconds(task.kind, task.nbytes, task.flops, device=device, rule=rule)
@@ -93,17 +98,19 @@ class RememberedCosts(ABC):
         *,
         device: Device | None = None,
         gradients: Gradients | None = None,
+        added_bytes: int = 0,
     ) -> float:
         """As in `CostModel`."""
         device = device or self.machine.processors[0].device
         inputs = tuple(inputs)
         wanted = _wanted(inputs, gradients) if backward else ()
-        exact = (operator, inputs, piece, backward, wanted, device.kind)
+        exact = (operator, inputs, piece, backward, wanted, added_bytes, device.kind)
         if (known := self._pieces.get(exact)) is not None:
             return known
-        key = (cost_key(operator, inputs, piece, backward), wanted, device.kind)
+        adds = adding(target_bytes(operator, inputs, piece, wanted), len(inputs), added_bytes) if backward else ()
+        key = (cost_key(operator, inputs, piece, backward), wanted, adds, device.kind)
         if (seconds := self._keys.get(key)) is None:
-            seconds = self._keys[key] = self._compute(operator, inputs, piece, backward, wanted, device)
+            seconds = self._keys[key] = self._compute(operator, inputs, piece, backward, wanted, adds, device)
         self._pieces[exact] = seconds
         return seconds
 
@@ -119,9 +126,10 @@ class RememberedCosts(ABC):
 
     @abstractmethod
     def _compute(
-        self, operator: Operator, inputs: tuple[Spec, ...], piece: Rect, backward: bool, wanted: Gradients, device: Device
+        self, operator: Operator, inputs: tuple[Spec, ...], piece: Rect, backward: bool, wanted: Gradients, adds: Adding,
+        device: Device,
     ) -> float:
-        """Seconds of one piece; asked once a cost key, device kind and set of wanted gradients."""
+        """Seconds of one piece; asked once a cost key, device kind, set of wanted gradients and set of those added to."""
 
     @abstractmethod
     def _memory(self, kind: Kind, nbytes: int, flops: int, device: Device, rule: UpdateRule | None) -> float:

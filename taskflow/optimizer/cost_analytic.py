@@ -11,6 +11,7 @@ from __future__ import annotations
 from taskflow.machine import Device, Machine
 from taskflow.operators.operator import Operator, Spec
 from taskflow.optimizer.cost import Gradients, RememberedCosts
+from taskflow.optimizer.cost_gradients import Adding
 from taskflow.optimizer.cost_work import CONTRACTION, CONVOLUTION, MEMORY, RECURRENT, Phase, compute_type, phases
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
@@ -46,10 +47,11 @@ class AnalyticCosts(RememberedCosts):
         return f"analytic {self.machine.name}"
 
     def _compute(
-        self, operator: Operator, inputs: tuple[Spec, ...], piece: Rect, backward: bool, wanted: Gradients, device: Device
+        self, operator: Operator, inputs: tuple[Spec, ...], piece: Rect, backward: bool, wanted: Gradients, adds: Adding,
+        device: Device,
     ) -> float:
         rate = device.rate(compute_type(operator, inputs))
-        return sum(phase_seconds(phase, device, rate) for phase in phases(operator, inputs, piece, backward, wanted))
+        return sum(phase_seconds(phase, device, rate) for phase in phases(operator, inputs, piece, backward, wanted, adds))
 
     def _memory(self, kind: Kind, nbytes: int, flops: int, device: Device, rule: UpdateRule | None) -> float:
         return phase_seconds(Phase(MEMORY, flops, nbytes, 1), device, device.rate())

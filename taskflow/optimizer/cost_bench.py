@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import median, quantiles
 from time import perf_counter
 from typing import Any
@@ -21,16 +22,32 @@ NAME = "measured"
 LEAST_REPEATS, MOST_REPEATS = 5, 200
 CALM, PATIENCE = 0.15, 4  # a measurement with more spread goes on, at most for so many times its seconds
 SWEEP_BYTES = 16 << 20
+SHORT_SECONDS = 2e-3  # a task whose start is a part of its time that counts
 
 
-def measure(action: Callable[[], object], seconds: float, sweep: Array | None = None) -> Measurement:
+def measure(
+    action: Callable[[], object],
+    seconds: float,
+    sweep: Array | None = None,
+    fresh: Sequence[Array] = (),
+    clock: Callable[[], float] | None = None,
+    twin: Callable[[], object] | None = None,
+) -> Measurement:
     """Run ``action`` once to warm up, then until about ``seconds`` are over, at least 5 and at most 200 times; on a busy
     machine, where runs differ much, up to four times as long.
 
     ``sweep``: an array that is read before each run, as the other tasks of a step read theirs: in a real step, a task
-    finds little of what it needs in the caches near to the core.
+    finds most of what it needs no longer in the caches near to the core. ``fresh``: arrays that are read after that, since
+    the task before has just written them. ``twin``: the same work on other arrays; of a short task it runs before
+    ``action``, so that the code, the interpreter's objects and the libraries' own buffers are where a step, which comes by
+    all the time, has them: what is timed finds only its arrays far away. ``clock``: what times runs (default: the time
+    of day).
     """
+    tick = clock or perf_counter
     action()
+    began = tick()
+    action()
+    warm = twin if tick() - began < SHORT_SECONDS else None
     times: list[float] = []
     start = perf_counter()
     for patience in range(1, PATIENCE + 1):
@@ -39,9 +56,13 @@ def measure(action: Callable[[], object], seconds: float, sweep: Array | None = 
                 break
             if sweep is not None:
                 sweep.sum()
-            began = perf_counter()
+            if warm is not None:
+                warm()
+            for array in fresh:
+                array.max(initial=0)
+            began = tick()
             action()
-            times.append(perf_counter() - began)
+            times.append(tick() - began)
         low, _, high = quantiles(times, n=4, method="inclusive")
         middle = max(median(times), 1e-9)
         if high - low <= CALM * middle:
@@ -50,9 +71,13 @@ def measure(action: Callable[[], object], seconds: float, sweep: Array | None = 
 
 
 def piece_action(
-    operator: Operator, inputs: Sequence[Spec], piece: Rect, backward: bool, wanted: Sequence[bool], kernels: KernelSet
-) -> Callable[[], object]:
-    """What runs the forward or the backward task of a piece."""
+    operator: Operator, inputs: Sequence[Spec], piece: Rect, backward: bool, wanted: Sequence[bool], kernels: KernelSet,
+    adds: Sequence[bool] = (),
+) -> tuple[Callable[[], object], tuple[Array, ...]]:
+    """What runs the forward or the backward task of a piece, and the arrays that it finds in the nearest cache: its inputs or
+    the gradients of its outputs, which the task before has just written; and its inputs' gradients, which live so short a
+    time that memory is found for them that was in use a moment ago. ``adds``: which gradients are added to
+    (see `cost_gradients`)."""
     numbers = np.random.default_rng(0)
     outputs = operator.output(inputs)
     reads, writes = operator.reads(inputs, piece), operator.writes(inputs, piece)
@@ -68,15 +93,16 @@ def piece_action(
     if operator.kind == "input":
         call.state.feeds[NAME] = np.zeros(outputs[0].shape, outputs[0].dtype)
     if not backward:
-        return lambda: operator.forward(call)
+        return partial(operator.forward, call), tuple(a for a in call.inputs if a.size)
     operator.forward(call)
-    _prepare_backward(call, operator, inputs, outputs, wanted, numbers)
-    return lambda: operator.backward(call)
+    _prepare_backward(call, operator, inputs, outputs, wanted, adds or (False,) * (len(inputs) + len(call.weights)), numbers)
+    near = (*call.grad_outputs, *(t.array for t in call.grad_inputs if t is not None))
+    return partial(operator.backward, call), tuple(g for g in near if g is not None and g.size)
 
 
 def _prepare_backward(
     call: Call, operator: Operator, inputs: Sequence[Spec], outputs: Sequence[Spec], wanted: Sequence[bool],
-    numbers: np.random.Generator,
+    adds: Sequence[bool], numbers: np.random.Generator,
 ) -> None:
     """Give a call that has run forward what its backward task gets, and nothing that this does not get."""
     keeps, nothing = operator.keeps(inputs), np.empty(0)
@@ -85,11 +111,12 @@ def _prepare_backward(
         _values(r.shape, s.dtype, 1, numbers) if s.differentiable else None for r, s in zip(call.writes, outputs)
     )
     call.grad_inputs = tuple(
-        Target(np.zeros(r.shape, s.dtype), False) if w and not r.empty else None
-        for r, s, w in zip(call.reads.inputs, inputs, wanted)
+        Target(np.zeros(r.shape, s.dtype), a) if w and not r.empty else None
+        for r, s, w, a in zip(call.reads.inputs, inputs, wanted, adds)
     )
     call.grad_weights = tuple(
-        None if r.empty else Target(np.zeros(r.shape, dtype), False) for r in call.reads.weights
+        None if r.empty else Target(np.zeros(r.shape, dtype), a)
+        for r, a in zip(call.reads.weights, adds[len(inputs) :])
     )
     for name, kept in (("inputs", keeps.inputs), ("weights", keeps.weights), ("outputs", keeps.outputs)):
         if not kept:
@@ -97,10 +124,13 @@ def _prepare_backward(
 
 
 def integers_below(operator: Operator, inputs: Sequence[Spec]) -> int:
-    """Integer inputs are drawn from range of this: rows of a table, or classes of the scores beside them."""
+    """Integer inputs are drawn from range of this: rows of a table, entries to gather, or classes of the scores beside
+    them."""
     rows = getattr(operator, "num_embeddings", None)
     if isinstance(rows, int):
         return rows
+    if operator.kind == "gather":
+        return inputs[0].shape[1]
     return next((s.shape[-1] for s in inputs if s.differentiable and s.shape), 2)
 
 
@@ -112,27 +142,30 @@ def _values(shape: tuple[int, ...], dtype: np.dtype[Any], high: int, numbers: np
     return np.zeros(shape, dtype)
 
 
-def memory_action(kind: Kind, nbytes: int, rule: UpdateRule | None, kernels: KernelSet) -> Callable[[], object]:
-    """What runs a MOVE, SUM, FILL, NORM or UPDATE that touches about ``nbytes`` of float32, read and written."""
+def memory_action(
+    kind: Kind, nbytes: int, rule: UpdateRule | None, kernels: KernelSet
+) -> tuple[Callable[[], object], tuple[Array, ...]]:
+    """What runs a MOVE, SUM, FILL, NORM or UPDATE that touches about ``nbytes`` of float32, read and written, and the arrays
+    that were written just before: what is moved or added."""
     arrays = {Kind.MOVE: 2, Kind.SUM: 3, Kind.FILL: 1, Kind.NORM: 1}.get(kind, 0)
     if kind is Kind.UPDATE:
         if rule is None:
             raise ValueError("memory_seconds: an UPDATE needs the update rule to measure")
-        return _update_action(rule, max(1, nbytes // rule.nbytes(1, 4)), kernels)
+        return _update_action(rule, max(1, nbytes // rule.nbytes(1, 4)), kernels), ()
     if not arrays:
         raise ValueError(f"memory_seconds: there is no {kind.value} to measure")
     size = max(1, nbytes // 4 // arrays)
-    a, b = np.zeros(size, np.float32), np.zeros(size, np.float32)
+    a, b = np.ones(size, np.float32), np.ones(size, np.float32)  # written, so that there is memory behind them
     if kind is Kind.MOVE:
-        return lambda: np.copyto(a, b)
+        return partial(np.copyto, a, b), (b,)
     if kind is Kind.SUM:
-        return lambda: np.add(a, b, out=a)
+        return partial(np.add, a, b, out=a), (b,)
     if kind is Kind.FILL:
-        return lambda: a.fill(0.0)
-    return lambda: kernels.sum_of_squares(a)
+        return partial(a.fill, 0.0), ()
+    return partial(kernels.sum_of_squares, a), ()
 
 
 def _update_action(rule: UpdateRule, size: int, kernels: KernelSet) -> Callable[[], object]:
-    weights, gradients = np.zeros(size, np.float32), np.zeros(size, np.float32)
-    state = tuple(np.zeros(size, np.float32) for _ in range(rule.buffers))
+    weights, gradients = np.ones(size, np.float32), np.ones(size, np.float32)
+    state = tuple(np.ones(size, np.float32) for _ in range(rule.buffers))
     return lambda: rule.update(kernels, weights, gradients, state, lr=rule.lr, step=2, scale=1.0)

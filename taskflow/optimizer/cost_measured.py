@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from time import perf_counter, thread_time
 
 import numpy as np
 
 from taskflow.cache import cache_folder
 from taskflow.kernels import KernelSet, default_kernels
 from taskflow.machine import Device, Machine
-from taskflow.operators.operator import Operator, Spec, cost_key
+from taskflow.operators.operator import Array, Operator, Spec, cost_key
 from taskflow.optimizer.cost import Gradients, RememberedCosts
 from taskflow.optimizer.cost_bench import SWEEP_BYTES, measure, memory_action, piece_action
+from taskflow.optimizer.cost_gradients import Adding
 from taskflow.optimizer.cost_identity import identity
 from taskflow.optimizer.cost_store import CostStore, Measurement
 from taskflow.regions import Rect
@@ -28,11 +32,15 @@ class MeasuredCosts(RememberedCosts):
     """Seconds of tasks on the CPU at hand, with the operators' own ``kernels``; copies by the machine's links.
 
     ``folder`` (default: the cache folder) keeps the measurements of this CPU, these libraries and this number of threads.
+    ``reuse_bytes``: what a processor touches between two uses of an array (`cost_reuse` says it of a graph); before each run
+    so much other memory is read, so that the task finds its arrays where a step would have left them. With one thread,
+    the processor time of a run counts, which other programs do not disturb.
     Raises ValueError for a machine whose processors are not CPU cores: those of another device cannot be measured here.
     """
 
     def __init__(
-        self, machine: Machine, kernels: KernelSet | None = None, folder: Path | None = None, seconds: float = SECONDS
+        self, machine: Machine, kernels: KernelSet | None = None, folder: Path | None = None, seconds: float = SECONDS,
+        reuse_bytes: int = SWEEP_BYTES,
     ) -> None:
         super().__init__(machine)
         if foreign := sorted({p.kind for p in machine.processors} - {"cpu"}):
@@ -43,7 +51,10 @@ class MeasuredCosts(RememberedCosts):
         self.kernels = kernels or default_kernels()
         self._seconds = seconds
         self._store = CostStore(folder or cache_folder(), identity(self.kernels))
-        self._sweep = np.ones(SWEEP_BYTES // 4, np.float32)
+        self._sweep = np.ones(max(1, reuse_bytes // 4), np.float32)
+        self._context = f"beside {self._sweep.nbytes}"
+        alone = self._store.identity["blas_threads"] == "1" and os.environ.get("OMP_NUM_THREADS", "1") == "1"
+        self._clock = thread_time if alone else perf_counter
         self.measured = 0
         """How many tasks were run to be measured; the others were known."""
 
@@ -69,20 +80,23 @@ class MeasuredCosts(RememberedCosts):
         return values[len(values) // 2] if values else 0.0
 
     def measurement(
-        self, operator: Operator, inputs: tuple[Spec, ...], piece: Rect, backward: bool, wanted: Gradients
+        self, operator: Operator, inputs: tuple[Spec, ...], piece: Rect, backward: bool, wanted: Gradients,
+        adds: Adding = (),
     ) -> Measurement:
         """That of one piece, made now if there is none."""
-        key = f"{cost_key(operator, inputs, piece, backward)!r} {wanted}"
+        which = f" adds {adds}" if any(adds) else ""
+        key = f"{cost_key(operator, inputs, piece, backward)!r} {wanted}{which} {self._context}"
         known = self._store.get(key)
         if known is None:
-            action = piece_action(operator, inputs, piece, backward, wanted, self.kernels)
-            known = self._measure(key, action)
+            make = partial(piece_action, operator, inputs, piece, backward, wanted, self.kernels, adds)
+            known = self._measure(key, make)
         return known
 
     def _compute(
-        self, operator: Operator, inputs: tuple[Spec, ...], piece: Rect, backward: bool, wanted: Gradients, device: Device
+        self, operator: Operator, inputs: tuple[Spec, ...], piece: Rect, backward: bool, wanted: Gradients, adds: Adding,
+        device: Device,
     ) -> float:
-        return self.measurement(operator, inputs, piece, backward, wanted).seconds
+        return self.measurement(operator, inputs, piece, backward, wanted, adds).seconds
 
     def _memory(self, kind: Kind, nbytes: int, flops: int, device: Device, rule: UpdateRule | None) -> float:
         """Between two measured sizes on the line through them; beyond the largest in proportion."""
@@ -97,15 +111,16 @@ class MeasuredCosts(RememberedCosts):
 
     def _at(self, kind: Kind, nbytes: int, rule: UpdateRule | None) -> float:
         what = f" {rule!r}" if rule is not None else ""
-        key = f"{kind.value} {nbytes}{what}"
+        key = f"{kind.value} {nbytes}{what} {self._context}"
         known = self._store.get(key)
         if known is None:
-            known = self._measure(key, memory_action(kind, nbytes, rule, self.kernels))
+            known = self._measure(key, partial(memory_action, kind, nbytes, rule, self.kernels))
         return known.seconds
 
-    def _measure(self, key: str, action: object) -> Measurement:
-        assert callable(action)
-        value = measure(action, self._seconds, self._sweep)
+    def _measure(self, key: str, make: Callable[[], tuple[Callable[[], object], Sequence[Array]]]) -> Measurement:
+        action, fresh = make()
+        twin, _ = make()
+        value = measure(action, self._seconds, self._sweep, fresh, self._clock, twin)
         self.measured += 1
         self._store.put(key, value)
         return value

@@ -14,7 +14,8 @@ from taskflow.regions import Rect
 CONTRACTION, CONVOLUTION, RECURRENT, MEMORY = "contraction", "convolution", "recurrent", "memory"
 
 KERNELS = {
-    "linear": CONTRACTION, "matmul": CONTRACTION, "conv1d": CONVOLUTION, "conv2d": CONVOLUTION, "conv3d": CONVOLUTION,
+    "linear": CONTRACTION, "matmul": CONTRACTION, "einsum": CONTRACTION,
+    "conv1d": CONVOLUTION, "conv2d": CONVOLUTION, "conv3d": CONVOLUTION,
     "lstm": RECURRENT,
 }  # fmt: skip
 """The class of an operator kind's kernels. Every other kind passes over its arrays once: its memory decides."""
@@ -79,23 +80,32 @@ def compute_type(operator: Operator, inputs: Sequence[Spec]) -> np.dtype[Any]:
 
 
 def phases(
-    operator: Operator, inputs: Sequence[Spec], piece: Rect, backward: bool, wanted: Sequence[bool]
+    operator: Operator, inputs: Sequence[Spec], piece: Rect, backward: bool, wanted: Sequence[bool],
+    adds: Sequence[bool] = (),
 ) -> tuple[Phase, ...]:
-    """The work of a piece. ``wanted``: for each input, whether backward gives its gradient."""
+    """The work of a piece. ``wanted``: for each input, whether backward gives its gradient. ``adds``: for each input, then for
+    each weight, whether backward adds to a gradient that is there (none, if empty), which is read for that."""
     kernels = KERNELS.get(operator.kind, MEMORY)
     touched = arrays(operator, inputs, piece)
     flops = operator.backward_flops(inputs, piece) if backward else operator.flops(inputs, piece)
     if kernels == RECURRENT:
-        return _recurrent(touched, inputs[0].shape[1], flops, backward, wanted)
+        return _recurrent(touched, inputs[0].shape[1], flops, backward, wanted, adds)
     if kernels == MEMORY:
-        return (Phase(MEMORY, flops, _pass_bytes(operator, inputs, touched, backward, wanted), max(1, piece.volume)),)
+        nbytes = _pass_bytes(operator, inputs, touched, backward, wanted, adds)
+        return (Phase(MEMORY, flops, nbytes, max(1, piece.volume)),)
     if not backward:
         return (Phase(kernels, flops, touched.forward_bytes, _width(flops, sum(touched.output_elements))),)
-    return _products(kernels, inputs, touched, flops, wanted)
+    return _products(kernels, inputs, touched, flops, wanted, adds)
+
+
+def _added(touched: Arrays, adds: Sequence[bool]) -> int:
+    """Bytes of the gradients that are added to."""
+    return sum(n for n, a in zip((*touched.inputs, *touched.weights), adds) if a)
 
 
 def _pass_bytes(
-    operator: Operator, inputs: Sequence[Spec], touched: Arrays, backward: bool, wanted: Sequence[bool]
+    operator: Operator, inputs: Sequence[Spec], touched: Arrays, backward: bool, wanted: Sequence[bool],
+    adds: Sequence[bool],
 ) -> int:
     """Bytes of one pass over what an operator reads and writes."""
     weights = touched.weights
@@ -107,21 +117,35 @@ def _pass_bytes(
     read = (
         sum(touched.inputs) * keeps.inputs + sum(weights) * keeps.weights + sum(touched.outputs) * (1 + keeps.outputs)
     )
-    return read + touched.saved + sum(n for n, w in zip(touched.inputs, wanted) if w) + sum(weights)
+    written = sum(n for n, w in zip(touched.inputs, wanted) if w) + sum(weights) + _added(touched, adds)
+    if operator.kind == "embedding":
+        # Of the table's gradient only the rows that were asked for are added to; the rest is set to zero, but not by a
+        # task that adds to it.
+        rows = min(weights[0], touched.outputs[0])
+        written = 2 * rows if any(adds) else weights[0] + rows
+    return read + touched.saved + written
 
 
 def _products(
-    kernels: str, inputs: Sequence[Spec], touched: Arrays, flops: int, wanted: Sequence[bool]
+    kernels: str, inputs: Sequence[Spec], touched: Arrays, flops: int, wanted: Sequence[bool], adds: Sequence[bool]
 ) -> tuple[Phase, ...]:
     """Backward of a contraction: for each factor whose gradient is wanted a product of the output's gradient with the
     other factor. Biases, far smaller, are left out."""
-    factors = [*zip(touched.input_elements, wanted), *((elements, True) for elements in touched.weight_elements[:1])]
+    given = len(touched.inputs)
+    adding = [*adds[:given], *adds[given : given + 1]] if adds else [False] * (given + 1)
+    factors = [
+        (elements, needed, size * again)
+        for elements, needed, size, again in zip(
+            (*touched.input_elements, *touched.weight_elements[:1]), (*wanted, True),
+            (*touched.inputs, *touched.weights[:1]), adding,
+        )
+    ]
     # Each reads the output's gradient and the other factor, and writes as much as its own factor is.
     nbytes = sum(touched.outputs) + sum(touched.inputs) + sum(touched.weights[:1])
     # ``flops`` counts the products of all float inputs and of the weight.
     possible = sum(spec.differentiable for spec in inputs) + len(touched.weights[:1])
     part = flops / possible
-    return tuple(Phase(kernels, part, nbytes, _width(part, elements)) for elements, needed in factors if needed)
+    return tuple(Phase(kernels, part, nbytes + again, _width(part, elements)) for elements, needed, again in factors if needed)
 
 
 def _width(flops: float, results: int) -> int:
@@ -131,7 +155,7 @@ def _width(flops: float, results: int) -> int:
 
 
 def _recurrent(
-    touched: Arrays, steps: int, flops: int, backward: bool, wanted: Sequence[bool]
+    touched: Arrays, steps: int, flops: int, backward: bool, wanted: Sequence[bool], adds: Sequence[bool]
 ) -> tuple[Phase, ...]:
     """One layer over ``steps``: products with the input weights for all steps at once; with the recurrent weights one step
     after the other, and a pass over the gates each time."""
@@ -151,7 +175,7 @@ def _recurrent(
         max(1, touched.output_elements[0] // steps), steps, 2,
     )
     weights = Phase(
-        RECURRENT, flops / 2, 4 * y + x + y + input_weight + recurrent_weight,
+        RECURRENT, flops / 2, 4 * y + x + y + input_weight + recurrent_weight + _added(touched, adds),
         _width(flops / 2, sum(touched.weight_elements[:2])),
     )
     towards_input = Phase(RECURRENT, flops * (1 - share) / 2, 4 * y + input_weight + x, max(1, touched.input_elements[0]))

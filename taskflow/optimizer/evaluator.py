@@ -25,9 +25,10 @@ ALGORITHMS = ("auto", "full", "delta")
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Where the time of a step goes. ``processor_seconds[p]``: how long processor p is busy. ``link_seconds``: the same by
-    link number, for links in use. ``critical``: the operators whose tasks lie on one critical path (tasks that each start
-    when the one before ends), from the step's start to its end, each named once."""
+    """Where the time of a step goes. ``processor_seconds[p]``: how long processor p runs tasks (not counting messages
+    that it copies itself). ``link_seconds``: how long a link is busy, by link number, for links in use. ``critical``: the
+    operators whose tasks lie on one critical path (tasks that each start when the one before ends), from the step's start
+    to its end, each named once."""
 
     seconds: float
     processor_seconds: tuple[float, ...]
@@ -189,11 +190,11 @@ def usage(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> Usage:
     for number in timeline.order:
         task, span = tasks.tasks[number], timeline.spans[number]
         for resource in resources(task, machine):
-            if resource < len(processors):
-                processors[resource] += span.end - span.start
-            else:
+            if resource >= len(processors):
                 link = resource - len(processors)
                 links[link] = links.get(link, 0.0) + span.end - span.start
+            elif task.kind is not Kind.COPY:
+                processors[resource] += span.end - span.start
     path = critical_path(tasks, timeline, machine)
     names = [work.node.name for n in path if isinstance(work := tasks.tasks[n].work, Compute)]
     return Usage(timeline.makespan, tuple(processors), links, tasks.transfer_bytes, tuple(dict.fromkeys(names)))
@@ -222,7 +223,8 @@ def critical_path(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> lis
 
 def timeline_json(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> dict[str, Any]:
     """A timeline as a JSON value that a stranger can check: every task with what it occupies, its times and what it waits
-    for. ``resources`` are names: ``processor 3``, or those of the links of a copy's route."""
+    for. ``resources`` are names: ``processor 3``, or those of the links of a copy's route (and
+    of the processors that copy by themselves)."""
     return {
         "format": "taskflow-timeline",
         "version": 1,
@@ -235,10 +237,8 @@ def timeline_json(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> dic
 def _entry(tasks: TaskGraph, timeline: Timeline, machine: Machine, number: int) -> dict[str, Any]:
     task, span = tasks.tasks[number], timeline.spans[number]
     work = task.work if isinstance(task.work, Compute) else None
-    if task.kind is Kind.COPY:
-        occupied = [link.name for link in machine.route(task.source, task.processor)]
-    else:
-        occupied = [f"processor {task.processor}"]
+    links = [link.name for link in machine.route(task.source, task.processor)] if task.kind is Kind.COPY else []
+    occupied = [f"processor {r}" for r in resources(task, machine) if r < len(machine.processors)] + links
     return {
         "id": number,
         "name": task.name,

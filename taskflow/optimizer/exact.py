@@ -1,35 +1,44 @@
 """Exact search: depth-first branch and bound over every strategy of a small space (paper, section 8.4, does the same with A*).
 
-Operators are fixed one after another. A partial plan is given up when a lower bound on all its completions is not below the
-best plan so far: the busiest processor's forward and backward tasks so far; all processors' tasks so far and the least
-that the other operators need, divided evenly; the longest chain of operators, each with its shortest task. Equal devices
-are not taken as interchangeable: ties go by task number and losses are fetched to processor 0, so plans that differ in
-names only may differ in time.
+Operators are decided about one after another. A partial plan is given up when a lower bound on all its completions is not
+below the best plan so far (`taskflow.optimizer.relax`). Of partial plans that become each other when equal processors are
+renumbered, one is looked at; what is left at the end is simulated, with every renumbering that may make a difference: ties
+go by task number and sums are made on processors that depend on their numbers, so such plans differ a little in time.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from math import nextafter
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import inf, nextafter
 
-from taskflow.graph import Node
-from taskflow.mapper import OpConfig
-from taskflow.optimizer.bounds import Paths, least_of, representatives
+from taskflow.mapper import OpConfig, Sync
 from taskflow.optimizer.evaluator import Evaluator
-from taskflow.optimizer.found import Budget, Found, SearchOptions
+from taskflow.optimizer.following import Decision, decisions, strategies
+from taskflow.optimizer.found import Budget, Found, Proof, SearchOptions
 from taskflow.optimizer.guided import guided
-from taskflow.optimizer.pieces import Pieces
+from taskflow.optimizer.moves import SYNCS
 from taskflow.optimizer.run import Run, Spent
 from taskflow.optimizer.space import Space
+from taskflow.optimizer.symmetry import Symmetry, renumbered
 
 MOST_CONFIGS = 20_000  # of one operator
+REASONS = ("path", "processor", "processors together")  # as relax_bound.h numbers them
 PARTIAL_PER_PROPOSAL = 100  # so many partial plans may be looked at for each proposal of the budget
+FIRST_SECONDS = 2.0  # at most, for the default search, whose plan is the first to beat
+FAR = 3  # operators that a plan differs in, from which on it becomes the evaluator's current one
+ROUNDING = 1e-9  # a bound adds in another order than the simulator
 
 
 def exact(evaluator: Evaluator, options: SearchOptions | None = None) -> Found:
-    """The fastest strategy of ``options.space`` (with the default synchronisation). ``Found.optimal`` says that no strategy of
-    the space is faster; without it the budget ended first. A fifth of the budget goes to the default search, whose plan is the
-    first to beat. ValueError if an operator has more than MOST_CONFIGS configurations."""
+    """The fastest strategy of ``options.space``, each layer synchronised in any of the ways that the default search tries
+    (`moves.SYNCS`). A fifth of the budget goes to the default search, whose plan is the first to beat.
+
+    ``Found.optimal`` says that no strategy of the space is faster; ``Found.lower_bound`` what none is faster than, also if the
+    budget ended first or ``options.tolerance`` asked for less; ``Found.proof`` how it was proved. ValueError if an operator
+    has more than MOST_CONFIGS configurations, or if the bound has not been compiled.
+    """
     options = options or SearchOptions()
     space = Space(evaluator.graph, len(evaluator.machine.processors), options.space)
     largest = max(evaluator.graph, key=lambda node: space[node].size)
@@ -39,7 +48,7 @@ def exact(evaluator: Evaluator, options: SearchOptions | None = None) -> Found:
             f"use fewer devices, even degrees or structured placements"
         )
     budget = options.budget
-    part = Budget(budget.seconds / 5, max(1.0, budget.proposals / 5)) if budget.finite else Budget(seconds=2.0)
+    part = Budget(min(FIRST_SECONDS, budget.seconds / 5), max(1.0, budget.proposals / 5))
     first = guided(evaluator, replace(options, budget=part))
     run = Run("exact", evaluator, replace(options, rivals=(*options.rivals, replace(first.strategy, name="guided"))))
     run.proposals = first.proposals
@@ -47,85 +56,155 @@ def exact(evaluator: Evaluator, options: SearchOptions | None = None) -> Found:
 
     def body() -> str:
         run.phase = "proof"
-        branch.descend(0, {}, [0.0] * len(evaluator.machine.processors))
-        run.optimal = True
+        branch.descend(0, [])
+        branch.complete = True
+        run.optimal = not options.tolerance
         return "finished"
 
     found = run.conduct(body)
     starts = {name: seconds for name, seconds in found.starts.items() if name != "guided"}
     return replace(
         found, starts={**first.starts, **starts}, search_seconds=found.search_seconds + first.search_seconds,
-        lower_bound=found.seconds if found.optimal else 0.0,
+        lower_bound=branch.lower_bound, proof=branch.proof,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A configuration, what it loads each processor with, and its shortest forward and backward task, in seconds."""
-
-    config: OpConfig
-    load: dict[int, float]
-    forward: float
-    backward: float
 
 
 class _Branch:
     def __init__(self, run: Run, space: Space) -> None:
-        self.run, self.visited = run, 0
-        evaluator, graph = run.evaluator, run.evaluator.graph
-        pieces = Pieces(graph, evaluator.costs, evaluator.rule is not None)
-        kinds = representatives(evaluator)
-        least = [least_of(pieces, node, space[node].tuples, kinds) for node in graph]
-        self.paths = Paths(pieces, [item.always for item in least])
-        self.forward, self.backward = [item.forward for item in least], [item.backward for item in least]
-        # The operators with most work first: they decide whether a partial plan can still win.
-        self.order = sorted(graph, key=lambda node: -least[node.number].total)
-        self.tables = [_rows(pieces, node, list(space[node])) for node in self.order]
-        self.rest = [0.0] * (len(self.order) + 1)
-        for i in range(len(self.order) - 1, -1, -1):
-            self.rest[i] = self.rest[i + 1] + least[self.order[i].number].total
+        try:
+            from taskflow.optimizer.relax import Relaxation, fixing_order
+        except ImportError:
+            raise ValueError(
+                "exact: the compiled lower bound is missing; install a C++ compiler and run pip install --force-reinstall "
+                "--no-binary :all: soap-taskflow"
+            ) from None
+        self.run, evaluator = run, run.evaluator
+        order = fixing_order(evaluator)
+        self.decisions = decisions(evaluator.graph, space, order, run.options.space.follow)
+        self.symmetry = Symmetry(evaluator.costs, space.processors, [decision.choices for decision in self.decisions])
+        lists = {node.name: _distinct(decision, i) for decision in self.decisions for i, node in enumerate(decision.nodes)}
+        self.relaxation = Relaxation(evaluator, lists, SYNCS, self.symmetry.group)
+        place = {node.number: i for i, node in enumerate(self.relaxation.order)}
+        self.ops = [[place[node.number] for node in decision.nodes] for decision in self.decisions]
+        number = {name: {config: i for i, config in enumerate(configs)} for name, configs in lists.items()}
+        self.choices = [
+            [tuple(number[node.name][config] for node, config in zip(decision.nodes, configs)) for configs in decision.choices]
+            for decision in self.decisions
+        ]
+        self.visited = self.simulated = 0
+        self.pruned: Counter[str] = Counter()
+        self.open: list[list[float]] = []  # by depth: the bounds of what is not done yet
+        self.complete = False
 
-    def descend(self, depth: int, chosen: dict[str, OpConfig], loads: list[float]) -> None:
+    def descend(self, depth: int, chosen: list[int]) -> None:
         """Try all completions of a partial plan that may be faster than the best."""
-        if depth == len(self.order):
-            self.run.propose(chosen, nextafter(self.run.best_seconds, 0.0))
+        if depth == len(self.decisions):
+            for image in self._images(chosen):
+                self._synchronise(chosen, image, 0, {})
             return
-        node = self.order[depth]
-        kept = self.forward[node.number], self.backward[node.number]
-        chains: dict[tuple[float, float], float] = {}
-        for row in self.tables[depth]:
-            self._count()
-            after = list(loads)
-            for processor, seconds in row.load.items():
-                after[processor] += seconds
-            # A little less, since sums in another order round differently.
-            bound = max(max(after), (sum(after) + self.rest[depth + 1]) / len(after)) * (1 - 1e-9)
-            if bound >= self.run.best_seconds:
-                continue
-            key = self.forward[node.number], self.backward[node.number] = row.forward, row.backward
-            if key not in chains:
-                chains[key] = self.paths.longest(self.forward, self.backward) * (1 - 1e-9)
-            if chains[key] < self.run.best_seconds:
-                self.descend(depth + 1, {**chosen, node.name: row.config}, after)
-        self.forward[node.number], self.backward[node.number] = kept
+        candidates = self._representatives(depth, chosen)
+        ops, choices = self.ops[depth], self.choices[depth]
+        self._count(len(candidates))
+        bounds, reasons = self.relaxation.children(ops, [choices[i] for i in candidates], self._limit())
+        for choice in self._promising(bounds.tolist(), reasons.tolist(), candidates):
+            self.relaxation.fix(ops, choices[choice])
+            self.descend(depth + 1, [*chosen, choice])
+            self.relaxation.free(ops)
 
-    def _count(self) -> None:
+    def _synchronise(self, chosen: Sequence[int], image: int, layer: int, syncs: dict[str, Sync]) -> None:
+        """The same for a plan whose operators are all decided about, and some of its layers, on renumbered processors."""
+        relaxation = self.relaxation
+        if layer == len(relaxation.layers):
+            self._simulate(chosen, image, syncs)
+            return
+        ways = relaxation.ways(layer)
+        if not ways:
+            self._synchronise(chosen, image, layer + 1, syncs)
+            return
+        self._count(len(ways))
+        bounds, reasons = [], []
+        for way in ways:
+            relaxation.use(layer, way, image)
+            bound, reason = relaxation.seconds(self._limit())
+            bounds.append(bound)
+            reasons.append(reason)
+        for i in self._promising(bounds, reasons, range(len(ways))):
+            relaxation.use(layer, ways[i], image)
+            self._synchronise(chosen, image, layer + 1, {**syncs, relaxation.layers[layer]: ways[i]})
+        relaxation.unuse(layer)
+
+    def _promising(self, bounds: Sequence[float], reasons: Sequence[int], choices: Sequence[int]) -> Iterator[int]:
+        """Choices whose bound is below the best when their turn comes, the smallest first."""
+        ranked = sorted(zip(bounds, choices, reasons))
+        self.open.append([bound for bound, _, _ in ranked])
+        for bound, choice, reason in ranked:
+            if bound < self._limit():
+                yield choice
+            else:
+                self.pruned[REASONS[reason]] += 1
+            self.open[-1].pop(0)
+        self.open.pop()
+
+    def _images(self, chosen: Sequence[int]) -> list[int]:
+        """The renumberings that make different plans of a complete one."""
+        different: dict[tuple[int, ...], int] = {}
+        for image, of in enumerate(self.symmetry.image):
+            different.setdefault(tuple(of[decision][choice] for decision, choice in enumerate(chosen)), image)
+        return list(different.values())
+
+    def _representatives(self, depth: int, chosen: Sequence[int]) -> list[int]:
+        stabilizer: list[int] = list(range(len(self.symmetry.group)))
+        for decision, choice in enumerate(chosen):
+            stabilizer = self.symmetry.stabilizer(decision, choice, stabilizer)
+        return self.symmetry.representatives(depth, stabilizer)
+
+    def _limit(self) -> float:
+        """A bound from here on says that nothing (nothing by more than the tolerance) is faster than the best."""
+        return self.run.best_seconds * (1 - self.run.options.tolerance) * (1 + ROUNDING)
+
+    def _simulate(self, chosen: Sequence[int], image: int, syncs: Mapping[str, Sync]) -> None:
+        """A complete plan."""
+        now, changes = self.run.strategy, {}
+        for decision, choice in zip(self.decisions, chosen):
+            for node, config in zip(decision.nodes, decision.choices[choice]):
+                there = renumbered(config, self.symmetry.group[image])
+                if there != now[node.name]:
+                    changes[node.name] = there
+        # What is not shared is synchronised in any way.
+        others = {layer: sync for layer, sync in syncs.items() if sync != now.sync(layer)}
+        self.simulated += 1
+        self.run.propose(changes, nextafter(self.run.best_seconds, 0.0), others)
+        if len(changes) > FAR:
+            self.run.evaluator.propose(changes, inf, others)
+            self.run.evaluator.accept()
+
+    def _count(self, partial: int) -> None:
         """Partial plans that are given up need budget too: time, or a share of a proposal."""
-        self.visited += 1
+        self.visited += partial
         budget = self.run.options.budget
-        late = self.visited % 256 == 0 and self.run.elapsed >= budget.seconds
-        if late or self.visited > PARTIAL_PER_PROPOSAL * budget.proposals:
+        if self.run.elapsed >= budget.seconds or self.visited > PARTIAL_PER_PROPOSAL * budget.proposals:
             raise Spent
 
+    @property
+    def lower_bound(self) -> float:
+        """Seconds that no strategy of the space takes less than, as far as the search came."""
+        best = self.run.best_seconds * (1 - self.run.options.tolerance)
+        if self.complete:
+            return best
+        left = min((bounds[0] for bounds in self.open if bounds), default=-inf)
+        if left == -inf:  # it never began
+            left = self.relaxation.seconds(inf)[0]
+        return min(best, left * (1 - ROUNDING))
 
-def _rows(pieces: Pieces, node: Node, configs: list[OpConfig]) -> list[_Row]:
-    rows = []
-    for config in configs:
-        load: dict[int, float] = {}
-        times = [(pieces.seconds(node, rect, p), p) for rect, p in config.pieces(node)]
-        for (ahead, back), processor in times:
-            load[processor] = load.get(processor, 0.0) + ahead + back
-        rows.append(_Row(config, load, min(t[0] for t, _ in times), min(t[1] for t, _ in times)))
-    # Even loads first: good plans are found early.
-    rows.sort(key=lambda row: (max(row.load.values()), sum(row.load.values())))
-    return rows
+    @property
+    def proof(self) -> Proof:
+        """What was done."""
+        return Proof(
+            strategies=strategies(self.decisions) * len(SYNCS) ** len(self.relaxation.layers),
+            renumberings=len(self.symmetry.group), partial_plans=self.visited,
+            pruned=dict(self.pruned), simulated=self.simulated, tolerance=self.run.options.tolerance, complete=self.complete,
+        )
+
+
+def _distinct(decision: Decision, member: int) -> list[OpConfig]:
+    return list(dict.fromkeys(configs[member] for configs in decision.choices))

@@ -87,14 +87,42 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class Proof:
+    """What an exact search did. ``strategies``: how many there are in the space. ``renumberings``: of the processors, under
+    which plans were taken as one. ``partial_plans``: looked at. ``pruned``: partial plans given up, by the argument of the bound
+    that said so. ``simulated``: complete plans. ``tolerance``: no strategy is faster by more than this share. ``complete``: whether
+    nothing was left undone."""
+
+    strategies: int
+    renumberings: int
+    partial_plans: int
+    pruned: Mapping[str, int]
+    simulated: int
+    tolerance: float
+    complete: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """As a JSON value."""
+        return {
+            "strategies": self.strategies,
+            "renumberings": self.renumberings,
+            "partial_plans": self.partial_plans,
+            "pruned": dict(self.pruned),
+            "simulated": self.simulated,
+            "tolerance": self.tolerance,
+            "complete": self.complete,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
     """The result of a search.
 
     ``seconds``: predicted time of a step under ``strategy``. ``starts``: the same for each strategy it started from or was
     told to beat, by name. ``lower_bound``: no strategy is faster than that (0: not known). ``optimal``: proved to be the
     fastest in the space that was searched. ``local``: no change of a single operator from the candidate list is faster.
-    ``refused``: how many better plans did not fit the memory. ``stopped``: why it ended (``budget``, ``finished``, ``stalled``,
-    ``interrupted``).
+    ``refused``: how many better plans did not fit the memory. ``proof``: what an exact search did. ``stopped``: why it
+    ended (``budget``, ``finished``, ``stalled``, ``interrupted``).
     """
 
     strategy: Strategy
@@ -111,6 +139,7 @@ class Found:
     optimal: bool = False
     local: bool = False
     refused: int = 0
+    proof: Proof | None = None
 
     @property
     def gap(self) -> float | None:
@@ -136,6 +165,7 @@ class Found:
             "accepted": self.accepted,
             "refused_for_memory": self.refused,
             "stopped": self.stopped,
+            "proof": self.proof.as_json() if self.proof else None,
             "starts_iteration_seconds": dict(self.starts),
             "history": [
                 {"proposal": h.proposal, "elapsed_seconds": h.elapsed, "iteration_seconds": h.seconds} for h in self.history
@@ -158,7 +188,8 @@ class SearchOptions:
 
     ``starts``: where to start, instead of the search's own choice. ``rivals``: strategies that the result must not be
     slower than (they may be outside the space). ``fits``: given a strategy, what memory it lacks (empty: it fits).
-    ``progress``: called about every ``progress_every`` seconds.
+    ``progress``: called about every ``progress_every`` seconds. ``tolerance``: exact search may leave undone what is not
+    faster than its plan by more than this share.
     """
 
     budget: Budget = Budget(seconds=10.0)
@@ -169,3 +200,4 @@ class SearchOptions:
     fits: Callable[[Strategy], str] | None = None
     progress: Callable[[Progress], None] | None = None
     progress_every: float = 0.5
+    tolerance: float = 0.0

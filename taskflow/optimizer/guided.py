@@ -1,15 +1,18 @@
-"""The default search: descent over whole layers, annealing with learned moves, and local descent, in turn.
+"""The default search: annealing of whole layers, annealing with learned moves, and local descent, in turn.
 
 1. Starts: data, expert and model parallel, variants of the expert's, and the plan of dynamic programming.
-2. Layers: from the best start, every layer and every group of alike operators takes the best of a list of configurations.
-3. Annealing from the best plan with the moves of `taskflow.optimizer.moves`.
-4. Local descent: every operator tries every candidate configuration, until no change of one operator helps.
+2. Layers: from the best start, annealing with the moves of `taskflow.optimizer.tied`; then every layer and every group of
+   alike operators takes the best of a list of configurations.
+3. Annealing of layers again, and of single operators and groups with the moves of `taskflow.optimizer.moves`.
+4. Local descent: every operator tries every candidate configuration, until no change of one operator helps (or, where a
+   step takes long to simulate, a share of the budget is spent).
 3 and 4 repeat, at changing temperatures, until the budget is spent. The plan returned is the best one seen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from math import log, nextafter
 from random import Random
@@ -21,19 +24,24 @@ from taskflow.optimizer.found import Found, SearchOptions
 from taskflow.optimizer.moves import SYNCS, Moves
 from taskflow.optimizer.run import Run, Slice
 from taskflow.optimizer.space import Space, place
-from taskflow.optimizer.starts import known
+from taskflow.optimizer.starts import known, with_syncs
+from taskflow.optimizer.tied import MANY_TASKS, Tied
 from taskflow.optimizer.where import where_time_goes
 
-TEMPERATURES = (0.02, 0.005, 0.05)  # at the start of a round of annealing, as a share of the best time
+TEMPERATURES = (0.02, 0.2, 0.005, 0.05)  # at the start of a round of annealing, as a share of the best time
+HIERARCHY = 8  # from so many processors on, teams are few among all placements
+HOT = (0.2, 0.1, 0.03)  # the same, of the first annealing of layers
 MOST_CANDIDATES = 3000  # of one operator in local descent
 ROUNDS = 12  # without a better plan, after which it gives up
 
+Maker = Callable[[Callable[[], bool]], Strategy]
+
 
 def guided(
-    evaluator: Evaluator, options: SearchOptions | None = None, *, also_from: Iterable[Callable[[], Strategy]] = ()
+    evaluator: Evaluator, options: SearchOptions | None = None, *, also_from: Iterable[Maker] = ()
 ) -> Found:
-    """The default search. ``also_from``: functions that give further starts; each is asked only while less than a fifth of
-    the budget is spent. ValueError if the budget is endless."""
+    """The default search. ``also_from``: functions that give further starts; each is told how to ask whether its share
+    of the time is over, and raises TimeoutError then. ValueError if the budget is endless."""
     options = options or SearchOptions()
     if not options.budget.finite:
         raise ValueError("search: needs a budget in seconds or proposals")
@@ -43,11 +51,12 @@ def guided(
 
 
 class _Guided:
-    def __init__(self, run: Run, random: Random, also_from: Iterable[Callable[[], Strategy]]) -> None:
+    def __init__(self, run: Run, random: Random, also_from: Iterable[Maker]) -> None:
         self.run, self.random, self.also_from = run, random, tuple(also_from)
         self.graph, self.machine = run.evaluator.graph, run.evaluator.machine
         self.space = Space(self.graph, len(self.machine.processors), run.options.space)
         self.moves = Moves(self.graph, self.space, random)
+        self.tied = Tied(run, self.space, random)
         self._candidates: dict[object, list[OpConfig]] = {}
 
     def body(self) -> str:
@@ -55,11 +64,14 @@ class _Guided:
         if len(self.machine.processors) == 1:
             self.run.local = self.run.optimal = True
             return "finished"
-        self._layers(Slice(self.run, 0.3))
+        self._warm_up()
         failed = number = 0
         while failed < ROUNDS:
-            before = self.run.best_seconds
-            self._anneal(Slice(self.run, 0.5), TEMPERATURES[number % len(TEMPERATURES)])
+            before, temperature = self.run.best_seconds, TEMPERATURES[number % len(TEMPERATURES)]
+            if self.space.processors >= HIERARCHY:
+                self._back_to_best()
+                self.tied.anneal(Slice(self.run, 0.2), temperature)
+            self._anneal(Slice(self.run, 0.3), temperature)
             self._back_to_best()
             self._descend()
             number += 1
@@ -78,11 +90,8 @@ class _Guided:
         count = len(self.machine.processors)
         for per_node in (n for n in (2, 8, 16) if n <= count and count % n == 0):
             self.run.set(map_graph(Expert(per_node), self.graph, self.machine))
-        self.run.set(self._channels())
-        everything = Slice(self.run, 1.0)
-        for make in self.also_from:
-            if everything.used < 0.2:
-                self.run.set(make())
+        if count < HIERARCHY:  # on more, every piece of a layer needs messages from all others
+            self.run.set(self._channels())
 
     def _channels(self) -> Strategy:
         """Weights cut wherever there are any, samples elsewhere."""
@@ -91,7 +100,20 @@ class _Guided:
         for node in self.graph:
             cut = cut_only(node, Soap.PARAMETER if node.parameters else Soap.SAMPLE, n)
             configs[node.name] = place(cut, n)
-        return Strategy(n, configs, {}, "channels")
+        return with_syncs(Strategy(n, configs, {}, "channels"), self.graph, self.machine)
+
+    # ---- layers --------------------------------------------------------------------------------------------------
+    def _warm_up(self) -> None:
+        """Anneal whole layers, colder each time, from the best plan; then ask for the plans of others."""
+        large = self.space.processors >= HIERARCHY
+        for number, temperature in enumerate(HOT):
+            self._back_to_best()
+            self.tied.anneal(Slice(self.run, 0.2 if large else 0.02), temperature)
+            for make in self.also_from if number == 0 else ():
+                part = Slice(self.run, 0.2)
+                with suppress(TimeoutError):
+                    self.run.set(make(lambda: part.over))  # noqa: B023 (called before the next round)
+        self._layers(Slice(self.run, 0.1 if large else 0.3))
 
     # ---- descent over groups -------------------------------------------------------------------------------------
     def _layers(self, part: Slice) -> None:
@@ -158,23 +180,27 @@ class _Guided:
     def _descend(self) -> None:
         """Until no candidate of a single operator helps. Operators on the critical path come first."""
         self.run.phase = "descent"
-        whole = Slice(self.run, 1.0)
-        self._synchronise(whole)
+        part = Slice(self.run, 1.0 if self.run.evaluator.tasks < MANY_TASKS else 0.3)
+        self._synchronise(part)
         names = list(self.moves.names)
         self.random.shuffle(names)
         critical = set(where_time_goes(self.run.evaluator).critical)
         names.sort(key=lambda name: name not in critical)
         unchanged = position = 0
         while unchanged < len(names):
+            if part.over:
+                return
             name = names[position % len(names)]
             position += 1
-            unchanged = 0 if self._try_all(name) else unchanged + 1
+            unchanged = 0 if self._try_all(name, part) else unchanged + 1
         if self.run.seconds <= self.run.best_seconds:
             self.run.local = True
 
-    def _try_all(self, name: str) -> bool:
+    def _try_all(self, name: str, part: Slice) -> bool:
         improved = False
         for config in self._all(name):
+            if part.over:
+                return improved
             if config != self.run.strategy[name]:
                 improved |= self._better({name: config})
         for other in self.moves.groups.neighbours[name]:

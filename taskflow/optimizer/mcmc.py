@@ -16,17 +16,19 @@ BETA = 100.0  # a strategy slower by 1 % of the starting time is accepted with p
 
 
 def mcmc(
-    evaluator: Evaluator, options: SearchOptions | None = None, *, beta: float = BETA, randoms: int = 1
+    evaluator: Evaluator, options: SearchOptions | None = None, *, beta: float = BETA, randoms: int = 1,
+    patient: bool = True,
 ) -> Found:
     """Metropolis-Hastings with p(S) ~ exp(-beta cost(S) / cost of the start): the paper's beta, made independent of the
     network's size.
 
     Starts (paper, 6.2): data parallel, expert and ``randoms`` random strategies, or ``options.starts``; each gets an equal
     share of what is left of the budget and ends when that is spent, or when half of it went by without a better
-    strategy than its best. ValueError if the budget is endless.
+    strategy than its best. Not ``patient``: it ends as soon as half of its proposals so far went by without one (and each
+    operator could have been drawn once), which needs no budget. ValueError if the budget is endless and it is patient.
     """
     options = options or SearchOptions()
-    if not options.budget.finite:
+    if patient and not options.budget.finite:
         raise ValueError("mcmc: needs a budget in seconds or proposals")
     if beta <= 0:
         raise ValueError(f"mcmc: beta must be more than 0, got {beta}")
@@ -45,28 +47,30 @@ def mcmc(
             if start.name not in rivals:
                 run.set(start, start=True)
         reasons = [
-            _walk(run, start, space, random, beta, Slice(run, 1 / (len(starts) - i))) for i, start in enumerate(starts)
+            _walk(run, start, space, random, beta, Slice(run, 1 / (len(starts) - i)), patient) for i, start in enumerate(starts)
         ]
         return reasons[-1]
 
     return run.conduct(body)
 
 
-def _walk(run: Run, start: Strategy, space: Space, random: Random, beta: float, part: Slice) -> str:
+def _walk(
+    run: Run, start: Strategy, space: Space, random: Random, beta: float, part: Slice, patient: bool
+) -> str:
     """One Markov chain; why it ended."""
     run.phase = start.name
     scale = run.set(start) / beta
     names = [node.name for node in run.evaluator.graph]
-    best, since = run.seconds, 0.0
+    best, since, count, found = run.seconds, 0.0, 0, 0
     while not part.over:
         name = names[random.randrange(len(names))]
         config = space[name].draw(random)
         # Accept if u <= exp((cost - cost*) / scale), with u drawn first: then simulation may stop beyond the limit.
         limit = run.seconds - scale * log(1.0 - random.random())
         run.propose({name: config}, limit)
+        count += 1
         if run.seconds < best:
-            best, since = run.seconds, part.used
-        elif part.used - since > 0.5:
+            best, since, found = run.seconds, part.used, count
+        elif part.used - since > 0.5 if patient else count >= len(names) and count - found > count / 2:
             return "stalled"
     return "budget"
-

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Cluster
+from taskflow.operators.operator import Reads
 from taskflow.optimizer.core_costs import Costs
 from taskflow.optimizer.cost import CostModel
+from taskflow.optimizer.cost_gradients import target_bytes
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
 from taskflow.tasks.backward import gradient_flow
@@ -17,18 +19,38 @@ class ModelCosts(Costs):
 
     def __init__(self, model: CostModel, graph: OperatorGraph, machine: Cluster, rule: UpdateRule | None) -> None:
         self.model, self._machine, self._rule = model, machine, rule
-        _, needs, _ = gradient_flow(graph)
+        active, needs, _ = gradient_flow(graph)
+        self._given = _given(graph, active, needs)
         self._wanted = [tuple((t.node, t.index) in needs for t in node.inputs) for node in graph]
         kinds: dict[str, int] = {}
         self._classes = [kinds.setdefault(p.device.kind, p.number) for p in machine.processors]
 
     def piece(self, node: Node, piece: Rect, backward: bool, processor: int, flops: int, nbytes: int) -> float:
-        wanted = None
-        if backward:
-            reads = node.reads(piece).inputs
-            wanted = tuple(w and not rect.empty for w, rect in zip(self._wanted[node.number], reads))
         device = self._machine.processors[processor].device
-        return self.model.compute_seconds(node.operator, node.specs, piece, backward, device=device, gradients=wanted)
+        if not backward:
+            return self.model.compute_seconds(node.operator, node.specs, piece, False, device=device)
+        reads = node.reads(piece)
+        wanted = tuple(w and not rect.empty for w, rect in zip(self._wanted[node.number], reads.inputs))
+        targets = target_bytes(node.operator, node.specs, piece, wanted)
+        added = nbytes - self._replacing(node, piece, reads) - sum(targets)
+
+        def seconds(added_bytes: int) -> float:
+            return self.model.compute_seconds(
+                node.operator, node.specs, piece, True, device=device, gradients=wanted, added_bytes=added_bytes
+            )
+
+        # Fewer bytes than any task touches: what is asked for is the least that the piece may take, for a bound.
+        return seconds(added) if added >= 0 else min(seconds(0), seconds(sum(targets)))
+
+    def _replacing(self, node: Node, piece: Rect, reads: Reads) -> int:
+        """Bytes of what a backward task reads, apart from gradients that it adds to."""
+        inputs = sum(r.volume * t.dtype.itemsize for t, r in zip(node.inputs, reads.inputs))
+        weights = sum(r.volume * p.spec.dtype.itemsize for p, r in zip(node.parameters, reads.weights))
+        outputs = [r.volume * t.dtype.itemsize for t, r in zip(node.outputs, node.writes(piece))]
+        saved = sum(spec.nbytes for spec in node.operator.saves(node.specs, piece))
+        keeps = node.operator.keeps(node.specs)
+        grads = sum(n for n, given in zip(outputs, self._given[node.number]) if given)
+        return inputs * keeps.inputs + weights * keeps.weights + sum(outputs) * keeps.outputs + saved + grads
 
     def other(self, kind: Kind, processor: int, flops: int, nbytes: int) -> float:
         device = self._machine.processors[processor].device
@@ -43,3 +65,15 @@ class ModelCosts(Costs):
 
     def route_class(self, source: int, target: int) -> tuple[object, ...]:
         return tuple((k.latency_seconds, k.bytes_per_second) for k in self._machine.route(source, target))
+
+
+def _given(graph: OperatorGraph, active: set[int], needs: set[tuple[int, int]]) -> list[tuple[bool, ...]]:
+    """For each node, which of its outputs' gradients its backward tasks get: those that a reader puts, or a loss begins."""
+    put = {(loss.node, loss.index) for loss in graph.losses}
+    result: list[tuple[bool, ...]] = []
+    for node in reversed(graph.nodes):
+        given = tuple((t.node, t.index) in needs and (t.node, t.index) in put for t in node.outputs)
+        if node.number in active and any(given):
+            put.update((t.node, t.index) for t in node.inputs)
+        result.append(given)
+    return result[::-1]

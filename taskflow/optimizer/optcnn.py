@@ -7,7 +7,7 @@ together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -25,6 +25,7 @@ from taskflow.optimizer.moves import follow
 from taskflow.optimizer.pieces import Pieces
 from taskflow.optimizer.run import Run
 from taskflow.optimizer.space import OperatorSpace, Space, SpaceOptions, place
+from taskflow.optimizer.starts import with_syncs
 from taskflow.regions import Rect
 
 
@@ -42,10 +43,13 @@ def optcnn(evaluator: Evaluator, options: SearchOptions | None = None) -> Found:
     return run.conduct(body)
 
 
-def additive_plan(evaluator: Evaluator, options: SpaceOptions | None = None) -> Strategy:
-    """The strategy with the least additive cost among `choices`, with the default synchronisation."""
+def additive_plan(
+    evaluator: Evaluator, options: SpaceOptions | None = None, over: Callable[[], bool] = lambda: False
+) -> Strategy:
+    """The strategy with the least additive cost among `choices`, with the default synchronisation. TimeoutError once
+    ``over`` says that there is no time left to find it."""
     try:
-        cost = Additive(evaluator, options or SpaceOptions())
+        cost = Additive(evaluator, options or SpaceOptions(), over)
     except TypeError as error:
         raise ValueError(f"optcnn: needs costs of pieces, not only of whole tasks ({error})") from error
     chosen = eliminate(cost.vertices, cost.edges)
@@ -82,8 +86,11 @@ def choices(space: OperatorSpace, most: int) -> list[OpConfig]:
 class Additive:
     """The additive cost of a graph: a vector for each group of operators, a matrix for each pair that exchanges data."""
 
-    def __init__(self, evaluator: Evaluator, options: SpaceOptions) -> None:
-        self.graph, self.costs = evaluator.graph, evaluator.costs
+    def __init__(
+        self, evaluator: Evaluator, options: SpaceOptions, over: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._over = over
+        self.graph, self.costs, self.machine = evaluator.graph, evaluator.costs, evaluator.machine
         self.links = Links(evaluator.machine, evaluator.costs)
         n = self.processors = len(evaluator.machine.processors)
         self.pieces = Pieces(self.graph, evaluator.costs, evaluator.rule is not None)
@@ -100,15 +107,21 @@ class Additive:
         ]
         self.edges = self._edges()
 
+    def _hurry(self) -> None:
+        if self._over():
+            raise TimeoutError("optcnn: no time left to add up costs")
+
     def strategy(self, chosen: Sequence[int]) -> Strategy:
         """The plan of a choice for every group."""
         configs = {}
         for group, listed, choice in zip(self.groups, self.configs, chosen):
             for node in group:
                 configs[node.name] = follow(group[0], listed[choice], node)
-        return Strategy(self.processors, {node.name: configs[node.name] for node in self.graph}, {}, "optcnn")
+        plain = Strategy(self.processors, {node.name: configs[node.name] for node in self.graph}, {}, "optcnn")
+        return with_syncs(plain, self.graph, self.machine)
 
     def _vertex(self, group: Sequence[Node], config: OpConfig) -> float:
+        self._hurry()
         total = sum(self._operator(node, follow(group[0], config, node)) for node in group)
         return total + (self._synchronisation(group, config) if self.training else 0.0)
 
@@ -116,10 +129,7 @@ class Additive:
         """Seconds of the busiest processor for the operator's forward and backward tasks."""
         key = (node.operator, node.specs, node.number in self.pieces.active, config)
         if key not in self._seconds:
-            busy: dict[int, float] = {}
-            for rect, processor in config.pieces(node):
-                busy[processor] = busy.get(processor, 0.0) + sum(self.pieces.seconds(node, rect, processor))
-            self._seconds[key] = max(busy.values())
+            self._seconds[key] = max(self.pieces.busy(node, config).values())
         return self._seconds[key]
 
     def _synchronisation(self, group: Sequence[Node], config: OpConfig) -> float:
@@ -152,6 +162,7 @@ class Additive:
                 key = (giver.operator, giver.specs, tensor.index, node.operator, node.specs, i, u, v,
                        (tensor.node, tensor.index) in self.pieces.needs_gradient)
                 if key not in known:
+                    self._hurry()
                     known[key] = self._transfers(giver, tensor, node, i, u, v)
                 edges[u, v] = edges[u, v] + known[key] if (u, v) in edges else known[key]
         return edges
@@ -167,33 +178,45 @@ class Additive:
             _corners([(taker.reads(r).inputs[index], p) for r, p in follow(self.groups[v][0], c, taker).pieces(taker)])
             for c in self.configs[v]
         ]
-        scale = ways * tensor.dtype.itemsize
-        return np.array([[self._slowest(a, b, scale) for b in read] for a in held])
+        scale, together = ways * tensor.dtype.itemsize, _joined(read)
+        return np.array([self._slowest(a, together, len(read), scale) for a in held])
 
-    def _slowest(self, held: Corners, read: Corners, scale: int) -> float:
-        """Seconds of the link that has most to carry. Two messages back and forth count as one of twice the size."""
+    def _slowest(self, held: Corners, read: Corners, cuts: int, scale: int) -> Vector:
+        """Seconds of the link that has most to carry, for each of several cuts of the reader. Two messages back and forth
+        count as one of twice the size."""
         sides = np.minimum(held.high[None], read.high[:, None]) - np.maximum(held.low[None], read.low[:, None])
         volumes = np.prod(np.maximum(sides, 0), axis=2, dtype=np.float64)  # (reads, owners)
         n = self.processors
-        pairs = held.processor[None] * n + read.processor[:, None]
-        messages = np.bincount(pairs.ravel(), volumes.ravel(), n * n)
-        return self.links.busiest(messages.reshape(n, n) * scale)
+        pairs = (read.cut[:, None] * n + held.processor[None]) * n + read.processor[:, None]
+        messages = np.bincount(pairs.ravel(), volumes.ravel(), cuts * n * n)
+        return self.links.busiest_of(messages.reshape(cuts, n * n) * scale)
 
 
 @dataclass(frozen=True, slots=True)
 class Corners:
-    """Rects as arrays: (pieces, dimensions), and the processor of each."""
+    """Rects as arrays: (pieces, dimensions), the processor of each, and of which cut it is."""
 
     low: np.ndarray  # type: ignore[type-arg]
     high: np.ndarray  # type: ignore[type-arg]
     processor: np.ndarray  # type: ignore[type-arg]
+    cut: np.ndarray  # type: ignore[type-arg]
 
 
 def _corners(pieces: Sequence[tuple[Rect, int]]) -> Corners:
     """Without repeats: what a processor holds or reads twice moves once."""
     distinct = list(dict.fromkeys(pieces))
     return Corners(
-        np.array([r.lo for r, _ in distinct]), np.array([r.hi for r, _ in distinct]), np.array([p for _, p in distinct])
+        np.array([r.lo for r, _ in distinct]), np.array([r.hi for r, _ in distinct]), np.array([p for _, p in distinct]),
+        np.zeros(len(distinct), dtype=np.int64),
+    )
+
+
+def _joined(cuts: Sequence[Corners]) -> Corners:
+    """The pieces of several cuts, one after another."""
+    return Corners(
+        np.concatenate([c.low for c in cuts]), np.concatenate([c.high for c in cuts]),
+        np.concatenate([c.processor for c in cuts]),
+        np.repeat(np.arange(len(cuts)), [len(c.processor) for c in cuts]),
     )
 
 
@@ -213,13 +236,19 @@ class Links:
                     for link in machine.route(source, target):
                         pairs.append(pair)
                         links.append(link.number)
-        self._pairs = np.array(pairs, dtype=np.int64)
-        self._links = np.unique(np.array(links, dtype=np.int64), return_inverse=True)[1]
+        numbers = np.unique(np.array(links, dtype=np.int64), return_inverse=True)[1]
+        order = np.argsort(numbers, kind="stable")  # pairs of one link side by side
+        self._pairs = np.array(pairs, dtype=np.int64)[order]
+        self._first = np.flatnonzero(np.diff(numbers[order], prepend=-1))
 
     def busiest(self, nbytes: np.ndarray) -> float:  # type: ignore[type-arg]
         """Seconds of the busiest link for messages of ``nbytes`` [source, target]; what stays on a processor is free."""
+        return float(self.busiest_of(nbytes.reshape(1, -1))[0])
+
+    def busiest_of(self, nbytes: np.ndarray) -> Vector:  # type: ignore[type-arg]
+        """The same for several sets of messages, each a row."""
         if not len(self._pairs):
-            return 0.0
-        flat = nbytes.ravel()
-        seconds = np.where(flat > 0, self._start + self._each * flat, 0.0)
-        return float(np.bincount(self._links, seconds[self._pairs]).max())
+            return np.zeros(len(nbytes))
+        seconds = np.where(nbytes > 0, self._start + self._each * nbytes, 0.0)
+        busiest: Vector = np.add.reduceat(seconds[:, self._pairs], self._first, axis=1).max(axis=1)
+        return busiest

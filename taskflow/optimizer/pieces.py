@@ -8,6 +8,7 @@ from itertools import product
 from math import prod
 
 from taskflow.graph import Node, OperatorGraph
+from taskflow.mapper import OpConfig
 from taskflow.optimizer.core_costs import Costs
 from taskflow.partition import even_cuts
 from taskflow.regions import Rect
@@ -52,6 +53,18 @@ class Pieces:
             back = self.costs.piece(node, piece, True, processor, work.backward_flops, work.backward_bytes)
         return (ahead, back)
 
+    def busy(self, node: Node, config: OpConfig) -> dict[int, float]:
+        """Seconds of each processor for all forward and backward tasks of an operator, those of even cuts computed once for
+        each kind of piece (see `classes`) and class of processors."""
+        alike: dict[object, float] = {}
+        busy: dict[int, float] = {}
+        for rect, processor in config.pieces(node):
+            key: object = (self.costs.processor_class(processor), rect if config.weights else _kind(node, rect))
+            if key not in alike:
+                alike[key] = sum(self.seconds(node, rect, processor))
+            busy[processor] = busy.get(processor, 0.0) + alike[key]
+        return busy
+
     def _derive(self, node: Node, piece: Rect) -> Work:
         operator, specs = node.operator, node.specs
         reads, writes = node.reads(piece), node.writes(piece)
@@ -69,6 +82,11 @@ class Pieces:
         # An output that nobody's gradient reaches is not counted by lower; the smallest count is a single one.
         back = kept + (min(grads) if grads else 0) + sum(targets)
         return Work(operator.flops(specs, piece), ahead, operator.backward_flops(specs, piece), back, True)
+
+
+def _kind(node: Node, rect: Rect) -> object:
+    """What pieces of one kind share, as in `classes`."""
+    return tuple((b - a, a == 0, b == dim.size) for a, b, dim in zip(rect.lo, rect.hi, node.dims))
 
 
 def classes(node: Node, degrees: Sequence[int]) -> Iterator[tuple[Rect, int]]:

@@ -28,7 +28,7 @@ from taskflow.rules import SGD, UpdateRule
 
 def _default(judge: Evaluator, options: SearchOptions) -> Found:
     """The guided search, which also starts from dynamic programming's plan."""
-    return guided(judge, options, also_from=(lambda: additive_plan(judge, options.space),))
+    return guided(judge, options, also_from=(lambda over: additive_plan(judge, options.space, over),))
 
 
 ALGORITHMS: dict[str, Callable[[Evaluator, SearchOptions], Found]] = {

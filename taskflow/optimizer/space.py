@@ -21,6 +21,7 @@ from taskflow.operators.operator import Dim, Soap
 
 DEGREES = ("any", "even", "powers")
 PLACEMENTS = ("structured", "arbitrary")
+FOLLOW = ("none", "passive", "weightless")
 MOST_TUPLES = 4096  # above this many degree tuples an operator falls back to even ones, then to powers of two
 
 
@@ -31,19 +32,23 @@ class SpaceOptions:
     ``degrees``: ``any`` up to the dimension's size; ``even``, those that divide it (the paper's equal pieces); ``powers``
     of two. An operator with more than MOST_TUPLES tuples of degrees takes the next smaller choice. ``placements``: see
     the module. ``reduction``: whether contracted dimensions may be cut. ``most_pieces``: of one operator; 0 means one a
-    processor.
+    processor. ``follow``: which operators do not choose in exact search but follow a neighbour: ``none``, the ``passive``
+    ones (inputs, carried state, views, scalars) or all ``weightless`` ones (`taskflow.optimizer.following`).
     """
 
     degrees: str = "any"
     placements: str = "structured"
     reduction: bool = True
     most_pieces: int = 0
+    follow: str = "none"
 
     def __post_init__(self) -> None:
         if self.degrees not in DEGREES:
             raise ValueError(f"space: degrees must be one of {', '.join(DEGREES)}, got {self.degrees!r}")
         if self.placements not in PLACEMENTS:
             raise ValueError(f"space: placements must be one of {', '.join(PLACEMENTS)}, got {self.placements!r}")
+        if self.follow not in FOLLOW:
+            raise ValueError(f"space: follow must be one of {', '.join(FOLLOW)}, got {self.follow!r}")
         if self.most_pieces < 0:
             raise ValueError(f"space: most_pieces must not be negative, got {self.most_pieces}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 from taskflow.graph import OperatorGraph
@@ -15,6 +16,23 @@ def known(graph: OperatorGraph, machine: Machine) -> tuple[Strategy, ...]:
     return tuple(map_graph(mapper, graph, machine) for mapper in (DataParallel(), Expert(), ModelParallel()))
 
 
+def with_syncs(strategy: Strategy, graph: OperatorGraph, machine: Machine) -> Strategy:
+    """The strategy with every layer synchronised as mappers do by default (`Mapper.select_reduction`)."""
+    holders: dict[str, set[int]] = {}
+    nbytes: dict[str, int] = {}
+    for parameter in graph.parameters:
+        nbytes[parameter.layer] = nbytes.get(parameter.layer, 0) + parameter.spec.nbytes
+    for node in graph:
+        for parameter in node.parameters:
+            holders.setdefault(parameter.layer, set()).update(strategy[node.name].processors)
+    mapper = DataParallel()
+    syncs = {
+        layer: mapper.select_reduction(layer, nbytes[layer], tuple(sorted(group)), machine)
+        for layer, group in holders.items()
+    }
+    return replace(strategy, syncs=syncs)
+
+
 def random_start(graph: OperatorGraph, machine: Machine, space: Space, random: Random, name: str = "random") -> Strategy:
     """Uniform over the space, with the default synchronisation."""
-    return Strategy(len(machine.processors), space.random(random), {}, name)
+    return with_syncs(Strategy(len(machine.processors), space.random(random), {}, name), graph, machine)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import prod
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -35,7 +34,12 @@ class Rect:
     @property
     def volume(self) -> int:
         """How many points it holds."""
-        return prod(self.shape)
+        points = 1
+        for lo, hi in zip(self.lo, self.hi):
+            if hi <= lo:
+                return 0
+            points *= hi - lo
+        return points
 
     @property
     def empty(self) -> bool:
@@ -47,9 +51,13 @@ class Rect:
 
     def contains(self, other: Rect) -> bool:
         """True if every point of ``other`` is in this Rect (an empty Rect is in every Rect)."""
-        return other.empty or (
-            all(a <= b for a, b in zip(self.lo, other.lo)) and all(a >= b for a, b in zip(self.hi, other.hi))
-        )
+        inside = True
+        for a, b, c, d in zip(self.lo, self.hi, other.lo, other.hi):
+            if d <= c:
+                return True
+            if c < a or d > b:
+                inside = False
+        return inside
 
     def intersect(self, other: Rect) -> Rect:
         """The points in both; check ``.empty``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import fsum, isfinite
 from typing import Any
 
@@ -16,17 +16,20 @@ from taskflow.mapper.report import Profile
 from taskflow.mapper.strategy import Strategy
 from taskflow.operators.operator import StepState
 from taskflow.operators.tensor import Tensor
-from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
 from taskflow.runtime.agree import agree, lines
 from taskflow.runtime.bind import bind
+from taskflow.runtime.collector import paused_collector
+from taskflow.runtime.holdings import Holding, carried_of, flat_memory, training_state_of, weights_of
+from taskflow.runtime.inference import Outputs, Predictions, outputs_of, predict
 from taskflow.runtime.initial import initialise
 from taskflow.runtime.local import LocalTransport
 from taskflow.runtime.program import Binder, Measured, Program
 from taskflow.runtime.schedule import Placement, schedule
+from taskflow.runtime.sharing import Shared
 from taskflow.runtime.storage import Kept
 from taskflow.runtime.transport import Transport
-from taskflow.tasks.lower import lower
+from taskflow.tasks.lower import cut_graph, lower
 from taskflow.tasks.simulate import Priority, roofline, simulate
 from taskflow.tasks.task import Compute, Task, TaskGraph
 
@@ -36,7 +39,11 @@ class LossError(ArithmeticError):
 
 
 class Executor:
-    """Runs steps of one graph under one strategy.
+    """Runs steps of one graph under one strategy. Without an update rule it only evaluates and predicts.
+
+    ``weights``: another Executor, perhaps of a graph with another batch or under another strategy, whose weights and running
+    statistics this one uses: the same memory wherever both place the same elements on a processor, else copied before a step
+    if they have changed. Such an Executor has no rule, and takes transport and kernels from the other.
 
     Every rank makes the same Executor and calls the same methods (control replication). ``losses`` come back on the rank
     of processor 0; the others get None. The same seed gives the same numbers under every strategy and number of ranks, up
@@ -57,20 +64,30 @@ class Executor:
         kernels: KernelSet | None = None,
         mapper: Mapper | None = None,
         binder: Binder = bind,
+        weights: Executor | None = None,
     ) -> None:
+        if weights is not None and rule is not None:
+            raise ValueError("Executor: one that uses the weights of another has no update rule; train the other")
         self.graph, self.strategy, self.rule = graph, strategy, rule
-        self.transport = transport or LocalTransport()
+        self.transport: Transport = transport or (weights.transport if weights is not None else LocalTransport())
         self.machine = machine or host(strategy.processors)
-        self.kernels = kernels or default_kernels()
+        self.kernels: KernelSet = kernels or (weights.kernels if weights is not None else default_kernels())
         self.state = StepState(seed=seed)
-        self.kept = Kept()
-        self.placement = Placement(strategy.processors, self.transport.size)
+        self.kept: Kept = Kept()
+        self.placement: Placement = Placement(strategy.processors, self.transport.size)
         self.mapper = mapper
         select = mapper.select_task_sources if mapper is not None and mapper.selects_sources else None
         self._options: dict[str, Any] = {"clip_norm": clip_norm, "fetch": fetch, "select_source": select}
         self._binder = binder
-        self._programs: dict[str, Program] = {}
-        self._initialise()
+        self._programs: dict[tuple[str, tuple[str, ...]], Program] = {}
+        self.changes = 0  # how often the weights were changed
+        self.cut = cut_graph(graph, strategy)
+        self.weight_holdings = weights_of(graph, self.cut)
+        if rule is not None:
+            self.program("train")
+        self._shared = None if weights is None else Shared(self, weights)
+        if self._shared is None:
+            self._initialise()
 
     # ---- steps ---------------------------------------------------------------------------------------------------
     def train(self, feeds: Mapping[str, Any], *, lr: float | None = None) -> float | None:
@@ -100,11 +117,50 @@ class Executor:
 
     def evaluate(self, feeds: Mapping[str, Any]) -> float | None:
         """The loss of a batch without training; the carried state of evaluation is separate from training's, but for what
-        is lasting (running statistics), which evaluation reads."""
-        program = self.program("evaluate")
+        is lasting (running statistics), which evaluation reads. On the rank of processor 0; None elsewhere."""
+        return self.evaluate_with(feeds)[0]
+
+    def evaluate_with(
+        self, feeds: Mapping[str, Any], outputs: Sequence[Tensor | str] = ()
+    ) -> tuple[float | None, dict[str, np.ndarray[Any, Any]] | None]:
+        """The loss of a batch and the values of ``outputs`` in the same pass, on the rank of processor 0; (None, None)
+        elsewhere."""
+        if not self.graph.losses:
+            raise ValueError(f"evaluate: {self.graph.name} minimises no loss; call graph.minimize, or predict")
+        named = outputs_of(self.graph, outputs)
+        program = self.forward("evaluate", named, feeds)
+        if self.placement.rank(0) != self.transport.rank:
+            return None, None
+        return self._loss(program), {tensor.name: np.array(program.fetched(tensor.name)) for tensor in named}
+
+    def predict(
+        self, feeds: Mapping[str, Any], outputs: Outputs = None, *, everywhere: bool = False
+    ) -> Predictions | None:
+        """What the network answers to inputs: the values of ``outputs`` without training, whole, however they were cut.
+
+        ``feeds`` has the arrays of the inputs that these need (no labels), the same on every rank; any number of samples,
+        which go through the network in batches of its size. ``outputs``: tensors or names of operators; if not given, the
+        scores that the losses compare (without a loss: what nobody reads). Returns an array for one output, a dict by name
+        for a sequence of them or more than one; on the rank of processor 0, or with ``everywhere`` on all ranks (None elsewhere).
+
+        State that a step carries on is predicting's own and goes on from call to call (``reset_state("predict")``). Raises
+        ValueError for unknown outputs and missing or wrong inputs.
+        """
+        return predict(self, feeds, outputs, everywhere)
+
+    def forward(self, mode: str, outputs: Sequence[Tensor], feeds: Mapping[str, Any]) -> Program:
+        """Run the forward pass for ``outputs``; returns the program, which holds them. ``mode``: "evaluate" adds the losses;
+        "predict" does not."""
+        program = self.program(mode, outputs)
+        self.renew()
         self._before(feeds, False, None)
         program.run()
-        return self._loss(program)
+        return program
+
+    def renew(self) -> None:
+        """Where the weights are copies of another Executor's, bring them up to date. Every rank calls it."""
+        if self._shared is not None:
+            self._shared.refresh()
 
     def fetched(self, tensor: Tensor, mode: str = "train") -> np.ndarray[Any, Any] | None:
         """The value that a fetched tensor had in the last step, on the rank of processor 0."""
@@ -115,6 +171,20 @@ class Executor:
     def reset_state(self, mode: str = "train") -> None:
         """Carried state starts from the beginning again; what is lasting stays."""
         self.kept.restart(f"{mode}:")
+
+    def set_state(self, values: Mapping[str, Any], mode: str = "predict") -> None:
+        """Give carried states, by name, whole arrays (the same on every rank) to start the next step with. Raises
+        ValueError for a name that no state has, or a wrong shape."""
+        carried = carried_of(self.graph, self.cut, f"{mode}:")
+        for name, value in values.items():
+            if name not in carried:
+                raise ValueError(f"{self.graph.name} has no state {name!r}; there are {', '.join(carried) or 'none'}")
+            if np.shape(value) != carried[name].spec.shape:
+                raise ValueError(f"state {name}: shape must be {carried[name].spec.shape}, got {np.shape(value)}")
+        self.close()  # nothing may be on its way out of the memory that is written now
+        for name, value in values.items():
+            local = (h for h in carried[name].held if self.placement.rank(h.memory.processor) == self.transport.rank)
+            carried[name].put(self.kept, local, np.asarray(value))
 
     def moved_bytes_per_step(self) -> int:
         """Bytes that one training step sends between ranks, summed over all ranks; known on rank 0 (0 elsewhere).
@@ -139,59 +209,85 @@ class Executor:
     # ---- parameters ----------------------------------------------------------------------------------------------
     def parameters(self) -> dict[str, np.ndarray[Any, Any]] | None:
         """Every parameter's whole value, on rank 0 (None elsewhere)."""
-        graph = self._graph()
-        mine = {
-            (bundle.name, p): self.kept.arrays[graph.buffers[graph.weights[bundle.name, p]].name]
-            for bundle in graph.bundles
-            for p in bundle.group[:1]
-            if self.placement.rank(p) == self.transport.rank
-        }
-        gathered = self.transport.gather(mine)
-        if gathered is None:
-            return None
-        flats = {name: flat for table in gathered for (name, _), flat in table.items()}
-        whole = {p.name: np.zeros(p.shape, p.spec.dtype) for p in self.graph.parameters}
-        for bundle in graph.bundles:
-            for cell in bundle.cells:
-                values = flats[bundle.name][cell.offset : cell.offset + cell.rect.volume]
-                whole[cell.parameter][_slices(cell.rect)] = values.reshape(cell.rect.shape)
-        return whole
+        weights = self.weights()
+        return None if weights is None else {p.name: weights[p.name] for p in self.graph.parameters}
+
+    def weights(self) -> dict[str, np.ndarray[Any, Any]] | None:
+        """The parameters and what lasts beside them (running statistics), whole, on rank 0 (None elsewhere)."""
+        self.renew()
+        found = {name: value for name, value in self.gather(self.weight_holdings.values()) if value is not None}
+        return found if self.transport.rank == 0 else None
 
     def set_parameters(self, values: Mapping[str, Any]) -> None:
-        """Replace parameters by whole arrays (the same on every rank). Raises ValueError for a wrong name or shape."""
-        known = {p.name: p for p in self.graph.parameters}
+        """Replace parameters, and running statistics, by whole arrays (the same on every rank). Raises ValueError for a
+        wrong name or shape."""
         for name, value in values.items():
-            if name not in known:
-                raise ValueError(f"no parameter {name!r}; there are {', '.join(known)}")
-            if np.shape(value) != known[name].shape:
-                raise ValueError(f"parameter {name}: shape must be {known[name].shape}, got {np.shape(value)}")
+            if name not in self.weight_holdings:
+                raise ValueError(f"no parameter {name!r}; there are {', '.join(self.weight_holdings)}")
+            if np.shape(value) != self.weight_holdings[name].spec.shape:
+                wanted = self.weight_holdings[name].spec.shape
+                raise ValueError(f"parameter {name}: shape must be {wanted}, got {np.shape(value)}")
+        for name, value in values.items():
+            self.put(self.weight_holdings[name], np.asarray(value))
+
+    def training_state(self) -> dict[str, Holding]:
+        """What a checkpoint has beside the weights: the update rule's arrays and the state that training carries."""
+        return training_state_of(self.graph, self.cut, self.program("train").graph, "train:")
+
+    def gather(self, holdings: Iterable[Holding]) -> Iterator[tuple[str, np.ndarray[Any, Any] | None]]:
+        """The name and, on rank 0, the whole value (None elsewhere) of one array after the other; every rank iterates to the
+        end. Ranks hold no more than their pieces."""
+        for holding in holdings:
+            distinct = holding.distinct()
+            mine = {
+                i: held.view(self.kept) for i, held in enumerate(distinct)
+                if self.placement.rank(held.memory.processor) == self.transport.rank
+            }
+            tables = self.transport.gather(mine)
+            whole = None
+            if tables is not None:
+                whole = holding.assemble((distinct[i], values) for table in tables for i, values in table.items())
+            yield holding.name, whole
+
+    def put(self, holding: Holding, value: np.ndarray[Any, Any]) -> None:
+        """Replace this rank's parts of an array; every rank calls it with the same whole value."""
+        if self._shared is not None:
+            raise ValueError(f"{holding.name}: this Executor uses the weights of another; set them there")
         self.close()  # nothing may be on its way out of the memory that is written now
-        for bundle, flat in self._weights():
-            for cell in bundle.cells:
-                if cell.parameter in values:
-                    part = flat[cell.offset : cell.offset + cell.rect.volume]
-                    part[:] = np.asarray(values[cell.parameter])[_slices(cell.rect)].ravel()
+        local = (h for h in holding.held if self.placement.rank(h.memory.processor) == self.transport.rank)
+        holding.put(self.kept, local, value)
+        self.changes += 1
 
     # ---- compiling -----------------------------------------------------------------------------------------------
-    def program(self, mode: str) -> Program:
-        """The compiled step ("train" or "evaluate"), compiled at first use."""
-        if mode not in self._programs:
+    def program(self, mode: str, outputs: Sequence[Tensor] = ()) -> Program:
+        """The compiled step, compiled at first use: "train"; "evaluate", which gives the losses and ``outputs``; "predict",
+        which gives ``outputs``."""
+        key = mode, tuple(tensor.name for tensor in outputs)
+        if key not in self._programs:
             if mode == "train" and self.rule is None:
                 raise ValueError("this Executor has no update rule: give one, or only evaluate")
-            graph = lower(
-                self.graph, self.strategy, self.rule if mode == "train" else None, prefix=f"{mode}:", **self._options
-            )
-            order = simulate(graph, self.machine, roofline(self.machine), self._priority()).order
-            self._agree(mode, graph, order)
-            plan = schedule(graph, order, self.placement, self.transport.rank)
-            self._programs[mode] = Program(
-                graph, plan, self.transport, self.kernels, self.state, self.kept,
-                binder=self._binder,
-            )
-        return self._programs[mode]
+            with paused_collector():
+                self._programs[key] = self._compile(mode, outputs)
+        return self._programs[key]
+
+    def _compile(self, mode: str, outputs: Sequence[Tensor]) -> Program:
+        training = mode == "train"
+        losses = (*self.graph.losses, *self._options["fetch"]) if mode == "evaluate" else ()
+        graph = lower(
+            self.graph, self.strategy, self.rule if training else None, prefix=f"{mode}:", shared=self.cut,
+            wanted=None if training else (*losses, *outputs), **self._options,
+        )
+        order = simulate(graph, self.machine, roofline(self.machine), self._priority()).order
+        self._agree(mode, graph, order)
+        plan = schedule(graph, order, self.placement, self.transport.rank)
+        return Program(
+            graph, plan, self.transport, self.kernels, self.state, self.kept, binder=self._binder
+        )
 
     def _agree(self, mode: str, graph: TaskGraph, order: Sequence[int]) -> None:
         """Every rank has compiled the same step, or ValueError on all: nothing else would notice in time."""
+        if self.transport.size == 1:
+            return
         strategy = self.strategy
         agree(
             self.transport, f"Executor ({mode})",
@@ -212,23 +308,13 @@ class Executor:
 
         return priority
 
-    def _graph(self) -> TaskGraph:
-        return self.program("train" if self.rule is not None else "evaluate").graph
-
-    def _weights(self) -> list[tuple[Any, Any]]:
-        """Every bundle with its flat weights on each processor of this rank."""
-        graph = self._graph()
-        result = []
-        for (_, processor), number in graph.weights.items():
-            if self.placement.rank(processor) == self.transport.rank:
-                of = graph.buffers[number]
-                result.append((next(b for b in graph.bundles if b.name == of.region), self.kept.get(of.name, of.shape, of.dtype)))
-        return result
-
     def _initialise(self) -> None:
         parameters = {p.name: p for p in self.graph.parameters}
-        for bundle, flat in self._weights():
-            initialise(flat, bundle, parameters, self.kernels, self.state.seed)
+        for bundle in self.cut.layout.bundles:
+            for processor in bundle.group:
+                if self.placement.rank(processor) == self.transport.rank:
+                    flat = flat_memory(bundle, processor).flat(self.kept)
+                    initialise(flat, bundle, parameters, self.kernels, self.state.seed)
 
     def _before(self, feeds: Mapping[str, Any], training: bool, lr: float | None) -> None:
         self.state.feeds = dict(feeds)
@@ -238,6 +324,7 @@ class Executor:
     def _after(self, program: Program) -> float | None:
         loss = self._loss(program)
         self.state.step += 1
+        self.changes += 1
         if loss is not None and not isfinite(loss):
             raise LossError(
                 f"the loss became {loss} at step {self.state.step}; lower the learning rate or clip gradients"
@@ -249,6 +336,3 @@ class Executor:
             return None
         return fsum(float(program.fetched(loss.name)) for loss in self.graph.losses)
 
-
-def _slices(rect: Rect) -> tuple[slice, ...]:
-    return tuple(slice(a, b) for a, b in zip(rect.lo, rect.hi))

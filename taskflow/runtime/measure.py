@@ -11,7 +11,7 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from time import perf_counter
 from typing import Any
 
@@ -19,32 +19,61 @@ import numpy as np
 
 from taskflow.kernels import KernelSet, default_kernels
 from taskflow.machine import NETWORK, Cluster, Device, Group, NodeTemplate, Wire
+from taskflow.runtime.measure_links import Fitted, measure_link, measure_local_copies
 from taskflow.runtime.transport import Transport
 
-SIZES = (8, 256, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20)  # bytes of the messages
 EDGE = 512  # of the matrices in the product whose rate is measured
 STREAM_BYTES = 64 << 20  # of each array in the copy whose rate is measured: more than caches hold
 SECONDS = 0.1  # to spend on each figure
 
 Rates = dict[str, float]
+Say = Callable[[str], None]
 
 
-def measure(transport: Transport, name: str = "measured", kernels: KernelSet | None = None) -> Cluster:
+def measure(
+    transport: Transport,
+    name: str = "measured",
+    kernels: KernelSet | None = None,
+    *,
+    processors: int | None = None,
+    say: Say | None = None,
+) -> Cluster:
     """The machine of this job: one processor a rank, in the order of ranks.
 
     Processors are measured while all ranks measure theirs, since they share memory; their median stands for all. Links are
     measured between a few pairs of ranks within nodes and between nodes while the other ranks wait: half of a message's
-    way there and back by size, to which latency + bytes / bandwidth is fitted. Raises ValueError if the ranks of a node
-    are not numbered one after the other.
+    way there and back by size, to which latency + bytes / bandwidth is fitted; within nodes also whose core copies.
+    ``processors``: for a job of one rank, so many virtual processors that share its core; their link is a copy in memory.
+    ``say`` is told what comes next, on rank 0.
+
+    Raises ValueError if the ranks of a node are not numbered one after the other, or for ``processors`` with several ranks.
     """
+    if processors is not None and (processors < 1 or transport.size > 1):
+        raise ValueError(
+            f"measure: processors (virtual ones, 1 or more) is for a job of one rank; got {processors} with "
+            f"{transport.size} ranks, each of which is a processor"
+        )
+    tell = say if say is not None and transport.rank == 0 else _silent
     nodes = _nodes(transport)
+    tell(f"processors: {transport.size} at once, memory and rates")
     transport.barrier()
-    device = _everywhere(transport, _processor(kernels or default_kernels(), _memory_bytes() // _here(transport, nodes)))
+    share = _memory_bytes() // (processors or _here(transport, nodes))
+    device = _everywhere(transport, _processor(kernels or default_kernels(), share))
+    if processors is not None:
+        tell("copies within this process")
+        links = {"within": measure_local_copies()} if processors > 1 else {}
+        return _machine(name, [processors], device, links)
+    links = {}
     within, between = _pairs(nodes)
-    links = {
-        kind: _link(transport, pairs) for kind, pairs in (("within", within), ("between", between)) if pairs
-    }
+    for kind, pairs in (("within", within), ("between", between)):
+        if pairs:
+            tell(f"links {kind} nodes: {', '.join(f'rank {a} - rank {b}' for a, b in pairs)}")
+            links[kind] = measure_link(transport, pairs, copied=kind == "within")
     return _machine(name, nodes, device, links)
+
+
+def _silent(_: str) -> None:
+    """For ranks that say nothing."""
 
 
 # ---- where ranks are -------------------------------------------------------------------------------------------------
@@ -97,24 +126,25 @@ def _processor(kernels: KernelSet, memory_bytes: int) -> Rates:
         def product(a: Any = a, b: Any = b, out: Any = out) -> None:
             kernels.matmul(a, b, out=out)
 
-        rates[dtype] = 2 * EDGE**3 / _typical(product)
+        rates[dtype] = 2 * EDGE**3 / typical(product, SECONDS)
     source, target = np.ones(STREAM_BYTES, np.uint8), np.empty(STREAM_BYTES, np.uint8)
-    rates["memory_bytes_per_second"] = 2 * STREAM_BYTES / _typical(lambda: np.copyto(target, source))
+    rates["memory_bytes_per_second"] = 2 * STREAM_BYTES / typical(lambda: np.copyto(target, source), SECONDS)
     few, sum_of = np.ones(16, np.float32), np.empty(16, np.float32)
-    rates["launch_seconds"] = _typical(lambda: np.add(few, few, out=sum_of))
+    rates["launch_seconds"] = typical(lambda: np.add(few, few, out=sum_of), SECONDS)
     return rates
 
 
-def _typical(action: Callable[[], object]) -> float:
-    """The median seconds of an action, after one run to warm up."""
+def typical(action: Callable[[], object], seconds: float) -> float:
+    """The lower quartile of an action's seconds, after one run to warm up; ``seconds`` to spend. (On a busy machine the
+    median holds the other programs' turns too.)"""
     action()
     times: list[float] = []
-    until = perf_counter() + SECONDS
+    until = perf_counter() + seconds
     while len(times) < 3 or (perf_counter() < until and len(times) < 1000):
         start = perf_counter()
         action()
         times.append(perf_counter() - start)
-    return max(median(times), 1e-9)
+    return max(quantiles(times, n=4, method="inclusive")[0], 1e-9)
 
 
 def _everywhere(transport: Transport, rates: Rates) -> Rates:
@@ -136,73 +166,8 @@ def _memory_bytes() -> int:
     return total
 
 
-# ---- links -----------------------------------------------------------------------------------------------------------
-def _link(transport: Transport, pairs: Sequence[tuple[int, int]]) -> tuple[float, float]:
-    """(latency in seconds, bytes a second): the medians of what is fitted for each pair."""
-    tag = transport.reserve_tags(2 * len(SIZES))
-    mine: list[tuple[float, float]] = []
-    for a, b in pairs:
-        transport.barrier()
-        if transport.rank in (a, b):
-            times = {
-                nbytes: _one_way(transport, nbytes, b if transport.rank == a else a, transport.rank == a, tag + 2 * i)
-                for i, nbytes in enumerate(SIZES)
-            }
-            if transport.rank == a:
-                mine.append(fit(times))
-    gathered = transport.gather(mine)
-    result = None
-    if gathered is not None:
-        found = [each for of_rank in gathered for each in of_rank]
-        result = median(latency for latency, _ in found), median(rate for _, rate in found)
-    link: tuple[float, float] = transport.broadcast(result)
-    return link
-
-
-def _one_way(transport: Transport, nbytes: int, peer: int, first: bool, tag: int) -> float:
-    """Half of the median time of a message there and back."""
-    array, back = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
-    send = transport.sender(array, peer, tag + (not first))
-    receive = transport.receiver(back, peer, tag + first)
-    times: list[float] = []
-    for _ in range(_rounds(nbytes)):
-        start = perf_counter()
-        receive.start()
-        if first:
-            send.start()
-            transport.wait(receive, "measure: pong")
-        else:
-            transport.wait(receive, "measure: ping")
-            send.start()
-        transport.wait(send, "measure: sent")
-        times.append(perf_counter() - start)
-    return median(times[1:]) / 2
-
-
-def _rounds(nbytes: int) -> int:
-    """Rounds for one size, the same at both ends, so not by the clock."""
-    return 12 if nbytes > 256 << 10 else 60
-
-
-def fit(times: Mapping[int, float]) -> tuple[float, float]:
-    """(latency in seconds, bytes a second) that give ``times`` by message size with the least squares of relative errors.
-
-    Raises ValueError for fewer than two sizes.
-    """
-    if len(times) < 2:
-        raise ValueError(f"fit: needs times of at least 2 sizes, got {len(times)}")
-    sizes, seconds = np.array(list(times), float), np.maximum(np.array(list(times.values())), 1e-9)
-    terms = np.stack([1 / seconds, sizes / seconds], axis=1)
-    (latency, per_byte), *_ = np.linalg.lstsq(terms, np.ones(len(sizes)), rcond=None)
-    if latency < 0 or per_byte <= 0:
-        # Noise; then the two ends of the range say which is which.
-        small, large = int(sizes.argmin()), int(sizes.argmax())
-        return float(seconds[small]), float(sizes[large] / seconds[large])
-    return float(latency), float(1 / per_byte)
-
-
 # ---- the machine -----------------------------------------------------------------------------------------------------
-def _machine(name: str, nodes: Sequence[int], rates: Rates, links: Mapping[str, tuple[float, float]]) -> Cluster:
+def _machine(name: str, nodes: Sequence[int], rates: Rates, links: Mapping[str, Fitted]) -> Cluster:
     device = Device(
         "cpu", int(rates["memory_bytes"]), (("float32", rates["float32"]), ("float64", rates["float64"])),
         rates["memory_bytes_per_second"], rates["launch_seconds"],
@@ -217,18 +182,28 @@ def _machine(name: str, nodes: Sequence[int], rates: Rates, links: Mapping[str, 
             layout[-1] = (kind, layout[-1][1] + 1)
         else:
             layout.append((kind, 1))
-    return Cluster(name, (device,), tuple(templates.values()), tuple(layout), source="taskflow.runtime.measure")
+    return Cluster(name, (device,), tuple(templates.values()), tuple(layout), source="taskflow machine measure")
 
 
-def _template(count: int, networked: bool, links: Mapping[str, tuple[float, float]]) -> NodeTemplate:
+def _template(count: int, networked: bool, links: Mapping[str, Fitted]) -> NodeTemplate:
     wires = []
     if count > 1:
-        latency, rate = links["within"]
-        # MPI copies between ranks of one node on the ranks' own cores.
-        wires.append(Wire(("cpu*",), rate, latency, mesh=True, occupies_endpoints=True, source="measured: messages between ranks"))
+        of = links["within"]
+        wires.append(
+            Wire(
+                ("cpu*",), of.bytes_per_second, of.latency_seconds, mesh=True, occupies_endpoints=of.copied_by,
+                source=f"measured: {of.what}",
+            )
+        )
     if networked:
-        latency, rate = links["between"]
+        of = links["between"]
         # All ranks of a node share its card; a processor's way to the card costs nothing beside it.
-        wires.append(Wire(("cpu*", "card"), max(rate, *(r for _, r in links.values())), 0.0, source="not measured: no limit"))
-        wires.append(Wire(("card", NETWORK), rate, latency / 2, source="measured: messages between nodes, half of the latency"))
+        most = max(each.bytes_per_second for each in links.values())
+        wires.append(Wire(("cpu*", "card"), most, 0.0, source="not measured: no limit"))
+        wires.append(
+            Wire(
+                ("card", NETWORK), of.bytes_per_second, of.latency_seconds / 2, occupies_endpoints=of.copied_by,
+                source=f"measured: {of.what}; half of the latency",
+            )
+        )
     return NodeTemplate(f"{count}-ranks", (Group("cpu", "cpu", count),), ("card",) if networked else (), tuple(wires))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from taskflow.machine import Machine
 from taskflow.runtime.schedule import Arrive, Flush, Post, Run, Schedule, Send
 from taskflow.tasks.simulate import Cost, Span, Timeline, resources
-from taskflow.tasks.task import Kind, Task, TaskGraph
+from taskflow.tasks.task import Task, TaskGraph
 
 
 class ScheduleError(RuntimeError):
@@ -21,10 +21,12 @@ class ScheduleError(RuntimeError):
 
 
 class _Clock:
-    """Ends of tasks, and what is still on its way."""
+    """Ends of tasks, and what is still on its way. Tasks that share something (a processor, a link) have it in ``order``:
+    so a rank whose core copies what it receives does this when it is the copy's turn."""
 
     def __init__(self, graph: TaskGraph, order: Sequence[int], machine: Machine, cost: Cost) -> None:
-        self.graph, self.machine, self.cost = graph, machine, cost
+        self.graph, self.cost = graph, cost
+        self.occupied = [resources(task, machine) for task in graph.tasks]
         self.spans: dict[int, Span] = {}
         self.sent: dict[int, float] = {}
         self.posted: dict[int, float] = {}
@@ -32,31 +34,30 @@ class _Clock:
         self.order: list[int] = []
         self.queues: dict[int, deque[int]] = {}
         for number in order:
-            task = graph.tasks[number]
-            if task.kind is Kind.COPY:
-                for link in resources(task, machine):
-                    self.queues.setdefault(link, deque()).append(number)
+            for resource in self.occupied[number]:
+                self.queues.setdefault(resource, deque()).append(number)
+
+    def turn(self, number: int) -> bool:
+        """Whether the task is first in line for all it occupies."""
+        return all(self.queues[r][0] == number for r in self.occupied[number])
 
     def occupy(self, task: Task, ready: float) -> None:
-        """Run the task from when it is ready and all it occupies is free."""
-        occupied = resources(task, self.machine)
+        """Run the task, whose turn it is, from when it is ready and all it occupies is free."""
+        occupied = self.occupied[task.number]
         start = max(ready, *(self.free.get(r, 0.0) for r in occupied))
         end = start + self.cost(task)
         for r in occupied:
             self.free[r] = end
+            self.queues[r].popleft()
         self.spans[task.number] = Span(task.number, ready, start, end)
         self.order.append(task.number)
 
     def transfer(self) -> bool:
-        """Run every copy that both sides have begun and that is first in line on its links."""
+        """Run every copy that both sides have begun and whose turn it is."""
         moved = False
         for number in list(self.sent):
-            task = self.graph.tasks[number]
-            links = resources(task, self.machine)
-            if number in self.posted and all(self.queues[k][0] == number for k in links):
-                self.occupy(task, max(self.sent.pop(number), self.posted.pop(number)))
-                for link in links:
-                    self.queues[link].popleft()
+            if number in self.posted and self.turn(number):
+                self.occupy(self.graph.tasks[number], max(self.sent.pop(number), self.posted.pop(number)))
                 moved = True
         return moved
 
@@ -64,7 +65,7 @@ class _Clock:
 def replay(graph: TaskGraph, schedules: Sequence[Schedule], order: Sequence[int], machine: Machine, cost: Cost) -> Timeline:
     """Run all ranks' schedules together; the timeline is the simulator's if the schedules are right.
 
-    ``order`` gives only the order in which copies share a link. Raises ScheduleError.
+    ``order`` gives only whose turn it is on what tasks share. Raises ScheduleError.
     """
     clock = _Clock(graph, order, machine, cost)
     places = [0] * len(schedules)
@@ -88,7 +89,10 @@ def _step(clock: _Clock, item: Run | Send | Post | Arrive | Flush, known: set[in
     """Do one item if that is possible now."""
     match item:
         case Run(task):
-            clock.occupy(task, _ready(clock, task, known, all_of=True))
+            ready = _ready(clock, task, known, all_of=True)
+            if not clock.turn(task.number):
+                return False
+            clock.occupy(task, ready)
             known.add(task.number)
         case Send(task, _):
             clock.sent[task.number] = _ready(clock, task, known, all_of=False)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taskflow.regions import Rect
+from taskflow.runtime.leaving import Leaving, Span
 from taskflow.tasks.items import (
     Arrive,
     Flush,
@@ -23,7 +24,7 @@ from taskflow.tasks.items import (
     uses,
 )
 from taskflow.tasks.memory import Lifetime, MemoryPlan, plan_memory
-from taskflow.tasks.task import Part, Task, TaskGraph
+from taskflow.tasks.task import Part, TaskGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +53,11 @@ def schedule(
 
 def _tags(graph: TaskGraph, placement: Placement, rank: int) -> tuple[dict[int, int], int]:
     """Tags by task number. Every rank counts all copies, so both ends of a message give it the same tag."""
+    ranks = [placement.rank(p) for p in range(placement.processors)]
     used: dict[tuple[int, int], int] = {}
     tags: dict[int, int] = {}
     for task in graph.tasks:
-        pair = placement.rank(task.source), placement.rank(task.processor)
+        pair = ranks[task.source], ranks[task.processor]
         if pair[0] != pair[1]:
             if rank in pair:
                 tags[task.number] = used.get(pair, 0)
@@ -65,42 +67,34 @@ def _tags(graph: TaskGraph, placement: Placement, rank: int) -> tuple[dict[int, 
 
 def _with_flushes(graph: TaskGraph, items: Sequence[Item], memory: MemoryPlan) -> list[Item]:
     """Insert the waits for sends. The list is walked twice, since what one step sends the next one may overwrite."""
+    sends = [item.task for item in items if isinstance(item, Send)]
+    if not sends:
+        return list(items)
+    numbers = {task.number: i for i, task in enumerate(sends)}
+    leaving = Leaving([_span(graph, memory, task.reads[0]) for task in sends])
+    written = [
+        () if isinstance(item, Arrive) else tuple(_span(graph, memory, part) for part in uses(item)[1]) for item in items
+    ]
     result: list[Item] = []
-    leaving: dict[int, tuple[Task, _Span]] = {}
     for again in (False, True):
-        for item in items:
-            _, writes = uses(item)
-            if leaving and not isinstance(item, Arrive):
-                assert isinstance(item, (Run, Send, Post))
-                for part in writes:
-                    span = _span(graph, memory, part)
-                    for number in [n for n, (_, other) in leaving.items() if other.meets(span)]:
-                        copy, _ = leaving.pop(number)
-                        if again:
-                            result.append(Flush(copy, item.task))
+        for item, spans in zip(items, written):
+            assert not isinstance(item, Flush)
+            for span in spans:
+                for send in leaving.meeting(span):
+                    if again:
+                        assert not isinstance(item, Arrive)
+                        result.append(Flush(sends[send], item.task))
             if isinstance(item, Send):
                 # Restarting a send needs the previous one to be over, whoever overwrites its source.
-                if again and item.task.number in leaving:
+                if again and numbers[item.task.number] in leaving:
                     result.append(Flush(item.task, item.task))
-                leaving[item.task.number] = (item.task, _span(graph, memory, item.task.reads[0]))
+                leaving.begin(numbers[item.task.number])
             if again:
                 result.append(item)
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class _Span:
-    """Bytes ``low`` to ``high`` of the arena (space -1) or of a kept buffer (space: its number)."""
-
-    space: int
-    low: int
-    high: int
-
-    def meets(self, other: _Span) -> bool:
-        return self.space == other.space and self.low < other.high and other.low < self.high
-
-
-def _span(graph: TaskGraph, memory: MemoryPlan, part: Part) -> _Span:
+def _span(graph: TaskGraph, memory: MemoryPlan, part: Part) -> Span:
     """The bytes from the first to the last element of a part."""
     buffer = graph.buffers[part.buffer]
     root = root_of(graph, part.buffer)
@@ -110,9 +104,9 @@ def _span(graph: TaskGraph, memory: MemoryPlan, part: Part) -> _Span:
         start, _ = _hull(buffer.part, root.shape)
         low, high = low + start, high + start
     if root.kept:
-        return _Span(root.number, low * size, high * size)
+        return Span(root.number, low * size, high * size)
     offset = memory.offsets[root.number]
-    return _Span(-1, offset + low * size, offset + high * size)
+    return Span(-1, offset + low * size, offset + high * size)
 
 
 def _hull(rect: Rect, shape: Sequence[int]) -> tuple[int, int]:

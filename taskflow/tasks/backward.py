@@ -69,9 +69,14 @@ def _gather(state: Lowering, tensor: Tensor) -> dict[Rect, tuple[int, int]] | No
     readers = [(processor, rect, buffer) for (processor, rect), buffer in state.gradients.get(key, {}).items()]
     if key not in state.needs_gradient or not (readers or seed):
         return None
+    owners = state.owners[key]
+    meeting: dict[Rect, list[tuple[int, Rect, int]]] = {}  # owning piece -> those readers, in order
+    for reader in readers:
+        for rect, _, _ in owners.overlapping(reader[1]):
+            meeting.setdefault(rect, []).append(reader)
     return {
-        rect: (owner, _owner_gradient(state, tensor, rect, owner, readers, seed))
-        for rect, owner, _ in state.owners[key]
+        rect: (owner, _owner_gradient(state, tensor, rect, owner, meeting.get(rect, []), seed))
+        for rect, owner, _ in owners
     }
 
 
@@ -80,7 +85,7 @@ def _owner_gradient(
 ) -> int:
     emit = state.emit
     name = f"d {tensor.name}"
-    parts = [(p, read, b, read.intersect(rect)) for p, read, b in readers if read.overlaps(rect) or read == rect]
+    parts = [(p, read, b, read.intersect(rect)) for p, read, b in readers]
     if not seed and len(parts) == 1 and parts[0][0] == owner and parts[0][1] == rect:
         return parts[0][2]
     target = emit.buffer(name, rect, owner, tensor.dtype)
@@ -115,10 +120,16 @@ def _add(state: Lowering, name: str, processor: int, source: Part, owner: int, i
 def _partial_overlap(rects: list[Rect]) -> bool:
     """True if some Rect overlaps an earlier one without lying in it: then its first part would have to be written and the
     rest added, so it is simpler to start from zero."""
+    first: dict[Rect, int] = {}
+    last: dict[Rect, int] = {}
+    for place, rect in enumerate(rects):  # mostly a few Rects, each many times
+        first.setdefault(rect, place)
+        last[rect] = place
+    if len(first) == 1:
+        return False
     return any(
         later.overlaps(earlier) and not earlier.contains(later)
-        for i, later in enumerate(rects)
-        for earlier in rects[:i]
+        for later in last for earlier in first if first[earlier] < last[later]
     )
 
 

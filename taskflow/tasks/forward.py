@@ -45,7 +45,11 @@ def forward(state: Lowering, node: Node) -> None:
 
 def _task(state: Lowering, piece: Piece, outputs: tuple[int, ...]) -> None:
     emit, node = state.emit, piece.node
-    inputs = tuple(state.read(t, r, piece.processor) for t, r in zip(node.inputs, piece.reads.inputs))
+    unread = () if state.needed is None else node.operator.unread_in_evaluation
+    inputs = tuple(
+        emit.buffer(t.name, r, piece.processor, t.dtype) if i in unread else state.read(t, r, piece.processor)
+        for i, (t, r) in enumerate(zip(node.inputs, piece.reads.inputs))
+    )
     weights = tuple(state.weight(p, r, piece.processor) for p, r in zip(node.parameters, piece.reads.weights))
     saved = tuple(
         emit.buffer(f"{node.name}.saved{i}", Rect.of(spec.shape), piece.processor, spec.dtype)
@@ -57,7 +61,7 @@ def _task(state: Lowering, piece: Piece, outputs: tuple[int, ...]) -> None:
         f"{piece.name} forward",
         piece.processor,
         Compute(node, piece.rect, False, inputs, weights, outputs, saved),
-        [emit.whole(b) for b in (*inputs, *weights)],
+        [emit.whole(b) for b in (*(b for i, b in enumerate(inputs) if i not in unread), *weights)],
         [emit.whole(b) for b in (*outputs, *saved)],
         flops=node.operator.flops(node.specs, piece.rect),
     )

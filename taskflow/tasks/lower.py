@@ -3,19 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from taskflow.graph import OperatorGraph
 from taskflow.mapper.strategy import Strategy
+from taskflow.operators.state import State
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
 from taskflow.tasks.backward import backward, gradient_flow
 from taskflow.tasks.emit import Emitter
 from taskflow.tasks.forward import forward
-from taskflow.tasks.lowering import Lowering, Piece, SourceSelector
-from taskflow.tasks.parameters import lay_out
+from taskflow.tasks.lowering import Lowering, Piece, SourceSelector, TensorKey
+from taskflow.tasks.parameters import ParameterLayout, lay_out
 from taskflow.tasks.synchronise import synchronise
 from taskflow.tasks.task import TaskGraph
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What a strategy makes of a graph, whatever is run of it: the pieces of every node, which nodes' backward runs and which
+    tensors need gradients, and where parameters live. Training and evaluation share it, so they share weights."""
+
+    pieces: list[list[Piece]]
+    active: set[int]
+    needs_gradient: set[TensorKey]
+    layout: ParameterLayout
+
+
+def cut_graph(graph: OperatorGraph, strategy: Strategy) -> Cut:
+    """Cut every node as the strategy says. Raises ValueError that names the operator if it does not fit the graph."""
+    strategy.verify(graph)
+    pieces = [cut(graph, strategy, number) for number in range(len(graph))]
+    active, needs_gradient, trained = gradient_flow(graph)
+    return Cut(pieces, active, needs_gradient, lay_out(graph, parameter_uses(pieces), trained))
 
 
 def lower(
@@ -27,38 +48,66 @@ def lower(
     fetch: Sequence[Tensor] = (),
     select_source: SourceSelector | None = None,
     prefix: str = "",
+    wanted: Sequence[Tensor] | None = None,
+    shared: Cut | None = None,
 ) -> TaskGraph:
     """The tasks of one step of ``graph`` cut and placed by ``strategy``.
 
     With an update ``rule``: forward, backward, gradient sums, clipping to ``clip_norm`` and updates. Without: forward only
     (evaluation). The tensors in ``fetch``, and the losses, are brought to processor 0. Kept buffers that are not
-    parameters (the state carried between steps) get ``prefix`` before their name, unless they are lasting.
+    parameters (the state carried between steps) get ``prefix`` before their name, unless they are lasting. With ``wanted``
+    (and no rule) only what evaluation needs for these tensors is run, and they alone are brought to processor 0. ``shared``: the
+    answer of `cut_graph`, if it is at hand.
 
     Raises ValueError that names the operator if the strategy does not fit the graph.
     """
-    strategy.verify(graph)
-    emit = Emitter(strategy.processors)
-    pieces = [cut(graph, strategy, number) for number in range(len(graph))]
-    active, needs_gradient, trained = gradient_flow(graph)
-    layout = lay_out(graph, parameter_uses(pieces), trained)
-    state = Lowering(graph, strategy, emit, pieces, layout, active, needs_gradient, select_source, prefix)
+    made = shared or cut_graph(graph, strategy)
+    emit, layout = Emitter(strategy.processors), made.layout
+    needed = None if wanted is None else needed_for(graph, wanted)
+    state = Lowering(
+        graph, strategy, emit, made.pieces, layout, made.active, made.needs_gradient, select_source, prefix, needed
+    )
     for bundle in layout.bundles:
         for processor in bundle.group:
             flat = emit.buffer(bundle.name, Rect((0,), (bundle.size,)), processor, bundle.dtype, kept=True)
             state.flat_weights[bundle.name, processor] = flat
     for node in graph:
-        forward(state, node)
+        if needed is None or node.number in needed:
+            forward(state, node)
     emit.graph.bundles, emit.graph.weights = list(layout.bundles), state.flat_weights
-    for tensor in (*graph.losses, *fetch):
+    for tensor in (*graph.losses, *fetch) if wanted is None else wanted:
         emit.graph.fetched[tensor.name] = state.read(tensor, tensor.spec.rect, 0)
     if rule is not None:
         for node in reversed(graph.nodes):
-            if node.number in active:
+            if node.number in made.active:
                 backward(state, node)
         synchronise(state, rule, clip_norm)
     for carried, becomes in graph.carries:
-        _carry(state, carried, becomes)
+        if needed is None or (carried.node in needed and not _lasts(graph, carried)):
+            _carry(state, carried, becomes)
     return emit.graph
+
+
+def needed_for(graph: OperatorGraph, wanted: Sequence[Tensor]) -> set[int]:
+    """The nodes that evaluation must run for these tensors, and to carry on the state that they read."""
+    becomes = {c.node: b.node for c, b in graph.carries if not _lasts(graph, c)}
+    needed: set[int] = set()
+    left = [tensor.node for tensor in wanted]
+    while left:
+        number = left.pop()
+        if number not in needed:
+            needed.add(number)
+            node = graph.nodes[number]
+            unread = node.operator.unread_in_evaluation
+            left.extend(t.node for i, t in enumerate(node.inputs) if i not in unread)
+            if number in becomes:
+                left.append(becomes[number])
+    return needed
+
+
+def _lasts(graph: OperatorGraph, tensor: Tensor) -> bool:
+    operator = graph.nodes[tensor.node].operator
+    return isinstance(operator, State) and operator.lasting
 
 
 def cut(graph: OperatorGraph, strategy: Strategy, number: int) -> list[Piece]:

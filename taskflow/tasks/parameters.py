@@ -21,6 +21,12 @@ class ParameterLayout:
 
     bundles: tuple[Bundle, ...]
     cells: Mapping[str, tuple[tuple[Bundle, Cell], ...]]  # parameter name -> its cells
+    layers: tuple[str, ...]  # of all parameters, in the order of the graph
+
+    def rank(self, bundle: Bundle) -> int:
+        """The number of the bundle's layer plus that of the bundle within the layer."""
+        of_layer = [b.name for b in self.bundles if b.layer == bundle.layer]
+        return self.layers.index(bundle.layer) + of_layer.index(bundle.name)
 
     def covering(self, parameter: Parameter, rect: Rect) -> list[tuple[Bundle, Cell]]:
         """The cells that ``rect`` of a parameter consists of."""
@@ -49,7 +55,8 @@ def lay_out(graph: OperatorGraph, uses: Uses, trained: set[str]) -> ParameterLay
         bundles.append(bundle)
         for cell in placed:
             cells[cell.parameter].append((bundle, cell))
-    return ParameterLayout(tuple(bundles), {k: tuple(v) for k, v in cells.items()})
+    layers = tuple(dict.fromkeys(p.layer for p in graph.parameters))
+    return ParameterLayout(tuple(bundles), {k: tuple(v) for k, v in cells.items()}, layers)
 
 
 def _cells(parameter: Parameter, uses: Mapping[int, Sequence[Rect]]) -> list[tuple[Rect, tuple[int, ...]]]:

@@ -40,10 +40,16 @@ Priority = Callable[[Task], int]  # lower goes first among tasks that became rea
 def roofline(machine: Machine) -> Cost:
     """Seconds of a task from its flops and bytes and the machine's rates: enough to order a step's tasks."""
 
+    links: dict[tuple[int, int], tuple[float, float]] = {}  # (source, target) -> latency, bytes a second
+
     def seconds(task: Task) -> float:
         if task.kind is Kind.COPY:
-            links = machine.route(task.source, task.processor)
-            return sum(k.latency_seconds for k in links) + task.nbytes / min(k.bytes_per_second for k in links)
+            ends = task.source, task.processor
+            if ends not in links:
+                route = machine.route(*ends)
+                links[ends] = sum(k.latency_seconds for k in route), min(k.bytes_per_second for k in route)
+            latency, rate = links[ends]
+            return latency + task.nbytes / rate
         processor = machine.processors[task.processor]
         return processor.overhead_seconds + max(
             task.flops / processor.flops_per_second, task.nbytes / processor.bytes_per_second
@@ -53,10 +59,15 @@ def roofline(machine: Machine) -> Cost:
 
 
 def resources(task: Task, machine: Machine) -> tuple[int, ...]:
-    """What the task occupies: its processor's number, or those of its links counted on after the processors."""
+    """What the task occupies: its processor's number, or those of its links counted on after the processors; before them
+    those of the processors that do the copying themselves (`Link.occupies_endpoints`), the sender's first."""
     if task.kind is not Kind.COPY:
         return (task.processor,)
-    return tuple(len(machine.processors) + link.number for link in machine.route(task.source, task.processor))
+    route = machine.route(task.source, task.processor)
+    links = tuple(len(machine.processors) + link.number for link in route)
+    sender = (task.source,) if any(link.occupies_sender for link in route) else ()
+    receiver = (task.processor,) if any(link.occupies_receiver for link in route) else ()
+    return (*sender, *receiver, *links)
 
 
 def simulate(graph: TaskGraph, machine: Machine, cost: Cost, priority: Priority | None = None) -> Timeline:
@@ -70,25 +81,31 @@ def simulate(graph: TaskGraph, machine: Machine, cost: Cost, priority: Priority 
             followers[before].append(task.number)
     ready = [0.0] * len(graph.tasks)
     free: dict[int, float] = {}
-    spans: list[Span] = [Span(i, 0.0, 0.0, 0.0) for i in range(len(graph.tasks))]
-    order: list[int] = []
+    occupies: dict[tuple[int, int], tuple[int, ...]] = {}  # (source, target) -> resources
+    spans: dict[int, Span] = {}  # in the order in which they are taken
     queue = [(0.0, rank(t), t.number) for t in graph.tasks if not t.after]
     heapq.heapify(queue)
     while queue:
         at, _, number = heapq.heappop(queue)
         task = graph.tasks[number]
-        occupied = resources(task, machine)
-        start = max(at, *(free.get(r, 0.0) for r in occupied))
+        ends = task.source, task.processor
+        if ends not in occupies:
+            occupies[ends] = resources(task, machine)
+        occupied = occupies[ends]
+        start = at
+        for r in occupied:
+            if free.get(r, 0.0) > start:
+                start = free[r]
         end = start + cost(task)
         for r in occupied:
             free[r] = end
         spans[number] = Span(number, at, start, end)
-        order.append(number)
         for follower in followers[number]:
-            ready[follower] = max(ready[follower], end)
+            if end > ready[follower]:
+                ready[follower] = end
             waits[follower] -= 1
             if waits[follower] == 0:
                 heapq.heappush(queue, (ready[follower], rank(graph.tasks[follower]), follower))
-    if len(order) != len(graph.tasks):
-        raise ValueError(f"{len(graph.tasks) - len(order)} tasks wait for each other in a circle")
-    return Timeline(tuple(spans), tuple(order))
+    if len(spans) != len(graph.tasks):
+        raise ValueError(f"{len(graph.tasks) - len(spans)} tasks wait for each other in a circle")
+    return Timeline(tuple(spans[i] for i in range(len(spans))), tuple(spans))

@@ -68,8 +68,9 @@ def _chunks(state: Lowering, bundle: Bundle) -> list[Chunk]:
     many = sync.place is Place.SPREAD or (sync.place is Place.EVERY and sync.travel is Travel.RING)
     wanted = sync.chunks or max(1, bundle.size * bundle.dtype.itemsize // SMALLEST_CHUNK_BYTES)
     count = min(len(group), wanted, bundle.size) if many else 1
-    # Roots differ from bundle to bundle, so that one processor does not own everything.
-    first = state.layout.bundles.index(bundle)
+    # Roots differ from layer to layer and bundle to bundle, so that one processor does not own everything. Nothing but
+    # the layer's own bundles matters, so that an evaluator can keep what it knows of the layers that did not change.
+    first = state.layout.rank(bundle)
     cuts = even_cuts(bundle.size, count)
     return [
         Chunk(bundle, sync, Rect((low,), (high,)), _rotate(group, first + i * len(group) // count))

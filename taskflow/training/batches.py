@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from taskflow.training.stream import Batches
 from taskflow.training.tokens import TokenArray
 
 
@@ -22,9 +23,14 @@ class Window:
     index: int  # of the window in its epoch
     reset: bool
 
+    @property
+    def feeds(self) -> Mapping[str, TokenArray]:
+        """As the language model's inputs are called."""
+        return {"tokens": self.inputs, "targets": self.targets}
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LanguageModelBatches:
+class LanguageModelBatches(Batches):
     """``tokens`` (count) as ``batch`` streams of equal length, each read ``steps`` tokens at a time.
 
     Row r of window k + 1 goes on where row r of window k stopped. What a window holds depends on tokens, batch and
@@ -62,7 +68,7 @@ class LanguageModelBatches:
         return self.stream_length // self.steps
 
     @property
-    def tokens_per_step(self) -> int:
+    def items_per_step(self) -> int:
         """How many tokens one window predicts."""
         return self.batch * self.steps
 

@@ -19,20 +19,26 @@ _LONGEST_SILENCE_SECONDS = 15.0
 
 
 class TrainingProgress:
-    """Context manager that shows step, loss, perplexity, tokens per second and time left, on rank 0 only.
+    """Context manager that shows step, loss, items per second and time left, on rank 0 only.
+
+    ``unit``: what the items are. For tokens, whose loss is one a token, it shows the perplexity too.
 
     On a terminal it draws a bar that rewrites itself (rich). Elsewhere (a file, a pipe, a rank under mpirun) it prints
     a plain line without control codes for the first and the last step, every ``every`` steps (default: a twentieth of
     ``total``), and after every 15 s of training. It writes to ``stream`` (default: stderr), so that stdout holds
-    results only. ``quiet`` shows nothing: ranks other than 0 pass it. It counts either way, for `tokens_per_second`.
+    results only. ``quiet`` shows nothing: ranks other than 0 pass it. It counts either way, for `per_second`.
     """
 
-    def __init__(self, total: int, quiet: bool = False, every: int | None = None, stream: TextIO | None = None) -> None:
+    def __init__(
+        self, total: int, quiet: bool = False, every: int | None = None, stream: TextIO | None = None,
+        unit: str = "tokens",
+    ) -> None:
         if total < 1:
             raise ValueError(f"TrainingProgress: total must be at least 1 step, got {total}")
         if every is not None and every < 1:
             raise ValueError(f"TrainingProgress: every must be at least 1 step, got {every}")
         self.total = total
+        self.unit = unit
         self.done = 0
         self.throughput = Throughput()
         self._quiet = quiet
@@ -42,9 +48,9 @@ class TrainingProgress:
         self._live: tuple[Progress, TaskID] | None = None
 
     @property
-    def tokens_per_second(self) -> float:
+    def per_second(self) -> float:
         """Median over recent steps; NaN before the first."""
-        return self.throughput.tokens_per_second
+        return self.throughput.per_second
 
     def __enter__(self) -> TrainingProgress:
         if not self._quiet and _is_terminal(self._stream):
@@ -58,9 +64,9 @@ class TrainingProgress:
             self._live[0].stop()
             self._live = None
 
-    def step(self, loss: float, tokens: int, seconds: float) -> None:
-        """Report one finished step: its mean cross entropy in nats, how many tokens it trained on, and its duration."""
-        self.throughput.add(tokens, seconds)
+    def step(self, loss: float, items: int, seconds: float) -> None:
+        """Report one finished step: its mean cross entropy in nats, how many items it trained on, and its duration."""
+        self.throughput.add(items, seconds)
         self.done += 1
         if self._quiet:
             return
@@ -84,8 +90,8 @@ class TrainingProgress:
         left = max(0, self.total - self.done) * self.throughput.seconds_per_step
         return "  ".join((
             f"loss {loss:.4f}",
-            f"perplexity {_short(perplexity(loss))}",
-            f"{_short(self.tokens_per_second)} tokens/s",
+            *([f"perplexity {_short(perplexity(loss))}"] if self.unit == "tokens" else []),
+            f"{_short(self.per_second)} {self.unit}/s",
             f"{timedelta(seconds=round(left)) if isfinite(left) else '?'} left",
         ))
 

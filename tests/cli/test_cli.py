@@ -91,7 +91,9 @@ def test_what_people_see() -> None:
     assert "ms a step" in text and "GB at most" in text
     assert "n/" in text or "whole" in text
     assert run("search", *PROBLEM, "--budget", "50p", "--quiet").count("\n") == 3
-    assert "against data" in run("compare", *PROBLEM, "--budget", "20p")
+    compared = run("compare", *PROBLEM, "--budget", "20p")
+    assert "against data" in compared and "costs: analytic k80" in compared
+    assert "costs: analytic k80" in run("simulate", *PROBLEM)
     assert run("simulate", *PROBLEM, "--strategy", "expert").splitlines()[-1].startswith("expert")
 
 

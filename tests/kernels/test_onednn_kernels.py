@@ -112,7 +112,7 @@ def test_large_kernels_never_fall_back_to_a_reference_implementation(onednn: Any
     assert all(chain is not None and "ref" not in chain.info for chain in chains)
 
 
-def test_double_precision_and_strange_arrays_go_another_way(onednn: Any) -> None:
+def test_double_precision_goes_another_way(onednn: Any) -> None:
     rng = np.random.default_rng(0)
     x, weight = rng.normal(size=(2, 3, 8, 8)), rng.normal(size=(4, 3, 3, 3))
     slide = ((1, 1), ((1, 1), (1, 1)), (1, 1), 1)
@@ -120,11 +120,6 @@ def test_double_precision_and_strange_arrays_go_another_way(onednn: Any) -> None
     NUMPY.conv2d(x, weight, None, *slide, out=one)
     onednn.conv2d(x, weight, None, *slide, out=other)
     np.testing.assert_allclose(other, one, rtol=1e-12, atol=1e-12)
-    images = numbers(rng, 2, 8, 8, 3).transpose(0, 3, 1, 2)  # not contiguous
-    one, other = np.empty((2, 4, 8, 8), np.float32), np.empty((2, 4, 8, 8), np.float32)
-    NUMPY.conv2d(images, weight.astype(np.float32), None, *slide, out=one)
-    onednn.conv2d(images, weight.astype(np.float32), None, *slide, out=other)
-    np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-5)
 
 
 # ---- matrix products -------------------------------------------------------------------------------------------------

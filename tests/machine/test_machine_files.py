@@ -115,6 +115,7 @@ WRONG = [
     (edit(*LINK, "latency_seconds", to=float("inf")), "'latency_seconds' must be a number 0 or more, got inf"),
     (edit(*LINK, "duplex", to="both"), "'duplex' must be 'full' or 'half', got 'both'"),
     (edit(*LINK, "occupies_endpoints", to=1), "'occupies_endpoints' must be true or false, got 1"),
+    (edit(*LINK, "occupies_endpoints", to="both"), "'occupies_endpoints' must be 'sender' or 'receiver', got 'both'"),
     (edit(*LINK, "between", to=["gpu*"]), "must name 2 ends, got 1"),
     (edit(*LINK, "between", to=["gpu9", "switch"]), "no processor or switch 'gpu9'; there are gpu0, gpu1, switch"),
     (edit(*LINK, "between", to=["switch", "switch"]), "connects 'switch' with itself"),
@@ -137,6 +138,18 @@ def test_errors(change: Callable[[dict[str, Any]], None], message: str, tmp_path
     with pytest.raises(ValueError, match=message) as caught:
         load(content, tmp_path)
     assert str(caught.value).startswith("m.json: ")
+
+
+@pytest.mark.parametrize("ends", [False, True, "sender", "receiver"])
+def test_who_copies(ends: object, tmp_path: Path) -> None:
+    content = copy.deepcopy(GOOD)
+    content["nodes"][0]["links"][0]["occupies_endpoints"] = ends
+    machine = load(content, tmp_path)
+    first = machine.route(0, 1)[0]
+    assert first.occupies_endpoints == ends
+    assert (first.occupies_sender, first.occupies_receiver) == (ends in (True, "sender"), ends in (True, "receiver"))
+    save(machine, tmp_path / "again.json")
+    assert load_machine(tmp_path / "again.json") == machine
 
 
 def test_unconnected_within_a_node(tmp_path: Path) -> None:

@@ -14,11 +14,12 @@ from programs.start import mpirun, needs_mpi
 from taskflow.machine import load_machine, transfer_seconds
 from taskflow.runtime import measure as module
 from taskflow.runtime.local import LocalTransport
-from taskflow.runtime.measure import fit, group, measure
+from taskflow.runtime.measure import group, measure
+from taskflow.runtime.measure_links import SIZES, Fitted, fit, who_copies
 
 
 def test_fit_finds_the_line() -> None:
-    times = {n: 3e-6 + n / 5e9 for n in module.SIZES}
+    times = {n: 3e-6 + n / 5e9 for n in SIZES}
     assert fit(times) == (pytest.approx(3e-6), pytest.approx(5e9))
     noise = np.random.default_rng(0).uniform(0.9, 1.1, len(times))
     latency, rate = fit({n: t * x for (n, t), x in zip(times.items(), noise)})
@@ -39,11 +40,12 @@ def test_nodes_share_a_card() -> None:
     rates = {
         "memory_bytes": 1e9, "float32": 1e11, "float64": 5e10, "memory_bytes_per_second": 1e10, "launch_seconds": 1e-6,
     }  # fmt: skip
-    machine = module._machine("m", [2, 2, 3], rates, {"within": (1e-6, 8e9), "between": (4e-6, 1e9)})
+    links = {"within": Fitted(1e-6, 8e9, "receiver", "x"), "between": Fitted(4e-6, 1e9, False, "y")}
+    machine = module._machine("m", [2, 2, 3], rates, links)
     assert [p.node for p in machine.processors] == [0, 0, 1, 1, 2, 2, 2]
     assert transfer_seconds(machine.route(0, 1), 8_000_000) == pytest.approx(1e-6 + 1e-3)
     assert transfer_seconds(machine.route(1, 6), 1_000_000) == pytest.approx(4e-6 + 1e-3)
-    assert [k.occupies_endpoints for k in machine.route(0, 1)] == [True]
+    assert [k.occupies_endpoints for k in machine.route(0, 1)] == ["receiver"]
     assert not any(k.occupies_endpoints for k in machine.route(0, 2))
     assert set(machine.route(0, 2)) & set(machine.route(1, 4))
     assert module._pairs([2, 2, 3]) == ([(0, 1), (2, 3)], [(0, 2), (2, 4)])
@@ -54,6 +56,26 @@ def test_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = measure(LocalTransport(), "alone")
     assert str(machine) == "alone: 1 x cpu on 1 node"
     plausible(machine)
+
+
+def test_virtual_processors_of_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SECONDS", 0.01)
+    said: list[str] = []
+    machine = measure(LocalTransport(), processors=3, say=said.append)
+    plausible(machine)
+    assert len(machine.processors) == 3 and len(said) == 2
+    (link,) = machine.route(0, 2)
+    assert link.occupies_endpoints == "receiver" and 1e7 < link.bytes_per_second < 1e13
+    assert measure(LocalTransport(), processors=1).route(0, 0) == ()
+    with pytest.raises(ValueError, match="virtual ones, 1 or more"):
+        measure(LocalTransport(), processors=0)
+
+
+def test_who_can_do_without_the_other_has_copied_alone() -> None:
+    assert who_copies([(True, False), (True, False)]) == "receiver"
+    assert who_copies([(False, True)]) == "sender"
+    assert who_copies([(False, False)]) is True
+    assert who_copies([(True, False), (False, False)]) is True  # pairs differ: say what is true of all
 
 
 def plausible(machine) -> None:  # type: ignore[no-untyped-def]
@@ -72,6 +94,6 @@ def test_two_ranks(tmp_path: Path) -> None:
     machine = load_machine(tmp_path / "here.json")
     plausible(machine)
     (link,) = machine.route(0, 1)
-    assert link.occupies_endpoints
+    assert link.occupies_endpoints in (True, "sender", "receiver")
     assert 1e-8 < link.latency_seconds < 0.1
     assert 1e6 < link.bytes_per_second < 1e12

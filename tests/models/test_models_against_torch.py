@@ -75,7 +75,7 @@ class Transformer(nn.Module):
     def start(self, words):
         c = self.config
         rates = 10000.0 ** (-torch.arange(0, c.hidden, 2, dtype=torch.float64) / c.hidden)
-        angles = torch.arange(c.steps, dtype=torch.float64)[:, None] * rates
+        angles = torch.arange(words.shape[1], dtype=torch.float64)[:, None] * rates
         waves = torch.stack((torch.sin(angles), torch.cos(angles)), 2).flatten(1)
         return self.embedding(words) * c.hidden**0.5 + waves
 

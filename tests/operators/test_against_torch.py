@@ -23,11 +23,31 @@ def _cross_entropy(op: Any, x: Any, target: Any) -> Any:
     return total / target.numel() if op.reduction == "mean" else total
 
 
-def _lstm(op: Any, x: Any, h0: Any, c0: Any, *weights: Any) -> Any:
+def _lstm(op: Any, x: Any, h0: Any, c0: Any, *others: Any) -> Any:
     layer = torch.nn.LSTM(x.shape[2], op.hidden_size, batch_first=True, dtype=torch.float64)
-    flat = {f"{name}_l0": w.flatten(0, 1) for name, w in zip(("weight_ih", "weight_hh", "bias_ih", "bias_hh"), weights)}
-    y, (h, c) = torch.func.functional_call(layer, flat, (x, (h0[None], c0[None])))
-    return y, h[0], c[0]
+    *tokens, w_ih, w_hh, b_ih, b_hh = others
+    named = {"weight_ih": w_ih, "weight_hh": w_hh, "bias_ih": b_ih, "bias_hh": b_hh}
+    flat = {f"{name}_l0": w.flatten(0, 1) for name, w in named.items()}
+    if not tokens:
+        y, (h, c) = torch.func.functional_call(layer, flat, (x, (h0[None], c0[None])))
+        return y, h[0], c[0]
+    outputs, h, c = [], h0, c0
+    for t in range(x.shape[1]):  # step by step, keeping the states where there is only padding
+        _, (new_h, new_c) = torch.func.functional_call(layer, flat, (x[:, t : t + 1], (h[None], c[None])))
+        real = (tokens[0][:, t] != op.padding)[:, None]
+        h, c = torch.where(real, new_h[0], h), torch.where(real, new_c[0], c)
+        outputs.append(h)
+    return torch.stack(outputs, 1), h, c
+
+
+def _gather(op: Any, x: Any, index: Any) -> Any:
+    wide = index.reshape(*index.shape, *(1,) * (x.ndim - 2)).expand(*index.shape, *x.shape[2:])
+    return torch.take_along_dim(x, wide, 1)
+
+
+def _mask_padding(op: Any, x: Any, tokens: Any) -> Any:
+    hidden = (tokens == op.padding).reshape(x.shape[0], *(1,) * (x.ndim - 2), x.shape[-1])
+    return x.masked_fill(hidden, op.value)
 
 
 def _conv2d(op: Any, x: Any, weight: Any, bias: Any = None) -> Any:
@@ -50,11 +70,16 @@ def _positions(op: Any, x: Any) -> Any:
     return x + waves
 
 
-def _softmax(op: Any, x: Any) -> Any:
+def _softmax(op: Any, x: Any, lengths: Any = None) -> Any:
+    if lengths is not None:
+        # PyTorch makes a row of which nothing is left NaN, also in its gradient; here it is zero.
+        ends = lengths.reshape(-1, *[1] * (x.ndim - 1))
+        x = x.masked_fill(torch.arange(x.shape[-1]) >= ends, -torch.inf).masked_fill(ends == 0, 0)
     if op.causal:
         rows, columns = x.shape[-2:]
         x = x.masked_fill(torch.ones(rows, columns).tril(columns - rows) == 0, -torch.inf)
-    return torch.softmax(x, op.dim)
+    y = torch.softmax(x, op.dim)
+    return y if lengths is None else y.masked_fill(ends == 0, 0)
 
 
 TORCH = {
@@ -67,18 +92,22 @@ TORCH = {
     "moments": _moments,
     "adaptive_avg_pool2d": lambda op, x: F.adaptive_avg_pool2d(x, op.size),
     "avg_pool2d": lambda op, x: F.avg_pool2d(
-        x, op.kernel, op.stride, op.padding, count_include_pad=op.count_include_pad
+        x, op.kernel, op.stride, op.padding, op.ceil_mode, op.count_include_pad
     ),
-    "max_pool2d": lambda op, x: F.max_pool2d(x, op.kernel, op.stride, op.padding),
+    "max_pool2d": lambda op, x: F.max_pool2d(x, op.kernel, op.stride, op.padding, op.dilation, op.ceil_mode),
     "pad": lambda op, x: F.pad(x, [w for pair in reversed(op.edges) for w in pair], value=op.value),
     "add": lambda op, a, b: a + b,
     "concat": lambda op, *xs: torch.cat(xs, op.dim),
     "conv2d": _conv2d,
     "cross_entropy": _cross_entropy,
     "dropout": lambda op, x: F.dropout(x, op.p, training=False),
+    "einsum": lambda op, *xs: torch.einsum(op.equation, *xs),
     "embedding": lambda op, x, weight: F.embedding(x, weight),
+    "gather": _gather,
     "linear": lambda op, x, *weights: F.linear(x, *weights),
     "lstm": _lstm,
+    "mask_padding": _mask_padding,
+    "per_label": lambda op, x, labels: x / max(1, int((labels != op.ignore_index).sum())),
     "matmul": lambda op, a, b: torch.matmul(a, b.transpose(-1, -2) if op.transpose_other else b),
     "mul": lambda op, a, b: a * b,
     "relu": lambda op, x: torch.relu(x),
@@ -171,3 +200,46 @@ def test_mean_cross_entropy_equals_torch_when_nothing_is_ignored() -> None:
     tensors, _ = evaluate(graph, feeds, {}, {})
     expected = F.cross_entropy(torch.tensor(feeds["x"]).flatten(0, 1), torch.tensor(feeds["t"]).flatten())
     _close(tensors[loss], expected, "loss")
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_to_padded_memory_equals_torch(causal: bool) -> None:
+    samples, steps, size, width, heads = 4, 5, 5, 6, 2
+    numbers = np.random.default_rng(0)
+    graph = OperatorGraph("float64")
+    query, memory = (ops.input(graph, (samples, n, width), name=name) for n, name in ((steps, "q"), (size, "m")))
+    tokens = ops.input(graph, (samples, size), "int64", name="tokens")
+    y = ops.multi_head_attention(query, memory, heads, causal=causal, padding=(tokens, 0), name="mha")
+    words = np.arange(size) < np.array([1, 3, 5, 2])[:, None]
+    feeds = {
+        "q": numbers.normal(size=query.shape), "m": numbers.normal(size=memory.shape), "tokens": words.astype(np.int64)
+    }
+    parameters = {p.name: numbers.normal(size=p.shape) for p in graph.parameters}
+    seed = numbers.normal(size=y.shape)
+    tensors, gradients = evaluate(graph, feeds, parameters, {y: seed})
+
+    q, m = (torch.tensor(feeds[name], requires_grad=True) for name in "qm")
+    weights = {name: torch.tensor(value, requires_grad=True) for name, value in parameters.items()}
+
+    def project(x: Any, which: str) -> Any:
+        flat = F.linear(x, weights[f"mha.{which}_proj.weight"], weights[f"mha.{which}_proj.bias"])
+        return flat.unflatten(2, (heads, -1)).transpose(1, 2)
+
+    seen = torch.tensor(words)[:, None, None, :]
+    if causal:
+        seen = seen & torch.ones(steps, size, dtype=torch.bool).tril()
+    context = F.scaled_dot_product_attention(project(q, "q"), project(m, "k"), project(m, "v"), attn_mask=seen)
+    out = F.linear(context.transpose(1, 2).flatten(2), weights["mha.out_proj.weight"], weights["mha.out_proj.bias"])
+    _close(tensors[y], out, "output")
+    out.backward(torch.tensor(seed))
+    for name, tensor in (("q", q), ("m", m), *weights.items()):
+        _close(gradients[name], tensor.grad, name)
+    assert not gradients["m"][0, 1:].any()  # nothing flows to padding
+
+
+def test_lengths_beyond_the_memory_are_refused() -> None:
+    graph = OperatorGraph("float64")
+    x, lengths = ops.input(graph, (2, 3), name="x"), ops.input(graph, (2,), "int64", name="lengths")
+    ops.softmax(x, lengths=lengths, name="weights")
+    with pytest.raises(ValueError, match="weights: lengths must be from 0 to 3, got 4"):
+        evaluate(graph, {"x": np.zeros((2, 3)), "lengths": np.array([1, 4])}, {}, {})

@@ -95,6 +95,10 @@ def test_builders_take_what_torch_takes() -> None:
     assert ops.conv2d(x, 6, 3, 2, ((0, 1), (2, 2)), dilation=(2, 1), bias=False).shape == (2, 6, 3, 6)
     assert ops.max_pool2d(x, 3, 2, 1).shape == ops.avg_pool2d(x, 3, 2, 1).shape == (2, 4, 4, 5)
     assert ops.max_pool2d(x, (2, 3)).shape == (2, 4, 4, 3)
+    assert ops.max_pool2d(x, 3, 2, 1, (1, 2)).shape == (2, 4, 4, 4)
+    assert ops.max_pool2d(x, 3, 2, ceil_mode=True).shape == ops.avg_pool2d(x, 3, 2, ceil_mode=True).shape == (2, 4, 4, 4)
+    # A last window that would begin in the padding does not count.
+    assert ops.max_pool2d(x, 1, 3, ceil_mode=True).shape == ops.max_pool2d(x, 1, 3).shape == (2, 4, 3, 3)
     assert ops.adaptive_avg_pool2d(x, (1, 3)).shape == (2, 4, 1, 3)
     assert ops.pad(x, (1, 2, 3, 0)).shape == (2, 4, 11, 12)
     assert ops.flatten(x, 1).shape == (2, 288)
@@ -115,6 +119,8 @@ def test_what_does_not_fit_is_refused() -> None:
         (lambda: ops.conv2d(x, 6, 0), "kernel_size must be one or two integers of at least 1, got 0"),
         (lambda: ops.conv2d(x, 6, 3, padding=(1, 2, 3)), "padding must be an integer or one entry for each"),
         (lambda: ops.conv2d(x, 6, 3, padding=-1), "padding must be one or two integers of at least 0"),
+        (lambda: ops.max_pool2d(x, 3, dilation=5), r"kernel \(3, 3\) is larger than the input"),
+        (lambda: ops.softmax(x, 1, lengths=ops.narrow(x, 3, 0, 1)), r"lengths must be integers \(N,\)"),
         (lambda: ops.max_pool2d(x, 3, padding=2), "padding must be at most half of the kernel 3, got 2"),
         (lambda: ops.avg_pool2d(x, 10), r"kernel \(10, 10\) is larger than the input"),
         (lambda: ops.pad(x, (1, 2, 3)), "needs two widths for each of at most 4 dimensions"),

@@ -6,16 +6,19 @@ from dataclasses import dataclass
 from random import Random
 
 from taskflow.graph import Node, OperatorGraph
-from taskflow.machine import Device, Link, Processor
+from taskflow.machine import Device, Ends, Link, Processor
 from taskflow.mapper import Strategy
 from taskflow.optimizer.core_costs import Costs
 from taskflow.regions import Rect
 from taskflow.tasks.task import Kind
 
+COPIES: tuple[Ends, ...] = (True, "receiver", "sender", False)
+
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """Unequal processors, two a node: one bus a node, and a network card in each direction."""
+    """Unequal processors, two a node: one bus a node, over which both of them, one or none copy themselves, and a network
+    card in each direction."""
 
     processors: tuple[Processor, ...]
     name: str = "shared"
@@ -25,7 +28,7 @@ class Shared:
         if source == target:
             return ()
         if a == b:
-            return (Link(100 * a, f"bus {a}", 7e9, 3e-6),)
+            return (Link(100 * a, f"bus {a}", 7e9, 3e-6, COPIES[a % len(COPIES)]),)
         return (
             Link(100 * a, f"bus {a}", 7e9, 3e-6),
             Link(100 * a + 1, f"out of {a}", 1e9 + a * 1e8, 20e-6),

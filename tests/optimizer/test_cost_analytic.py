@@ -16,6 +16,7 @@ from taskflow.operators.matmul import MatMul
 from taskflow.operators.operator import REGISTRY, Operator, Soap, Spec, iteration_space
 from taskflow.optimizer.cost import CostModel
 from taskflow.optimizer.cost_analytic import AnalyticCosts, fill
+from taskflow.optimizer.cost_gradients import added_bytes
 from taskflow.optimizer.cost_work import KERNELS, arrays, phases
 from taskflow.regions import Rect
 from taskflow.rules import SGD, Adam
@@ -213,8 +214,9 @@ def test_tasks_cost_what_their_pieces_do(seed: int) -> None:
         elif isinstance(task.work, Compute):
             work = task.work
             gradients = tuple(t is not None for t in work.grad_inputs) if work.backward else None
+            added = added_bytes(work) if work.backward else 0
             assert seconds == AnalyticCosts(machine).compute_seconds(
-                work.node.operator, work.node.specs, work.piece, work.backward, gradients=gradients
+                work.node.operator, work.node.specs, work.piece, work.backward, gradients=gradients, added_bytes=added
             )
         else:
             assert seconds == costs.memory_seconds(task.kind, task.nbytes, task.flops)

@@ -10,9 +10,16 @@ import taskflow
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import OpConfig, Strategy
 from taskflow.models import build
+from taskflow.optimizer.exact import PARTIAL_PER_PROPOSAL, exact
+from taskflow.optimizer.following import decisions, nearest
+from taskflow.optimizer.found import Budget, Proof, SearchOptions
+from taskflow.optimizer.moves import SYNCS
+from taskflow.optimizer.polish import polished
 from taskflow.optimizer.search import make_evaluator, search
-from taskflow.optimizer.space import SpaceOptions
+from taskflow.optimizer.space import Space, SpaceOptions
 from tests.optimizer.search_toys import every, tiny
+
+fixing_order = pytest.importorskip("taskflow.optimizer.relax", reason="the compiled bound is not built").fixing_order
 
 
 @pytest.mark.parametrize("machine", ["k80", "p100"])
@@ -24,25 +31,117 @@ def test_exact_search_equals_enumeration(machine: str, options: SpaceOptions) ->
     found = search(graph, cluster, algorithm="exact", space=options, use=judge, budget="100000p", alone=True)
     assert found.optimal and found.stopped == "finished"
     assert found.seconds == best == found.lower_bound
+    assert found.proof is not None and found.proof.complete
+    assert found.proof.strategies == len(every(graph, 2, options))
 
 
 @pytest.mark.parametrize("samples", [64, 4096])
 def test_exact_search_proves_a_trained_network(samples: int) -> None:
+    """Configurations and synchronisation against enumeration."""
     graph, cluster = OperatorGraph(name="one layer"), taskflow.load_machine("p100", devices=2)
     x, labels = taskflow.input(graph, (samples, 64), name="x"), taskflow.input(graph, (samples,), "int64", name="labels")
     graph.minimize(taskflow.cross_entropy(taskflow.linear(x, 128, name="fc"), labels, name="loss"))
-    judge, options = make_evaluator(graph, cluster), SpaceOptions("powers")
-    seconds = [judge.set(Strategy(2, configs)) for configs in every(graph, 2, options)]
-    found = search(graph, cluster, algorithm="exact", space=options, use=judge, budget="50000p")
-    assert found.optimal and found.lower_bound == found.seconds <= min(seconds)
+    judge, options = make_evaluator(graph, cluster), SpaceOptions("powers", reduction=False)
+    seconds = [judge.set(Strategy(2, configs, {"fc": way})) for configs in every(graph, 2, options) for way in SYNCS]
+    # The last of all is an incumbent that leaves everything to the proof.
+    alone = SearchOptions(Budget(proposals=50_000), space=options, starts=(Strategy(2, every(graph, 2, options)[-1]),))
+    found = exact(judge, alone)
+    assert found.optimal and found.proof is not None and found.proof.strategies == len(seconds)
+    assert found.lower_bound == found.seconds <= min(seconds)
+    assert found.proof.renumberings == 2 and found.proof.simulated < len(seconds) / 4
+    assert judge.set(found.strategy) == found.seconds
+
+
+def test_a_renumbered_plan_that_is_faster_is_found() -> None:
+    """The loss goes to processor 0, so plans that differ in names only differ in time; all are simulated."""
+    graph, cluster = tiny(3, 4), taskflow.load_machine("p100", devices=4)
+    options, judge = SpaceOptions("powers"), make_evaluator(graph, cluster, rule=None)
+    graph.losses.append(graph.nodes[-1].outputs[0])
+    judge = make_evaluator(graph, cluster, rule=None)
+    best = min(judge.set(Strategy(4, configs)) for configs in every(graph, 4, options))
+    found = exact(judge, SearchOptions(Budget(proposals=100_000), space=options))
+    assert found.optimal and found.seconds == best
+
+
+def test_tolerance_leaves_out_what_is_hardly_faster() -> None:
+    graph, cluster = build("LeNet", preset="small"), taskflow.load_machine("p100", devices=2)
+    judge, budget = make_evaluator(graph, cluster), Budget(proposals=20_000)
+    found = exact(judge, SearchOptions(budget, space=SpaceOptions("powers"), tolerance=0.2))
+    assert found.stopped == "finished" and not found.optimal and found.proof is not None and found.proof.complete
+    assert found.gap == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("follow", ["passive", "weightless"])
+def test_followers_do_not_choose(follow: str) -> None:
+    graph, cluster = build("RNNLM-2", preset="small"), taskflow.load_machine("p100", devices=2)
+    judge, options = make_evaluator(graph, cluster), SpaceOptions("powers", reduction=False, follow=follow)
+    space = Space(graph, 2, options)
+    found = decisions(graph, space, fixing_order(judge), follow)
+    chooses = {decision.nodes[0].name for decision in found}
+    weights = {node.name for node in graph if node.parameters}
+    passive = {"tokens", "targets", "lstm.h0", "lstm.c1", "targets.split", "mean", "mean.1"}
+    assert weights <= chooses and not passive & chooses
+    assert (chooses == weights) == (follow == "weightless") and {"loss", "loss.1"} <= chooses | passive | (
+        {"loss", "loss.1"} if follow == "weightless" else set()
+    )
+    assert sorted(node.number for decision in found for node in decision.nodes) == list(range(len(graph)))
+    for decision in found:
+        assert [configs[0] for configs in decision.choices] == list(space[decision.nodes[0]])
+        for node, configs in zip(decision.nodes, zip(*decision.choices)):
+            assert all(space[node].contains(config) for config in configs)
+
+
+def test_a_follower_is_where_its_leader_is() -> None:
+    graph = tiny(2, 8)
+    space = Space(graph, 4)
+    for config in space["relu0"]:
+        assert nearest(graph.node("x"), list(space["x"]), graph.node("relu0"), config) == config
 
 
 def test_a_short_budget_is_no_proof_and_a_large_space_is_refused() -> None:
     graph, cluster = build("MLP", preset="small"), taskflow.load_machine("k80", devices=4)
     found = search(graph, cluster, algorithm="exact", budget="100p")
     assert not found.optimal and found.stopped == "budget" and found.proposals <= 100
+    assert 0 < found.lower_bound < found.seconds and found.proof is not None and not found.proof.complete
     with pytest.raises(ValueError, match="configurations, at most"):
         search(graph, cluster, algorithm="exact", space=SpaceOptions("any", "arbitrary", most_pieces=16), budget="100p")
+
+
+def test_partial_plans_need_budget_too() -> None:
+    """A proof that needs no simulation at all, but hundreds of bounds."""
+    graph, cluster = build("LeNet", devices=4), taskflow.load_machine("p100", devices=4)
+    judge, space = make_evaluator(graph, cluster), SpaceOptions("powers", reduction=False)
+    good = search(graph, cluster, use=judge, budget="1500p", memory=False, space=space).strategy
+
+    def prove(budget: Budget) -> tuple[str, Proof]:
+        found = exact(judge, SearchOptions(budget, space=space, rivals=(good,), tolerance=0.015))
+        assert found.proof is not None and found.proof.simulated == 0
+        return found.stopped, found.proof
+
+    stopped, proof = prove(Budget(seconds=100))
+    needs = proof.partial_plans
+    assert stopped == "finished" and needs > 100
+    stopped, proof = prove(Budget(proposals=needs / 2 / PARTIAL_PER_PROPOSAL))
+    assert stopped == "budget" and proof.partial_plans < needs
+    stopped, proof = prove(Budget(seconds=1e-6))
+    assert stopped == "budget" and proof.partial_plans < needs
+
+
+def test_an_interrupted_proof_says_how_far_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, cluster = build("MLP", preset="small"), taskflow.load_machine("p100", devices=2)
+    judge, calls = make_evaluator(graph, cluster), []
+    options = SearchOptions(Budget(proposals=20_000), space=SpaceOptions("powers"))
+    whole = exact(judge, options)
+
+    def interrupt(self: object, partial: int) -> None:
+        calls.append(partial)
+        if len(calls) == 10:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("taskflow.optimizer.exact._Branch._count", interrupt)
+    found = exact(judge, options)
+    assert found.stopped == "interrupted" and not found.optimal
+    assert 0 < found.lower_bound <= whole.seconds
 
 
 def test_placement_finds_the_best_placement() -> None:
@@ -60,9 +159,24 @@ def test_placement_finds_the_best_placement() -> None:
     assert beaten.seconds <= min(beaten.starts.values())
 
 
-def test_exact_search_starts_from_the_default_searchs_plan() -> None:
+def test_lenet_on_four_devices_is_proved() -> None:
+    """3.6e25 strategies, each with 9**5 ways to synchronise its layers (the paper's search took 0.8 h for about 1e11)."""
     graph, cluster = build("LeNet", devices=4), taskflow.load_machine("p100", devices=4)
     options = SpaceOptions("powers", reduction=False)
-    for budget in ("1.5s", "3000p"):  # far too short for a proof
-        found = search(graph, cluster, algorithm="exact", space=options, budget=budget, memory=False)
-        assert not found.optimal and found.seconds < 0.95 * min(found.starts.values())
+    found = search(graph, cluster, algorithm="exact", space=options, budget=Budget(200, 100_000), memory=False)
+    assert found.optimal and found.proof is not None and found.proof.strategies > 1e30
+    assert found.lower_bound == found.seconds < 0.75 * min(found.starts.values())
+
+
+def test_polish_ends_where_no_change_of_one_operator_helps() -> None:
+    graph, cluster = build("MLP", preset="small"), taskflow.load_machine("p100", devices=4)
+    judge, options = make_evaluator(graph, cluster), SearchOptions(Budget(proposals=100_000))
+    worst = search(graph, cluster, use=judge, budget="5p", memory=False, algorithm="mcmc")
+    found = polished(judge, worst, options)
+    assert found.local and found.stopped == "finished" and found.seconds < worst.seconds
+    assert found.starts == worst.starts and found.proposals > worst.proposals
+    judge.set(found.strategy)
+    space = Space(graph, 4)
+    assert all(judge.propose({node.name: config}) >= found.seconds for node in graph for config in space[node])
+    short = polished(judge, worst, SearchOptions(Budget(proposals=3)))
+    assert not short.local and short.stopped == "budget" and short.seconds <= worst.seconds

@@ -9,7 +9,8 @@ import pytest
 from language_model import CONFIG, ONE_STEP, model, random_strategy
 
 from taskflow.kernels import NumpyKernels
-from taskflow.machine import host
+from taskflow.machine import Cluster, Ends, Group, NodeTemplate, Wire, host
+from taskflow.machine.host import CPU
 from taskflow.operators.operator import StepState
 from taskflow.rules import SGD
 from taskflow.runtime.local import LocalTransport
@@ -19,7 +20,16 @@ from taskflow.runtime.schedule import Arrive, Placement, schedule
 from taskflow.runtime.stamp import Record, stamp_binder, stamped
 from taskflow.runtime.storage import Kept
 from taskflow.tasks.lower import lower
-from taskflow.tasks.simulate import roofline, simulate
+from taskflow.tasks.simulate import resources, roofline, simulate
+from taskflow.tasks.task import Kind
+
+
+def copying(ends: Ends):
+    """Processors that reach each other over one switch; in the transfers these of them take part."""
+    wire = Wire(("cpu*", "bus"), 3e9, 2e-6, occupies_endpoints=ends)
+    return lambda processors: Cluster(
+        "copying", (CPU,), (NodeTemplate("box", (Group("cpu", CPU.kind, processors),), ("bus",), (wire,)),), (("box", 1),)
+    )
 
 
 def lowered(seed: int, least: int = 1):
@@ -28,7 +38,7 @@ def lowered(seed: int, least: int = 1):
     processors = random.randint(least, 5)
     strategy = random_strategy(graph, processors, random)
     tasks = lower(graph, strategy, SGD(0.1, momentum=0.9), clip_norm=1.0)
-    machine = host(processors)
+    machine = random.choice((host, copying(True), copying("sender"), copying(False)))(processors)
     cost = roofline(machine)
     return tasks, machine, cost, simulate(tasks, machine, cost), random.randint(1, processors)
 
@@ -41,6 +51,27 @@ def test_null_runtime_takes_the_simulated_time(seed):
     replayed = replay(tasks, schedules, timeline.order, machine, cost)
     assert replayed.makespan == timeline.makespan
     assert replayed.spans == timeline.spans
+
+
+def test_a_copy_occupies_who_makes_it():
+    """Two processors, a second of copying, and tasks of their own for another two: who copies does not compute meanwhile."""
+    tasks, *_ = lowered(3, least=2)
+    copy = next(t for t in tasks if t.kind is Kind.COPY)
+    rate = 3e9
+    for ends, occupied in ((False, []), ("sender", [copy.source]), ("receiver", [copy.processor]),
+                           (True, [copy.source, copy.processor])):
+        machine = copying(ends)(tasks.processors)
+        held = resources(copy, machine)
+        assert [r for r in held if r < tasks.processors] == occupied
+        assert len(held) - len(occupied) == 2  # to the bus and from it
+        timeline = simulate(tasks, machine, lambda t: t.nbytes / rate if t.kind is Kind.COPY else 1e-3)
+        for number in timeline.order:
+            if (task := tasks.tasks[number]).kind is Kind.COPY:
+                span = timeline.spans[number]
+                for other in tasks:
+                    theirs = timeline.spans[other.number]
+                    if other.kind is not Kind.COPY and other.processor in resources(task, machine):
+                        assert theirs.end <= span.start or theirs.start >= span.end
 
 
 def test_null_runtime_notices_a_missing_wait():

@@ -67,7 +67,7 @@ def test_quiet_counts_and_says_nothing(capfd: pytest.CaptureFixture[str]) -> Non
     with TrainingProgress(5, quiet=True) as progress:
         for _ in range(5):
             progress.step(1.0, 100, 0.1)
-    assert progress.tokens_per_second == pytest.approx(1000) and progress.done == 5
+    assert progress.per_second == pytest.approx(1000) and progress.done == 5
     assert capfd.readouterr() == ("", "")
 
 

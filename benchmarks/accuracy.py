@@ -1,0 +1,310 @@
+"""How exact predictions are: predicted against measured step times on this machine, for strategies that nothing was fitted to.
+
+    python benchmarks/accuracy.py [--networks RNNLM ...] [--rounds 7] [--json]      # 2 ranks under mpirun, a core each
+    python benchmarks/accuracy.py --virtual                                         # one process, two virtual processors
+
+Kernels are timed one by one (a time for each cost key), links by messages of their own; no step is run to predict another. A
+step's measured time is the median over rounds of the fastest of a few steps; strategies take turns, so that a busy moment meets
+all of them, and rounds in which other programs ran are repeated while there is patience. With --virtual, one core runs both
+processors' tasks in turn: predicted is the sum of their seconds, measured the processor time of a step (the median, as
+kernels' times are), which other programs disturb less; what it leaves out is waiting.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from itertools import combinations
+from pathlib import Path
+from statistics import mean, median
+from time import perf_counter, thread_time
+from typing import Any
+
+import click
+
+ROOT = Path(__file__).resolve().parents[1]
+SIZES: dict[str, dict[str, Any]] = {
+    "RNNLM": {"batch": 64, "steps": 20, "vocabulary": 4000, "hidden": 256, "dropout": 0.2, "steps_per_operator": 5},
+    "NMT": {"batch": 64, "steps": 20, "vocabulary": 2000, "hidden": 192, "dropout": 0.2, "steps_per_operator": 5},
+    "AlexNet": {"batch": 16, "image": 127, "classes": 100, "channels": (32, 64, 96, 64, 64), "pooled": 3, "hidden": 512},
+    "Transformer": {"batch": 16, "steps": 32, "vocabulary": 4000, "hidden": 192, "inner": 768, "heads": 4, "layers": 2},
+}
+STRATEGIES = 8
+RANDOM = 2  # of them with random cuts and places of all operators; the rest has them for a part of the operators
+SECONDS = 0.06  # to spend on a kernel's repeats
+STEPS = 3  # in a row, of one strategy
+FOREIGN = 0.03  # part of the machine that other programs may use while a round counts as undisturbed
+
+
+# ---- one job: all networks, all strategies ---------------------------------------------------------------------------
+def work(networks: tuple[str, ...], rounds: int, budget: str, patience: float, virtual: bool) -> None:
+    """What each rank does; rank 0 prints a JSON object a network."""
+    import taskflow
+    from taskflow.models import build
+    from taskflow.runtime.measure import measure
+
+    transport = taskflow.connect()
+    count = 2 if virtual else transport.size
+    machine = measure(transport, processors=2 if virtual else None)
+    for network in networks:
+        graph = build(network, **SIZES[network])
+        plans, costs = transport.broadcast(predict(graph, machine, budget, virtual) if transport.rank == 0 else None)
+        rule, inputs = taskflow.SGD(lr=1e-3, momentum=0.9), feeds(graph)
+        executors = [
+            taskflow.Executor(graph, strategy, rule, transport=transport, machine=machine) for strategy, _ in plans
+        ]
+        times, foreign = rounds_of(executors, inputs, transport, rounds, patience, virtual)
+        if transport.rank == 0:
+            rows = [
+                {
+                    "strategy": strategy.name, "predicted_seconds": predicted, "measured_seconds": median(measured),
+                    "fastest_seconds": min(measured), "rounds": len(measured),
+                }
+                for (strategy, predicted), measured in zip(plans, times)
+            ]
+            link = machine.route(0, 1)[0] if count > 1 else None
+            print(json.dumps({
+                "network": network, "operators": len(graph), "parameters": graph.parameter_count, "costs": costs,
+                "foreign_load": foreign, "strategies": rows,
+                "link": link and {"bytes_per_second": link.bytes_per_second, "latency_seconds": link.latency_seconds,
+                                  "occupies_endpoints": link.occupies_endpoints},
+            }), flush=True)
+        for executor in executors:
+            executor.close()
+    transport.close()
+
+
+def predict(graph: Any, machine: Any, budget: str, virtual: bool) -> tuple[list[tuple[Any, float]], dict[str, Any]]:
+    """Strategies with their predicted seconds, and what was used to predict; on one rank."""
+    import taskflow
+    from taskflow.optimizer.cost_measured import MeasuredCosts
+    from taskflow.optimizer.cost_reuse import reuse_bytes
+    from taskflow.optimizer.search import make_evaluator, search
+    from taskflow.optimizer.space import SpaceOptions
+    from taskflow.tasks.task import Kind
+
+    rule = taskflow.SGD(lr=1e-3, momentum=0.9)
+    # One core that runs both processors' tasks goes through the memory of both.
+    reuse = reuse_bytes(graph, 1 if virtual else len(machine.processors), rule)
+    with tempfile.TemporaryDirectory() as folder:  # measured now, not found from another day
+        costs = MeasuredCosts(machine, folder=Path(folder), seconds=SECONDS, reuse_bytes=reuse)
+        judge = make_evaluator(graph, machine, costs=costs, rule=rule)
+        began = perf_counter()
+        found = search(
+            graph, machine, budget=budget, seed=0, use=judge, space=SpaceOptions("powers", reduction=False), memory=False
+        )
+        took = perf_counter() - began
+        strategies = strategies_of(graph, machine, found.strategy)
+
+        def seconds(strategy: Any) -> float:
+            if not virtual:
+                return float(judge.set(strategy))
+            return sum(
+                costs.memory_seconds(Kind.MOVE, 2 * t.nbytes, 0) if t.kind is Kind.COPY else judge.costs.task(t)
+                for t in judge.lowered(strategy)
+            )
+
+        plans = [(strategy, seconds(strategy)) for strategy in strategies]
+        used = {
+            "name": costs.name, "reuse_bytes": reuse, "measured_keys": costs.measured, "spread": costs.spread,
+            "search_seconds": took,
+        }
+    return plans, used
+
+
+def strategies_of(graph: Any, machine: Any, searched: Any) -> list[Any]:
+    """Different strategies: those that people write, the one that was found, and random ones."""
+    from dataclasses import replace
+    from random import Random
+
+    import taskflow
+    from taskflow.optimizer.space import Space, SpaceOptions
+
+    chosen = {"searched": searched}
+    for name in ("data", "model", "expert"):
+        chosen[name], _ = taskflow.choose(name, graph, machine)
+    for seed in range(1, RANDOM + 1):
+        chosen[f"random {seed}"], _ = taskflow.choose("random", graph, machine, seed=seed)
+    space = Space(graph, len(machine.processors), SpaceOptions("powers"))
+    for seed in range(STRATEGIES):
+        random = Random(seed)
+        start = chosen[random.choice(("data", "model"))]
+        some = [node for node in graph if random.random() < 0.3]
+        chosen[f"mixed {seed}"] = replace(start, configs={**start.configs, **{n.name: space[n].draw(random) for n in some}})
+    different: dict[str, Any] = {}
+    for name, strategy in chosen.items():
+        if not any(strategy.configs == other.configs and strategy.syncs == other.syncs for other in different.values()):
+            different[name] = replace(strategy, name=name)
+    return list(different.values())[:STRATEGIES]
+
+
+def feeds(graph: Any) -> dict[str, Any]:
+    """Random numbers for every input, classes below 100."""
+    import numpy as np
+
+    random = np.random.default_rng(0)
+    return {
+        node.name: random.standard_normal(spec.shape).astype(spec.dtype) if spec.dtype.kind == "f"
+        else random.integers(0, 100, spec.shape)
+        for node in graph if node.operator.kind == "input" for spec in [node.outputs[0].spec]
+    }
+
+
+# ---- measuring -------------------------------------------------------------------------------------------------------
+def rounds_of(
+    executors: list[Any], inputs: dict[str, Any], transport: Any, rounds: int, patience: float, virtual: bool
+) -> tuple[list[list[float]], float]:
+    """For each executor the fastest step of each round (virtual: the median one), and the median share of the machine that
+    other programs took; known on rank 0. Rounds are repeated for each executor until enough were undisturbed, or for
+    ``patience`` seconds; then the least disturbed of the others count too."""
+    for executor in executors:
+        for _ in range(2):
+            executor.train(inputs)
+    found: list[list[tuple[float, float]]] = [[] for _ in executors]
+    until = perf_counter() + patience
+    going = True
+    while going:
+        for executor, results in zip(executors, found):
+            load = Load()
+            seconds = [step(executor, inputs, transport, virtual) for _ in range(STEPS)]
+            used = transport.gather(load.own())
+            if used is not None:
+                results.append((load.foreign(sum(used)), median(seconds) if virtual else min(seconds)))
+        calm = min(sum(f <= FOREIGN for f, _ in results) for results in found)
+        enough = min(len(results) for results in found) >= rounds
+        going = transport.broadcast(not enough or (calm < rounds and perf_counter() < until))
+    if transport.rank:
+        return [], 0.0
+    best = [sorted(results)[: max(rounds, sum(f <= FOREIGN for f, _ in results))] for results in found]
+    return [[seconds for _, seconds in results] for results in best], median(f for r in best for f, _ in r)
+
+
+def step(executor: Any, inputs: dict[str, Any], transport: Any, virtual: bool) -> float:
+    """Seconds of one step that all ranks begin together (their clocks are the same machine's)."""
+    if virtual:
+        began = thread_time()
+        executor.train(inputs)
+        return thread_time() - began
+    start = transport.broadcast(perf_counter() + 2e-3)
+    while perf_counter() < start:
+        pass
+    executor.train(inputs)
+    ends = transport.gather(perf_counter())
+    return max(ends) - start if ends is not None else 0.0
+
+
+class Load:
+    """How much of the machine other programs use, from Linux's counters."""
+
+    def __init__(self) -> None:
+        self._busy, self._own, self._began = self._all(), sum(os.times()[:2]), perf_counter()
+
+    def own(self) -> float:
+        """Processor seconds of this process since the start."""
+        return sum(os.times()[:2]) - self._own
+
+    def foreign(self, ours: float) -> float:
+        """Part of all cores that neither was idle nor ours."""
+        wall, cores = perf_counter() - self._began, len(os.sched_getaffinity(0))
+        return max(0.0, (self._all() - self._busy - ours) / (wall * cores))
+
+    @staticmethod
+    def _all() -> float:
+        user, nice, system, _, _, irq, soft, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
+        return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
+
+
+# ---- judging ---------------------------------------------------------------------------------------------------------
+def judge_network(row: dict[str, Any]) -> None:
+    """Add errors, Kendall's tau (Kendall, Biometrika 30, 1938) and the regret of the plan that is predicted to be best."""
+    plans = row["strategies"]
+    for plan in plans:
+        plan["error"] = plan["predicted_seconds"] / plan["measured_seconds"] - 1
+    signs = [
+        (a["predicted_seconds"] - b["predicted_seconds"]) * (a["measured_seconds"] - b["measured_seconds"])
+        for a, b in combinations(plans, 2)
+    ]
+    row["kendall_tau"] = (sum(s > 0 for s in signs) - sum(s < 0 for s in signs)) / len(signs)
+    row["mean_error"] = mean(abs(p["error"]) for p in plans)
+    row["maximum_error"] = max(abs(p["error"]) for p in plans)
+    chosen = min(plans, key=lambda p: p["predicted_seconds"])["measured_seconds"]
+    row["regret"] = chosen / min(p["measured_seconds"] for p in plans) - 1
+
+
+def launch(networks: tuple[str, ...], rounds: int, budget: str, patience: float, virtual: bool) -> list[dict[str, Any]]:
+    """Run the job in processes of its own, each with one thread; its rows."""
+    command = [sys.executable, __file__, "--worker", "--rounds", str(rounds), "--budget", budget, "--patience", str(patience)]
+    command += [part for network in networks for part in ("--networks", network)] + ["--virtual"] * virtual
+    if not virtual:
+        mpirun = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+        if mpirun is None:
+            raise SystemExit("accuracy: there is no mpirun; pip install mpich mpi4py, or use --virtual")
+        command = [mpirun, "-n", "2", *command]
+    # The machine's setting that holds OpenBLAS to AVX2 is lifted, for kernels' measurements and steps alike.
+    environment = {k: v for k, v in os.environ.items() if k != "OPENBLAS_CORETYPE"} | {
+        "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT),
+    }
+    rows = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as job:
+        assert job.stdout is not None
+        for line in job.stdout:
+            row = json.loads(line)
+            judge_network(row)
+            report(row)
+            rows.append(row)
+    if job.returncode:
+        raise SystemExit(f"accuracy: the job ended with {job.returncode}")
+    return rows
+
+
+def report(row: dict[str, Any]) -> None:
+    """One network, for people."""
+    click.echo(
+        f"{row['network']}: {row['operators']} operators; mean error {row['mean_error']:.1%}, at most {row['maximum_error']:.1%}, "
+        f"tau {row['kendall_tau']:.2f}, regret {row['regret']:.1%}; foreign load {row['foreign_load']:.0%}; "
+        f"{row['costs']['name']}, {row['costs']['measured_keys']} keys beside {row['costs']['reuse_bytes'] >> 20} MiB", err=True,
+    )
+    for plan in sorted(row["strategies"], key=lambda p: p["measured_seconds"]):
+        click.echo(
+            f"  {plan['strategy']:<10} predicted {plan['predicted_seconds'] * 1e3:8.2f} ms, measured "
+            f"{plan['measured_seconds'] * 1e3:8.2f} (fastest {plan['fastest_seconds'] * 1e3:.2f}): {plan['error']:+.1%}", err=True,
+        )
+
+
+@click.command(help=__doc__.split("\n\n")[0])
+@click.option("--networks", multiple=True, type=click.Choice(list(SIZES)), default=tuple(SIZES), help="May be repeated.")
+@click.option("--rounds", default=7, show_default=True)
+@click.option("--budget", default="15s", show_default=True, help="Of the search for one of the strategies.")
+@click.option("--patience", default=60.0, show_default=True, help="Seconds a network to wait for undisturbed rounds.")
+@click.option("--virtual", is_flag=True, help="One process with two virtual processors instead of two ranks.")
+@click.option("--json", "as_json", is_flag=True)
+@click.option("--worker", is_flag=True, hidden=True)
+def main(
+    networks: tuple[str, ...], rounds: int, budget: str, patience: float, virtual: bool, as_json: bool, worker: bool
+) -> None:
+    if worker:
+        work(networks, rounds, budget, patience, virtual)
+        return
+    rows = launch(networks, rounds, budget, patience, virtual)
+    plans = [plan for row in rows for plan in row["strategies"]]
+    result = {
+        "benchmark": "accuracy", "mode": "virtual" if virtual else "ranks", "ranks": 1 if virtual else 2,
+        "mean_error": mean(abs(p["error"]) for p in plans), "maximum_error": max(abs(p["error"]) for p in plans),
+        "kendall_tau": mean(row["kendall_tau"] for row in rows), "regret": max(row["regret"] for row in rows),
+        "foreign_load": max(row["foreign_load"] for row in rows), "load_average": os.getloadavg()[0], "networks": rows,
+    }
+    click.echo(
+        f"{len(plans)} strategies of {len(rows)} networks: mean error {result['mean_error']:.1%}, at most "
+        f"{result['maximum_error']:.1%}, tau {result['kendall_tau']:.2f}, regret at most {result['regret']:.1%}; "
+        f"foreign load up to {result['foreign_load']:.0%}, load average {result['load_average']:.1f}", err=True,
+    )
+    if as_json:
+        click.echo(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

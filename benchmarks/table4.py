@@ -1,0 +1,104 @@
+"""The paper's Table 4: how long a search takes from start to end, with full and with delta simulation.
+
+    python benchmarks/table4.py [--models NMT ...] [--devices 64 ...] [--budget 60] [--starts 10] [--json]
+
+By the paper's protocol: the search by Metropolis-Hastings from random strategies (--starts of them), each ending when half of
+its proposals so far brought no better strategy (and every operator could have been drawn once). Figures are seconds of one
+search, the mean over the starts, building the cost tables included. Both algorithms see the same proposals. --budget limits
+the seconds spent on one cell; ``complete`` says whether all starts came to their end within it: if not, the mean is over
+those that did, and the cell is a lower bound if none did. Seconds are of processor time, since machines are shared;
+``wall_seconds`` stands beside them.
+"""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from statistics import mean
+from time import perf_counter, process_time
+
+import click
+
+from taskflow.machine import load_machine
+from taskflow.mapper import Strategy
+from taskflow.models import build
+from taskflow.optimizer.evaluator import Evaluator
+from taskflow.optimizer.found import Budget, SearchOptions
+from taskflow.optimizer.mcmc import mcmc
+from taskflow.optimizer.search import make_evaluator
+from taskflow.optimizer.space import Space, SpaceOptions
+from taskflow.optimizer.starts import random_start
+
+SIX = ("AlexNet", "ResNet-101", "Inception-v3", "RNNTC", "RNNLM", "NMT")
+SPACE = SpaceOptions("even", reduction=False)  # the paper's section 4: equal pieces, of sample, attribute and parameter dimensions
+PAPER = {  # devices -> seconds of (full, delta), in the order of SIX
+    4: ((0.11, 0.04), (1.4, 0.4), (14, 4.1), (16, 7.5), (21, 9.2), (40, 16)),
+    8: ((0.40, 0.13), (4.5, 1.4), (66, 17), (91, 39), (76, 31), (178, 65)),
+    16: ((1.4, 0.48), (22, 7.3), (388, 77), (404, 170), (327, 121), (998, 328)),
+    32: ((5.3, 1.8), (107, 33), (1746, 298), (1358, 516), (1102, 342), (2698, 701)),
+    64: ((18, 5.9), (515, 158), (8817, 1278), (4404, 1489), (3406, 969), (8982, 2190)),
+}
+
+
+def cell(model: str, devices: int, machine: str, algorithm: str, starts: int, budget: float) -> dict:
+    """Searches from ``starts`` random strategies, one after another, while ``budget`` seconds last."""
+    graph, cluster = build(model, devices=devices), load_machine(machine, devices)
+    begin, took, walls, proposals, found = process_time(), [], [], [], []
+    for seed in range(starts):
+        left = budget - (process_time() - begin)
+        if left <= 0:
+            break
+        judge = make_evaluator(graph, cluster, algorithm=algorithm)  # each search makes its own tables
+        here, wall = process_time(), perf_counter()
+        options = SearchOptions(Budget(seconds=left), seed, SPACE, starts=_random(judge, seed))
+        result = mcmc(judge, options, patient=False)
+        if result.stopped == "stalled":
+            took.append(process_time() - here)
+            walls.append(perf_counter() - wall)
+            proposals.append(result.proposals)
+            found.append(result.seconds)
+    paper = None
+    if devices in PAPER and model in SIX:
+        paper = PAPER[devices][SIX.index(model)][algorithm == "delta"]
+    seconds = mean(took) if took else process_time() - begin
+    return {
+        "model": model, "devices": devices, "machine": cluster.name, "algorithm": algorithm, "starts": starts,
+        "finished": len(took), "complete": len(took) == starts, "search_seconds": seconds,
+        "wall_seconds": mean(walls) if walls else None, "proposals": mean(proposals) if proposals else None,
+        "found_iteration_seconds": mean(found) if found else None, "paper_seconds": paper,
+        "times_faster_than_paper": paper / seconds if paper and took else None,
+    }
+
+
+def _random(judge: Evaluator, seed: int) -> tuple[Strategy]:
+    space = Space(judge.graph, len(judge.machine.processors), SPACE)
+    return (random_start(judge.graph, judge.machine, space, Random(f"table4 {seed}"), f"random {seed}"),)
+
+
+@click.command(help=__doc__.split("\n\n")[0])
+@click.option("--models", multiple=True, default=SIX, help="May be repeated.")
+@click.option("--devices", multiple=True, type=int, default=tuple(PAPER), help="May be repeated.")
+@click.option("--machine", default="k80", show_default=True)
+@click.option("--budget", default=60.0, show_default=True, help="Seconds for one cell, all starts together.")
+@click.option("--starts", default=10, show_default=True)
+@click.option("--json", "as_json", is_flag=True)
+def main(models: tuple[str, ...], devices: tuple[int, ...], machine: str, budget: float, starts: int, as_json: bool) -> None:
+    rows = []
+    for model in models:
+        for count in devices:
+            for algorithm in ("full", "delta"):
+                row = cell(model, count, machine, algorithm, starts, budget)
+                rows.append(row)
+                times = row["times_faster_than_paper"]
+                click.echo(
+                    f"{model:<14}{count:>4} {algorithm:<6}{row['search_seconds']:>9.3g} s"
+                    f"{'' if row['finished'] else ' (at least)'}  {row['finished']}/{starts} starts  paper "
+                    f"{row['paper_seconds'] or '-'} s{f'  {times:.2g} times as fast' if times else ''}",
+                    err=as_json,
+                )
+    if as_json:
+        click.echo(json.dumps({"benchmark": "table4", "rows": rows}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""taskflow machine: measure the machine at hand, show any machine."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from taskflow.cli.problem import emit, output_options
+from taskflow.machine import Cluster, Link, load_machine, save, transfer_seconds
+from taskflow.machine.format import unparse
+
+MOST_SECONDS = 60.0
+
+
+@click.group("machine")
+def machine_group() -> None:
+    """Measure the machine at hand, or show what is known of one."""
+
+
+# ---- measure ---------------------------------------------------------------------------------------------------------
+def _said_once(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Under mpirun every rank raises the same error: rank 0 says it."""
+
+    @functools.wraps(command)
+    def checked(*args: Any, **options: Any) -> Any:
+        from taskflow.runtime.launch import LaunchError, launcher
+
+        try:
+            return command(*args, **options)
+        except (ValueError, OSError, LaunchError) as error:
+            if (started := launcher()) is None or started.rank == 0:
+                click.echo(f"taskflow machine measure: {' '.join(str(error).split())}", err=True)
+            sys.exit(2)
+
+    return checked
+
+
+@machine_group.command("measure")
+@click.option("--out", type=click.Path(dir_okay=False), help="Write the machine to this file; --machine FILE reads it again.")
+@click.option("--name", help="What results call it (default: the file's name, or `measured`).")
+@click.option("--processors", type=click.IntRange(1), help="Without mpirun: so many virtual processors of this process.")
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=MOST_SECONDS, show_default=True, metavar="SECONDS",
+              help="End the job if a rank waits longer for another.")
+@click.option("--json", "as_json", is_flag=True, help="The machine as one JSON object on stdout.")
+@click.option("--quiet", "-q", is_flag=True, help="Nothing but the result.")
+@_said_once
+def measure_command(
+    out: str | None, name: str | None, processors: int | None, timeout: float, as_json: bool, quiet: bool
+) -> None:
+    """Measure this machine: mpirun -n 2 taskflow machine measure --out mine.json
+
+    Each rank is a processor. What they reach is measured while all of them compute; messages between ranks of a node and
+    between nodes while the others wait. Nothing else should run meanwhile, and ranks and threads should be those that
+    training will have.
+    """
+    from taskflow.runtime.launch import connect
+    from taskflow.runtime.measure import measure
+
+    if out and not out.endswith(".json"):
+        raise ValueError(f"--out must end in .json, so that --machine takes it for a file; got {out}")
+    transport = connect(watchdog_seconds=timeout)
+    try:
+        _first_may_write(transport, out)
+        called = name or (Path(out).stem if out else "measured")
+        with _Display(quiet or transport.rank > 0) as display:
+            machine = measure(transport, called, processors=processors, say=display.say)
+        if transport.rank == 0:
+            if out:
+                save(machine, out)
+            if as_json:
+                emit(unparse(machine))
+            else:
+                click.echo(describe(machine))
+                if out and not quiet:
+                    click.echo(f"written to {out}; use it with --machine {out}")
+    finally:
+        transport.close()
+
+
+def _first_may_write(transport: Any, out: str | None) -> None:
+    """Better to fail before the work. ValueError on every rank if rank 0 cannot write the file."""
+    problem = ""
+    if out and transport.rank == 0:
+        import os
+
+        if not os.access(Path(out).resolve().parent, os.W_OK):
+            problem = f"cannot write {out}: no such folder, or no permission"
+    if problem := transport.broadcast(problem):
+        raise ValueError(problem)
+
+
+class _Display:
+    """What is measured now: a line that changes on a terminal, plain lines elsewhere, always on stderr."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._live: Any = None
+
+    def __enter__(self) -> _Display:
+        if not self._quiet and sys.stderr.isatty():
+            from rich.console import Console
+
+            self._live = Console(stderr=True).status("measuring")
+            self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, text: str) -> None:
+        """What comes next."""
+        if self._live is not None:
+            self._live.update(f"measuring {text}")
+        elif not self._quiet:
+            click.echo(f"measuring {text}", err=True)
+
+
+# ---- show ------------------------------------------------------------------------------------------------------------
+@machine_group.command("show")
+@click.argument("machine")
+@click.option("--devices", "-n", type=click.IntRange(1), help="Its first so many devices (default: all).")
+@output_options
+def show_command(machine: str, devices: int | None, as_json: bool, quiet: bool) -> None:
+    """Show MACHINE (a name or FILE.json): processors, links, and the kinds of routes between processors."""
+    cluster = load_machine(machine, devices)
+    if as_json:
+        emit(summary(cluster))
+    else:
+        click.echo(describe(cluster))
+
+
+def summary(machine: Cluster) -> dict[str, Any]:
+    """A machine in numbers: kinds of devices with how many processors are of them, links of one node of each kind, and
+    routes that differ in their links' rates, with two processors that have such a route."""
+    used = [p.kind for p in machine.processors]
+    return {
+        "name": machine.name,
+        "source": machine.source,
+        "devices": len(machine.processors),
+        "nodes": machine.node_count,
+        "kinds": [
+            {
+                "kind": d.kind, "processors": used.count(d.kind), "memory_bytes": d.memory_bytes,
+                "flops_per_second": dict(d.flops_per_second), "memory_bytes_per_second": d.memory_bytes_per_second,
+                "launch_seconds": d.launch_seconds, "source": d.source,
+            }
+            for d in machine.kinds if d.kind in used
+        ],
+        "links": [
+            {
+                "node": node.name, "mesh" if wire.mesh else "between": list(wire.between),
+                "bytes_per_second": wire.bytes_per_second, "latency_seconds": wire.latency_seconds,
+                "duplex": "full" if wire.full_duplex else "half", "occupies_endpoints": wire.occupies_endpoints,
+                "source": wire.source,
+            }
+            for node in machine.nodes for wire in node.wires
+        ],
+        "routes": [_route(machine, a, b) for a, b in _kinds_of_routes(machine)],
+    }  # fmt: skip
+
+
+def _kinds_of_routes(machine: Cluster) -> list[tuple[int, int]]:
+    """From the first processor of each node's kind, one route of each kind."""
+    found: dict[tuple[tuple[float, float, object], ...], tuple[int, int]] = {}
+    first = [next(p.number for p in machine.processors if p.node == n) for n in range(min(machine.node_count, 2))]
+    for a in first:
+        for p in machine.processors[: a + 4096]:
+            links = machine.route(a, p.number)
+            kind = tuple((k.bytes_per_second, k.latency_seconds, k.occupies_endpoints) for k in links)
+            if links:
+                found.setdefault(kind, (a, p.number))
+    return list(found.values())
+
+
+def _route(machine: Cluster, a: int, b: int) -> dict[str, Any]:
+    links: tuple[Link, ...] = machine.route(a, b)
+    return {
+        "from": a, "to": b, "same_node": machine.processors[a].node == machine.processors[b].node,
+        "links": [k.name for k in links],
+        "latency_seconds": sum(k.latency_seconds for k in links),
+        "bytes_per_second": min(k.bytes_per_second for k in links),
+        "copied_by": _copied_by(links),
+        "mebibyte_seconds": transfer_seconds(links, 1 << 20),
+    }
+
+
+def _copied_by(links: tuple[Link, ...]) -> str:
+    ends = [name for name, used in (("sender", any(k.occupies_sender for k in links)),
+                                    ("receiver", any(k.occupies_receiver for k in links))) if used]  # fmt: skip
+    return " and ".join(ends) or "hardware"
+
+
+def describe(machine: Cluster) -> str:
+    """The same for people."""
+    value = summary(machine)
+    lines = [str(machine) + (f" ({machine.source})" if machine.source else "")]
+    for kind in value["kinds"]:
+        rates = ", ".join(f"{rate / 1e9:,.4g} GFLOP/s {dtype}" for dtype, rate in kind["flops_per_second"].items())
+        lines.append(
+            f"  {kind['processors']} x {kind['kind']}: {kind['memory_bytes'] / 2**30:.3g} GiB, {rates}, memory "
+            f"{kind['memory_bytes_per_second'] / 1e9:.4g} GB/s, {kind['launch_seconds'] * 1e6:.2g} us to start a kernel"
+        )
+    for route in value["routes"]:
+        lines.append(
+            f"  processor {route['from']} to {route['to']}: {route['bytes_per_second'] / 1e9:.4g} GB/s, "
+            f"{route['latency_seconds'] * 1e6:.3g} us, copied by {route['copied_by']}, over {', '.join(route['links'])}"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,92 @@
+"""gather: chosen entries of every sample (PyTorch: torch.take_along_dim over dimension 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+
+from taskflow.operators.operator import (
+    Array,
+    Call,
+    Dim,
+    Example,
+    Keeps,
+    Operator,
+    Reads,
+    Spec,
+    register,
+    sample_and_attributes,
+    takes,
+)
+from taskflow.operators.tensor import Tensor
+from taskflow.regions.rect import Rect
+
+
+@register("gather")
+@dataclass(frozen=True, slots=True)
+class Gather(Operator):
+    """x (N, B, ...), index (N, K) integers below B -> y (N, K, ...): y[n, k] = x[n, index[n, k]]. Every dimension of y can
+    be cut; which of the B entries a piece needs is known only from the data, so it reads them all."""
+
+    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+        takes("gather", inputs, 2)
+        x, index = inputs
+        fits = len(x.shape) >= 2 and len(index.shape) == 2 and x.shape[0] == index.shape[0]
+        if not fits or index.dtype.kind not in "iu":
+            raise ValueError(f"gather: inputs must be (N, B, ...) and integers (N, K), got {x} and {index}")
+        return (Spec((*index.shape, *x.shape[2:]), x.dtype),)
+
+    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
+        return sample_and_attributes(self.output(inputs)[0].shape)
+
+    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
+        x = Rect((piece.lo[0], 0, *piece.lo[2:]), (piece.hi[0], inputs[0].shape[1], *piece.hi[2:]))
+        return Reads((x, Rect(piece.lo[:2], piece.hi[:2])))
+
+    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
+        return (piece,)
+
+    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
+        return Keeps(weights=False, outputs=False)
+
+    def forward(self, call: Call) -> None:
+        (x, index), (y,) = call.inputs, call.outputs
+        if index.size and not 0 <= int(index.min()) <= int(index.max()) < x.shape[1]:
+            raise ValueError(
+                f"{call.name}: indices must be at least 0 and below {x.shape[1]}, "
+                f"got {int(index.min())} to {int(index.max())}"
+            )
+        y[...] = x[_samples(index), index]
+
+    def backward(self, call: Call) -> None:
+        index = call.inputs[1]
+        if (dx := call.grad_inputs[0]) is not None:
+            if not dx.accumulate:
+                dx.array.fill(0)
+            np.add.at(dx.array, (_samples(index), index), call.grad)
+
+    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return 0  # it moves memory
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        samples, entries, chosen = (random.randint(1, 4) for _ in range(3))
+        rest = tuple(random.randint(1, 4) for _ in range(random.randint(0, 2)))
+        x = Spec((samples, entries, *rest), np.dtype(np.float64))
+        return Example(cls(), (x, Spec((samples, chosen), np.dtype(np.int64))), high=entries)
+
+
+def _samples(index: Array) -> Array:
+    """The number of every index's sample, to stand beside it: (N, 1)."""
+    return np.arange(len(index))[:, None]
+
+
+def gather(input: Tensor, index: Tensor, *, name: str | None = None) -> Tensor:
+    """Of every sample the entries that ``index`` names, such as the beams that a beam search goes on with.
+
+    Args: input (N, B, ...); index (N, K) integers below B, which may repeat. Returns (N, K, ...).
+    """
+    return input.graph.apply(Gather(), (input, index), name=name)[0]

@@ -1,0 +1,80 @@
+"""per_label: a sum of losses divided by how many labels it is over, which only the data says (PyTorch: what the mean of
+torch.nn.functional.cross_entropy does with ignore_index)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+
+from taskflow.operators.operator import (
+    Call,
+    Dim,
+    Example,
+    Keeps,
+    Operator,
+    Reads,
+    Spec,
+    register,
+    sample_and_attributes,
+    takes,
+)
+from taskflow.operators.tensor import Tensor
+from taskflow.regions.rect import Rect
+
+
+@register("per_label")
+@dataclass(frozen=True, slots=True)
+class PerLabel(Operator):
+    """x of any shape, labels of any shape, integers -> x divided by the number of labels that are not ``ignore_index``
+    (by 1 if there is none). Every piece counts all labels by itself: they are data, so nothing has to be waited for."""
+
+    ignore_index: int = -100
+
+    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+        takes("per_label", inputs, 2)
+        x, labels = inputs
+        if not x.differentiable or labels.dtype.kind not in "iu":
+            raise ValueError(f"per_label: inputs must be a float tensor and integers, got {x} and {labels}")
+        return (x,)
+
+    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
+        return sample_and_attributes(inputs[0].shape)
+
+    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
+        return Reads((piece, inputs[1].rect))
+
+    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
+        return (piece,)
+
+    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
+        return Keeps(inputs=False, weights=False, outputs=False)
+
+    def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
+        return (Spec((1,), np.dtype(np.int64)),)
+
+    def forward(self, call: Call) -> None:
+        (x, labels), (y,), (count,) = call.inputs, call.outputs, call.saved
+        count[0] = max(1, np.count_nonzero(labels != self.ignore_index))
+        np.divide(x, y.dtype.type(count[0]), out=y)
+
+    def backward(self, call: Call) -> None:
+        if (dx := call.grad_inputs[0]) is not None:
+            dx.put(call.grad / call.grad.dtype.type(call.saved[0][0]))
+
+    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return piece.volume
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        x, labels = (tuple(random.randint(1, 4) for _ in range(random.randint(low, 3))) for low in (0, 1))
+        labels = (*labels, 2)  # one label counts as 1 whatever it is
+        return Example(cls(random.randrange(2)), (Spec(x, np.dtype(np.float64)), Spec(labels, np.dtype(np.int64))))
+
+
+def per_label(input: Tensor, labels: Tensor, *, ignore_index: int = -100, name: str | None = None) -> Tensor:
+    """The input (any shape, such as the sum of a batch's losses) divided by the number of ``labels`` (any shape, integers)
+    that are not ``ignore_index``. Returns the input's shape."""
+    return input.graph.apply(PerLabel(ignore_index), (input, labels), name=name)[0]

@@ -1,0 +1,225 @@
+// Algorithm 1 over a step that is not put together: the tasks around synchronisation, and each layer's fragment, which joins
+// in when the first of its slots is filled. The seconds are those of the flat task graph, bit for bit.
+#pragma once
+
+#include <functional>
+
+#include "core_fragment.h"
+
+namespace taskflow {
+
+class Apart {
+public:
+    struct Layer {
+        std::shared_ptr<Fragment> fragment;  // none: not made yet, or the layer has no gradients
+        uint32_t first_slot, slots;
+        bool trained;
+    };
+    // Seconds of the step; infinity as soon as it is certain to pass `limit`. ``around``: see Lowering::run_around, of whose
+    // tasks ``before`` come before synchronisation. ``make(layer)`` makes a fragment that was not kept.
+    double run(const Tasks& around, uint32_t before, std::vector<Layer>& layers, const Routes& routes, double limit,
+               const std::function<void(int)>& make) {
+        around_ = &around, layers_ = &layers, routes_ = &routes, make_ = &make;
+        n_ = uint32_t(around.size()), before_ = before;
+        stop_ = limit * SLACK, limited_ = limit < std::numeric_limits<double>::infinity();
+        prepare();
+        if (limited_) {
+            for (double work : left_)
+                if (work > stop_) return std::numeric_limits<double>::infinity();
+            if (tails() > stop_) return std::numeric_limits<double>::infinity();
+        }
+        return simulate();
+    }
+
+private:
+    static constexpr double SLACK = 1 + 1e-9;  // sums of remaining work are rounded differently from the times
+    static constexpr uint32_t NOWHERE = ~0u;
+    // A task's place in program order: part of the step, layer, number within. Parts: tasks before synchronisation; sums,
+    // sending and updates of all layers in turn; carried state.
+    enum : uint64_t { PART = 1ull << 60, LAYER = 1ull << 40 };
+
+    const Tasks* around_ = nullptr;
+    std::vector<Layer>* layers_ = nullptr;
+    const Routes* routes_ = nullptr;
+    const std::function<void(int)>* make_ = nullptr;
+    uint32_t n_ = 0, before_ = 0;
+    double stop_ = 0;
+    bool limited_ = false;
+    struct Slot { double ready; uint32_t waits, layer; };
+    std::vector<Event> events_, pool_;  // of the tasks around; of the fragments that have joined in
+    std::vector<Slot> slots_;
+    std::vector<uint32_t> next_, base_;
+    std::vector<double> left_, free_, tail_;
+    Queue queue_;
+
+    template <class F> void each_resource(int32_t r, F f) const {
+        if (r >= 0) return f(r);
+        for (int32_t k = routes_->offset[-1 - r], last = routes_->offset[-r]; k < last; ++k) f(routes_->resources[k]);
+    }
+
+    // Events and followers of the tasks around, and the seconds of work by resource.
+    void prepare() {
+        const Tasks& t = *around_;
+        const uint32_t slots = uint32_t(t.joins());
+        left_.assign(routes_->total_resources, 0.0);
+        for (uint32_t i = 0; i < n_; ++i) each_resource(t.resource[i], [&](int32_t r) { left_[r] += t.cost[i]; });
+        slots_.resize(slots);
+        for (uint32_t s = 0; s < slots; ++s) slots_[s] = {0.0, t.join_offset[s + 1] - t.join_offset[s], 0};
+        for (uint32_t k = 0; k < layers_->size(); ++k) {
+            const Layer& layer = (*layers_)[k];
+            for (uint32_t s = 0; s < layer.slots; ++s) slots_[layer.first_slot + s].layer = k;
+            if (layer.fragment) add_load(*layer.fragment);
+        }
+        std::vector<uint32_t>& first = first_;
+        first.assign(n_ + 2, 0);
+        for (uint32_t a : t.after) ++first[a + 2];
+        for (uint32_t a : t.join_after) ++first[a + 2];
+        for (uint32_t i = 2; i < n_ + 2; ++i) first[i] += first[i - 1];
+        next_.resize(t.after.size() + t.join_after.size());
+        for (uint32_t i = 0; i < n_; ++i)
+            for (uint32_t k = t.after_offset[i]; k < t.after_offset[i + 1]; ++k) next_[first[t.after[k] + 1]++] = i;
+        for (uint32_t s = 0; s < slots; ++s)
+            for (uint32_t k = t.join_offset[s]; k < t.join_offset[s + 1]; ++k) next_[first[t.join_after[k] + 1]++] = n_ + s;
+        events_.resize(n_ + 1);
+        for (uint32_t i = 0; i < n_; ++i)
+            events_[i] = {0.0, t.cost[i], t.after_offset[i + 1] - t.after_offset[i], t.resource[i], first[i]};
+        events_[n_] = {0.0, 0.0, 0, 0, first[n_]};
+        pool_.clear(), base_.assign(layers_->size(), NOWHERE);
+    }
+    std::vector<uint32_t> first_;
+
+    void add_load(const Fragment& f) {
+        for (size_t r = 0; r < f.load.size(); ++r) left_[r] += f.load[r];
+    }
+
+    // The longest path of costs from each task's end to the end of the step, as far as it is known.
+    double tails() {
+        const Tasks& t = *around_;
+        tail_.assign(n_, 0.0);
+        double longest = 0;
+        for (const Layer& layer : *layers_) {
+            if (!layer.fragment) continue;
+            for (uint32_t s = 0; s < layer.slots; ++s) {
+                const double path = layer.fragment->slot_tail[s];
+                for (uint32_t k = t.join_offset[layer.first_slot + s]; k < t.join_offset[layer.first_slot + s + 1]; ++k)
+                    if (tail_[t.join_after[k]] < path) tail_[t.join_after[k]] = path;
+            }
+        }
+        for (uint32_t i = n_; i-- > 0;) {
+            const double path = t.cost[i] + tail_[i];
+            if (path > longest) longest = path;
+            for (uint32_t k = t.after_offset[i]; k < t.after_offset[i + 1]; ++k)
+                if (tail_[t.after[k]] < path) tail_[t.after[k]] = path;
+        }
+        return longest;
+    }
+
+    uint64_t rank(uint32_t task) const { return task < before_ ? task : 4 * PART + task; }
+    static uint64_t rank(const Fragment& f, uint32_t layer, uint32_t task) {
+        const uint64_t part = task < f.part_end[0] ? 1 : task < f.part_end[1] ? 2 : 3;
+        return part * PART + layer * LAYER + task;
+    }
+
+    double simulate() {
+        queue_.clear();
+        free_.assign(routes_->total_resources, 0.0);
+        for (uint32_t i = 0; i < n_; ++i)
+            if (!events_[i].waits) queue_.push(Queue::long_key(0.0, rank(i)));
+        for (uint32_t k = 0; k < layers_->size(); ++k)
+            if (at_once((*layers_)[k])) join_in(k);
+        double makespan = 0;
+        while (!queue_.empty()) {
+            const uint64_t rank = uint64_t(queue_.pop());
+            const uint64_t part = rank / PART;
+            const bool outside = part == 0 || part == 4;
+            const uint32_t task = uint32_t(rank % LAYER), layer = uint32_t(rank % PART / LAYER);
+            const Event& event = outside ? events_[task] : pool_[base_[layer] + task];
+            const double tail = !limited_ ? 0.0 : outside ? tail_[task] : (*layers_)[layer].fragment->tail[task];
+            const double end = occupy(event);
+            if (end < 0 || end + tail > stop_) return std::numeric_limits<double>::infinity();
+            if (end > makespan) makespan = end;
+            if (outside) leave(task, end);
+            else follow(layer, event.first, pool_[base_[layer] + task + 1].first, end);
+        }
+        return makespan;
+    }
+    // The end of a task that gets its turn; -1 if what is left to do there then passes the limit.
+    double occupy(const Event& event) {
+        double start = event.ready;
+        const double cost = event.cost;
+        const int32_t r = event.resource;
+        if (r >= 0) {
+            if (free_[r] > start) start = free_[r];
+            const double end = free_[r] = start + cost;
+            return end + (left_[r] -= cost) > stop_ ? -1 : end;
+        }
+        const int32_t from = routes_->offset[-1 - r], to = routes_->offset[-r];
+        for (int32_t k = from; k < to; ++k)
+            if (free_[routes_->resources[k]] > start) start = free_[routes_->resources[k]];
+        const double end = start + cost;
+        bool late = false;
+        for (int32_t k = from; k < to; ++k) {
+            const int32_t link = routes_->resources[k];
+            free_[link] = end;
+            late |= end + (left_[link] -= cost) > stop_;
+        }
+        return late ? -1 : end;
+    }
+    void leave(uint32_t task, double end) {
+        for (uint32_t k = events_[task].first, last = events_[task + 1].first; k < last; ++k) {
+            const uint32_t f = next_[k];
+            if (f >= n_) { fill(f - n_, end); continue; }
+            Event& event = events_[f];
+            if (event.ready < end) event.ready = end;
+            if (--event.waits == 0) queue_.push(Queue::long_key(event.ready, rank(f)));
+        }
+    }
+    void fill(uint32_t s, double end) {
+        Slot& slot = slots_[s];
+        if (slot.ready < end) slot.ready = end;
+        if (--slot.waits) return;
+        const uint32_t k = slot.layer;
+        if (!(*layers_)[k].trained) return;
+        if (base_[k] == NOWHERE) join_in(k);
+        const Fragment& f = *(*layers_)[k].fragment;
+        const uint32_t local = s - (*layers_)[k].first_slot;
+        follow(k, f.slot_first[local], f.slot_first[local + 1], slots_[s].ready);
+    }
+    void follow(uint32_t layer, uint32_t first, uint32_t last, double end) {
+        const Fragment& fragment = *(*layers_)[layer].fragment;
+        Event* events = &pool_[base_[layer]];
+        for (uint32_t k = first; k < last; ++k) {
+            const uint32_t f = fragment.next[k];
+            Event& event = events[f];
+            // Messages of a chunk follow one another, and hundreds of chunks take turns: more than the cache foresees.
+            __builtin_prefetch(events + f + 3);
+            if (event.ready < end) event.ready = end;
+            if (--event.waits == 0) queue_.push(Queue::long_key(event.ready, rank(fragment, layer, f)));
+        }
+    }
+    // A slot that nothing fills is filled from the start; so are tasks that wait for no slot.
+    bool at_once(const Layer& layer) const {
+        if (!layer.trained) return false;
+        for (uint32_t s = 0; s < layer.slots; ++s)
+            if (unfilled(layer.first_slot + s)) return true;
+        return false;
+    }
+    bool unfilled(uint32_t slot) const { return around_->join_offset[slot] == around_->join_offset[slot + 1]; }
+    void join_in(uint32_t k) {
+        Layer& layer = (*layers_)[k];
+        if (!layer.fragment) {
+            (*make_)(int(k));
+            left_.resize(routes_->total_resources, 0.0), free_.resize(routes_->total_resources, 0.0);
+            add_load(*layer.fragment);
+        }
+        const Fragment& f = *layer.fragment;
+        base_[k] = uint32_t(pool_.size());
+        pool_.insert(pool_.end(), f.events.begin(), f.events.end());
+        for (uint32_t i = 0; i < f.size(); ++i)
+            if (!f.events[i].waits) queue_.push(Queue::long_key(0.0, rank(f, k, i)));
+        for (uint32_t s = 0; s < layer.slots; ++s)
+            if (unfilled(layer.first_slot + s)) follow(k, f.slot_first[s], f.slot_first[s + 1], 0.0);
+    }
+};
+
+}  // namespace taskflow

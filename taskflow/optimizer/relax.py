@@ -1,0 +1,323 @@
+"""Relaxation: a lower bound on every completion of a partial plan (the argument is in `relax_bound.h`).
+
+Here the tables are made that the compiled bound works with: what every piece of every cut costs, what pieces of neighbours
+read from each other, and the synchronisation of layers. Costs are asked of the evaluator's own model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import lcm
+
+from taskflow.graph import Node
+from taskflow.mapper import OpConfig, Sync
+from taskflow.optimizer._relax import Relax
+from taskflow.optimizer.bounds import least_update, reads_all_of, representatives
+from taskflow.optimizer.evaluator import Evaluator
+from taskflow.optimizer.pieces import Pieces
+from taskflow.optimizer.relax_sync import Held, Prices, bundles_of, layer_sync, least_sync
+from taskflow.optimizer.symmetry import Renumbering
+from taskflow.regions import Rect
+from taskflow.tasks.backward import gradient_flow
+from taskflow.tasks.emit import contiguous
+from taskflow.tasks.task import Kind
+
+FREE, AFTER_INPUTS, AFTER_FORWARD = range(3)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A way to cut an operator: its pieces, what each reads, and of each output the distinct Rects (slots) that pieces
+    write, the slot of each piece and the piece that owns each slot."""
+
+    pieces: tuple[Rect, ...]
+    reads: tuple[tuple[Rect, ...], ...]
+    slots: tuple[tuple[Rect, ...], ...]
+    slot_of: tuple[tuple[int, ...], ...]
+    owners: tuple[tuple[int, ...], ...]
+
+
+class Relaxation:
+    """``choices``: the configurations that each operator may have. ``syncs``: how any layer may be synchronised. ``group``: with
+    more than the identity, `seconds` holds for the partial plan on any of these renumberings of the processors.
+
+    ``order``: the operators, producers first; they go by their places in it. ``fix(ops, choices)`` and ``free(ops)`` decide
+    about some, last fixed first freed; ``seconds(limit)`` is what no completion is faster than, and which argument says so
+    (a place in REASONS); ``children(ops, choices, limit)`` the same for each list of choices. ``layers``: names.
+    """
+
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        choices: Mapping[str, Sequence[OpConfig]],
+        syncs: Sequence[Sync] = (Sync(),),
+        group: Sequence[Renumbering] = (),
+    ) -> None:
+        self.evaluator, self.syncs = evaluator, list(syncs)
+        self.group = list(group) or [tuple(range(len(evaluator.machine.processors)))]
+        self.graph, self.costs, self.rule = evaluator.graph, evaluator.costs, evaluator.rule
+        self.processors = len(evaluator.machine.processors)
+        self.order = fixing_order(evaluator)
+        self.choices = [list(choices[node.name]) for node in self.order]
+        self._place = {node.number: i for i, node in enumerate(self.order)}
+        self._pieces = Pieces(self.graph, self.costs, self.rule is not None)
+        self._active, self._needs, self._trained = gradient_flow(self.graph) if self.rule else (set(), set(), set())
+        self._cuts: list[list[Cut]] = []
+        self._sizes: dict[tuple[int, int], int] = {}
+        self._regions: dict[Rect, int] = {}
+        self._plans: dict[tuple[object, ...], int] = {}
+        self._bundles: dict[tuple[int, ...], list[Held]] = {}
+        self._prices = Prices(self.costs)
+        # Where sums are made depends on how many bundles come before; it repeats after so many.
+        self._turns = range(lcm(*range(1, self.processors + 1))) if self.processors <= 4 else range(0)
+        self._users: list[list[int]] = []
+        self._all_users: list[list[int]] = []
+        self._before: list[frozenset[int]] = []
+        everyone, machine = range(self.processors), evaluator.machine
+        serial = all(machine.route(p, q) for p in everyone for q in everyone if p != q)
+        self.core = Relax(self.processors, serial, self._layer_syncs)
+        self._layers(representatives(evaluator))
+        for node in self.order:
+            self._operator(node)
+        self._edges()
+        for volume, item in list(self._sizes):
+            self._size(volume, item)
+        self.core.prepare()
+        self.fix, self.free = self.core.fix, self.core.free
+        self.seconds, self.children = self.core.seconds, self.core.children
+
+    # ---- operators -----------------------------------------------------------------------------------------------
+    def _operator(self, node: Node) -> None:
+        keeps, active = node.operator.keeps(node.specs), node.number in self._active
+        turn = FREE
+        if active and (keeps.outputs or any(s.nbytes for s in node.operator.saves(node.specs, node.space))):
+            turn = AFTER_FORWARD
+        elif active and keeps.inputs:
+            turn = AFTER_INPUTS
+        place = self._place[node.number]
+        layer = next((i for i, users in enumerate(self._users) if place in users), -1)
+        readers = [n for n in self.graph if n.number in self._active for t in n.inputs if t.node == node.number]
+        self.core.add_op(
+            node.operator.kind != "state", active, turn, layer,
+            [any(t is loss for loss in self.graph.losses) and self.rule is not None for t in node.outputs],
+            [all(sum(u is t for u in n.inputs) < 2 for n in readers) for t in node.outputs],
+        )  # fmt: skip
+        numbers: dict[tuple[object, ...], int] = {}
+        cuts: list[Cut] = []
+        for config in self.choices[place]:
+            key = (config.degrees, config.weights)
+            if key not in numbers:
+                numbers[key] = len(cuts)
+                cuts.append(cut_of(node, config))
+                self._add_cut(place, node, cuts[-1])
+            self.core.add_config(place, numbers[key], config.processors)
+        self._cuts.append(cuts)
+
+    def _add_cut(self, place: int, node: Node, cut: Cut) -> None:
+        of_class: dict[tuple[Rect, int], tuple[float, float]] = {}
+        forward, backward = [], []
+        for piece in cut.pieces:
+            for processor in range(self.processors):
+                key = (piece, self.costs.processor_class(processor))
+                if key not in of_class:
+                    of_class[key] = self._pieces.seconds(node, piece, processor)
+                forward.append(of_class[key][0])
+                backward.append(of_class[key][1])
+        sizes = [
+            [self._size_of(rect, tensor.dtype.itemsize) for rect in rects]
+            for rects, tensor in zip(cut.slots, node.outputs)
+        ]
+        self.core.add_cut(
+            place, len(cut.pieces), forward, backward, [list(s) for s in cut.slot_of], [list(s) for s in cut.owners], sizes
+        )
+
+    def _size_of(self, rect: Rect, itemsize: int) -> int:
+        return self._sizes.setdefault((rect.volume, itemsize), len(self._sizes))
+
+    def _size(self, volume: int, item: int) -> None:
+        """What it costs to send, move, add and fill so many elements."""
+        everyone, nbytes = range(self.processors), volume * item
+
+        def other(kind: Kind, flops: int, touched: int) -> list[float]:
+            return [self.costs.other(kind, p, flops, touched) for p in everyone]
+
+        self.core.add_size(
+            [self.costs.copy(p, q, nbytes) if p != q else 0.0 for p in everyone for q in everyone],
+            other(Kind.MOVE, 0, 2 * nbytes), other(Kind.SUM, volume, 3 * nbytes), other(Kind.FILL, 0, nbytes),
+        )  # fmt: skip
+
+    # ---- edges ---------------------------------------------------------------------------------------------------
+    def _edges(self) -> None:
+        inward: list[list[int]] = [[] for _ in self.order]
+        out: list[list[int]] = [[] for _ in self.order]
+        for node in self.graph:  # so that ``out`` lists readers in program order
+            seen = set()
+            for index, tensor in enumerate(node.inputs):
+                if (tensor.node, tensor.index) in seen:
+                    continue  # left out, which only makes the bound smaller
+                seen.add((tensor.node, tensor.index))
+                source, target = self._place[tensor.node], self._place[node.number]
+                cuts = self._cuts[target]
+                number = self.core.add_edge(
+                    source, tensor.index, target,
+                    node.number in self._active and (tensor.node, tensor.index) in self._needs,
+                    all(not reads[index].empty for cut in cuts for reads in cut.reads),
+                    reads_all_of(node, tensor),
+                    [
+                        self._touches(before.slots[tensor.index], after, index, tensor.dtype.itemsize)
+                        for before in self._cuts[source] for after in cuts
+                    ],
+                )  # fmt: skip
+                out[source].append(number)
+                inward[target].append(number)
+        for place in range(len(self.order)):
+            self.core.link(place, inward[place], out[place])
+
+    def _touches(
+        self, slots: Sequence[Rect], cut: Cut, index: int, itemsize: int
+    ) -> list[tuple[int, int, int, int, bool, bool, bool]]:
+        rows = []
+        for piece, reads in enumerate(cut.reads):
+            rect = reads[index]
+            shared = [(slot, owned, owned.intersect(rect)) for slot, owned in enumerate(slots) if owned.overlaps(rect)]
+            for slot, owned, part in shared:
+                view = len(shared) == 1 and (rect == owned or contiguous(rect.relative_to(owned), owned.shape))
+                rows.append((
+                    slot, piece, self._size_of(part, itemsize), self._regions.setdefault(rect, len(self._regions)),
+                    view, part == owned, rect == owned,
+                ))  # fmt: skip
+        return rows
+
+    # ---- layers --------------------------------------------------------------------------------------------------
+    def _layers(self, processors: Sequence[int]) -> None:
+        names = list(dict.fromkeys(p.layer for p in self.graph.parameters if p.name in self._trained))
+        self.layers = list(dict.fromkeys(p.layer for p in self.graph.parameters))
+        before: frozenset[int] = frozenset()
+        for name in self.layers:
+            users = [i for i, n in enumerate(self.order) if any(p.layer == name for p in n.parameters)]
+            self._all_users.append(users)
+            before |= set(users)
+            self._before.append(before)
+            if name not in names or not all(self.order[i].number in self._active for i in users):
+                users = []  # never synchronised
+            self._users.append(users)
+            self.core.add_layer(users, *(least_update(self.evaluator, name, processors) if users else (0.0, 0.0)))
+
+    # ---- synchronisation -----------------------------------------------------------------------------------------
+    def use(self, layer: int, sync: Sync, image: int) -> None:
+        """Synchronise a layer in one way, as it is on renumbered processors (``image``: a place in ``group``); all operators must
+        be fixed."""
+        chosen = self.core.chosen
+        if not self._users[layer]:
+            return  # it has no gradient
+        first = sum(len(self._bundles_of(i, chosen)) for i in range(layer))
+        self.core.use_sync(layer, self._plan(layer, [first], [image], [sync], chosen))
+
+    def unuse(self, layer: int) -> None:
+        """Back to any way on any renumbered processors."""
+        for known, number in self._layer_syncs(self._users[layer], self.core.chosen):
+            if known == layer:
+                self.core.use_sync(layer, number)
+
+    def ways(self, layer: int) -> list[Sync]:
+        """The different ways to synchronise a layer; none if that is the same for all. All its operators must be fixed."""
+        shared = any(len(bundle.waits) > 1 for bundle in self._bundles_of(layer, self.core.chosen))
+        return self.syncs if shared and self._users[layer] else []
+
+    def _known(self, chosen: Mapping[int, int]) -> list[tuple[int, int | None]]:
+        """Layers all of whose users are fixed; how many bundles come before each, if that is known."""
+        found: list[tuple[int, int | None]] = []
+        first: int | None = 0
+        for layer, users in enumerate(self._all_users):
+            fixed = all(user in chosen for user in users)
+            if fixed and self._users[layer]:
+                found.append((layer, first))
+            first = first + len(self._bundles_of(layer, chosen)) if fixed and first is not None else None
+        return found
+
+    def _layer_syncs(self, ops: Sequence[int], chosen: dict[int, int]) -> list[tuple[int, int]]:
+        """The synchronisations that are known better now that ``ops`` are fixed."""
+        result = []
+        for layer, first in self._known(chosen):
+            if any(op in self._users[layer] for op in ops) or (
+                first is not None and any(op in self._before[layer] for op in ops)
+            ):
+                firsts = [first] if first is not None else self._turns
+                if firsts:
+                    everyone = range(len(self.group))
+                    result.append((layer, self._plan(layer, firsts, everyone, self.syncs, chosen)))
+        return result
+
+    def _plan(
+        self, layer: int, firsts: Sequence[int], images: Sequence[int], syncs: Sequence[Sync], chosen: Mapping[int, int]
+    ) -> int:
+        """The number of a layer's synchronisation: of what all have in common that it may be."""
+        users = self._users[layer]
+        bundles = self._bundles_of(layer, chosen)
+        if all(len(bundle.waits) == 1 for bundle in bundles):
+            firsts, images, syncs = [0], [0], self.syncs[:1]  # nothing is sent
+        key = (layer, tuple(firsts), tuple(images), tuple(syncs), *(chosen[i] for i in users))
+        if key not in self._plans:
+            assert self.rule is not None
+            ways = [
+                layer_sync(self._prices, self.rule, sync, bundles, first, self.group[image])
+                for sync in syncs for image in images for first in firsts
+            ]
+            rows = ways[0] if len(ways) == 1 else least_sync(ways)
+            self._plans[key] = self.core.add_sync(
+                [(p, s, after, [(users[u], piece) for u, piece in waits]) for p, s, after, waits in rows]
+            )
+        return self._plans[key]
+
+    def _bundles_of(self, layer: int, chosen: Mapping[int, int]) -> list[Held]:
+        users = self._all_users[layer]
+        key = (layer, *(chosen[i] for i in users))
+        if key not in self._bundles:
+            pairs = [(self.order[i], self.choices[i][chosen[i]]) for i in users]
+            self._bundles[key] = bundles_of(self.graph, pairs, self._trained)
+        return self._bundles[key]
+
+
+def cut_of(node: Node, config: OpConfig) -> Cut:
+    """The cut of a configuration."""
+    pieces = tuple(config.partition(node).rects())
+    writes = [node.writes(piece) for piece in pieces]
+    slots: list[tuple[Rect, ...]] = []
+    slot_of, owners = [], []
+    for output in range(len(node.outputs)):
+        first: dict[Rect, int] = {}
+        for piece, rects in enumerate(writes):
+            first.setdefault(rects[output], piece)
+        numbers = {rect: i for i, rect in enumerate(first)}
+        slots.append(tuple(first))
+        slot_of.append(tuple(numbers[rects[output]] for rects in writes))
+        owners.append(tuple(first.values()))
+    return Cut(pieces, tuple(node.reads(piece).inputs for piece in pieces), tuple(slots), tuple(slot_of), tuple(owners))
+
+
+def fixing_order(evaluator: Evaluator) -> list[Node]:
+    """The operators, producers first; those that share a layer as near to each other as that allows, so that what its
+    synchronisation costs is known early, and inputs just before their readers."""
+    graph, done = evaluator.graph, dict[int, Node]()
+    sharing: dict[str, list[Node]] = {}
+    for node in graph:
+        for parameter in node.parameters:
+            sharing.setdefault(parameter.layer, []).append(node)
+
+    def add(node: Node) -> None:
+        if node.number in done:
+            return
+        for tensor in node.inputs:
+            add(graph.nodes[tensor.node])
+        done[node.number] = node
+        for parameter in node.parameters[:1]:
+            for other in sharing[parameter.layer]:
+                add(other)
+
+    for node in graph:
+        if node.inputs:
+            add(node)
+    for node in graph:
+        add(node)
+    return list(done.values())

@@ -1,0 +1,203 @@
+"""The synchronisation of one layer by itself: its messages, sums and updates under given configurations of its users."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from taskflow.graph import Node, OperatorGraph
+from taskflow.mapper import OpConfig, Place, Sync, Travel
+from taskflow.operators.tensor import Parameter
+from taskflow.optimizer.core_costs import Costs
+from taskflow.partition import even_cuts
+from taskflow.regions import Rect
+from taskflow.rules import UpdateRule
+from taskflow.tasks.parameters import lay_out
+from taskflow.tasks.synchronise import SMALLEST_CHUNK_BYTES
+from taskflow.tasks.task import Kind
+
+Row = tuple[int, float, list[int], list[tuple[int, int]]]
+"""A task: its processor (-1: a message), seconds, the earlier rows that it waits for, and the (user, piece)s whose backward
+tasks it waits for."""
+
+State = tuple[list[int], list[tuple[int, int]]]  # what completes a value: rows, and (user, piece)s
+
+
+class Prices:
+    """Costs of messages and of tasks that are no operator's, each asked once."""
+
+    def __init__(self, costs: Costs) -> None:
+        self.copy = cache(costs.copy)
+        self.other = cache(costs.other)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A bundle: ``size`` elements of ``item`` bytes that each of ``waits`` (processors, rising) holds, with the (user, piece)s
+    whose backward tasks complete its own gradient."""
+
+    size: int
+    item: int
+    trained: bool
+    waits: Mapping[int, tuple[tuple[int, int], ...]]
+
+
+def bundles_of(graph: OperatorGraph, users: Sequence[tuple[Node, OpConfig]], trained: set[str]) -> list[Held]:
+    """The bundles of a layer that ``users`` share, in the order in which `lay_out` has them."""
+    uses: dict[Parameter, dict[int, dict[Rect, None]]] = {}
+    readers: dict[tuple[str, int], list[tuple[Rect, int, int]]] = {}  # parameter, processor -> Rect, user, piece
+    for user, (node, config) in enumerate(users):
+        for piece, (rect, processor) in enumerate(config.pieces(node)):
+            for parameter, read in zip(node.parameters, node.reads(rect).weights):
+                if not read.empty:
+                    uses.setdefault(parameter, {}).setdefault(processor, {})[read] = None
+                    readers.setdefault((parameter.name, processor), []).append((read, user, piece))
+    lists = {p: {k: list(v) for k, v in table.items()} for p, table in uses.items()}
+    found = []
+    for bundle in lay_out(graph, lists, trained).bundles:
+        waits = {
+            p: tuple(sorted({
+                (user, piece)
+                for cell in bundle.cells
+                for read, user, piece in readers.get((cell.parameter, p), ()) if read.overlaps(cell.rect)
+            }))
+            for p in bundle.group
+        }
+        reached = any(cell.parameter in trained for cell in bundle.cells)
+        found.append(Held(bundle.size, bundle.dtype.itemsize, reached, waits))
+    return found
+
+
+def layer_sync(
+    prices: Prices, rule: UpdateRule, sync: Sync, bundles: Sequence[Held], first: int, image: Sequence[int] = ()
+) -> list[Row]:
+    """The tasks of a layer's synchronisation as `tasks.synchronise` emits them. ``first``: how many bundles come before it in
+    the whole step, which decides where sums are made. ``image``: as they would be on renumbered processors (said with the
+    numbers before). Moves within a processor and clipping are left out."""
+    writer = _Writer(prices, rule, image)
+    for number, bundle in enumerate(bundles):
+        if bundle.trained:
+            writer.bundle(bundle, sync, first + number)
+    return writer.rows
+
+
+ANYWHERE = -2  # the processor of a row that runs on any of them, after the first of what it waits for
+
+
+def least_sync(ways: Sequence[Sequence[Row]]) -> list[Row]:
+    """What several ways to synchronise a layer have in common: of what follows each piece, and of the work of all
+    processors together, the least."""
+    tails: dict[tuple[int, int], float] = {}
+    works = []
+    for number, rows in enumerate(ways):
+        after = [0.0] * len(rows)
+        own: dict[tuple[int, int], float] = {}
+        for row in range(len(rows) - 1, -1, -1):
+            _, seconds, before, waits = rows[row]
+            total = seconds + after[row]
+            for earlier in before:
+                after[earlier] = max(after[earlier], total)
+            for wait in waits:
+                own[wait] = max(own.get(wait, 0.0), total)
+        tails = own if not number else {wait: min(tail, own.get(wait, 0.0)) for wait, tail in tails.items()}
+        works.append(sum(seconds for processor, seconds, _, _ in rows if processor >= 0))
+    least: list[Row] = [(-1, tail, [], [wait]) for wait, tail in tails.items()]
+    return [*least, (ANYWHERE, min(works), [], sorted(tails))] if tails else []
+
+
+class _Writer:
+    def __init__(self, prices: Prices, rule: UpdateRule, image: Sequence[int]) -> None:
+        self.prices, self.rule, self.image = prices, rule, image
+        self.rows: list[Row] = []
+
+    def bundle(self, bundle: Held, sync: Sync, number: int) -> None:
+        """As tasks.synchronise has it."""
+        waits, item = bundle.waits, bundle.item
+        group = tuple(sorted(waits, key=lambda p: self.image[p] if self.image else p))
+        many = sync.place is Place.SPREAD or (sync.place is Place.EVERY and sync.travel is Travel.RING)
+        wanted = sync.chunks or max(1, bundle.size * item // SMALLEST_CHUNK_BYTES)
+        count = min(len(group), wanted, bundle.size) if many else 1
+        cuts = even_cuts(bundle.size, count)
+        arrived: dict[int, State] = {p: ([], []) for p in group}
+        for i, (low, high) in enumerate(zip(cuts, cuts[1:])):
+            by = (number + i * len(group) // count) % len(group)
+            order = group[by:] + group[:by]
+            final = self._reduce([(p, ([], list(waits[p]))) for p in order], high - low, item, sync.travel)
+            if sync.place is Place.EVERY:
+                for p, state in self._broadcast(order, final, (high - low) * item, sync.travel).items():
+                    arrived[p][0].extend(state[0])
+                    arrived[p][1].extend(state[1])
+            else:
+                updated = self._update(order[0], high - low, item, final)
+                self._broadcast(order, ([updated], []), (high - low) * item, sync.travel)
+        if sync.place is Place.EVERY:
+            for p in group:
+                self._update(p, bundle.size, item, arrived[p])
+
+    def _row(self, processor: int, seconds: float, *states: State) -> int:
+        after = sorted({row for state in states for row in state[0]})
+        waits = sorted({wait for state in states for wait in state[1]})
+        self.rows.append((processor, seconds, after, waits))
+        return len(self.rows) - 1
+
+    def _copy(self, source: int, target: int, nbytes: int, *states: State) -> int:
+        return self._row(-1, self.prices.copy(source, target, nbytes), *states)
+
+    def _sum(self, processor: int, volume: int, item: int, parts: int, *states: State) -> int:
+        seconds = self.prices.other(Kind.SUM, processor, volume * (parts - 1), volume * item * (parts + 1))
+        return self._row(processor, seconds, *states)
+
+    def _update(self, processor: int, volume: int, item: int, *states: State) -> int:
+        nbytes = volume * item * (3 + 2 * self.rule.buffers)
+        return self._row(
+            processor, self.prices.other(Kind.UPDATE, processor, self.rule.flops(volume), nbytes), *states
+        )
+
+    def _reduce(self, parts: list[tuple[int, State]], volume: int, item: int, travel: Travel) -> State:
+        """As tasks.reduce has it."""
+        if len(parts) == 1:
+            return parts[0][1]
+        nbytes = volume * item
+
+        def add(source: int, target: int) -> None:
+            (giver, state), (taker, own) = parts[source], parts[target]
+            came = self._copy(giver, taker, nbytes, state)
+            parts[target] = (taker, ([self._sum(taker, volume, item, 2, ([came], []), own)], []))
+
+        if travel is Travel.OWNER:
+            owner, own = parts[0]
+            came = [self._copy(p, owner, nbytes, state) for p, state in parts[1:]]
+            return ([self._sum(owner, volume, item, len(parts), (came, []), own)], [])
+        if travel is Travel.TREE:
+            step = 1
+            while step < len(parts):
+                for i in range(0, len(parts) - step, 2 * step):
+                    add(i + step, i)
+                step *= 2
+        else:
+            for i in range(len(parts) - 1, 0, -1):
+                add(i, i - 1)
+        return parts[0][1]
+
+    def _broadcast(self, order: Sequence[int], state: State, nbytes: int, travel: Travel) -> dict[int, State]:
+        has: list[State] = [state] * len(order)
+
+        def send(source: int, target: int) -> None:
+            has[target] = ([self._copy(order[source], order[target], nbytes, has[source])], [])
+
+        if travel is Travel.OWNER:
+            for i in range(1, len(order)):
+                send(0, i)
+        elif travel is Travel.TREE:
+            step = 1
+            while step < len(order):
+                step *= 2
+            while step > 1:
+                step //= 2
+                for i in range(0, len(order) - step, 2 * step):
+                    send(i, i + step)
+        else:
+            for i in range(1, len(order)):
+                send(i - 1, i)
+        return dict(zip(order, has))

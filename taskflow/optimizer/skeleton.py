@@ -1,0 +1,132 @@
+"""Skeleton: a graph as a few layers, each of which decides for the operators around it.
+
+The operators that share weights form a layer, led by the first. What has no weights to speak of (activations, sums,
+concatenations, normalisations, losses, the states and tokens that a layer reads) follows: it is cut where its tensor is cut,
+and runs where that lies. So a network of hundreds of operators has as many decisions as layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from taskflow.graph import Node, OperatorGraph
+from taskflow.mapper import OpConfig
+from taskflow.operators.operator import Soap
+from taskflow.regions import Rect
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """``leaders``: operators that take the layer's configuration. ``followers``: (operator, the operator it follows, which
+    matches the operator's dimensions), in an order in which each follows one that is decided. ``weights``: the names of its
+    parameters' layers."""
+
+    leaders: tuple[Node, ...]
+    followers: tuple[tuple[Node, Node, tuple[int | None, ...]], ...]
+    weights: tuple[str, ...]
+
+    def spread(self, config: OpConfig) -> dict[str, OpConfig]:
+        """The configurations of all operators of the layer when its leaders have this one."""
+        configs = {node.name: config for node in self.leaders}
+        for node, source, match in self.followers:
+            configs[node.name] = refill(source, configs[source.name], node, match)
+        return configs
+
+
+def layers(graph: OperatorGraph) -> tuple[Layer, ...]:
+    """The layers of a graph, in program order of their leaders. An operator that is connected with no layer is one."""
+    group = _leaders(graph)
+    follows: dict[int, tuple[Node, tuple[int | None, ...]]] = {}
+    order: list[Node] = []
+    for node in graph:  # behind a layer: with the largest input
+        decided = [i for i, t in enumerate(node.inputs) if t.node in group]
+        if node.number not in group and decided:
+            index = max(decided, key=lambda i: (node.inputs[i].spec.rect.volume, -i))
+            source = graph.producer(node.inputs[index])
+            group[node.number], follows[node.number] = group[source.number], (source, _behind(source, node, index))
+            order.append(node)
+    for node in reversed(graph.nodes):  # before any layer: with the first that reads it
+        if node.number not in group:
+            readers = [(r, i) for r in graph for i, t in enumerate(r.inputs) if t.node == node.number]
+            reader, index = next(((r, i) for r, i in readers if r.number in group), (None, 0))
+            if reader is None:
+                group[node.number] = ("alone", node.name)
+                continue
+            back = _behind(node, reader, index)
+            match = tuple(back.index(i) if i in back else None for i in range(len(node.dims)))
+            group[node.number], follows[node.number] = group[reader.number], (reader, match)
+            order.append(node)
+    found: dict[object, list[Node]] = {}
+    for node in graph:
+        if node.number not in follows:
+            found.setdefault(group[node.number], []).append(node)
+    return tuple(
+        Layer(
+            tuple(leaders),
+            tuple((n, *follows[n.number]) for n in order if group[n.number] == key),
+            tuple(dict.fromkeys(p.layer for leader in leaders for p in leader.parameters)),
+        )
+        for key, leaders in found.items()
+    )
+
+
+def _leaders(graph: OperatorGraph) -> dict[int, object]:
+    """Operators with matrices of weights -> what they share. Vectors of weights (normalisations) do not lead."""
+    found: dict[int, object] = {}
+    for node in graph:
+        if any(p.spec.rect.volume > max(p.shape, default=1) for p in node.parameters):
+            found[node.number] = (node.parameters[0].name, node.operator, node.specs)
+    return found
+
+
+def _behind(source: Node, target: Node, index: int) -> tuple[int | None, ...]:
+    """For each dimension of ``target`` the one of ``source`` that cuts the tensor between them (``target``'s input number
+    ``index``) in the same direction; dimensions that are summed over match nothing."""
+    output = target.inputs[index].index
+    written = [_direction(source, i, lambda piece: source.writes(piece)[output]) for i in range(len(source.dims))]
+    return tuple(
+        written.index(way)
+        if (way := _direction(target, i, lambda piece: target.reads(piece).inputs[index])) is not None and way in written
+        else None
+        for i in range(len(target.dims))
+    )
+
+
+def _direction(node: Node, i: int, rect_of: Callable[[Rect], Rect]) -> int | None:
+    """The dimension in which a tensor's Rect shrinks if the operator's dimension ``i`` is halved."""
+    space, dim = node.space, node.dims[i]
+    if dim.size < 2 or not dim.divisible or dim.soap is Soap.REDUCTION:
+        return None
+    high = list(space.hi)
+    high[i] = dim.size // 2
+    whole, half = rect_of(space), rect_of(Rect(space.lo, tuple(high)))
+    return next((k for k, (a, b) in enumerate(zip(whole.shape, half.shape)) if b < a), None)
+
+
+def refill(source: Node, config: OpConfig, target: Node, match: tuple[int | None, ...]) -> OpConfig:
+    """``target`` cut as ``source`` is where their dimensions match, on the same processors. If that gives it fewer pieces
+    than ``source`` has processors, its samples are cut further, so that none is left out."""
+    degrees = [
+        min(config.degrees[j], dim.size) if j is not None and dim.divisible else 1 for dim, j in zip(target.dims, match)
+    ]
+    pools: dict[tuple[int, ...], list[int]] = {}
+    for color, processor in zip(product(*(range(d) for d in config.degrees)), config.processors):
+        place = tuple(min(color[j], d - 1) if j is not None else 0 for j, d in zip(match, degrees))
+        pool = pools.setdefault(place, [])
+        if processor not in pool:
+            pool.append(processor)
+    room = target.dims[0].size if target.dims and target.dims[0].divisible else 1
+    more = max(1, min(room // degrees[0] if degrees else 1, min(len(pool) for pool in pools.values())))
+    if degrees and target.dims[0].soap is not Soap.REDUCTION:
+        degrees[0] *= more
+    else:
+        more = 1
+    places = []
+    for color in product(*(range(d) for d in degrees)):
+        pool = pools[(color[0] // more, *color[1:]) if color else ()]
+        places.append(pool[color[0] % more if color else 0])
+    assert len(places) == prod(degrees)
+    return OpConfig(tuple(degrees), tuple(places))

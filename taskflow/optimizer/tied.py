@@ -1,0 +1,205 @@
+"""Annealing over layers: moves that give whole layers (`taskflow.optimizer.skeleton`) teams of processors (`.teams`).
+
+A network has far fewer layers than operators, and few of all placements suit the machine's hierarchy, so this finds good
+regions quickly; the operators that a layer ties together are set free afterwards (`taskflow.optimizer.guided`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf, log, prod
+from random import Random
+
+import numpy as np
+
+from taskflow.graph import Node
+from taskflow.mapper import OpConfig, Sync
+from taskflow.operators.operator import Soap
+from taskflow.optimizer.loads import Loads
+from taskflow.optimizer.moves import SYNCS
+from taskflow.optimizer.run import Run, Slice
+from taskflow.optimizer.skeleton import Layer, layers
+from taskflow.optimizer.space import Space, orders
+from taskflow.optimizer.teams import on_team, teams
+
+MOST_SPREADS = 20_000  # layers' configurations that are remembered for all their operators
+MANY_TASKS = 3000  # of a step that takes longer to simulate than its loads to add up
+DRAWN = (1, 2, 4, 8, 16)  # from so many moves the one with the lowest loads is simulated
+SURE = 0.95  # loads are at most this much too high
+TARGETS = ("one", "alike", "stretch", "all", "split")
+ACTIONS = ("team", "shift", "recut", "copy", "sync")
+MOST_PER_LAYER = 200  # proposals of one annealing
+MOST_NOTHING = 1000  # moves one after another that change nothing: then there is nothing to change
+
+
+class Tied:
+    """Moves of layers, drawn at random; kinds of moves that helped are drawn more often."""
+
+    def __init__(self, run: Run, space: Space, random: Random) -> None:
+        self.run, self.space, self.random = run, space, random
+        graph, machine = run.evaluator.graph, run.evaluator.machine
+        self.layers = layers(graph)
+        self.teams: dict[int, list[tuple[int, ...]]] = {}
+        for team in teams(machine):
+            if len(team) <= (space.options.most_pieces or len(team)):
+                self.teams.setdefault(len(team), []).append(team)
+        self._sizes = sorted(self.teams)
+        self._cuts: dict[tuple[int, int], list[tuple[int, ...]]] = {}
+        self._spreads: dict[tuple[str, OpConfig], dict[str, OpConfig]] = {}
+        self._alike: dict[object, list[Layer]] = {}
+        for layer in self.layers:
+            self._alike.setdefault(self._kind(layer), []).append(layer)
+        self._loads = _loads(run)
+        self._measured: tuple[object, np.ndarray] = (None, np.zeros(0))  # type: ignore[type-arg]
+        kinds = len(TARGETS) * len(ACTIONS)
+        self._wins, self._tries = [1.0] * kinds, [1.0] * kinds
+
+    def anneal(self, part: Slice, temperature: float) -> None:
+        """From the current strategy until the slice is over; ``temperature``: at the start, as a share of the best time."""
+        self.run.phase, nothing = "layers", 0
+        last = self.run.proposals + MOST_PER_LAYER * len(self.layers)
+        while not part.over and nothing < MOST_NOTHING and self.run.proposals < last:
+            scale = self.run.best_seconds * temperature * (1 - part.used) ** 2
+            limit, before = self.run.seconds - scale * log(1.0 - self.random.random()), self.run.seconds
+            kind, changes, syncs = self._promising(limit)
+            if not changes and not syncs:
+                nothing += 1
+                continue
+            nothing = 0
+            accepted = self.run.propose(changes, limit, syncs)
+            self._tries[kind] = self._tries[kind] * 0.99 + 1
+            self._wins[kind] = self._wins[kind] * 0.99 + (accepted and self.run.seconds < before)
+
+    def _promising(self, limit: float) -> tuple[int, dict[str, OpConfig], dict[str, Sync]]:
+        """A move; where simulating takes long, of several the one with the lowest loads, if any can be below the limit."""
+        if self._loads is None or self.run.evaluator.tasks < MANY_TASKS:
+            return self._move()
+        current = self.run.strategy
+        if self._measured[0] is not current:
+            self._measured = (current, self._loads.of(current.configs))
+        best, found = inf, (0, dict[str, OpConfig](), dict[str, Sync]())
+        for _ in range(self.random.choice(DRAWN)):
+            kind, changes, syncs = self._move()
+            if syncs:
+                return kind, changes, syncs
+            if changes:
+                loads = self._loads.after(self._measured[1], current.configs, changes)
+                processors, links = loads[: self.space.processors].max(), loads[self.space.processors :].max(initial=0.0)
+                if max(processors, links) * SURE <= limit and processors + links < best:
+                    best, found = processors + links, (kind, changes, syncs)
+        return found
+
+    def _move(self) -> tuple[int, dict[str, OpConfig], dict[str, Sync]]:
+        """The number of its kind, and what it changes."""
+        weights = [0.05 + w / t for w, t in zip(self._wins, self._tries)]
+        kind = self.random.choices(range(len(weights)), weights)[0]
+        changes, syncs = self._draw(*divmod(kind, len(ACTIONS)))
+        current = self.run.strategy
+        return (
+            kind, {name: c for name, c in changes.items() if current[name] != c},
+            {name: s for name, s in syncs.items() if current.sync(name) != s},
+        )
+
+    @staticmethod
+    def _kind(layer: Layer) -> object:
+        return (layer.leaders[0].operator, layer.leaders[0].specs)
+
+    # ---- what a move changes -------------------------------------------------------------------------------------
+    def _draw(self, target: int, action: int) -> tuple[dict[str, OpConfig], dict[str, Sync]]:
+        at = self.random.randrange(len(self.layers))
+        chosen = self._targets(TARGETS[target], at)
+        if ACTIONS[action] == "sync":
+            sync = SYNCS[self.random.randrange(len(SYNCS))]
+            return {}, {name: sync for layer in chosen for name in layer.weights}
+        team, degrees = self._wanted(self.layers[at], ACTIONS[action])
+        config = self._config(self.layers[at], team, degrees)
+        changes: dict[str, OpConfig] = {}
+        rest: Sequence[int] = ()
+        if TARGETS[target] == "split":  # the others share the processors that this leaves
+            taken = set(team)
+            rest = [p for p in range(self.space.processors) if p not in taken]
+        for layer in self.layers if rest else ():
+            if layer not in chosen:
+                changes.update(self._spread(layer, self._config(layer, rest, self._samples(layer, len(rest)))))
+        for layer in chosen:
+            own = config if layer is self.layers[at] else self._config(layer, team, self._like(at, config, layer))
+            changes.update(self._spread(layer, own))
+        return changes, {}
+
+    def _spread(self, layer: Layer, config: OpConfig) -> dict[str, OpConfig]:
+        key = (layer.leaders[0].name, config)
+        if key not in self._spreads:
+            if len(self._spreads) > MOST_SPREADS:
+                self._spreads.clear()
+            self._spreads[key] = layer.spread(config)
+        return self._spreads[key]
+
+    def _targets(self, target: str, at: int) -> Sequence[Layer]:
+        if target == "all":
+            return self.layers
+        if target == "alike":
+            return self._alike[self._kind(self.layers[at])]
+        if target == "stretch" or (target == "split" and self.random.random() < 0.5):
+            length = self.random.randint(2, max(2, len(self.layers) // 2))
+            start = max(0, at - self.random.randrange(length))
+            return self.layers[start : start + length]
+        return self.layers[at : at + 1]
+
+    def _wanted(self, layer: Layer, action: str) -> tuple[Sequence[int], tuple[int, ...]]:
+        """A team, and the cut over it (empty: any)."""
+        current = self.run.strategy[layer.leaders[0].name]
+        same = tuple(dict.fromkeys(current.processors))
+        if action == "recut":
+            return same, ()
+        if action == "shift" and len(same) in self.teams:
+            return self._some(self.teams[len(same)]), current.degrees
+        if action == "copy":
+            other = self.layers[self.random.randrange(len(self.layers))].leaders[0]
+            return tuple(dict.fromkeys(self.run.strategy[other.name].processors)), ()
+        return self._some(self.teams[self._sizes[self.random.randrange(len(self._sizes))]]), ()
+
+    def _some(self, among: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+        return among[self.random.randrange(len(among))]
+
+    def _like(self, at: int, config: OpConfig, layer: Layer) -> tuple[int, ...]:
+        """The cut of layer number ``at`` for another: the same degrees in dimensions of the same class."""
+        degrees: dict[Soap, list[int]] = {}
+        for dim, degree in zip(self.layers[at].leaders[0].dims, config.degrees):
+            degrees.setdefault(dim.soap, []).append(degree)
+        return tuple(degrees[d.soap].pop(0) if degrees.get(d.soap) else 1 for d in layer.leaders[0].dims)
+
+    @staticmethod
+    def _samples(layer: Layer, pieces: int) -> tuple[int, ...]:
+        """A cut of the samples alone."""
+        return tuple(pieces if dim.soap is Soap.SAMPLE else 1 for dim in layer.leaders[0].dims)
+
+    def _config(self, layer: Layer, team: Sequence[int], degrees: tuple[int, ...]) -> OpConfig:
+        """A configuration on a team with this cut, or with any one if the layer cannot have this one."""
+        tuples = self._tuples(layer.leaders[0], len(team))
+        if degrees not in tuples:
+            degrees = tuples[self.random.randrange(len(tuples))]
+        return on_team(degrees, team[: prod(degrees)], self.random.randrange(orders(degrees)))
+
+    def _tuples(self, node: Node, pieces: int) -> list[tuple[int, ...]]:
+        """Cuts into so many pieces, or as near below as there are; those of one or two dimensions half of the time."""
+        space = self.space[node]
+        key = (id(space), pieces)
+        if key not in self._cuts:
+            most = max(prod(t) for t in space.tuples if prod(t) <= pieces)
+            found = [t for t in space.tuples if prod(t) == most]
+            few = [
+                t for t in found
+                if sum(d > 1 for d in t) <= 2 and all(d == 1 or dim.soap is not Soap.REDUCTION for d, dim in zip(t, space.dims))
+            ]
+            self._cuts[key] = [*found, *few * (4 * len(found) // max(1, len(few)))]
+        return self._cuts[key]
+
+
+def _loads(run: Run) -> Loads | None:
+    """None where loads are not to be had or take longer than they save."""
+    if not 8 <= len(run.evaluator.machine.processors) <= 256:
+        return None
+    try:
+        return Loads(run.evaluator)
+    except TypeError:  # costs of whole tasks only
+        return None

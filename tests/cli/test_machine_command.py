@@ -1,0 +1,94 @@
+"""taskflow machine: measure writes what the other commands read, show says what a machine is; errors are one line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
+from programs.start import MPIRUN, ROOT, environment, needs_mpi
+
+from taskflow.cli.main import main
+from taskflow.machine import host, load_machine, save
+from taskflow.machine.format import parse
+from taskflow.runtime import measure as module
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(main, ("machine", *arguments))
+    assert result.exit_code == code, result.output
+    return result.stdout if code == 0 else result.stderr
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SECONDS", 0.01)
+
+
+def test_measure_writes_what_other_commands_read(tmp_path: Path) -> None:
+    file = str(tmp_path / "mine.json")
+    text = run("measure", "--processors", "2", "--out", file)
+    assert text.startswith("mine: 2 x cpu on 1 node") and f"--machine {file}" in text and "copied by receiver" in text
+    assert len(load_machine(file).processors) == 2
+    result = CliRunner().invoke(main, ("simulate", "mlp", "--size", "small", "--machine", file, "--json"))
+    row = json.loads(result.stdout)
+    assert row["machine"] == "mine" and row["costs"] == "analytic mine" and row["iteration_seconds"] > 0
+
+
+def test_measure_json_is_the_file(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ("machine", "measure", "--json", "--name", "box"))
+    assert result.exit_code == 0
+    assert str(parse(json.loads(result.stdout), "stdout")) == "box: 1 x cpu on 1 node"
+    assert "measuring processors" in result.stderr
+    assert CliRunner().invoke(main, ("machine", "measure", "--json", "--quiet")).stderr == ""
+
+
+def test_show(tmp_path: Path) -> None:
+    shown = json.loads(run("show", "k80", "--devices", "8", "--json"))
+    assert (shown["devices"], shown["nodes"], shown["kinds"][0]["processors"]) == (8, 2, 8)
+    routes = {(r["from"], r["to"]): r for r in shown["routes"]}
+    assert set(routes) == {(0, 1), (0, 2), (0, 4)}  # a kind of route each
+    assert routes[0, 4]["same_node"] is False and len(routes[0, 4]["links"]) == 6
+    assert routes[0, 1]["copied_by"] == "hardware"
+    assert routes[0, 1]["mebibyte_seconds"] == pytest.approx(routes[0, 1]["latency_seconds"] + 2**20 / 2**32)
+    save(host(3), tmp_path / "h.json")
+    text = run("show", str(tmp_path / "h.json"))
+    assert "3 x cpu" in text and "copied by receiver" in text and text.count("processor ") == 1
+    assert json.loads(run("show", "h200", "--devices", "1", "--json"))["routes"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("measure", "--out", "mine.txt"), "--out must end in .json"),
+        (("measure", "--out", "/nowhere/mine.json"), "cannot write /nowhere/mine.json"),
+        (("show", "cray"), "no machine 'cray'; use "),
+        (("show", "none.json"), "none.json does not exist"),
+        (("show", "p100", "--devices", "99"), "has 16 processors, 99 asked for"),
+    ],
+)
+def test_errors_are_one_line(arguments: tuple[str, ...], message: str) -> None:
+    error = run(*arguments, code=2)
+    assert message in error and error.count("\n") == 1
+
+
+@pytest.mark.mpi
+@needs_mpi
+def test_two_ranks(tmp_path: Path) -> None:
+    assert MPIRUN is not None
+    command = [MPIRUN, "-n", "2", sys.executable, "-m", "taskflow", "machine", "measure"]
+    kept = {"env": environment({"OPENBLAS_NUM_THREADS": "1"}), "capture_output": True, "text": True, "timeout": 60, "cwd": ROOT}
+    file = tmp_path / "two.json"
+    done = subprocess.run([*command, "--out", str(file), "--json"], **kept)  # type: ignore[call-overload]
+    assert done.returncode == 0, done.stderr
+    assert parse(json.loads(done.stdout), "stdout") == load_machine(file)
+    (link,) = load_machine(file).route(1, 0)
+    assert link.occupies_endpoints in (True, "sender", "receiver") and 1e7 < link.bytes_per_second < 1e12
+    assert "links within nodes: rank 0 - rank 1" in done.stderr
+    done = subprocess.run([*command, "--processors", "2", "--quiet"], **kept)  # type: ignore[call-overload]
+    assert done.returncode != 0 and done.stderr.count("each of which is a processor") == 1

@@ -1,0 +1,200 @@
+"""The lower bound of partial plans: no completion is faster, whatever the graph, the machine, the costs and the order."""
+
+from __future__ import annotations
+
+from itertools import product
+from random import Random
+
+import pytest
+from core_cases import Odd, shared
+
+import taskflow
+from taskflow.graph import OperatorGraph
+from taskflow.mapper import OpConfig, Strategy, Sync
+from taskflow.models import build
+from taskflow.optimizer.evaluator import Evaluator, evaluator
+from taskflow.optimizer.moves import SYNCS
+from taskflow.optimizer.search import make_evaluator
+from taskflow.optimizer.space import Space, SpaceOptions
+from taskflow.optimizer.symmetry import Symmetry, renumbered, renumberings
+from taskflow.rules import SGD, Adam
+
+relax = pytest.importorskip("taskflow.optimizer.relax", reason="the compiled bound is not built")
+ARBITRARY, STRUCTURED = SpaceOptions(placements="arbitrary"), SpaceOptions()
+NO_LIMIT = float("inf")
+
+
+def random_graph(random: Random) -> OperatorGraph:
+    """A trained network of linear layers (some share their weights), sums, concatenations and activations."""
+    graph = OperatorGraph(name="random")
+    n = random.choice((4, 6))
+    width = random.choice((4, 6))
+    tensors = [taskflow.input(graph, (n, width), name="x"), taskflow.input(graph, (n, width), name="y")]
+    parameters = None
+    for i in range(random.randint(3, 8)):
+        x = random.choice(tensors[-3:])
+        kind = random.choice(("linear", "shared", "relu", "add", "concat"))
+        if kind == "linear" or (kind == "shared" and parameters is None):
+            t = taskflow.linear(x, width, name=f"fc{i}")
+            parameters = parameters or graph.parameters_of(t)
+        elif kind == "shared":
+            t = taskflow.linear(x, width, name=f"again{i}", parameters=parameters)
+        elif kind == "relu":
+            t = taskflow.relu(x, name=f"relu{i}")
+        elif kind == "add":
+            t = taskflow.add(x, random.choice(tensors), name=f"add{i}")
+        else:
+            both = taskflow.concat([x, random.choice(tensors)], 1, name=f"concat{i}")
+            t = taskflow.linear(both, width, name=f"after{i}")
+        tensors.append(t)
+    labels = taskflow.input(graph, (n,), "int64", name="labels")
+    graph.minimize(taskflow.cross_entropy(taskflow.linear(tensors[-1], 3, name="last"), labels, name="loss"))
+    return graph
+
+
+def check(judge: Evaluator, options: SpaceOptions, random: Random, plans: int) -> float:
+    """Bounds of partial plans, fixed in a random order, against the time of their completion. The largest share of a
+    complete plan's time that its bound is."""
+    graph, processors = judge.graph, len(judge.machine.processors)
+    space = Space(graph, processors, options)
+    choices = {node.name: list(dict.fromkeys(space[node].draw(random) for _ in range(6))) for node in graph}
+    syncs = random.sample(SYNCS, 2)
+    relaxation = relax.Relaxation(judge, choices, syncs)
+    root = relaxation.seconds(NO_LIMIT)[0]
+    best = 0.0
+    for _ in range(plans):
+        picks = [random.randrange(len(configs)) for configs in relaxation.choices]
+        configs = {node.name: of[i] for node, of, i in zip(relaxation.order, relaxation.choices, picks)}
+        ways = {layer: random.choice(syncs) for layer in relaxation.layers}
+        seconds = judge.set(Strategy(processors, configs, ways)) * (1 + 1e-9)
+        order = list(range(len(picks)))
+        if random.random() < 0.5:
+            random.shuffle(order)
+        bound = root
+        assert bound <= seconds
+        for op in order:
+            relaxation.fix([op], [picks[op]])
+            bound = relaxation.seconds(NO_LIMIT)[0]
+            assert bound <= seconds, f"after {relaxation.order[op].name}"
+        for number, layer in enumerate(relaxation.layers):
+            relaxation.use(number, ways[layer], 0)
+        exact = relaxation.seconds(NO_LIMIT)[0]
+        assert bound * (1 - 1e-9) <= exact <= seconds
+        best = max(best, exact / seconds)
+        for number in range(len(relaxation.layers)):
+            relaxation.unuse(number)
+        for op in reversed(order):
+            relaxation.free([op])
+        assert relaxation.seconds(NO_LIMIT)[0] == pytest.approx(root, rel=1e-12)
+    return best
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_completion_of_a_random_graph_is_faster(seed: int) -> None:
+    random = Random(seed)
+    processors = random.randint(1, 4)
+    rule = random.choice((SGD(0.1, momentum=0.9), SGD(0.1), Adam(), None))
+    clip = random.choice((None, 1.0))
+    if seed % 2:
+        judge = evaluator(random_graph(random), shared(processors), Odd(2), rule, clip)
+    else:
+        machine = taskflow.load_machine(random.choice(("k80", "p100")), devices=processors)
+        judge = make_evaluator(random_graph(random), machine, rule=rule, clip_norm=clip)
+    check(judge, random.choice((STRUCTURED, ARBITRARY)), random, 6)
+
+
+@pytest.mark.parametrize("model", ["LeNet", "RNNLM-2", "MLP", "AlexNet", "RNNTC"])
+def test_no_completion_of_a_network_is_faster(model: str) -> None:
+    random = Random(model)
+    for machine, devices, options in (("p100", 4, STRUCTURED), ("k80", 4, ARBITRARY), ("p100", 8, STRUCTURED)):
+        judge = make_evaluator(build(model, preset="small"), taskflow.load_machine(machine, devices=devices))
+        check(judge, options, random, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1000, 2500))
+def test_no_completion_of_many_random_graphs_is_faster(seed: int) -> None:
+    test_no_completion_of_a_random_graph_is_faster(seed)
+
+
+@pytest.mark.parametrize("rule", [SGD(0.1, momentum=0.9), None])
+def test_all_completions_of_all_partial_plans(rule: SGD | None) -> None:
+    graph = OperatorGraph(name="one layer")
+    x, labels = taskflow.input(graph, (64, 64), name="x"), taskflow.input(graph, (64,), "int64", name="labels")
+    graph.minimize(taskflow.cross_entropy(taskflow.linear(x, 128, name="fc"), labels, name="loss"))
+    judge = make_evaluator(graph, taskflow.load_machine("p100", devices=2), rule=rule)
+    space = Space(graph, 2, SpaceOptions("powers", reduction=False))
+    relaxation = relax.Relaxation(judge, {node.name: list(space[node]) for node in graph}, SYNCS)
+    ways = SYNCS if rule else (Sync(),)
+    seconds = {}
+    for picks in product(*(range(len(configs)) for configs in relaxation.choices)):
+        configs = {node.name: of[i] for node, of, i in zip(relaxation.order, relaxation.choices, picks)}
+        seconds[picks] = min(judge.set(Strategy(2, configs, {"fc": way})) for way in ways)
+    for depth in range(len(relaxation.order) + 1):
+        least: dict[tuple[int, ...], float] = {}
+        for picks, value in seconds.items():
+            least[picks[:depth]] = min(value, least.get(picks[:depth], value))
+        for picks, value in least.items():
+            relaxation.fix(range(depth), picks)
+            assert 0 < relaxation.seconds(NO_LIMIT)[0] <= value * (1 + 1e-9)
+            relaxation.free(range(depth))
+
+
+@pytest.mark.parametrize(("model", "share"), [("LeNet", 0.99), ("AlexNet", 0.95), ("RNNLM-2", 0.95)])
+def test_a_found_plans_bound_is_close(model: str, share: float) -> None:
+    graph, cluster = build(model, devices=4), taskflow.load_machine("p100", devices=4)
+    judge = make_evaluator(graph, cluster)
+    configs = taskflow.search(graph, cluster, use=judge, budget="1500p", memory=False).strategy.configs
+    relaxation = relax.Relaxation(judge, {name: [config] for name, config in configs.items()})
+    everything = range(len(relaxation.order))
+    relaxation.fix(everything, [0] * len(everything))
+    bound = relaxation.seconds(NO_LIMIT)[0]
+    assert share * judge.set(Strategy(4, configs)) < bound <= judge.seconds
+
+
+def test_a_bound_over_renumberings_holds_for_each() -> None:
+    graph, cluster = build("LeNet", preset="small"), taskflow.load_machine("p100", devices=4)
+    judge, random = make_evaluator(graph, cluster), Random(0)
+    group = renumberings(judge.costs, 4)
+    assert len(group) == 24
+    space = Space(graph, 4, ARBITRARY)
+    for _ in range(6):
+        configs = {node.name: space[node].draw(random) for node in graph}
+        relaxation = relax.Relaxation(judge, {name: [config] for name, config in configs.items()}, SYNCS[:2], group)
+        everything = range(len(relaxation.order))
+        relaxation.fix(everything, [0] * len(everything))
+        bound = relaxation.seconds(NO_LIMIT)[0]
+        for number, image in enumerate(group):
+            plan = {name: renumbered(config, image) for name, config in configs.items()}
+            for way in SYNCS[:2]:
+                seconds = judge.set(Strategy(4, plan, dict.fromkeys(relaxation.layers, way)))
+                for layer in range(len(relaxation.layers)):
+                    relaxation.use(layer, way, number)
+                assert bound * (1 - 1e-9) <= relaxation.seconds(NO_LIMIT)[0] <= seconds * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("machine", "devices", "count"), [("p100", 4, 24), ("k80", 4, 8), ("p100", 8, 2 * 24**2), ("k80", 2, 2)])
+def test_renumberings_are_the_machines_symmetries(machine: str, devices: int, count: int) -> None:
+    cluster = taskflow.load_machine(machine, devices=devices)
+    judge = make_evaluator(build("MLP", preset="small"), cluster)
+    group = renumberings(judge.costs, devices)
+    assert len(set(group)) == len(group) == count and group[0] == tuple(range(devices))
+    for image in group[:: max(1, count // 30)]:
+        assert any(all(other[image[p]] == p for p in range(devices)) for other in group)
+
+
+def test_unequal_processors_are_not_renumbered() -> None:
+    assert renumberings(Odd(2), 2) == [(0, 1)]
+
+
+def test_representatives_cover_all_choices() -> None:
+    costs = make_evaluator(build("MLP", preset="small"), taskflow.load_machine("p100", devices=3)).costs
+    choices = [[(OpConfig((2,), (p, q)),) for p in range(3) for q in range(3)]] * 2
+    symmetry = Symmetry(costs, 3, choices)
+    everyone = list(range(len(symmetry.group)))
+    seen = set()
+    for first in symmetry.representatives(0, everyone):
+        for second in symmetry.representatives(1, symmetry.stabilizer(0, first, everyone)):
+            seen.update((image[0][first], image[1][second]) for image in symmetry.image)
+    assert len(symmetry.representatives(0, everyone)) == 2
+    assert seen == {(i, j) for i in range(9) for j in range(9)}

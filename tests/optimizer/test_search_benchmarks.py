@@ -1,0 +1,53 @@
+"""The benchmarks of the search run, and print what they promise."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def printed(script: str, *arguments: str) -> list[dict[str, Any]]:
+    done = subprocess.run(
+        [sys.executable, f"benchmarks/{script}.py", *arguments, "--json"], cwd=ROOT, capture_output=True, text=True,
+        timeout=120, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    content = json.loads(done.stdout)
+    assert content["benchmark"] == script
+    return list(content["rows"])
+
+
+def test_table4_runs() -> None:
+    rows = printed("table4", "--models", "RNNTC", "--devices", "4", "--starts", "1", "--budget", "60")
+    assert [row["algorithm"] for row in rows] == ["full", "delta"]
+    full, delta = rows
+    assert full["complete"] and delta["complete"]
+    # Both simulations give the same times, so the searches take the same way.
+    assert full["proposals"] == delta["proposals"] and full["found_iteration_seconds"] == delta["found_iteration_seconds"]
+    assert (full["paper_seconds"], delta["paper_seconds"]) == (16, 7.5)
+    assert full["times_faster_than_paper"] == pytest.approx(16 / full["search_seconds"])
+
+
+def test_paper_results_run() -> None:
+    rows = printed("paper_results", "--models", "RNNTC", "--devices", "2", "--budget", "0.5")
+    assert [row["machine"] for row in rows] == ["p100", "p100", "k80", "k80"]
+    for row in rows:
+        assert row["figure"] == "7" and row["sync"]
+        assert row["ours"] == row["rival_iteration_seconds"] / row["iteration_seconds"] >= 1
+        assert row["agrees"] == (row["ours"] >= row["paper"][0]) and bool(row["why"]) != row["agrees"]
+
+
+def test_search_quality_runs() -> None:
+    (row,) = printed("search_quality", "--models", "RNNTC", "--devices", "2", "--budget", "0.5", "--seeds", "2")
+    assert row["starts_sync"]["data"]
+    for algorithm in ("guided", "mcmc", "optcnn"):
+        assert 0 < row[algorithm]["least_seconds"] <= row[algorithm]["iteration_seconds"] <= row[algorithm]["most_seconds"]
+    assert row["guided"]["most_seconds"] <= min(row["starts_iteration_seconds"].values())

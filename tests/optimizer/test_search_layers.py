@@ -1,0 +1,114 @@
+"""Teams, layers and loads: what the default search's moves of whole layers are made of."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+import taskflow
+from taskflow.graph import OperatorGraph
+from taskflow.machine import host
+from taskflow.mapper import Strategy
+from taskflow.models import build
+from taskflow.optimizer.found import Budget, SearchOptions
+from taskflow.optimizer.loads import Loads
+from taskflow.optimizer.run import Run, Slice
+from taskflow.optimizer.search import make_evaluator
+from taskflow.optimizer.skeleton import layers
+from taskflow.optimizer.space import Space
+from taskflow.optimizer.starts import known, random_start, with_syncs
+from taskflow.optimizer.teams import levels, on_team, teams
+from taskflow.optimizer.tied import Tied
+from taskflow.optimizer.where import where_time_goes
+
+
+def test_levels_are_switches_nodes_and_all() -> None:
+    k80 = levels(taskflow.load_machine("k80", 8))
+    assert k80[0] == tuple((p,) for p in range(8))
+    assert k80[1:] == (((0, 1), (2, 3), (4, 5), (6, 7)), ((0, 1, 2, 3), (4, 5, 6, 7)), (tuple(range(8)),))
+    assert levels(taskflow.load_machine("p100", 6))[1:] == (((0, 1, 2, 3), (4, 5)), ((0, 1, 2, 3, 4, 5),))
+    assert levels(host(3)) == (((0,), (1,), (2,)), ((0, 1, 2),))
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3, 6, 8, 12, 64])
+def test_teams_are_processors_once_each(devices: int) -> None:
+    found = teams(taskflow.load_machine("k80", devices))
+    assert len(set(found)) == len(found)
+    for team in found:
+        assert team and len(set(team)) == len(team) and all(0 <= p < devices for p in team)
+    assert tuple(range(devices)) in found
+    if devices == 12:  # one processor of each node; one board of each; dealt around the nodes
+        assert {(0, 4, 8), (2, 3, 6, 7, 10, 11), (2, 6, 10, 3, 7, 11)} <= set(found)
+    assert on_team((2, 2), (7, 5, 3, 1)).processors == (7, 5, 3, 1)
+    assert on_team((2, 2), (7, 5, 3, 1), 1).processors == (7, 3, 5, 1)
+
+
+@pytest.mark.parametrize("model", ["NMT", "ResNet-101", "LeNet", "Transformer", "MLP", "Inception-v3"])
+def test_every_operator_belongs_to_one_layer(model: str) -> None:
+    graph = build(model, preset="small")
+    found = layers(graph)
+    names = [n.name for layer in found for n in (*layer.leaders, *(f[0] for f in layer.followers))]
+    assert sorted(names) == sorted(node.name for node in graph)
+    assert len(found) < len(graph.nodes) / 2
+    random, space = Random(0), Space(graph, 6)
+    for _ in range(20):
+        layer = found[random.randrange(len(found))]
+        for name, config in layer.spread(space[layer.leaders[0]].draw(random)).items():
+            config.verify(graph.node(name), 6)
+
+
+def test_followers_are_cut_where_their_tensor_is() -> None:
+    graph = OperatorGraph(name="image")
+    x = taskflow.input(graph, (8, 3, 16, 16), name="x")
+    y = taskflow.max_pool2d(taskflow.relu(taskflow.conv2d(x, 4, 3, padding=1, name="conv"), name="relu"), 2, name="pool")
+    taskflow.linear(taskflow.flatten(y, 1, name="flat"), 10, name="dense")
+    conv, dense = layers(graph)
+    assert [f[0].name for f in conv.followers if f[0].name != "x"] == ["relu", "pool", "flat"]
+    degrees = (2, 1, 2, 1, 1)  # samples and rows; the last is summed over
+    spread = conv.spread(on_team(degrees, (3, 2, 1, 0)))
+    assert spread["relu"].degrees == spread["pool"].degrees == (2, 1, 2, 1)
+    assert spread["relu"].processors == spread["pool"].processors == (3, 2, 1, 0)
+    assert spread["x"].degrees[0] == 2 and set(spread["x"].processors) == {0, 1, 2, 3}
+    # Cut by channels: who only has samples to cut still uses all processors, each for a part of what lies near it.
+    assert dense.leaders[0].name == "dense" and not dense.followers
+    wide = conv.spread(on_team((2, 2, 1, 1, 1), (0, 1, 2, 3)))
+    assert wide["relu"].degrees == (2, 2, 1, 1) and set(wide["flat"].processors) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(("model", "devices"), [("NMT", 8), ("AlexNet", 12)])
+def test_loads_are_what_the_evaluator_says(model: str, devices: int) -> None:
+    graph, machine = build(model, devices=devices), taskflow.load_machine("k80", devices)
+    judge = make_evaluator(graph, machine)
+    measured, space = Loads(judge), Space(graph, devices)
+    for strategy in known(graph, machine):
+        seconds = judge.set(strategy)
+        usage, loads = where_time_goes(judge), measured.of(strategy.configs)
+        # Sums and updates are left out, so a little less.
+        assert 0.85 * max(usage.processor_seconds) <= loads[:devices].max() <= max(usage.processor_seconds) <= seconds
+        most = max(usage.link_seconds.values(), default=0.0)
+        assert 0.9 * most <= loads[devices:].max() <= 1.01 * most
+    random = Random(1)
+    here, there = (random_start(graph, machine, space, random) for _ in range(2))
+    changes = {node.name: there[node.name] for node in list(graph)[3:9]}
+    after = measured.after(measured.of(here.configs), here.configs, changes)
+    assert after == pytest.approx(measured.of({**here.configs, **changes}), abs=1e-12)
+
+
+def test_annealing_of_layers_improves_and_keeps_layers_together() -> None:
+    graph, machine = build("NMT", devices=8, layers=1, steps=20), taskflow.load_machine("k80", 8)
+    judge = make_evaluator(graph, machine)
+    run = Run("tied", judge, SearchOptions(Budget(proposals=150)))
+    start = run.set(known(graph, machine)[0])
+    tied = Tied(run, Space(graph, 8), Random(0))
+    tied.anneal(Slice(run, 1.0), 0.05)
+    assert run.best is not None and run.best_seconds < 0.97 * start
+    assert judge.set(run.best) == run.best_seconds
+    for layer in tied.layers:
+        assert len({run.best[node.name] for node in layer.leaders}) == 1
+
+
+def test_synchronisation_by_default_is_the_mappers() -> None:
+    graph, machine = build("RNNLM", preset="small"), taskflow.load_machine("k80", 4)
+    data = known(graph, machine)[0]
+    assert with_syncs(Strategy(4, data.configs, {}, "data"), graph, machine) == data
