@@ -6,8 +6,9 @@ update by SGD), and peak memory.
 PyTorch runs eagerly, eagerly with channels_last (networks of images), and compiled; each stock, and with the settings
 of malloc that spare it page faults ("tuned"). Every variant has a process of its own, and takes steps in turn with
 ours: a ratio is that of the medians of one such pair, and beside it stands that of the processor time (on one core),
-which other work on the machine disturbs less. On two cores ours runs two ranks of one core each (data parallel),
-PyTorch two threads. --quick takes small presets, to see whether all works. Needs PyTorch: pip install torch.
+which other work on the machine disturbs less. On two cores ours runs two ranks of one core each (data parallel) or,
+with --ours threads, one process with two threads, which needs less memory; PyTorch has two threads. --quick takes
+small presets, to see whether all works. Needs PyTorch: pip install torch.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ WORKER = Path(__file__).with_name("training_worker.py")
 # Batches for the memory of a small machine and minutes of run time; the paper has 256 for AlexNet and 64 for the others.
 BATCHES = {"AlexNet": 64, "Inception-v3": 8, "ResNet-101": 8, "RNNTC": 64, "RNNLM": 64, "NMT": 64}
 QUICK = {"AlexNet": 8, "Inception-v3": 4, "ResNet-101": 4, "RNNTC": 6, "RNNLM": 6, "NMT": 6}
+RANKS, THREADS = "taskflow", "taskflow-threads"  # ours
 SIDES = ("eager", "channels_last", "compile")
 IMAGES = ("AlexNet", "Inception-v3", "ResNet-101")
 TUNED = {"MALLOC_MMAP_THRESHOLD_": "2000000000", "MALLOC_TRIM_THRESHOLD_": "8000000000", "MALLOC_TOP_PAD_": "400000000"}
@@ -48,7 +50,7 @@ class Worker:
     def __init__(self, side: str, name: str, batch: int, preset: str, threads: int, tuned: bool) -> None:
         command = [sys.executable, str(WORKER), side, name, str(batch), preset, str(threads)]
         each = threads
-        if side == "taskflow" and threads > 1:
+        if side == RANKS and threads > 1:
             mpirun = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
             if mpirun is None:
                 raise WorkerError("there is no mpirun: pip install mpich")
@@ -121,11 +123,13 @@ def compare(ours: Worker, theirs: Worker, variant: str, rounds: int) -> Pair:
     return Pair(variant, our_seconds, their_seconds, their_cpu / our_cpu, taken[0][-1][2], taken[1][-1][2], theirs.how)
 
 
-def measure(name: str, threads: int, rounds: int, quick: bool, variants: Sequence[str], note: Any) -> dict[str, Any]:
+def measure(
+    name: str, threads: int, rounds: int, quick: bool, variants: Sequence[str], side_of_ours: str, note: Any
+) -> dict[str, Any]:
     """The variants of one network at one number of cores."""
     preset, batch = ("small", QUICK[name]) if quick else ("paper", BATCHES[name])
     sides = [side for side in variants if side != "channels_last" or name in IMAGES]
-    ours = Worker("taskflow", name, batch, preset, threads, False)
+    ours = Worker(side_of_ours, name, batch, preset, threads, False)
     pairs, absent = [], {}
     try:
         for side in sides:
@@ -209,11 +213,13 @@ def show(result: dict[str, Any], console: Console) -> None:
 @click.option("--threads", multiple=True, type=click.IntRange(1), help="Numbers of cores; may be given again. [default: 1 2]")
 @click.argument("more_threads", nargs=-1, type=click.IntRange(1))
 @click.option("--variants", default=",".join(SIDES), show_default=True, help="Of PyTorch, separated by commas.")
+@click.option("--ours", type=click.Choice(["ranks", "threads"]), default="ranks", show_default=True,
+              help="How ours uses several cores.")
 @click.option("--rounds", default=5, show_default=True, type=click.IntRange(1), help="Steps of each side in a pair.")
 @click.option("--quick", is_flag=True, help="Small presets: whether it works, not how fast.")
 def main(
-    as_json: bool, models: str, threads: tuple[int, ...], more_threads: tuple[int, ...], variants: str, rounds: int,
-    quick: bool,
+    as_json: bool, models: str, threads: tuple[int, ...], more_threads: tuple[int, ...], variants: str, ours: str,
+    rounds: int, quick: bool,
 ) -> None:
     """Measure and print."""
     names = [name.strip() for name in models.split(",") if name.strip()]
@@ -225,7 +231,8 @@ def main(
         raise click.BadParameter(f"must be some of {', '.join(SIDES)}, got {variants!r}", param_hint="--variants")
     counts = (*threads, *more_threads) or (1, 2)  # "--threads 1 2" gives the 2 as an argument
     errors = Console(stderr=True)
-    rows = [measure(name, count, rounds, quick, sides, errors.print) for count in counts for name in names]
+    side = RANKS if ours == "ranks" else THREADS
+    rows = [measure(name, count, rounds, quick, sides, side, errors.print) for count in counts for name in names]
     result = summary(rows)
     if as_json:
         print(json.dumps(result, indent=1))

@@ -2,10 +2,10 @@
 
     python training_worker.py SIDE MODEL BATCH PRESET THREADS
 
-SIDE: taskflow (under mpirun: a processor a rank), eager, channels_last or compile. Each line on standard input is a
-number of steps to take; the answer is a line of JSON: seconds of each step by the clock and of this process on its
-cores, and the peak memory since the network was begun. The first line that is printed says that the network is ready,
-and which kernels compute it. An empty line ends it.
+SIDE: taskflow (under mpirun: a processor a rank), taskflow-threads (the same in one process), eager, channels_last or
+compile. Each line on standard input is a number of steps to take; the answer is a line of JSON: seconds of each step
+by the clock and of this process on its cores, and the peak memory since the network was begun. The first line that is
+printed says that the network is ready, and which kernels compute it. An empty line ends it.
 """
 
 from __future__ import annotations
@@ -95,11 +95,11 @@ def theirs(side: str, name: str, config: Any, batch: dict[str, np.ndarray], thre
 
 def main(side: str, name: str, batch_size: int, preset: str, threads: int) -> None:
     """Build the network, take two steps to warm up, then do as told."""
-    if side != "taskflow":
+    if not side.startswith("taskflow"):
         import torch  # so that what it needs by itself does not count as the network's memory
 
         torch.set_num_threads(threads)
-    transport = taskflow.connect() if side == "taskflow" else None
+    transport = taskflow.connect() if side.startswith("taskflow") else None
     known, model = find(name)
     graph = build(known, batch_size, preset=preset)
     batch = feeds(graph, getattr(model, preset))

@@ -199,7 +199,7 @@ class Executor:
         """One line about the compiled training step."""
         program = self.program("train" if self.rule is not None else "evaluate")
         memory = (program.plan.memory.nbytes + self.kept.nbytes) / 1e6
-        return f"{program.graph!r}; {memory:.1f} MB on rank {self.transport.rank}"
+        return f"{program.graph!r}; {memory:.1f} MB on rank {self.transport.rank}; {self.kernels.name} kernels"
 
     def close(self) -> None:
         """Wait for what was sent; the transport stays open."""

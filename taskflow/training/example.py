@@ -229,6 +229,7 @@ def _report(executor: Executor, training: Training, options: Options, result: Re
         "ranks": executor.transport.size,
         "processors": executor.strategy.processors,
         "mapper": options.mapper,
+        "kernels": executor.kernels.name,
         "steps": len(result.losses),
         "loss_first": result.losses[0],
         "loss_last": result.losses[-1],

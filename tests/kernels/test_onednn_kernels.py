@@ -195,3 +195,31 @@ def test_a_rerun_gives_the_same_bits_and_so_do_other_threads_for_small_kernels()
             kernels.matmul(a, b, out)
             results.append((into.tobytes(), out.tobytes()))
         assert results[0] == results[1]
+
+
+# ---- in training -----------------------------------------------------------------------------------------------------
+
+
+def test_training_follows_numpy_through_updates_evaluation_and_new_parameters() -> None:
+    """Wide enough that recurrent weights are packed: what was packed must never outlive the weights."""
+    from language_model import feeds, undivided
+
+    from taskflow.kernels.onednn import OneDNNKernels
+    from taskflow.models.rnnlm import RNNLMConfig, rnnlm
+    from taskflow.rules import SGD
+    from taskflow.runtime.executor import Executor
+
+    config = RNNLMConfig(batch=32, steps=4, vocabulary=11, hidden=192, layers=2, steps_per_operator=2)
+    found = []
+    for kernels in (NUMPY, OneDNNKernels(1)):
+        graph = rnnlm(config, "float32")
+        run = Executor(graph, undivided(graph), SGD(2.0), seed=3, kernels=kernels)
+        assert run.describe().endswith(f"{kernels.name} kernels")
+        losses = [run.train(feeds(step, config)) for step in range(3)]
+        losses.append(run.evaluate(feeds(3, config)))
+        run.set_parameters({name: value * 1.5 for name, value in run.parameters().items()})
+        losses += [run.evaluate(feeds(3, config)), run.train(feeds(4, config))]
+        found.append(losses)
+    assert kernels._packed, "the test must reach the packed weights"
+    assert len(set(found[0])) == len(found[0])
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
