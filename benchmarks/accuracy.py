@@ -35,6 +35,7 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 STRATEGIES = 8
 RANDOM = 2  # of them with random cuts and places of all operators; the rest has them for a part of the operators
+SECONDS = 0.06  # to spend on a kernel's repeats
 STEPS = 3  # in a row, of one strategy
 FOREIGN = 0.03  # part of the machine that other programs may use while a round counts as undisturbed
 
@@ -90,7 +91,7 @@ def predict(graph: Any, machine: Any, budget: str, virtual: bool) -> tuple[list[
     # One core that runs both processors' tasks goes through the memory of both.
     reuse = reuse_bytes(graph, 1 if virtual else len(machine.processors), rule)
     with tempfile.TemporaryDirectory() as folder:  # measured now, not found from another day
-        costs = MeasuredCosts(machine, folder=Path(folder), reuse_bytes=reuse)
+        costs = MeasuredCosts(machine, folder=Path(folder), seconds=SECONDS, reuse_bytes=reuse)
         judge = make_evaluator(graph, machine, costs=costs, rule=rule)
         began = perf_counter()
         found = search(
@@ -264,8 +265,8 @@ def report(row: dict[str, Any]) -> None:
     """One network, for people."""
     click.echo(
         f"{row['network']}: {row['operators']} operators; mean error {row['mean_error']:.1%}, at most {row['maximum_error']:.1%}, "
-        f"tau {row['kendall_tau']:.2f}, regret {row['regret']:.1%}; foreign load {row['foreign_load']:.0%}; {row['costs']['name']}, "
-        f"{row['costs']['measured_keys']} keys beside {row['costs']['reuse_bytes'] >> 20} MiB", err=True,
+        f"tau {row['kendall_tau']:.2f}, regret {row['regret']:.1%}; foreign load {row['foreign_load']:.0%}; "
+        f"{row['costs']['name']}, {row['costs']['measured_keys']} keys beside {row['costs']['reuse_bytes'] >> 20} MiB", err=True,
     )
     for plan in sorted(row["strategies"], key=lambda p: p["measured_seconds"]):
         click.echo(

@@ -93,7 +93,7 @@ def main(models: tuple[str, ...], devices: tuple[int, ...], machine: str, budget
                 click.echo(
                     f"{model:<14}{count:>4} {algorithm:<6}{row['search_seconds']:>9.3g} s"
                     f"{'' if row['finished'] else ' (at least)'}  {row['finished']}/{starts} starts  paper "
-                    f"{row['paper_seconds'] or '-'} s{f'  {times:.0f} times faster' if times else ''}",
+                    f"{row['paper_seconds'] or '-'} s{f'  {times:.2g} times as fast' if times else ''}",
                     err=as_json,
                 )
     if as_json:

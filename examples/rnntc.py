@@ -17,7 +17,7 @@ from taskflow.training.example import Preset, Run, Training, example
 from taskflow.training.labelled_text import TextBatches, load_labelled
 
 PRESETS = {
-    "small": Preset(RNNTCConfig(batch=64, steps=20, vocabulary=4000, hidden=64), Adam(lr=4e-3), 200, clip_norm=5.0),
+    "small": Preset(RNNTCConfig(batch=128, steps=20, vocabulary=4000, hidden=64), Adam(lr=1e-2), 200, clip_norm=5.0),
     "paper": Preset(RNNTCConfig(dropout=0.3), Adam(lr=1e-3), 1000, clip_norm=5.0, per_processor=True),
 }
 

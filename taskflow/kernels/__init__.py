@@ -14,7 +14,9 @@ except ImportError as error:  # built without a C compiler: every kernel has a n
 
     _missing = error
 
-__all__ = ["KernelSet", "Key", "NumpyKernels", "busy", "default_kernels", "native_built"]
+__all__ = ["KernelSet", "Key", "NumpyKernels", "busy", "default_kernels", "native_built", "onednn_missing"]
+
+CHOICES = ("onednn", "native", "numpy")  # from the fastest to the most portable
 
 
 def native_built() -> bool:
@@ -22,21 +24,50 @@ def native_built() -> bool:
     return _missing is None
 
 
-def default_kernels() -> KernelSet:
-    """The fastest kernel set that works on this machine's CPU. TASKFLOW_KERNELS=numpy or native chooses one.
+def onednn_missing() -> str | None:
+    """None if oneDNN's kernels can be used, else a sentence that says what is missing and which command mends it."""
+    try:
+        _make("onednn")
+    except RuntimeError as error:
+        return str(error)
+    return None
 
-    Raises RuntimeError if the compiled kernels are asked for but missing, ValueError for any other name.
+
+def default_kernels() -> KernelSet:
+    """The fastest kernel set that works on this machine's CPU: oneDNN's, the compiled loops', numpy's. TASKFLOW_KERNELS=
+    onednn, native or numpy chooses one; its ``name`` says which it is.
+
+    Raises RuntimeError if one is asked for that is not there, ValueError for any other name.
     """
     choice = os.environ.get("TASKFLOW_KERNELS", "")
-    if choice not in ("", "numpy", "native"):
-        raise ValueError(f"TASKFLOW_KERNELS must be numpy or native, got {choice!r}")
-    if choice == "native" and _missing is not None:
+    if choice not in ("", *CHOICES):
+        raise ValueError(f"TASKFLOW_KERNELS must be {', '.join(CHOICES[:-1])} or {CHOICES[-1]}, got {choice!r}")
+    if choice:
+        return _make(choice)
+    for name in CHOICES[:-1]:
+        try:
+            return _make(name)
+        except RuntimeError:
+            continue
+    return NumpyKernels()
+
+
+def _make(name: str) -> KernelSet:
+    """RuntimeError if it is not there."""
+    if name == "numpy":
+        return NumpyKernels()
+    if _missing is not None:
         raise RuntimeError(
-            f"TASKFLOW_KERNELS=native, but the compiled kernels cannot be imported ({_missing}); install a C compiler "
+            f"TASKFLOW_KERNELS={name}, but the compiled kernels cannot be imported ({_missing}); install a C compiler "
             "and reinstall taskflow, or unset TASKFLOW_KERNELS"
         ) from _missing
-    if choice == "numpy" or _missing is not None:
-        return NumpyKernels()
-    from taskflow.kernels.native import NativeKernels
+    if name == "native":
+        from taskflow.kernels.native import NativeKernels
 
-    return NativeKernels()
+        return NativeKernels()
+    from taskflow.kernels.onednn import OneDNNKernels
+
+    try:
+        return OneDNNKernels()
+    except ImportError as error:
+        raise RuntimeError(str(error)) from error

@@ -8,6 +8,7 @@ compares them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 Array = Any
@@ -27,6 +28,19 @@ class KernelSet(ABC):
     @abstractmethod
     def matmul(self, a: Array, b: Array, out: Array, accumulate: bool = False) -> None:
         """a (..., M, K) @ b (..., K, N) -> out (..., M, N). ``a`` and ``b`` may be transposed views."""
+
+    def multiplier(
+        self, b: Array, rows: int, uses: int, stamp: object = None
+    ) -> Callable[[Array, Array], None]:
+        """A function (a, out) that adds a (rows, K) @ b (K, N) to out (rows, N), both contiguous, for products that are
+        done ``uses`` times: a set may first lay b out as suits it. ``stamp``: b's contents are the same as at the last
+        call with b's memory and an equal stamp, so that what was laid out then may be used again; with None the function
+        serves until the next one is asked for."""
+
+        def multiply(a: Array, out: Array) -> None:
+            self.matmul(a, b, out, accumulate=True)
+
+        return multiply
 
     @abstractmethod
     def sum_rows(self, x: Array, out: Array, accumulate: bool = False) -> None:

@@ -10,11 +10,16 @@ LOOP void F(layer_norm)(Size rows, Size width, const T *x, const T *weight, cons
         double sum = 0;
 #pragma omp simd reduction(+ : sum)
         for (Size j = 0; j < width; j++) sum += (double)x[j];
-        const T mean = (T)(sum / (double)width);
-        T squares = 0;
-#pragma omp simd reduction(+ : squares)
-        for (Size j = 0; j < width; j++) squares += (x[j] - mean) * (x[j] - mean);
-        const T inverse = (T)(1 / sqrt((double)squares / (double)width + eps));
+        const T about = (T)(sum / (double)width);
+        T rest = 0, squares = 0;  /* the rounding of the first sum is found again in the second */
+#pragma omp simd reduction(+ : rest, squares)
+        for (Size j = 0; j < width; j++) {
+            const T away = x[j] - about;
+            rest += away;
+            squares += away * away;
+        }
+        const double more = (double)rest / (double)width, variance = (double)squares / (double)width - more * more;
+        const T mean = (T)((double)about + more), inverse = (T)(1 / sqrt((variance < 0 ? 0 : variance) + eps));
         statistics[0] = mean;
         statistics[1] = inverse;
 #pragma omp simd

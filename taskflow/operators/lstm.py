@@ -118,8 +118,9 @@ class LSTM(Operator):
         # What comes from x, for all steps in one product; then what comes from h, step by step.
         call.kernels.matmul(_steps_first(x), _rows(w_ih).T, out=flat.reshape(steps * samples, 4 * hidden))
         flat += (b_ih + b_hh).reshape(4 * hidden)
+        add_product = call.kernels.multiplier(_rows(w_hh).T, samples, steps, call.stamp(1))
         for t in range(steps):
-            call.kernels.matmul(h_n if t else h0, _rows(w_hh).T, out=flat[t], accumulate=True)
+            add_product(h_n if t else h0, flat[t])
             call.kernels.lstm_cell(gates[t], c, cells[t], h_n)
             if len(rows := self._padded(call, t)):
                 h_n[rows] = y[rows, t - 1] if t else self._own(call, h0)[rows]

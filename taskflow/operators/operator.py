@@ -122,9 +122,11 @@ class StepState:
 
     seed: int = 0
     step: int = 0
+    run: int = 0  # of the compiled program, training or not; weights that live on from step to step change only between runs
     training: bool = True
     lr: float | None = None  # None: the update rule's own
     feeds: dict[str, Array] = field(default_factory=dict)
+    identity: object = field(default_factory=object)
 
 
 @dataclass(slots=True)
@@ -146,6 +148,11 @@ class Call:
     grad_outputs: tuple[Array | None, ...] = ()  # None: no gradient reaches this output (take it as zero)
     grad_inputs: tuple[Target | None, ...] = ()  # None: nobody needs this gradient
     grad_weights: tuple[Target | None, ...] = ()
+    steady: tuple[bool, ...] = ()  # for each weight: nothing else comes to lie in its memory, before the update changes it
+
+    def stamp(self, weight: int) -> object:
+        """Equal for as long as this weight's memory holds the same numbers; None if that is not known."""
+        return (self.state.identity, self.state.run) if self.steady and self.steady[weight] else None
 
     @property
     def grad(self) -> Array:

@@ -14,7 +14,8 @@ from taskflow.regions import Rect
 CONTRACTION, CONVOLUTION, RECURRENT, MEMORY = "contraction", "convolution", "recurrent", "memory"
 
 KERNELS = {
-    "linear": CONTRACTION, "matmul": CONTRACTION, "conv1d": CONVOLUTION, "conv2d": CONVOLUTION, "conv3d": CONVOLUTION,
+    "linear": CONTRACTION, "matmul": CONTRACTION, "einsum": CONTRACTION,
+    "conv1d": CONVOLUTION, "conv2d": CONVOLUTION, "conv3d": CONVOLUTION,
     "lstm": RECURRENT,
 }  # fmt: skip
 """The class of an operator kind's kernels. Every other kind passes over its arrays once: its memory decides."""

@@ -28,12 +28,13 @@ from taskflow.optimizer.starts import known, with_syncs
 from taskflow.optimizer.tied import MANY_TASKS, Tied
 from taskflow.optimizer.where import where_time_goes
 
-TEMPERATURES = (0.02, 0.005, 0.05)  # at the start of a round of annealing, as a share of the best time
+TEMPERATURES = (0.02, 0.2, 0.005, 0.05)  # at the start of a round of annealing, as a share of the best time
 HIERARCHY = 8  # from so many processors on, teams are few among all placements
 HOT = (0.2, 0.1, 0.03)  # the same, of the first annealing of layers
 MOST_CANDIDATES = 3000  # of one operator in local descent
-Maker = Callable[[Callable[[], bool]], Strategy]
 ROUNDS = 12  # without a better plan, after which it gives up
+
+Maker = Callable[[Callable[[], bool]], Strategy]
 
 
 def guided(
@@ -70,7 +71,7 @@ class _Guided:
             if self.space.processors >= HIERARCHY:
                 self._back_to_best()
                 self.tied.anneal(Slice(self.run, 0.2), temperature)
-            self._anneal(Slice(self.run, 0.5), temperature)
+            self._anneal(Slice(self.run, 0.3), temperature)
             self._back_to_best()
             self._descend()
             number += 1
@@ -89,6 +90,8 @@ class _Guided:
         count = len(self.machine.processors)
         for per_node in (n for n in (2, 8, 16) if n <= count and count % n == 0):
             self.run.set(map_graph(Expert(per_node), self.graph, self.machine))
+        if count < HIERARCHY:  # on more, every piece of a layer needs messages from all others
+            self.run.set(self._channels())
 
     def _channels(self) -> Strategy:
         """Weights cut wherever there are any, samples elsewhere."""
@@ -102,15 +105,15 @@ class _Guided:
     # ---- layers --------------------------------------------------------------------------------------------------
     def _warm_up(self) -> None:
         """Anneal whole layers, colder each time, from the best plan; then ask for the plans of others."""
-        share = 0.1 if self.space.processors >= HIERARCHY else 0.02
+        large = self.space.processors >= HIERARCHY
         for number, temperature in enumerate(HOT):
             self._back_to_best()
-            self.tied.anneal(Slice(self.run, share), temperature)
+            self.tied.anneal(Slice(self.run, 0.2 if large else 0.02), temperature)
             for make in self.also_from if number == 0 else ():
                 part = Slice(self.run, 0.2)
                 with suppress(TimeoutError):
                     self.run.set(make(lambda: part.over))  # noqa: B023 (called before the next round)
-        self._layers(Slice(self.run, 0.3))
+        self._layers(Slice(self.run, 0.1 if large else 0.3))
 
     # ---- descent over groups -------------------------------------------------------------------------------------
     def _layers(self, part: Slice) -> None:

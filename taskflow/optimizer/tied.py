@@ -25,7 +25,7 @@ from taskflow.optimizer.teams import on_team, teams
 MOST_SPREADS = 20_000  # layers' configurations that are remembered for all their operators
 MANY_TASKS = 3000  # of a step that takes longer to simulate than its loads to add up
 DRAWN = (1, 2, 4, 8, 16)  # from so many moves the one with the lowest loads is simulated
-SURE = 0.9  # loads are at most this much too high
+SURE = 0.95  # loads are at most this much too high
 TARGETS = ("one", "alike", "stretch", "all", "split")
 ACTIONS = ("team", "shift", "recut", "copy", "sync")
 MOST_PER_LAYER = 200  # proposals of one annealing

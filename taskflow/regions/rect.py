@@ -51,9 +51,13 @@ class Rect:
 
     def contains(self, other: Rect) -> bool:
         """True if every point of ``other`` is in this Rect (an empty Rect is in every Rect)."""
-        return other.empty or (
-            all(a <= b for a, b in zip(self.lo, other.lo)) and all(a >= b for a, b in zip(self.hi, other.hi))
-        )
+        inside = True
+        for a, b, c, d in zip(self.lo, self.hi, other.lo, other.hi):
+            if d <= c:
+                return True
+            if c < a or d > b:
+                inside = False
+        return inside
 
     def intersect(self, other: Rect) -> Rect:
         """The points in both; check ``.empty``."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from taskflow.kernels import KernelSet
 from taskflow.operators.operator import Call, StepState, Target
+from taskflow.runtime.schedule import root_of
 from taskflow.runtime.storage import Storage
 from taskflow.tasks.task import (
     Clip,
@@ -62,11 +63,13 @@ def _compute(work: Compute, storage: Storage, kernels: KernelSet, state: StepSta
     def targets(wanted: tuple[GradientTo | None, ...]) -> tuple[Target | None, ...]:
         return tuple(None if t is None else Target(storage.array(t.buffer), t.accumulate) for t in wanted)
 
+    reads, writes = storage.touched(node, work.piece)
     call = Call(
-        node.name, node.specs, work.piece, node.reads(work.piece), node.writes(work.piece), kernels, state,
+        node.name, node.specs, work.piece, reads, writes, kernels, state,
         arrays(work.inputs, _NOTHING), arrays(work.weights, _NOTHING), arrays(work.outputs, _NOTHING),
         arrays(work.saved, None), arrays(work.grad_outputs, None), targets(work.grad_inputs),
         targets(work.grad_weights),
+        tuple(b is not None and root_of(storage.graph, b).kept for b in work.weights),
     )
     return partial(node.operator.backward if work.backward else node.operator.forward, call)
 

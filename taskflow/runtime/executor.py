@@ -318,6 +318,7 @@ class Executor:
 
     def _before(self, feeds: Mapping[str, Any], training: bool, lr: float | None) -> None:
         self.state.feeds = dict(feeds)
+        self.state.run += 1
         self.state.training, self.state.lr = training, lr
 
     def _after(self, program: Program) -> float | None:

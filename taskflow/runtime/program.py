@@ -53,9 +53,10 @@ class Program:
         kept: Kept,
         *,
         binder: Binder = bind,
+        arena: Any = None,
     ) -> None:
         self.graph, self.plan, self.transport = graph, plan, transport
-        self.storage = Storage(graph, plan.memory, kept)
+        self.storage = Storage(graph, plan.memory, kept, arena)
         self._first_tag = transport.reserve_tags(plan.tag_count)
         self._channels: dict[int, Channel] = {}
         self._unpack: dict[int, Action] = {}

@@ -53,10 +53,11 @@ def schedule(
 
 def _tags(graph: TaskGraph, placement: Placement, rank: int) -> tuple[dict[int, int], int]:
     """Tags by task number. Every rank counts all copies, so both ends of a message give it the same tag."""
+    ranks = [placement.rank(p) for p in range(placement.processors)]
     used: dict[tuple[int, int], int] = {}
     tags: dict[int, int] = {}
     for task in graph.tasks:
-        pair = placement.rank(task.source), placement.rank(task.processor)
+        pair = ranks[task.source], ranks[task.processor]
         if pair[0] != pair[1]:
             if rank in pair:
                 tags[task.number] = used.get(pair, 0)

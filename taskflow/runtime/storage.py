@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from taskflow.graph import Node
+from taskflow.operators.operator import Reads
+from taskflow.regions import Rect
 from taskflow.runtime.schedule import root_of
 from taskflow.tasks.memory import MemoryPlan
 from taskflow.tasks.task import Part, TaskGraph
@@ -42,14 +45,24 @@ class Kept:
 
 
 class Storage:
-    """Turns buffer numbers and parts into arrays."""
+    """Turns buffer numbers and parts into arrays. ``arena``: the bytes to lay them out in, if they are not to be
+    allocated."""
 
-    def __init__(self, graph: TaskGraph, memory: MemoryPlan, kept: Kept) -> None:
+    def __init__(self, graph: TaskGraph, memory: MemoryPlan, kept: Kept, arena: Array | None = None) -> None:
         self.graph = graph
         self.kept = kept
         self._offsets = memory.offsets
-        self.arena = np.empty(memory.nbytes, np.uint8)
+        self.arena = np.empty(memory.nbytes, np.uint8) if arena is None else arena
         self._arrays: dict[int, Array] = {}
+        self._touched: dict[tuple[int, Rect], tuple[Reads, tuple[Rect, ...]]] = {}
+
+    def touched(self, node: Node, piece: Rect) -> tuple[Reads, tuple[Rect, ...]]:
+        """What a piece of a node reads and writes: asked by its forward and by its backward task."""
+        key = node.number, piece
+        found = self._touched.get(key)
+        if found is None:
+            found = self._touched[key] = node.reads(piece), node.writes(piece)
+        return found
 
     def array(self, buffer: int) -> Array:
         """The C-contiguous array of a buffer."""

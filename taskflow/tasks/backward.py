@@ -120,10 +120,16 @@ def _add(state: Lowering, name: str, processor: int, source: Part, owner: int, i
 def _partial_overlap(rects: list[Rect]) -> bool:
     """True if some Rect overlaps an earlier one without lying in it: then its first part would have to be written and the
     rest added, so it is simpler to start from zero."""
+    first: dict[Rect, int] = {}
+    last: dict[Rect, int] = {}
+    for place, rect in enumerate(rects):  # mostly a few Rects, each many times
+        first.setdefault(rect, place)
+        last[rect] = place
+    if len(first) == 1:
+        return False
     return any(
         later.overlaps(earlier) and not earlier.contains(later)
-        for i, later in enumerate(rects)
-        for earlier in rects[:i]
+        for later in last for earlier in first if first[earlier] < last[later]
     )
 
 

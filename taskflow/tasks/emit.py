@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -29,9 +30,8 @@ class Emitter:
 
     def __init__(self, processors: int) -> None:
         self.graph = TaskGraph(processors)
-        self._history: dict[int, History] = {}
         self._spaces: dict[tuple[int, ...], Space] = {}
-        self._wholes: dict[int, Part] = {}
+        self._known: list[_Known | None] = []  # by buffer
 
     # ---- memory --------------------------------------------------------------------------------------------------
     def buffer(
@@ -39,7 +39,8 @@ class Emitter:
     ) -> int:
         """A new buffer's number."""
         number = len(self.graph.buffers)
-        self.graph.buffers.append(Buffer(number, region, rect, processor, dtype, kept, start=start))
+        self.graph.buffers.append(Buffer(number, region, rect, processor, dtype, kept, None, None, start))
+        self._known.append(None)
         return number
 
     def alias(self, base: int, part: Rect, region: str, rect: Rect) -> int:
@@ -49,6 +50,7 @@ class Emitter:
             raise ValueError(f"alias of an alias: {of.name}")
         number = len(self.graph.buffers)
         self.graph.buffers.append(Buffer(number, region, rect, of.processor, of.dtype, of.kept, base, part))
+        self._known.append(None)
         return number
 
     def view(self, base: int, region: str, rect: Rect) -> int | None:
@@ -64,10 +66,7 @@ class Emitter:
 
     def whole(self, buffer: int) -> Part:
         """All of a buffer."""
-        whole = self._wholes.get(buffer)
-        if whole is None:
-            whole = self._wholes[buffer] = Part(buffer, Rect.of(self.graph.buffers[buffer].shape))
-        return whole
+        return (self._known[buffer] or self._learn(buffer)).whole
 
     def part(self, buffer: int, rect: Rect) -> Part:
         """``rect`` of the region that the buffer is an instance of."""
@@ -91,23 +90,26 @@ class Emitter:
         """Add a task; returns its number."""
         number = len(self.graph.tasks)
         after: set[int] = set(also_after)
-        read = [self._resolve(part) for part in reads]
-        written = [self._resolve(part) for part in writes]
-        for history, place in read:
-            history.before_read(place, after)
-        for history, place in written:
-            history.before_write(place, after)
-        for history, place in read:
-            history.read(place, number)
-        for history, place in written:
-            history.write(place, number)
+        size = 0
+        for parts, read in ((reads, True), (writes, False)):
+            for part in parts:
+                known = self._known[part.buffer] or self._learn(part.buffer)
+                history, rect = known.history, known.rect
+                if part is known.whole:
+                    size += known.nbytes
+                else:
+                    size += part.rect.volume * known.itemsize
+                    if not known.alias:  # of an alias, anything but the whole counts as the whole
+                        rect = history.space.number(part.rect)
+                if read:
+                    history.read(rect, number, after)
+                else:
+                    history.write(rect, number, after)
         after.discard(number)
-        if nbytes is None:
-            nbytes = sum(self._nbytes(part) for part in (*reads, *writes))
         self.graph.tasks.append(
             Task(
                 number, kind, name, processor, processor if source is None else source, work,
-                tuple(reads), tuple(writes), tuple(sorted(after)), flops, nbytes,
+                tuple(reads), tuple(writes), tuple(sorted(after)), flops, size if nbytes is None else nbytes,
             )
         )
         return number
@@ -122,7 +124,7 @@ class Emitter:
             raise ValueError(f"{name}: a copy between processors cannot add")
         return self.emit(
             Kind.COPY, name, taker, Transfer(source, target), (source,), (target,), source=giver,
-            nbytes=self._nbytes(source),
+            nbytes=source.rect.volume * self.graph.buffers[source.buffer].dtype.itemsize,
         )
 
     def sum(self, name: str, sources: Sequence[Part], target: Part, *, fresh: bool = False) -> int:
@@ -139,28 +141,36 @@ class Emitter:
         processor = self.graph.buffers[target.buffer].processor
         return self.emit(Kind.FILL, name, processor, Filling(target, value), (), (target,))
 
-    def _resolve(self, part: Part) -> tuple[History, int]:
-        """The part as the number of a part of memory that is no alias. Of an alias, anything but the whole counts as the
-        whole."""
-        buffer = self.graph.buffers[part.buffer]
-        base, rect = part.buffer, part.rect
+    def _learn(self, number: int) -> _Known:
+        """Everything about a buffer that nobody has used yet."""
+        buffer = self.graph.buffers[number]
+        whole = Part(number, Rect.of(buffer.shape))
         if buffer.base is not None:
             assert buffer.part is not None
-            base, rect = buffer.base, buffer.part
-        history = self._history.get(base) or self._begin(base)
-        return history, history.space.number(rect)
+            history = (self._known[buffer.base] or self._learn(buffer.base)).history
+            rect = history.space.number(buffer.part)
+        else:
+            space = self._spaces.get(whole.rect.hi)
+            if space is None:
+                space = self._spaces[whole.rect.hi] = Space()
+            history = History(space)
+            rect = space.number(whole.rect)
+        itemsize = buffer.dtype.itemsize
+        known = _Known(whole, history, rect, whole.rect.volume * itemsize, itemsize, buffer.base is not None)
+        self._known[number] = known
+        return known
 
-    def _begin(self, buffer: int) -> History:
-        """The history of a buffer that nobody has used yet."""
-        shape = self.graph.buffers[buffer].shape
-        space = self._spaces.get(shape)
-        if space is None:
-            space = self._spaces[shape] = Space()
-        history = self._history[buffer] = History(space)
-        return history
 
-    def _nbytes(self, part: Part) -> int:
-        return part.rect.volume * self.graph.buffers[part.buffer].dtype.itemsize
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What every task that uses a buffer asks: all of it, who used it, the number there of all of it, and its size."""
+
+    whole: Part
+    history: History
+    rect: int
+    nbytes: int
+    itemsize: int
+    alias: bool
 
 
 def contiguous(part: Rect, shape: Sequence[int]) -> bool:

@@ -49,32 +49,24 @@ class History:
         self.writers: dict[int, list[int]] = {}
         self.readers: dict[int, list[int]] = {}
 
-    def before_read(self, rect: int, into: set[int]) -> None:
-        """Add the tasks that a reader of ``rect`` must wait for."""
+    def read(self, rect: int, task: int, after: set[int]) -> None:
+        """``task`` reads ``rect``: add to ``after`` the tasks that it must wait for."""
         if self.writers:
-            _add_those(self.writers, self.space.meets[rect], into)
-
-    def before_write(self, rect: int, into: set[int]) -> None:
-        """Add the tasks that a writer of ``rect`` must wait for."""
-        meets = self.space.meets[rect]
-        for table in (self.writers, self.readers):
-            if table:
-                _add_those(table, meets, into)
-
-    def read(self, rect: int, task: int) -> None:
-        """``task`` reads ``rect``."""
+            _add_those(self.writers, self.space.meets[rect], after)
         tasks = self.readers.get(rect)
         if tasks is None:
             self.readers[rect] = [task]
         else:
             tasks.append(task)
 
-    def write(self, rect: int, task: int) -> None:
-        """``task`` writes ``rect``: whoever waits for it need not wait for what others did to parts of ``rect``."""
-        holds = self.space.holds[rect]
+    def write(self, rect: int, task: int, after: set[int]) -> None:
+        """``task`` writes ``rect``: add to ``after`` the tasks that it must wait for, perhaps itself. Whoever waits for it
+        need not wait for what others did to parts of ``rect``."""
+        meets, holds = self.space.meets[rect], self.space.holds[rect]
         for table in (self.writers, self.readers):
             if not table:
                 continue
+            _add_those(table, meets, after)
             found = [i for i in table if i in holds] if len(table) < len(holds) else [i for i in holds if i in table]
             for other in found:
                 if task not in table.pop(other):

@@ -86,9 +86,10 @@ def items_of(graph: TaskGraph, order: Sequence[int], placement: Placement, rank:
 
 def _own(graph: TaskGraph, order: Sequence[int], placement: Placement, rank: int) -> list[Item]:
     items: list[Item] = []
+    ranks = [placement.rank(p) for p in range(placement.processors)]
     for number in order:
         task = graph.tasks[number]
-        here, giver = placement.rank(task.processor), placement.rank(task.source)
+        here, giver = ranks[task.processor], ranks[task.source]
         if here == rank and giver == rank:
             items.append(Run(task))
         elif giver == rank:
@@ -104,9 +105,10 @@ def _with_arrivals(graph: TaskGraph, items: Sequence[Item]) -> list[Item]:
     pending: dict[int, Task] = {}
     for item in items:
         assert isinstance(item, (Run, Send, Post))
-        for before in item.task.after:
-            if before in pending:
-                result.append(Arrive(pending.pop(before), item.task))
+        if pending:
+            for before in item.task.after:
+                if before in pending:
+                    result.append(Arrive(pending.pop(before), item.task))
         result.append(item)
         if isinstance(item, Post):
             pending[item.task.number] = item.task
@@ -116,6 +118,8 @@ def _with_arrivals(graph: TaskGraph, items: Sequence[Item]) -> list[Item]:
 
 def uses(item: Item) -> tuple[Sequence[Part], Sequence[Part]]:
     """The parts of this rank's memory that an item reads and writes."""
+    if type(item) is Run:  # what most are; a match statement would take as long as all that is done with the answer
+        return item.task.reads, item.task.writes
     match item:
         case Run(task):
             return task.reads, task.writes
@@ -137,17 +141,20 @@ def root_of(graph: TaskGraph, buffer: int) -> Buffer:
 
 def lifetimes(graph: TaskGraph, items: Sequence[Item], local: set[int]) -> list[Lifetime]:
     """When each buffer that is not kept is in use, by position in ``items``; ``local`` are the rank's processors."""
+    # By buffer: the one whose memory it is, and whether that is neither kept nor elsewhere.
+    roots = [number if (base := of.base) is None else base for number, of in enumerate(graph.buffers)]
+    counted = [not graph.buffers[r].kept and graph.buffers[r].processor in local for r in roots]
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for position, item in enumerate(items):
         for parts in uses(item):
             for part in parts:
-                root = root_of(graph, part.buffer)
-                if not root.kept and root.processor in local:
-                    first.setdefault(root.number, position)
-                    last[root.number] = position
+                if counted[part.buffer]:
+                    root = roots[part.buffer]
+                    if root not in first:
+                        first[root] = position
+                    last[root] = position
     for buffer in graph.fetched.values():
-        root = root_of(graph, buffer)
-        if root.number in last:
-            last[root.number] = len(items)
+        if roots[buffer] in last:
+            last[roots[buffer]] = len(items)
     return [Lifetime(b, graph.buffers[b].nbytes, first[b], last[b]) for b in first]

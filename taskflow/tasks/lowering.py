@@ -50,10 +50,14 @@ class Owners:
         self.pieces = {rect.lo: (rect, processor, buffer) for rect, processor, buffer in pieces}
         if len(self.pieces) != len(self.grid) or self.grid.space != spec.rect:
             raise ValueError(f"pieces of a {spec} do not form a grid: {[str(r) for r, _, _ in pieces]}")
+        self._found: dict[Rect, list[tuple[Rect, int, int]]] = {}
 
     def overlapping(self, rect: Rect) -> list[tuple[Rect, int, int]]:
         """The owning pieces that share points with ``rect``."""
-        return [self.pieces[self.grid.rect(color).lo] for color in self.grid.overlapping(rect)]
+        found = self._found.get(rect)
+        if found is None:
+            found = self._found[rect] = [self.pieces[self.grid.rect(c).lo] for c in self.grid.overlapping(rect)]
+        return found
 
     def __iter__(self):  # type: ignore[no-untyped-def]
         return iter(self.pieces.values())

@@ -30,10 +30,6 @@ class ClassifierEvaluation(Evaluation):
         return MEASURES if self.scores.shape[-1] > 5 else MEASURES[:2]
 
     @property
-    def fetch(self) -> tuple[Tensor, ...]:
-        return (self.scores,)
-
-    @property
     def each_epoch(self) -> bool:
         return False
 
@@ -42,11 +38,10 @@ class ClassifierEvaluation(Evaluation):
         total, first, five, count = 0.0, 0, 0, 0
         for k in range(min(self.limit or len(self.batches), len(self.batches))):
             feeds = self.batches.at(k).feeds
-            loss = executor.evaluate(feeds)
-            scores = executor.fetched(self.scores, "evaluate")
-            if loss is None or scores is None:
+            loss, values = executor.evaluate_with(feeds, (self.scores,))
+            if loss is None or values is None:
                 continue
-            labels = feeds["labels"]
+            scores, labels = values[self.scores.name], feeds["labels"]
             total += loss * len(labels)  # the loss is the sum over the rows that count, divided by all rows
             first += hits(scores, labels, 1)
             five += hits(scores, labels, 5)

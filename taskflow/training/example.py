@@ -206,8 +206,7 @@ def _executor(
         on_first_rank(transport, lambda: save(strategy, graph, machine.name, file))
     executor = Executor(
         graph, strategy, preset.rule, transport=transport, machine=machine, seed=options.seed,
-        clip_norm=preset.clip_norm, fetch=training.evaluation.fetch if training.evaluation is not None else (),
-        mapper=chooser,
+        clip_norm=preset.clip_norm, mapper=chooser,
     )
     executor.set_parameters(training.initial)
     rows = rows_read(graph, strategy, executor.placement, transport.rank)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,12 +42,13 @@ class Images:
         """How many classes there are."""
         return len(self.train.source.classes)
 
-    def training(self, graph: OperatorGraph) -> Training:
-        """Train a classifier (a graph whose loss is called ``loss``) on them."""
+    def training(self, graph: OperatorGraph, initial: Mapping[str, Any] | None = None) -> Training:
+        """Train a classifier (a graph whose loss is called ``loss``) on them, some parameters started with ``initial``."""
         limit = -(-_VALIDATED // self.valid.items_per_step)
         evaluation = ClassifierEvaluation(self.valid, scores_of(graph), limit)
         return Training(
-            graph, self.train, "images", self.describe, evaluation, measures=MEASURES, lazy=(self.train, self.valid)
+            graph, self.train, "images", self.describe, evaluation, measures=MEASURES, lazy=(self.train, self.valid),
+            initial=initial or {},
         )
 
 

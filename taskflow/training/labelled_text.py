@@ -133,7 +133,7 @@ class _Reader:
     def result(self, vocabulary_size: int, train: Numbers, valid: Numbers) -> LabelledText:
         tokens = np.stack(self.rows)
         # As for texts that nobody has seen yet: the vocabulary is that of the training part.
-        renumber, vocabulary = frequent(tokens[train].reshape(-1), self.numbering.names, vocabulary_size)
+        renumber, vocabulary = frequent([tokens[train].reshape(-1)], self.numbering.names, vocabulary_size)
         return LabelledText(
             renumber[tokens], np.array(self.labels, np.int64), tuple(self.classes), vocabulary, train, valid
         )

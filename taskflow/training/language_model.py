@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from taskflow.operators.tensor import Tensor
 from taskflow.runtime.executor import Executor
 from taskflow.training.batches import LanguageModelBatches
 from taskflow.training.metrics import perplexity
@@ -21,10 +20,6 @@ class LanguageModelEvaluation(Evaluation):
     @property
     def names(self) -> tuple[str, ...]:
         return ("loss", "perplexity")
-
-    @property
-    def fetch(self) -> tuple[Tensor, ...]:
-        return ()
 
     @property
     def each_epoch(self) -> bool:

@@ -6,8 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from taskflow.operators.tensor import Tensor
-
 if TYPE_CHECKING:
     from taskflow.runtime.executor import Executor
 
@@ -75,11 +73,6 @@ class Evaluation(ABC):
     @abstractmethod
     def names(self) -> tuple[str, ...]:
         """What `measure` gives, in the order in which a person wants to see it."""
-
-    @property
-    @abstractmethod
-    def fetch(self) -> tuple[Tensor, ...]:
-        """The tensors that `measure` looks at: the Executor must fetch them."""
 
     @property
     @abstractmethod

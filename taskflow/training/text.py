@@ -1,4 +1,8 @@
-"""Where language-model text comes from: given files, Penn Treebank's folder, or Python's own standard library."""
+"""Where language-model text comes from: given files, Penn Treebank's folder, or Python's own standard library.
+
+Texts may be larger than memory: they are read, numbered and renumbered piece by piece, and the tokens stay in files that
+are mapped. Only the different words must fit.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,14 @@ import hashlib
 import json
 import os
 import sysconfig
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from taskflow.training.corpus import Corpus, cached
-from taskflow.training.tokens import BLANKS, TEXT, Numbering, TokenArray, frequent, number_words, token_type
+from taskflow.training.token_file import PART, on_disk, parts
+from taskflow.training.tokens import BLANKS, TEXT, Numbering, TokenArray, frequent, numbered, token_type
 
 _FORMAT = 1  # raise it when the same files would give other tokens
 _LEVELS = ("word", "byte")
@@ -73,11 +78,11 @@ def load_files(
 
     def build() -> Corpus:
         if level == "byte":
-            tokens = np.concatenate([np.fromfile(path, np.uint8) for path in sources]).astype(token_type(256))
+            tokens = on_disk((piece for path in sources for piece in _bytes(path)), token_type(256))
             splits = _cut(len(tokens), valid, test, sources)
             return Corpus(tokens, tuple(map(chr, range(256))), splits)
         numbering = Numbering()
-        words = np.concatenate([number_words(path, TEXT, numbering) for path in sources])
+        words = on_disk((piece for path in sources for piece in numbered(path, TEXT, numbering)), np.dtype(np.int32))
         return _with_vocabulary(words, numbering, size, _cut(len(words), valid, test, sources))
 
     return _load(sources, ["files", level, size, valid, test], build, cache)
@@ -96,13 +101,21 @@ def load_ptb(directory: str | os.PathLike[str], *, vocabulary_size: int = 10_000
 
     def build() -> Corpus:
         numbering = Numbering()
-        parts = [number_words(path, BLANKS, numbering) for path in sources]
-        for path, part in zip(sources, parts):
-            if not len(part):
+        counts = dict.fromkeys(sources, 0)
+
+        def pieces() -> Iterator[TokenArray]:
+            for path in sources:
+                for piece in numbered(path, BLANKS, numbering):
+                    counts[path] += len(piece)
+                    yield piece
+
+        words = on_disk(pieces(), np.dtype(np.int32))
+        for path, count in counts.items():
+            if not count:
                 raise ValueError(f"corpus: {path} holds no words")
-        ends = np.cumsum([len(part) for part in parts]).tolist()
+        ends = np.cumsum(list(counts.values())).tolist()
         splits = tuple(zip(_PTB, [0, *ends], ends))
-        return _with_vocabulary(np.concatenate(parts), numbering, size, splits)
+        return _with_vocabulary(words, numbering, size, splits)
 
     return _load(sources, ["ptb", size], build, cache)
 
@@ -170,11 +183,18 @@ def _cut(count: int, valid: float, test: float, sources: Sequence[Path]) -> tupl
     return ("train", 0, middle), ("valid", middle, end), ("test", end, count)
 
 
+def _bytes(path: Path) -> Iterator[TokenArray]:
+    with open(path, "rb") as file:
+        while piece := file.read(PART):
+            yield np.frombuffer(piece, np.uint8)
+
+
 def _with_vocabulary(
     words: TokenArray, numbering: Numbering, size: int, splits: tuple[tuple[str, int, int], ...]
 ) -> Corpus:
     """The vocabulary comes from the training split alone, as it would for text that nobody has seen yet."""
     _, first, end = splits[0]
-    renumber, vocabulary = frequent(words[first:end], numbering.names, size)
+    renumber, vocabulary = frequent(parts(words[first:end]), numbering.names, size)
     # numpy's name for the type must follow the words that are really there: the cache derives it from their number.
-    return Corpus(renumber[words].astype(token_type(len(vocabulary)), copy=False), vocabulary, splits)
+    tokens = on_disk((renumber[part] for part in parts(words)), token_type(len(vocabulary)))
+    return Corpus(tokens, vocabulary, splits)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,19 +39,25 @@ class Numbering(dict[str, int]):
 def number_words(path: Path, pattern: re.Pattern[str], numbering: Numbering) -> TokenArray:
     """The file's tokens as numbers, int32; new words join ``numbering``. Bytes that are not UTF-8 become U+FFFD; a last
     line without its end gets one."""
-    pieces = [np.empty(0, np.int32)]
+    return np.concatenate([np.empty(0, np.int32), *numbered(path, pattern, numbering)])
+
+
+def numbered(path: Path, pattern: re.Pattern[str], numbering: Numbering) -> Iterator[TokenArray]:
+    """`number_words` piece by piece, for files that are larger than memory."""
     for chunk in _chunks(path):
         words = pattern.findall(chunk)
-        pieces.append(np.fromiter(map(numbering.__getitem__, words), np.int32, len(words)))
-    return np.concatenate(pieces)
+        yield np.fromiter(map(numbering.__getitem__, words), np.int32, len(words))
 
 
-def frequent(tokens: TokenArray, names: Sequence[str], size: int) -> tuple[TokenArray, tuple[str, ...]]:
-    """Choose <unk> and the ``size - 1`` words most frequent in ``tokens``, ties in alphabetical order.
+def frequent(pieces: Iterable[TokenArray], names: Sequence[str], size: int) -> tuple[TokenArray, tuple[str, ...]]:
+    """Choose <unk> and the ``size - 1`` words most frequent in the pieces of a text, ties in alphabetical order.
 
     Returns the new number of every old one (0, <unk>, for words left out) and the words by new number.
     """
-    counts = np.bincount(tokens, minlength=len(names)).tolist()
+    counted = np.zeros(len(names), np.int64)
+    for tokens in pieces:
+        counted += np.bincount(tokens, minlength=len(names))
+    counts = counted.tolist()
     seen = [number for number in range(1, len(names)) if counts[number]]
     kept = sorted(seen, key=lambda number: (-counts[number], names[number]))[: size - 1]
     renumber = np.zeros(len(names), token_type(size))

@@ -10,7 +10,6 @@ from taskflow.graph import OperatorGraph
 from taskflow.mapper import alike
 from taskflow.models.decode import beam_search
 from taskflow.models.translators import Translator
-from taskflow.operators.tensor import Tensor
 from taskflow.runtime.executor import Executor
 from taskflow.training.bleu import bleu, require
 from taskflow.training.metrics import perplexity
@@ -47,10 +46,6 @@ class TranslationEvaluation(Evaluation):
     @property
     def names(self) -> tuple[str, ...]:
         return ("loss", "perplexity", "bleu")
-
-    @property
-    def fetch(self) -> tuple[Tensor, ...]:
-        return ()
 
     @property
     def each_epoch(self) -> bool:

@@ -22,11 +22,13 @@ def test_the_extension_is_built_wherever_there_is_a_compiler() -> None:
 
 def test_the_environment_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TASKFLOW_KERNELS", raising=False)
-    assert kernels.default_kernels().name == ("native" if kernels.native_built() else "numpy")
-    monkeypatch.setenv("TASKFLOW_KERNELS", "numpy")
-    assert kernels.default_kernels().name == "numpy"
+    best = "numpy" if not kernels.native_built() else "native" if kernels.onednn_missing() else "onednn"
+    assert kernels.default_kernels().name == best
+    for name in kernels.CHOICES[kernels.CHOICES.index(best):]:
+        monkeypatch.setenv("TASKFLOW_KERNELS", name)
+        assert kernels.default_kernels().name == name
     monkeypatch.setenv("TASKFLOW_KERNELS", "fast")
-    with pytest.raises(ValueError, match="numpy or native, got 'fast'"):
+    with pytest.raises(ValueError, match="onednn, native or numpy, got 'fast'"):
         kernels.default_kernels()
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from taskflow.kernels import NumpyKernels, default_kernels
 from taskflow.machine import host, load_machine, transfer_seconds
+from taskflow.models.rnnlm import RNNLMConfig, rnnlm
 from taskflow.operators.embedding import Embedding
 from taskflow.operators.linear import Linear
 from taskflow.operators.operator import REGISTRY, Spec, cost_key, iteration_space
@@ -21,6 +22,7 @@ from taskflow.optimizer import cost_bench
 from taskflow.optimizer.cost_bench import SWEEP_BYTES, measure
 from taskflow.optimizer.cost_identity import digest, identity
 from taskflow.optimizer.cost_measured import SIZES, MeasuredCosts
+from taskflow.optimizer.cost_reuse import reuse_bytes
 from taskflow.optimizer.cost_store import CostStore, Measurement
 from taskflow.regions import Rect
 from taskflow.rules import SGD, Adam
@@ -140,7 +142,7 @@ def test_median_and_spread(monkeypatch: pytest.MonkeyPatch) -> None:
 
     steady, runs = measured(0.1)
     assert (steady.seconds, steady.spread) == (pytest.approx(0.1), pytest.approx(0, abs=1e-9))
-    assert runs == steady.repeats + 1 and 10 <= steady.repeats <= 11  # one to warm up
+    assert runs == steady.repeats + 2 and 10 <= steady.repeats <= 11  # one to warm up, one to see whether it is short
     slow, _ = measured(3.0)
     assert slow.repeats == 5
     fast, _ = measured(1e-6)
@@ -150,6 +152,41 @@ def test_median_and_spread(monkeypatch: pytest.MonkeyPatch) -> None:
     assert busy.repeats > 15  # so it went on, at most to four times the seconds
     once, _ = measured(5.0, *[0.1] * 1000)
     assert once.seconds == pytest.approx(0.1)  # the first run, which warms up, does not count
+
+
+def test_what_runs_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other memory, then the same work on other arrays if it is short, then what the task before has written."""
+    said: list[str] = []
+
+    class Spy(np.ndarray):  # type: ignore[type-arg]
+        def max(self, *args: object, **options: object) -> object:  # type: ignore[override]
+            said.append("fresh")
+            return 0.0
+
+        def sum(self, *args: object, **options: object) -> object:  # type: ignore[override]
+            said.append("sweep")
+            return 0.0
+
+    spy = np.ones(3).view(Spy)
+    for seconds, wanted in ((1e-4, ["sweep", "twin", "fresh", "run"]), (1.0, ["sweep", "fresh", "run"])):
+        clock = Clock([seconds])
+        said.clear()
+
+        def run(clock: Clock = clock) -> None:
+            said.append("run")
+            clock.action()
+
+        measure(run, 1e-3, spy, (spy,), clock, lambda: said.append("twin"))
+        assert said[:2] == ["run", "run"] and said[2 : 2 + len(wanted)] == wanted
+        assert said[2:] == wanted * ((len(said) - 2) // len(wanted))
+
+
+def test_the_reuse_distance_grows_with_the_network() -> None:
+    small, large = (
+        reuse_bytes(rnnlm(RNNLMConfig(batch=16, steps=4, vocabulary=1000, hidden=hidden), "float32"), 1, SGD(0.1, momentum=0.9))
+        for hidden in (64, 512)
+    )
+    assert small == 1 << 20 < large <= 64 << 20
 
 
 @pytest.mark.parametrize("kind", sorted(REGISTRY))

@@ -6,6 +6,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from inference_model import data, network
 from language_model import CONFIG, feeds, model, random_strategy, undivided
 
 import taskflow
@@ -13,23 +14,6 @@ from taskflow.models import build
 from taskflow.rules import SGD
 from taskflow.runtime.executor import Executor
 from taskflow.tasks.task import Compute
-
-
-def network(batch: int = 6, samples: int | None = None) -> taskflow.OperatorGraph:
-    """Convolution, batch normalisation, dropout: everything that evaluation does in another way than training."""
-    graph = taskflow.OperatorGraph("float64", "network")
-    images = taskflow.input(graph, (batch, 2, 6, 5), name="images")
-    labels = taskflow.input(graph, (batch,), "int64", name="labels")
-    x = taskflow.conv2d(images, 4, 3, name="conv1")
-    x = taskflow.relu(taskflow.batch_norm(x, samples=samples, name="bn1"))
-    x = taskflow.dropout(taskflow.flatten(x, 1), 0.5, name="drop")
-    graph.minimize(taskflow.cross_entropy(taskflow.linear(x, 3, name="fc"), labels))
-    return graph
-
-
-def data(seed: int, batch: int = 6) -> dict[str, np.ndarray]:
-    random = np.random.default_rng(seed)
-    return {"images": random.normal(size=(batch, 2, 6, 5)), "labels": random.integers(0, 3, batch)}
 
 
 def trained(graph, strategy, steps=4, **options) -> Executor:

@@ -27,18 +27,17 @@ def test_history_is_what_a_scan_finds(seed: int) -> None:
         writes = [rect(random, dims) for _ in range(random.randrange(3))]
         found: set[int] = set()
         for part in reads:
-            history.before_read(space.number(part), found)
+            history.read(space.number(part), task, found)
         for part in writes:
-            history.before_write(space.number(part), found)
+            history.write(space.number(part), task, found)
+        found.discard(task)
         wanted = {t for part in reads for r, t in writers if r.overlaps(part)}
         wanted |= {t for part in writes for r, t in [*writers, *readers] if r.overlaps(part)}
         assert found == wanted
         waits += len(wanted)
         for part in reads:
-            history.read(space.number(part), task)
             readers.append((part, task))
         for part in writes:
-            history.write(space.number(part), task)
             for table in (writers, readers):
                 table[:] = [(r, t) for r, t in table if t == task or not part.contains(r)]
             writers.append((part, task))

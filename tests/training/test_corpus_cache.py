@@ -26,13 +26,13 @@ def text(tmp_path: Path) -> Path:
 def builds(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Every file that is tokenised, as it happens."""
     seen: list[Path] = []
-    real = text_module.number_words
+    real = text_module.numbered
 
     def spy(path, *rest):  # type: ignore[no-untyped-def]
         seen.append(path)
         return real(path, *rest)
 
-    monkeypatch.setattr(text_module, "number_words", spy)
+    monkeypatch.setattr(text_module, "numbered", spy)
     return seen
 
 
@@ -139,9 +139,9 @@ def test_many_processes_at_once(text: Path, cache: Path) -> None:
     program = (
         "import sys, time\n"
         "from taskflow.training import load_files, text\n"
-        "real, count = text.number_words, []\n"
+        "real, count = text.numbered, []\n"
         # Slow enough that all processes are here before the first is done.
-        "text.number_words = lambda *a: (count.append(1), time.sleep(1.5), real(*a))[2]\n"
+        "text.numbered = lambda *a: (count.append(1), time.sleep(1.5), real(*a))[2]\n"
         "print(load_files([sys.argv[1]]).digest(), len(count))"
     )
     command = [sys.executable, "-c", program, str(text)]

@@ -2,11 +2,13 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from taskflow.training import Throughput, perplexity
+from taskflow.training.metrics import hits
 
 
 @given(st.integers(2, 10**6))
@@ -47,3 +49,17 @@ def test_empty_and_unmeasurable_steps() -> None:
 def test_refuses_impossible_steps(tokens: int, seconds: float) -> None:
     with pytest.raises(ValueError, match="0 or more"):
         Throughput().add(tokens, seconds)
+
+
+@given(st.integers(1, 6), st.integers(1, 8), st.integers(0, 10**6))
+def test_hits_against_sorting(k: int, classes: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    scores = random.integers(0, 4, (9, classes)).astype("float32")  # with equal scores
+    labels = random.integers(0, classes, 9)
+    labels[random.random(9) < 0.2] = -100
+    first = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    assert hits(scores, labels, k) == sum(label in row for row, label in zip(first, labels))
+
+
+def test_scores_that_are_no_numbers_are_not_right() -> None:
+    assert hits(np.full((3, 4), math.nan), np.zeros(3, int), 5) == 0

@@ -1,0 +1,139 @@
+"""One side of benchmarks/training.py: a network in a process of its own, which takes a training step when told to.
+
+    python training_worker.py SIDE MODEL BATCH PRESET THREADS
+
+SIDE: taskflow (under mpirun: a processor a rank), eager, channels_last or compile. Each line on standard input is the
+number of steps to take; the answer is a line of JSON: seconds of each step by the clock and of this process on its
+cores, and the peak memory since the network was begun. The first line it prints says that the network is ready, and which
+kernels compute it. An empty line ends it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import Any
+
+import numpy as np
+
+import taskflow
+from taskflow.models import build, find
+
+Step = Callable[[], Any]
+RATE = 0.01
+
+
+def feeds(graph: Any, config: Any) -> dict[str, np.ndarray]:
+    """A batch of random images, tokens and labels, the same on both sides."""
+    numbers, result = np.random.default_rng(0), {}
+    for node in graph:
+        if node.operator.kind == "input":
+            spec = node.outputs[0].spec
+            size = "classes" if node.name == "labels" and hasattr(config, "classes") else "vocabulary"
+            if spec.differentiable:
+                result[node.name] = numbers.normal(size=spec.shape).astype(spec.dtype)
+            else:
+                result[node.name] = numbers.integers(0, getattr(config, size), spec.shape)
+    return result
+
+
+def resident_bytes(which: str) -> int:
+    """VmRSS or VmHWM (the peak) of this process, in bytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(which):
+            return int(line.split()[1]) << 10
+    raise OSError(f"/proc/self/status has no {which}")
+
+
+def forget_peak() -> None:
+    """Let VmHWM start again from here."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+# ---- sides -----------------------------------------------------------------------------------------------------------
+
+
+def ours(graph: Any, batch: dict[str, np.ndarray], transport: Any) -> tuple[Step, str]:
+    """A step of taskflow, and how it is done."""
+    strategy, _ = taskflow.choose("data", graph, taskflow.host(transport.size))
+    run = taskflow.Executor(graph, strategy, taskflow.SGD(RATE), transport=transport)
+    ranks = f"{transport.size} ranks, " if transport.size > 1 else ""
+    return lambda: run.train(batch), f"{ranks}{run.kernels.name} kernels, {getattr(run.kernels, 'threads', 1)} threads"
+
+
+def theirs(side: str, name: str, config: Any, batch: dict[str, np.ndarray], threads: int) -> tuple[Step, str]:
+    """A step of PyTorch."""
+    import torch
+    import torch_networks
+
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    net = torch_networks.NETWORKS[name](config)
+    given = {key: torch.from_numpy(value) for key, value in batch.items()}
+    if side == "channels_last":
+        net = net.to(memory_format=torch.channels_last)
+        given = {
+            key: value.contiguous(memory_format=torch.channels_last) if value.ndim == 4 else value
+            for key, value in given.items()
+        }
+    run = torch.compile(net) if side == "compile" else net
+    rule = torch.optim.SGD(net.parameters(), lr=RATE)
+
+    def step() -> float:
+        loss = run(**given)
+        rule.zero_grad()
+        loss.backward()
+        rule.step()
+        return float(loss)
+
+    return step, f"torch {torch.__version__}, {threads} threads"
+
+
+def main(side: str, name: str, batch_size: int, preset: str, threads: int) -> None:
+    """Build the network, take two steps to warm up, then do as told."""
+    if side != "taskflow":
+        import torch  # so that what it needs by itself does not count as the network's memory
+
+        torch.set_num_threads(threads)
+    transport = taskflow.connect() if side == "taskflow" else None
+    known, model = find(name)
+    graph = build(known, batch_size, preset=preset)
+    batch = feeds(graph, getattr(model, preset))
+    began = resident_bytes("VmRSS")
+    if transport is not None:
+        step, how = ours(graph, batch, transport)
+    else:
+        from dataclasses import replace
+
+        step, how = theirs(side, known, replace(getattr(model, preset), batch=batch_size), batch, threads)
+    first = transport is None or transport.rank == 0
+    for _ in range(2):
+        step()
+    forget_peak()
+    if first:
+        print(json.dumps({"ready": how}), flush=True)
+    while True:
+        line = sys.stdin.readline().strip() if first else ""
+        count = int((line if transport is None else transport.broadcast(line)) or 0)
+        if not count:
+            break
+        seconds, cpu_seconds = [], []
+        for _ in range(count):
+            start, busy = perf_counter(), process_time()
+            step()
+            seconds.append(perf_counter() - start)
+            cpu_seconds.append(process_time() - busy)
+        peak = resident_bytes("VmHWM") - began
+        peaks = [peak] if transport is None else transport.gather(peak)
+        if first:
+            print(json.dumps({"seconds": seconds, "cpu_seconds": cpu_seconds, "peak_bytes": sum(peaks)}), flush=True)
+
+
+if __name__ == "__main__":
+    side, name, batch_size, preset, threads = sys.argv[1:]
+    os.environ.pop("OPENBLAS_CORETYPE", None)
+    main(side, name, int(batch_size), preset, int(threads))

@@ -1,0 +1,50 @@
+"""Tokens on disk: written piece by piece and then mapped, so that a text may be larger than memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from taskflow.cache import cache_folder
+from taskflow.training.tokens import TokenArray
+
+PART = 1 << 20
+"""Tokens that are worked on at once."""
+
+
+def on_disk(pieces: Iterator[TokenArray], dtype: np.dtype[Any]) -> TokenArray:
+    """All pieces one after the other, as a read-only map of a file without a name, which goes away with the map.
+
+    The file is made in the cache folder, or where temporary files go if that cannot be written.
+    """
+    with tempfile.TemporaryFile(dir=_folder()) as file:
+        count = 0
+        for piece in pieces:
+            file.write(np.ascontiguousarray(piece, dtype).data)
+            count += len(piece)
+        file.flush()
+        if not count:
+            return np.empty(0, dtype)
+        return np.asarray(np.memmap(file, dtype, "r", 0, (count,)))
+
+
+def parts(tokens: TokenArray) -> Iterator[TokenArray]:
+    """Views of the tokens, `PART` at a time."""
+    for first in range(0, len(tokens), PART):
+        yield tokens[first : first + PART]
+
+
+def _folder() -> Path | None:
+    folder = cache_folder()
+    if folder is not None:
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            if os.access(folder, os.W_OK):
+                return folder
+    return None

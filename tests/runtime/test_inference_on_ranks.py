@@ -1,0 +1,57 @@
+"""Weights, checkpoints and predictions under real MPI ranks: what 4 ranks save, 2 load, and one process too."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from inference_model import data, network
+from language_model import undivided
+
+from taskflow.rules import Adam
+from taskflow.runtime.executor import Executor
+from taskflow.training import load_checkpoint, load_weights
+
+pytest.importorskip("safetensors", reason="safetensors is not installed: pip install 'soap-taskflow[test]'")
+PROGRAM = Path(__file__).parent / "programs" / "weights_everywhere.py"
+MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+pytestmark = [pytest.mark.mpi, pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun on this machine")]
+
+
+def start(ranks: int, *arguments: str) -> dict:
+    command = [MPIRUN, "-n", str(ranks), sys.executable, str(PROGRAM), *arguments]
+    here = {**os.environ, "PYTHONPATH": str(PROGRAM.parents[3])}  # this checkout, not the one that is installed
+    done = subprocess.run(command, env=here, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+def test_four_ranks_save_and_two_load(tmp_path):
+    saved = start(4, "save", str(tmp_path), "1")
+    assert sorted(os.listdir(tmp_path)) == ["checkpoint.safetensors", "weights.safetensors"]
+    loaded = start(2, "load", str(tmp_path), "2")
+    assert loaded["position"] == {"batch": 3}
+    np.testing.assert_allclose(loaded["losses"], saved["losses"][3:], rtol=1e-9)
+    np.testing.assert_allclose(loaded["scores"], saved["scores"], rtol=1e-8)
+    assert loaded["errors"] == [1, 1] and saved["errors"] == [1, 1, 1, 1]  # every rank raised
+    graph = network()
+    run = Executor(graph, undivided(graph), Adam(0.01))
+    load_weights(run, tmp_path / "weights.safetensors")
+    images = {"images": data(100)["images"]}
+    np.testing.assert_allclose(run.predict(images), saved["before"], rtol=1e-9)
+    np.testing.assert_allclose(loaded["before"], saved["before"], rtol=1e-9)
+    load_checkpoint(run, tmp_path / "checkpoint.safetensors")
+    np.testing.assert_allclose([run.train(data(step)) for step in range(3, 6)], saved["losses"][3:], rtol=1e-9)
+
+
+def test_resuming_on_the_same_ranks_is_bitwise_equal(tmp_path):
+    saved = start(3, "save", str(tmp_path), "5")
+    loaded = start(3, "load", str(tmp_path), "5")
+    assert loaded["losses"] == saved["losses"][3:]
+    assert loaded["mine"] == saved["mine"] and loaded["scores"] == saved["scores"]

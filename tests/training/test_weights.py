@@ -1,0 +1,220 @@
+"""Weights and checkpoints in files: whole arrays by name, whatever the strategy."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from inference_model import data, network
+from language_model import CONFIG, feeds, model, random_strategy, undivided
+
+from taskflow.rules import SGD, Adam, AdamW
+from taskflow.runtime.executor import Executor
+from taskflow.training import (
+    StoredWeights,
+    evaluate,
+    load_checkpoint,
+    load_weights,
+    read_checkpoint,
+    read_weights,
+    save_checkpoint,
+    save_weights,
+)
+
+safetensors = pytest.importorskip("safetensors", reason="safetensors is not installed: pip install 'soap-taskflow[test]'")
+RULES = (SGD(0.5), SGD(0.5, momentum=0.9), Adam(0.01), AdamW(0.01))
+
+
+def executor(graph, seed: int, rule=RULES[1], **options) -> Executor:
+    random = Random(seed)
+    return Executor(graph, random_strategy(graph, random.randint(1, 5), random), rule, seed=3, **options)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_weights_go_from_any_strategy_to_any(seed, tmp_path):
+    path = tmp_path / "weights.safetensors"
+    run = executor(network(), seed)
+    for step in range(3):
+        run.train(data(step))
+    save_weights(run, path, metadata={"note": "three steps"})
+    assert os.listdir(tmp_path) == [path.name]
+    stored = read_weights(path)
+    assert stored.metadata["note"] == "three steps"
+    assert set(stored) == {
+        "conv1.weight", "conv1.bias", "bn1.weight", "bn1.bias", "bn1.running_mean", "bn1.running_var", "fc.weight", "fc.bias",
+    }
+    for name, value in run.weights().items():
+        np.testing.assert_array_equal(stored[name], value)
+    other = executor(network(batch=3), seed + 100)
+    assert set(load_weights(other, path)) == set(stored)
+    for name, value in run.weights().items():
+        np.testing.assert_array_equal(other.weights()[name], value)
+    images = {"images": data(9)["images"]}
+    np.testing.assert_allclose(other.predict(images), run.predict(images), rtol=1e-12)
+
+
+def test_recurrent_names_do_not_depend_on_the_cut(tmp_path):
+    path = tmp_path / "weights.safetensors"
+    run = executor(model(), 1)
+    save_weights(run, path)
+    assert "lstm0.weight_ih" in read_weights(path) and not [n for n in read_weights(path) if ".1." in n]
+    whole = model(config=replace(CONFIG, steps_per_operator=CONFIG.steps))
+    other = executor(whole, 2)
+    load_weights(other, path)
+    assert other.evaluate(feeds(0)) == pytest.approx(run.evaluate(feeds(0)), rel=1e-10)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("build,batch", [(network, data), (model, feeds)], ids=["network", "language model"])
+def test_a_resumed_run_is_bitwise_the_uninterrupted_one(build, batch, seed, tmp_path):
+    """Momentum, moments, running statistics, carried state, dropout's masks and Adam's step count all go on."""
+    path, rule = tmp_path / "checkpoint.safetensors", RULES[seed % 4]
+    options = {"clip_norm": 1.0} if seed % 3 else {}
+    whole = executor(build(), seed, rule, **options)
+    losses = [whole.train(batch(step)) for step in range(7)]
+    begun = executor(build(), seed, rule, **options)
+    first = [begun.train(batch(step)) for step in range(3)]
+    save_checkpoint(begun, path, position={"epoch": 1, "window": 3})
+    begun.train(batch(50))  # what happens later is not in it
+    resumed = Executor(begun.graph, begun.strategy, rule, seed=99, **options)
+    said = load_checkpoint(resumed, path)
+    assert (said.step, said.seed, said.position) == (3, 3, {"epoch": 1, "window": 3})
+    assert read_checkpoint(path) == said
+    assert first + [resumed.train(batch(step)) for step in range(3, 7)] == losses
+    for name, value in whole.weights().items():
+        np.testing.assert_array_equal(resumed.weights()[name], value)
+    elsewhere = executor(build(), seed + 40, rule, **options)
+    load_checkpoint(elsewhere, path)
+    np.testing.assert_allclose([elsewhere.train(batch(step)) for step in range(3, 7)], losses[3:], rtol=1e-9)
+
+
+def test_a_checkpoint_is_also_a_weights_file(tmp_path):
+    path = tmp_path / "checkpoint.safetensors"
+    run = executor(model(), 3, Adam(0.01))
+    run.train(feeds(0))
+    save_checkpoint(run, path)
+    names = set(read_weights(path))
+    assert {"training/adam0/lstm0.weight_ih", "training/adam1/lstm0.weight_ih", "training/carried/lstm.h0"} <= names
+    user = Executor(run.graph, undivided(run.graph))
+    load_weights(user, path)
+    assert user.evaluate(feeds(1)) == pytest.approx(run.evaluate(feeds(1)), rel=1e-10)
+
+
+def test_checkpoints_that_do_not_fit_change_nothing(tmp_path):
+    path, plain = tmp_path / "checkpoint.safetensors", tmp_path / "weights.safetensors"
+    run = executor(network(), 1, Adam(0.01))
+    run.train(data(0))
+    save_checkpoint(run, path)
+    save_weights(run, plain)
+    other = executor(network(), 1, SGD(0.1, momentum=0.9))
+    before = {name: value.tobytes() for name, value in other.weights().items()}
+    wrong = r"a checkpoint of network with Adam\(.* does not fit network .* with SGD\(.*training/sgd0/conv1"
+    with pytest.raises(ValueError, match=wrong):
+        load_checkpoint(other, path)
+    with pytest.raises(ValueError, match="not a checkpoint, but weights only; load_weights reads it"):
+        load_checkpoint(run, plain)
+    with pytest.raises(ValueError, match=r"does not fit RNNLM .*embedding\.weight is missing"):
+        load_checkpoint(executor(model(), 1, Adam(0.01)), path)
+    with pytest.raises(ValueError, match="it is in float64"):
+        load_checkpoint(executor(network(dtype="float32"), 1, Adam(0.01)), path)
+    assert before == {name: value.tobytes() for name, value in other.weights().items()}
+    assert other.state.step == 0
+    with pytest.raises(ValueError, match="has no update rule"):
+        save_checkpoint(Executor(run.graph, undivided(run.graph)), path)
+
+
+def test_what_does_not_fit_is_named(tmp_path):
+    path = tmp_path / "weights.safetensors"
+    run = executor(network(), 1)
+    before = {name: value.tobytes() for name, value in run.weights().items()}
+    arrays = {name: value for name, value in run.weights().items() if name != "fc.bias"}
+    safetensors.numpy.save_file({**arrays, "fc.weight": np.zeros((3, 4)), "more": np.zeros(2)}, path)
+    with pytest.raises(ValueError, match=r"fc\.weight must be \(3, 48\), got \(3, 4\); fc\.bias is missing; more is not a weight"):
+        load_weights(run, path)
+    assert before == {name: value.tobytes() for name, value in run.weights().items()}
+    safetensors.numpy.save_file({"fc.bias": np.arange(3.0), "more": np.zeros(2)}, path)
+    assert load_weights(run, path, strict=False) == ("fc.bias",)
+    np.testing.assert_array_equal(run.weights()["fc.bias"], np.arange(3))
+    with pytest.raises(FileNotFoundError, match=r"nothing\.safetensors does not exist"):
+        load_weights(run, tmp_path / "nothing.safetensors")
+    (tmp_path / "text.safetensors").write_text("no such thing")
+    with pytest.raises(ValueError, match="not a safetensors file"):
+        load_weights(run, tmp_path / "text.safetensors")
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        save_weights(run, tmp_path / "no" / "weights.safetensors")
+
+
+def test_other_float_types_and_names(tmp_path):
+    path = tmp_path / "weights.safetensors"
+    run = executor(network(), 1)
+    save_weights(run, path)
+
+    def renamed(stored: StoredWeights) -> StoredWeights:
+        return StoredWeights(stored.source, {"last" + n[2:] if n.startswith("fc") else n: s for n, s in stored.shapes.items()},
+                             lambda name: stored[name.replace("last", "fc")])
+
+    single = executor(network(dtype="float32", last="last"), 2)
+    assert "last.weight" in load_weights(single, path, rename=renamed)
+    np.testing.assert_array_equal(single.weights()["last.weight"], run.weights()["fc.weight"].astype("float32"))
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "weights.safetensors"
+    run = executor(network(), 1)
+    save_weights(run, path)
+    old = path.read_bytes()
+    run.train(data(0))
+
+    def fail(arrays, name, metadata):
+        Path(name).write_bytes(b"half")
+        raise OSError("no space left")
+
+    monkeypatch.setattr(safetensors.numpy, "save_file", fail)
+    with pytest.raises(OSError, match="no space left"):
+        save_weights(run, path)
+    assert path.read_bytes() == old and os.listdir(tmp_path) == [path.name]
+
+
+def test_without_safetensors_the_error_says_what_to_install(tmp_path):
+    program = (
+        "import sys; sys.modules['safetensors'] = None\n"
+        "import taskflow; from taskflow.training import read_weights\n"
+        "try: read_weights(sys.argv[1])\n"
+        "except ImportError as error: print(error)"
+    )
+    (tmp_path / "x.safetensors").write_bytes(b"")
+    root = str(Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "x.safetensors")], env={**os.environ, "PYTHONPATH": root},
+        capture_output=True, text=True, timeout=60,
+    )
+    assert done.stdout == "weights files need safetensors: pip install 'soap-taskflow[weights]'\n", done.stderr
+
+
+def test_evaluation_over_batches():
+    run = executor(network(), 4)
+    for step in range(3):
+        run.train(data(step))
+    batches = [data(seed) for seed in range(20, 25)]
+
+    def top1(outputs, batch):
+        return (outputs["fc"].argmax(1) == batch["labels"]).mean()
+
+    found = evaluate(run, iter(batches), metrics={"top1": top1})
+    assert found.batches == 5
+    assert found.loss == pytest.approx(np.mean([run.evaluate(b) for b in batches]), rel=1e-12)
+    right = [run.predict({"images": b["images"]}).argmax(1) == b["labels"] for b in batches]
+    assert found.metrics["top1"] == pytest.approx(np.mean(right))
+    assert 0 < found.metrics["top1"] < 1
+    assert evaluate(run, batches[:1]).metrics == {}
+    with pytest.raises(ValueError, match="at least one batch"):
+        evaluate(run, [])
+    named = partial(evaluate, run, batches, metrics={"size": lambda outputs, batch: outputs["conv1"].shape[1]})
+    assert named(outputs=["conv1"]).metrics["size"] == 4
