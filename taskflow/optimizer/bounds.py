@@ -7,14 +7,15 @@ Transfers and sums are left out, and a task's cost must not fall when it touches
 of tasks is.
 
 Where an operator has too many cuts to look at each, they are taken together by their degrees rounded up to powers of two (of
-four, once there are very many): a piece of any of them has room for one of the finest, which must not cost more (`rounded`).
-`relax.py` has a far stronger bound for small spaces.
+eight, once there are very many): a piece of any of them has room for one of the finest, which must not cost more wherever it
+lies (`rounded`). `relax.py` has a far stronger bound for small spaces.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import inf, prod
 
 from taskflow.graph import Node
@@ -27,7 +28,7 @@ from taskflow.tasks.backward import gradient_flow
 from taskflow.tasks.task import Kind
 
 MOST_KINDS = 1500  # kinds of pieces of one operator that are looked at one by one
-MOST_ROUNDED = 6_000  # cuts with degrees that are powers of two; of operators beyond that, powers of four
+LOOKS = 5_000  # pieces in all, a few seconds; the rest is looked at in the roughest way
 STEP = 1.01  # between the sizes of updates that are looked at
 
 
@@ -73,17 +74,25 @@ def _table(pieces: Pieces, space: Space, processors: Sequence[int]) -> list[Leas
                tuple((t.node, t.index) in pieces.needs_gradient for t in (*node.inputs, *node.outputs)))
         alike.setdefault(key, []).append(node)
     found: dict[int, Least] = {}
-    left = MOST_ROUNDED
+    left = LOOKS
     for nodes in sorted(alike.values(), key=lambda nodes: -len(nodes) * nodes[0].operator.flops(nodes[0].specs, nodes[0].space)):
         node, tuples = nodes[0], space[nodes[0]].tuples
-        if sum(_kinds(degrees) for degrees in tuples) <= MOST_KINDS:
-            least = least_of(pieces, node, tuples, processors)
+        each = sum(_kinds(degrees) for degrees in tuples)
+        together = len({_round(degrees, 1) for degrees in tuples}) * 2 ** _windows(node)
+        if each <= min(MOST_KINDS, left):
+            least, left = least_of(pieces, node, tuples, processors), left - each
+        elif together <= left:
+            least, left = rounded(pieces, node, tuples, processors, 1), left - together
         else:
-            least = rounded(pieces, node, tuples, processors, 1 if left > 0 else 2)
-            left -= len({_round(degrees, 1) for degrees in tuples})
+            least = rounded(pieces, node, tuples, processors, 3)
         for other in nodes:
             found[other.number] = least
     return [found[node.number] for node in graph]
+
+
+def _windows(node: Node) -> int:
+    """Dimensions along which places differ."""
+    return sum(len(_places(node, i, max(1, dim.size // 4))) > 1 for i, dim in enumerate(node.dims))
 
 
 def _round(degrees: Sequence[int], bits: int) -> tuple[int, ...]:
@@ -152,33 +161,45 @@ def rounded(
         fewest[finest] = min(fewest.get(finest, prod(degrees)), prod(degrees))
     total = forward = backward = inf
     always = [True] * len(node.inputs)
-    last = _last_sides(node)
+    places: dict[tuple[int, int], list[int]] = {}
     for finest, count in fewest.items():
         lengths = [max(1, dim.size // degree) if dim.size else 0 for dim, degree in zip(node.dims, finest)]
-        first = Rect((0,) * len(lengths), tuple(lengths))
-        final = Rect(tuple(d.size - n for d, n in zip(node.dims, lengths)), tuple(d.size for d in node.dims))
-        lows = tuple(final.lo[i] if last[i] else 0 for i in range(len(lengths)))
-        piece = Rect(lows, tuple(low + n for low, n in zip(lows, lengths)))
-        costs = [pieces.seconds(node, piece, p) for p in processors]
-        forward, backward = min(forward, *(a for a, _ in costs)), min(backward, *(b for _, b in costs))
-        total = min(total, count * min(a + b for a, b in costs))
-        for rect in (first, final):
+        for i, length in enumerate(lengths):
+            if (i, length) not in places:
+                places[i, length] = _places(node, i, length)
+        shortest = inf
+        for lows in product(*(places[i, length] for i, length in enumerate(lengths))):
+            piece = Rect(lows, tuple(low + length for low, length in zip(lows, lengths)))
+            costs = [pieces.seconds(node, piece, p) for p in processors]
+            forward, backward = min(forward, *(a for a, _ in costs)), min(backward, *(b for _, b in costs))
+            shortest = min(shortest, *(a + b for a, b in costs))
+        total = min(total, count * shortest)
+        for rect in (_at(node, lengths, 0), _at(node, lengths, 1), _at(node, lengths, 2)):
             for i, read in enumerate(node.reads(rect).inputs):
                 always[i] &= not read.empty
     return Least(total, forward, backward, tuple(always))
 
 
-def _last_sides(node: Node) -> list[bool]:
-    """By dimension: whether a piece at its end does less arithmetic than one at its start (borders of images)."""
-    sides = []
-    for i, dim in enumerate(node.dims):
-        half = max(1, dim.size // 2)
-        low, high = list(node.space.lo), list(node.space.hi)
-        high[i] = half
-        start = node.operator.flops(node.specs, Rect(tuple(low), tuple(high)))
-        low[i], high[i] = dim.size - half, dim.size
-        sides.append(node.operator.flops(node.specs, Rect(tuple(low), tuple(high))) < start)
-    return sides
+def _at(node: Node, lengths: Sequence[int], halves: int) -> Rect:
+    """The piece of these lengths at the start of every dimension, in its middle or at its end."""
+    lows = [(dim.size - length) * halves // 2 for dim, length in zip(node.dims, lengths)]
+    return Rect(tuple(lows), tuple(low + length for low, length in zip(lows, lengths)))
+
+
+def _places(node: Node, dim: int, length: int) -> list[int]:
+    """Where pieces of a length along one dimension may differ in arithmetic or in what they read: at the borders of images
+    and inside."""
+    whole = [d.size for d in node.dims]
+    found: dict[object, int] = {}
+    for halves in range(3):
+        low = (node.dims[dim].size - length) * halves // 2
+        lo, hi = [0] * len(whole), list(whole)
+        lo[dim], hi[dim] = low, low + length
+        piece = Rect(tuple(lo), tuple(hi))
+        reads = node.reads(piece)
+        sizes = tuple(rect.volume for rect in (*reads.inputs, *reads.weights))
+        found.setdefault((node.operator.flops(node.specs, piece), sizes), low)
+    return list(found.values())
 
 
 class Paths:

@@ -1,0 +1,88 @@
+"""The lower bound of whole spaces, also of those that are too large to look at every cut."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+import taskflow
+from taskflow.machine import host
+from taskflow.mapper import Strategy
+from taskflow.models import build
+from taskflow.optimizer import bounds
+from taskflow.optimizer.bounds import least_of, least_update, lower_bound, representatives, rounded
+from taskflow.optimizer.evaluator import evaluator
+from taskflow.optimizer.pieces import Pieces
+from taskflow.optimizer.search import make_evaluator
+from taskflow.optimizer.space import Space, SpaceOptions
+from taskflow.optimizer.starts import known
+from taskflow.rules import Adam
+
+
+@pytest.mark.parametrize(("model", "machine"), [("LeNet", "k80"), ("RNNTC", "p100"), ("AlexNet", "p100"), ("MLP", "k80")])
+def test_rounded_degrees_give_a_bound_too(model: str, machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, cluster = build(model, preset="small"), taskflow.load_machine(machine, devices=4)
+    judge, options, random = make_evaluator(graph, cluster), SpaceOptions(placements="arbitrary"), Random(model)
+    each = lower_bound(judge, options)
+    monkeypatch.setattr(bounds, "MOST_KINDS", 0)
+    by_two = lower_bound(judge, options)
+    monkeypatch.setattr(bounds, "LOOKS", 0)
+    by_eight = lower_bound(judge, options)
+    assert 0 < by_two <= each * (1 + 1e-9) and 0 < by_eight <= each * (1 + 1e-9)
+    space = Space(graph, 4, options)
+    for _ in range(40):
+        assert judge.set(Strategy(4, space.random(random))) >= each
+    for strategy in known(graph, cluster):
+        assert judge.set(strategy) >= each
+
+
+@pytest.mark.parametrize("model", ["LeNet", "AlexNet", "NMT", "Transformer"])
+@pytest.mark.parametrize("bits", [1, 2, 3])
+def test_no_cut_needs_less_than_the_rounded_ones(model: str, bits: int) -> None:
+    """Of every operator by itself: total, shortest tasks, and what is read."""
+    graph, cluster = build(model, preset="small"), taskflow.load_machine("p100", devices=6)
+    judge = make_evaluator(graph, cluster)
+    pieces, space, seen = Pieces(graph, judge.costs, True), Space(graph, 6), set()
+    for node in graph:
+        if (node.operator, node.specs) in seen:
+            continue
+        seen.add((node.operator, node.specs))
+        tuples = space[node].tuples
+        exact = least_of(pieces, node, tuples, [0])
+        least = rounded(pieces, node, tuples, [0], bits)
+        assert least.total <= exact.total * (1 + 1e-9), node.name
+        assert least.forward <= exact.forward and least.backward <= exact.backward, node.name
+        assert all(sure or not said for sure, said in zip(exact.always, least.always)), node.name
+
+
+@pytest.mark.parametrize(("model", "machine"), [("NMT", "k80"), ("RNNLM", "p100")])
+def test_a_large_space_has_a_bound(model: str, machine: str) -> None:
+    count = {"k80": 64, "p100": 16}[machine]
+    graph, cluster = build(model, devices=count), taskflow.load_machine(machine, devices=count)
+    judge = make_evaluator(graph, cluster)
+    bound = lower_bound(judge)
+    for strategy in known(graph, cluster):
+        assert bound <= judge.set(strategy)
+    assert bound > 0.05 * judge.set(known(graph, cluster)[0])
+
+
+def test_updates_of_any_division_take_at_least_as_long() -> None:
+    graph, cluster = build("MLP", preset="small"), taskflow.load_machine("p100", devices=3)
+    judge, random = make_evaluator(graph, cluster, rule=Adam()), Random(0)
+    space, kinds = Space(graph, 3), representatives(judge)
+    layers = dict.fromkeys(p.layer for p in graph.parameters)
+    least = {layer: least_update(judge, layer, kinds) for layer in layers}
+    for _ in range(30):
+        tasks = judge.lowered(Strategy(3, space.random(random)))
+        spent = dict.fromkeys(layers, 0.0)
+        for task in tasks:
+            if task.kind.value == "update":
+                layer = next(name for name in layers if task.name.startswith((f"update {name}[", f"update {name}#")))
+                spent[layer] += judge.costs.task(task)
+                assert judge.costs.task(task) >= least[layer][1] > 0
+        assert all(spent[layer] >= total > 0 for layer, (total, _) in least.items())
+
+
+def test_costs_of_whole_tasks_give_no_bound() -> None:
+    assert lower_bound(evaluator(build("MLP", preset="small"), host(2), lambda task: 1e-6)) == 0.0
