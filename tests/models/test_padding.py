@@ -67,13 +67,13 @@ def test_without_padding_the_graph_is_as_it_was(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_padded_batches_train_as_torch_does_sentence_by_sentence(name: str) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
-    from test_models_against_torch import NETWORKS, _names
+    from test_models_against_torch import NETWORKS, torch_networks
 
     build, config = network(name, 7)
     graph = build(config, "float64")
     run = Executor(graph, undivided(graph), SGD(0.1, momentum=0.9), seed=4)
-    net = NETWORKS[name]().double()
-    net.load_state_dict({k: torch.from_numpy(v.copy()) for k, v in _names(run.parameters(), name)}, strict=False)
+    net = NETWORKS[name](config).double()
+    net.load_state_dict({k: torch.from_numpy(v.copy()) for k, v in torch_networks.named(run.parameters())}, strict=False)
     update = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     for step in range(3):
         total = sum(
@@ -85,6 +85,6 @@ def test_padded_batches_train_as_torch_does_sentence_by_sentence(name: str) -> N
         loss.backward()
         update.step()
         assert run.train(feeds(step, 7)) == pytest.approx(loss.item(), rel=1e-9)
-    ours = dict(_names(run.parameters(), name))
+    ours = dict(torch_networks.named(run.parameters()))
     for key, value in net.named_parameters():
         np.testing.assert_allclose(ours[key], value.detach().numpy(), rtol=1e-7, atol=1e-9, err_msg=key)
