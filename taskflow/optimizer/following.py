@@ -30,12 +30,12 @@ class Decision:
 
 
 def decisions(graph: OperatorGraph, space: Space, order: Sequence[Node], follow: str) -> list[Decision]:
-    """What is to be decided, in the order of the operators that choose; those without inputs come last, since nothing else
-    depends on them. ``order``: all operators. ``follow``: which operators follow (`space.FOLLOW`)."""
+    """What is to be decided, in the order of the operators that choose; passive ones come last, since little depends on them.
+    ``order``: all operators. ``follow``: which operators follow (`space.FOLLOW`)."""
     leader = {node.number: _leader(graph, node, follow) for node in order}
     chooses = [node for node in order if leader.get(node.number) is None]
     result = []
-    for node in sorted(chooses, key=lambda node: not node.inputs):
+    for node in sorted(chooses, key=lambda node: _leader(graph, node, "passive") is not None):
         group = _group(graph, node, leader)
         choices = []
         for config in space[node]:
