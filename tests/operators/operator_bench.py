@@ -29,7 +29,7 @@ class StrictKernels(NumpyKernels):
         def checked(*args: Any, **options: Any) -> Any:
             arrays = [a for a in (*args, *options.values()) if isinstance(a, np.ndarray)]
             for number, array in enumerate(arrays):
-                if name == "matmul" and number < 2:
+                if (name == "matmul" and number < 2) or name == "multiplier":  # operands of a product may be transposed
                     fits = array.flags.c_contiguous or array.swapaxes(-1, -2).flags.c_contiguous
                 elif name.startswith("lstm_cell"):
                     fits = all(row.flags.c_contiguous for row in array)
