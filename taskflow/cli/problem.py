@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -144,3 +146,9 @@ def table(rows: list[dict[str, Any]]) -> str:
     if not all(row["fits_memory"] for row in rows):
         lines.append("! may need more memory than a device has")
     return "\n".join(lines)
+
+
+def writable(path: str | None) -> None:
+    """Better to fail before the work than after it. ValueError if the file's folder is not there or closed to us."""
+    if path is not None and not os.access(Path(path).resolve().parent, os.W_OK):
+        raise ValueError(f"cannot write {path}: no such folder, or no permission")
