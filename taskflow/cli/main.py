@@ -12,6 +12,8 @@ COMMANDS: dict[str, str] = {
     "search": "taskflow.cli.search:search_command",
     "simulate": "taskflow.cli.simulate:simulate_command",
     "compare": "taskflow.cli.compare:compare_command",
+    "explain": "taskflow.cli.explain:explain_command",
+    "strategy": "taskflow.cli.strategy:strategy_group",
     # runs
     # what there is
     "machine": "taskflow.cli.machine:machine_group",
