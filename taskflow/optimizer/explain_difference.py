@@ -45,11 +45,12 @@ def difference(evaluator: Evaluator, first: Strategy, second: Strategy) -> tuple
 
 
 def grouped(graph: OperatorGraph) -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
-    """(layer, its operators, the names of its weights): those that share weights and what has no weights around them. Every
-    operator is in one."""
-    place = {node.name: node.number for node in graph}
-    found = []
+    """(layer, its operators, the names of its weights): those that share weights and what has few or no weights around them.
+    Every operator is in one, and so are every operator's weights."""
+    found, seen = [], set[str]()
     for layer in layers(graph):
-        names = [*(n.name for n in layer.leaders), *(n.name for n, _, _ in layer.followers)]
-        found.append((layer.leaders[0].name, tuple(sorted(names, key=place.__getitem__)), layer.weights))
+        nodes = sorted((*layer.leaders, *(n for n, _, _ in layer.followers)), key=lambda node: node.number)
+        weights = tuple(w for w in dict.fromkeys(p.layer for node in nodes for p in node.parameters) if w not in seen)
+        seen.update(weights)
+        found.append((layer.leaders[0].name, tuple(node.name for node in nodes), weights))
     return found

@@ -37,6 +37,10 @@ class Label:
 
 
 NORM = Label(Work.SYNC, "", "gradient norm")
+_PREFIXES = (  # of a tensor in a task's name: what a transfer of it is, and what is done to it on one processor
+    ("d ", "gradient of output", "sums of gradients"), ("sum ", "partial output", "sums of partial outputs"),
+    ("", "output", "moves"),
+)
 
 
 def labels(graph: OperatorGraph, tasks: TaskGraph) -> tuple[Label, ...]:
@@ -68,17 +72,16 @@ class _Names:
         if stem.startswith("carry "):
             name = self._tensors.get(stem.removeprefix("carry "), "")
             return Label(Work.TRANSFER if moved else Work.COMPUTE, name, "next step's state")
-        if after_backward:
-            if stem in ("sum of squares", "clip"):
-                return NORM
-            if stem.startswith("weights "):
-                return self._of_weights(stem.removeprefix("weights "), "new weights", Work.SYNC)
+        if stem in ("sum of squares", "clip"):
+            return NORM
+        if after_backward and stem.startswith("weights "):
+            return self._of_weights(stem.removeprefix("weights "), "new weights", Work.SYNC)
+        if after_backward and stem.startswith("d "):
             return self._of_weights(stem.removeprefix("d "), "gradients of weights", Work.SYNC)
-        if stem in self._tensors:
-            return Label(Work.TRANSFER if moved else Work.COMPUTE, self._tensors[stem], "output" if moved else "moves")
-        if stem.removeprefix("d ") in self._tensors:
-            what = "gradient of output" if moved else "sums of gradients"
-            return Label(Work.TRANSFER if moved else Work.COMPUTE, self._tensors[stem.removeprefix("d ")], what)
+        for prefix, transfer, here in _PREFIXES:
+            name = stem.removeprefix(prefix)
+            if stem.startswith(prefix) and name in self._tensors:
+                return Label(Work.TRANSFER if moved else Work.COMPUTE, self._tensors[name], transfer if moved else here)
         return self._of_weights(stem, "weights put together", Work.COMPUTE)
 
     def _of_weights(self, name: str, what: str, work: Work) -> Label:
