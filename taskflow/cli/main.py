@@ -16,6 +16,7 @@ COMMANDS: dict[str, str] = {
     "strategy": "taskflow.cli.strategy:strategy_group",
     # runs
     # what there is
+    "doctor": "taskflow.cli.doctor:doctor_command",
     "machine": "taskflow.cli.machine:machine_group",
     "machines": "taskflow.cli.listing:machines_command",
     "models": "taskflow.cli.listing:models_command",
