@@ -14,9 +14,10 @@ from taskflow.machine import Machine
 from taskflow.mapper.config import OpConfig, Sync
 from taskflow.mapper.strategy import Strategy
 from taskflow.optimizer.core_costs import Costs, FromTasks, Roofline
+from taskflow.optimizer.critical import critical_path
 from taskflow.rules import UpdateRule
 from taskflow.tasks.lower import lower
-from taskflow.tasks.simulate import Stay, Timeline, resources, simulate, stays
+from taskflow.tasks.simulate import Timeline, resources, simulate
 from taskflow.tasks.task import Compute, Kind, TaskGraph
 
 NO_SYNCS: Mapping[str, Sync] = MappingProxyType({})
@@ -196,34 +197,8 @@ def usage(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> Usage:
             elif task.kind is not Kind.COPY:
                 processors[resource] += span.end - span.start
     path = critical_path(tasks, timeline, machine)
-    names = [work.node.name for stay in path if isinstance(work := tasks.tasks[stay.task].work, Compute)]
+    names = [work.node.name for lap in path if isinstance(work := tasks.tasks[lap.task].work, Compute)]
     return Usage(timeline.makespan, tuple(processors), links, tasks.transfer_bytes, tuple(dict.fromkeys(names)))
-
-
-def critical_path(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> list[Stay]:
-    """Stays (see `stays`) from the step's start to its end: each starts the moment the one before ends, on the same thing or
-    because its task needs the other's. Of several last or binding tasks the one with the lowest number."""
-    spans = timeline.spans
-    occupied = [resources(task, machine) for task in tasks.tasks]
-    there = stays(tasks, timeline, machine)
-    place = {(stay.task, r): k for r, found in there.items() for k, stay in enumerate(found)}
-    path: list[Stay] = []
-    number, hop = min((n for n in range(len(spans)) if spans[n].end == timeline.makespan), default=-1), -1
-    while number >= 0:
-        starts = spans[number].starts or (spans[number].start,)
-        hop %= len(starts)
-        while hop and starts[hop] == starts[hop - 1]:  # it had waited before
-            hop -= 1
-        r = occupied[number][hop]
-        at = place[number, r]
-        path.append(there[r][at])
-        if at and (hop or starts[0] > spans[number].ready):
-            number = there[r][at - 1].task
-            hop = occupied[number].index(r)
-        else:
-            ready = spans[number].ready
-            number, hop = min((n for n in tasks.tasks[number].after if spans[n].end == ready), default=-1), -1
-    return path[::-1]
 
 
 def timeline_json(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> dict[str, Any]:
