@@ -30,11 +30,15 @@ MOST_TASKS = 1_000_000
 """Tasks of all traced steps together, over all ranks: what keeps a trace's memory and file bounded."""
 
 
+class TraceError(OSError):
+    """A trace could not be written; all ranks know."""
+
+
 class Tracer:
     """Records the steps whose numbers are in ``steps`` (counted from 0) and writes them to ``path``, gzipped if that ends in
     ``.gz``. Made by `Executor.trace`; every rank makes the same one.
 
-    Raises, on every rank, ValueError for no steps, and OSError if rank 0 cannot write there.
+    Raises, on every rank, ValueError for no steps, and TraceError if rank 0 cannot write there.
     """
 
     def __init__(
@@ -59,7 +63,7 @@ class Tracer:
 
     def run(self, program: Program, step: int) -> list[Measured]:
         """Run one step of the program and record it; writes the file after the last one. Returns the times. Every rank calls
-        it for the same steps. Raises what the step raises, and OSError on every rank if the file cannot be written."""
+        it for the same steps. Raises what the step raises, and TraceError on every rank if the file cannot be written."""
         if self._first is None:
             self._program = program
             self._first = self._clocks.measure()
@@ -86,7 +90,7 @@ class Tracer:
             if not folder.is_dir() or not os.access(folder, os.W_OK):
                 problem = f"cannot write trace {self.path}: there is no folder {folder} in which you may write"
         if (problem := self._transport.broadcast(problem)) is not None:
-            raise OSError(problem)
+            raise TraceError(problem)
 
     def _write(self) -> None:
         assert self._program is not None and self._first is not None
@@ -103,7 +107,7 @@ class Tracer:
                 problem = f"cannot write trace {self.path}: {error.strerror or error}"
         self._times.clear()
         if (problem := self._transport.broadcast(problem)) is not None:
-            raise OSError(problem)
+            raise TraceError(problem)
 
     def _recording(self, program: Program, last: Offset) -> Recording:
         assert self._first is not None

@@ -43,8 +43,8 @@ def predicted_events(
                     "pid": place[0], "tid": place[1], "args": {"step": step + 1, **arguments[number]},
                 })  # fmt: skip
     names = list(_names(subject, first_pid, copying))
-    links = {link.number: link.name for a in range(count) for b in range(count) for link in machine.route(a, b)} if used_links else {}
     if used_links:
+        links = {link.number: link.name for a in range(count) for b in range(count) for link in machine.route(a, b)}
         names += _process(first_pid + count, "predicted links", 2 * len(ranks) + 1)
         names += [_thread(first_pid + count, link + 1, links[link]) for link in sorted(used_links)]
     return names + events
