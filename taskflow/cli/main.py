@@ -13,6 +13,7 @@ COMMANDS: dict[str, str] = {
     "simulate": "taskflow.cli.simulate:simulate_command",
     "compare": "taskflow.cli.compare:compare_command",
     # runs
+    "train": "taskflow.cli.train:train_group",
     # what there is
     "machine": "taskflow.cli.machine:machine_group",
     "machines": "taskflow.cli.listing:machines_command",

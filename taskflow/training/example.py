@@ -46,8 +46,7 @@ def example(presets: Mapping[str, Preset], *, data: str, data_help: str) -> Call
         @wraps(build)
         def command(**given: Any) -> None:
             options = Options(**{name: given.pop(name) for name in names})
-            context = click.get_current_context()
-            program = context.command_path if context.parent is not None else Path(inspect.getfile(build)).name
+            program = _called(click.get_current_context(), build)
             status = run_example(program, presets[options.preset], options, lambda run: build(run, **given))
             if status:
                 sys.exit(status)
@@ -57,9 +56,45 @@ def example(presets: Mapping[str, Preset], *, data: str, data_help: str) -> Call
             whole = option(whole)
         about = (build.__globals__.get("__doc__") or "").split("\n\n")[0]
         epilog = "Swap --mapper and the losses stay the same: only the speed changes."
-        return click.command(help=about, epilog=epilog)(whole)
+        return click.command(cls=Program, help=about, epilog=epilog)(whole)
 
     return decorate
+
+
+class Program(click.Command):
+    """A command of which many ranks run: a mistake in its arguments is one line, which rank 0 alone writes."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Exit code 2 for arguments that cannot be understood."""
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except click.UsageError as error:
+            name = _names(parent, info_name) if parent is not None else info_name
+            say_once(f"{name}: {error.format_message()} (--help lists what there is)")
+            sys.exit(2)
+
+
+def say_once(text: str) -> None:
+    """A line on stderr, under mpirun on rank 0 only. Works before MPI has started."""
+    if (started := launcher()) is None or started.rank == 0:
+        click.echo(text, err=True)
+
+
+def _called(context: click.Context, build: Builder) -> str:
+    """How the user called the program: ``rnnlm.py``, or ``taskflow train rnnlm``."""
+    if context.parent is None:
+        return Path(inspect.getfile(build)).name
+    return _names(context.parent, context.info_name)
+
+
+def _names(parent: click.Context, name: str | None) -> str:
+    names = [name or ""]
+    while parent.parent is not None:
+        names.insert(0, parent.info_name or "")
+        parent = parent.parent
+    return " ".join(["taskflow", *names])
 
 
 def run_example(program: str, preset: Preset, options: Options, build: Callable[[Run], Training]) -> int:
@@ -68,8 +103,7 @@ def run_example(program: str, preset: Preset, options: Options, build: Callable[
     try:
         transport = connect(watchdog_seconds=options.watchdog)
     except (LaunchError, ValueError) as error:
-        if (started := launcher()) is None or started.rank == 0:
-            click.echo(f"{program}: {error}", err=True)
+        say_once(f"{program}: {error}")
         return 2
     first = transport.rank == 0
 
@@ -84,6 +118,8 @@ def run_example(program: str, preset: Preset, options: Options, build: Callable[
             if first:
                 click.echo(f"{program}: {one_line(error)}", err=True)
             transport.close()
+            if options.debug:
+                raise
             return 2
         status = finish(program, preset, options, job, say)
     transport.close()

@@ -33,6 +33,7 @@ class Options:
     trace_steps: tuple[int, int] | None
     as_json: bool
     quiet: bool
+    debug: bool
 
 
 def _steps(context: click.Context, option: click.Parameter, value: str | None) -> tuple[int, int] | None:
@@ -56,16 +57,18 @@ def shared_options(presets: Sequence[str], data: str, data_help: str) -> list[Ca
                      help="data, model, expert, search, round-robin, random, a strategy FILE.json, or package.module:Class."),
         click.option("--search-budget", default=SEARCH_BUDGET, show_default=True, metavar="TIME",
                      help="How long --mapper search may take: 5s, 2m, or 20000p for proposals."),
-        click.option("--machine", metavar="NAME",
+        click.option("--machine", "-m", metavar="NAME",
                      help="Whose rates the search and the prediction use: FILE.json from `taskflow machine measure`, or a "
                      "name (default: typical rates of a CPU's cores)."),
-        click.option("--preset", type=click.Choice(list(presets)), default=presets[0], show_default=True),
+        click.option("--preset", type=click.Choice(list(presets)), default=presets[0], show_default=True,
+                     help="Sizes and settings: a small network for a quick run, or the published ones."),
         click.option("--processors", type=click.IntRange(1), help="Virtual processors (default: one a rank)."),
         click.option("--data", multiple=True, metavar=data, help=data_help),
         click.option("--steps", type=click.IntRange(1),
                      help="Training steps, those before --resume included (default: the preset's)."),
         click.option("--seed", type=click.IntRange(0), help="Of weights, dropout and the data's order (default: 0)."),
-        click.option("--dtype", type=click.Choice(["float32", "float64"]), default="float32", show_default=True),
+        click.option("--dtype", type=click.Choice(["float32", "float64"]), default="float32", show_default=True,
+                     help="Of weights and activations."),
         click.option("--watchdog", type=click.FloatRange(0), metavar="SECONDS", help="End the job if a rank waits longer."),
         click.option("--save-strategy", metavar="FILE", help="Write the strategy that is used."),
         click.option("--checkpoint", metavar="FILE", help="Write everything that --resume needs, at the end (.safetensors)."),
@@ -78,6 +81,7 @@ def shared_options(presets: Sequence[str], data: str, data_help: str) -> list[Ca
                      help="Which steps, counted from 1 (default: the third to the fifth of the run)."),
         click.option("--json", "as_json", is_flag=True, help="Last line of stdout: one JSON object with the results."),
         click.option("--quiet", "-q", is_flag=True, help="No progress display."),
+        click.option("--debug", is_flag=True, help="Show where an error comes from."),
     ]  # fmt: skip
 
 

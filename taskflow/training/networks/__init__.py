@@ -21,7 +21,7 @@ def program(name: str) -> click.Command:
             found = importlib.import_module(f"{__name__}.{module}").main
             assert isinstance(found, click.Command), module
             return found
-    raise ValueError(f"no program trains {name!r}; there are {', '.join(NETWORKS)}, and your own as package.module:function")
+    raise ValueError(f"no program trains {name!r}; there are {', '.join(NETWORKS)}, and your own as package.module:command")
 
 
 def _plain(name: str) -> str:
