@@ -36,7 +36,7 @@ def _own(name: str) -> click.Command:
     """A command made with `taskflow.training.example.example`, looked for on PYTHONPATH and in the current folder."""
     module, _, attribute = name.partition(":")
     if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+        sys.path.append(os.getcwd())
     try:
         found = getattr(importlib.import_module(module), attribute, None)
     except ModuleNotFoundError as error:

@@ -129,7 +129,7 @@ class Executor:
             "plan": {node.name: self.strategy[node.name].describe(node) for node in self.graph}, **(about or {}),
         }
         subject = Subject(self.graph, self.machine, self.placement, cost, self._priority(), said)
-        self._tracer = Tracer(self.transport, path, steps or range(first, first + 3), subject, clock)
+        self._tracer = Tracer(self.transport, path, range(first, first + 3) if steps is None else steps, subject, clock)
         return self._tracer
 
     def train_measured(self, feeds: Mapping[str, Any], *, lr: float | None = None) -> tuple[float | None, Profile]:

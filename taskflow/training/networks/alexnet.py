@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from taskflow import SGD, Adam
 from taskflow.models.alexnet import AlexNetConfig, alexnet
+from taskflow.rules import SGD, Adam
 from taskflow.training import StepDecay
 from taskflow.training.example import Preset, Run, Training, example
 from taskflow.training.images import DATA, load_images, workers_option
@@ -26,5 +26,6 @@ PRESETS = {
 @example(PRESETS, **DATA)
 @workers_option
 def main(run: Run, workers: int | None) -> Training:
+    """AlexNet on pictures."""
     images = load_images(run, run.model.image, 3, workers)
     return images.training(alexnet(replace(run.model, batch=run.batch, classes=images.classes), run.dtype))

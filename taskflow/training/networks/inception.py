@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from taskflow import SGD
 from taskflow.models.inception import InceptionConfig, inception_v3
+from taskflow.rules import SGD
 from taskflow.training import Cosine, StepDecay
 from taskflow.training.example import Preset, Run, Training, example
 from taskflow.training.images import DATA, load_images, workers_option
@@ -28,6 +28,7 @@ PRESETS = {
 @example(PRESETS, **DATA)
 @workers_option
 def main(run: Run, workers: int | None) -> Training:
+    """Inception-v3 on pictures."""
     images = load_images(run, run.model.image, 3, workers)
     graph = inception_v3(replace(run.model, batch=run.batch, classes=images.classes), run.dtype)
     narrow = run.model.divide > 1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from taskflow import Adam
 from taskflow.models.lenet import LeNetConfig, lenet
+from taskflow.rules import Adam
 from taskflow.training.example import Preset, Run, Training, example
 from taskflow.training.images import DATA, load_images, workers_option
 
@@ -19,5 +19,6 @@ PRESETS = {
 @example(PRESETS, **DATA)
 @workers_option
 def main(run: Run, workers: int | None) -> Training:
+    """LeNet-5 on grey pictures."""
     images = load_images(run, run.model.image, run.model.channels, workers)
     return images.training(lenet(replace(run.model, batch=run.batch, classes=images.classes), run.dtype))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from math import isqrt
 
-from taskflow import SGD
 from taskflow.models.mlp import MLPConfig, mlp
+from taskflow.rules import SGD
 from taskflow.training.example import Preset, Run, Training, example
 from taskflow.training.images import DATA, load_images, workers_option
 
@@ -21,5 +21,6 @@ PRESETS = {
 @example(PRESETS, **DATA)
 @workers_option
 def main(run: Run, workers: int | None) -> Training:
+    """Linear layers on grey pictures."""
     images = load_images(run, isqrt(run.model.features), 1, workers, name="features", flat=True)
     return images.training(mlp(replace(run.model, batch=run.batch, classes=images.classes), run.dtype))

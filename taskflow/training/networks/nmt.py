@@ -5,9 +5,9 @@ The default text is what this machine's programs say in English and how their tr
 
 from __future__ import annotations
 
-from taskflow import SGD, Adam
 from taskflow.models.nmt import NMTConfig, nmt
 from taskflow.models.translators import NMTTranslator
+from taskflow.rules import SGD, Adam
 from taskflow.training import StepDecay
 from taskflow.training.example import Preset, Run, Training, example
 from taskflow.training.translation_example import DATA_HELP, TranslationOptions, translation, translation_options
@@ -25,4 +25,5 @@ PRESETS = {
 @example(PRESETS, data="FILE", data_help=DATA_HELP)
 @translation_options
 def main(run: Run, language: str | None, beams: int, sentences: int, vocabulary: int | None) -> Training:
+    """NMT on sentences in two languages."""
     return translation(run, nmt, NMTTranslator, TranslationOptions(language, beams, sentences, vocabulary))

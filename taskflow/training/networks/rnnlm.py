@@ -10,8 +10,8 @@ from dataclasses import replace
 import click
 import numpy as np
 
-from taskflow import SGD, Adam
 from taskflow.models.rnnlm import RNNLMConfig, rnnlm
+from taskflow.rules import SGD, Adam
 from taskflow.training import LanguageModelBatches, ZarembaDecay, load_corpus
 from taskflow.training.example import Preset, Run, Training, example
 from taskflow.training.language_model import LanguageModelEvaluation
@@ -30,6 +30,7 @@ PRESETS = {
 @click.option("--ptb", metavar="DIR", help="Folder with ptb.train.txt, ptb.valid.txt and ptb.test.txt.")
 @click.option("--level", type=click.Choice(["word", "byte"]), default="word", show_default=True)
 def main(run: Run, ptb: str | None, level: str) -> Training:
+    """RNNLM on windows of text."""
     corpus = load_corpus(run.data, ptb, level=level, vocabulary_size=run.model.vocabulary)
     config = replace(run.model, batch=run.batch, vocabulary=len(corpus.vocabulary))
     batches, valid = LanguageModelBatches(corpus.split("train"), run.batch, config.steps, np.dtype("int64")), corpus.split("valid")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from taskflow import Adam
 from taskflow.models.rnntc import RNNTCConfig, rnntc
+from taskflow.rules import Adam
 from taskflow.training.classify import MEASURES, ClassifierEvaluation, scores_of
 from taskflow.training.example import Preset, Run, Training, example
 from taskflow.training.labelled_text import TextBatches, load_labelled
@@ -21,6 +21,7 @@ PRESETS = {
 
 @example(PRESETS, data="PATH", data_help="Folder of texts by class, or CSV or TSV; a second one is for validation.")
 def main(run: Run) -> Training:
+    """RNNTC on texts with labels."""
     text = load_labelled(run.data, steps=run.model.steps, vocabulary_size=run.model.vocabulary, seed=run.seed)
     config = replace(run.model, batch=run.batch, vocabulary=len(text.vocabulary), classes=len(text.classes))
     graph = rnntc(config, run.dtype)

@@ -5,9 +5,9 @@ The default text is what this machine's programs say in English and how their tr
 
 from __future__ import annotations
 
-from taskflow import Adam
 from taskflow.models.transformer import TransformerConfig, transformer
 from taskflow.models.translators import TransformerTranslator
+from taskflow.rules import Adam
 from taskflow.training import InverseSqrt
 from taskflow.training.example import Preset, Run, Training, example
 from taskflow.training.translation_example import DATA_HELP, TranslationOptions, translation, translation_options
@@ -28,4 +28,5 @@ PRESETS = {
 @example(PRESETS, data="FILE", data_help=DATA_HELP)
 @translation_options
 def main(run: Run, language: str | None, beams: int, sentences: int, vocabulary: int | None) -> Training:
+    """A Transformer on sentences in two languages."""
     return translation(run, transformer, TransformerTranslator, TranslationOptions(language, beams, sentences, vocabulary))
