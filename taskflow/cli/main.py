@@ -14,6 +14,7 @@ COMMANDS: dict[str, str] = {
     "compare": "taskflow.cli.compare:compare_command",
     # runs
     "train": "taskflow.cli.train:train_group",
+    "profile": "taskflow.cli.profile:profile_command",
     # what there is
     "machine": "taskflow.cli.machine:machine_group",
     "machines": "taskflow.cli.listing:machines_command",

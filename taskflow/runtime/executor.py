@@ -113,11 +113,11 @@ class Executor:
         return self._after(program)
 
     def trace(
-        self, path: str | Path, steps: range | None = None, *, cost: Cost | None = None,
+        self, path: str | Path | None, steps: range | None = None, *, cost: Cost | None = None,
         about: Mapping[str, Any] | None = None, clock: Clock = perf_counter,
     ) -> Tracer:
         """Write what all ranks do in some of the next training steps to one file for Perfetto or chrome://tracing (gzipped if
-        ``path`` ends in ``.gz``), with the predicted timeline beside it. Every rank calls it.
+        ``path`` ends in ``.gz``; None: to no file, see `Tracer.content`), the predicted timeline beside it. Every rank calls it.
 
         ``steps``: numbers of steps, counted from 0 over the whole training (default: the third to the fifth from now). The
         file is written when the last of them has run, or when the Tracer is closed. ``cost``: seconds of a task, for the

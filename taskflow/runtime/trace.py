@@ -36,18 +36,20 @@ class TraceError(OSError):
 
 class Tracer:
     """Records the steps whose numbers are in ``steps`` (counted from 0) and writes them to ``path``, gzipped if that ends in
-    ``.gz``. Made by `Executor.trace`; every rank makes the same one.
+    ``.gz``; with None, they are only kept as `content`. Made by `Executor.trace`; every rank makes the same one.
 
     Raises, on every rank, ValueError for no steps, and TraceError if rank 0 cannot write there.
     """
 
     def __init__(
-        self, transport: Transport, path: str | Path, steps: range, subject: Subject, clock: Clock = perf_counter
+        self, transport: Transport, path: str | Path | None, steps: range, subject: Subject, clock: Clock = perf_counter
     ) -> None:
         if not len(steps) or steps.start < 0 or steps.step != 1:
             raise ValueError(f"trace {path}: steps must be a range of at least one step from 0, got {steps}")
-        self.path, self.steps = Path(path), steps
+        self.path, self.steps = None if path is None else Path(path), steps
         self.written = False
+        self.content: dict[str, Any] | None = None
+        """What was written, on rank 0."""
         self._transport, self._subject = transport, subject
         self._clocks = Clocks(transport, clock)
         self._times: list[Any] = []
@@ -85,7 +87,7 @@ class Tracer:
 
     def _check_folder(self) -> None:
         problem = None
-        if self._transport.rank == 0:
+        if self._transport.rank == 0 and self.path is not None:
             folder = self.path.absolute().parent
             if not folder.is_dir() or not os.access(folder, os.W_OK):
                 problem = f"cannot write trace {self.path}: there is no folder {folder} in which you may write"
@@ -98,11 +100,12 @@ class Tracer:
         recordings = self._transport.gather(self._recording(self._program, self._clocks.measure()))
         problem = None
         if recordings is not None:
-            content = document(
+            self.content = document(
                 self._program.graph, recordings, self._subject, self._predicted(self._program), self._facts(recordings)
             )
             try:
-                write_trace(content, self.path)
+                if self.path is not None:
+                    write_trace(self.content, self.path)
             except OSError as error:
                 problem = f"cannot write trace {self.path}: {error.strerror or error}"
         self._times.clear()

@@ -48,8 +48,9 @@ def prepare(
     saved = read_resume(transport, options, steps)
     check_folder(transport, options.checkpoint)
     seed = saved[0].seed if saved is not None else options.seed or 0
-    # A preset whose batch is so much a processor goes on with the batch that it had.
-    batch = saved[1].batch if saved is not None else preset.model.batch * (count if preset.per_processor else 1)
+    batch = preset.model.batch * (count if preset.per_processor else 1)
+    if saved is not None and preset.per_processor:  # it goes on with the batch that it had, on however many processors
+        batch = saved[1].batch
     run = Run(preset.model, batch, options.data, seed, options.dtype, steps, count, transport.size, say)
     training = on_all_ranks(transport, lambda: build(run))
     for batches in training.lazy:

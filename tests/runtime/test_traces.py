@@ -175,7 +175,7 @@ def test_a_run_that_ends_early_leaves_the_part_that_there_is(tmp_path: Path) -> 
 def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = executor()
     monkeypatch.setattr(trace_module, "MOST_TASKS", 2 * len(run.program("train").graph) + 1)
-    tracer = run.trace(tmp_path / "run.json", range(0, 100))
+    tracer = run.trace(tmp_path / "run.json", range(100))
     for step in range(4):
         run.train(feeds(step, CONFIG))
     assert tracer.written and read_trace(tmp_path / "run.json")["otherData"]["steps"] == [1, 2]
@@ -201,7 +201,7 @@ def test_tracing_changes_no_number_and_mappers_still_hear(tmp_path: Path) -> Non
 
 def test_what_cannot_be_written_or_read_is_said(tmp_path: Path) -> None:
     run = executor()
-    with pytest.raises(TraceError, match="cannot write trace .*nowhere"):
+    with pytest.raises(TraceError, match=r"cannot write trace .*nowhere"):
         run.trace(tmp_path / "nowhere" / "run.json")
     with pytest.raises(ValueError, match="at least one step"):
         run.trace(tmp_path / "run.json", range(3, 3))

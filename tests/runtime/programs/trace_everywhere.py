@@ -9,8 +9,9 @@ from time import perf_counter
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from language_model import CONFIG, feeds, model
+
 import taskflow
-from language_model import CONFIG, feeds, model  # noqa: E402
 
 path, skew, drift, mapper = sys.argv[1], float(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
 transport = taskflow.connect()
