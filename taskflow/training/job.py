@@ -20,7 +20,7 @@ from taskflow.training.digest import digest_of
 from taskflow.training.loop import Result, rows_read, train
 from taskflow.training.options import Options, steps_to_trace
 from taskflow.training.plan import plan
-from taskflow.training.resume import CheckpointError, Position, check_folder, check_resume, read_resume, saver
+from taskflow.training.resume import CheckpointError, Position, can_be_written, check_resume, read_resume, saver
 from taskflow.training.stream import Batches, Say
 from taskflow.training.subject import Preset, Run, Training
 from taskflow.training.together import on_all_ranks, same_everywhere
@@ -46,7 +46,7 @@ def prepare(
     count, steps = options.processors or transport.size, options.steps or preset.steps
     machine = on_all_ranks(transport, lambda: host(count) if options.machine is None else load_machine(options.machine, count))
     saved = read_resume(transport, options, steps)
-    check_folder(transport, options.checkpoint)
+    can_be_written(transport, options)
     seed = saved[0].seed if saved is not None else options.seed or 0
     batch = preset.model.batch * (count if preset.per_processor else 1)
     if saved is not None and preset.per_processor:  # it goes on with the batch that it had, on however many processors
@@ -59,7 +59,7 @@ def prepare(
     needed = options.checkpoint is not None or saved is not None
     start = Position(0, 0, batch, training.batches.digest if needed else "")
     if saved is not None:
-        check_resume(options, saved, training.graph.name, start.digest)
+        check_resume(options, saved, training.graph.name, str(training.graph.dtype), start.digest)
         start = replace(start, steps=saved[1].steps, epoch=saved[1].epoch)
     traced = steps_to_trace(options, start.steps, steps)
     executor = _executor(training, preset, options, machine, transport, seed, say)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from taskflow.runtime.executor import Executor
@@ -13,6 +12,7 @@ from taskflow.runtime.transport import Transport
 from taskflow.training.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from taskflow.training.options import Options
 from taskflow.training.stream import Say
+from taskflow.training.together import writable
 from taskflow.training.weights import on_first_rank
 
 
@@ -61,10 +61,12 @@ def read_resume(transport: Transport, options: Options, steps: int) -> tuple[Che
     return found
 
 
-def check_resume(options: Options, saved: tuple[Checkpoint, Position], model: str, digest: str) -> None:
-    """ValueError if the checkpoint is of another network than ``model``, or of other data."""
+def check_resume(options: Options, saved: tuple[Checkpoint, Position], model: str, dtype: str, digest: str) -> None:
+    """ValueError if the checkpoint is of another network than ``model``, of another float type, or of other data."""
     if saved[0].model != model:
         raise ValueError(f"{options.resume}: is a checkpoint of {saved[0].model}, but this trains {model}")
+    if saved[0].dtype != dtype:
+        raise ValueError(f"{options.resume}: is in {saved[0].dtype}, this run in {dtype}; give --dtype {saved[0].dtype}")
     if digest != saved[1].digest:
         raise ValueError(
             f"{options.resume}: is of a run on other data than this one's (or of another version of what is read without --data); "
@@ -72,21 +74,12 @@ def check_resume(options: Options, saved: tuple[Checkpoint, Position], model: st
         )
 
 
-def check_folder(transport: Transport, path: str | None) -> None:
-    """OSError or ImportError on every rank if rank 0 cannot write a checkpoint there: better before a run than after it."""
-    if path is None:
-        return
-
-    def check() -> None:
-        try:
-            import safetensors  # noqa: F401
-        except ImportError as error:
-            raise ImportError("--checkpoint needs safetensors: pip install 'soap-taskflow[weights]'") from error
-        folder = Path(path).absolute().parent
-        if not folder.is_dir() or not os.access(folder, os.W_OK):
-            raise OSError(f"cannot write checkpoint {path}: there is no folder {folder} in which you may write")
-
-    on_first_rank(transport, check)
+def can_be_written(transport: Transport, options: Options) -> None:
+    """OSError or ImportError on every rank if what the run is to write cannot be written."""
+    writable(transport, options.trace, "trace")
+    writable(transport, options.checkpoint, "checkpoint")
+    if options.checkpoint is not None and importlib.util.find_spec("safetensors") is None:
+        raise ImportError("--checkpoint needs safetensors: pip install 'soap-taskflow[weights]'")
 
 
 def saver(executor: Executor, options: Options, start: Position, steps: int, say: Say) -> Callable[[int, int], None] | None:

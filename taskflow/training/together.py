@@ -5,7 +5,9 @@ A file that is missing or different on one node would otherwise end that rank al
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from taskflow.runtime.transport import Transport
@@ -32,6 +34,18 @@ def on_all_ranks(transport: Transport, act: Callable[[], T]) -> T:
     raise ValueError(problem)
 
 
+def writable(transport: Transport, path: str | None, what: str) -> None:
+    """OSError on every rank if rank 0 cannot write to the folder of ``path`` (None: nothing is asked): better before a run than
+    after it. Every rank calls it."""
+    problem = None
+    if transport.rank == 0 and path is not None:
+        folder = Path(path).absolute().parent
+        if not folder.is_dir() or not os.access(folder, os.W_OK):
+            problem = f"cannot write {what} {path}: there is no folder {folder} in which you may write"
+    if (problem := transport.broadcast(problem)) is not None:
+        raise OSError(problem)
+
+
 def same_everywhere(transport: Transport, digest: Callable[[], str], what: str) -> None:
     """ValueError on every rank unless ``digest`` returns one text on all of them; ``what`` says of what it is. Every rank
     calls it."""
@@ -55,5 +69,5 @@ def _verdict(found: Sequence[str | None]) -> str | None:
     rank, text = wrong[0]
     if len(wrong) == len(found) and all(each == text for _, each in wrong):
         return text
-    fine = "all others can go on" if len(wrong) == 1 else f"{len(wrong)} of {len(found)} ranks fail"
-    return f"rank {rank}: {text} ({fine}; every rank must see the same files and options)"
+    others = "the others do not" if len(wrong) == 1 else f"and {len(wrong) - 1} others"
+    return f"{text} (rank {rank} says this, {others}; every rank must see the same files and options)"
