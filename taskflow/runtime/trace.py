@@ -59,9 +59,9 @@ class Tracer:
         self._most = len(steps)
         self._check_folder()
 
-    def wants(self, step: int) -> bool:
-        """Whether this step is to be recorded."""
-        return step in self.steps and not self.written
+    def wants(self, step: int, program: Program | None = None) -> bool:
+        """Whether this step is to be recorded; of several programs, that which is the first."""
+        return step in self.steps and not self.written and (program is None or self._program in (None, program))
 
     def run(self, program: Program, step: int) -> list[Measured]:
         """Run one step of the program and record it; writes the file after the last one. Returns the times. Every rank calls
