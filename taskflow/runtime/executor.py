@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import fsum, isfinite
 from pathlib import Path
 from time import perf_counter
@@ -105,9 +105,10 @@ class Executor:
         program = self.program("train")
         self._before(feeds, True, lr)
         if self._tracer is not None and self._tracer.wants(self.state.step):
-            self._report(self._tracer.run(program, self.state.step))
+            self._tracer.run(program, self.state.step)
+            self._report(self._tracer.measured)
         elif self.mapper is not None and self.mapper.wants_profiling:
-            self._report(program.run_measured())
+            self._report(program.run_measured)
         else:
             program.run()
         return self._after(program)
@@ -139,10 +140,10 @@ class Executor:
         measured = program.run_measured()
         return self._after(program), self.profile(measured)
 
-    def _report(self, measured: Sequence[Measured]) -> None:
+    def _report(self, measured: Callable[[], Sequence[Measured]]) -> None:
         """Tell the mapper, if it wants to know."""
         if self.mapper is not None and self.mapper.wants_profiling:
-            self.mapper.report_profiling(self.profile(measured))
+            self.mapper.report_profiling(self.profile(measured()))
 
     def profile(self, measured: Sequence[Measured]) -> Profile:
         """What this rank measured of the present step, in the words of `Mapper.report_profiling`."""

@@ -249,15 +249,16 @@ class Tasks:
             self._activate(program)
         number, self._replays = self._replays, self._replays + 1
         if self._tracer is not None and self._tracer.wants(number, program):
-            self._report(self._tracer.run(program, number), number)
+            self._tracer.run(program, number)
+            self._report(self._tracer.measured, number)
         elif self._mapper is not None and self._mapper.wants_profiling:
-            self._report(program.run_measured(), number)
+            self._report(program.run_measured, number)
         else:
             program.run()
 
-    def _report(self, measured: Sequence[Measured], number: int) -> None:
+    def _report(self, measured: Callable[[], Sequence[Measured]], number: int) -> None:
         if self._mapper is not None and self._mapper.wants_profiling:
-            self._mapper.report_profiling(Profile(self.rank, number, tuple(m.describe() for m in measured)))
+            self._mapper.report_profiling(Profile(self.rank, number, tuple(m.describe() for m in measured())))
 
     def record_replays(self, path: str | Path | None, replays: range | None = None) -> Tracer:
         """Write what all ranks do in some replays of a trace to one file for Perfetto or chrome://tracing (gzipped if ``path``

@@ -53,6 +53,7 @@ class Tracer:
         self._transport, self._subject = transport, subject
         self._clocks = Clocks(transport, clock)
         self._times: list[Any] = []
+        self._last: Any = ()
         self._traced: list[int] = []
         self._first: Offset | None = None
         self._program: Program | None = None
@@ -63,9 +64,9 @@ class Tracer:
         """Whether this step is to be recorded; of several programs, that which is the first."""
         return step in self.steps and not self.written and (program is None or self._program in (None, program))
 
-    def run(self, program: Program, step: int) -> list[Measured]:
-        """Run one step of the program and record it; writes the file after the last one. Returns the times. Every rank calls
-        it for the same steps. Raises what the step raises, and TraceError on every rank if the file cannot be written."""
+    def run(self, program: Program, step: int) -> None:
+        """Run one step of the program and record it; writes the file after the last one. Every rank calls it for the same
+        steps. Raises what the step raises, and TraceError on every rank if the file cannot be written."""
         if self._first is None:
             self._program = program
             self._first = self._clocks.measure()
@@ -74,10 +75,14 @@ class Tracer:
         program.run_timed(times, self._clocks.clock)
         self._times.append(times)
         self._traced.append(step)
-        measured = [Measured(item, *span) for item, span in zip(program.plan.items, zip(times, times[1:]))]
+        self._last = times
         if step == self.steps[-1] or len(self._traced) == self._most:
             self._write()
-        return measured
+
+    def measured(self) -> list[Measured]:
+        """When the items of the last recorded step ran."""
+        assert self._program is not None
+        return [Measured(item, *span) for item, span in zip(self._program.plan.items, zip(self._last, self._last[1:]))]
 
     def close(self) -> None:
         """Write what has been recorded, if the run ended before the last step to be traced; the file says so. Every rank
