@@ -12,10 +12,13 @@ COMMANDS: dict[str, str] = {
     "search": "taskflow.cli.search:search_command",
     "simulate": "taskflow.cli.simulate:simulate_command",
     "compare": "taskflow.cli.compare:compare_command",
+    "explain": "taskflow.cli.explain:explain_command",
+    "strategy": "taskflow.cli.strategy:strategy_group",
     # runs
     "train": "taskflow.cli.train:train_group",
     "profile": "taskflow.cli.profile:profile_command",
     # what there is
+    "doctor": "taskflow.cli.doctor:doctor_command",
     "machine": "taskflow.cli.machine:machine_group",
     "machines": "taskflow.cli.listing:machines_command",
     "models": "taskflow.cli.listing:models_command",

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from taskflow.cli import completing
+from taskflow.cli.constraints import constraint_options, gathered
 from taskflow.cli.problem import (
     INTERRUPTED,
     Problem,
@@ -38,32 +39,38 @@ from taskflow.optimizer.space import DEGREES, PLACEMENTS, SpaceOptions
               help="Which processors pieces may be dealt to.")
 @click.option("--reduction/--no-reduction", default=True, show_default=True, help="Whether contracted dimensions may be cut.")
 @click.option("--memory/--no-memory", default=True, show_default=True, help="Refuse plans that do not fit the memory.")
+@constraint_options
 @click.option("--out", type=click.Path(dir_okay=False), shell_complete=completing.json_files,
               help="Write the strategy to this file.")
 @output_options
 def search_command(
     budget: str, seed: int, algorithm: str, degrees: str, placements: str, reduction: bool, memory: bool,
+    file: str | None, pins: tuple[str, ...], forbids: tuple[str, ...], limits: tuple[str, ...],
     out: str | None, as_json: bool, quiet: bool, **asked: Any,
 ) -> None:
     """Find a fast strategy for MODEL.
 
     The plan is never predicted to be slower than data parallelism, the expert strategy or model parallelism. Ctrl-C ends
-    the search and gives the best plan so far.
+    the search and gives the best plan so far. With --constraints, --pin, --forbid or --limit only plans are considered that
+    respect them, and the known strategies are mended to do so.
 
     \b
     Examples:
       taskflow search nmt --machine k80 --devices 4 --budget 10s --out plan.json
       taskflow search rnnlm -m p100 --set hidden=1024 --set steps=20 --budget 20000p --seed 7 --json
       taskflow search my_model.py:build -m machine.json --batch 256 --algorithm mcmc
+      taskflow search alexnet -m k80 -n 4 --pin 'classifier.6=c/4 @ 0-3' --forbid 'features.*:c' --limit '*: degree<=4'
     """
     limit = Budget.parse(budget)
     writable(out)
     problem = make_problem(**asked)
-    space = SpaceOptions(degrees, placements, reduction)
+    constraints = gathered(file, pins, forbids, limits)
+    space = SpaceOptions(degrees, placements, reduction, constraints=constraints)
     found = run_search(problem, algorithm, limit, seed, quiet or as_json, space, memory)
     if out:
         save(found.strategy, problem.graph, problem.machine.name, out, problem.made)
     row = {**problem.header(), **describe(problem, found.strategy), **found.as_json()}
+    row["constraints"] = [str(rule) for rule in constraints.rules]
     if as_json:
         emit(row)
     else:
