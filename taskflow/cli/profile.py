@@ -13,6 +13,7 @@ from taskflow.cli import completing
 from taskflow.cli.model import build_model, parse_settings
 from taskflow.cli.problem import DEBUG, RULES, SETTINGS, command_path, emit, problem_options, seed_option
 from taskflow.cli.problem import output_options as local_output_options
+from taskflow.cli.progress import Display, wanted
 from taskflow.cli.tables import nbytes, percent, render, seconds
 from taskflow.machine import Cluster, host, load_machine
 from taskflow.optimizer.cost import CostModel
@@ -21,6 +22,8 @@ from taskflow.tasks.task import Kind, Task
 from taskflow.training.plan import SEARCH_BUDGET
 
 COSTS = ("measured", "analytic")
+_PATIENCE_SECONDS = 3600.0
+"""How long ranks wait while the first one measures the costs of tasks."""
 
 
 def _on_ranks(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -82,9 +85,12 @@ def profile_command(
         return
     from taskflow.runtime.launch import connect
 
-    transport = connect()
+    transport = connect(watchdog_seconds=_PATIENCE_SECONDS)
     try:
-        content = _run(transport, model, machine, devices, batch, size, rule, strategy, budget, costs, warmup, steps, trace, seed)
+        with Display("reading the model", show=wanted() and transport.rank == 0) as display:
+            content = _run(
+                transport, model, machine, devices, batch, size, rule, strategy, budget, costs, warmup, steps, trace, seed, display
+            )
         if content is not None:
             _show(differences(content), top, as_json, quiet)
     finally:
@@ -93,7 +99,7 @@ def profile_command(
 
 def _run(
     transport: Any, model: str, machine: str, devices: int | None, batch: int | None, size: str, rule: str, strategy: str,
-    budget: str, costs: str, warmup: int, steps: int, trace: str | None, seed: int,
+    budget: str, costs: str, warmup: int, steps: int, trace: str | None, seed: int, display: Display,
 ) -> dict[str, Any] | None:
     """Plan, warm up, trace; the trace on rank 0 (None elsewhere)."""
     from taskflow.runtime.executor import Executor
@@ -110,6 +116,7 @@ def _run(
     graph = on_all_ranks(transport, lambda: build_model(model, batch, count, size=size, settings=settings))
     if not graph.losses:
         raise ValueError(f"{graph.name} minimises no loss, so that it cannot be trained; call graph.minimize")
+    display.say(f"planning {graph}")
     chosen, mapper = plan(strategy, graph, cluster, transport, rule=update, seed=seed, budget=budget)
     predictor = on_all_ranks(transport, lambda: _costs(costs, cluster, graph, update, transport))
     run = Executor(graph, chosen, update, transport=transport, machine=cluster, seed=seed, mapper=mapper)
@@ -122,7 +129,9 @@ def _run(
 
     tracer = run.trace(trace, range(warmup, warmup + steps), cost=cost, about=about)
     feeds = random_feeds(graph, seed)
-    for _ in range(warmup + steps):
+    for step in range(warmup + steps):
+        last = "" if step + 1 < warmup + steps else f"; then the {costs} costs of its tasks"
+        display.say(f"step {step + 1} of {warmup + steps}{last}")
         run.train(feeds, lr=1e-4)  # small, so that random labels make no number infinite
     run.close()
     return tracer.content
