@@ -70,6 +70,7 @@ class Tracer:
         if self._first is None:
             self._program = program
             self._first = self._clocks.measure()
+            self._transport.barrier()  # or the first ranks whose clocks are known would wait for the last ones in this step
             self._most = max(1, MOST_TASKS // max(1, len(program.graph)))
         times = array("d")
         program.run_timed(times, self._clocks.clock)

@@ -91,8 +91,9 @@ def test_a_trace_has_every_task_of_every_step(local: tuple[dict[str, Any], Execu
 
 def test_steps_last_as_long_as_they_did(local: tuple[dict[str, Any], Executor, list[float]]) -> None:
     content, _, seconds = local
-    for traced, whole in zip(content["otherData"]["step_seconds"][:2], seconds[2:4]):  # the last one also wrote the file
-        assert 0.5 * whole < traced < whole
+    pairs = list(zip(content["otherData"]["step_seconds"][:2], seconds[2:4]))  # the last one also wrote the file
+    assert all(traced < whole for traced, whole in pairs)
+    assert any(traced > 0.5 * whole for traced, whole in pairs)  # other work may come between in one of them
 
 
 def test_the_prediction_is_the_simulators(local: tuple[dict[str, Any], Executor, list[float]]) -> None:
