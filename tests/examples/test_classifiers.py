@@ -3,6 +3,7 @@ mpirun; on pictures and texts of the user's own; and with what cannot work."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
@@ -39,7 +40,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def load(name: str) -> ModuleType:
-    """The example as a module of its own, so that its presets may be changed."""
+    """The example as a module of its own."""
     spec = importlib.util.spec_from_file_location(f"example_{name}", ROOT / "examples" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -143,8 +144,8 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def short(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The example with batches of eight."""
-    module = load(name)
+    """The example's program with batches of eight."""
+    module = importlib.import_module(f"taskflow.training.networks.{name}")
     small = module.PRESETS["small"]
     monkeypatch.setitem(module.PRESETS, "small", replace(small, model=replace(small.model, batch=8)))
     return module
