@@ -28,7 +28,9 @@ def predicted_events(
     copying: set[int] = set()
     for number in timeline.order:
         task, span = tasks.tasks[number], timeline.spans[number]
-        for resource in resources(task, machine):
+        occupied = resources(task, machine)
+        length = span.end - span.start
+        for resource, begun in zip(occupied, span.starts or (span.start,)):  # a copy keeps each for as long, one after another
             if resource >= count:
                 place = first_pid + count, resource - count + 1
                 used_links.add(resource - count)
@@ -37,7 +39,7 @@ def predicted_events(
                 if task.kind is Kind.COPY:
                     copying.add(resource)
             for step, start in starts.items():
-                begin, end = round(start + span.start * 1e6, 3), round(start + span.end * 1e6, 3)
+                begin, end = round(start + begun * 1e6, 3), round(start + (begun + length) * 1e6, 3)
                 events.append({
                     "name": task.name, "cat": PREDICTED, "ph": "X", "ts": begin, "dur": round(end - begin, 3),
                     "pid": place[0], "tid": place[1], "args": {"step": step + 1, **arguments[number]},
