@@ -15,6 +15,8 @@ COMMANDS: dict[str, str] = {
     "explain": "taskflow.cli.explain:explain_command",
     "strategy": "taskflow.cli.strategy:strategy_group",
     # runs
+    "train": "taskflow.cli.train:train_group",
+    "profile": "taskflow.cli.profile:profile_command",
     # what there is
     "doctor": "taskflow.cli.doctor:doctor_command",
     "machine": "taskflow.cli.machine:machine_group",

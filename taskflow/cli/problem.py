@@ -67,9 +67,9 @@ def _remember(key: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
     return keep
 
 
-def problem_options(command: F) -> F:
+def problem_options(command: F, required: bool = True) -> F:
     """MODEL and the options that make a `Problem`."""
-    command = click.argument("model", shell_complete=completing.models)(command)
+    command = click.argument("model", required=required, shell_complete=completing.models)(command)
     return _shared_options(command, machine="this", size="paper", rule="momentum")
 
 
