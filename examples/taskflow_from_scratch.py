@@ -292,7 +292,8 @@ class Program:
         return total
 
     def synchronise(self, lr: float) -> None:
-        """The holders of a bundle have a gradient each: add them at one holder, which updates and sends new weights."""
+        """The holders of a bundle have a gradient each: add them at one holder, which updates and sends new weights. (taskflow
+        spreads bundles of more than a MiB over their holders, a share each, and knows trees and rings.)"""
         for name, bundle in self.bundles:
             self.reduce(f"d {name}.weight", [gradient for _, gradient in bundle.values()])
         for name, bundle in self.bundles:
@@ -412,7 +413,7 @@ def main(proposals: int = 1000) -> None:
         losses = train(program := Program(graph, strategy), machine, start, feeds, 20)
         print(f"{title}: {len(program.tasks)} tasks, loss {losses[0]:.4f} -> {losses[-1]:.4f}, "
               f"{makespan(graph, strategy, machine) * 1e6:.0f} us a step predicted")
-        print(*(f"{op.name} {'x'.join(map(str, strategy[op.name][0]))} @ {strategy[op.name][1]}" for op in graph), sep="; ")
+        print(" ", *(f"{op.name} {' '.join(map('{}/{}'.format, op.dims, strategy[op.name][0]))};" for op in graph))
         print(chart(program, machine))
 
 if __name__ == "__main__":
