@@ -13,7 +13,7 @@ ANY_FENCE = re.compile(r"^\s*(?:```|~~~)", re.MULTILINE)
 
 CLUSTER = "needs another MPI than the one of the tests"
 NOT_RUN: dict[str, str] = {
-    r"python3 -m venv \.venv": "makes an environment: test_wheel.py makes one and installs taskflow there",
+    r"python3 -m venv \.venv": "makes an environment: test_package.py makes one and installs taskflow there",
     r"source \.venv/bin/activate": "the tests' environment stands for it",
     r"pip install .*": "needs a package index",
     r"module load .*": CLUSTER,
