@@ -35,7 +35,7 @@ test-slow: setup
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
-	@echo "open build/site/index.html"
+	@echo "build/site/index.html; with search: $(BIN)/mkdocs serve"
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache
