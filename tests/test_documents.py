@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -98,9 +99,9 @@ def shortened(command: Command) -> list[str]:
     text = command.text
     assert not set(text) & set("$|;&<>`"), f"{text}: too clever to be run here"
     if command.shown is not None:
-        return text.split()
+        return shlex.split(text)
     text = re.sub(r"-n \d+|--processors \d+", lambda m: f"{m[0].split()[0]} 2", text)
-    words = re.sub(r"--budget \S+", "--budget 40p", text).split()
+    words = shlex.split(re.sub(r"--budget \S+", "--budget 40p", text))
     if words[0] == "make":
         return ["make", "--dry-run", "-C", str(ROOT), *words[1:]]  # the targets exist; CI runs them
     if any(word.startswith("examples/") for word in words) and "taskflow_from_scratch.py" not in text:
