@@ -164,13 +164,17 @@ class Simulation:
 @click.option("--steps", type=click.IntRange(1), default=100, show_default=True)
 @click.option("--processors", type=click.IntRange(1), help="Virtual processors (default: one a rank).")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--trace", metavar="FILE", help="Write three replays for ui.perfetto.dev or chrome://tracing.")
 @click.option("--json", "as_json", is_flag=True, help="Last line of stdout: one JSON object with the results.")
 def main(
-    pieces: int, nodes: int, wires: int, steps: int, processors: int | None, seed: int, as_json: bool
+    pieces: int, nodes: int, wires: int, steps: int, processors: int | None, seed: int, trace: str | None,
+    as_json: bool,
 ) -> None:
     with taskflow.Tasks(processors) as rt:
         circuit = draw(pieces, nodes, wires, seed)
         simulation = Simulation(rt, circuit)
+        if trace is not None:
+            rt.record_replays(trace)
         began = perf_counter()
         for _ in range(steps):
             energy = simulation.step()

@@ -5,28 +5,7 @@
     mpirun -n 4 python examples/lenet.py --preset paper --data DIR  # pictures of DIR/train and DIR/val, as grey 28 x 28
 """
 
-from __future__ import annotations
-
-from dataclasses import replace
-
-from taskflow import Adam
-from taskflow.models.lenet import LeNetConfig, lenet
-from taskflow.training.example import Preset, Run, Training, example
-from taskflow.training.images import DATA, load_images, workers_option
-
-PRESETS = {
-    # With the usual eps of 1e-8, Adam makes steps of gradients that are nothing but rounding.
-    "small": Preset(LeNetConfig(batch=64, image=8), Adam(lr=2e-3, eps=1e-6), 150),
-    "paper": Preset(LeNetConfig(batch=64, image=28), Adam(lr=1e-3), 1000, per_processor=True),
-}
-
-
-@example(PRESETS, **DATA)
-@workers_option
-def main(run: Run, workers: int | None) -> Training:
-    images = load_images(run, run.model.image, run.model.channels, workers)
-    return images.training(lenet(replace(run.model, batch=run.batch, classes=images.classes), run.dtype))
-
+from taskflow.training.networks.lenet import main
 
 if __name__ == "__main__":
     main()

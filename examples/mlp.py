@@ -5,30 +5,7 @@
     mpirun -n 4 python examples/mlp.py --preset paper --data DIR  # pictures of DIR/train and DIR/val, as grey 28 x 28
 """
 
-from __future__ import annotations
-
-from dataclasses import replace
-from math import isqrt
-
-from taskflow import SGD
-from taskflow.models.mlp import MLPConfig, mlp
-from taskflow.training.example import Preset, Run, Training, example
-from taskflow.training.images import DATA, load_images, workers_option
-
-PRESETS = {
-    "small": Preset(MLPConfig(batch=64, features=64, hidden=(128, 128)), SGD(lr=0.1, momentum=0.9), 150),
-    "paper": Preset(
-        MLPConfig(batch=64, features=784, hidden=(1024, 1024)), SGD(lr=0.05, momentum=0.9), 1000, per_processor=True
-    ),
-}
-
-
-@example(PRESETS, **DATA)
-@workers_option
-def main(run: Run, workers: int | None) -> Training:
-    images = load_images(run, isqrt(run.model.features), 1, workers, name="features", flat=True)
-    return images.training(mlp(replace(run.model, batch=run.batch, classes=images.classes), run.dtype))
-
+from taskflow.training.networks.mlp import main
 
 if __name__ == "__main__":
     main()

@@ -5,35 +5,7 @@
     mpirun -n 4 python examples/resnet.py --preset paper --data DIR  # full size; DIR has train/CLASS/*.jpeg and val/CLASS/*.jpeg
 """
 
-from __future__ import annotations
-
-from dataclasses import replace
-
-from taskflow import SGD, Adam
-from taskflow.models.resnet import ResNetConfig, resnet
-from taskflow.training import StepDecay
-from taskflow.training.example import Preset, Run, Training, example
-from taskflow.training.images import DATA, load_images, workers_option
-from taskflow.training.start import normalised_above_zero
-
-PRESETS = {
-    # With the usual eps of 1e-8, Adam makes steps of gradients that are nothing but rounding.
-    "small": Preset(ResNetConfig(batch=64, image=32, blocks=(1, 2, 1, 1), width=8), Adam(lr=1e-3, eps=1e-6), 100),
-    # As He et al. trained it (section 3.4); the batch is 64 a processor, theirs was 256 together.
-    "paper": Preset(
-        ResNetConfig(), SGD(lr=0.1, momentum=0.9, weight_decay=1e-4), 1000, StepDecay(0.1, every=30), per_processor=True
-    ),
-}
-
-
-@example(PRESETS, **DATA)
-@workers_option
-def main(run: Run, workers: int | None) -> Training:
-    images = load_images(run, run.model.image, 3, workers)
-    graph = resnet(replace(run.model, batch=run.batch, classes=images.classes), run.dtype)
-    narrow = run.model.width < 64
-    return images.training(graph, normalised_above_zero(graph) if narrow else None)
-
+from taskflow.training.networks.resnet import main
 
 if __name__ == "__main__":
     main()

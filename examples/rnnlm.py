@@ -9,40 +9,7 @@
 The default text is the source of Python's own standard library, which every machine has.
 """
 
-from __future__ import annotations
-
-from dataclasses import replace
-
-import click
-
-from taskflow import SGD, Adam
-from taskflow.models.rnnlm import RNNLMConfig, rnnlm
-from taskflow.training import LanguageModelBatches, ZarembaDecay, load_corpus
-from taskflow.training.example import Preset, Run, Training, example
-from taskflow.training.language_model import LanguageModelEvaluation
-
-PRESETS = {
-    "small": Preset(RNNLMConfig(batch=256, steps=20, vocabulary=4000, hidden=128), Adam(lr=4e-3), 150, clip_norm=5.0),
-    # Zaremba et al.'s large model trains so; the sizes are those of the paper (2 layers of 2048, 40 steps).
-    "paper": Preset(
-        RNNLMConfig(batch=64, steps=40, vocabulary=10_000, hidden=2048, dropout=0.65), SGD(lr=1.0), 1000,
-        ZarembaDecay(lr=1.0, after_epoch=14, factor=1.15), clip_norm=10.0, per_processor=True,
-    ),
-}
-
-
-@example(PRESETS, data="FILE", data_help="Text file to train on; may be repeated.")
-@click.option("--ptb", metavar="DIR", help="Folder with ptb.train.txt, ptb.valid.txt and ptb.test.txt.")
-@click.option("--level", type=click.Choice(["word", "byte"]), default="word", show_default=True)
-def main(run: Run, ptb: str | None, level: str) -> Training:
-    corpus = load_corpus(run.data, ptb, level=level, vocabulary_size=run.model.vocabulary)
-    config = replace(run.model, batch=run.batch, vocabulary=len(corpus.vocabulary))
-    batches, valid = LanguageModelBatches(corpus.split("train"), run.batch, config.steps, "int64"), corpus.split("valid")
-    evaluation = None
-    if len(valid) > batches.items_per_step:
-        evaluation = LanguageModelEvaluation(LanguageModelBatches(valid, run.batch, config.steps, "int64"))
-    return Training(rnnlm(config, run.dtype), batches, "tokens", repr(corpus), evaluation, measures=("loss", "perplexity"))
-
+from taskflow.training.networks.rnnlm import main
 
 if __name__ == "__main__":
     main()

@@ -6,34 +6,7 @@
     mpirun -n 4 python examples/rnntc.py --data news.csv        # a label and a text in each row
 """
 
-from __future__ import annotations
-
-from dataclasses import replace
-
-from taskflow import Adam
-from taskflow.models.rnntc import RNNTCConfig, rnntc
-from taskflow.training.classify import MEASURES, ClassifierEvaluation, scores_of
-from taskflow.training.example import Preset, Run, Training, example
-from taskflow.training.labelled_text import TextBatches, load_labelled
-
-PRESETS = {
-    # With the usual eps of 1e-8, Adam makes steps of gradients that are nothing but rounding.
-    "small": Preset(
-        RNNTCConfig(batch=128, steps=20, vocabulary=4000, hidden=64), Adam(lr=1e-2, eps=1e-6), 200, clip_norm=5.0
-    ),
-    "paper": Preset(RNNTCConfig(dropout=0.3), Adam(lr=1e-3), 1000, clip_norm=5.0, per_processor=True),
-}
-
-
-@example(PRESETS, data="PATH", data_help="Folder of texts by class, or CSV or TSV; a second one is for validation.")
-def main(run: Run) -> Training:
-    text = load_labelled(run.data, steps=run.model.steps, vocabulary_size=run.model.vocabulary, seed=run.seed)
-    config = replace(run.model, batch=run.batch, vocabulary=len(text.vocabulary), classes=len(text.classes))
-    graph = rnntc(config, run.dtype)
-    batches, valid = (TextBatches(text, run.batch, training=training, seed=run.seed) for training in (True, False))
-    evaluation = ClassifierEvaluation(valid, scores_of(graph), limit=-(-5000 // run.batch))
-    return Training(graph, batches, "texts", repr(text), evaluation, measures=MEASURES)
-
+from taskflow.training.networks.rnntc import main
 
 if __name__ == "__main__":
     main()

@@ -66,8 +66,9 @@ def plain(size: int, steps: int) -> Any:
 @click.option("--size", type=click.IntRange(4), default=256, show_default=True, help="Cells along each side.")
 @click.option("--steps", type=click.IntRange(1), default=200, show_default=True, help="Time steps, rounded up to even.")
 @click.option("--processors", type=click.IntRange(1), help="Virtual processors (default: one a rank).")
+@click.option("--trace", metavar="FILE", help="Write three replays for ui.perfetto.dev or chrome://tracing.")
 @click.option("--json", "as_json", is_flag=True, help="Last line of stdout: one JSON object with the results.")
-def main(size: int, steps: int, processors: int | None, as_json: bool) -> None:
+def main(size: int, steps: int, processors: int | None, trace: str | None, as_json: bool) -> None:
     with taskflow.Tasks(processors) as rt:
         degrees = degrees_for(rt.processors)
         if size < 2 * max(degrees):
@@ -83,6 +84,8 @@ def main(size: int, steps: int, processors: int | None, as_json: bool) -> None:
             return rt.launch(warmth, over=tiles, plate=(u, tiles), reduce="sum")
 
         step = rt.trace(two_steps, name="two steps")
+        if trace is not None:
+            rt.record_replays(trace)
         pairs = -(-steps // 2)
         began = perf_counter()
         for _ in range(pairs):

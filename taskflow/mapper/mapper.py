@@ -71,7 +71,8 @@ class Mapper(ABC):
         return True
 
     def report_profiling(self, profile: Profile) -> None:
-        """Called after each step with what this rank measured. Default: nothing (and then nothing is measured)."""
+        """Called after each step, and each replay of a trace of the task API, with what this rank measured. Default: nothing
+        (and then nothing is measured)."""
 
     @property
     def wants_profiling(self) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import fsum, isfinite
+from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from taskflow.operators.tensor import Tensor
 from taskflow.rules import UpdateRule
 from taskflow.runtime.agree import agree, lines
 from taskflow.runtime.bind import bind
+from taskflow.runtime.clocks import Clock
 from taskflow.runtime.collector import paused_collector
 from taskflow.runtime.holdings import Holding, carried_of, flat_memory, training_state_of, weights_of
 from taskflow.runtime.inference import Outputs, Predictions, outputs_of, predict
@@ -28,9 +31,11 @@ from taskflow.runtime.program import Binder, Measured, Program
 from taskflow.runtime.schedule import Placement, schedule
 from taskflow.runtime.sharing import Shared
 from taskflow.runtime.storage import Kept
+from taskflow.runtime.trace import Tracer
+from taskflow.runtime.trace_recording import Subject
 from taskflow.runtime.transport import Transport
 from taskflow.tasks.lower import cut_graph, lower
-from taskflow.tasks.simulate import Priority, roofline, simulate
+from taskflow.tasks.simulate import Cost, Priority, roofline, simulate
 from taskflow.tasks.task import Compute, Task, TaskGraph
 
 
@@ -80,6 +85,7 @@ class Executor:
         self._options: dict[str, Any] = {"clip_norm": clip_norm, "fetch": fetch, "select_source": select}
         self._binder = binder
         self._programs: dict[tuple[str, tuple[str, ...]], Program] = {}
+        self._tracer: Tracer | None = None
         self.changes = 0  # how often the weights were changed
         self.cut = cut_graph(graph, strategy)
         self.weight_holdings = weights_of(graph, self.cut)
@@ -98,11 +104,34 @@ class Executor:
         """
         program = self.program("train")
         self._before(feeds, True, lr)
-        if self.mapper is not None and self.mapper.wants_profiling:
-            self.mapper.report_profiling(self.profile(program.run_measured()))
+        if self._tracer is not None and self._tracer.wants(self.state.step):
+            self._tracer.run(program, self.state.step)
+            self._report(self._tracer.measured)
+        elif self.mapper is not None and self.mapper.wants_profiling:
+            self._report(program.run_measured)
         else:
             program.run()
         return self._after(program)
+
+    def trace(
+        self, path: str | Path | None, steps: range | None = None, *, cost: Cost | None = None,
+        about: Mapping[str, Any] | None = None, clock: Clock = perf_counter,
+    ) -> Tracer:
+        """Write what all ranks do in some of the next training steps to one file for Perfetto or chrome://tracing (gzipped if
+        ``path`` ends in ``.gz``; None: to no file, see `Tracer.content`), the predicted timeline beside it. Every rank calls it.
+
+        ``steps``: numbers of steps, counted from 0 over the whole training (default: the third to the fifth from now). The
+        file is written when the last of them has run, or when the Tracer is closed. ``cost``: seconds of a task, for the
+        prediction (default: the machine's roofline). ``about``: what else the file shall say. Raises ValueError and OSError.
+        """
+        first = self.state.step + 2
+        said = {
+            "model": self.graph.name, "strategy": self.strategy.name, "update_rule": repr(self.rule), "kernels": self.kernels.name,
+            "plan": {node.name: self.strategy[node.name].describe(node) for node in self.graph}, **(about or {}),
+        }
+        subject = Subject(self.graph, self.machine, self.placement, cost, self._priority(), said)
+        self._tracer = Tracer(self.transport, path, range(first, first + 3) if steps is None else steps, subject, clock)
+        return self._tracer
 
     def train_measured(self, feeds: Mapping[str, Any], *, lr: float | None = None) -> tuple[float | None, Profile]:
         """Like `train`, also returning when everything on this rank ran."""
@@ -110,6 +139,11 @@ class Executor:
         self._before(feeds, True, lr)
         measured = program.run_measured()
         return self._after(program), self.profile(measured)
+
+    def _report(self, measured: Callable[[], Sequence[Measured]]) -> None:
+        """Tell the mapper, if it wants to know."""
+        if self.mapper is not None and self.mapper.wants_profiling:
+            self.mapper.report_profiling(self.profile(measured()))
 
     def profile(self, measured: Sequence[Measured]) -> Profile:
         """What this rank measured of the present step, in the words of `Mapper.report_profiling`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, MutableSequence
 from dataclasses import dataclass
 from functools import partial
 from operator import length_hint
@@ -73,6 +73,19 @@ class Program:
                 action()
         except Exception as error:
             item = self.plan.items[len(self.actions) - length_hint(actions) - 1]
+            fail(error, item.copy if isinstance(item, (Arrive, Flush)) else item.task)
+
+    def run_timed(self, times: MutableSequence[float], clock: Callable[[], float]) -> None:
+        """One step; ``times`` gets the clock before the first item and after each, so that the step's time is covered without
+        a gap. What a task raises comes with the task's name."""
+        append = times.append
+        append(clock())
+        try:
+            for action in self.actions:
+                action()
+                append(clock())
+        except Exception as error:
+            item = self.plan.items[len(times) - 1]
             fail(error, item.copy if isinstance(item, (Arrive, Flush)) else item.task)
 
     def run_measured(self) -> list[Measured]:

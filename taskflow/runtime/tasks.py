@@ -17,6 +17,7 @@ it changes have no defined values.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -25,14 +26,17 @@ import numpy as np
 from taskflow.kernels import default_kernels
 from taskflow.machine import host
 from taskflow.mapper.mapper import Mapper
+from taskflow.mapper.report import Profile
 from taskflow.operators.operator import StepState
 from taskflow.regions import INITIAL, Analysis, Instance, LogicalRegion, Rect
 from taskflow.runtime.launch import connect
-from taskflow.runtime.program import Program
+from taskflow.runtime.program import Measured, Program
 from taskflow.runtime.schedule import Placement, schedule
 from taskflow.runtime.storage import Kept
 from taskflow.runtime.tasks_direct import Direct
 from taskflow.runtime.tasks_trace import Recorded, Trace
+from taskflow.runtime.trace import Tracer
+from taskflow.runtime.trace_recording import Subject
 from taskflow.runtime.transport import Transport
 from taskflow.tasks.launch import Over, Place, make_launch
 from taskflow.tasks.launch_function import TaskFunction
@@ -49,7 +53,8 @@ class Tasks:
 
     Args: ``processors`` (default: one a rank; more share the ranks evenly); ``transport`` of the job (default: that of
     `taskflow.connect`; messages go by a duplicate of it, so an Executor may use it too); ``mapper``, whose `memoize`
-    says which traces may be compiled. Raises ValueError for fewer processors than ranks.
+    says which traces may be compiled, and whose `report_profiling` hears of each replay. Raises ValueError for fewer
+    processors than ranks.
     """
 
     def __init__(
@@ -68,6 +73,8 @@ class Tasks:
         self._names: set[str] = set()
         self._active: Program | None = None
         self._programs = 0
+        self._replays = 0
+        self._tracer: Tracer | None = None
         self._trace: Trace | None = None
         self._recorded: list[Recorded] = []
 
@@ -240,7 +247,30 @@ class Tasks:
         """Run one step of a compiled trace."""
         if program is not self._active:
             self._activate(program)
-        program.run()
+        number, self._replays = self._replays, self._replays + 1
+        if self._tracer is not None and self._tracer.wants(number, program):
+            self._tracer.run(program, number)
+            self._report(self._tracer.measured, number)
+        elif self._mapper is not None and self._mapper.wants_profiling:
+            self._report(program.run_measured, number)
+        else:
+            program.run()
+
+    def _report(self, measured: Callable[[], Sequence[Measured]], number: int) -> None:
+        if self._mapper is not None and self._mapper.wants_profiling:
+            self._mapper.report_profiling(Profile(self.rank, number, tuple(m.describe() for m in measured())))
+
+    def record_replays(self, path: str | Path | None, replays: range | None = None) -> Tracer:
+        """Write what all ranks do in some replays of a trace to one file for Perfetto or chrome://tracing (gzipped if ``path``
+        ends in ``.gz``), as `Executor.trace` does. Every rank calls it.
+
+        ``replays``: their numbers, counted from 0 over all traces (default: the third to the fifth from now); those of the trace
+        that comes first are recorded. The file is written after the last one, or when the Tracer or this is closed.
+        """
+        first = self._replays + 2
+        chosen = range(first, first + 3) if replays is None else replays
+        self._tracer = Tracer(self.transport, path, chosen, Subject(None, host(self.processors), self._placement))
+        return self._tracer
 
     def _activate(self, program: Program | None) -> None:
         """Before another program (None: direct launches) runs, what the one before has sent must have left its memory."""
@@ -263,6 +293,8 @@ class Tasks:
         """Wait for what was sent and free the messages."""
         self._activate(None)
         self._direct.drain()
+        if self._tracer is not None:
+            self._tracer.close()
         self.transport.close()
 
     def __enter__(self) -> Tasks:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from taskflow.training.digest import digest_of
 from taskflow.training.stream import Batches
 from taskflow.training.tokens import TokenArray
 
@@ -71,6 +72,10 @@ class LanguageModelBatches(Batches):
     def items_per_step(self) -> int:
         """How many tokens one window predicts."""
         return self.batch * self.steps
+
+    @property
+    def digest(self) -> str:
+        return digest_of("windows", self.tokens, self.batch, self.steps)
 
     def at(self, k: int) -> Window:
         """Window k, counted from 0 over all epochs: after the last window of an epoch comes the first again."""

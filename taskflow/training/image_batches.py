@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from taskflow.training.background import Array, Background
+from taskflow.training.digest import digest_of
 from taskflow.training.image_sources import ImageSource
 from taskflow.training.sampling import LabelledBatch, Sampling
 from taskflow.training.stream import LazyBatches
@@ -63,6 +64,10 @@ class ImageBatches(LazyBatches):
     @property
     def items_per_step(self) -> int:
         return self.sampling.batch
+
+    @property
+    def digest(self) -> str:
+        return digest_of("pictures", self.source.digest, self.sampling, self._shape)
 
     def __len__(self) -> int:
         return self.sampling.steps

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from taskflow.training.background import Job
+from taskflow.training.digest import digest_of
 from taskflow.training.draws import Numbers, order
 from taskflow.training.pictures import Pixels, enlarged, need_pillow, picture
 
@@ -34,6 +35,11 @@ class ImageSource(ABC):
     shape: tuple[int, int, int]  # (channels, height, width)
     mean: tuple[float, ...]
     std: tuple[float, ...]
+
+    @property
+    @abstractmethod
+    def digest(self) -> str:
+        """A text that is equal wherever the pictures and labels are the same."""
 
     @abstractmethod
     def job(self, index: int, seed: int, number: int | None) -> Job:
@@ -58,6 +64,13 @@ class FolderImages(ImageSource):
     def std(self) -> tuple[float, ...]:  # type: ignore[override]
         return _COLOUR[1] if self.shape[0] == 3 else _GREY[1]
 
+    @property
+    def digest(self) -> str:
+        """Of names below the folder, sizes of the files, and labels: reading all pictures would take longer than an epoch."""
+        top = os.path.commonpath(self.paths)
+        names = [f"{os.path.relpath(path, top)} {os.path.getsize(path)}" for path in self.paths]
+        return digest_of("\n".join(names), self.labels, self.classes, self.shape)
+
     def job(self, index: int, seed: int, number: int | None) -> Job:
         return partial(picture, self.paths[index], self.shape[1], self.shape[0], seed, number)
 
@@ -72,6 +85,10 @@ class Digits(ImageSource):
     shape: tuple[int, int, int]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+
+    @property
+    def digest(self) -> str:
+        return digest_of(self.pixels, self.labels, self.shape)
 
     def job(self, index: int, seed: int, number: int | None) -> Job:
         return partial(enlarged, self.pixels[index], self.shape[1], self.shape[0])

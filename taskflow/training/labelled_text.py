@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from taskflow.training.digest import digest_of
 from taskflow.training.draws import Numbers, order
 from taskflow.training.sampling import LabelledBatch, Sampling
 from taskflow.training.stream import Batches
@@ -185,6 +186,10 @@ class TextBatches(Batches):
     @property
     def items_per_step(self) -> int:
         return self.sampling.batch
+
+    @property
+    def digest(self) -> str:
+        return digest_of("texts", self.text.tokens, self._texts, self._labels, self.sampling)
 
     def __len__(self) -> int:
         return self.sampling.steps

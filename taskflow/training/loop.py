@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import nan
 from time import perf_counter
@@ -38,17 +38,23 @@ def train(
     unit: str = "tokens",
     quiet: bool = False,
     say: Say = lambda text: None,
+    first: int = 0,
+    epoch: int = 0,
+    after_step: Callable[[int, int], None] | None = None,
 ) -> Result:
-    """Train for ``steps`` batches, carrying state from one to the next and starting it anew where a batch says so.
+    """Train until ``steps`` batches are done, carrying state from one to the next and starting it anew where a batch says so.
+
+    A resumed run begins with batch ``first``, after one of ``epoch``. ``after_step`` gets after each step how many are done,
+    and the epoch; its time does not count as the step's.
 
     The graph's inputs must be called as the batches' feeds. ``evaluation`` measures at the end, and after each epoch if it
     wants to; ``say`` gets one line for a person about each. ``unit``: what the batches' items are. Every rank calls it.
     """
-    result, speed = Result(), Throughput(window=max(1, steps))
-    epoch = 0
+    result, speed = Result(), Throughput(window=max(1, steps - first))
     began = perf_counter()
     with TrainingProgress(steps, quiet, unit=unit) as progress:
-        for k in range(steps):
+        progress.done = first
+        for k in range(first, steps):
             start = perf_counter()
             batch = batches.at(k)
             if batch.epoch > epoch:
@@ -61,11 +67,13 @@ def train(
             lr = None if schedule is None else schedule.at(k, batch.epoch)
             loss = executor.train(batch.feeds, lr=lr)
             seconds = perf_counter() - start
-            if k > 0 or steps == 1:  # the first step also compiles and touches all memory
+            if k > first or steps - first == 1:  # the first step also compiles and touches all memory
                 speed.add(batches.items_per_step, seconds)
             if loss is not None:
                 result.losses.append(loss)
                 progress.step(loss, batches.items_per_step, seconds)
+            if after_step is not None:
+                after_step(k + 1, epoch)
     result.seconds = perf_counter() - began
     result.items_per_second = speed.per_second
     if evaluation is not None:

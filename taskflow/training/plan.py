@@ -11,6 +11,7 @@ from taskflow.optimizer.found import Budget
 from taskflow.optimizer.search import search
 from taskflow.rules import UpdateRule
 from taskflow.runtime.transport import Transport
+from taskflow.training.together import on_all_ranks
 
 SEARCH_BUDGET = "5s"
 
@@ -33,7 +34,7 @@ def plan(
     names go to `taskflow.choose`. Every rank must call this. Raises what `choose` and `search` raise, on every rank.
     """
     if name != "search":
-        return choose(name, graph, machine, seed=seed)
+        return on_all_ranks(transport, lambda: choose(name, graph, machine, seed=seed))
     result: Strategy | str = ""
     if transport.rank == 0:
         try:

@@ -40,6 +40,12 @@ class Batches(ABC):
     def items_per_step(self) -> int:
         """How many tokens, images or texts one batch has."""
 
+    @property
+    @abstractmethod
+    def digest(self) -> str:
+        """A text that is equal wherever the batches are the same (`digest_of` makes one): ranks compare it, and checkpoints
+        keep it."""
+
     @abstractmethod
     def __len__(self) -> int:
         """How many batches one pass over the data has, a last incomplete one included if there is one."""

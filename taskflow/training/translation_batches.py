@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from taskflow.training.digest import digest_of
 from taskflow.training.stream import Batches
 from taskflow.training.subwords import BEGIN, END, PAD
 from taskflow.training.tokens import TokenArray
@@ -94,6 +95,10 @@ class TranslationBatches(Batches):
         """How many labels a batch has on average."""
         lengths = self.ends[:, 2] - self.ends[:, 1]
         return max(1, round(float(lengths.mean()) * min(self.batch, self.pair_count)))
+
+    @property
+    def digest(self) -> str:
+        return digest_of("pairs", self.tokens, self.batch, self.steps, self.seed, self.shuffled, self.full)
 
     def at(self, k: int) -> TranslationBatch:
         """Batch k, counted from 0 over all epochs."""

@@ -167,7 +167,7 @@ def _read_safetensors(path: Path) -> StoredWeights:
         file = library.safe_open(str(path), framework="numpy")
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)
     except library.SafetensorError as error:
-        raise ValueError(f"{path}: not a safetensors file ({error}); a state_dict must be named .pth") from error
+        raise ValueError(f"{path}: not a safetensors file, or a part of one ({error}); a state_dict must be named .pth") from error
     return StoredWeights(str(path), shapes, file.get_tensor, file.metadata())
 
 

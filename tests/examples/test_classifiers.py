@@ -142,22 +142,22 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def short(name: str) -> ModuleType:
+def short(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The example with batches of eight."""
     module = load(name)
     small = module.PRESETS["small"]
-    module.PRESETS["small"] = replace(small, model=replace(small.model, batch=8))
+    monkeypatch.setitem(module.PRESETS, "small", replace(small, model=replace(small.model, batch=8)))
     return module
 
 
 @pytest.mark.parametrize("name", ["mlp", "lenet", "alexnet", "resnet"])
-def test_pictures_of_a_folder(pictures: Path, name: str) -> None:
+def test_pictures_of_a_folder(pictures: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ("--data", str(pictures), "--steps", "3", "--workers", "0")
-    one = report(start(short(name), *arguments, "--processors", "1"))
-    two = report(start(short(name), *arguments, "--processors", "3", "--mapper", "random"))
+    one = report(start(short(name, monkeypatch), *arguments, "--processors", "1"))
+    two = report(start(short(name, monkeypatch), *arguments, "--processors", "3", "--mapper", "random"))
     same(two, one)
     assert two["top5_valid"] is None and 0 <= two["top1_valid"] <= 1  # of two classes
-    assert report(start(short(name), *arguments, "--seed", "1"))["losses"] != one["losses"]
+    assert report(start(short(name, monkeypatch), *arguments, "--seed", "1"))["losses"] != one["losses"]
 
 
 @pytest.mark.mpi
@@ -169,16 +169,16 @@ def test_ranks_decode_in_the_background(pictures: Path) -> None:
     same(under_mpirun("lenet", *arguments, ranks=2), alone)
 
 
-def test_pictures_can_be_told_apart(pictures: Path) -> None:
-    found = report(start(short("lenet"), "--data", str(pictures), "--steps", "60", "--workers", "0"))
+def test_pictures_can_be_told_apart(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = report(start(short("lenet", monkeypatch), "--data", str(pictures), "--steps", "60", "--workers", "0"))
     falls(found, 0.8)
     assert found["top1_valid"] > 0.7
 
 
-def test_texts_of_a_file(tmp_path: Path) -> None:
+def test_texts_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [f"{'good,fine nice' if i % 2 else 'bad,poor dull'} word{i % 7}" for i in range(200)]
     (tmp_path / "texts.csv").write_text("\n".join(lines))
-    found = report(start(short("rnntc"), "--data", str(tmp_path / "texts.csv"), "--steps", "40"))
+    found = report(start(short("rnntc", monkeypatch), "--data", str(tmp_path / "texts.csv"), "--steps", "40"))
     falls(found, 0.5)
     assert found["top1_valid"] == 1.0 and found["top5_valid"] is None
     assert found["texts_per_second"] > 0

@@ -1,0 +1,182 @@
+"""taskflow profile: predicted against measured times of a step, by operator, and the largest mispredictions."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from taskflow.cli import completing
+from taskflow.cli.model import build_model, parse_settings
+from taskflow.cli.problem import DEBUG, RULES, SETTINGS, command_path, emit, problem_options, seed_option
+from taskflow.cli.problem import output_options as local_output_options
+from taskflow.cli.tables import nbytes, percent, render, seconds
+from taskflow.machine import Cluster, host, load_machine
+from taskflow.optimizer.cost import CostModel
+from taskflow.runtime.differences import Differences, Row, differences
+from taskflow.tasks.task import Kind, Task
+from taskflow.training.plan import SEARCH_BUDGET
+
+COSTS = ("measured", "analytic")
+
+
+def _on_ranks(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Under mpirun every rank raises the same error: rank 0 says it."""
+
+    @functools.wraps(command)
+    def checked(*args: Any, **options: Any) -> Any:
+        from taskflow.runtime.launch import LaunchError
+        from taskflow.training.example import say_once
+
+        context = click.get_current_context()
+        try:
+            return command(*args, **options)
+        except (ValueError, OSError, ImportError, LaunchError) as error:
+            if context.meta.get(DEBUG):
+                raise
+            say_once(f"{command_path(context)}: {' '.join(str(error).split())}")
+            sys.exit(2)
+
+    return checked
+
+
+@click.command("profile")
+@functools.partial(problem_options, required=False)
+@click.option("--strategy", "--mapper", "strategy", default="data", show_default=True, shell_complete=completing.strategies,
+              help="data, model, expert, ..., search, a strategy FILE.json, or package.module:Class.")
+@click.option("--budget", default=SEARCH_BUDGET, show_default=True, help="Of --strategy search: 30s, 5m, or 20000p for proposals.")
+@click.option("--costs", type=click.Choice(COSTS), default=COSTS[0], show_default=True,
+              help="What predicts: times of the tasks measured one by one on this CPU (kept on disk), or the machine's rates.")
+@click.option("--warmup", type=click.IntRange(0), default=3, show_default=True, help="Steps before those that are measured.")
+@click.option("--steps", type=click.IntRange(1), default=5, show_default=True, help="Steps that are measured.")
+@click.option("--top", type=click.IntRange(0), default=10, show_default=True, help="How many mispredicted tasks to list.")
+@click.option("--trace", type=click.Path(dir_okay=False),
+              help="With MODEL: write the steps to this file too. Without: read them from it instead of running.")
+@seed_option
+@local_output_options
+@_on_ranks
+def profile_command(
+    model: str | None, machine: str, devices: int | None, batch: int | None, size: str, rule: str, strategy: str, budget: str,
+    costs: str, warmup: int, steps: int, top: int, trace: str | None, seed: int, as_json: bool, quiet: bool,
+) -> None:
+    """Run some steps of MODEL on random data, and compare each operator's time with its prediction.
+
+    Under mpirun every rank is a processor; in one process, --devices virtual ones share it. Or read a trace that
+    any run has written.
+
+    \b
+    Examples:
+      taskflow profile rnnlm --size small --devices 2
+      mpirun -n 4 taskflow profile alexnet --size small --strategy expert --trace steps.json.gz
+      taskflow profile --trace steps.json.gz --top 20
+    """
+    if model is None:
+        if trace is None:
+            raise ValueError("give a MODEL to run, or --trace FILE of a run")
+        from taskflow.runtime.trace_file import read_trace
+
+        _show(differences(read_trace(trace)), top, as_json, quiet)
+        return
+    from taskflow.runtime.launch import connect
+
+    transport = connect()
+    try:
+        content = _run(transport, model, machine, devices, batch, size, rule, strategy, budget, costs, warmup, steps, trace, seed)
+        if content is not None:
+            _show(differences(content), top, as_json, quiet)
+    finally:
+        transport.close()
+
+
+def _run(
+    transport: Any, model: str, machine: str, devices: int | None, batch: int | None, size: str, rule: str, strategy: str,
+    budget: str, costs: str, warmup: int, steps: int, trace: str | None, seed: int,
+) -> dict[str, Any] | None:
+    """Plan, warm up, trace; the trace on rank 0 (None elsewhere)."""
+    from taskflow.runtime.executor import Executor
+    from taskflow.training.plan import plan
+    from taskflow.training.synthetic import random_feeds
+    from taskflow.training.together import on_all_ranks
+
+    update = RULES[rule]
+    if update is None:
+        raise ValueError("--rule none: profile trains; choose an update rule")
+    count = devices or transport.size
+    settings = parse_settings(click.get_current_context().meta.get(SETTINGS, ()))
+    cluster = on_all_ranks(transport, lambda: host(count) if machine == "this" else load_machine(machine, count))
+    graph = on_all_ranks(transport, lambda: build_model(model, batch, count, size=size, settings=settings))
+    if not graph.losses:
+        raise ValueError(f"{graph.name} minimises no loss, so that it cannot be trained; call graph.minimize")
+    chosen, mapper = plan(strategy, graph, cluster, transport, rule=update, seed=seed, budget=budget)
+    predictor = on_all_ranks(transport, lambda: _costs(costs, cluster, graph, update, transport))
+    run = Executor(graph, chosen, update, transport=transport, machine=cluster, seed=seed, mapper=mapper)
+    about = {"costs": predictor.name, "seed": seed, "data": "random"}
+
+    def cost(task: Task) -> float:
+        if task.kind is Kind.COPY and run.placement.rank(task.source) == run.placement.rank(task.processor):
+            return predictor.memory_seconds(Kind.MOVE, 2 * task.nbytes, 0)  # no message: both share a rank
+        return predictor.seconds(task)
+
+    tracer = run.trace(trace, range(warmup, warmup + steps), cost=cost, about=about)
+    feeds = random_feeds(graph, seed)
+    for _ in range(warmup + steps):
+        run.train(feeds, lr=1e-4)  # small, so that random labels make no number infinite
+    run.close()
+    return tracer.content
+
+
+def _costs(name: str, machine: Cluster, graph: Any, rule: Any, transport: Any) -> CostModel:
+    from taskflow.optimizer.cost_analytic import AnalyticCosts
+    from taskflow.optimizer.cost_measured import MeasuredCosts
+    from taskflow.optimizer.cost_reuse import reuse_bytes
+
+    if name == "analytic":
+        return AnalyticCosts(machine)
+    # Processors that share a rank go through the memory of all of them.
+    return MeasuredCosts(machine, reuse_bytes=reuse_bytes(graph, transport.size, rule))
+
+
+def _show(found: Differences, top: int, as_json: bool, quiet: bool) -> None:
+    if as_json:
+        emit(found.as_json(top))
+        return
+    about = found.about
+    if not quiet:
+        click.echo(
+            f"{about.get('model', 'tasks')} under {about.get('strategy', 'no strategy')}: {about['ranks']} ranks, "
+            f"{about['processors']} processors, steps {about['steps'][0]}-{about['steps'][-1]}; "
+            f"costs: {about.get('costs', 'roofline')}"
+        )
+        click.echo(_table(found.rows, "operator"))
+        if top:
+            click.echo(f"\nlargest mispredictions\n{_table(found.largest(top), 'task')}")
+        click.echo("")
+    if about["processors"] > about["ranks"]:
+        click.echo(
+            f"{about['processors']} processors share {about['ranks']} ranks and run in turn: compare tasks, and the step with "
+            f"{seconds(found.predicted_in_turn_seconds / about['ranks'])}, what all tasks take in turn"
+        )
+    for rank, spent in enumerate(found.rank_seconds):
+        whole = sum(spent.values())
+        parts = ", ".join(f"{name} {seconds(value)} ({percent(value, whole)})" for name, value in spent.items())
+        click.echo(f"rank {rank}: {parts}")
+    click.echo(
+        f"step: predicted {seconds(found.predicted_step_seconds)}, measured {seconds(found.step_seconds)}, "
+        f"ratio {found.step_seconds / found.predicted_step_seconds:.2f}"
+    )
+
+
+def _table(rows: Any, first: str) -> str:
+    def cells(row: Row) -> tuple[str, ...]:
+        return (
+            row.operator, row.phase, str(row.tasks), seconds(row.predicted_seconds),
+            ("< " if row.unknown else "") + seconds(row.measured_seconds),
+            "" if row.ratio is None else f"{row.ratio:.2f}", seconds(row.waited_seconds) if row.waited_seconds else "",
+            nbytes(row.nbytes) if row.phase == "transfer" else "",
+        )
+
+    headings = (first, "part", "tasks", "predicted", "measured", "ratio", "waited", "sent")
+    return render(headings, [cells(row) for row in rows], words=(0, 1))

@@ -1,0 +1,184 @@
+"""Events: what ranks recorded, and what was predicted, as one document in the Chrome trace event format.
+
+A process for each rank, whose tracks ``compute`` (one a processor), ``send``, ``receive``, ``wait`` and ``other`` cover the time
+from the start of its first traced step to the end of its last without gap or overlap; ``step`` spans each step. Predicted
+timelines are processes of their own beside them, aligned at the start of each step. Times are microseconds from the first
+step's start. Format: "Trace Event Format" (Duffy et al., Google), JSON object form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from taskflow.runtime.clocks import on_first_clock
+from taskflow.runtime.schedule import Arrive, Flush, Post, Send
+from taskflow.runtime.trace_predicted import predicted_events
+from taskflow.runtime.trace_recording import KINDS, Recording, Subject
+from taskflow.tasks.simulate import Timeline
+from taskflow.tasks.task import Compute, Kind, Task, TaskGraph
+from taskflow.tasks.topic import Topics
+
+Event = dict[str, Any]
+STEP, SEND, RECEIVE, WAIT, OTHER, COMPUTE = 1, 2, 3, 4, 5, 10
+"""Numbers of a rank's tracks; that of processor p's computation is COMPUTE + p."""
+TRACKS = {STEP: "step", SEND: "send", RECEIVE: "receive", WAIT: "wait", OTHER: "other"}
+COVERING = ("compute", "send", "receive", "wait", "other")
+"""Categories of the spans that together cover a rank's time."""
+
+
+def document(
+    tasks: TaskGraph, recordings: Sequence[Recording], subject: Subject, predicted: Timeline, facts: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The whole trace: ``traceEvents``, and in ``otherData`` the facts and how long steps took."""
+    writer = _Writer(tasks, recordings, subject)
+    events = list(writer.events())
+    starts = writer.step_starts()
+    predicted_pid = max(r.rank for r in recordings) + 2
+    events += predicted_events(
+        tasks, predicted, subject, starts, writer.arguments, predicted_pid, [rank_pid(r.rank) for r in recordings]
+    )
+    measured = writer.step_seconds()
+    return {
+        "traceEvents": events,
+        "displayTimeUnit": "ms",
+        "otherData": {**facts, "step_seconds": measured, "predicted_step_seconds": predicted.makespan},
+    }
+
+
+def rank_pid(rank: int) -> int:
+    """The number of a rank's process in the trace."""
+    return rank + 1
+
+
+class _Writer:
+    """Turns recordings into events."""
+
+    def __init__(self, tasks: TaskGraph, recordings: Sequence[Recording], subject: Subject) -> None:
+        self._tasks, self._recordings, self._subject = tasks.tasks, recordings, subject
+        topics = Topics(tasks, subject.graph)
+        self.arguments = [_arguments(task, topics) for task in tasks.tasks]
+        aligned = [[on_first_clock(times, *r.offsets) for times in r.times] for r in recordings]
+        self._origin = min(float(steps[0][0]) for steps in aligned)
+        # To the nanosecond, so that durations add up to the last digit.
+        self._times = [[[round((t - self._origin) * 1e6, 3) for t in times.tolist()] for times in steps] for steps in aligned]
+        self._sent: dict[tuple[int, int], float] = {}  # (step, task) -> when the send began
+        for recording, steps in zip(recordings, self._times):
+            for step, times in zip(recording.steps, steps):
+                for i, (kind, number) in enumerate(zip(recording.kinds, recording.tasks.tolist())):
+                    if KINDS[kind] is Send:
+                        self._sent[step, number] = times[i]
+
+    def step_starts(self) -> dict[int, float]:
+        """When the first rank began each step, in microseconds."""
+        steps = self._recordings[0].steps
+        return {step: min(ranks[k][0] for ranks in self._times) for k, step in enumerate(steps)}
+
+    def step_seconds(self) -> list[float]:
+        """From the first rank's start to the last rank's end of each step."""
+        starts = self.step_starts()
+        ends = [max(ranks[k][-1] for ranks in self._times) for k in range(len(starts))]
+        return [(end - start) / 1e6 for start, end in zip(starts.values(), ends)]
+
+    def events(self) -> Iterator[Event]:
+        """All of the ranks' own processes."""
+        for recording, steps in zip(self._recordings, self._times):
+            yield from self._names(recording)
+            end = None
+            for step, times in zip(recording.steps, steps):
+                if end is not None:
+                    yield _span("between steps", "other", end, times[0], rank_pid(recording.rank), OTHER, {"step": step + 1})
+                yield from self._step(recording, step, times)
+                end = times[-1]
+
+    def _names(self, recording: Recording) -> Iterator[Event]:
+        pid, local = rank_pid(recording.rank), self._subject.placement.local(recording.rank)
+        which = f"processor {local[0]}" if len(local) == 1 else f"processors {local[0]}-{local[-1]}"
+        yield _named("process_name", pid, 0, f"rank {recording.rank} ({which})")
+        yield {"ph": "M", "name": "process_labels", "pid": pid, "tid": 0,
+               "args": {"labels": f"{recording.where}, process {recording.process}"}}  # fmt: skip
+        yield _sorted("process_sort_index", pid, 0, 2 * recording.rank)
+        tracks = {STEP: "step", **{COMPUTE + p: f"compute (processor {p})" for p in local}, **TRACKS}
+        for place, (tid, name) in enumerate(tracks.items()):
+            yield _named("thread_name", pid, tid, name)
+            yield _sorted("thread_sort_index", pid, tid, place)
+
+    def _step(self, recording: Recording, step: int, times: Sequence[float]) -> Iterator[Event]:
+        pid, shown = rank_pid(recording.rank), step + 1
+        yield _span(f"step {shown}", "step", times[0], times[-1], pid, STEP, {"step": shown})
+        posted: dict[int, float] = {}
+        numbers, needs = recording.tasks.tolist(), recording.needed_by.tolist()
+        for i, kind in enumerate(recording.kinds):
+            task, begin, end = self._tasks[numbers[i]], times[i], times[i + 1]
+            said = {"step": shown, **self.arguments[task.number]}
+            match KINDS[kind]:
+                case item if item is Send:
+                    yield _span(f"send {task.name}", "send", begin, end, pid, SEND, said | {"to": task.processor})
+                    yield _flow("s", step, task, begin, pid, SEND)
+                case item if item is Post:
+                    posted[task.number] = begin
+                    yield _span(f"post {task.name}", "receive", begin, end, pid, RECEIVE, said | {"from": task.source})
+                case item if item is Arrive:
+                    yield from self._arrival(step, task, (begin, end), posted[task.number], pid, said, needs[i])
+                case item if item is Flush:
+                    yield _span(f"wait until {task.name} has left", "wait", begin, end, pid, WAIT, said | self._for(needs[i]))
+                case _:
+                    yield _span(task.name, "compute", begin, end, pid, COMPUTE + task.processor, said)
+
+    def _arrival(
+        self, step: int, task: Task, span: tuple[float, float], posted: float, pid: int, said: Event, needed_by: int
+    ) -> Iterator[Event]:
+        """The wait for a message, the message's own bar from when both sides had begun it, and the arrow's head."""
+        begin, end = span
+        sent = self._sent.get((step, task.number))
+        flight = None if sent is None else max(0.0, round(end - max(sent, posted), 3))
+        more = self._for(needed_by) | {"from": task.source, "flight_microseconds": flight}
+        yield _span(f"wait for {task.name}", "wait", begin, end, pid, WAIT, said | more)
+        if sent is None or flight is None:
+            return
+        head = max(begin, round(end - 0.001, 3))  # within the span, so that it belongs to this one and not the next
+        yield _flow("f", step, task, head, pid, WAIT) | {"bp": "e"}
+        bar = {"cat": "message", "id": _identity(step, task), "name": f"{task.name} from {task.source}", "pid": pid, "tid": WAIT}
+        yield {**bar, "ph": "b", "ts": round(end - flight, 3), "args": said}
+        yield {**bar, "ph": "e", "ts": end}
+
+    def _for(self, needed_by: int) -> Event:
+        return {"needed_by": self._tasks[needed_by].name if needed_by >= 0 else "end of step"}
+
+
+def _arguments(task: Task, topics: Topics) -> Event:
+    """What the viewer shows when one clicks on a task."""
+    topic, work = topics.of(task), task.work
+    said: Event = {
+        "task": task.number, "operator": topic.name, "phase": topic.phase.value, "kind": task.kind.value, "bytes": task.nbytes,
+        "flops": task.flops,
+    }  # fmt: skip
+    if isinstance(work, Compute):
+        said["piece"] = str(work.piece)
+        said["operator_kind"] = work.node.operator.kind
+    if task.kind is Kind.COPY:
+        said["route"] = f"{task.source}->{task.processor}"
+    return said
+
+
+def _identity(step: int, task: Task) -> str:
+    return f"{step + 1}.{task.number}"
+
+
+def _flow(phase: str, step: int, task: Task, at: float, pid: int, tid: int) -> Event:
+    return {"name": "message", "cat": "flow", "ph": phase, "id": _identity(step, task), "ts": at, "pid": pid, "tid": tid}
+
+
+def _span(name: str, category: str, begin: float, end: float, pid: int, tid: int, arguments: Event) -> Event:
+    return {
+        "name": name, "cat": category, "ph": "X", "ts": begin, "dur": round(end - begin, 3), "pid": pid, "tid": tid,
+        "args": arguments,
+    }  # fmt: skip
+
+
+def _named(what: str, pid: int, tid: int, name: str) -> Event:
+    return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"name": name}}
+
+
+def _sorted(what: str, pid: int, tid: int, place: int) -> Event:
+    return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"sort_index": place}}

@@ -1,0 +1,45 @@
+"""What a trace is made of: what each rank recorded, and of which run it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from taskflow.graph import OperatorGraph
+from taskflow.machine import Machine
+from taskflow.runtime.clocks import Offset
+from taskflow.runtime.schedule import Arrive, Flush, Item, Placement, Post, Run, Send
+from taskflow.tasks.simulate import Cost, Priority
+
+KINDS: tuple[type[Item], ...] = (Run, Send, Post, Arrive, Flush)
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What one rank recorded. ``kinds`` (numbers into KINDS), ``tasks`` and ``needed_by`` (of a wait, the task that needs it;
+    -1: none) have an entry an item; each of ``times``, one array a step, one more: this rank's clock before the first item
+    and after each. ``where``: the node's name; ``process``: its number there."""
+
+    rank: int
+    where: str
+    process: int
+    kinds: bytes
+    tasks: Any
+    needed_by: Any
+    steps: tuple[int, ...]
+    times: tuple[Any, ...]
+    offsets: tuple[Offset, Offset]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Of which run a trace is: what its tasks mean, where they ran, and what was predicted. ``cost``: seconds of a task, for
+    the prediction (default: the machine's roofline); ``about``: what else the file shall say (anything that JSON can)."""
+
+    graph: OperatorGraph | None
+    machine: Machine
+    placement: Placement
+    cost: Cost | None = None
+    priority: Priority | None = None
+    about: Mapping[str, Any] | None = None

@@ -1,0 +1,32 @@
+"""Train a Transformer to translate, under a strategy that you can swap, and let it translate.
+
+The default text is what this machine's programs say in English and how their translators put it in another language.
+"""
+
+from __future__ import annotations
+
+from taskflow.models.transformer import TransformerConfig, transformer
+from taskflow.models.translators import TransformerTranslator
+from taskflow.rules import Adam
+from taskflow.training import InverseSqrt
+from taskflow.training.example import Preset, Run, Training, example
+from taskflow.training.translation_example import DATA_HELP, TranslationOptions, translation, translation_options
+
+PRESETS = {
+    "small": Preset(
+        TransformerConfig(batch=128, steps=20, vocabulary=4000, hidden=128, inner=256, heads=4, layers=2),
+        Adam(lr=2e-3, betas=(0.9, 0.98), eps=1e-9), 300, InverseSqrt(lr=2e-3, warmup=50),
+    ),
+    # Vaswani et al.'s base model: 4,000 steps of warm-up to 512^-0.5 4000^-0.5.
+    "paper": Preset(
+        TransformerConfig(batch=64, steps=40, vocabulary=37_000), Adam(lr=7e-4, betas=(0.9, 0.98), eps=1e-9), 100_000,
+        InverseSqrt(lr=7e-4, warmup=4_000), per_processor=True,
+    ),
+}
+
+
+@example(PRESETS, data="FILE", data_help=DATA_HELP)
+@translation_options
+def main(run: Run, language: str | None, beams: int, sentences: int, vocabulary: int | None) -> Training:
+    """A Transformer on sentences in two languages."""
+    return translation(run, transformer, TransformerTranslator, TranslationOptions(language, beams, sentences, vocabulary))

@@ -1,0 +1,73 @@
+"""Together: what every rank does for itself before a run, with errors and data that all ranks hear of.
+
+A file that is missing or different on one node would otherwise end that rank alone, or train on other numbers in silence.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from taskflow.runtime.transport import Transport
+
+T = TypeVar("T")
+_MENDED = (ValueError, OSError, ImportError)  # what the user can mend
+
+
+def on_all_ranks(transport: Transport, act: Callable[[], T]) -> T:
+    """What ``act`` returns on this rank. If it raises ValueError, OSError or ImportError on any rank, all raise: what it raised
+    if that is the same everywhere, else a ValueError that says on which rank. Every rank calls it."""
+    mine: Exception | None = None
+    answer: T | None = None
+    try:
+        answer = act()
+    except _MENDED as error:
+        mine = error
+    found = transport.gather(None if mine is None else str(mine))
+    problem = transport.broadcast(None if found is None else _verdict(found))
+    if problem is None:
+        return answer  # type: ignore[return-value]
+    if mine is not None and str(mine) == problem:
+        raise mine
+    raise ValueError(problem)
+
+
+def writable(transport: Transport, path: str | None, what: str) -> None:
+    """OSError on every rank if rank 0 cannot write to the folder of ``path`` (None: nothing is asked): better before a run than
+    after it. Every rank calls it."""
+    problem = None
+    if transport.rank == 0 and path is not None:
+        folder = Path(path).absolute().parent
+        if not folder.is_dir() or not os.access(folder, os.W_OK):
+            problem = f"cannot write {what} {path}: there is no folder {folder} in which you may write"
+    if (problem := transport.broadcast(problem)) is not None:
+        raise OSError(problem)
+
+
+def same_everywhere(transport: Transport, digest: Callable[[], str], what: str) -> None:
+    """ValueError on every rank unless ``digest`` returns one text on all of them; ``what`` says of what it is. Every rank
+    calls it."""
+    if transport.size == 1:
+        return
+    found = transport.gather(on_all_ranks(transport, digest))
+    others = None if found is None else [rank for rank, each in enumerate(found) if each != found[0]]
+    if others := transport.broadcast(others):
+        who = f"rank {others[0]}" if len(others) == 1 else f"{len(others)} ranks (the first is {others[0]})"
+        raise ValueError(
+            f"{what}: {who} of {transport.size} read other data than rank 0; every rank must be given the same, so compare the "
+            "files that --data names (and the installed packages, without it) on the ranks' nodes"
+        )
+
+
+def _verdict(found: Sequence[str | None]) -> str | None:
+    """The error that every rank has, or the first one with its rank; None if there is none."""
+    wrong = [(rank, text) for rank, text in enumerate(found) if text is not None]
+    if not wrong:
+        return None
+    rank, text = wrong[0]
+    if len(wrong) == len(found) and all(each == text for _, each in wrong):
+        return text
+    others = "the others do not" if len(wrong) == 1 else f"and {len(wrong) - 1} others"
+    return f"{text} (rank {rank} says this, {others}; every rank must see the same files and options)"

@@ -1,0 +1,238 @@
+"""Traces: what they hold is what ran, on one axis, in the format that viewers open; and what they cost when they are off."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pytest
+from language_model import CONFIG, feeds, model
+
+import taskflow
+from taskflow.mapper import DataParallel
+from taskflow.rules import SGD
+from taskflow.runtime import trace as trace_module
+from taskflow.runtime.clocks import Offset, on_first_clock
+from taskflow.runtime.executor import Executor
+from taskflow.runtime.trace import TraceError
+from taskflow.runtime.trace_events import COVERING
+from taskflow.runtime.trace_file import read_trace, verify_events, write_trace
+from taskflow.tasks.simulate import roofline, simulate
+from taskflow.tasks.task import Kind
+
+PROGRAM = Path(__file__).parent / "programs" / "trace_everywhere.py"
+MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+needs_mpi = pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun on this machine")
+
+
+def executor(mapper: str = "data", processors: int = 3) -> Executor:
+    graph, machine = model("float64", CONFIG), taskflow.host(processors)
+    strategy, chosen = taskflow.choose(mapper, graph, machine)
+    return Executor(graph, strategy, SGD(0.1), machine=machine, mapper=chosen)
+
+
+def spans(content: dict[str, Any], *categories: str) -> list[dict[str, Any]]:
+    return [e for e in content["traceEvents"] if e["ph"] == "X" and e["cat"] in categories]
+
+
+def covered(content: dict[str, Any]) -> None:
+    """Each rank's tracks cover the time from its first traced step to the end of its last, without gap or overlap."""
+    for pid in {e["pid"] for e in spans(content, "step")}:
+        mine = sorted((e for e in spans(content, *COVERING) if e["pid"] == pid), key=lambda e: (e["ts"], e["ts"] + e["dur"]))
+        steps = [e for e in spans(content, "step") if e["pid"] == pid]
+        for before, after in pairwise(mine):
+            assert before["ts"] + before["dur"] == pytest.approx(after["ts"], abs=1e-6)
+        begin, end = min(e["ts"] for e in steps), max(e["ts"] + e["dur"] for e in steps)
+        assert sum(e["dur"] for e in mine) == pytest.approx(end - begin, abs=1e-3)  # microseconds
+        assert mine[0]["ts"] == begin
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Executor, list[float]]:
+    """A trace of steps 3 to 5 of three virtual processors, and how long each step took by another clock."""
+    path = tmp_path_factory.mktemp("traces") / "run.json"
+    run, seconds = executor(), []
+    run.trace(path, about={"note": "mine"})
+    for step in range(6):
+        began = perf_counter()
+        run.train(feeds(step, CONFIG))
+        seconds.append(perf_counter() - began)
+        assert path.exists() == (step >= 4)  # at once after the last step
+    return read_trace(path), run, seconds
+
+
+def test_a_trace_has_every_task_of_every_step(local: tuple[dict[str, Any], Executor, list[float]]) -> None:
+    content, run, _ = local
+    verify_events(content)
+    covered(content)
+    graph = run.program("train").graph
+    ran = Counter((e["args"]["step"], e["args"]["task"]) for e in spans(content, "compute"))
+    assert ran == Counter((step, task.number) for step in (3, 4, 5) for task in graph.tasks)
+    for event in spans(content, "compute"):
+        task = graph.tasks[event["args"]["task"]]
+        said = event["args"]
+        assert (event["name"], said["kind"], said["bytes"], said["flops"]) == (task.name, task.kind.value, task.nbytes, task.flops)
+        assert said["operator"] and said["phase"]
+        assert ("piece" in said) == (task.kind in (Kind.FORWARD, Kind.BACKWARD))
+    about = content["otherData"]
+    assert about["steps"] == [3, 4, 5] and about["complete"] and about["note"] == "mine" and about["ranks"] == 1
+    assert about["plan"] == {node.name: run.strategy[node.name].describe(node) for node in run.graph}
+
+
+def test_steps_last_as_long_as_they_did(local: tuple[dict[str, Any], Executor, list[float]]) -> None:
+    content, _, seconds = local
+    for traced, whole in zip(content["otherData"]["step_seconds"][:2], seconds[2:4]):  # the last one also wrote the file
+        assert 0.5 * whole < traced < whole
+
+
+def test_the_prediction_is_the_simulators(local: tuple[dict[str, Any], Executor, list[float]]) -> None:
+    content, run, _ = local
+    graph = run.program("train").graph
+    timeline = simulate(graph, run.machine, roofline(run.machine))
+    assert content["otherData"]["predicted_step_seconds"] == timeline.makespan
+    starts = {e["args"]["step"]: e["ts"] for e in spans(content, "step")}
+    names = {e["pid"]: e["args"]["name"] for e in content["traceEvents"] if e["name"] == "process_name"}
+    seen = set()
+    for event in spans(content, "predicted"):
+        task, step = event["args"]["task"], event["args"]["step"]
+        assert event["ts"] == pytest.approx(starts[step] + timeline.spans[task].start * 1e6, abs=2e-3)
+        assert event["dur"] == pytest.approx((timeline.spans[task].end - timeline.spans[task].start) * 1e6, abs=2e-3)
+        assert names[event["pid"]].startswith("predicted ")
+        seen.add((step, task))
+    assert seen == {(step, task.number) for step in (3, 4, 5) for task in graph.tasks}
+
+
+def traced_ranks(folder: Path, ranks: int, *arguments: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    path = folder / "run.json.gz"
+    command = [str(MPIRUN), "-n", str(ranks), sys.executable, str(PROGRAM), str(path), *arguments]
+    here = {**os.environ, "PYTHONPATH": str(PROGRAM.parents[3]), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=here, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert path.read_bytes()[:2] == b"\x1f\x8b" and json.loads(gzip.decompress(path.read_bytes()))
+    return read_trace(path), json.loads(done.stdout)
+
+
+@pytest.mark.mpi
+@needs_mpi
+@pytest.mark.parametrize("mapper,skew,drift", [("data", 0.0, 0.0), ("model", 1000.0, 0.0), ("model", -3.0, 0.2)])
+def test_ranks_are_merged_on_one_clock(tmp_path: Path, mapper: str, skew: float, drift: float) -> None:
+    content, said = traced_ranks(tmp_path, 3, str(skew), str(drift), mapper)
+    verify_events(content)
+    covered(content)
+    clocks = content["otherData"]["clocks"]
+    assert [c["rank"] for c in clocks] == [0, 1, 2] and clocks[0]["ahead_seconds"] == 0
+    for clock in clocks:
+        if not drift:
+            assert clock["ahead_seconds"] == pytest.approx(skew * clock["rank"], abs=clock["error_seconds"] + 1e-6)
+    # Every step of every rank, and every message with both its ends, sent before it arrived as far as the clocks can tell.
+    assert Counter(e["args"]["step"] for e in spans(content, "step")) == {3: 3, 4: 3, 5: 3}
+    sent = {e["id"]: e for e in content["traceEvents"] if e["ph"] == "s"}
+    arrived = {e["id"]: e for e in content["traceEvents"] if e["ph"] == "f"}
+    assert sent.keys() == arrived.keys() and len(sent) % 3 == 0 and sent
+    error = 2e6 * max(c["error_seconds"] for c in clocks)
+    for identity, end in arrived.items():
+        assert end["ts"] - sent[identity]["ts"] > -error, identity
+        assert sent[identity]["pid"] != end["pid"]
+    # With rank 0's clock, steps of several ranks begin at about the same time, whatever the ranks' own clocks say.
+    starts = [e["ts"] for e in spans(content, "step") if e["args"]["step"] == 4]
+    assert max(starts) - min(starts) < 1e6
+    tasks = {(e["args"]["step"], e["args"]["task"]) for e in spans(content, "compute", "receive")}
+    assert len(tasks) == 3 * said["tasks"]
+
+
+def test_offsets_are_interpolated_between_two_measurements() -> None:
+    true = np.linspace(10.0, 20.0, 11)  # of rank 0's clock
+    shown = 5.0 + true * 1.001
+    first, last = Offset(5.0 + 10.01, 5.01, 1e-5), Offset(5.0 + 20.02, 5.02, 2e-5)
+    assert on_first_clock(shown, first, last) == pytest.approx(true, abs=1e-9)
+    # What may be nothing but the measurements' errors is not taken for drift: the better one counts.
+    vague = Offset(25.02, 5.02, 2e-2)
+    assert on_first_clock(shown, first, vague) == pytest.approx(shown - 5.01, abs=1e-12)
+
+
+def test_a_run_that_ends_early_leaves_the_part_that_there_is(tmp_path: Path) -> None:
+    run = executor()
+    tracer = run.trace(tmp_path / "run.json", range(1, 9))
+    for step in range(3):
+        run.train(feeds(step, CONFIG))
+    assert not list(tmp_path.iterdir())
+    tracer.close()
+    about = read_trace(tmp_path / "run.json")["otherData"]
+    assert about["steps"] == [2, 3] and not about["complete"] and about["steps_asked_for"] == list(range(2, 10))
+    assert [p.name for p in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = executor()
+    monkeypatch.setattr(trace_module, "MOST_TASKS", 2 * len(run.program("train").graph) + 1)
+    tracer = run.trace(tmp_path / "run.json", range(100))
+    for step in range(4):
+        run.train(feeds(step, CONFIG))
+    assert tracer.written and read_trace(tmp_path / "run.json")["otherData"]["steps"] == [1, 2]
+
+
+def test_tracing_changes_no_number_and_mappers_still_hear(tmp_path: Path) -> None:
+    class Listener(DataParallel):
+        heard: list[int]
+
+        def report_profiling(self, profile: Any) -> None:
+            self.heard.append(len(profile.tasks))
+
+    plain = executor()
+    graph, machine = model("float64", CONFIG), taskflow.host(3)
+    listener = Listener()
+    listener.heard = []
+    run = Executor(graph, taskflow.map_graph(listener, graph, machine), SGD(0.1), machine=machine, mapper=listener)
+    run.trace(tmp_path / "run.json", range(1, 3))
+    losses = [(plain.train(feeds(step, CONFIG)), run.train(feeds(step, CONFIG))) for step in range(4)]
+    assert all(a == b for a, b in losses)
+    assert listener.heard == [len(run.program("train").plan.items)] * 4
+
+
+def test_what_cannot_be_written_or_read_is_said(tmp_path: Path) -> None:
+    run = executor()
+    with pytest.raises(TraceError, match=r"cannot write trace .*nowhere"):
+        run.trace(tmp_path / "nowhere" / "run.json")
+    with pytest.raises(ValueError, match="at least one step"):
+        run.trace(tmp_path / "run.json", range(3, 3))
+    with pytest.raises(FileNotFoundError, match=r"trace file .*none\.json does not exist"):
+        read_trace(tmp_path / "none.json")
+    (tmp_path / "text.json").write_text("{}")
+    with pytest.raises(ValueError, match="not a trace of taskflow"):
+        read_trace(tmp_path / "text.json")
+    write_trace({"otherData": {"format": "taskflow-trace", "version": 1}}, tmp_path / "good.json.gz")
+    whole = (tmp_path / "good.json.gz").read_bytes()
+    (tmp_path / "half.json.gz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match="not a trace"):
+        read_trace(tmp_path / "half.json.gz")
+    write_trace({"otherData": {"format": "taskflow-trace", "version": 7}}, tmp_path / "new.json")
+    with pytest.raises(ValueError, match="version 7 of traces"):
+        read_trace(tmp_path / "new.json")
+
+
+GOOD = {"name": "a", "cat": "compute", "ph": "X", "ts": 1.0, "dur": 2.0, "pid": 1, "tid": 1, "args": {}}
+
+
+@pytest.mark.parametrize("event,wrong", [
+    ({**GOOD, "dur": -1}, "ends before it begins"),
+    ({**GOOD, "ph": "Q"}, "ph is one of"),
+    ({**GOOD, "pid": "one"}, "whole numbers"),
+    ({**GOOD, "ts": None}, "numbers as ts"),
+    ({k: v for k, v in GOOD.items() if k != "dur"}, "lacks dur"),
+    ({"name": "m", "cat": "flow", "ph": "s", "id": "1", "ts": 1, "pid": 1, "tid": 1}, "flow 1 must have a start and an end"),
+    ({"name": "thread_label", "ph": "M", "pid": 1, "tid": 1, "args": {}}, "no metadata that viewers know"),
+])
+def test_events_that_viewers_would_not_understand_are_found(event: dict[str, Any], wrong: str) -> None:
+    verify_events({"traceEvents": [GOOD], "displayTimeUnit": "ms"})
+    with pytest.raises(ValueError, match=wrong):
+        verify_events({"traceEvents": [GOOD, event], "displayTimeUnit": "ms"})

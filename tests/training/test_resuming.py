@@ -1,0 +1,208 @@
+"""Runs that are stopped and resumed have the losses of runs that were not; and what cannot be resumed is said on one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from taskflow.training.example import Preset
+from taskflow.training.networks import NETWORKS, program
+from taskflow.training.networks import rnnlm as rnnlm_program
+from taskflow.training.schedules import StepDecay
+
+pytest.importorskip("safetensors", reason="pip install 'soap-taskflow[weights]'")
+
+ROOT = Path(__file__).resolve().parents[2]
+MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+needs_mpi = pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun beside this python or on PATH")
+STEPS = 9  # of 4 windows an epoch, so that runs are stopped within an epoch and go over its end
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a text, in which everything runs, and a small preset with dropout, a schedule and a state to carry."""
+    state, words = 1, []
+    for _ in range(1200):
+        state = (state * 1103515245 + 12345) % 2**31
+        words.append(f"w{(state >> 16) % 40}")
+    (tmp_path / "text.txt").write_text(" ".join(words))
+    small: Preset = rnnlm_program.PRESETS["small"]
+    config = replace(small.model, batch=8, steps=30, hidden=12, dropout=0.3)
+    monkeypatch.setitem(
+        rnnlm_program.PRESETS, "small", replace(small, model=config, steps=STEPS, schedule=StepDecay(4e-3, every=4, by="step"))
+    )
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def start(*arguments: str, name: str = "rnnlm", data: bool = True) -> Result:
+    given = ["--data", "text.txt"] if data else []
+    return CliRunner().invoke(program(name), [*given, "--json", "--quiet", *arguments], catch_exceptions=False)
+
+
+def report(done: Result) -> dict[str, Any]:
+    assert done.exit_code == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+
+
+def refused(done: Result, message: str, code: int = 2) -> None:
+    assert done.exit_code == code, (done.stdout, done.stderr)
+    (line,) = done.stderr.splitlines()
+    assert message in line, line
+    assert not done.stdout
+
+
+def test_a_resumed_run_has_the_losses_of_one_that_never_stopped() -> None:
+    whole = report(start("--processors", "2"))
+    first = report(start("--processors", "2", "--steps", "3", "--checkpoint", "run.safetensors"))
+    assert first["losses"] == whole["losses"][:3] and first["checkpoint"] == "run.safetensors"
+    rest = report(start("--processors", "2", "--resume", "run.safetensors"))
+    assert rest["losses"] == whole["losses"][3:] and rest["resumed_at_step"] == 3  # bit for bit
+    assert {k: rest[k] for k in ("loss_valid", "perplexity_valid", "loss_last")} == {
+        k: whole[k] for k in ("loss_valid", "perplexity_valid", "loss_last")
+    }
+    other = report(start("--processors", "3", "--mapper", "random", "--resume", "run.safetensors"))
+    assert other["losses"] == pytest.approx(whole["losses"][3:], rel=1e-4)
+    assert len(set(whole["losses"])) == STEPS
+
+
+def test_the_seed_comes_from_the_checkpoint() -> None:
+    whole = report(start("--seed", "5"))
+    report(start("--seed", "5", "--steps", "4", "--checkpoint", "run.safetensors"))
+    rest = report(start("--resume", "run.safetensors"))
+    assert rest["losses"] == whole["losses"][4:] and rest["seed"] == 5
+    refused(start("--resume", "run.safetensors", "--seed", "4"), "is of a run with seed 5")
+
+
+def test_checkpoints_are_written_on_the_way(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = report(start())
+    from taskflow.training import resume
+
+    seen: list[dict[str, Any]] = []
+    save = resume.save_checkpoint
+
+    def noting(executor: Any, path: Any, *, position: Any) -> None:
+        save(executor, path, position=position)
+        seen.append(position)
+        shutil.copy(path, folder / f"after{position['steps']}.safetensors")
+
+    monkeypatch.setattr(resume, "save_checkpoint", noting)
+    report(start("--checkpoint", "run.safetensors", "--checkpoint-every", "4"))
+    assert [(p["steps"], p["epoch"]) for p in seen] == [(4, 0), (8, 1), (9, 2)]
+    for steps in (4, 8):  # at the end of an epoch, and within one
+        rest = report(start("--resume", f"after{steps}.safetensors"))
+        assert rest["losses"] == whole["losses"][steps:]
+    assert sorted(p.name for p in folder.glob("*tmp*")) == []
+
+
+def test_pictures_go_on_where_they_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = report(start("--steps", "6", name="mlp", data=False))
+    report(start("--steps", "4", "--checkpoint", "run.safetensors", name="mlp", data=False))
+    rest = report(start("--steps", "6", "--resume", "run.safetensors", "--processors", "3", name="mlp", data=False))
+    assert rest["losses"] == pytest.approx(whole["losses"][4:], rel=1e-4)
+    refused(start("--resume", "run.safetensors"), "is a checkpoint of MLP, but this trains RNNLM")
+
+
+def test_a_batch_for_each_processor_stays_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = rnnlm_program.PRESETS["small"]
+    monkeypatch.setitem(
+        rnnlm_program.PRESETS, "small", replace(small, model=replace(small.model, batch=4), per_processor=True)
+    )
+    whole = report(start("--processors", "2"))
+    report(start("--processors", "2", "--steps", "5", "--checkpoint", "run.safetensors"))
+    rest = report(start("--processors", "4", "--resume", "run.safetensors"))
+    assert rest["losses"] == pytest.approx(whole["losses"][5:], rel=1e-4)
+
+
+def test_what_cannot_be_resumed_is_said(folder: Path) -> None:
+    report(start("--steps", "3", "--checkpoint", "run.safetensors"))
+    refused(start("--steps", "3", "--resume", "run.safetensors"), "has 3 steps already; to go on, give --steps more than that")
+    refused(start("--resume", "nothing.safetensors"), "nothing.safetensors does not exist")
+    whole = (folder / "run.safetensors").read_bytes()
+    (folder / "half.safetensors").write_bytes(whole[: len(whole) // 2])
+    refused(start("--resume", "half.safetensors"), "half.safetensors: not a safetensors file, or a part of one")
+    refused(start("--dtype", "float64", "--resume", "run.safetensors"), "is in float32, this run in float64; give --dtype float32")
+    refused(start("--checkpoint", "nowhere/run.safetensors"), "cannot write checkpoint nowhere/run.safetensors: there is no folder")
+    refused(start("--checkpoint-every", "2"), "--checkpoint-every: say with --checkpoint FILE what to write")
+    (folder / "text.txt").write_text((folder / "text.txt").read_text().replace("w1 ", "w2 ", 1))
+    refused(start("--resume", "run.safetensors"), "is of a run on other data than this one's")
+
+
+def test_a_checkpoint_that_cannot_be_written_ends_the_run_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    from taskflow.training import resume
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(resume, "save_checkpoint", full)
+    refused(start("--checkpoint", "run.safetensors", "--checkpoint-every", "2"), "checkpoint after step 2: cannot write", code=1)
+
+
+def under_mpirun(folder: Path, ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    launchers = ("PMI", "OMPI_", "SLURM_", "HYDRA_", "MPI_LOCAL")
+    variables = {key: value for key, value in os.environ.items() if not key.startswith(launchers)}
+    variables |= {"TASKFLOW_CACHE": str(folder / "cache"), "PYTHONPATH": str(ROOT), "TASKFLOW_WATCHDOG_SECONDS": "40"}
+    command = [str(MPIRUN), "-n", str(ranks), *arguments]
+    return subprocess.run(command, cwd=folder, env=variables, text=True, capture_output=True, timeout=100)
+
+
+@pytest.mark.mpi
+@needs_mpi
+def test_other_ranks_take_over(folder: Path) -> None:
+    train = (sys.executable, "-m", "taskflow", "train", "mlp", "--json", "--quiet")
+    whole = report(start("--steps", "6", name="mlp", data=False))
+    saved = under_mpirun(folder, 2, *train, "--steps", "3", "--checkpoint", "run.safetensors")
+    assert saved.returncode == 0, saved.stderr
+    assert json.loads(saved.stdout)["losses"] == pytest.approx(whole["losses"][:3], rel=1e-4)
+    rest = under_mpirun(folder, 3, *train, "--steps", "6", "--resume", "run.safetensors", "--trace", "run.json")
+    assert rest.returncode == 0, rest.stderr
+    assert json.loads(rest.stdout)["losses"] == pytest.approx(whole["losses"][3:], rel=1e-4)
+    assert json.loads((folder / "run.json").read_text())["otherData"]["steps"] == [6]
+
+
+OWN_DATA = """
+import os, sys
+from pathlib import Path
+sys.argv[1:1] = ["--data", "text.txt" if os.environ["PMI_RANK"] == "0" else "other.txt"]
+from taskflow.training.networks.rnnlm import main
+main()
+"""
+
+
+@pytest.mark.mpi
+@needs_mpi
+def test_ranks_with_other_data_are_found_before_the_first_step(folder: Path) -> None:
+    (folder / "own.py").write_text(OWN_DATA)
+    text = " ".join([(folder / "text.txt").read_text()] * 6)  # for the batches of the preset as it is
+    (folder / "text.txt").write_text(text)
+    (folder / "other.txt").write_text(text.replace("w1 w", "w2 w", 1))
+    assert (folder / "other.txt").read_text() != text
+    done = under_mpirun(folder, 3, sys.executable, "own.py", "--steps", "3", "--quiet", "--json")
+    refused_by_all(done, "training data: 2 ranks (the first is 1) of 3 read other data than rank 0")
+    (folder / "other.txt").unlink()
+    done = under_mpirun(folder, 2, sys.executable, "own.py", "--steps", "3", "--quiet", "--json")
+    refused_by_all(done, "corpus: there is no file ")
+    assert "other.txt (rank 1 says this, the others do not; every rank must see the same files and options)" in done.stderr
+
+
+def refused_by_all(done: subprocess.CompletedProcess[str], message: str) -> None:
+    assert done.returncode == 2, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.strip()]
+    assert message in line and line.startswith("rnnlm.py: ") and not done.stdout
+
+
+def test_every_network_has_a_program() -> None:
+    for name in NETWORKS:
+        options = {option for parameter in program(name).params for option in parameter.opts}
+        assert {"--trace", "--trace-steps", "--checkpoint", "--checkpoint-every", "--resume", "--machine", "--json"} <= options
+    with pytest.raises(ValueError, match="no program trains 'cube'; there are AlexNet"):
+        program("cube")
