@@ -11,11 +11,9 @@ taskflow's, and so are the results: a test holds tasks, simulated times and loss
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
 from math import exp, prod
-from random import Random
 from typing import NamedTuple
 
 import numpy as np
@@ -57,7 +55,7 @@ class Instance(NamedTuple):
 def instance(rect: Rect, processor: int, dtype: object = float) -> Instance:
     return Instance(rect, processor, np.zeros(rect.shape, dtype), rect.relative_to(rect))
 
-def tile(sizes: Sequence[int], degrees: Sequence[int]) -> list[Rect]:
+def tile(sizes: list[int], degrees: list[int]) -> list[Rect]:
     """A partition: the box of these sizes in ``degrees[i]`` pieces along dimension i, which differ by at most one."""
     cuts = [[i * (s // d) + min(i, s % d) for i in range(d + 1)] for s, d in zip(sizes, degrees)]
     colors = product(*map(range, degrees))  # the last dimension counts fastest
@@ -69,10 +67,10 @@ def tile(sizes: Sequence[int], degrees: Sequence[int]) -> list[Rect]:
 
 class Operator:
     """``inputs`` name operators; ``space`` is what is cut, ``shape`` the output's; ``weight`` a weight's, if there is one."""
-    weight, dims, dtype, keeps = None, "na", float, ""  # keeps: what backward looks at, "reads", "output" or "saved"
-    flops = (1, 2)  # for a point of the iteration space: forward, backward
+    # keeps: what backward looks at, "reads", "output" or "saved". flops: for a point of the space, forward and backward.
+    weight, dims, dtype, keeps, flops = None, "na", float, "", (1, 2)
 
-    def __init__(self, name: str, inputs: Sequence[Operator], shape: tuple[int, ...], space: tuple[int, ...] = ()) -> None:
+    def __init__(self, name: str, inputs: list[Operator], shape: tuple[int, ...], space: tuple[int, ...] = ()) -> None:
         self.name, self.inputs, self.shape, self.space = name, [i.name for i in inputs], shape, space or shape
 
     def reads(self, piece: Rect) -> list[Rect]:  # one for each input, then the weight's
@@ -137,10 +135,9 @@ class CrossEntropy(Operator):
     def backward(self, p: np.ndarray, label: np.ndarray, dy: np.ndarray) -> tuple[np.ndarray, ...]:
         return ((p - np.eye(self.classes)[label]) * (dy / self.samples),)
 
-class OpConfig(NamedTuple):
-    """How one operator is cut and placed. A strategy has one for every operator, by name."""
-    degrees: tuple[int, ...]  # pieces along each dimension of the iteration space
-    processors: tuple[int, ...]  # of each piece
+# How one operator is cut and placed: pieces along each dimension of its iteration space, and the processor of each piece. A
+# strategy has one for every operator, by name.
+OpConfig = tuple[tuple[int, ...], tuple[int, ...]]
 
 # ---- 3. Lower: graph + strategy -> tasks, copies, and what waits for what --------------------------------------------
 
@@ -154,28 +151,30 @@ class Task(NamedTuple):
     after: set[int]
     flops: int
     nbytes: int
-    run: Callable[[], object]
+    run: partial
 
 class Program:
     """The tasks of one training step, found by going through the network once forward and once backward."""
 
-    def __init__(self, graph: Sequence[Operator], strategy: dict[str, OpConfig], lr: float = 0.1) -> None:
-        self.tasks: list[Task] = []
+    def __init__(self, graph: list[Operator], strategy: dict[str, OpConfig], processors: int = 4, lr: float = 0.1) -> None:
         self.pieces = {op.name: list(zip(tile(op.space, strategy[op.name][0]), strategy[op.name][1])) for op in graph}
-        self.touched: dict[int, list[tuple[int, Rect, bool]]] = {}  # memory -> (task, Rect, does it write?)
-        self.owners: dict[str, list[Instance]] = {}  # tensor -> its disjoint pieces, each where it was computed
-        self.readers: dict[tuple[str, Rect, int], Instance] = {}  # (tensor, Rect, processor) -> where tasks there read it
-        self.gradients: dict[str, dict[tuple[Rect, int], Instance]] = {}  # tensor -> what its readers have put
-        self.kept: dict[tuple[str, int], tuple[list[Instance], Instance, list[Instance]]] = {}  # forward's, for backward
+        # pending: transfers that `bring` will emit. later: additions, which it emits after them. bundles: (layer, {processor:
+        # (weights, gradients)}).
+        self.tasks, self.pending, self.later, self.bundles, self.processors = [], [], [], [], processors
+        # owners: tensor -> its disjoint pieces, each where it was computed. readers: (tensor, Rect, processor) -> the instance that
+        # tasks there read. gradients: tensor -> (Rect, processor) -> what its readers have put. kept: forward's instances, for
+        # backward. touched: memory -> (task, Rect, does it write?). flat: gradients of a weight's Rects, within their bundle.
+        self.owners, self.readers, self.gradients, self.kept, self.touched, self.flat = {}, {}, {}, {}, {}, {}
         self.lay_out_weights(graph)
         for op in graph:
             self.forward(op)
         self.loss = self.read(graph[-1].name, Rect((), ()), 0)
+        self.bring()
         for op in reversed([op for op in graph if op.name in self.gradients]):
             self.backward(op, last=op is graph[-1])
         self.synchronise(lr)
 
-    def emit(self, kind: str, name: str, at: int, run: Callable, reads: list, writes: list, flops: int = 0, sender: int = 0):
+    def emit(self, kind: str, name: str, at: int, run: partial, reads: list, writes: list, flops: int = 0, sender: int = 0):
         """Add a task. The rule is Legion's: it waits for every earlier task that touches a point that it touches, where one of
         the two writes. Tasks say nothing else about each other."""
         number, after = len(self.tasks), set()
@@ -187,18 +186,28 @@ class Program:
         self.tasks.append(Task(number, kind, name, at, sender if kind == "copy" else at, after, flops, nbytes, run))
 
     def transfer(self, name: str, source: Instance, target: Instance) -> Instance:
-        """Where reader and owner differ: a copy between processors, or a move within one."""
-        kind, run = "move" if source[1] == target[1] else "copy", partial(np.copyto, target.array, source.array)
-        self.emit(kind, name, target.processor, run, [source], [target], sender=source.processor)
+        """Where reader and owner differ: a copy between processors, or a move within one. To be emitted by `bring`."""
+        self.pending.append((name, source, target))
         return target
 
-    def add(self, name: str, sources: Sequence[Instance], target: Instance) -> None:
+    def bring(self) -> None:
+        """Emit what is pending in rounds, in which each processor gives to one other and takes from one, neighbours apart: in the
+        readers' order all of them would ask the first owner first."""
+        self.pending.sort(key=lambda t: ((t[1].processor - t[2].processor) % self.processors, f"{t[2].processor:032b}"[::-1]))
+        for name, source, target in self.pending:
+            kind, run = "move" if source[1] == target[1] else "copy", partial(np.copyto, target.array, source.array)
+            self.emit(kind, name, target.processor, run, [source], [target], sender=source.processor)
+        for addition in self.later:
+            self.add(*addition)
+        self.pending, self.later = [], []
+
+    def add(self, name: str, sources: list[Instance], target: Instance) -> None:
         """Always in the order of the sources, so that a rerun gives the same bits."""
         total, values = target.array, [source.array for source in sources]
         self.emit("sum", name, target.processor, lambda: [np.add(total, value, out=total) for value in values],
                   [*sources, target], [target], len(sources) * total.size)
 
-    def reduce(self, name: str, parts: Sequence[Instance]) -> Instance:
+    def reduce(self, name: str, parts: list[Instance]) -> Instance:
         """Add partial values: those of one processor there, and then what each processor has, at that of the first."""
         first, more = {}, {}
         for part in parts:
@@ -207,17 +216,15 @@ class Program:
             self.add(name, extra, *first[processor])
         owner, *others = (part for part, in first.values())
         if others:
-            self.add(name, [self.transfer(name, o, instance(o.rect, owner.processor)) for o in others], owner)
+            self.later.append((name, [self.transfer(name, o, instance(o.rect, owner.processor)) for o in others], owner))
         return owner
 
-    def lay_out_weights(self, graph: Sequence[Operator]) -> None:
+    def lay_out_weights(self, graph: list[Operator]) -> None:
         """A processor holds only the Rects of a weight that its tasks read. Those of a layer that the same processors hold make
         up a bundle: one flat array of weights and one of gradients on each of them, so that one message serves all."""
-        self.bundles, self.flat = [], {}  # (layer, {processor: (weights, gradients)}); gradients of a weight's Rects in them
         for layer, op in enumerate(op for op in graph if op.weight):
-            holders: dict[Rect, set[int]] = {}
-            for piece, processor in self.pieces[op.name]:
-                holders.setdefault(op.reads(piece)[-1], set()).add(processor)
+            held = [(op.reads(piece)[-1], processor) for piece, processor in self.pieces[op.name]]
+            holders = {rect: {p for other, p in held if other == rect} for rect, _ in held}
             for index, group in enumerate(dict.fromkeys(tuple(sorted(h)) for h in holders.values())):
                 cells = [rect for rect, holding in holders.items() if holding == set(group)]
                 flat, turn = Rect((0,), (sum(prod(c.shape) for c in cells),)), (layer + index) % len(group)
@@ -237,19 +244,20 @@ class Program:
         instance that all tasks there share, filled by one copy from every owner: a halo, a broadcast, a transposition."""
         if (tensor, rect, at) not in self.readers:
             owned = [own for own in self.owners[tensor] if own.rect.overlaps(rect)]
-            if len(owned) == 1 and owned[0].processor == at and owned[0].part(rect).array.flags.c_contiguous:
-                here = owned[0].part(rect)
-            else:
+            here = owned[0].part(rect)
+            if len(owned) > 1 or here.processor != at or not here.array.flags.c_contiguous:
                 here = instance(rect, at, owned[0].memory.dtype)
-                for own, shared in [(own, own.rect.intersect(rect)) for own in owned]:
-                    self.transfer(tensor, own.part(shared), here.part(shared))
+                for own in owned:
+                    self.transfer(tensor, own.part(shared := own.rect.intersect(rect)), here.part(shared))
             self.readers[tensor, rect, at] = here
         return self.readers[tensor, rect, at]
 
     def forward(self, op: Operator) -> None:
         written: dict[Rect, list[Instance]] = {}
-        for number, (piece, at) in enumerate(self.pieces[op.name]):
-            read = [self.read(t, rect, at) for t, rect in zip([*op.inputs, f"{op.name}.weight"], op.reads(piece))]
+        reads = [[self.read(t, rect, at) for t, rect in zip([*op.inputs, f"{op.name}.weight"], op.reads(piece))]
+                 for piece, at in self.pieces[op.name]]
+        self.bring()
+        for number, ((piece, at), read) in enumerate(zip(self.pieces[op.name], reads)):
             out = instance(op.writes(piece), at, op.dtype)
             saved = [instance(r.rect, at, r.memory.dtype) for r in read if op.keeps == "saved"]
             run = partial(op.forward, *(i.array for i in [*read, out, *saved]))
@@ -257,20 +265,22 @@ class Program:
             written.setdefault(out.rect, []).append(out)
             self.kept[op.name, number] = read, out, saved
         self.owners[op.name] = [self.reduce(f"sum {op.name}", parts) for parts in written.values()]
+        self.bring()
 
     def backward(self, op: Operator, last: bool) -> None:
         """What forward reads, backward reduces into, over the same Rect; what forward writes, backward reads."""
         self.owners[f"d {op.name}"] = [self.gather(op.name, own, last) for own in self.owners[op.name]]
-        for number, (piece, at) in enumerate(self.pieces[op.name]):
+        self.bring()
+        dys = [self.read(f"d {op.name}", op.writes(piece), at) for piece, at in self.pieces[op.name]]
+        self.bring()
+        for number, ((piece, at), dy) in enumerate(zip(self.pieces[op.name], dys)):
             read, out, saved = self.kept[op.name, number]
-            looks = [*{"reads": read, "output": [out], "saved": saved}[op.keeps], self.read(f"d {op.name}", out.rect, at)]
+            looks = [*{"reads": read, "output": [out], "saved": saved}[op.keeps], dy]
             targets = []  # for each argument of forward: its gradient (None: nobody needs it), and whether this task adds to it
             for tensor, key in zip([*op.inputs, f"{op.name}.weight"], ((r.rect, at) for r in read)):
-                if (put := self.gradients.get(tensor)) is None:
-                    targets.append((None, False))
-                else:
-                    targets.append((put.get(key) or self.flat.get((tensor, *key)) or instance(*key), key in put))
-                    put[key] = targets[-1][0]
+                put = self.gradients.get(tensor)
+                adds, new = put is not None and key in put, self.flat.get((tensor, *key)) or instance(*key)
+                targets.append((None if put is None else put.setdefault(key, new), adds))
             run = partial(run_backward, op, [i.array for i in looks], targets)
             self.emit("backward", f"{op.name}[{number}]", at, run, [*looks, *(t for t, adds in targets if adds)],
                       [t for t, _ in targets if t], op.flops[1] * prod(piece.shape))
@@ -280,15 +290,16 @@ class Program:
         parts = [(g, g.rect.intersect(own.rect)) for g in self.gradients[tensor].values() if g.rect.overlaps(own.rect)]
         if len(parts) == 1 and parts[0][0][:2] == own[:2]:
             return parts[0][0]
-        total, seen = instance(own.rect, own.processor), set[Rect]()
+        name, total, seen = f"d {tensor}", instance(own.rect, own.processor), set()
         if last:  # the derivative of the loss by itself
-            self.emit("fill", f"d {tensor}", own.processor, lambda: total.array.fill(1.0), [], [total])
-        for given, shared in parts:
-            if shared in seen:
-                self.reduce(f"d {tensor}", [total.part(shared), given.part(shared)])
+            self.emit("fill", name, own.processor, partial(total.array.fill, 1.0), [], [total])
+        for part, into in ((given.part(shared), total.part(shared)) for given, shared in parts):
+            if into.rect not in seen:
+                self.transfer(name, part, into)
             else:
-                self.transfer(f"d {tensor}", given.part(shared), total.part(shared))
-            seen.add(shared)
+                arrived = part if part.processor == own.processor else self.transfer(name, part, instance(*into[:2]))
+                self.later.append((name, [arrived], into))
+            seen.add(into.rect)
         return total
 
     def synchronise(self, lr: float) -> None:
@@ -296,12 +307,14 @@ class Program:
         spreads bundles of more than a MiB over their holders, a share each, and knows trees and rings.)"""
         for name, bundle in self.bundles:
             self.reduce(f"d {name}.weight", [gradient for _, gradient in bundle.values()])
+            self.bring()
         for name, bundle in self.bundles:
             (weights, gradient), *others = bundle.values()
             self.emit("update", name, weights[1], lambda w=weights.array, g=gradient.array: np.subtract(w, lr * g, out=w),
                       [weights, gradient], [weights], 3 * weights.array.size)
             for copy, _ in others:
                 self.transfer(f"{name}.weight", weights, copy)
+            self.bring()
 
 def run_backward(op: Operator, looks: list[np.ndarray], targets: list[tuple[Instance | None, bool]]) -> None:
     for (target, adds), value in zip(targets, op.backward(*looks)):
@@ -319,10 +332,10 @@ class Machine(NamedTuple):
     start_seconds: float = 3e-6  # of a task or a transfer
 
     def seconds(self, task: Task) -> float:
-        busy = max(task.flops / self.flops_per_second, task.nbytes / self.bytes_per_second)
-        return self.start_seconds + (task.nbytes / self.link_bytes_per_second if task.kind == "copy" else busy)
+        work = max(task.flops / self.flops_per_second, task.nbytes / self.bytes_per_second)
+        return self.start_seconds + (task.nbytes / self.link_bytes_per_second if task.kind == "copy" else work)
 
-def simulate(tasks: Sequence[Task], machine: Machine) -> dict[int, tuple[float, float]]:
+def simulate(tasks: list[Task], machine: Machine) -> dict[int, tuple[float, float]]:
     """Start and end of each task, in the order in which they are taken: the paper's Algorithm 1. The task that is ready first
     goes first (of equals, the one with the lowest number), and starts when its processor, or its link, is free."""
     waits, ready, followers = [len(task.after) for task in tasks], [0.0] * len(tasks), [[] for _ in tasks]
@@ -344,29 +357,29 @@ def simulate(tasks: Sequence[Task], machine: Machine) -> dict[int, tuple[float, 
                 heapq.heappush(queue, (ready[follower], follower))
     return spans
 
-def makespan(graph: Sequence[Operator], strategy: dict[str, OpConfig], machine: Machine) -> float:
-    return max(end for _, end in simulate(Program(graph, strategy).tasks, machine).values())
+def makespan(graph: list[Operator], strategy: dict[str, OpConfig], machine: Machine) -> float:
+    return max(end for _, end in simulate(Program(graph, strategy, machine.processors).tasks, machine).values())
 
 # ---- 5. Search: which strategy is fast? ------------------------------------------------------------------------------
 
-def data_parallel(graph: Sequence[Operator], processors: int) -> dict[str, OpConfig]:
+def data_parallel(graph: list[Operator], processors: int) -> dict[str, OpConfig]:
     """Every operator cut by samples, one piece a processor."""
-    return {op.name: OpConfig((processors,) + (1,) * (len(op.space) - 1), tuple(range(processors))) for op in graph}
+    return {op.name: ((processors,) + (1,) * (len(op.space) - 1), tuple(range(processors))) for op in graph}
 
-def random_config(op: Operator, processors: int, random: Random) -> OpConfig:
+def random_config(op: Operator, processors: int, random: np.random.Generator) -> OpConfig:
     """Any degrees that give at most as many pieces as there are processors, and any processor for each piece."""
-    ranges = (range(1, min(size, processors) + 1) for size in op.space)
-    degrees = random.choice([d for d in product(*ranges) if prod(d) <= processors])
-    return OpConfig(degrees, tuple(random.choices(range(processors), k=prod(degrees))))
+    most = (range(1, min(size, processors) + 1) for size in op.space)
+    degrees = random.permutation([d for d in product(*most) if prod(d) <= processors])[0].tolist()
+    return tuple(degrees), tuple(random.integers(processors, size=prod(degrees)).tolist())
 
-def mcmc(graph: Sequence[Operator], machine: Machine, proposals: int, seed: int = 0, beta: float = 50.0) -> dict[str, OpConfig]:
+def mcmc(graph: list[Operator], machine: Machine, proposals: int, seed: int = 0, beta: float = 50.0) -> dict[str, OpConfig]:
     """Metropolis-Hastings: change one random operator. A faster strategy is always taken, a slower one with a probability
     that falls with what it loses, so that the walk gets out of dead ends. The best one seen is the answer."""
-    random, current = Random(seed), data_parallel(graph, machine.processors)
+    random, current = np.random.default_rng(seed), data_parallel(graph, machine.processors)
     first = seconds = makespan(graph, current, machine)
     best = seconds, current
     for _ in range(proposals):
-        op = random.choice(graph)
+        op = graph[random.integers(len(graph))]
         proposal = {**current, op.name: random_config(op, machine.processors, random)}
         proposed = makespan(graph, proposal, machine)
         if random.random() < exp(min(0.0, beta * (seconds - proposed) / first)):
@@ -376,17 +389,15 @@ def mcmc(graph: Sequence[Operator], machine: Machine, proposals: int, seed: int 
 
 # ---- 6. Run: does it train as the uncut network does? ----------------------------------------------------------------
 
-def train(program: Program, machine: Machine, start: dict[str, np.ndarray], feeds: dict[str, np.ndarray], steps: int) -> list:
+def train(program: Program, machine: Machine, start: dict[str, np.ndarray], feeds: dict[str, np.ndarray], steps: int):
     """The losses of some steps. The tasks go in the order of the simulation, in which nobody waits for something later."""
     for (name, *_), here in [*program.readers.items(), *((key, out) for key, (_, out, _) in program.kept.items())]:
         if name in start or name in feeds:
             here.array[...] = {**start, **feeds}[name][tuple(map(slice, *here.rect))]
-    losses = []
     for _ in range(steps):
         for number in simulate(program.tasks, machine):
             program.tasks[number].run()
-        losses.append(float(program.loss.array))
-    return losses
+        yield float(program.loss.array)
 
 def network(samples: int = 64, features: int = 256, hidden: int = 512, classes: int = 16) -> list[Operator]:
     """Two layers that classify."""
@@ -399,9 +410,8 @@ def chart(program: Program, machine: Machine, width: int = 76) -> str:
     """A line a processor: what it does when (forward, backward, sum, update, move, fill; a dot is nothing)."""
     spans, rows = simulate(program.tasks, machine), np.full((machine.processors, width), ".")
     scale = width / max(end for _, end in spans.values())
-    for task, (start, end) in ((program.tasks[number], span) for number, span in spans.items()):
-        if task.kind != "copy":
-            rows[task.processor, int(start * scale) : int(end * scale)] = task.kind[0]
+    for task, (start, end) in ((t, spans[t.number]) for t in program.tasks if t.kind != "copy"):
+        rows[task.processor, int(start * scale) : int(end * scale)] = task.kind[0]
     return "\n".join("  " + "".join(row) for row in rows)
 
 def main(proposals: int = 1000) -> None:
@@ -410,7 +420,7 @@ def main(proposals: int = 1000) -> None:
     feeds = {"x": random.normal(size=graph[0].shape), "label": random.integers(0, 16, graph[1].shape)}
     plans = {"uncut": data_parallel(graph, 1), "data parallel": data_parallel(graph, 4), "found": mcmc(graph, machine, proposals)}
     for title, strategy in plans.items():
-        losses = train(program := Program(graph, strategy), machine, start, feeds, 20)
+        losses = list(train(program := Program(graph, strategy), machine, start, feeds, 20))
         print(f"{title}: {len(program.tasks)} tasks, loss {losses[0]:.4f} -> {losses[-1]:.4f}, "
               f"{makespan(graph, strategy, machine) * 1e6:.0f} us a step predicted")
         print(" ", *(f"{op.name} {' '.join(map('{}/{}'.format, op.dims, strategy[op.name][0]))};" for op in graph))

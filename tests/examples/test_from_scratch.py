@@ -8,7 +8,6 @@ import sys
 import tokenize
 from contextlib import redirect_stdout
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -37,10 +36,10 @@ def strategies() -> dict[str, dict[str, Any]]:
     four, one = (0, 1, 2, 3), (0,)
 
     def plan(**configs: Any) -> dict[str, Any]:
-        others = {op.name: scratch.OpConfig((1,) * len(op.space), (3,)) for op in network}
-        return {**others, **{name: scratch.OpConfig(*config) for name, config in configs.items()}}
+        others = {op.name: ((1,) * len(op.space), (3,)) for op in network}
+        return {**others, **configs}
 
-    random = Random(0)
+    random = np.random.default_rng(0)
     return {
         "data": scratch.data_parallel(network, PROCESSORS),
         "whole": plan(loss=((1,), one)),
@@ -93,13 +92,13 @@ def test_losses_are_taskflows(name: str) -> None:
     feeds = {"x": random.normal(size=(11, 7)), "label": random.integers(0, 5, 11)}
     plan = strategies()[name]
     program = scratch.Program(scratch.network(**SIZES), plan, lr=0.2)
-    losses = scratch.train(program, scratch.Machine(), start, feeds, steps=12)
+    losses = list(scratch.train(program, scratch.Machine(), start, feeds, steps=12))
     run = taskflow.Executor(model(), ours(plan), taskflow.SGD(lr=0.2))
     run.set_parameters(start)
     assert losses == pytest.approx([run.train(feeds) for _ in range(12)], rel=1e-12)
     assert losses[-1] < 0.5 * losses[0]
     again = scratch.Program(scratch.network(**SIZES), plan, lr=0.2)
-    assert scratch.train(again, scratch.Machine(), start, feeds, steps=12) == losses  # to the last bit
+    assert list(scratch.train(again, scratch.Machine(), start, feeds, steps=12)) == losses  # to the last bit
 
 
 def test_the_search_finds_a_faster_strategy_and_a_rerun_the_same() -> None:
