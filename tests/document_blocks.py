@@ -25,11 +25,12 @@ NOT_RUN: dict[str, str] = {
 SCRIPTS_NOT_RUN = {"#SBATCH": "needs Slurm; bash reads it without running it, and the program it starts runs elsewhere on the page"}
 
 TEXTS_NOT_COMPARED = {
+    "bash:  eval": "what to write into the start files of three shells",
     "node0:4": "an MPI host file; the command below it runs with one of this machine's name",
 }
 """text blocks, by the start of their first line, that are no output."""
 
-SLOW = ("alexnet.py", "inception.py", "resnet.py", "rnntc.py", "nmt.py", "transformer.py")
+SLOW = ("alexnet.py", "inception.py", "resnet.py", "rnntc.py", "nmt.py", "transformer.py", " train ", " profile ")
 """Commands with one of these words run in make test-slow only; the examples' own tests start each program otherwise."""
 
 
