@@ -335,7 +335,7 @@ private:
     std::vector<uint32_t> by_taker_, by_distance_, sorted_end_;
     std::vector<int32_t> turn_;  // of a taker within a round: its place when sorted by its number's bits in reverse order
 
-    // Calls emit(copy) for all copies in order of the distance from taker to giver and then of turns, and forgets them.
+    // Calls emit(copy) for all copies in order of the distance between taker and giver and then of turns, and forgets them.
     template <class Emit> void in_rounds(std::vector<Copy>& copies, Emit emit) {
         const uint32_t n = uint32_t(copies.size());
         if (n == 1) emit(copies[0]);
@@ -345,6 +345,7 @@ private:
             sort(by_distance_, by_taker_, [&](uint32_t k) { return turn_[copies[k].taker]; });
             sort(by_taker_, by_distance_, [&](uint32_t k) {
                 const Copy& c = copies[k];
+                if ((m.processors & (m.processors - 1)) == 0) return c.giver ^ c.taker;
                 return c.giver >= c.taker ? c.giver - c.taker : c.giver - c.taker + m.processors;
             });
             for (uint32_t k = 0; k < n; ++k) emit(copies[by_distance_[k]]);

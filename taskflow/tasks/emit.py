@@ -131,13 +131,13 @@ class Emitter:
     def transfers(self, copies: Sequence[tuple[str, Part, Part]]) -> None:
         """Several copies (name, source, target) that do not wait for one another, in rounds: of those that are ready at the
         same time the lower number goes first, so in one round each processor should give to one other and take from one.
-        Reader by reader, all would ask the first owner first, and a copy that waits for its giver keeps its taker idle.
-        Within a round neighbours, who may share a link, do not follow each other."""
+        Reader by reader, all would ask the first owner first. Within a round neighbours, who may share a link, do not follow
+        each other."""
         buffers, processors = self.graph.buffers, self.graph.processors
 
         def turn(copy: tuple[str, Part, Part]) -> tuple[int, int]:
             giver, taker = buffers[copy[1].buffer].processor, buffers[copy[2].buffer].processor
-            return (giver - taker) % processors, apart(taker, processors)
+            return distance(giver, taker, processors), apart(taker, processors)
 
         for name, source, target in sorted(copies, key=turn):
             self.transfer(name, source, target)
@@ -186,6 +186,12 @@ class _Known:
     nbytes: int
     itemsize: int
     alias: bool
+
+
+def distance(one: int, other: int, count: int) -> int:
+    """The round in which two of 0 ... count - 1 meet. If the count is a power of two, pairs meet, and then all of two nodes'
+    processors at once; else it is how far one goes round to the other."""
+    return one ^ other if count & (count - 1) == 0 else (one - other) % count
 
 
 @cache
