@@ -156,11 +156,11 @@ class Task(NamedTuple):
 class Program:
     """The tasks of one training step, found by going through the network once forward and once backward."""
 
-    def __init__(self, graph: list[Operator], strategy: dict[str, OpConfig], processors: int = 4, lr: float = 0.1) -> None:
+    def __init__(self, graph: list[Operator], strategy: dict[str, OpConfig], lr: float = 0.1) -> None:
         self.pieces = {op.name: list(zip(tile(op.space, strategy[op.name][0]), strategy[op.name][1])) for op in graph}
         # pending: transfers that `bring` will emit. later: additions, which it emits after them. bundles: (layer, {processor:
         # (weights, gradients)}).
-        self.tasks, self.pending, self.later, self.bundles, self.processors = [], [], [], [], processors
+        self.tasks, self.pending, self.later, self.bundles = [], [], [], []
         # owners: tensor -> its disjoint pieces, each where it was computed. readers: (tensor, Rect, processor) -> the instance that
         # tasks there read. gradients: tensor -> (Rect, processor) -> what its readers have put. kept: forward's instances, for
         # backward. touched: memory -> (task, Rect, does it write?). flat: gradients of a weight's Rects, within their bundle.
@@ -191,9 +191,9 @@ class Program:
         return target
 
     def bring(self) -> None:
-        """Emit what is pending in rounds, in which each processor gives to one other and takes from one, neighbours apart: in the
-        readers' order all of them would ask the first owner first."""
-        self.pending.sort(key=lambda t: ((t[1].processor - t[2].processor) % self.processors, f"{t[2].processor:032b}"[::-1]))
+        """Emit what is pending in rounds, in which pairs of processors meet, neighbours apart: in the readers' order all of them
+        would ask the first owner first. (For numbers of processors that are no power of two, taskflow has other rounds.)"""
+        self.pending.sort(key=lambda t: (t[1].processor ^ t[2].processor, f"{t[2].processor:032b}"[::-1]))
         for name, source, target in self.pending:
             kind, run = "move" if source[1] == target[1] else "copy", partial(np.copyto, target.array, source.array)
             self.emit(kind, name, target.processor, run, [source], [target], sender=source.processor)
@@ -358,7 +358,7 @@ def simulate(tasks: list[Task], machine: Machine) -> dict[int, tuple[float, floa
     return spans
 
 def makespan(graph: list[Operator], strategy: dict[str, OpConfig], machine: Machine) -> float:
-    return max(end for _, end in simulate(Program(graph, strategy, machine.processors).tasks, machine).values())
+    return max(end for _, end in simulate(Program(graph, strategy).tasks, machine).values())
 
 # ---- 5. Search: which strategy is fast? ------------------------------------------------------------------------------
 
