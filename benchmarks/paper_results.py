@@ -39,8 +39,7 @@ ANCHORS = {"data": (65.8e9, 0.10), "expert": (24.2e9, 0.25)}  # bytes moved, and
 TASK_SECONDS = {"data": 35.7, "expert": 28.2, "found": 28.7}
 
 WHY = {
-    "speedup": "costs are analytic and link rates the presets', where the authors measured; a transfer occupies every link of its "
-               "route and none may pass another that waits; the search may need more time",
+    "speedup": "costs are analytic and link rates the presets', where the authors measured; the search may need more time",
     "moved": "the search looks for the fastest step, not for the fewest bytes; cross entropy needs whole rows of classes, so a "
              "softmax cut by channels has to move its scores; LSTMs over several steps are not cut by hidden units",
     "tasks": "analytic costs: the devices' peak rates at the efficiencies of the cost model, where the authors measured",
@@ -117,7 +116,10 @@ def against(model: str, algorithm: str, machine: str, devices: int, budget: floa
     graph, cluster = build(model, devices=devices), load_machine(machine, devices)
     judge = make_evaluator(graph, cluster)
     rival, found = (
-        search(graph, cluster, budget=Budget(seconds=budget), seed=seed, use=judge, memory=False, algorithm=a, alone=a != "guided", workers=1)
+        search(
+            graph, cluster, budget=Budget(seconds=budget), seed=seed, use=judge, memory=False, algorithm=a,
+            alone=a != "guided", workers=1,
+        )
         for a in (algorithm, "guided")
     )
     paper = (FIGURE_10_PLACEMENT if algorithm == "placement" else FIGURE_10_OPTCNN)[model]
