@@ -1,11 +1,12 @@
-# make setup: the virtual environment; make run: the main job on 16 ranks; make test: everything that CI runs.
+# make setup: the virtual environment; make run: the main job on 16 ranks; make test: everything that CI
+# runs; make docs: the documentation as a site.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := setup.py pyproject.toml $(shell find taskflow -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 RANKS ?= 16
 
-.PHONY: setup run test test-slow lint clean
+.PHONY: setup run test test-slow lint docs clean
 
 setup: $(VENV)/.installed $(if $(TORCH),$(VENV)/.torch)
 
@@ -31,6 +32,10 @@ test: lint
 
 test-slow: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -m slow
+
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "build/site/index.html; with search: $(BIN)/mkdocs serve"
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache

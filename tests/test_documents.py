@@ -1,22 +1,37 @@
-"""What README.md and docs/ show is what happens: their Python runs and prints what they say, their commands start."""
+"""What README.md and docs/ show is what happens: their Python prints what they say, their commands run, all of them."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from document_blocks import (
+    ANY_FENCE,
+    FENCE,
+    NOT_RUN,
+    PAGES,
+    ROOT,
+    SCRIPTS_NOT_RUN,
+    TEXTS_NOT_COMPARED,
+    Command,
+    blocks,
+    commands,
+    files,
+    matches,
+    python_blocks,
+    reason_not_run,
+    with_output,
+)
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#]*)(?:#([^)]*))?\)")
 MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
 LIMIT_SECONDS = 90
@@ -36,32 +51,8 @@ print(json.dumps(outputs))
 """
 
 
-@dataclass(frozen=True)
-class Block:
-    """A fenced block: its language, the number of lines before its first, and its text."""
-
-    language: str
-    line: int
-    text: str
-
-
-def blocks(page: Path) -> list[Block]:
-    text = page.read_text()
-    return [Block(m[1], text.count("\n", 0, m.start(2)), m[2]) for m in FENCE.finditer(text)]
-
-
-def python_blocks(page: Path) -> list[tuple[Block, str | None]]:
-    """Every Python block with the output that is shown right below it, None if none is."""
-    found, text = blocks(page), page.read_text()
-    lines = text.splitlines()
-    result: list[tuple[Block, str | None]] = []
-    for block, following in zip(found, [*found[1:], None]):
-        if block.language == "python":
-            end = block.line + block.text.count("\n")  # the line of the closing fence
-            between = lines[end + 1 : following.line - 1] if following is not None else []
-            shown = following is not None and following.language == "text" and not "".join(between).strip()
-            result.append((block, following.text if shown else None))
-    return result
+def named(pages: list[Path]) -> list[object]:
+    return [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages]
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -69,77 +60,176 @@ def environment(folder: Path) -> dict[str, str]:
     variables = {key: value for key, value in os.environ.items() if not key.startswith(launchers)}
     path = f"{Path(sys.executable).parent}{os.pathsep}{variables.get('PATH', '')}"
     return {**variables, "PYTHONPATH": str(ROOT), "PATH": path, "TASKFLOW_CACHE": str(folder / "cache"),
-            "TASKFLOW_WATCHDOG_SECONDS": "60"}
+            "TASKFLOW_WATCHDOG_SECONDS": "60", "COLUMNS": "200"}
 
 
-def write_modules(page: Path, folder: Path) -> None:
-    """Blocks whose first line is ``# name.py`` are files."""
-    for block, _ in python_blocks(page):
-        if named := re.match(r"# (\w+\.py)\n", block.text):
-            (folder / named[1]).write_text(block.text)
+def prepare(page: Path, folder: Path) -> None:
+    """What the commands find in their folder: the page's files, the examples, and small data under the names that pages use."""
+    (folder / "examples").symlink_to(ROOT / "examples")
+    (folder / "text.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 1000)
+    (folder / "hosts.txt").write_text("localhost:8\n")
+    for language, numbers in (("en", "one two three"), ("de", "eins zwei drei")):
+        (folder / f"news.{language}").write_text("\n".join(f"{n} {numbers} {n}" for n in range(400)))
+    for name, text in files(page).items():
+        (folder / name).write_text(text)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+# ---- Python ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", named([page for page in PAGES if python_blocks(page)]))
 def test_python_blocks_print_what_is_shown(page: Path, tmp_path: Path) -> None:
     pairs = python_blocks(page)
-    if not pairs:
-        assert page.name in ("design.md", "benchmarks.md"), f"{page.name} shows no Python: its first word must be written ```python"
-        return
-    write_modules(page, tmp_path)
+    prepare(page, tmp_path)
     done = subprocess.run(
         [sys.executable, "-c", RUNNER, page.name], input=json.dumps([(b.line, b.text) for b, _ in pairs]),
         cwd=tmp_path, env=environment(tmp_path), text=True, capture_output=True, timeout=LIMIT_SECONDS,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    compared = 0
     for (block, shown), printed in zip(pairs, json.loads(done.stdout)):
-        compared += shown is not None
         assert printed == (shown or ""), f"{page.name}, block at line {block.line}:\n{printed}"
-    assert compared, f"{page.name}: no output is shown"
+    assert any(shown for _, shown in pairs), f"{page.name}: no output is shown"
 
 
-def commands(page: Path) -> list[str]:
-    """The commands of a page that can be run here, one a line."""
-    lines = [line.strip() for b in blocks(page) if b.language in ("sh", "bash") for line in b.text.splitlines()]
-    return [line for line in lines if line.startswith(("python examples/", "mpirun ", "taskflow "))]
+# ---- Commands --------------------------------------------------------------------------------------------------------
+
+
+def shortened(command: Command) -> list[str]:
+    """The same command, less work: two ranks, two steps, small budgets and data. One whose output is shown runs as it is."""
+    text = command.text
+    assert not set(text) & set("$|;&<>`"), f"{text}: too clever to be run here"
+    if command.shown is not None:
+        return shlex.split(text)
+    text = re.sub(r"-n \d+|--processors \d+", lambda m: f"{m[0].split()[0]} 2", text)
+    words = shlex.split(re.sub(r"--budget \S+", "--budget 40p", text))
+    if words[0] == "make":
+        return ["make", "--dry-run", "-C", str(ROOT), *words[1:]]  # the targets exist; CI runs them
+    if any(word.startswith("examples/") for word in words) and "taskflow_from_scratch.py" not in text:
+        if not {"examples/stencil.py", "examples/circuit.py"} & set(words):
+            words += ["--search-budget", "40p"]
+        words += ["--steps", "2"]
+    if "examples/rnnlm.py" in words:
+        words += ["--data", "text.txt", "--quiet"]
+    if {"examples/nmt.py", "examples/transformer.py"} & set(words):
+        words += ["--sentences", "2", "--quiet", *([] if "--data" in words else ["--data", "news.en", "--data", "news.de"])]
+    return words
+
+
+def run_commands(page: Path, folder: Path, slow: bool) -> None:
+    """In order and in one folder, since one writes what another reads."""
+    prepare(page, folder)
+    variables = environment(folder)
+    for command in commands(page):
+        if command.slow is not slow:
+            continue
+        words = shortened(command)
+        job = subprocess.Popen(
+            words, cwd=folder, env=variables, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, start_new_session=True, executable=shutil.which(words[0], path=variables["PATH"]),
+        )
+        try:
+            printed, error = job.communicate(timeout=LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(job.pid, signal.SIGKILL)  # the group of its own that start_new_session made
+            pytest.fail(f"{command.text}: still running after {LIMIT_SECONDS} s: {job.communicate()}")
+        assert job.returncode == 0, f"{command.text}:\n{error}"
+        if command.shown is not None:
+            assert matches(command.shown, printed), f"{page.name}: {command.text} prints\n{printed}"
+
+
+def having(slow: bool) -> list[object]:
+    return named([page for page in PAGES if any(command.slow is slow for command in commands(page))])
 
 
 @pytest.mark.mpi
 @pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun beside this python or on PATH")
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", having(slow=False))
 def test_commands_run(page: Path, tmp_path: Path) -> None:
-    """In order and in one folder, since one writes what another reads; on two ranks and for two steps."""
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 1000)
-    for language, numbers in (("en", "one two three"), ("de", "eins zwei drei")):
-        (tmp_path / f"news.{language}").write_text("\n".join(f"{n} {numbers} {n}" for n in range(400)))
-    write_modules(page, tmp_path)
-    for command in commands(page):
-        short = re.sub(r"-n \d+|--processors \d+", lambda m: f"{m[0].split()[0]} 2", command)
-        assert not set(short) & set("$|;&<>`"), f"{command}: too clever to be run here"
-        words = short.split()
-        if any(word.startswith("examples/") for word in words):
-            words += ["--steps", "2"]
-        if "examples/rnnlm.py" in words:
-            words += ["--data", "text.txt", "--quiet"]
-        if {"examples/nmt.py", "examples/transformer.py"} & set(words):
-            words += ["--sentences", "2", "--quiet", *([] if "--data" in words else ["--data", "news.en", "--data", "news.de"])]
-        job = subprocess.Popen(
-            words, cwd=tmp_path, env=environment(tmp_path), text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, start_new_session=True, executable=shutil.which(words[0], path=environment(tmp_path)["PATH"]),
-        )
-        try:
-            _, error = job.communicate(timeout=LIMIT_SECONDS)
-        except subprocess.TimeoutExpired:
-            os.killpg(job.pid, signal.SIGKILL)  # the group of its own that start_new_session made
-            pytest.fail(f"{command}: still running after {LIMIT_SECONDS} s: {job.communicate()}")
-        assert job.returncode == 0, f"{command}:\n{error}"
+    run_commands(page, tmp_path, slow=False)
 
 
-def test_readme_shows_commands() -> None:
-    assert any(command.startswith("mpirun") for command in commands(ROOT / "README.md"))
-    assert any(command.startswith("python") for command in commands(ROOT / "README.md"))
+@pytest.mark.slow
+@pytest.mark.mpi
+@pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun beside this python or on PATH")
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("page", having(slow=True))
+def test_slow_commands_run(page: Path, tmp_path: Path) -> None:
+    run_commands(page, tmp_path, slow=True)
+
+
+# ---- Nothing is left out in silence ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", named(PAGES))
+def test_every_block_is_run_or_compared_or_says_why_not(page: Path) -> None:
+    found = blocks(page)
+    assert 2 * len(found) == len(ANY_FENCE.findall(page.read_text())), f"{page.name}: a fence that no test sees"
+    followed = {shown for block, shown in with_output(page) if block.language in ("python", "sh")}
+    runs = {command.text for command in commands(page)}
+    for block in found:
+        where = f"{page.name}, block at line {block.line}"
+        if block.language == "sh":
+            unknown = [line for line in block.lines if line not in runs and reason_not_run(line) is None]
+            assert not unknown, f"{where}: {unknown}"
+            assert all(re.match(r"[\w./-]+( |$)", line) for line in block.lines if line in runs), where
+        elif block.language == "bash":
+            assert any(mark in block.text for mark in SCRIPTS_NOT_RUN), f"{where}: write sh, one command a line"
+            subprocess.run(["bash", "-n"], input=block.text, text=True, check=True)
+        elif block.language == "text":
+            known = block.text in followed or any(block.text.lstrip().startswith(start) for start in TEXTS_NOT_COMPARED)
+            assert known, f"{where}: this is no output of the block before it"
+        elif block.language == "json":
+            json.loads(block.text)
+        else:
+            assert block.language == "python", f"{where}: nobody runs {block.language or 'a block without a language'}"
+
+
+def test_every_exception_is_used() -> None:
+    lines = {line for page in PAGES for block in blocks(page) if block.language == "sh" for line in block.lines}
+    texts = [block.text.lstrip() for page in PAGES for block in blocks(page)]
+    unused = [pattern for pattern in NOT_RUN if not any(re.fullmatch(pattern, line) for line in lines)]
+    unused += [start for start in TEXTS_NOT_COMPARED if not any(text.startswith(start) for text in texts)]
+    unused += [mark for mark in SCRIPTS_NOT_RUN if not any(mark in text for text in texts)]
+    assert not unused, f"no page has {unused}"
+
+
+def test_the_readme_shows_commands() -> None:
+    shown = [command.text for command in commands(ROOT / "README.md")]
+    for program in ("mpirun ", "python ", "taskflow ", "make "):
+        assert any(text.startswith(program) for text in shown), program
+
+
+@pytest.mark.parametrize("shown,printed,equal", [
+    ("a 1\nb", "a 1  \nb\n", True), ("a ... s\nb", "a 0.31 s\nb", True), ("a ... s\nb", "a 0.3\ns\nb", False),
+    ("a\n...\nd", "a\nb\nc\nd", True), ("a\n...\nd", "a\nb\nc", False), ("1.5", "105", False), ("a", "a\nb", False),
+])
+def test_shown_output_is_compared(shown: str, printed: str, equal: bool) -> None:
+    assert matches(shown, printed) is equal
+
+
+def test_a_machine_file_and_a_strategy_file_that_are_shown_can_be_read(tmp_path: Path) -> None:
+    from taskflow.graph import OperatorGraph
+    from taskflow.machine import load_machine
+    from taskflow.mapper import load
+    from taskflow.operators import input as start
+
+    formats = set()
+    for page in PAGES:
+        for text in (block.text for block in blocks(page) if block.language == "json"):
+            content, path = json.loads(text), tmp_path / "shown.json"
+            path.write_text(text)
+            formats.add(content["format"])
+            if content["format"] == "taskflow-machine":
+                assert str(load_machine(str(path)))
+            else:
+                graph = OperatorGraph()
+                start(graph, (8, 3), name="x")
+                assert load(path, graph, content["processors"])["x"].degrees == (2, 1)
+    assert formats == {"taskflow-machine", "taskflow-strategy"}
+
+
+# ---- Links and names -------------------------------------------------------------------------------------------------
 
 
 def heading(text: str) -> str:
@@ -147,7 +237,12 @@ def heading(text: str) -> str:
     return re.sub(r"[^\w\- ]", "", text.strip().lower()).replace(" ", "-")
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+def anchors(path: Path) -> set[str]:
+    text = FENCE.sub("", path.read_text())
+    return {*map(heading, re.findall(r"^#+ (.+)$", text, re.MULTILINE)), *re.findall(r"^::: (\S+)$", text, re.MULTILINE)}
+
+
+@pytest.mark.parametrize("page", named(PAGES))
 def test_links_lead_somewhere(page: Path) -> None:
     for target, anchor in LINK.findall(FENCE.sub("", page.read_text())):
         if target.startswith("http"):
@@ -155,13 +250,13 @@ def test_links_lead_somewhere(page: Path) -> None:
         path = (page.parent / target).resolve() if target else page
         assert path.is_file(), f"{page.name} links to {target}"
         if anchor:
-            headings = re.findall(r"^#+ (.+)$", FENCE.sub("", path.read_text()), re.MULTILINE)
-            assert anchor in map(heading, headings), f"{page.name} links to {target}#{anchor}"
+            assert anchor in anchors(path), f"{page.name} links to {target}#{anchor}"
 
 
-def test_paths_in_the_readme_exist() -> None:
-    for path in re.findall(r"`((?:taskflow|examples|docs|tests)/[\w./]*)`", (ROOT / "README.md").read_text()):
-        assert (ROOT / path).exists(), path
+@pytest.mark.parametrize("page", named(PAGES))
+def test_paths_that_are_named_exist(page: Path) -> None:
+    for path in re.findall(r"`((?:taskflow|examples|docs|tests|benchmarks)/[\w./]*)`", page.read_text()):
+        assert (ROOT / path).exists(), f"{page.name} names {path}"
 
 
 def test_the_guide_names_every_builder() -> None:
@@ -172,11 +267,57 @@ def test_the_guide_names_every_builder() -> None:
     assert sorted(re.findall(r"`(\w+)`", listed)) == sorted(operators.__all__)
 
 
+# ---- The site --------------------------------------------------------------------------------------------------------
+
+
+def referenced() -> set[str]:
+    """The full names that the reference shows."""
+    pages = (ROOT / "docs" / "reference").glob("*.md")
+    return {name for page in pages for name in re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE)}
+
+
+def test_the_reference_has_every_public_name() -> None:
+    import taskflow
+    from taskflow import operators
+
+    found = []
+    for name in sorted(referenced()):
+        module, _, attribute = name.rpartition(".")
+        found.append(getattr(importlib.import_module(module), attribute))  # fails if it is gone
+    missing = [
+        name for names, room in ((taskflow.__all__, taskflow), (operators.__all__, operators)) for name in names
+        if not any(getattr(room, name) is thing for thing in found)
+    ]
+    assert not missing, f"docs/reference lacks {missing}"
+    table = (ROOT / "docs" / "reference" / "index.md").read_text()
+    assert set(re.findall(r"^\| \[`(\w+)`\]", table, re.MULTILINE)) == set(taskflow.__all__)
+
+
+@pytest.mark.timeout(120)
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    """Its own links and anchors are checked by mkdocs, and every page is in its navigation."""
+    pytest.importorskip("mkdocs", reason="needs pip install 'soap-taskflow[docs]'")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)], cwd=ROOT, text=True,
+        capture_output=True, timeout=100, env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for page in (ROOT / "docs").rglob("*.md"):
+        assert (tmp_path / page.relative_to(ROOT / "docs")).with_suffix(".html").is_file(), page
+    html = "".join(page.read_text() for page in (tmp_path / "reference").glob("*.html"))
+    missing = [name for name in referenced() if f'id="{name}"' not in html]
+    assert not missing, missing
+    for page in tmp_path.rglob("*.html"):  # it loads nothing from other servers
+        assert not re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=\"(?:https?:)?//", page.read_text()), page
+
+
+# ---- The operator of the guide ---------------------------------------------------------------------------------------
+
+
 @pytest.mark.timeout(300)
 def test_the_guides_operator_holds_the_property_suite(tmp_path: Path) -> None:
     """The operator that the guide shows is held to all that is asked of the built-in ones."""
-    (source,) = [b.text for b, _ in python_blocks(ROOT / "docs" / "guide.md") if b.text.startswith("# echo.py\n")]
-    (tmp_path / "echo.py").write_text(source)
+    (tmp_path / "echo.py").write_text(files(ROOT / "docs" / "guide.md")["echo.py"])
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "echo", "-k", "echo", "tests/operators/test_properties.py"],
         cwd=ROOT, env={**environment(tmp_path), "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}, text=True, capture_output=True,

@@ -95,24 +95,74 @@ def test_version_is_the_one_of_pyproject() -> None:
     assert taskflow.__version__ == version
 
 
-@pytest.mark.slow
-def test_the_wheel_holds_the_extension_and_no_tests(tmp_path: Path) -> None:
-    tree = tmp_path / "tree"
-    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, text=True, capture_output=True, check=True).stdout.split()
-    for name in tracked:  # a copy, so that the build leaves nothing in the working tree
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of what git tracks. Building it takes minutes."""
+    folder = tmp_path_factory.mktemp("wheel")
+    tree = folder / "tree"
+    for name in tracked():  # a copy, so that the build leaves nothing in the working tree
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).write_bytes((ROOT / name).read_bytes())
     subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", ".", "--no-deps", "--no-build-isolation", "--quiet", "-w", str(tmp_path)],
-        cwd=tree, check=True, timeout=280,
+        [sys.executable, "-m", "pip", "wheel", ".", "--no-deps", "--no-build-isolation", "--quiet", "-w", str(folder)],
+        cwd=tree, check=True, timeout=840,
     )
-    (wheel,) = tmp_path.glob("soap_taskflow-*.whl")
+    (found,) = folder.glob("soap_taskflow-*.whl")
+    return found
+
+
+def tracked() -> list[str]:
+    return subprocess.run(["git", "ls-files"], cwd=ROOT, text=True, capture_output=True, check=True).stdout.split()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_wheel_holds_the_extension_and_no_tests(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    modules = {name for name in tracked if name.startswith("taskflow/") and name.endswith((".py", ".pyx", ".json"))}
-    assert modules <= names
+    modules = {name for name in tracked() if name.startswith("taskflow/") and name.endswith((".py", ".pyx", ".json"))}
+    assert modules <= names and "taskflow/py.typed" in names
     assert {name.split("/")[0] for name in names} == {"taskflow", f"soap_taskflow-{taskflow.__version__}.dist-info"}
     assert not [name for name in names if {"test", "tests", "examples"} & set(name.lower().split("/"))]
+    assert not [name for name in names if name.endswith((".c", ".cpp"))], "what Cython writes stays at home"
     if native_built():
         assert f"taskflow/kernels/_native{sysconfig.get_config_var('EXT_SUFFIX')}" in names
     assert any(name.endswith("licenses/LICENSE") for name in names), "the licence must travel with the wheel"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_wheel_works_without_a_compiler(wheel: Path, tmp_path: Path) -> None:
+    """Installed into an environment of its own; dependencies are those of this one. No compiler is on PATH."""
+    home = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", str(home)], check=True, timeout=200)
+    python = home / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True, timeout=200)
+    (packages,) = (home / "lib").glob("python*/site-packages")
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+
+    def run(*command: str) -> str:
+        done = subprocess.run(
+            command, cwd=tmp_path, env={"PATH": str(home / "bin"), "HOME": str(tmp_path)}, text=True, capture_output=True,
+            timeout=100, check=True,
+        )
+        return done.stdout
+
+    assert run(str(python), "-c", "import taskflow; print(taskflow.__file__)").startswith(str(packages))
+    built = "from taskflow.kernels import native_built; print(native_built())"
+    assert run(str(python), "-c", built).strip() == str(native_built())
+    assert run(str(python), "-m", "taskflow", "--version").strip() == f"taskflow, version {taskflow.__version__}"
+    for program in ((str(home / "bin" / "taskflow"),), (str(python), "-m", "taskflow")):
+        found = json.loads(run(*program, "search", "MLP", "--machine", "p100", "--devices", "4", "--budget", "100p", "--json"))
+        assert found["proposals"] == 100
+
+
+def test_the_version_is_semantic_and_the_changelog_begins_with_it() -> None:
+    assert re.fullmatch(r"\d+\.\d+\.\d+((a|b|rc)\d+)?", taskflow.__version__)
+    (first, *_) = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert first == taskflow.__version__
+
+
+def test_the_licence_is_apache() -> None:
+    text = (ROOT / "LICENSE").read_text()
+    assert "Apache License" in text and "Version 2.0, January 2004" in text and "END OF TERMS AND CONDITIONS" in text

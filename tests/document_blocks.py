@@ -1,0 +1,114 @@
+"""The fenced blocks of README.md and docs/: what is run of them, what is compared, and what is left out for which reason."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+ANY_FENCE = re.compile(r"^\s*(?:```|~~~)", re.MULTILINE)
+
+CLUSTER = "needs another MPI than the one of the tests"
+NOT_RUN: dict[str, str] = {
+    r"python3 -m venv \.venv": "makes an environment: test_package.py makes one and installs taskflow there",
+    r"source \.venv/bin/activate": "the tests' environment stands for it",
+    r"pip install .*": "needs a package index",
+    r"module load .*": CLUSTER,
+    r"python -m pip uninstall mpich": CLUSTER,
+    r"MPICC=.* -m pip install .*": CLUSTER,
+}
+"""Lines of sh blocks that no test runs, as regular expressions of whole lines, with the reason."""
+
+SCRIPTS_NOT_RUN = {"#SBATCH": "needs Slurm; bash reads it without running it, and the program it starts runs elsewhere on the page"}
+
+TEXTS_NOT_COMPARED = {
+    "bash:  eval": "what to write into the start files of three shells",
+    "node0:4": "an MPI host file; the command below it runs with one of this machine's name",
+}
+"""text blocks, by the start of their first line, that are no output."""
+
+SLOW = ("alexnet.py", "inception.py", "resnet.py", "rnntc.py", "nmt.py", "transformer.py", " train ", " profile ")
+"""Commands with one of these words run in make test-slow only; the examples' own tests start each program otherwise."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, the number of lines before its first, and its text."""
+
+    language: str
+    line: int
+    text: str
+
+    @property
+    def lines(self) -> list[str]:
+        """Its lines without comments at their ends, the empty ones left out."""
+        found = (re.sub(r"\s+# .*$", "", line).strip() for line in self.text.splitlines())
+        return [line for line in found if line and not line.startswith("# ")]
+
+
+@dataclass(frozen=True)
+class Command:
+    """A line of an sh block, and the output that is shown below it."""
+
+    text: str
+    shown: str | None
+
+    @property
+    def slow(self) -> bool:
+        return any(word in self.text for word in SLOW)
+
+
+def blocks(page: Path) -> list[Block]:
+    """All blocks of a page in order."""
+    text = page.read_text()
+    return [Block(m[1], text.count("\n", 0, m.start(2)), m[2]) for m in FENCE.finditer(text)]
+
+
+def with_output(page: Path) -> list[tuple[Block, str | None]]:
+    """Every block with the text block right below it, None if none is."""
+    found, lines = blocks(page), page.read_text().splitlines()
+    result: list[tuple[Block, str | None]] = []
+    for block, following in zip(found, [*found[1:], None]):
+        end = block.line + block.text.count("\n")  # the line of the closing fence
+        between = lines[end + 1 : following.line - 1] if following is not None else []
+        shown = following is not None and following.language == "text" and not "".join(between).strip()
+        result.append((block, following.text if following is not None and shown else None))
+    return result
+
+
+def python_blocks(page: Path) -> list[tuple[Block, str | None]]:
+    """The Python blocks of a page, with what they should print."""
+    return [(block, shown) for block, shown in with_output(page) if block.language == "python"]
+
+
+def reason_not_run(line: str) -> str | None:
+    """Why nobody runs this line; None if somebody does."""
+    return next((reason for pattern, reason in NOT_RUN.items() if re.fullmatch(pattern, line)), None)
+
+
+def commands(page: Path) -> list[Command]:
+    """The lines of a page's sh blocks that are run, in order. An output belongs to the last line of its block."""
+    result = []
+    for block, shown in with_output(page):
+        if block.language == "sh":
+            lines = block.lines
+            kept = [None] * (len(lines) - 1) + [shown]
+            result += [Command(line, out) for line, out in zip(lines, kept) if reason_not_run(line) is None]
+    return result
+
+
+def files(page: Path) -> dict[str, str]:
+    """Python blocks whose first line is ``# name.py`` are files."""
+    named = ((re.match(r"# (\w+\.py)\n", block.text), block) for block, _ in python_blocks(page))
+    return {match[1]: block.text for match, block in named if match}
+
+
+def matches(shown: str, printed: str) -> bool:
+    """Is this the output that is shown? ``...`` stands for anything within a line, and a line of it alone for any lines."""
+    lines = [re.escape(line).replace(re.escape("..."), ".*") + "\n" for line in shown.strip().splitlines()]
+    pattern = "".join("(?:.*\n)*?" if line == ".*\n" else line for line in lines)
+    text = "".join(f"{line.rstrip()}\n" for line in printed.strip().splitlines())
+    return re.fullmatch(pattern, text) is not None
