@@ -13,6 +13,7 @@ COMMANDS: dict[str, str] = {
     "simulate": "taskflow.cli.simulate:simulate_command",
     "compare": "taskflow.cli.compare:compare_command",
     # reports
+    "report": "taskflow.cli.report:report_command",
     # runs
     # what there is
     "machine": "taskflow.cli.machine:machine_group",

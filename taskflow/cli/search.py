@@ -36,7 +36,10 @@ def search_command(
     space = SpaceOptions(degrees, placements, reduction)
     found = run_search(problem, algorithm, limit, seed, quiet, space, memory)
     if out:
-        save(found.strategy, problem.graph, problem.machine.name, out)
+        save(
+            found.strategy, problem.graph, problem.machine.name, out, search=found.as_json(),
+            problem={"batch": batch, "size": size, "rule": rule},
+        )
     row = {**problem.header(), **describe(problem, found.strategy), **found.as_json()}
     if as_json:
         emit(row)

@@ -53,9 +53,18 @@ class Strategy:
         return "\n".join(f"{node.name}: {self[node.name].describe(node)}" for node in graph)
 
 
-def save(strategy: Strategy, graph: OperatorGraph, machine: str, path: str | Path) -> None:
-    """Write a strategy file. It records which graph and machine it was made for. FileNotFoundError if there is no such
-    folder."""
+def save(
+    strategy: Strategy,
+    graph: OperatorGraph,
+    machine: str,
+    path: str | Path,
+    *,
+    search: Mapping[str, Any] | None = None,
+    problem: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a strategy file. It records which graph and machine it was made for, and, for reports: ``search``, how it was
+    found (`Found.as_json`), and ``problem``, the settings that built the graph (JSON values: batch, size, rule).
+    FileNotFoundError if there is no such folder."""
     if not (folder := Path(path).absolute().parent).is_dir():
         raise FileNotFoundError(f"cannot write strategy file {path}: there is no folder {folder}")
     content = {
@@ -78,6 +87,8 @@ def save(strategy: Strategy, graph: OperatorGraph, machine: str, path: str | Pat
         "syncs": {
             k: {"travel": s.travel.value, "place": s.place.value, "chunks": s.chunks} for k, s in strategy.syncs.items()
         },
+        **({"problem": dict(problem)} if problem is not None else {}),
+        **({"search": dict(search)} if search is not None else {}),
     }
     temporary = Path(f"{path}.{os.getpid()}.tmp")
     temporary.write_text(json.dumps(content, indent=1) + "\n")
@@ -111,6 +122,17 @@ def load(path: str | Path, graph: OperatorGraph, processors: int) -> Strategy:
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     return strategy
+
+
+def made_for(path: str | Path) -> dict[str, Any]:
+    """What a strategy file says about itself: ``name``, ``model``, ``machine``, ``processors``, and, where they are known,
+    ``problem`` and ``search`` (see `save`). ValueError if it is no strategy file; FileNotFoundError if it is not there."""
+    content = _parse(Path(path))
+    for table in ("problem", "search"):
+        if not isinstance(content.get(table, {}), dict):
+            raise ValueError(f"{path}: {table} must be a table, got {content[table]!r}")
+    keys = ("name", "model", "machine", "processors", "problem", "search")
+    return {key: content[key] for key in keys if key in content}
 
 
 def _parse(path: Path) -> dict[str, Any]:
