@@ -210,8 +210,8 @@ def critical_path(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> lis
             if resource in last:
                 before[number].append(last[resource])
             last[resource] = number
-    spans = timeline.spans
-    number = min((n for n in range(len(spans)) if spans[n].end == timeline.makespan), default=-1)
+    spans, makespan = timeline.spans, timeline.makespan
+    number = min((n for n in range(len(spans)) if spans[n].end == makespan), default=-1)
     path: list[int] = []
     while number >= 0:
         path.append(number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from taskflow.report.plans import baseline_values, known_as, plan_value, samples
 from taskflow.report.spans import CATEGORIES, Spans, spans_of
 from taskflow.report.split import PARTS
 from taskflow.report.thin import MOST_ROWS, Rows, thin
+from taskflow.rules import UpdateRule
 
 MOST_TICKS = 2**31
 
@@ -74,7 +75,7 @@ def report_data(
         "model": _model(graph, samples),
         "machine": machine_value(machine, spans),
         "costs": _cost_source(judge),
-        "rule": str(judge.rule) if judge.rule is not None else None,
+        "rule": _rule(judge.rule),
         "plan": plan,
         "baselines": baseline_values(judge, samples),
         "parts": list(PARTS),
@@ -95,6 +96,14 @@ def _model(graph: OperatorGraph, samples: int) -> dict[str, Any]:
         "name": graph.name, "operators": len(graph), "parameters": graph.parameter_count, "dtype": str(graph.dtype),
         "samples": samples, "fingerprint": graph.fingerprint(),
     }
+
+
+def _rule(rule: UpdateRule | None) -> str | None:
+    """``SGD(lr=0.1, momentum=0.9)``: what was set, not what was left at its default."""
+    if rule is None or not is_dataclass(rule):
+        return str(rule) if rule is not None else None
+    given = [f"{f.name}={getattr(rule, f.name)!r}" for f in fields(rule) if getattr(rule, f.name) != f.default]
+    return f"{type(rule).__name__}({', '.join(given)})"
 
 
 def _cost_source(judge: Evaluator) -> str:

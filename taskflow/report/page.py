@@ -6,6 +6,7 @@ import os
 from html import escape
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from taskflow.report.columns import pack
 from taskflow.report.data import Report
@@ -24,7 +25,7 @@ def page(report: Report) -> str:
     whatever they hold."""
     value = report.value
     blanks = {
-        "title": escape(f"{value['plan']['name']} plan of {value['model']['name']} on {value['machine']['name']}"),
+        "title": escape(title(value)),
         "policy": POLICY,
         "style": _static("page.css"),
         "headline": headline(value),
@@ -39,6 +40,15 @@ def page(report: Report) -> str:
     parts = text.split("{{")  # filled in one pass, so that a value that looks like a blank stays as it is
     return parts[0] + "".join(
         blanks[name] + rest for name, _, rest in (part.partition("}}") for part in parts[1:])
+    )
+
+
+def title(value: dict[str, Any]) -> str:
+    """Model, machine and plan in one line."""
+    devices = len(value["machine"]["devices"])
+    return (
+        f"{value['model']['name']} on {value['machine']['name']}, {devices} device{'s' * (devices != 1)}: "
+        f"{value['plan']['name']} plan"
     )
 
 

@@ -75,6 +75,11 @@ function startGraph(report, colours) {
   }
   function edge(c, a, b) {
     const x0 = a.x + CELL.width / 2, y0 = a.y + CELL.height, x1 = b.x + CELL.width / 2, y1 = b.y;
+    if (a.band === b.band && a.y === b.y) { // a step and the next one of a layer: side by side, or around what is between
+      const from = a.x + CELL.width, middle = a.y + CELL.height / 2, far = b.x - from > CELL.right + 4 ? CELL.height * 0.75 : 0;
+      c.moveTo(from, middle);
+      return c.bezierCurveTo(from + CELL.right, middle + far, b.x - CELL.right, middle + far, b.x, middle);
+    }
     c.moveTo(x0, y0);
     if (a.band !== b.band) { // to the next column: along the gap between the columns
       const middle = b.band > a.band ? b.x - 22 : a.x - 22;

@@ -127,7 +127,8 @@ function inColumns(items, rows, shape) {
     const widths = cut.map((band) => { const [low, high] = span(band); return (high - low + 1) * wide; });
     const width = widths.reduce((a, b) => a + b + 30, 0), height = size * tall;
     const scale = Math.min(shape / width, 1 / height);
-    if (!best || scale > best.scale) best = { scale, cut, widths, width, height };
+    // another band makes longer ways between operators, so it must be worth it
+    if (!best || scale > 1.12 * best.scale) best = { scale, cut, widths, width, height };
   }
   const places = new Array(items.length);
   let left = 0;

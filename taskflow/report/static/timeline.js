@@ -14,8 +14,10 @@ function startTimeline(report, showOperator) {
     const node = (lane) => (lane < devices ? machine.devices[lane].node : Number((/^node(\d+)\./.exec(labels[lane]) || [0, 0])[1]));
     for (let lane = 0; lane < lanes.length; lane++) if (what === "both" || (what === "links") === lane >= devices) list.push(lane);
     shown = list.sort((a, b) => node(a) - node(b) || a - b);
-    const pixels = Number(at("lane-height").value), room = (canvas.clientHeight || 470) - AXIS;
-    height = pixels || Math.max(2, Math.min(30, room / shown.length));
+    const pixels = Number(at("lane-height").value), most = 470 - AXIS;
+    height = pixels || Math.max(2, Math.min(30, most / shown.length));
+    const room = Math.max(90, Math.min(most, shown.length * height));
+    canvas.style.height = `${room + AXIS + 2}px`;
     view.top = Math.max(0, Math.min(view.top, shown.length * height - room));
   }
   function filter() {
@@ -37,8 +39,8 @@ function startTimeline(report, showOperator) {
 
   function draw() {
     const started = performance.now();
-    const { width, height: tall } = face.fit(), c = face.context, ink = theme(), scale = (width - GUTTER) / (view.to - view.from);
     chooseLanes();
+    const { width, height: tall } = face.fit(), c = face.context, ink = theme(), scale = (width - GUTTER) / (view.to - view.from);
     const byOperator = at("colour-by").value === "operator";
     axis(c, ink, width, tall, scale);
     const first = Math.floor(view.top / height), last = Math.min(shown.length, Math.ceil((view.top + tall - AXIS) / height));
@@ -88,11 +90,11 @@ function startTimeline(report, showOperator) {
         c.lineWidth = 1.3;
         c.strokeRect(GUTTER + left + 0.7, y + 0.7, wide - 1.9, inner - 1.4);
       }
-      if (words && wide > 34) {
-        const name = nameOf(row), letters = Math.floor((wide - 8) / 6.1);
+      if (words && wide > 26) {
+        const name = nameOf(row), letters = Math.floor((wide - 6) / 6);
         c.globalAlpha = alpha;
         c.fillStyle = "#fff";
-        if (letters >= 3) c.fillText(short(name, letters), GUTTER + left + 4, y + inner / 2 + 0.5);
+        if (letters >= Math.min(name.length, 5)) c.fillText(short(name, letters), GUTTER + left + 4, y + inner / 2 + 0.5);
       }
     });
     flush();
@@ -167,6 +169,7 @@ function startTimeline(report, showOperator) {
     c.lineWidth = 1.5;
     c.strokeRect(x0 + 0.75, 0.75, Math.max(2, x1 - x0 - 1.5), tall - 1.5);
   }
+  if (lanes.length <= 48) at("lanes").value = "both";
   const redraw = onFrame(draw);
   function window_(from, to) {
     const least = Math.max(2, 20e-9 / tick), size = Math.max(least, Math.min(step, to - from));
