@@ -12,7 +12,8 @@ COMMANDS: dict[str, str] = {
     "search": "taskflow.cli.search:search_command",
     "simulate": "taskflow.cli.simulate:simulate_command",
     "compare": "taskflow.cli.compare:compare_command",
-    # reports
+    "explain": "taskflow.cli.explain:explain_command",
+    "strategy": "taskflow.cli.strategy:strategy_group",
     "report": "taskflow.cli.report:report_command",
     # runs
     # what there is
@@ -42,4 +43,22 @@ class Commands(click.Group):
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="soap-taskflow", prog_name="taskflow")
 def main() -> None:
-    """Find, predict and compare parallelisation strategies for deep networks."""
+    """Find, predict, explain and compare parallelisation strategies for deep networks.
+
+    MODEL is a built-in network (see `taskflow models`), package.module:function or path/to/file.py:function: a function
+    that returns an OperatorGraph. A PLAN is a mapper's name (data, model, expert, ...), a strategy file, or
+    package.module:Class.
+
+    \b
+    Exit codes:
+      0    done; nothing wrong was found
+      1    a check failed: a plan that does not fit, plans that differ (diff), an installation that cannot run (doctor)
+      2    a mistake in the command, a file or a model; one line says what to do (--debug: where it comes from)
+      130  ended by Ctrl-C (search prints the best plan so far first)
+
+    \b
+    Examples:
+      taskflow search nmt -m k80 -n 4 --budget 10s --out plan.json
+      taskflow explain plan.json
+      taskflow simulate my_model.py:build --set width=512 -m p100 --strategy expert
+    """

@@ -54,17 +54,12 @@ class Strategy:
 
 
 def save(
-    strategy: Strategy,
-    graph: OperatorGraph,
-    machine: str,
-    path: str | Path,
-    *,
+    strategy: Strategy, graph: OperatorGraph, machine: str, path: str | Path, made_from: Mapping[str, Any] | None = None,
     search: Mapping[str, Any] | None = None,
-    problem: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a strategy file. It records which graph and machine it was made for, and, for reports: ``search``, how it was
-    found (`Found.as_json`), and ``problem``, the settings that built the graph (JSON values: batch, size, rule).
-    FileNotFoundError if there is no such folder."""
+    """Write a strategy file. It records which graph and machine it was made for, and, if given, what was asked for
+    (``made_from``, a JSON table: how the command line makes the model and the machine again) and how it was found
+    (``search``, as `Found.as_json` says it). FileNotFoundError if there is no such folder."""
     if not (folder := Path(path).absolute().parent).is_dir():
         raise FileNotFoundError(f"cannot write strategy file {path}: there is no folder {folder}")
     content = {
@@ -75,6 +70,7 @@ def save(
         "graph": graph.fingerprint(),
         "machine": machine,
         "processors": strategy.processors,
+        **({"made_from": dict(made_from)} if made_from is not None else {}),
         "operators": {
             node.name: {
                 "dims": [dim.name for dim in node.dims],
@@ -87,7 +83,6 @@ def save(
         "syncs": {
             k: {"travel": s.travel.value, "place": s.place.value, "chunks": s.chunks} for k, s in strategy.syncs.items()
         },
-        **({"problem": dict(problem)} if problem is not None else {}),
         **({"search": dict(search)} if search is not None else {}),
     }
     temporary = Path(f"{path}.{os.getpid()}.tmp")
@@ -124,15 +119,13 @@ def load(path: str | Path, graph: OperatorGraph, processors: int) -> Strategy:
     return strategy
 
 
-def made_for(path: str | Path) -> dict[str, Any]:
-    """What a strategy file says about itself: ``name``, ``model``, ``machine``, ``processors``, and, where they are known,
-    ``problem`` and ``search`` (see `save`). ValueError if it is no strategy file; FileNotFoundError if it is not there."""
-    content = _parse(Path(path))
-    for table in ("problem", "search"):
-        if not isinstance(content.get(table, {}), dict):
-            raise ValueError(f"{path}: {table} must be a table, got {content[table]!r}")
-    keys = ("name", "model", "machine", "processors", "problem", "search")
-    return {key: content[key] for key in keys if key in content}
+def search_of(path: str | Path) -> dict[str, Any] | None:
+    """How the plan in a strategy file was found (`Found.as_json`); None if the file does not say. ValueError if it is no
+    strategy file; FileNotFoundError if it is not there."""
+    found = _parse(Path(path)).get("search")
+    if found is not None and not isinstance(found, dict):
+        raise ValueError(f"{path}: search must be a table, got {found!r}")
+    return found
 
 
 def _parse(path: Path) -> dict[str, Any]:

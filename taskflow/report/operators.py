@@ -27,9 +27,8 @@ def operator_values(
     moved = np.where(np.isin(spans.category, MESSAGES), spans.nbytes, 0)[known]
     nbytes = np.bincount(place, moved, count * kinds).reshape(count, kinds)
     tasks = np.bincount(place, minlength=count * kinds).reshape(count, kinds)
-    longest = np.zeros(count * kinds)
-    np.maximum.at(longest, place, took)
-    longest = longest.reshape(count, kinds)
+    longest = np.zeros((count, kinds))
+    np.maximum.at(longest.reshape(-1), place, took)
     return [
         {
             **_configuration(node, strategy),

@@ -39,12 +39,14 @@ def plan_value(
 
 
 def baseline_values(judge: Evaluator, samples: int) -> list[dict[str, Any]]:
-    """The rows of data, model and expert parallelism; their memory is estimated. The evaluator is back at its strategy
-    afterwards."""
+    """The rows of data, model and expert parallelism, less the one that is the plan itself; their memory is estimated. The
+    evaluator is back at its strategy afterwards."""
     here = judge.strategy
     rows = []
     for name in BASELINES:
         strategy = choose(name, judge.graph, judge.machine)[0]
+        if (strategy.configs, strategy.syncs) == (here.configs, here.syncs):
+            continue
         judge.set(strategy)
         peaks = Room(judge).in_order(strategy)
         rows.append(plan_value(LABELS[name], spans_at(judge), judge.machine, samples, peaks, False))

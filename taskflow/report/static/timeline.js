@@ -76,7 +76,7 @@ function startTimeline(report, showOperator) {
       run = null;
     };
     paintLane(rows, lane, view.from, view.to, scale, (x0, x1, row, share) => {
-      const paint = colour(row, byOperator), strength = alpha * (0.3 + 0.7 * Math.ceil(share * 4) / 4);
+      const paint = colour(row, byOperator), strength = alpha * (0.2 + 0.8 * Math.ceil(share * 5) / 5);
       if (x1 - x0 <= 1 && run && run.colour === paint && run.alpha === strength && x0 <= run.x1 + 0.01) { run.x1 = x1; return; }
       flush();
       if (x1 - x0 <= 1) { run = { x0, x1, colour: paint, alpha: strength }; return; }
@@ -133,32 +133,38 @@ function startTimeline(report, showOperator) {
   }
   // What the devices do on average, in as many stretches as the overview has pixels; done once a width.
   let profile = null;
-  function measure(width) {
-    const kinds = 6, sums = new Float64Array(width * kinds);
-    for (let lane = 0; lane < devices; lane++) {
+  function measure(width, first, last) {
+    const kinds = CATEGORY_COLOURS.length, sums = new Float64Array(width * kinds);
+    for (let lane = first; lane < last; lane++) {
       for (const i of lanes[lane].ids) {
-        const kind = Math.min(rows.category[i], 5), share = rows.busy[i] / Math.max(1, rows.end[i] - rows.start[i]);
+        const kind = rows.category[i], share = rows.busy[i] / Math.max(1, rows.end[i] - rows.start[i]);
         const x0 = (rows.start[i] / step) * width, x1 = (rows.end[i] / step) * width;
         for (let x = Math.floor(x0); x < x1 && x < width; x++) sums[x * kinds + kind] += (Math.min(x + 1, x1) - Math.max(x, x0)) * share;
       }
     }
-    return { width, sums, kinds };
+    return { sums, kinds, count: Math.max(1, last - first) };
   }
-  function overview() {
-    const { width, height: tall } = over.fit(), c = over.context, ink = theme(), room = Math.max(1, Math.floor(width - GUTTER));
-    if (!profile || profile.width !== room) profile = measure(room);
+  function area(c, { sums, kinds, count }, room, bottom, tall) {
     for (let x = 0; x < room; x++) {
-      let y = tall;
-      for (let k = 0; k < profile.kinds; k++) {
-        const h = (profile.sums[x * profile.kinds + k] / devices) * (tall - 4);
+      let y = bottom;
+      for (let k = 0; k < kinds; k++) {
+        const h = (sums[x * kinds + k] / count) * tall;
         if (h < 0.05) continue;
         c.fillStyle = CATEGORY_COLOURS[k];
         c.fillRect(GUTTER + x, y - h, 1, h);
         y -= h;
       }
     }
+  }
+  function overview() {
+    const { width, height: tall } = over.fit(), c = over.context, ink = theme(), room = Math.max(1, Math.floor(width - GUTTER));
+    if (!profile || profile.width !== room) profile = { width: room, devices: measure(room, 0, devices), links: measure(room, devices, lanes.length) };
+    const half = tall / 2;
+    area(c, profile.devices, room, half - 1, half - 5);
+    area(c, profile.links, room, tall - 2, half - 6);
     c.fillStyle = ink.soft;
-    c.fillText("mean of devices", 5, tall / 2);
+    c.fillText("mean of devices", 5, half / 2 + 1);
+    if (lanes.length > devices) c.fillText("mean of links", 5, half * 1.5);
     const x0 = GUTTER + (view.from / step) * room, x1 = GUTTER + (view.to / step) * room;
     c.fillStyle = ink.paper;
     c.globalAlpha = 0.72;
