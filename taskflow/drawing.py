@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
 
 FONT = "font:11px system-ui,sans-serif"
 
 
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """HTML that a notebook shows; ``str`` gives it as text."""
+
+    html: str
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def __str__(self) -> str:
+        return self.html
+
+    def __repr__(self) -> str:
+        return f"Drawing of {len(self.html)} characters; a notebook shows it"
+
+
 def device_colour(number: int, count: int) -> str:
     """A CSS colour for processor ``number`` of ``count``: the hue goes once around, and neighbours differ in lightness."""
     hue = round(360 * number / max(1, count)) % 360
-    return f"hsl({hue} 62% {(58, 70, 50, 64)[number % 4]}%)"
+    return f"hsl({hue} 62% {(66, 76, 60, 71)[number % 4]}%)"
 
 
 def svg(width: float, height: float, parts: Iterable[str], label: str) -> str:
     """An inline SVG image; ``label`` is what a screen reader says. Text takes the colour of the text around it."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(label, quote=True)}" '
-        f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}" style="{FONT}" fill="currentColor">'
+        f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}" style="{FONT};margin:2px 8px 2px 0" fill="currentColor">'
         f"{''.join(parts)}</svg>"
     )
 

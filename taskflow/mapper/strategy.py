@@ -6,14 +6,18 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any
 
+from taskflow.drawing import box, device_colour, svg
+from taskflow.drawing import table as html_table
 from taskflow.graph import OperatorGraph
-from taskflow.mapper.config import OpConfig, Place, Sync, Travel
+from taskflow.mapper.config import OpConfig, Place, Sync, Travel, ranges
 
 FORMAT = "taskflow-strategy"
 VERSION = 1
+MOST_ROWS = 200  # of the table that a notebook shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,31 @@ class Strategy:
     def describe(self, graph: OperatorGraph) -> str:
         """One line an operator: ``lstm1: n/4 @ 0-3``."""
         return "\n".join(f"{node.name}: {self[node.name].describe(node)}" for node in graph)
+
+    def __repr__(self) -> str:
+        pieces = sum(len(config.processors) for config in self.configs.values())
+        used = len({p for config in self.configs.values() for p in config.processors})
+        return f"{self.name}: {len(self.configs)} operators in {pieces} pieces on {used} of {self.processors} processors"
+
+    def _repr_html_(self) -> str:
+        return _page(self)
+
+
+def _page(strategy: Strategy) -> str:
+    """The strategy as an HTML table: an operator a row, its pieces as a strip of processors."""
+    count, rows = strategy.processors, []
+    for name, config in list(strategy.configs.items())[:MOST_ROWS]:
+        width = 240 / len(config.processors)
+        strip = [
+            box(k * width, 0, width, 14, device_colour(p, count), f"piece {k} on {p}", str(p))
+            for k, p in enumerate(config.processors)
+        ]
+        cut = "x".join(map(str, config.degrees))
+        where = ranges(config.processors)
+        rows.append((escape(name), cut, escape(where), svg(240, 14, strip, f"{len(strip)} pieces on {where}")))
+    left = len(strategy.configs) - len(rows)
+    more = f"<div>and {left} more operators</div>" if left else ""
+    return f"<div>{html_table(('operator', 'degrees', 'processors', 'pieces'), rows, repr(strategy), raw=True)}{more}</div>"
 
 
 def save(

@@ -68,6 +68,7 @@ def report_data(
     samples = samples_of(judge)
     peaks = [profile.use.nbytes for profile in profiles]
     plan = plan_value(known_as(strategy), spans, machine, samples, peaks, True)
+    baselines, same = baseline_values(judge, samples)
     value = {
         "format": "taskflow-report",
         "version": 1,
@@ -77,7 +78,8 @@ def report_data(
         "costs": _cost_source(judge),
         "rule": _rule(judge.rule),
         "plan": plan,
-        "baselines": baseline_values(judge, samples),
+        "baselines": baselines,
+        "same_as": [name for name in same if name != plan["name"]],
         "parts": list(PARTS),
         "categories": list(CATEGORIES),
         "operators": operator_values(graph, strategy, spans, operator),

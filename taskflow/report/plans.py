@@ -38,20 +38,21 @@ def plan_value(
     }
 
 
-def baseline_values(judge: Evaluator, samples: int) -> list[dict[str, Any]]:
-    """The rows of data, model and expert parallelism, less the one that is the plan itself; their memory is estimated. The
-    evaluator is back at its strategy afterwards."""
+def baseline_values(judge: Evaluator, samples: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """The rows of data, model and expert parallelism, less those that are the plan itself, whose names come second. Their
+    memory is estimated. The evaluator is back at its strategy afterwards."""
     here = judge.strategy
-    rows = []
+    rows, same = [], []
     for name in BASELINES:
         strategy = choose(name, judge.graph, judge.machine)[0]
         if (strategy.configs, strategy.syncs) == (here.configs, here.syncs):
+            same.append(LABELS[name])
             continue
         judge.set(strategy)
         peaks = Room(judge).in_order(strategy)
         rows.append(plan_value(LABELS[name], spans_at(judge), judge.machine, samples, peaks, False))
     judge.set(here)
-    return rows
+    return rows, same
 
 
 def samples_of(judge: Evaluator) -> int:

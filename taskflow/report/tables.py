@@ -39,11 +39,12 @@ def headline(value: dict[str, Any]) -> str:
 def facts(value: dict[str, Any]) -> str:
     """What was planned, for what, and where the figures come from."""
     model, machine = value["model"], value["machine"]
+    same = f" (the same as {' and '.join(value['same_as'])})" if value["same_as"] else ""
     entries = [
         ("model", f"{model['name']}: {model['operators']} operators, {model['parameters']:,} parameters, {model['dtype']}, "
                   f"{model['samples']:,} samples a step"),
         ("machine", machine["description"]),
-        ("plan", f"{value['plan']['name']}, {value['plan']['tasks']:,} tasks a step"),
+        ("plan", f"{value['plan']['name']}{same}, {value['plan']['tasks']:,} tasks a step"),
         ("update rule", value["rule"] or "none: forward only"),
         ("costs", f"{value['costs']}; all times here are predicted by simulation"),
         ("made by", f"taskflow {value['taskflow']}"),

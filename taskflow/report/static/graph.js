@@ -124,11 +124,11 @@ function startGraph(report, colours) {
     if (view.k > 0.28) {
       c.fillStyle = ink.ink;
       c.font = "600 11.5px system-ui, sans-serif";
-      c.fillText(short(folded ? `▸ ${item.block}` : first.name, 24), p.x + 7, p.y + 11);
+      c.fillText(short(folded ? `▸ ${item.block}` : first.name, 20), p.x + 7, p.y + 11);
       c.fillStyle = ink.soft;
       c.font = "10px system-ui, sans-serif";
       const cuts = first.configuration.split(" @ ")[0];
-      c.fillText(short(folded ? `${item.members.length} operators · ${seconds(time)}` : `${first.kind} · ${cuts}`, 29), p.x + 7, p.y + 25);
+      c.fillText(short(folded ? `${item.members.length} operators · ${seconds(time)}` : `${first.kind} · ${cuts}`, 26), p.x + 7, p.y + 25);
     }
     c.globalAlpha = 1;
   }
