@@ -35,7 +35,8 @@ def svg(width: float, height: float, parts: Iterable[str], label: str) -> str:
     """An inline SVG image; ``label`` is what a screen reader says. Text takes the colour of the text around it."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(label, quote=True)}" '
-        f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}" style="{FONT};margin:2px 8px 2px 0" fill="currentColor">'
+        f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}" '
+        f'style="{FONT};margin:2px 8px 2px 0" fill="currentColor">'
         f"{''.join(parts)}</svg>"
     )
 

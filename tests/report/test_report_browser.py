@@ -20,6 +20,18 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on PATH: install it with the system's package manager"),
 ]
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+COLOURS = """(name) => {
+    const c = document.querySelector(name), seen = new Set();
+    const copy = new OffscreenCanvas(c.width, c.height).getContext("2d", { willReadFrequently: true });
+    copy.drawImage(c, 0, 0);
+    const d = copy.getImageData(0, 0, c.width, c.height).data;
+    for (let i = 0; i < d.length; i += 4) seen.add(d[i] << 16 | d[i + 1] << 8 | d[i + 2]);
+    return seen.size;
+}"""
+DRAW = """() => {
+    taskflow.timeline.draw();
+    return Number(document.getElementById("timeline-canvas").dataset.drawMilliseconds);
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -52,11 +64,7 @@ class Opened:
 
     def colours(self, canvas: str) -> int:
         """How many colours a canvas shows: an empty one shows one."""
-        return self.run(
-            f"(() => {{ const c = document.querySelector('{canvas}'), copy = new OffscreenCanvas(c.width, c.height).getContext('2d', "
-            "{ willReadFrequently: true }); copy.drawImage(c, 0, 0); const d = copy.getImageData(0, 0, c.width, c.height).data;"
-            "const s = new Set(); for (let i = 0; i < d.length; i += 4) s.add(d[i] << 16 | d[i+1] << 8 | d[i+2]); return s.size; })()"
-        )
+        return self.page.evaluate(COLOURS, canvas)
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +118,7 @@ def test_the_table_and_the_search_box_choose_too(recurrent: Opened) -> None:
 
 
 def test_the_timeline_zooms_and_tells(recurrent: Opened) -> None:
-    judge, report = report_of("RNNTC", "expert", 4)
+    _, report = report_of("RNNTC", "expert", 4)
     page, rows = recurrent.page, report.columns
     page.locator("#timeline-canvas").scroll_into_view_if_needed()
     page.click("#time-fit")
@@ -204,9 +212,6 @@ def test_a_step_of_64_devices_is_ready_and_drawn_quickly(browser: Any, tmp_path:
     assert opened.run("taskflow.ready") < 2000
     opened.page.select_option("#lanes", "both")
     opened.page.select_option("#lane-height", "0")  # every lane at once
-    draws = [
-        opened.run("(() => { taskflow.timeline.draw(); return Number(document.getElementById('timeline-canvas').dataset.drawMilliseconds); })()")
-        for _ in range(9)
-    ]
+    draws = [opened.run(DRAW) for _ in range(9)]
     assert sorted(draws)[0] < 50, draws  # of a frame in software, on a busy machine
     opened.check()

@@ -15,7 +15,6 @@ from taskflow.optimizer.memory_profile import memory_profile
 from taskflow.report.columns import pack, unpack
 from taskflow.report.spans import CATEGORIES, MESSAGES, spans_at, spans_of
 from taskflow.report.split import PARTS, device_split, link_use
-from taskflow.tasks.simulate import resources
 from taskflow.tasks.task import Compute, Kind
 
 CASES = [("RNNTC", "expert", 4), ("AlexNet", "expert", 3), ("NMT", "random", 4), ("LeNet", "data", 2), ("MLP", "model", 4)]
@@ -170,7 +169,7 @@ def test_forward_only_has_no_synchronisation() -> None:
 
 @pytest.mark.parametrize("most", [50, 400])
 def test_thinning_keeps_totals(most: int) -> None:
-    judge, whole = report_of("NMT", "random", 4)
+    _, whole = report_of("NMT", "random", 4)
     _, thin = report_of("NMT", "random", 4, most_rows=most)
     a, b = whole.columns, thin.columns
     assert len(b["count"]) < len(a["count"]) and thin.value["joined_below_seconds"] > 0 == whole.value["joined_below_seconds"]
