@@ -17,6 +17,7 @@ COMMANDS: dict[str, str] = {
     "report": "taskflow.cli.report:report_command",
     # runs
     # what there is
+    "doctor": "taskflow.cli.doctor:doctor_command",
     "machine": "taskflow.cli.machine:machine_group",
     "machines": "taskflow.cli.listing:machines_command",
     "models": "taskflow.cli.listing:models_command",
