@@ -1,11 +1,14 @@
 // Starts everything, and says when the page can be used: window.taskflow.ready (milliseconds since navigation).
 async function start() {
+  const marks = { begun: performance.now() }, mark = (name) => { marks[name] = performance.now(); };
   const report = await unpackData(at("data").textContent);
-  at("data").textContent = "";
+  mark("unpacked");
   const colours = colourTable(report.machine);
   const parts = [];
   const graph = startGraph(report, colours);
+  mark("graph");
   const timeline = startTimeline(report, (i) => graph.show(i));
+  mark("timeline");
   startDetails(report, colours, (i) => graph.show(i), (i) => timeline.zoomTo(i));
   parts.push(graph, timeline, startMemory(report, colours), startSearch(report));
   startBars(report);
@@ -24,8 +27,10 @@ async function start() {
   };
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   new ResizeObserver(redraw).observe(document.querySelector("main"));
+  mark("started");
   for (const part of parts) part.draw();
-  window.taskflow = { ready: performance.now(), report, graph, timeline, chosen };
+  mark("drawn");
+  window.taskflow = { marks, ready: performance.now(), report, graph, timeline, chosen };
 }
 start().catch((error) => {
   const box = at("trouble");
