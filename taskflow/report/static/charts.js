@@ -2,6 +2,11 @@
 function startBars(report) {
   const box = at("bars"), plans = [report.plan, ...report.baselines], limit = 3 * report.plan.seconds;
   const most = Math.min(limit, Math.max(...plans.map((p) => p.seconds)));
+  const line = (name, stack, figure) => {
+    const row = make("div", "", { class: "row" });
+    row.append(make("span", name), stack, make("span", figure));
+    box.append(row);
+  };
   box.append(make("h3", "Step time: what a device does on average"));
   for (const plan of plans) {
     const cut = plan.seconds > limit, stack = make("div", "", { class: "stack" });
@@ -13,7 +18,7 @@ function startBars(report) {
       piece.style.background = part === "wait for others" ? "repeating-linear-gradient(135deg,var(--line) 0 4px,transparent 4px 8px)" : PART_COLOURS[part];
       stack.append(piece);
     }
-    box.append(make("span", plan.name), stack, make("span", `${seconds(plan.seconds)}${cut ? " (bar is cut)" : ""}`));
+    line(plan.name, stack, `${seconds(plan.seconds)}${cut ? " (bar is cut)" : ""}`);
   }
   const keys = make("div", "", { class: "legend" });
   for (const part of report.parts) {
@@ -33,7 +38,7 @@ function startBars(report) {
       piece.style.background = CATEGORY_COLOURS[report.categories.indexOf(name)];
       stack.append(piece);
     }
-    box.append(make("span", plan.name), stack, make("span", bytes(plan.transfer_bytes)));
+    line(plan.name, stack, bytes(plan.transfer_bytes));
   }
 }
 function startMachine(report, colours) {
@@ -54,8 +59,10 @@ function startMachine(report, colours) {
   machine.devices.forEach((d, i) => meter(of(d.node), `device ${i} (${d.kind})`, 1 - idle.reduce((s, k) => s + d.split[k], 0) / step, colours[i], `memory ${bytes(report.memory[i].peak_bytes)} of ${bytes(d.memory_bytes)}, sent ${bytes(d.sent_bytes)}, received ${bytes(d.received_bytes)}`));
   for (const k of machine.links) {
     const [, node, name] = /^node(\d+)\.(.*)$/.exec(k.name) || [0, 0, k.name];
-    meter(of(Number(node)), name, k.busy_seconds / step, "var(--accent)", `${bytes(k.bytes)} in ${grouped.format(k.messages)} messages at ${bytes(k.bytes_per_second)}/s`);
+    meter(of(Number(node)), name, k.busy_seconds / step, k.busy_seconds > 0.8 * step ? "var(--bad)" : "var(--accent)", `${bytes(k.bytes)} in ${grouped.format(k.messages)} messages at ${bytes(k.bytes_per_second)}/s`);
   }
+  const busiest = [...machine.links].sort((a, b) => b.busy_seconds - a.busy_seconds)[0];
+  if (busiest) at("machine-note").textContent += ` The busiest link is ${busiest.name}: ${percent(busiest.busy_seconds / step)} of the step, ${bytes(busiest.bytes)} in ${grouped.format(busiest.messages)} messages.`;
   for (const node of [...nodes.keys()].sort((a, b) => a - b)) box.append(nodes.get(node));
   const legend = at("device-legend"), groups = new Map();
   machine.devices.forEach((d, i) => groups.set(d.node, [...(groups.get(d.node) || []), i]));

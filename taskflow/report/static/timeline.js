@@ -1,5 +1,6 @@
 // The timeline of devices and links: draws only what is visible and at least a pixel wide.
-const GUTTER = 132, AXIS = 22;
+const AXIS = 22;
+let GUTTER = 178; // the labels' width; less on narrow screens
 function startTimeline(report, showOperator) {
   const { rows, machine, operators } = report, tick = report.tick_seconds, devices = machine.devices.length;
   const step = Math.max(1, report.plan.seconds / tick), lanes = buildLanes(report), layers = layerColours(operators);
@@ -18,6 +19,7 @@ function startTimeline(report, showOperator) {
     height = pixels || Math.max(2, Math.min(30, most / shown.length));
     const room = Math.max(90, Math.min(most, shown.length * height));
     canvas.style.height = `${room + AXIS + 2}px`;
+    GUTTER = canvas.clientWidth < 640 ? 84 : 178;
     view.top = Math.max(0, Math.min(view.top, shown.length * height - room));
   }
   function filter() {
@@ -108,9 +110,9 @@ function startTimeline(report, showOperator) {
     const every = Math.max(1, Math.ceil(11 / height));
     if ((place - first) % every) return;
     c.fillStyle = hover === lane ? ink.accent : ink.soft;
-    c.fillText(short(labels[lane], 17), 5, y + Math.max(height, 9) / 2);
+    c.fillText(short(labels[lane], GUTTER > 100 ? 21 : 12), 5, y + Math.max(height, 9) / 2);
     c.textAlign = "right";
-    if (height >= 11) c.fillText(percent(Math.max(0, use[lane])), GUTTER - 10, y + height / 2);
+    if (height >= 11 && GUTTER > 100) c.fillText(percent(Math.max(0, use[lane])), GUTTER - 10, y + height / 2);
     c.textAlign = "left";
   }
   function axis(c, ink, width, tall, scale) {
@@ -270,11 +272,12 @@ function startTimeline(report, showOperator) {
   at("time-in").onclick = () => zoom(2);
   at("time-out").onclick = () => zoom(0.5);
   at("time-fit").onclick = () => window_(0, step);
-  for (const id of ["lanes", "lane-height", "colour-by"]) at(id).onchange = () => { view.top = 0; redraw(); };
+  for (const id of ["lanes", "lane-height"]) at(id).onchange = () => { view.top = 0; redraw(); };
+  at("colour-by").onchange = () => { legend(report, layers); redraw(); };
   at("critical").onchange = filter;
   chosen.listeners.push(filter);
   at("timeline-note").textContent = `${grouped.format(report.plan.tasks)} tasks${report.joined_below_seconds ? `; neighbours shorter than ${seconds(report.joined_below_seconds)} are joined into ${grouped.format(rows.category.length)} rows, totals are of all tasks` : ""}. Tasks on the critical path have a dark or light frame; paler colour: partly busy. Ctrl + wheel or W and S zoom, drag or A and D move, wheel scrolls lanes, double click shows a task.`;
-  legend(report);
+  legend(report, layers);
   pathWords(report);
   return {
     redraw, draw, view: () => ({ ...view }),
@@ -290,15 +293,18 @@ function startTimeline(report, showOperator) {
     },
   };
 }
-function legend(report) {
-  const box = at("category-legend"), known = new Set();
-  for (const o of report.operators) o.tasks.forEach((n, k) => { if (n) known.add(k); });
-  for (const k of [...known].sort()) {
+function legend(report, layers) {
+  const box = at("category-legend"), entries = new Map(), most = 40; // name -> colour
+  if (at("colour-by").value === "operator") report.operators.forEach((o, i) => { if (o.layer) entries.set(o.layer, layers[i]); });
+  else report.categories.forEach((name, k) => { if (report.operators.some((o) => o.tasks[k])) entries.set(name, CATEGORY_COLOURS[k]); });
+  box.replaceChildren();
+  for (const [name, paint] of [...entries].slice(0, most)) {
     const entry = make("span"), colour = make("i");
-    colour.style.background = CATEGORY_COLOURS[k];
-    entry.append(colour, report.categories[k]);
+    colour.style.background = paint;
+    entry.append(colour, name);
     box.append(entry);
   }
+  if (entries.size > most) box.append(make("span", `and ${entries.size - most} more layers`));
 }
 function pathWords(report) {
   const path = report.critical_path, table = make("table", "", { class: "words" }), whole = path.seconds.reduce((a, b) => a + b, 0) || 1;
