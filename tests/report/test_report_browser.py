@@ -215,3 +215,34 @@ def test_a_step_of_64_devices_is_ready_and_drawn_quickly(browser: Any, tmp_path:
     draws = [opened.run(DRAW) for _ in range(9)]
     assert sorted(draws)[0] < 50, draws  # of a frame in software, on a busy machine
     opened.check()
+
+
+def test_joined_tasks_are_told(browser: Any, tmp_path: Path) -> None:
+    _, report = report_of("NMT", "random", 4, most_rows=400)
+    write_page(report, tmp_path / "r.html")
+    opened = Opened(browser, tmp_path / "r.html")
+    note = opened.page.inner_text("#timeline-note")
+    assert f"{report.value['plan']['tasks']:,} tasks" in note and "are joined into" in note
+    rows = report.columns
+    order = ((rows["count"] > 1) & (rows["category"] < 5)) * (rows["end"] - rows["start"])
+    row = int(order.argmax())
+    opened.page.locator("#timeline-canvas").scroll_into_view_if_needed()
+    place = opened.run(f"taskflow.timeline.middleOf({row})")
+    opened.page.mouse.move(place["x"], place["y"])
+    assert "tasks joined for drawing" in opened.page.inner_text("#tooltip")
+    opened.check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["AlexNet", "Inception-v3", "ResNet-101", "RNNTC", "RNNLM", "NMT"])
+def test_the_papers_networks_on_64_devices(browser: Any, tmp_path: Path, model: str) -> None:
+    """The issue's limits: pages under 5 MB that can be used within 2 s."""
+    size = write_page(report_of.__wrapped__(model, "data", 64, preset="paper")[1], tmp_path / "r.html")
+    assert size < 5_000_000
+    ready = []
+    for _ in range(3):  # the fastest: others may use the machine
+        opened = Opened(browser, tmp_path / "r.html")
+        ready.append(opened.run("taskflow.ready"))
+        opened.check()
+        opened.page.close()
+    assert min(ready) < 2000, ready

@@ -93,7 +93,7 @@ function startTimeline(report, showOperator) {
         c.strokeRect(GUTTER + left + 0.7, y + 0.7, wide - 1.9, inner - 1.4);
       }
       if (words && wide > 26) {
-        const name = nameOf(row), letters = Math.floor((wide - 6) / 6);
+        const name = nameOf(row), letters = Math.floor((wide - 6) / 6.6);
         c.globalAlpha = alpha;
         c.fillStyle = "#fff";
         if (letters >= Math.min(name.length, 5)) c.fillText(short(name, letters), GUTTER + left + 4, y + inner / 2 + 0.5);
