@@ -117,7 +117,7 @@ def against(model: str, algorithm: str, machine: str, devices: int, budget: floa
     graph, cluster = build(model, devices=devices), load_machine(machine, devices)
     judge = make_evaluator(graph, cluster)
     rival, found = (
-        search(graph, cluster, budget=Budget(seconds=budget), seed=seed, use=judge, memory=False, algorithm=a, alone=a != "guided")
+        search(graph, cluster, budget=Budget(seconds=budget), seed=seed, use=judge, memory=False, algorithm=a, alone=a != "guided", workers=1)
         for a in (algorithm, "guided")
     )
     paper = (FIGURE_10_PLACEMENT if algorithm == "placement" else FIGURE_10_OPTCNN)[model]

@@ -31,7 +31,7 @@ def measure(model: str, machine_name: str, devices: int, seconds: float, seeds: 
     for algorithm in ("optcnn", "mcmc", "guided"):
         runs = [
             search(graph, machine, budget=Budget(seconds=seconds), seed=seed, algorithm=algorithm, memory=False, use=judge,
-                   alone=algorithm == "optcnn")
+                   alone=algorithm == "optcnn", workers=1)
             for seed in range(1 if algorithm == "optcnn" else seeds)
         ]
         found = [r.seconds for r in runs]

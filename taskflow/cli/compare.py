@@ -53,7 +53,7 @@ def compare_command(
     for algorithm in SEARCHES:
         alone = algorithm in ("placement", "optcnn")
         try:
-            found = run_search(problem, algorithm, limit, seed, quiet or as_json, SpaceOptions(), memory, alone=alone)
+            found = run_search(problem, algorithm, limit, seed, quiet or as_json, SpaceOptions(), memory, alone=alone, workers=1)
         except ValueError as error:  # nothing that this algorithm may answer fits: the others' rows still count
             if not quiet:
                 click.echo(f"{algorithm}: {error}", err=True)

@@ -62,11 +62,11 @@ def tried(*command: str, environ: dict[str, str] | None = None) -> tuple[int, st
 def _python() -> Iterator[Finding]:
     import numpy
 
-    import taskflow
+    from taskflow import __version__
 
     python = f"{platform.python_implementation()} {platform.python_version()}"
     system = f"{platform.system()} {platform.machine()}"
-    yield Finding("taskflow", OK, f"taskflow {taskflow.__version__}, {python}, numpy {numpy.__version__}; {system}")
+    yield Finding("taskflow", OK, f"taskflow {__version__}, {python}, numpy {numpy.__version__}; {system}")
 
 
 def _processor() -> Iterator[Finding]:
@@ -148,15 +148,21 @@ def _trains() -> Iterator[Finding]:
     """A network of two layers on two virtual processors learns."""
     import numpy as np
 
-    import taskflow
+    from taskflow import operators as ops
+    from taskflow.graph import OperatorGraph
+    from taskflow.machine import host
+    from taskflow.mapper import choose
+    from taskflow.rules import SGD
+    from taskflow.runtime.executor import Executor
+    from taskflow.runtime.local import LocalTransport
 
     try:
-        graph, machine = taskflow.OperatorGraph(), taskflow.host(2)
-        x, label = taskflow.input(graph, (8, 4), name="x"), taskflow.input(graph, (8,), "int64", name="label")
-        hidden = taskflow.relu(taskflow.linear(x, 8))
-        graph.minimize(taskflow.cross_entropy(taskflow.linear(hidden, 2), label))
-        strategy, mapper = taskflow.choose("data", graph, machine)
-        run = taskflow.Executor(graph, strategy, taskflow.SGD(lr=0.5), machine=machine, mapper=mapper)
+        graph, machine = OperatorGraph(), host(2)
+        x, label = ops.input(graph, (8, 4), name="x"), ops.input(graph, (8,), "int64", name="label")
+        hidden = ops.relu(ops.linear(x, 8))
+        graph.minimize(ops.cross_entropy(ops.linear(hidden, 2), label))
+        strategy, mapper = choose("data", graph, machine)
+        run = Executor(graph, strategy, SGD(lr=0.5), transport=LocalTransport(), machine=machine, mapper=mapper)
         values = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
         batch = {"x": values, "label": (values[:, 0] > 0).astype("int64")}
         losses = [run.train(batch) or 0.0 for _ in range(20)]

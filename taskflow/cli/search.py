@@ -39,12 +39,14 @@ from taskflow.optimizer.space import DEGREES, PLACEMENTS, SpaceOptions
               help="Which processors pieces may be dealt to.")
 @click.option("--reduction/--no-reduction", default=True, show_default=True, help="Whether contracted dimensions may be cut.")
 @click.option("--memory/--no-memory", default=True, show_default=True, help="Refuse plans that do not fit the memory.")
+@click.option("--workers", type=click.IntRange(1),
+              help="Threads of the guided search (default: one a core where that helps; with a budget of proposals one).")
 @constraint_options
 @click.option("--out", type=click.Path(dir_okay=False), shell_complete=completing.json_files,
               help="Write the strategy to this file.")
 @output_options
 def search_command(
-    budget: str, seed: int, algorithm: str, degrees: str, placements: str, reduction: bool, memory: bool,
+    budget: str, seed: int, algorithm: str, degrees: str, placements: str, reduction: bool, memory: bool, workers: int | None,
     file: str | None, pins: tuple[str, ...], forbids: tuple[str, ...], limits: tuple[str, ...],
     out: str | None, as_json: bool, quiet: bool, **asked: Any,
 ) -> None:
@@ -66,7 +68,7 @@ def search_command(
     problem = make_problem(**asked)
     constraints = gathered(file, pins, forbids, limits)
     space = SpaceOptions(degrees, placements, reduction, constraints=constraints)
-    found = run_search(problem, algorithm, limit, seed, quiet or as_json, space, memory)
+    found = run_search(problem, algorithm, limit, seed, quiet or as_json, space, memory, workers=workers)
     if out:
         save(found.strategy, problem.graph, problem.machine.name, out, problem.made, found.as_json())
     row = {**problem.header(), **describe(problem, found.strategy), **found.as_json()}
@@ -85,12 +87,12 @@ def search_command(
 
 def run_search(
     problem: Problem, algorithm: str, budget: Budget, seed: int, quiet: bool, space: SpaceOptions, memory: bool,
-    *, alone: bool = False,
+    *, alone: bool = False, workers: int | None = None,
 ) -> Found:
     """Search with progress on stderr: the best time, proposals a second and how many are accepted."""
     show = not quiet and sys.stderr.isatty()
     with Display(f"{algorithm}: starting", show) as display:
         return search(
             problem.graph, problem.machine, budget=budget, seed=seed, algorithm=algorithm, space=space, memory=memory,
-            progress=display.say if show else None, use=problem.evaluator, alone=alone,
+            progress=display.say if show else None, use=problem.evaluator, alone=alone, workers=workers,
         )

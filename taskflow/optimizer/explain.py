@@ -10,23 +10,13 @@ from dataclasses import dataclass
 from math import fsum, isclose
 
 from taskflow.machine import Machine
+from taskflow.optimizer.critical import Lap, critical_path
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.explain_labels import Label, Work, labels
 from taskflow.tasks.simulate import Timeline, resources
 from taskflow.tasks.task import Kind, TaskGraph
 
 SHORT = 0.01  # of a step: what is shorter, and stands between two stretches of one kind, does not part them
-
-
-@dataclass(frozen=True, slots=True)
-class Lap:
-    """One task on the critical path. ``because``: what it waited for: ``start`` (nothing), ``needs`` (the task before it on
-    the path) or ``busy`` (that task occupied a processor or link, for ``waited`` seconds after this one was ready)."""
-
-    task: int
-    seconds: float
-    because: str
-    waited: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +98,9 @@ def explain(evaluator: Evaluator) -> Explanation:
     """Explain the evaluator's current strategy."""
     tasks, timeline, machine = evaluator.lowered(), evaluator.timeline(), evaluator.machine
     found = labels(evaluator.graph, tasks)
-    path = critical(tasks, timeline, machine)
+    path = critical_path(tasks, timeline, machine)
     verify(path, timeline)
-    steps = contract(path, tasks, timeline, machine, found)
+    steps = contract(path, tasks, machine, found)
     return Explanation(
         timeline.makespan, steps, stretches(steps, timeline.makespan), shares(path, found),
         operator_costs([node.name for node in evaluator.graph], tasks, timeline, found, path),
@@ -118,48 +108,12 @@ def explain(evaluator: Evaluator) -> Explanation:
     )
 
 
-def critical(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> tuple[Lap, ...]:
-    """The critical path: tasks of which the first starts with the step, the last ends it, and each starts the moment the one
-    before it ends, because it needs that one (preferred, where both hold) or what that one occupies."""
-    occupied = _occupied_before(tasks, timeline, machine)
-    spans = timeline.spans
-    number = max(range(len(spans)), key=lambda n: (spans[n].end, -n), default=-1)
-    path: list[Lap] = []
-    while number >= 0:
-        span = spans[number]
-        because, before = "start", -1
-        if span.start > 0:
-            needs = [n for n in tasks.tasks[number].after if spans[n].end == span.start]
-            busy = [n for n in occupied[number] if spans[n].end == span.start]
-            because, before = ("needs", min(needs)) if needs and span.ready == span.start else ("busy", min(busy))
-        path.append(Lap(number, span.end - span.start, because, span.start - span.ready))
-        number = before
-    return tuple(path[::-1])
-
-
-def _occupied_before(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> list[list[int]]:
-    """For each task those that occupied its processor or links last before it."""
-    last: dict[int, int] = {}
-    found: list[list[int]] = [[] for _ in tasks.tasks]
-    known: dict[tuple[int, int, bool], tuple[int, ...]] = {}
-    for number in timeline.order:
-        task = tasks.tasks[number]
-        key = (task.source, task.processor, task.kind is Kind.COPY)
-        if key not in known:
-            known[key] = resources(task, machine)
-        for resource in known[key]:
-            if resource in last:
-                found[number].append(last[resource])
-            last[resource] = number
-    return found
-
-
 def verify(path: Sequence[Lap], timeline: Timeline) -> None:
     """AssertionError unless the path fills the step without a gap, so that its seconds add up to the step's."""
-    spans = [timeline.spans[lap.task] for lap in path]
-    assert not spans or (spans[0].start == 0.0 and spans[-1].end == timeline.makespan), "the path must be as long as the step"
-    for before, after in zip(spans, spans[1:]):
-        assert before.end == after.start, f"gap between tasks {before.task} and {after.task}"
+    whole = timeline.makespan
+    assert not path or (path[0].start == 0.0 and isclose(path[-1].end, whole)), "the path must be as long as the step"
+    for before, after in zip(path, path[1:]):  # of a copy that left a link before it arrived, the end is rounded
+        assert isclose(before.end, after.start, rel_tol=1e-12), f"gap between tasks {before.task} and {after.task}"
     total = fsum(lap.seconds for lap in path)
     assert isclose(total, timeline.makespan, rel_tol=1e-9), f"the path takes {total} s, the step {timeline.makespan}"
 
@@ -170,7 +124,7 @@ def shares(path: Sequence[Lap], found: Sequence[Label]) -> dict[Work, float]:
 
 
 def contract(
-    path: Sequence[Lap], tasks: TaskGraph, timeline: Timeline, machine: Machine, found: Sequence[Label]
+    path: Sequence[Lap], tasks: TaskGraph, machine: Machine, found: Sequence[Label]
 ) -> tuple[Step, ...]:
     """The path with tasks that follow each other and have the same label as one step."""
     groups: list[list[Lap]] = []
@@ -179,18 +133,16 @@ def contract(
             groups[-1].append(lap)
         else:
             groups.append([lap])
-    return tuple(_step(group, tasks, timeline, machine, found) for group in groups)
+    return tuple(_step(group, tasks, machine, found) for group in groups)
 
 
-def _step(
-    group: Sequence[Lap], tasks: TaskGraph, timeline: Timeline, machine: Machine, found: Sequence[Label]
-) -> Step:
+def _step(group: Sequence[Lap], tasks: TaskGraph, machine: Machine, found: Sequence[Label]) -> Step:
     chosen = [tasks.tasks[lap.task] for lap in group]
     copies = [task for task in chosen if task.kind is Kind.COPY]
     links = dict.fromkeys(k.name for task in copies for k in machine.route(task.source, task.processor))
     processors = dict.fromkeys(p for task in chosen for p in (task.source, task.processor))
     return Step(
-        found[chosen[0].number], timeline.spans[chosen[0].number].start, fsum(lap.seconds for lap in group), len(chosen),
+        found[chosen[0].number], group[0].start, fsum(lap.seconds for lap in group), len(chosen),
         sum(task.nbytes for task in copies), tuple(processors), tuple(links), fsum(lap.waited for lap in group),
     )
 

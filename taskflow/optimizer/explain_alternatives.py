@@ -13,8 +13,9 @@ from math import inf, prod
 from taskflow.graph import Node
 from taskflow.mapper import OpConfig, Strategy, cut_only
 from taskflow.operators.operator import Soap
+from taskflow.optimizer.critical import critical_path
 from taskflow.optimizer.evaluator import Evaluator
-from taskflow.optimizer.explain import critical, shares
+from taskflow.optimizer.explain import shares
 from taskflow.optimizer.explain_labels import Work, labels
 from taskflow.optimizer.moves import Groups
 from taskflow.optimizer.space import Space, SpaceOptions, place
@@ -79,7 +80,7 @@ def alternatives(
 
 def _shares(evaluator: Evaluator) -> dict[Work, float]:
     tasks = evaluator.lowered()
-    path = critical(tasks, evaluator.timeline(), evaluator.machine)
+    path = critical_path(tasks, evaluator.timeline(), evaluator.machine)
     return shares(path, labels(evaluator.graph, tasks))
 
 

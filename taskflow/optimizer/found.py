@@ -9,6 +9,7 @@ from math import inf, isfinite
 from typing import Any
 
 from taskflow.mapper import Strategy
+from taskflow.optimizer.exchange import Exchange
 from taskflow.optimizer.space import SpaceOptions
 
 _UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0, "h": 3600.0}
@@ -189,7 +190,7 @@ class SearchOptions:
     ``starts``: where to start, instead of the search's own choice. ``rivals``: strategies that the result must not be
     slower than (they may be outside the space). ``fits``: given a strategy, what memory it lacks (empty: it fits).
     ``progress``: called about every ``progress_every`` seconds. ``tolerance``: exact search may leave undone what is not
-    faster than its plan by more than this share.
+    faster than its plan by more than this share. ``exchange``: what the workers of a portfolio share.
     """
 
     budget: Budget = Budget(seconds=10.0)
@@ -201,3 +202,4 @@ class SearchOptions:
     progress: Callable[[Progress], None] | None = None
     progress_every: float = 0.5
     tolerance: float = 0.0
+    exchange: Exchange | None = None

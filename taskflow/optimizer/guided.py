@@ -69,10 +69,10 @@ class _Guided:
         while failed < ROUNDS:
             before, temperature = self.run.best_seconds, TEMPERATURES[number % len(TEMPERATURES)]
             if self.space.processors >= HIERARCHY:
-                self._back_to_best()
+                self.run.back_to_best()
                 self.tied.anneal(Slice(self.run, 0.2), temperature)
             self._anneal(Slice(self.run, 0.3), temperature)
-            self._back_to_best()
+            self.run.back_to_best()
             self._descend()
             number += 1
             failed = 0 if self.run.best_seconds < before else failed + 1
@@ -107,7 +107,7 @@ class _Guided:
         """Anneal whole layers, colder each time, from the best plan; then ask for the plans of others."""
         large = self.space.processors >= HIERARCHY
         for number, temperature in enumerate(HOT):
-            self._back_to_best()
+            self.run.back_to_best()
             self.tied.anneal(Slice(self.run, 0.2 if large else 0.02), temperature)
             for make in self.also_from if number == 0 else ():
                 part = Slice(self.run, 0.2)
@@ -119,7 +119,7 @@ class _Guided:
     def _layers(self, part: Slice) -> None:
         """Each group of operators tries a short list of configurations, together."""
         self.run.phase = "layers"
-        self._back_to_best()
+        self.run.back_to_best()
         groups = self.moves.groups
         lists = [*groups.distinct(groups.layer), *groups.distinct(groups.alike), *groups.distinct(groups.depth)]
         lists = [group for group in dict.fromkeys(lists) if len(group) > 1] or lists
@@ -161,7 +161,7 @@ class _Guided:
     # ---- annealing -----------------------------------------------------------------------------------------------
     def _anneal(self, part: Slice, temperature: float) -> None:
         self.run.phase = "annealing"
-        self._back_to_best()
+        self.run.back_to_best()
         age = 0
         while not part.over:
             if age % 200 == 0:
@@ -224,7 +224,3 @@ class _Guided:
     def _below(self) -> float:
         """The largest time that is better than the current one."""
         return nextafter(self.run.seconds, 0.0)
-
-    def _back_to_best(self) -> None:
-        if self.run.best is not None and self.run.seconds != self.run.best_seconds:
-            self.run.set(self.run.best)

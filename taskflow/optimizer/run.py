@@ -93,7 +93,8 @@ class Run:
         """Try changes to the current strategy and accept them if it then takes at most ``limit`` seconds; those that the
         constraints do not permit are mended first. Raises `Spent` instead if there is no budget left."""
         budget = self.options.budget
-        if self.proposals >= budget.proposals or self.elapsed >= budget.seconds:
+        exchange = self.options.exchange
+        if self.proposals >= budget.proposals or self.elapsed >= budget.seconds or (exchange and exchange.stopped):
             raise Spent
         self.proposals += 1
         if self.proposals % 16 == 0:
@@ -150,6 +151,16 @@ class Run:
         self.best, self.best_seconds = strategy, self.seconds
         self.local = False
         self._history.append(Improvement(self.proposals, self.elapsed, self.seconds))
+        if self.options.exchange is not None:
+            self.options.exchange.publish(strategy, self.seconds)
+
+    def back_to_best(self) -> None:
+        """Go to the best plan that is known, also to others who search for it."""
+        exchange = self.options.exchange
+        if exchange is not None and exchange.best is not None and exchange.best_seconds < self.best_seconds:
+            self.set(exchange.best)
+        elif self.best is not None and self.seconds != self.best_seconds:
+            self.set(self.best)
 
     def _tell(self, final: bool = False) -> None:
         now = time.perf_counter()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from math import isinf
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from taskflow.optimizer.mcmc import mcmc
 from taskflow.optimizer.model_costs import ModelCosts
 from taskflow.optimizer.optcnn import additive_plan, optcnn
 from taskflow.optimizer.placement import placement
+from taskflow.optimizer.portfolio import cores, portfolio, worth
 from taskflow.optimizer.room import Room
 from taskflow.optimizer.space import SpaceOptions
 from taskflow.optimizer.starts import known
@@ -62,6 +64,7 @@ def search(
     use: Evaluator | None = None,
     alone: bool = False,
     constraints: Constraints | Mapping[str, Any] | str | Path | None = None,
+    workers: int | None = None,
 ) -> Found:
     """The fastest strategy found for training ``graph`` on ``machine``, never one predicted to be slower than data
     parallel, expert and model parallel ones or ``starts``.
@@ -72,10 +75,13 @@ def search(
     evaluator instead of machine, costs, rule and clip_norm. ``alone``: report what the algorithm itself found, even if a
     known strategy is faster (to compare algorithms). ``constraints``: what single operators may have (a table as
     `Constraints.parse` describes it, or a file's name); the known strategies and ``starts`` are then mended to fit them before
-    they count. Ctrl-C returns the best so far.
+    they count. ``workers``: threads of the guided search; by default one a core, if the budget is in seconds and the step
+    large enough for threads to help, else one. Ctrl-C returns the best so far.
 
     Raises ValueError if an argument is wrong, constraints contradict each other, or no plan fits the memory.
     """
+    if workers is not None and workers < 1:
+        raise ValueError(f"search: workers must be at least 1, got {workers}")
     if algorithm not in ALGORITHMS:
         raise ValueError(f"search: no algorithm {algorithm!r}; use {', '.join(ALGORITHMS)}")
     judge = use or make_evaluator(graph, machine, costs=costs, rule=rule, clip_norm=clip_norm)
@@ -87,7 +93,13 @@ def search(
         starts=tuple(starts) if alone else (),
         fits=Room(judge) if memory and judge.rule is not None else None, progress=progress,
     )
-    found = ALGORITHMS[algorithm](judge, options)
+    if workers is None:
+        alike = algorithm == "guided" and isinf(options.budget.proposals) and options.rivals
+        workers = cores() if alike and cores() > 1 and worth(judge, options.rivals[0]) else 1
+    if workers > 1 and algorithm == "guided":
+        found = portfolio(judge, options, ALGORITHMS[algorithm], workers)
+    else:
+        found = ALGORITHMS[algorithm](judge, options)
     wanted.constraints.verify(found.strategy, graph)  # holds by construction: a plan that violates them must not get out
     return replace(found, lower_bound=min(found.seconds, max(found.lower_bound, lower_bound(judge, options.space))))
 

@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from taskflow import __version__
 from taskflow.graph import OperatorGraph
+from taskflow.machine import Machine
 from taskflow.mapper import Strategy
-from taskflow.optimizer.evaluator import Evaluator, critical_path
+from taskflow.optimizer.critical import critical_path
+from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.memory_profile import memory_profile
 from taskflow.report.belongs import operator_of, piece_of
 from taskflow.report.machine import machine_value
@@ -24,6 +26,8 @@ from taskflow.report.spans import CATEGORIES, Spans, spans_of
 from taskflow.report.split import PARTS
 from taskflow.report.thin import MOST_ROWS, Rows, thin
 from taskflow.rules import UpdateRule
+from taskflow.tasks.simulate import Timeline, resources
+from taskflow.tasks.task import Kind, TaskGraph
 
 MOST_TICKS = 2**31
 
@@ -59,7 +63,7 @@ def report_data(
     spans = spans_of(tasks, timeline)
     operator = operator_of(tasks, spans, graph)
     say("critical path")
-    path = critical_path(tasks, timeline, machine)
+    path = [lap.task for lap in critical_path(tasks, timeline, machine)]
     say("memory")
     profiles = memory_profile(tasks, timeline)
     tick = _tick(seconds)
@@ -90,7 +94,9 @@ def report_data(
         "tick_seconds": tick,
         "joined_below_seconds": joined * tick,
     }
-    return Report(value, {**rows.columns(), **memory_columns(profiles, tick)})
+    columns = rows.columns()
+    columns["lag"] = _lags(columns.pop("task"), columns["count"], tasks, timeline, machine, tick)
+    return Report(value, {**columns, **memory_columns(profiles, tick)})
 
 
 def _model(graph: OperatorGraph, samples: int) -> dict[str, Any]:
@@ -121,6 +127,23 @@ def _tick(seconds: float) -> float:
     return tick
 
 
+def _lags(
+    first: NDArray[np.int64], count: NDArray[np.int64], tasks: TaskGraph, timeline: Timeline, machine: Machine, tick: float
+) -> NDArray[np.int64]:
+    """Of every message, in order of rows and for each thing of its route in order of `resources`: how many ticks before its
+    start there it was (0 for joined ones). A message goes over its route one thing after another."""
+    lags: list[int] = []
+    for number, many in zip(first.tolist(), count.tolist()):
+        task, span = tasks.tasks[number], timeline.spans[number]
+        if task.kind is Kind.COPY:
+            alone = many == 1 and span.starts
+            lags += (
+                [round((span.start - start) / tick) for start in span.starts] if alone
+                else [0] * len(resources(task, machine))
+            )
+    return np.array(lags, np.int64)
+
+
 def _rows(
     spans: Spans, operator: NDArray[np.int64], piece: NDArray[np.int64], path: list[int], tick: float
 ) -> Rows:
@@ -129,5 +152,5 @@ def _rows(
     critical[path] = 1
     return Rows(
         spans.category, spans.processor, spans.source, operator + 1, piece, start, end, end - start, spans.nbytes,
-        np.ones(len(spans), np.int64), critical,
+        np.ones(len(spans), np.int64), critical, np.arange(len(spans)),
     )

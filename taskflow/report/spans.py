@@ -79,7 +79,7 @@ def spans_at(judge: Evaluator) -> Spans:
     if CoreEvaluator is None or not isinstance(judge, CoreEvaluator):
         return spans_of(judge.lowered(), judge.timeline())
     table = judge.task_table()
-    _, start, end, _, _ = judge._core.times()
+    _, start, end, *_ = judge._core.times()
     number = np.array([_ORDER.index(kind) for kind in KINDS], np.int64)
     kinds = number[table["kind"]]
     new = np.cumsum(kinds == _ORDER.index(Kind.UPDATE)) > 0

@@ -14,7 +14,7 @@ MOST_ROWS = 250_000
 class Rows:
     """What the timeline draws. Times in ticks from the step's start. A row may stand for ``count`` tasks of one category
     on the same processors, which took ``busy`` of its ``start`` to ``end``, moved ``nbytes`` in all, and of which
-    ``operator`` (0: none or several, else its number plus 1) and ``piece`` belong to the first."""
+    ``operator`` (0: none or several, else its number plus 1) and ``piece`` and ``task`` belong to the first."""
 
     category: NDArray[np.int64]
     processor: NDArray[np.int64]
@@ -27,6 +27,7 @@ class Rows:
     nbytes: NDArray[np.int64]
     count: NDArray[np.int64]
     critical: NDArray[np.int64]
+    task: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.category)
@@ -58,7 +59,7 @@ def _join(rows: Rows, ticks: int, same_operator: bool) -> Rows:
     """Join neighbours on one lane that are shorter than ``ticks`` and no further apart than that."""
     order = np.lexsort((rows.start, rows.category, rows.source, rows.processor))
     sorted_rows = [getattr(rows, name)[order] for name in Rows.__slots__]
-    category, processor, source, operator, piece, start, end, busy, nbytes, count, critical = sorted_rows
+    category, processor, source, operator, piece, start, end, busy, nbytes, count, critical, task = sorted_rows
     short = (end - start < ticks) & (critical == 0)
     joins = np.zeros(len(rows), bool)
     joins[1:] = (
@@ -72,5 +73,5 @@ def _join(rows: Rows, ticks: int, same_operator: bool) -> Rows:
     return Rows(
         category[first], processor[first], source[first], np.where(mixed, 0, operator[first]), piece[first], start[first],
         np.maximum.reduceat(end, first), np.add.reduceat(busy, first), np.add.reduceat(nbytes, first),
-        np.add.reduceat(count, first), critical[first],
+        np.add.reduceat(count, first), critical[first], task[first],
     )

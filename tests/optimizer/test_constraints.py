@@ -114,6 +114,13 @@ def test_no_search_goes_outside(algorithm: str, data: Any) -> None:
             assert degree == 1 or dim.name not in entry.get("forbid", ())
 
 
+def test_several_workers_stay_inside_too() -> None:
+    table = {"fc1": {"pin": "c/2 @ 2-3"}, "*": {"devices": [1, 2, 3]}}
+    graph, machine = GRAPHS["mlp"], load_machine("k80", 4)
+    found = search(graph, machine, budget="0.5s", workers=2, constraints=table)
+    Constraints.parse(table).verify(found.strategy, graph)
+
+
 @settings(max_examples=2, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_exact_search_finds_the_best_that_is_permitted(data: Any) -> None:

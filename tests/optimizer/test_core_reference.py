@@ -12,7 +12,8 @@ from language_model import model, random_strategy
 from taskflow.machine import host
 from taskflow.mapper import Strategy
 from taskflow.optimizer.core_costs import Roofline
-from taskflow.optimizer.evaluator import PythonEvaluator, critical_path, evaluator, timeline_json
+from taskflow.optimizer.critical import critical_path
+from taskflow.optimizer.evaluator import PythonEvaluator, evaluator, timeline_json
 from taskflow.rules import SGD
 from taskflow.tasks.lower import lower
 from taskflow.tasks.simulate import roofline, simulate
@@ -59,9 +60,9 @@ def test_critical_path_and_file(seed):
     here.set(random_strategy(here.graph, 3, Random(seed)))
     tasks, timeline = here.lowered(), here.timeline()
     path = critical_path(tasks, timeline, here.machine)
-    spans = timeline.spans
-    assert spans[path[0]].start == 0.0 and spans[path[-1]].end == here.seconds
-    assert all(spans[a].end == spans[b].start for a, b in zip(path, path[1:]))
+    assert path[0].start == 0.0 and path[-1].end == here.seconds
+    assert all(a.end == pytest.approx(b.start, rel=1e-12) for a, b in zip(path, path[1:]))
+    assert sum(lap.seconds for lap in path) == pytest.approx(here.seconds)
     usage = here.usage()
     assert usage.critical and set(usage.critical) <= {node.name for node in here.graph}
     assert usage.transfer_bytes == tasks.transfer_bytes

@@ -206,3 +206,19 @@ def test_all_rule_mappers_have_a_report() -> None:
     for mapper in MAPPERS:
         _, report = report_of("LeNet", mapper, 3)
         assert report.value["plan"]["seconds"] > 0
+
+
+@pytest.mark.parametrize("model,mapper,devices", CASES)
+def test_messages_are_on_each_link_when_the_simulator_says(model: str, mapper: str, devices: int) -> None:
+    judge, report = report_of(model, mapper, devices)
+    tasks, spans, tick = judge.lowered(), judge.timeline().spans, report.value["tick_seconds"]
+    rows, place = report.columns, 0
+    by_start = sorted(tasks, key=lambda task: (round(spans[task.number].start / tick), task.number))
+    for row, task in enumerate(by_start):
+        assert rows["start"][row] == round(spans[task.number].start / tick)
+        if task.kind is Kind.COPY:
+            starts = spans[task.number].starts
+            lags = rows["lag"][place : place + len(starts)]
+            assert lags.tolist() == [round((spans[task.number].start - start) / tick) for start in starts]
+            place += len(starts)
+    assert place == len(rows["lag"])

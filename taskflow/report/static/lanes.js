@@ -8,8 +8,8 @@ function buildLanes(report) {
     if (!found) {
       const copies = machine.copies[`${source} ${target}`] || [false, false];
       found = machine.routes[`${source} ${target}`].map((k) => devices + k);
-      if (copies[0]) found.push(source);
-      if (copies[1]) found.push(target);
+      if (copies[1]) found.unshift(target);
+      if (copies[0]) found.unshift(source);
       pairs.set(key, found);
     }
     return found;
@@ -21,23 +21,32 @@ function buildLanes(report) {
     else for (const lane of lanesOf(rows.source[i], rows.processor[i])) sizes[lane + 1]++;
   }
   for (let k = 0; k < devices + links; k++) sizes[k + 1] += sizes[k];
-  const ids = new Int32Array(sizes[devices + links]), next = sizes.slice();
-  for (let i = 0; i < count; i++) { // rows come in order of start, so each lane's do
+  const ids = new Int32Array(sizes[devices + links]), lags = new Float64Array(ids.length), next = sizes.slice();
+  let hop = 0; // a message goes over its route one thing after another: rows.lag says how long before its start
+  for (let i = 0; i < count; i++) {
     if (!message(i)) ids[next[rows.processor[i]]++] = i;
-    else for (const lane of lanesOf(rows.source[i], rows.processor[i])) ids[next[lane]++] = i;
+    else for (const lane of lanesOf(rows.source[i], rows.processor[i])) { lags[next[lane]] = rows.lag[hop++]; ids[next[lane]++] = i; }
   }
   const lanes = [];
-  for (let k = 0; k < devices + links; k++) lanes.push(makeLane(rows, ids.subarray(sizes[k], sizes[k + 1])));
+  for (let k = 0; k < devices + links; k++) lanes.push(inOrderOfStart(rows, ids.subarray(sizes[k], sizes[k + 1]), lags.subarray(sizes[k], sizes[k + 1])));
   return lanes;
 }
-function makeLane(rows, ids) {
+function inOrderOfStart(rows, ids, lags) {
+  const at = (i) => rows.start[ids[i]] - lags[i];
+  let sorted = true;
+  for (let i = 1; i < ids.length && sorted; i++) sorted = at(i - 1) <= at(i);
+  if (sorted) return makeLane(rows, ids, lags);
+  const order = Array.from(ids, (_, i) => i).sort((a, b) => at(a) - at(b));
+  return makeLane(rows, Int32Array.from(order, (i) => ids[i]), Float64Array.from(order, (i) => lags[i]));
+}
+function makeLane(rows, ids, lags) {
   const busy = new Float64Array(ids.length + 1), start = new Float64Array(ids.length), end = new Float64Array(ids.length);
   for (let i = 0; i < ids.length; i++) {
-    start[i] = rows.start[ids[i]];
-    end[i] = rows.end[ids[i]];
+    start[i] = rows.start[ids[i]] - lags[i];
+    end[i] = rows.end[ids[i]] - lags[i];
     busy[i + 1] = busy[i] + rows.busy[ids[i]];
   }
-  return { ids, busy, start, end };
+  return { ids, lags, busy, start, end };
 }
 // The first place from `low` on whose start is at least `time`.
 function fromTime(lane, time, low = 0) {
@@ -49,7 +58,9 @@ function fromTime(lane, time, low = 0) {
   return low;
 }
 function onlyRows(rows, lane, keep) {
-  return makeLane(rows, lane.ids.filter((i) => keep(i)));
+  const kept = [];
+  lane.ids.forEach((id, i) => { if (keep(id)) kept.push(i); });
+  return makeLane(rows, Int32Array.from(kept, (i) => lane.ids[i]), Float64Array.from(kept, (i) => lane.lags[i]));
 }
 // Calls paint(x0, x1, row, share): spans of a pixel and more one by one; smaller ones joined a pixel at a time, with the
 // share of it in which the lane is busy. At most about two calls a pixel, however many rows there are.

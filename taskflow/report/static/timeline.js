@@ -138,9 +138,10 @@ function startTimeline(report, showOperator) {
   function measure(width, first, last) {
     const kinds = CATEGORY_COLOURS.length, sums = new Float64Array(width * kinds);
     for (let lane = first; lane < last; lane++) {
-      for (const i of lanes[lane].ids) {
-        const kind = rows.category[i], share = rows.busy[i] / Math.max(1, rows.end[i] - rows.start[i]);
-        const x0 = (rows.start[i] / step) * width, x1 = (rows.end[i] / step) * width;
+      const { ids, start, end } = lanes[lane];
+      for (let j = 0; j < ids.length; j++) {
+        const kind = rows.category[ids[j]], share = rows.busy[ids[j]] / Math.max(1, end[j] - start[j]);
+        const x0 = (start[j] / step) * width, x1 = (end[j] / step) * width;
         for (let x = Math.floor(x0); x < x1 && x < width; x++) sums[x * kinds + kind] += (Math.min(x + 1, x1) - Math.max(x, x0)) * share;
       }
     }

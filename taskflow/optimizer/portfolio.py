@@ -1,0 +1,118 @@
+"""Portfolio: the default search on several cores at once, each with a seed of its own, telling each other of better plans.
+
+An evaluation runs compiled code that lets other threads run, so threads serve where an evaluation takes longer than the
+Python around it. What they exchange depends on timing, so a search that must be reproducible runs on one core.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from taskflow.mapper import Strategy
+from taskflow.optimizer.evaluator import Evaluator, evaluator
+from taskflow.optimizer.exchange import Exchange
+from taskflow.optimizer.found import Found, Improvement, Progress, SearchOptions
+from taskflow.optimizer.room import Room
+
+LEAST_SECONDS = 2e-3  # of an evaluation, below which the Python around it, which one thread at a time runs, prevails
+SEEDS = 1_000_003  # between the seeds of two workers
+
+Searcher = Callable[[Evaluator, SearchOptions], Found]
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def worth(judge: Evaluator, start: Strategy) -> bool:
+    """Whether threads can share the work: an evaluation takes long enough, in compiled code."""
+    try:
+        from taskflow.optimizer.core import CoreEvaluator
+    except ImportError:  # not built: no compiler
+        return False
+    if not isinstance(judge, CoreEvaluator):
+        return False
+    judge.set(start)  # the first time everything is new to it
+    begin = time.perf_counter()
+    judge.set(start)
+    return time.perf_counter() - begin >= LEAST_SECONDS
+
+
+def portfolio(judge: Evaluator, options: SearchOptions, searcher: Searcher, workers: int) -> Found:
+    """Run ``searcher`` in ``workers`` threads until each has spent the budget in seconds. The result is the best plan, with
+    the proposals of all. Raises what the first worker raised if none found a plan. Ctrl-C returns the best so far."""
+    begin = time.perf_counter()
+    exchange = Exchange()
+    results: list[Found | BaseException | None] = [None] * workers
+    told = _Told(options, workers)
+
+    def work(number: int) -> None:
+        mine = judge if number == 0 else evaluator(judge.graph, judge.machine, judge.costs, judge.rule, judge.clip_norm)
+        own = replace(
+            options, seed=options.seed + number * SEEDS, exchange=exchange, progress=told.by(number),
+            fits=Room(mine) if options.fits is not None else None,
+        )
+        try:
+            results[number] = searcher(mine, own)
+        except BaseException as error:
+            results[number] = error
+
+    threads = [threading.Thread(target=work, args=(i,), name=f"search {i}", daemon=True) for i in range(workers)]
+    for thread in threads:
+        thread.start()
+    interrupted = False
+    for thread in threads:
+        while thread.is_alive():
+            try:
+                thread.join(0.1)
+            except KeyboardInterrupt:
+                interrupted = exchange.stopped = True
+    found = [result for result in results if isinstance(result, Found)]
+    if not found:
+        raise next(result for result in results if isinstance(result, BaseException))
+    best = min(found, key=lambda one: one.seconds)
+    return replace(
+        best, history=_history(found), proposals=sum(f.proposals for f in found), accepted=sum(f.accepted for f in found),
+        refused=sum(f.refused for f in found), search_seconds=time.perf_counter() - begin, seed=options.seed,
+        stopped="interrupted" if interrupted else best.stopped,
+    )
+
+
+def _history(found: Sequence[Found]) -> tuple[Improvement, ...]:
+    """What was best when, of all workers together; proposals are counted as if all were equally fast."""
+    every = sorted((step for one in found for step in one.history), key=lambda step: step.elapsed)
+    history: list[Improvement] = []
+    for step in every:
+        if not history or step.seconds < history[-1].seconds:
+            history.append(replace(step, proposal=step.proposal * len(found)))
+    return tuple(history)
+
+
+class _Told:
+    """Adds up the workers' progress for whoever watches."""
+
+    def __init__(self, options: SearchOptions, workers: int) -> None:
+        self.watcher, self.every = options.progress, options.progress_every
+        self.last: list[Progress | None] = [None] * workers
+        self._lock = threading.Lock()
+
+    def by(self, number: int) -> Callable[[Progress], None] | None:
+        if self.watcher is None:
+            return None
+
+        def tell(progress: Progress) -> None:
+            with self._lock:
+                self.last[number] = progress
+                known = [p for p in self.last if p is not None]
+                if number == 0 and self.watcher is not None:
+                    self.watcher(replace(
+                        progress, best=min(p.best for p in known), proposals=sum(p.proposals for p in known),
+                        accepted=sum(p.accepted for p in known),
+                    ))
+
+        return tell

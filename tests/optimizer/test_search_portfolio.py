@@ -1,0 +1,68 @@
+"""The default search on several threads at once."""
+
+from __future__ import annotations
+
+import _thread
+import threading
+
+import pytest
+
+import taskflow
+from taskflow.machine import load_machine
+from taskflow.mapper import choose
+from taskflow.models import build
+from taskflow.optimizer.exchange import Exchange
+from taskflow.optimizer.found import Budget, SearchOptions
+from taskflow.optimizer.guided import guided
+from taskflow.optimizer.portfolio import worth
+from taskflow.optimizer.search import make_evaluator, search
+
+CLUSTER = load_machine("p100", 8)
+GRAPH = build("nmt", 64, preset="small")
+
+
+def test_two_workers_share_what_they_find():
+    told = []
+    found = search(GRAPH, CLUSTER, budget="2s", workers=2, progress=told.append)
+    assert found.seconds <= min(found.starts.values())
+    judge = make_evaluator(GRAPH, CLUSTER)
+    assert judge.set(found.strategy) == found.seconds
+    seconds = [step.seconds for step in found.history]
+    assert seconds == sorted(seconds, reverse=True) and seconds[-1] == found.seconds
+    assert [step.elapsed for step in found.history] == sorted(step.elapsed for step in found.history)
+    assert found.accepted <= found.proposals and told and told[-1].best >= found.seconds
+    assert found.seed == 0 and found.search_seconds < 20
+
+
+def test_a_search_goes_on_from_what_another_has_found():
+    best = search(GRAPH, CLUSTER, budget="400p", seed=5, workers=1)
+    exchange = Exchange()
+    exchange.publish(best.strategy, best.seconds)
+    judge = make_evaluator(GRAPH, CLUSTER)
+    found = guided(judge, SearchOptions(Budget(proposals=10), exchange=exchange))
+    assert found.seconds <= best.seconds
+    assert exchange.best_seconds == found.seconds
+    exchange.publish(choose("data", GRAPH, CLUSTER)[0], 2 * best.seconds)
+    assert exchange.best_seconds == found.seconds
+    exchange.stopped = True
+    assert guided(judge, SearchOptions(Budget(seconds=60), exchange=exchange)).proposals == 0
+
+
+def test_interrupting_two_workers_returns_the_best_so_far():
+    threading.Timer(1.5, _thread.interrupt_main).start()
+    found = search(GRAPH, CLUSTER, budget="120s", workers=2)
+    assert found.stopped == "interrupted" and found.search_seconds < 60
+    assert found.seconds <= min(found.starts.values())
+
+
+def test_when_threads_are_used():
+    judge = make_evaluator(GRAPH, CLUSTER)
+    small, large = taskflow.host(2), load_machine("k80", 64)
+    mlp = build("mlp", preset="small")
+    assert not worth(make_evaluator(mlp, small), choose("data", mlp, small)[0])
+    nmt = build("nmt", None, 64)
+    assert worth(make_evaluator(nmt, large), choose("data", nmt, large)[0])
+    with pytest.raises(ValueError, match="workers must be at least 1"):
+        search(GRAPH, CLUSTER, use=judge, workers=0)
+    once, again = (search(GRAPH, CLUSTER, budget="200p", seed=3) for _ in range(2))
+    assert once.strategy == again.strategy and once.proposals == again.proposals
