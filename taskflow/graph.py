@@ -9,9 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from taskflow.drawing import table
 from taskflow.operators.operator import Dim, Operator, Reads, Spec
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.regions.rect import Rect
+
+MOST_ROWS = 200  # of the table that a notebook shows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -152,6 +155,16 @@ class OperatorGraph:
 
     def __repr__(self) -> str:
         return f"{self.name}: {len(self.nodes)} operators, {self.parameter_count:,} parameters, {self.dtype}"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (n.name, n.operator.kind, ", ".join(t.name for t in n.inputs), ", ".join(str(t.spec) for t in n.outputs),
+             sum(p.spec.rect.volume for p in n.parameters))
+            for n in self.nodes[:MOST_ROWS]
+        ]
+        left = len(self.nodes) - len(rows)
+        head = ("operator", "kind", "inputs", "outputs", "parameters")
+        return f"<div>{table(head, rows, repr(self))}{f'<div>and {left} more operators</div>' if left else ''}</div>"
 
     def _fresh(self, name: str) -> str:
         """``name``, or ``name_1``, ``name_2``, ... if it is taken."""

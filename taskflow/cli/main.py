@@ -14,6 +14,7 @@ COMMANDS: dict[str, str] = {
     "compare": "taskflow.cli.compare:compare_command",
     "explain": "taskflow.cli.explain:explain_command",
     "strategy": "taskflow.cli.strategy:strategy_group",
+    "report": "taskflow.cli.report:report_command",
     # runs
     "train": "taskflow.cli.train:train_group",
     "profile": "taskflow.cli.profile:profile_command",

@@ -70,7 +70,7 @@ def search_command(
     space = SpaceOptions(degrees, placements, reduction, constraints=constraints)
     found = run_search(problem, algorithm, limit, seed, quiet or as_json, space, memory, workers=workers)
     if out:
-        save(found.strategy, problem.graph, problem.machine.name, out, problem.made)
+        save(found.strategy, problem.graph, problem.machine.name, out, problem.made, found.as_json())
     row = {**problem.header(), **describe(problem, found.strategy), **found.as_json()}
     row["constraints"] = [str(rule) for rule in constraints.rules]
     if as_json:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from html import escape
 
+from taskflow.drawing import box, device_colour, svg, table, text
 from taskflow.machine.parts import Device, Link, Processor
 from taskflow.machine.template import NETWORK, NodeTemplate
 from taskflow.machine.topology import Path, Topology
+
+MOST_NODES = 32  # that a notebook shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,45 @@ class Cluster:
         kinds = list(dict.fromkeys(p.kind for p in self.processors))
         nodes = self.node_count
         return f"{self.name}: {len(self.processors)} x {'/'.join(kinds)} on {nodes} node{'s' * (nodes != 1)}"
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return _page(self)
+
+
+def _page(cluster: Cluster) -> str:
+    """The cluster as HTML: its nodes with a box a processor, and what its links are."""
+    size, parts, last = 26, [], -1
+    column = row = 0
+    for processor in cluster.processors:
+        if processor.node != last:
+            column, row, last = 0, processor.node, processor.node
+            if row < MOST_NODES:
+                parts.append(text(0, row * size + 17, f"node {row}"))
+        if row < MOST_NODES:
+            title = f"processor {processor.number}: {processor.kind}, {processor.memory_bytes / 1e9:.3g} GB"
+            colour = device_colour(processor.number, len(cluster.processors))
+            parts.append(box(56 + column * size, row * size, size - 3, size - 3, colour, title, str(processor.number)))
+        column += 1
+    width = 56 + size * max(len(node.devices) for node in cluster.nodes)
+    image = svg(width, size * min(cluster.node_count, MOST_NODES), parts, str(cluster))
+    rows = [
+        (node.name, " - ".join(wire.between), f"{wire.bytes_per_second / 1e9:.4g} GB/s", f"{wire.latency_seconds * 1e6:.3g} us",
+         "each way" if wire.full_duplex else "shared")
+        for node in cluster.nodes for wire in node.wires
+    ]
+    kinds = [
+        (kind.kind, f"{kind.memory_bytes / 1e9:.3g} GB", f"{kind.rate() / 1e12:.3g} TFLOP/s",
+         f"{kind.memory_bytes_per_second / 1e9:.4g} GB/s")
+        for kind in cluster.kinds
+    ]
+    return (
+        f"<div><div>{escape(str(cluster))}</div>{image}"
+        f"{table(('device', 'memory', 'float32', 'memory rate'), kinds)}"
+        f"{table(('node', 'link', 'rate', 'latency', 'duplex'), rows)}</div>"
+    )
 
 
 class _Placed:

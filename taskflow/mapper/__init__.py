@@ -6,10 +6,10 @@ from taskflow.mapper.config import OpConfig, Place, Sync, Travel
 from taskflow.mapper.mapper import CopyRequest, Mapper, map_graph
 from taskflow.mapper.report import MeasuredTask, Profile
 from taskflow.mapper.rules import DataParallel, Expert, ModelParallel, RandomMapper, RoundRobin, cut_only, depths
-from taskflow.mapper.strategy import Strategy, load, save
+from taskflow.mapper.strategy import Strategy, load, save, search_of
 
 __all__ = [
     "MAPPERS", "CopyRequest", "DataParallel", "Expert", "Mapper", "MeasuredTask", "ModelParallel", "OpConfig", "Place",
     "Profile", "RandomMapper", "RoundRobin", "Strategy", "Sync", "Travel", "alike", "choose", "cut_only", "depths",
-    "load", "map_graph", "save",
+    "load", "map_graph", "save", "search_of",
 ]

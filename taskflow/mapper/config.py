@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from math import inf, prod
 
+from taskflow.drawing import Drawing
 from taskflow.graph import Node
 from taskflow.partition import Grid, even_cuts, weighted_cuts
 from taskflow.regions import Rect
@@ -32,6 +33,10 @@ class OpConfig:
     def pieces(self, node: Node) -> list[tuple[Rect, int]]:
         """Every piece with the processor that runs it."""
         return list(zip(self.partition(node).rects(), self.processors))
+
+    def draw(self, node: Node) -> Drawing:
+        """The pieces of ``node``'s iteration space on their processors, as a picture for a notebook."""
+        return self.partition(node).draw(self.processors)
 
     def verify(self, node: Node, processors: int) -> None:
         """ValueError that says what is wrong if this does not fit the operator or the machine."""

@@ -6,14 +6,18 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any
 
+from taskflow.drawing import box, device_colour, svg
+from taskflow.drawing import table as html_table
 from taskflow.graph import OperatorGraph
-from taskflow.mapper.config import OpConfig, Place, Sync, Travel
+from taskflow.mapper.config import OpConfig, Place, Sync, Travel, ranges
 
 FORMAT = "taskflow-strategy"
 VERSION = 1
+MOST_ROWS = 200  # of the table that a notebook shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +56,39 @@ class Strategy:
         """One line an operator: ``lstm1: n/4 @ 0-3``."""
         return "\n".join(f"{node.name}: {self[node.name].describe(node)}" for node in graph)
 
+    def __repr__(self) -> str:
+        pieces = sum(len(config.processors) for config in self.configs.values())
+        used = len({p for config in self.configs.values() for p in config.processors})
+        return f"{self.name}: {len(self.configs)} operators in {pieces} pieces on {used} of {self.processors} processors"
+
+    def _repr_html_(self) -> str:
+        return _page(self)
+
+
+def _page(strategy: Strategy) -> str:
+    """The strategy as an HTML table: an operator a row, its pieces as a strip of processors."""
+    count, rows = strategy.processors, []
+    for name, config in list(strategy.configs.items())[:MOST_ROWS]:
+        width = 240 / len(config.processors)
+        strip = [
+            box(k * width, 0, width, 14, device_colour(p, count), f"piece {k} on {p}", str(p))
+            for k, p in enumerate(config.processors)
+        ]
+        cut = "x".join(map(str, config.degrees))
+        where = ranges(config.processors)
+        rows.append((escape(name), cut, escape(where), svg(240, 14, strip, f"{len(strip)} pieces on {where}")))
+    left = len(strategy.configs) - len(rows)
+    more = f"<div>and {left} more operators</div>" if left else ""
+    return f"<div>{html_table(('operator', 'degrees', 'processors', 'pieces'), rows, repr(strategy), raw=True)}{more}</div>"
+
 
 def save(
-    strategy: Strategy, graph: OperatorGraph, machine: str, path: str | Path, made_from: Mapping[str, Any] | None = None
+    strategy: Strategy, graph: OperatorGraph, machine: str, path: str | Path, made_from: Mapping[str, Any] | None = None,
+    search: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a strategy file. It records which graph and machine it was made for, and, if given, what was asked for
-    (``made_from``, a JSON table: how the command line makes the model and the machine again). FileNotFoundError if there is
-    no such folder."""
+    (``made_from``, a JSON table: how the command line makes the model and the machine again) and how it was found
+    (``search``, as `Found.as_json` says it). FileNotFoundError if there is no such folder."""
     if not (folder := Path(path).absolute().parent).is_dir():
         raise FileNotFoundError(f"cannot write strategy file {path}: there is no folder {folder}")
     content = {
@@ -82,6 +112,7 @@ def save(
         "syncs": {
             k: {"travel": s.travel.value, "place": s.place.value, "chunks": s.chunks} for k, s in strategy.syncs.items()
         },
+        **({"search": dict(search)} if search is not None else {}),
     }
     temporary = Path(f"{path}.{os.getpid()}.tmp")
     temporary.write_text(json.dumps(content, indent=1) + "\n")
@@ -115,6 +146,15 @@ def load(path: str | Path, graph: OperatorGraph, processors: int) -> Strategy:
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     return strategy
+
+
+def search_of(path: str | Path) -> dict[str, Any] | None:
+    """How the plan in a strategy file was found (`Found.as_json`); None if the file does not say. ValueError if it is no
+    strategy file; FileNotFoundError if it is not there."""
+    found = _parse(Path(path)).get("search")
+    if found is not None and not isinstance(found, dict):
+        raise ValueError(f"{path}: search must be a table, got {found!r}")
+    return found
 
 
 def _parse(path: Path) -> dict[str, Any]:

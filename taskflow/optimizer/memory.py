@@ -13,7 +13,7 @@ from taskflow.rules import UpdateRule
 from taskflow.tasks.emit import contiguous
 from taskflow.tasks.items import Placement, items_of, lifetimes
 from taskflow.tasks.lower import lower
-from taskflow.tasks.memory import plan_memory
+from taskflow.tasks.memory import Lifetime, plan_memory
 from taskflow.tasks.simulate import Cost, roofline, simulate
 from taskflow.tasks.task import Kind, Part, TaskGraph
 
@@ -62,6 +62,29 @@ def peak_bytes(
 def memory_use(tasks: TaskGraph, order: Sequence[int]) -> tuple[MemoryUse, ...]:
     """The same for a step that is already lowered, run in ``order``."""
     count = tasks.processors
+    placement = Placement(count, count)
+    kept = kept_bytes(tasks)
+    return tuple(
+        use_of(p, kept, lifetimes(tasks, items_of(tasks, own, placement, p), {p}))
+        for p, own in enumerate(orders(tasks, order))
+    )
+
+
+def orders(tasks: TaskGraph, order: Sequence[int]) -> list[list[int]]:
+    """By processor: the tasks of ``order`` that run there, arrive there or leave from there; `items_of` leaves out all
+    others, and is faster if they are not there."""
+    found: list[list[int]] = [[] for _ in range(tasks.processors)]
+    for number in order:
+        task = tasks.tasks[number]
+        found[task.processor].append(number)
+        if task.source != task.processor:
+            found[task.source].append(number)
+    return found
+
+
+def kept_bytes(tasks: TaskGraph) -> tuple[list[int], list[int], list[int]]:
+    """By processor: bytes of weights, of what else is kept from step to step, and of packed messages."""
+    count = tasks.processors
     weights, state, packed = [0] * count, [0] * count, [0] * count
     flat = set(tasks.weights.values())
     used = {part.buffer for task in tasks for part in (*task.reads, *task.writes)}
@@ -75,12 +98,15 @@ def memory_use(tasks: TaskGraph, order: Sequence[int]) -> tuple[MemoryUse, ...]:
         if task.kind is Kind.COPY:
             packed[task.source] += _packed(tasks, task.reads[0])
             packed[task.processor] += _packed(tasks, task.writes[0])
-    placement = Placement(count, count)
-    uses = []
-    for p in range(count):
-        plan = plan_memory(lifetimes(tasks, items_of(tasks, order, placement, p), {p}))
-        uses.append(MemoryUse(p, weights[p], state[p], plan.peak_bytes, packed[p]))
-    return tuple(uses)
+    return weights, state, packed
+
+
+def use_of(processor: int, kept: tuple[list[int], list[int], list[int]], lives: Sequence[Lifetime]) -> MemoryUse:
+    """What one processor needs, from `kept_bytes` and the lifetimes of its other buffers."""
+    weights, state, packed = kept
+    return MemoryUse(
+        processor, weights[processor], state[processor], plan_memory(lives).peak_bytes, packed[processor]
+    )
 
 
 def _packed(tasks: TaskGraph, part: Part) -> int:

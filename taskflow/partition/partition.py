@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from taskflow.drawing import Drawing
 from taskflow.regions.rect import Rect
 
 Color = tuple[int, ...]
@@ -49,6 +50,19 @@ class Partition(ABC):
     def rects(self) -> list[Rect]:
         """Every piece, in color order."""
         return [self.rect(color) for color in self]
+
+    def draw(self, processors: Sequence[int] | None = None) -> Drawing:
+        """The pieces as a picture for a notebook, coloured by the processor that has each (see `picture.picture`)."""
+        from taskflow.partition.picture import picture
+
+        return Drawing(picture(self, processors))
+
+    def __repr__(self) -> str:
+        kind, words = type(self).__name__, str(self)
+        return words if words.lower().startswith(kind.lower()) else f"{kind} {words}"
+
+    def _repr_html_(self) -> str:
+        return self.draw().html
 
 
 def overlaps(left: Partition, right: Partition) -> Iterator[tuple[Color, Color, Rect]]:

@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from taskflow.drawing import Drawing
 from taskflow.machine import Machine
 from taskflow.tasks.task import Kind, Task, TaskGraph
 
@@ -36,6 +37,19 @@ class Timeline:
     def makespan(self) -> float:
         """Seconds until the last task ends."""
         return max((span.end for span in self.spans), default=0.0)
+
+    def draw(self, tasks: TaskGraph | None = None) -> Drawing:
+        """A small Gantt chart for a notebook: with ``tasks``, a row a processor (and the messages it receives below it) by
+        kind of task; else rows of tasks that do not overlap."""
+        from taskflow.tasks.gantt import gantt
+
+        return Drawing(gantt(self, tasks))
+
+    def __repr__(self) -> str:
+        return f"Timeline of {len(self.spans)} tasks in {self.makespan * 1e3:.4g} ms"
+
+    def _repr_html_(self) -> str:
+        return self.draw().html
 
 
 Cost = Callable[[Task], float]  # seconds

@@ -1,0 +1,70 @@
+"""taskflow report: a plan as one HTML page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from taskflow.cli import completing
+from taskflow.cli.problem import (
+    budget_option,
+    emit,
+    named_strategy,
+    output_options,
+    plan_options,
+    plan_problem,
+    seed_option,
+    writable,
+)
+from taskflow.cli.progress import Display
+from taskflow.cli.search import run_search
+from taskflow.mapper import search_of
+from taskflow.optimizer.found import Budget
+from taskflow.optimizer.space import SpaceOptions
+from taskflow.report import report_data, write_page
+
+FIND = "search"  # as PLAN: find one first
+
+
+@click.command("report")
+@click.argument("plan", shell_complete=completing.strategies)
+@plan_options
+@budget_option("30s")
+@seed_option
+@click.option("--out", type=click.Path(dir_okay=False), default="report.html", show_default=True, help="The page to write.")
+@output_options
+def report_command(plan: str, budget: str, seed: int, out: str, as_json: bool, quiet: bool, **asked: Any) -> None:
+    """Write PLAN as one HTML page: operators on devices, timeline, memory, search, comparison and machine.
+
+    PLAN is a strategy file, which knows its model and machine and how it was found, or, with --model, a mapper's name or
+    `search`, which finds a plan first. The page is one file that needs no network.
+
+    \b
+    Examples:
+      taskflow search rnntc -m k80 -n 8 --budget 10s --out plan.json
+      taskflow report plan.json --out report.html
+      taskflow report expert --model nmt -m k80 -n 8 --out expert.html
+      taskflow report search --model rnnlm -m p100 --budget 20s --out found.html
+    """
+    limit = Budget.parse(budget)
+    writable(out)
+    found: dict[str, Any] | None = None
+    problem = plan_problem(plan, **asked)
+    if plan == FIND:
+        result = run_search(problem, "guided", limit, seed, quiet or as_json, SpaceOptions(), True)
+        strategy, found = result.strategy, result.as_json()
+    else:
+        strategy = named_strategy(problem, plan, seed)
+        found = search_of(plan) if plan.endswith(".json") else None
+    with Display("report") as display:
+        report = report_data(problem.evaluator, strategy, search=found, say=lambda words: display.say(f"report: {words}"))
+        size = write_page(report, out)
+    if as_json:
+        emit({
+            **problem.header(), "out": str(out), "bytes": size, "plan": report.value["plan"],
+            "baselines": report.value["baselines"],
+        })
+    else:
+        click.echo(f"{Path(out)}: {size / 1e6:.2f} MB; open it in a browser")

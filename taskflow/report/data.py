@@ -1,0 +1,156 @@
+"""report_data: a plan and everything that is known about it, as one value that holds nothing but JSON and columns of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taskflow import __version__
+from taskflow.graph import OperatorGraph
+from taskflow.machine import Machine
+from taskflow.mapper import Strategy
+from taskflow.optimizer.critical import critical_path
+from taskflow.optimizer.evaluator import Evaluator
+from taskflow.optimizer.memory_profile import memory_profile
+from taskflow.report.belongs import operator_of, piece_of
+from taskflow.report.machine import machine_value
+from taskflow.report.memory import memory_columns, memory_values
+from taskflow.report.operators import operator_values, shared_layers
+from taskflow.report.path import path_value
+from taskflow.report.plans import baseline_values, known_as, plan_value, samples_of
+from taskflow.report.spans import CATEGORIES, Spans, spans_of
+from taskflow.report.split import PARTS
+from taskflow.report.thin import MOST_ROWS, Rows, thin
+from taskflow.rules import UpdateRule
+from taskflow.tasks.simulate import Timeline, resources
+from taskflow.tasks.task import Kind, TaskGraph
+
+MOST_TICKS = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """``value``: JSON-able, with units in the keys (seconds, bytes). ``columns``: the timeline's rows (see
+    `taskflow.report.thin.Rows`) and memory curves, times in ticks of ``value["tick_seconds"]``."""
+
+    value: dict[str, Any]
+    columns: dict[str, NDArray[np.int64]]
+
+
+def report_data(
+    judge: Evaluator,
+    strategy: Strategy,
+    *,
+    search: Mapping[str, Any] | None = None,
+    most_rows: int = MOST_ROWS,
+    say: Callable[[str], None] = lambda words: None,
+) -> Report:
+    """Everything that the report's page shows.
+
+    ``judge``: predicts the step, and is at ``strategy`` afterwards. ``search``: how the plan was found, as
+    `Found.as_json` gives it. ``most_rows``: more tasks than that are joined in the timeline (totals stay). ``say`` is told what
+    goes on, which may take seconds on many devices. Raises ValueError if the strategy does not fit.
+    """
+    graph, machine = judge.graph, judge.machine
+    say("simulate")
+    seconds = judge.set(strategy)
+    say("lower")
+    tasks, timeline = judge.lowered(), judge.timeline()
+    spans = spans_of(tasks, timeline)
+    operator = operator_of(tasks, spans, graph)
+    say("critical path")
+    path = [lap.task for lap in critical_path(tasks, timeline, machine)]
+    say("memory")
+    profiles = memory_profile(tasks, timeline)
+    tick = _tick(seconds)
+    rows, joined = thin(_rows(spans, operator, piece_of(tasks, graph, strategy), path, tick), most_rows)
+    say("baselines")
+    samples = samples_of(judge)
+    peaks = [profile.use.nbytes for profile in profiles]
+    plan = plan_value(known_as(strategy), spans, machine, samples, peaks, True)
+    baselines, same = baseline_values(judge, samples)
+    value = {
+        "format": "taskflow-report",
+        "version": 1,
+        "taskflow": __version__,
+        "model": _model(graph, samples),
+        "machine": machine_value(machine, spans),
+        "costs": _cost_source(judge),
+        "rule": _rule(judge.rule),
+        "plan": plan,
+        "baselines": baselines,
+        "same_as": [name for name in same if name != plan["name"]],
+        "parts": list(PARTS),
+        "categories": list(CATEGORIES),
+        "operators": operator_values(graph, strategy, spans, operator),
+        "recurrent": shared_layers(graph),
+        "critical_path": path_value(path, spans, operator),
+        "memory": memory_values(profiles, machine),
+        "search": dict(search) if search is not None else None,
+        "tick_seconds": tick,
+        "joined_below_seconds": joined * tick,
+    }
+    columns = rows.columns()
+    columns["lag"] = _lags(columns.pop("task"), columns["count"], tasks, timeline, machine, tick)
+    return Report(value, {**columns, **memory_columns(profiles, tick)})
+
+
+def _model(graph: OperatorGraph, samples: int) -> dict[str, Any]:
+    return {
+        "name": graph.name, "operators": len(graph), "parameters": graph.parameter_count, "dtype": str(graph.dtype),
+        "samples": samples, "fingerprint": graph.fingerprint(),
+    }
+
+
+def _rule(rule: UpdateRule | None) -> str | None:
+    """``SGD(lr=0.1, momentum=0.9)``: what was set, not what was left at its default."""
+    if rule is None or not is_dataclass(rule):
+        return str(rule) if rule is not None else None
+    given = [f"{f.name}={getattr(rule, f.name)!r}" for f in fields(rule) if getattr(rule, f.name) != f.default]
+    return f"{type(rule).__name__}({', '.join(given)})"
+
+
+def _cost_source(judge: Evaluator) -> str:
+    model = getattr(judge.costs, "model", None)
+    return str(model.name) if model is not None else type(judge.costs).__name__
+
+
+def _tick(seconds: float) -> float:
+    """The smallest power of ten, from a nanosecond on, of which the step has fewer than 2^31."""
+    tick = 1e-9
+    while seconds / tick >= MOST_TICKS:
+        tick *= 10
+    return tick
+
+
+def _lags(
+    first: NDArray[np.int64], count: NDArray[np.int64], tasks: TaskGraph, timeline: Timeline, machine: Machine, tick: float
+) -> NDArray[np.int64]:
+    """Of every message, in order of rows and for each thing of its route in order of `resources`: how many ticks before its
+    start there it was (0 for joined ones). A message goes over its route one thing after another."""
+    lags: list[int] = []
+    for number, many in zip(first.tolist(), count.tolist()):
+        task, span = tasks.tasks[number], timeline.spans[number]
+        if task.kind is Kind.COPY:
+            alone = many == 1 and span.starts
+            lags += (
+                [round((span.start - start) / tick) for start in span.starts] if alone
+                else [0] * len(resources(task, machine))
+            )
+    return np.array(lags, np.int64)
+
+
+def _rows(
+    spans: Spans, operator: NDArray[np.int64], piece: NDArray[np.int64], path: list[int], tick: float
+) -> Rows:
+    start, end = (np.round(times / tick).astype(np.int64) for times in (spans.start, spans.end))
+    critical = np.zeros(len(spans), np.int64)
+    critical[path] = 1
+    return Rows(
+        spans.category, spans.processor, spans.source, operator + 1, piece, start, end, end - start, spans.nbytes,
+        np.ones(len(spans), np.int64), critical, np.arange(len(spans)),
+    )

@@ -1,0 +1,50 @@
+"""Machine: devices and links with how busy each is in the step, and the routes between devices, as JSON values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from taskflow.machine import Machine
+from taskflow.report.spans import Spans
+from taskflow.report.split import PARTS, device_split, link_use
+
+
+def machine_value(machine: Machine, spans: Spans) -> dict[str, Any]:
+    """``devices`` and ``links`` (those in use, in order of their numbers) with busy seconds and bytes; ``routes``: by
+    "source processor" the places in ``links`` that a message occupies; ``copies``: by the same pair which ends copy it."""
+    count = len(machine.processors)
+    split = device_split(spans, machine)
+    messages = spans.message
+    sent = np.bincount(spans.source[messages], spans.nbytes[messages], count)
+    received = np.bincount(spans.processor[messages], spans.nbytes[messages], count)
+    use = link_use(spans, machine)
+    place = {number: i for i, number in enumerate(sorted(use))}
+    pairs = np.unique(spans.source[messages] * count + spans.processor[messages]).tolist()
+    found = {(s, t): machine.route(s, t) for s, t in (divmod(pair, count) for pair in pairs)}
+    links = {link.number: link for route in found.values() for link in route}
+    return {
+        "name": machine.name,
+        "description": str(machine),
+        "devices": [
+            {
+                "kind": p.kind, "node": p.node, "memory_bytes": p.memory_bytes, "flops_per_second": p.flops_per_second,
+                "memory_bytes_per_second": p.bytes_per_second, "split": dict(zip(PARTS, split[p.number].tolist())),
+                "sent_bytes": int(sent[p.number]), "received_bytes": int(received[p.number]),
+            }
+            for p in machine.processors
+        ],
+        "links": [
+            {
+                "name": use[n][0], "busy_seconds": use[n][1], "bytes": use[n][2], "messages": use[n][3],
+                "bytes_per_second": links[n].bytes_per_second, "latency_seconds": links[n].latency_seconds,
+            }
+            for n in sorted(use)
+        ],
+        "routes": {f"{s} {t}": [place[link.number] for link in route] for (s, t), route in found.items()},
+        "copies": {
+            f"{s} {t}": [any(k.occupies_sender for k in route), any(k.occupies_receiver for k in route)]
+            for (s, t), route in found.items() if any(k.occupies_endpoints for k in route)
+        },
+    }

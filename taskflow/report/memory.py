@@ -1,0 +1,44 @@
+"""Memory: the use of each device over the step, thinned for drawing with every peak kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taskflow.machine import Machine
+from taskflow.optimizer.memory_profile import MemoryProfile
+
+POINTS = 600  # of one device's curve
+
+
+def memory_values(profiles: Sequence[MemoryProfile], machine: Machine) -> list[dict[str, Any]]:
+    """By device: what it needs, by kind, and how much it has, in bytes."""
+    return [
+        {
+            "weights": p.use.weights, "state": p.use.state, "buffers": p.use.buffers, "packed": p.use.packed,
+            "peak_bytes": p.use.nbytes, "limit_bytes": machine.processors[p.use.processor].memory_bytes,
+        }
+        for p in profiles
+    ]
+
+
+def memory_columns(profiles: Sequence[MemoryProfile], tick: float) -> dict[str, NDArray[np.int64]]:
+    """Curves of all devices one after the other: times in ticks, bytes, and how many points each curve has."""
+    curves = [_thin(np.round(p.seconds / tick).astype(np.int64), p.nbytes) for p in profiles]
+    return {
+        "memory_points": np.array([len(t) for t, _ in curves], np.int64),
+        "memory_time": np.concatenate([t for t, _ in curves]),
+        "memory_bytes": np.concatenate([n for _, n in curves]),
+    }
+
+
+def _thin(times: NDArray[np.int64], nbytes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where there are more points than `POINTS`, the highest of each stretch of the step stays."""
+    if len(times) <= POINTS:
+        return times, nbytes
+    stretch = times * POINTS // (int(times[-1]) + 1)
+    first = np.flatnonzero(np.diff(stretch, prepend=-1))
+    return times[first], np.maximum.reduceat(nbytes, first)

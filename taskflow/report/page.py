@@ -1,0 +1,68 @@
+"""page: the report as one HTML file that needs nothing else: styles, scripts and data are in it."""
+
+from __future__ import annotations
+
+import os
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from taskflow.report.columns import pack
+from taskflow.report.data import Report
+from taskflow.report.tables import comparison, facts, headline, machine_tables, operator_table
+
+# In the order in which they are joined: each may use what those before it define.
+SCRIPTS = (
+    "data.js", "format.js", "colours.js", "select.js", "layout.js", "graph.js", "details.js", "lanes.js", "timeline.js",
+    "charts.js", "memory.js", "search.js", "main.js",
+)
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+
+
+def page(report: Report) -> str:
+    """The whole page. It opens no connection (its content policy forbids any); names of models and operators are text in it,
+    whatever they hold."""
+    value = report.value
+    blanks = {
+        "title": escape(title(value)),
+        "policy": POLICY,
+        "style": _static("page.css"),
+        "headline": headline(value),
+        "facts": facts(value),
+        "comparison": comparison(value),
+        "operators": operator_table(value),
+        "machine": machine_tables(value),
+        "script": "\n".join(_static(name) for name in SCRIPTS),
+        "data": pack(value, report.columns),
+    }
+    text = _static("page.html")
+    parts = text.split("{{")  # filled in one pass, so that a value that looks like a blank stays as it is
+    return parts[0] + "".join(
+        blanks[name] + rest for name, _, rest in (part.partition("}}") for part in parts[1:])
+    )
+
+
+def title(value: dict[str, Any]) -> str:
+    """Model, machine and plan in one line."""
+    devices = len(value["machine"]["devices"])
+    return (
+        f"{value['model']['name']} on {value['machine']['name']}, {devices} device{'s' * (devices != 1)}: "
+        f"{value['plan']['name']} plan"
+    )
+
+
+def write_page(report: Report, path: str | Path) -> int:
+    """Write the page; its size in bytes. An interrupted write leaves no half a page. OSError if the file cannot be written."""
+    data = page(report).encode()
+    temporary = Path(f"{path}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(data)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return len(data)
+
+
+def _static(name: str) -> str:
+    return files("taskflow.report").joinpath("static", name).read_text("utf-8")

@@ -1,0 +1,65 @@
+"""Plans: the report's plan beside the strategies that people write, each simulated on the same machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from taskflow.machine import Machine
+from taskflow.mapper import MAPPERS, Strategy, choose
+from taskflow.optimizer.evaluator import Evaluator
+from taskflow.optimizer.room import Room
+from taskflow.report.spans import CATEGORIES, Spans, spans_at
+from taskflow.report.split import PARTS, device_split
+
+BASELINES = ("data", "model", "expert")
+LABELS = {"data": "data parallel", "model": "model parallel", "expert": "expert"}
+
+
+def plan_value(
+    name: str, spans: Spans, machine: Machine, samples: int, peaks: list[int], planned: bool
+) -> dict[str, Any]:
+    """One row of the comparison. ``split``: mean seconds of a device by `PARTS`; ``bytes``: moved by category.
+    ``peaks``: bytes by device, ``planned`` as the runtime would plan them, or else estimated."""
+    seconds = spans.makespan
+    return {
+        "name": name,
+        "seconds": seconds,
+        "samples_per_second": samples / seconds if seconds > 0 else None,
+        "split": dict(zip(PARTS, device_split(spans, machine).mean(axis=0).tolist())),
+        "bytes": {
+            CATEGORIES[c]: int(spans.nbytes[spans.message & (spans.category == c)].sum())
+            for c in range(len(CATEGORIES)) if c in set(spans.category[spans.message].tolist())
+        },
+        "transfer_bytes": spans.transfer_bytes,
+        "tasks": len(spans),
+        "peak_memory_bytes": max(peaks),
+        "peak_memory_is": "planned" if planned else "estimate",
+        "fits_memory": all(n <= p.memory_bytes for n, p in zip(peaks, machine.processors)),
+    }
+
+
+def baseline_values(judge: Evaluator, samples: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """The rows of data, model and expert parallelism, less those that are the plan itself, whose names come second. Their
+    memory is estimated. The evaluator is back at its strategy afterwards."""
+    here = judge.strategy
+    rows, same = [], []
+    for name in BASELINES:
+        strategy = choose(name, judge.graph, judge.machine)[0]
+        if (strategy.configs, strategy.syncs) == (here.configs, here.syncs):
+            same.append(LABELS[name])
+            continue
+        judge.set(strategy)
+        peaks = Room(judge).in_order(strategy)
+        rows.append(plan_value(LABELS[name], spans_at(judge), judge.machine, samples, peaks, False))
+    judge.set(here)
+    return rows, same
+
+
+def samples_of(judge: Evaluator) -> int:
+    """The batch: samples that one step trains on."""
+    return judge.graph.nodes[0].space.shape[0]
+
+
+def known_as(strategy: Strategy) -> str:
+    """What the page calls a plan."""
+    return LABELS.get(strategy.name, strategy.name) if strategy.name in MAPPERS else strategy.name

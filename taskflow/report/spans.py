@@ -1,0 +1,103 @@
+"""Spans: the tasks of one simulated step as columns, each in the category that the page colours it by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taskflow.optimizer.evaluator import Evaluator
+from taskflow.tasks.simulate import Timeline
+from taskflow.tasks.task import Kind, TaskGraph
+
+try:
+    from taskflow.optimizer.core import KINDS, CoreEvaluator
+except ImportError:  # not built: no compiler
+    CoreEvaluator = None  # type: ignore[assignment, misc]
+
+# What a task is for, in the order of their numbers. "values" are activations and their gradients, "weights" parameters'.
+CATEGORIES = (
+    "forward", "backward", "local values", "gradients on the device", "update",
+    "values between devices", "weight gradients between devices", "new weights between devices",
+)
+FORWARD, BACKWARD, LOCAL, SUM, UPDATE, VALUES, GRADIENTS, WEIGHTS = range(len(CATEGORIES))
+MESSAGES = (VALUES, GRADIENTS, WEIGHTS)
+SYNC = (SUM, UPDATE, GRADIENTS, WEIGHTS)
+
+_ORDER = (
+    Kind.FORWARD, Kind.BACKWARD, Kind.COPY, Kind.MOVE, Kind.SUM, Kind.FILL, Kind.NORM, Kind.CLIP, Kind.UPDATE, Kind.CALL
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """One row a task: its category, processor, the processor that sends it (else the same), seconds, bytes."""
+
+    category: NDArray[np.int64]
+    processor: NDArray[np.int64]
+    source: NDArray[np.int64]
+    start: NDArray[np.float64]
+    end: NDArray[np.float64]
+    nbytes: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.category)
+
+    @property
+    def message(self) -> NDArray[np.bool_]:
+        """Which rows are messages between processors."""
+        return self.category >= VALUES
+
+    @property
+    def makespan(self) -> float:
+        return float(self.end.max()) if len(self) else 0.0
+
+    @property
+    def transfer_bytes(self) -> int:
+        return int(self.nbytes[self.message].sum())
+
+
+def spans_of(tasks: TaskGraph, timeline: Timeline) -> Spans:
+    """Of a lowered step. Tasks are in program order: what follows the last backward task synchronises weights."""
+    number = {kind: i for i, kind in enumerate(_ORDER)}
+    kinds = np.array([number[task.kind] for task in tasks], np.int64)
+    new = np.array([task.name.startswith("weights ") for task in tasks], bool)
+    return Spans(
+        _categories(kinds, new),
+        np.array([task.processor for task in tasks], np.int64),
+        np.array([task.source for task in tasks], np.int64),
+        np.array([span.start for span in timeline.spans], np.float64),
+        np.array([span.end for span in timeline.spans], np.float64),
+        np.array([task.nbytes for task in tasks], np.int64),
+    )
+
+
+def spans_at(judge: Evaluator) -> Spans:
+    """Of the strategy that an evaluator is at; of a compiled one without lowering in Python, so new weights are told from
+    weight gradients by whether an update came before in program order."""
+    if CoreEvaluator is None or not isinstance(judge, CoreEvaluator):
+        return spans_of(judge.lowered(), judge.timeline())
+    table = judge.task_table()
+    _, start, end, *_ = judge._core.times()
+    number = np.array([_ORDER.index(kind) for kind in KINDS], np.int64)
+    kinds = number[table["kind"]]
+    new = np.cumsum(kinds == _ORDER.index(Kind.UPDATE)) > 0
+    return Spans(
+        _categories(kinds, new), table["processor"].astype(np.int64), table["source"].astype(np.int64),
+        np.asarray(start, np.float64), np.asarray(end, np.float64), table["nbytes"].astype(np.int64),
+    )
+
+
+def _categories(kinds: NDArray[np.int64], new_weights: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """``new_weights`` counts for messages after the last backward task only."""
+    backward = np.flatnonzero(kinds == _ORDER.index(Kind.BACKWARD))
+    after = np.arange(len(kinds)) > (backward[-1] if len(backward) else len(kinds))
+    copy = kinds == _ORDER.index(Kind.COPY)
+    local = np.where(after, SUM, LOCAL)
+    found = np.where(copy, np.where(after, np.where(new_weights, WEIGHTS, GRADIENTS), VALUES), local)
+    found[kinds == _ORDER.index(Kind.FORWARD)] = FORWARD
+    found[kinds == _ORDER.index(Kind.CALL)] = FORWARD
+    found[kinds == _ORDER.index(Kind.BACKWARD)] = BACKWARD
+    found[kinds == _ORDER.index(Kind.UPDATE)] = UPDATE
+    return found.astype(np.int64)

@@ -1,0 +1,131 @@
+"""Tables: the parts of the page that are plain HTML, so that they can be read, searched and copied without any script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+from taskflow.report.spans import BACKWARD, FORWARD, GRADIENTS, SUM, UPDATE, VALUES, WEIGHTS
+from taskflow.report.units import nbytes, percent, rate, seconds
+
+LINKS = 400  # rows of the table of links, the busiest ones; the page says how many there are
+
+
+def headline(value: dict[str, Any]) -> str:
+    """The figures to see first."""
+    plan = value["plan"]
+    cards = [
+        ("step", seconds(plan["seconds"]), "predicted"),
+        ("throughput", f"{plan['samples_per_second']:,.0f}" if plan["samples_per_second"] else "–", "samples a second"),
+    ]
+    for row in value["baselines"]:
+        if row["name"] in ("data parallel", "expert") and row["name"] != plan["name"] and plan["seconds"] > 0:
+            cards.append((f"against {row['name']}", f"{row['seconds'] / plan['seconds']:.2f}×", seconds(row["seconds"])))
+    limit = min(d["memory_bytes"] for d in value["machine"]["devices"])
+    cards += [
+        ("moved a step", nbytes(plan["transfer_bytes"]), "between devices"),
+        ("peak memory", nbytes(plan["peak_memory_bytes"]),
+         f"fits in {nbytes(limit)}" if plan["fits_memory"] else f"does not fit: {nbytes(limit)} a device"),
+    ]
+    bad = {"peak memory"} if not plan["fits_memory"] else set()
+    return "".join(
+        f'<div class="card{" bad" if name in bad else ""}"><dt>{escape(name)}</dt><dd>{escape(figure)}</dd>'
+        f"<small>{escape(note)}</small></div>"
+        for name, figure, note in cards
+    )
+
+
+def facts(value: dict[str, Any]) -> str:
+    """What was planned, for what, and where the figures come from."""
+    model, machine = value["model"], value["machine"]
+    same = f" (the same as {' and '.join(value['same_as'])})" if value["same_as"] else ""
+    entries = [
+        ("model", f"{model['name']}: {model['operators']} operators, {model['parameters']:,} parameters, {model['dtype']}, "
+                  f"{model['samples']:,} samples a step"),
+        ("machine", machine["description"]),
+        ("plan", f"{value['plan']['name']}{same}, {value['plan']['tasks']:,} tasks a step"),
+        ("update rule", value["rule"] or "none: forward only"),
+        ("costs", f"{value['costs']}; all times here are predicted by simulation"),
+        ("made by", f"taskflow {value['taskflow']}"),
+    ]
+    return "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(words)}</dd></div>" for name, words in entries)
+
+
+def comparison(value: dict[str, Any]) -> str:
+    """The plan and the baselines, a row each."""
+    plan = value["plan"]
+    rows = []
+    for row in [plan, *value["baselines"]]:
+        split, mean = row["split"], row["seconds"] or 1.0
+        parts = [split["compute"], split["local values"] + split["copy messages"] + split["wait for values"],
+                 split["synchronise"] + split["wait for weights"], split["wait for others"]]
+        rows.append([
+            row["name"] + (" (this plan)" if row is plan else ""), seconds(row["seconds"]),
+            f"{row['seconds'] / plan['seconds']:.2f}×" if plan["seconds"] else "–",
+            *(f"{seconds(p)} ({percent(p / mean)})" for p in parts), nbytes(row["transfer_bytes"]),
+            f"{'' if row['peak_memory_is'] == 'planned' else '~'}{nbytes(row['peak_memory_bytes'])}"
+            f"{'' if row['fits_memory'] else ' !'}",
+        ])
+    head = ["plan", "step", "takes", "computing", "values", "synchronisation", "waiting", "moved", "memory"]
+    return _table("comparison", "Plans on this machine: mean seconds of a device", head, rows)
+
+
+def operator_table(value: dict[str, Any]) -> str:
+    """A row an operator, which the scripts make selectable."""
+    rows, attributes = [], []
+    for number, operator in enumerate(value["operators"]):
+        times, moved = operator["seconds"], operator["bytes"]
+        rows.append([
+            operator["name"], operator["kind"], operator["configuration"], operator["sync"] or "",
+            seconds(times[FORWARD]), seconds(times[BACKWARD]), seconds(times[SUM] + times[UPDATE]),
+            nbytes(moved[VALUES]), nbytes(moved[GRADIENTS] + moved[WEIGHTS]), f"{operator['parameters']:,}",
+        ])
+        attributes.append(f' data-operator="{number}"')
+    head = ["operator", "kind", "configuration", "sync", "forward", "backward", "update", "values moved",
+            "weights moved", "parameters"]
+    return _table("operator-table", "Operators: seconds and bytes of all devices together", head, rows, attributes)
+
+
+def machine_tables(value: dict[str, Any]) -> str:
+    """Devices, and the links in use, the busiest first."""
+    step = value["plan"]["seconds"] or 1.0
+    devices = []
+    for number, (device, memory) in enumerate(zip(value["machine"]["devices"], value["memory"])):
+        split = device["split"]
+        busy = split["compute"] + split["local values"] + split["synchronise"] + split["copy messages"]
+        devices.append([
+            f"device {number}", device["kind"], device["node"], percent(busy / step), percent(split["compute"] / step),
+            nbytes(device["sent_bytes"]), nbytes(device["received_bytes"]),
+            nbytes(memory["peak_bytes"]), nbytes(memory["limit_bytes"]),
+        ])
+    links = sorted(value["machine"]["links"], key=lambda k: (-k["busy_seconds"], k["name"]))
+    shown = [
+        [k["name"], percent(k["busy_seconds"] / step), seconds(k["busy_seconds"]), nbytes(k["bytes"]),
+         f"{k['messages']:,}", rate(k["bytes_per_second"]), seconds(k["latency_seconds"])]
+        for k in links[:LINKS]
+    ]
+    note = f", the {LINKS} busiest of {len(links)}" if len(links) > LINKS else ""
+    return _table(
+        "device-table", "Devices", ["device", "kind", "node", "busy", "computing", "sent", "received", "peak memory", "has"],
+        devices,
+    ) + _table(
+        "link-table", f"Links in use{note}", ["link", "busy", "time", "bytes", "messages", "bandwidth", "latency"], shown
+    )
+
+
+def _table(
+    name: str, caption: str, head: Sequence[str], rows: Iterable[Sequence[object]], attributes: Sequence[str] = ()
+) -> str:
+    body = []
+    for place, row in enumerate(rows):
+        first, *others = (escape(str(cell)) for cell in row)
+        body.append(
+            f'<tr{attributes[place] if attributes else ""}><th scope="row">{first}</th>'
+            + "".join(f"<td>{cell}</td>" for cell in others) + "</tr>"
+        )
+    columns = "".join(f'<th scope="col">{escape(title)}</th>' for title in head)
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption, quote=True)}"><table id="{name}"><caption>'
+        f"{escape(caption)}</caption><thead><tr>{columns}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
+    )

@@ -1,0 +1,77 @@
+"""Thin: fewer rows for the timeline of a step with very many tasks, by joining neighbours; totals stay what they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST_ROWS = 250_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What the timeline draws. Times in ticks from the step's start. A row may stand for ``count`` tasks of one category
+    on the same processors, which took ``busy`` of its ``start`` to ``end``, moved ``nbytes`` in all, and of which
+    ``operator`` (0: none or several, else its number plus 1) and ``piece`` and ``task`` belong to the first."""
+
+    category: NDArray[np.int64]
+    processor: NDArray[np.int64]
+    source: NDArray[np.int64]
+    operator: NDArray[np.int64]
+    piece: NDArray[np.int64]
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+    busy: NDArray[np.int64]
+    nbytes: NDArray[np.int64]
+    count: NDArray[np.int64]
+    critical: NDArray[np.int64]
+    task: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.category)
+
+    def columns(self) -> dict[str, NDArray[np.int64]]:
+        """In order of start, which packs best."""
+        order = np.argsort(self.start, kind="stable")
+        return {name: getattr(self, name)[order] for name in self.__slots__}
+
+
+def thin(rows: Rows, most: int = MOST_ROWS) -> tuple[Rows, int]:
+    """At most about ``most`` rows, and the ticks below which rows were joined (0: none were). Tasks on the critical path
+    are never joined. First rows of one operator, then any; ever longer ones until few enough are left."""
+    if len(rows) <= most:
+        return rows, 0
+    end = int(rows.end.max())
+    ticks = max(1, end // 20_000)
+    while len(rows) > most and ticks <= 2 * end:
+        for same_operator in (True, False):
+            rows = _join(rows, ticks, same_operator)
+            if len(rows) <= most:
+                break
+        else:
+            ticks *= 2
+    return rows, ticks
+
+
+def _join(rows: Rows, ticks: int, same_operator: bool) -> Rows:
+    """Join neighbours on one lane that are shorter than ``ticks`` and no further apart than that."""
+    order = np.lexsort((rows.start, rows.category, rows.source, rows.processor))
+    sorted_rows = [getattr(rows, name)[order] for name in Rows.__slots__]
+    category, processor, source, operator, piece, start, end, busy, nbytes, count, critical, task = sorted_rows
+    short = (end - start < ticks) & (critical == 0)
+    joins = np.zeros(len(rows), bool)
+    joins[1:] = (
+        short[1:] & short[:-1] & (category[1:] == category[:-1]) & (processor[1:] == processor[:-1])
+        & (source[1:] == source[:-1]) & (start[1:] - end[:-1] < ticks)
+    )
+    if same_operator:
+        joins[1:] &= operator[1:] == operator[:-1]
+    first = np.flatnonzero(~joins)
+    mixed = np.minimum.reduceat(operator, first) != np.maximum.reduceat(operator, first)
+    return Rows(
+        category[first], processor[first], source[first], np.where(mixed, 0, operator[first]), piece[first], start[first],
+        np.maximum.reduceat(end, first), np.add.reduceat(busy, first), np.add.reduceat(nbytes, first),
+        np.add.reduceat(count, first), critical[first], task[first],
+    )

@@ -1,0 +1,45 @@
+"""Small reports that the tests of the report share, and a model whose names try to break out of the page."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import taskflow
+from taskflow.machine import load_machine
+from taskflow.mapper import choose
+from taskflow.models import build
+from taskflow.optimizer.evaluator import Evaluator
+from taskflow.optimizer.search import make_evaluator
+from taskflow.report.data import Report, report_data
+
+EVIL = "</script><img src=x onerror=\"window.hurt=1\">{{data}}'&amp;"
+
+
+def judge_of(model: str, devices: int, batch: int | None = None, preset: str = "small") -> Evaluator:
+    machine = load_machine("k80", devices)
+    return make_evaluator(build(model, batch, devices, preset=preset), machine)
+
+
+@cache
+def report_of(model: str, mapper: str, devices: int, preset: str = "small", most_rows: int = 250_000) -> tuple[Evaluator, Report]:
+    judge = judge_of(model, devices, preset=preset)
+    strategy = choose(mapper, judge.graph, judge.machine)[0]
+    return judge, report_data(judge, strategy, most_rows=most_rows)
+
+
+def evil_report() -> Report:
+    graph = taskflow.OperatorGraph(name=EVIL)
+    x = taskflow.input(graph, (8, 6), name=EVIL)
+    wanted = taskflow.input(graph, (8,), "int64", name="wanted")
+    y = taskflow.linear(x, 4, name=f"b{EVIL}")
+    graph.minimize(taskflow.cross_entropy(y, wanted))
+    judge = make_evaluator(graph, load_machine("k80", 4))
+    search = {
+        "algorithm": EVIL, "seed": 0, "proposals": 3, "accepted": 1, "search_seconds": 1.0, "stopped": EVIL,
+        "iteration_seconds": 1e-3, "starts_iteration_seconds": {EVIL: 2e-3}, "optimal": False, "lower_bound_seconds": None,
+        "history": [
+            {"proposal": 0, "elapsed_seconds": 0.1, "iteration_seconds": 2e-3},
+            {"proposal": 3, "elapsed_seconds": 0.9, "iteration_seconds": 1e-3},
+        ],
+    }
+    return report_data(judge, choose("data", graph, judge.machine)[0], search=search)
