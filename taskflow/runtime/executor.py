@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from taskflow.graph import OperatorGraph
-from taskflow.kernels import KernelSet, default_kernels
+from taskflow.kernels import KernelSet, kernels_on
 from taskflow.machine import Machine, host
 from taskflow.mapper.mapper import Mapper
 from taskflow.mapper.report import Profile
@@ -43,7 +43,8 @@ class Executor:
 
     ``weights``: another Executor, perhaps of a graph with another batch or under another strategy, whose weights and running
     statistics this one uses: the same memory wherever both place the same elements on a processor, else copied before a step
-    if they have changed. Such an Executor has no rule, and takes transport and kernels from the other.
+    if they have changed. Such an Executor has no rule, and takes transport and kernels from the other. ``device``: "cpu" or
+    "gpu", in place of ``kernels``.
 
     Every rank makes the same Executor and calls the same methods (control replication). ``losses`` come back on the rank
     of processor 0; the others get None. The same seed gives the same numbers under every strategy and number of ranks, up
@@ -65,15 +66,16 @@ class Executor:
         mapper: Mapper | None = None,
         binder: Binder = bind,
         weights: Executor | None = None,
+        device: str | None = None,
     ) -> None:
         if weights is not None and rule is not None:
             raise ValueError("Executor: one that uses the weights of another has no update rule; train the other")
         self.graph, self.strategy, self.rule = graph, strategy, rule
         self.transport: Transport = transport or (weights.transport if weights is not None else LocalTransport())
         self.machine = machine or host(strategy.processors)
-        self.kernels: KernelSet = kernels or (weights.kernels if weights is not None else default_kernels())
+        self.kernels: KernelSet = kernels or (weights.kernels if weights is not None else kernels_on(device or "cpu"))
         self.state = StepState(seed=seed)
-        self.kept: Kept = Kept()
+        self.kept: Kept = Kept(self.kernels.device)
         self.placement: Placement = Placement(strategy.processors, self.transport.size)
         self.mapper = mapper
         select = mapper.select_task_sources if mapper is not None and mapper.selects_sources else None
@@ -131,7 +133,7 @@ class Executor:
         program = self.forward("evaluate", named, feeds)
         if self.placement.rank(0) != self.transport.rank:
             return None, None
-        return self._loss(program), {tensor.name: np.array(program.fetched(tensor.name)) for tensor in named}
+        return self._loss(program), {tensor.name: program.fetched(tensor.name) for tensor in named}
 
     def predict(
         self, feeds: Mapping[str, Any], outputs: Outputs = None, *, everywhere: bool = False
@@ -155,6 +157,7 @@ class Executor:
         self.renew()
         self._before(feeds, False, None)
         program.run()
+        self.kernels.device.verify()
         return program
 
     def renew(self) -> None:
@@ -166,7 +169,7 @@ class Executor:
         """The value that a fetched tensor had in the last step, on the rank of processor 0."""
         if self.placement.rank(0) != self.transport.rank:
             return None
-        return np.array(self.program(mode).fetched(tensor.name))
+        return self.program(mode).fetched(tensor.name)
 
     def reset_state(self, mode: str = "train") -> None:
         """Carried state starts from the beginning again; what is lasting stays."""
@@ -240,7 +243,7 @@ class Executor:
         for holding in holdings:
             distinct = holding.distinct()
             mine = {
-                i: held.view(self.kept) for i, held in enumerate(distinct)
+                i: self.kernels.device.to_host(held.view(self.kept)) for i, held in enumerate(distinct)
                 if self.placement.rank(held.memory.processor) == self.transport.rank
             }
             tables = self.transport.gather(mine)
@@ -323,6 +326,7 @@ class Executor:
 
     def _after(self, program: Program) -> float | None:
         loss = self._loss(program)
+        self.kernels.device.verify()
         self.state.step += 1
         self.changes += 1
         if loss is not None and not isfinite(loss):

@@ -109,7 +109,7 @@ class Program:
         if array.flags.c_contiguous:
             channel = self._open(task, self.transport.sender(array, rank, self._first_tag + self.plan.tags[task.number]))
             return channel.start
-        packed = np.empty(array.shape, array.dtype)
+        packed = self.storage.device.xp.empty(array.shape, array.dtype)
         channel = self._open(task, self.transport.sender(packed, rank, self._first_tag + self.plan.tags[task.number]))
 
         def pack_and_send() -> None:
@@ -124,7 +124,7 @@ class Program:
         array = self.storage.part(_target(task))
         if array.flags.c_contiguous:
             return self._open(task, self.transport.receiver(array, rank, self._first_tag + self.plan.tags[task.number])).start
-        packed = np.empty(array.shape, array.dtype)
+        packed = self.storage.device.xp.empty(array.shape, array.dtype)
         channel = self._open(task, self.transport.receiver(packed, rank, self._first_tag + self.plan.tags[task.number]))
         self._unpack[task.number] = partial(np.copyto, array, packed)
         return channel.start
@@ -156,8 +156,8 @@ class Program:
         return flush
 
     def fetched(self, tensor: str) -> Any:
-        """A fetched tensor's value after a step, on the rank of processor 0."""
-        return self.storage.array(self.graph.fetched[tensor])
+        """A copy on the host of a fetched tensor's value after a step, on the rank of processor 0."""
+        return self.storage.device.to_host(self.storage.array(self.graph.fetched[tensor]))
 
 
 def fail(error: Exception, task: Task) -> NoReturn:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-for room in ("operators", "gpu"):
+for room in (".", "operators", "gpu"):
     sys.path.insert(0, str(Path(__file__).parents[1] / room))
 
 from host_device import compiles, host_kernels  # noqa: E402

@@ -139,14 +139,9 @@ class HostDevice(LaunchingDevice):
         assert type(value) is wanted_type, f"{where}: {value!r} of {type(value)}"
         return np.ctypeslib.as_ctypes_type(wanted_type)(value.item())
 
-    def multiply(self, a: Any, b: Any, out: Any, accumulate: bool) -> None:
-        each = [array.dtype.itemsize for array in (a, b, out)]
-        known = gemm.plan(
-            *(part for x, n in zip((a, b, out), each) for part in (tuple(x.shape), tuple(s // n for s in x.strides)))
-        )
-        if known is None:
-            raise AssertionError(f"multiply: {a.shape} {a.strides} @ {b.shape} {b.strides} -> {out.strides} would be copied")
-        column_major_product(gemm.column_major(known), *map(_flat, (b, a, out)), accumulate)
+    def gemm(self, call: gemm.ColumnMajor, first: Any, second: Any, out: Any, accumulate: bool) -> None:
+        assert first.dtype == second.dtype == out.dtype
+        column_major_product(call, *map(_flat, (first, second, out)), accumulate)
 
     def carve(self, block: Any, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize

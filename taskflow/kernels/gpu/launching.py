@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from taskflow.kernels.device import Device
+from taskflow.kernels.gpu.gemm import ColumnMajor, column_major, plan
 from taskflow.kernels.kernel_set import Array, KernelSet
 
 THREADS = 256  # of a block; MOST_THREADS in base.cu
@@ -28,8 +29,23 @@ class LaunchingDevice(Device):
         just the types that the kernel declares."""
 
     @abstractmethod
+    def gemm(self, call: ColumnMajor, first: Array, second: Array, out: Array, accumulate: bool) -> None:
+        """cublasGemmStridedBatchedEx on the memory of the arrays."""
+
     def multiply(self, a: Array, b: Array, out: Array, accumulate: bool) -> None:
-        """As `KernelSet.matmul`."""
+        """As `KernelSet.matmul`; operands that lie as no call can read them are copied first."""
+        known = plan(*_lies(a), *_lies(b), *_lies(out))
+        if known is None:
+            dense = self.xp.ascontiguousarray
+            into = out if out.flags.c_contiguous else dense(out)
+            self.multiply(dense(a), dense(b), into, accumulate)
+            if into is not out:
+                out[...] = into
+        elif known.inner == 0:
+            if not accumulate:
+                out.fill(0)
+        elif out.size:
+            self.gemm(column_major(known), b, a, out, accumulate)
 
 
 class Launching(KernelSet):
@@ -67,6 +83,11 @@ class Launching(KernelSet):
     def _integers(self, x: Array) -> Array:
         """Integers of any type as int64."""
         return self._dense(x if x.dtype == np.int64 else x.astype(np.int64))
+
+
+def _lies(array: Array) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and strides, in elements."""
+    return tuple(array.shape), tuple(stride // array.dtype.itemsize for stride in array.strides)
 
 
 def whole(value: int) -> np.int64:

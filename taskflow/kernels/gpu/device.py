@@ -1,0 +1,131 @@
+"""CupyDevice: one GPU through CuPy: memory, streams, pinned staging, kernels compiled by NVRTC, products by cuBLAS."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from taskflow.kernels.gpu import source
+from taskflow.kernels.gpu.gemm import ColumnMajor
+from taskflow.kernels.gpu.launching import THREADS, LaunchingDevice
+from taskflow.kernels.kernel_set import Array
+
+PRECISIONS = ("fp32", "tf32", "bf16")
+OPTIONS = ("-std=c++17",)  # of NVRTC; no fast-math: the CPU's numbers are the measure
+_GEMM_DEFAULT = -1  # cublasGemmAlgo_t CUBLAS_GEMM_DEFAULT
+
+
+class CupyDevice(LaunchingDevice):
+    """GPU number ``index`` of those that CUDA shows this process.
+
+    Kernels run on the stream ``compute``; ``transfer`` is for copies to and from pinned memory beside them. ``precision``: how
+    float32 products and convolutions multiply: in float32, or rounded to TF32 or bfloat16 with sums in float32.
+    """
+
+    __slots__ = ("_cublas", "_found", "_functions", "_staged", "_types", "compute", "index", "precision", "transfer", "xp")
+
+    def __init__(self, index: int, precision: str) -> None:
+        if precision not in PRECISIONS:
+            raise ValueError(f"GPU: precision must be {', '.join(PRECISIONS[:-1])} or {PRECISIONS[-1]}, got {precision!r}")
+        import cupy
+        from cupy_backends.cuda.libs import cublas
+
+        self.xp: Any = cupy
+        self.index, self.precision = index, precision
+        cupy.cuda.Device(index).use()
+        self.compute: Any = cupy.cuda.Stream(non_blocking=True)
+        self.transfer: Any = cupy.cuda.Stream(non_blocking=True)
+        self.compute.use()
+        self._cublas: Any = cublas
+        real, double = cupy.cuda.runtime.CUDA_R_32F, cupy.cuda.runtime.CUDA_R_64F
+        how = {
+            "fp32": cublas.CUBLAS_COMPUTE_32F, "tf32": cublas.CUBLAS_COMPUTE_32F_FAST_TF32,
+            "bf16": cublas.CUBLAS_COMPUTE_32F_FAST_16BF,
+        }
+        # By type of the arrays: cuBLAS's name of it, how it computes, and one and zero where it can read them.
+        self._types = {
+            np.dtype(np.float32): (real, how[precision], np.array([0, 1], np.float32)),
+            np.dtype(np.float64): (double, cublas.CUBLAS_COMPUTE_64F, np.array([0, 1], np.float64)),
+        }
+        self._functions: dict[tuple[str, str], Any] = {}
+        self._staged: deque[tuple[Any, Any]] = deque()
+        self._found: list[tuple[Any, str]] = []
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The card's name."""
+        return str(self.xp.cuda.runtime.getDeviceProperties(self.index)["name"].decode())
+
+    # ---- kernels ------------------------------------------------------------------------------------------------
+    def launch(self, dtype: np.dtype[Any], name: str, blocks: int, arguments: tuple[Any, ...]) -> None:
+        function = self._functions.get((dtype.name, name))
+        if function is None:
+            module = self.xp.RawModule(code=source.text(dtype), options=OPTIONS)
+            for each in source.kernels():
+                self._functions[dtype.name, each] = module.get_function(each)
+            function = self._functions[dtype.name, name]
+        function((blocks,), (THREADS,), arguments)
+
+    def gemm(self, call: ColumnMajor, first: Array, second: Array, out: Array, accumulate: bool) -> None:
+        kind, compute, numbers = self._types[out.dtype]
+        one = numbers.ctypes.data + numbers.itemsize
+        self._cublas.gemmStridedBatchedEx(
+            self.xp.cuda.get_cublas_handle(), call.transpose_first, call.transpose_second, call.m, call.n, call.k, one,
+            first.data.ptr, kind, call.first_pitch, call.first_step, second.data.ptr, kind, call.second_pitch,
+            call.second_step, one if accumulate else numbers.ctypes.data, out.data.ptr, kind, call.out_pitch, call.out_step,
+            call.count, compute, _GEMM_DEFAULT,
+        )
+
+    # ---- memory -------------------------------------------------------------------------------------------------
+    def carve(self, block: Array, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        return self.xp.ndarray(shape, dtype, memptr=block.data + offset)
+
+    def to_host(self, array: Array) -> np.ndarray[Any, Any]:
+        return np.asarray(array.get())
+
+    def upload(self, host: np.ndarray[Any, Any], out: Array) -> None:
+        if not out.size:
+            return
+        target = out if out.flags.c_contiguous else self.xp.empty(out.shape, out.dtype)
+        staging = self.pinned(out.shape, out.dtype)
+        np.copyto(staging, host)
+        target.data.copy_from_host_async(staging.ctypes.data, target.nbytes, self.compute)
+        self._keep(staging, self.compute)
+        if target is not out:
+            out[...] = target
+
+    def pinned(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        """An array on the host that the GPU can copy from and to by itself."""
+        size = int(np.prod(shape, dtype=np.int64))
+        block = self.xp.cuda.alloc_pinned_memory(max(1, size * dtype.itemsize))
+        return np.frombuffer(block, dtype, size).reshape(shape)
+
+    def _keep(self, staging: Any, stream: Any) -> None:
+        """Keep pinned memory until what was asked of ``stream`` so far is done."""
+        event = self.xp.cuda.Event(disable_timing=True)
+        event.record(stream)
+        self._staged.append((event, staging))
+        while self._staged and self._staged[0][0].done:
+            self._staged.popleft()
+
+    # ---- what is asked later ------------------------------------------------------------------------------------
+    def number(self, value: Array) -> Any:
+        return value.reshape(())
+
+    def require(self, fits: Array, values: Array, message: str) -> None:
+        self._found.append((fits.all(), message))
+
+    def verify(self) -> None:
+        found, self._found = self._found, []
+        if not found:
+            return
+        answers = self.xp.stack([fits for fits, _ in found]).get()
+        for fits, (_, message) in zip(answers, found):
+            if not fits:
+                raise ValueError(message.replace("{given}", "another (the GPU says so when the step is over)"))
+
+    def synchronize(self) -> None:
+        self.compute.synchronize()
+        self.transfer.synchronize()
