@@ -28,6 +28,7 @@ from taskflow.runtime.program import Binder, Measured, Program
 from taskflow.runtime.schedule import Placement, schedule
 from taskflow.runtime.sharing import Shared
 from taskflow.runtime.storage import Kept
+from taskflow.runtime.transfers import for_device
 from taskflow.runtime.transport import Transport
 from taskflow.tasks.lower import cut_graph, lower
 from taskflow.tasks.simulate import Priority, roofline, simulate
@@ -72,8 +73,9 @@ class Executor:
             raise ValueError("Executor: one that uses the weights of another has no update rule; train the other")
         self.graph, self.strategy, self.rule = graph, strategy, rule
         self.transport: Transport = transport or (weights.transport if weights is not None else LocalTransport())
-        self.machine = machine or host(strategy.processors)
         self.kernels: KernelSet = kernels or (weights.kernels if weights is not None else kernels_on(device or "cpu"))
+        self.transport = for_device(self.transport, self.kernels.device)
+        self.machine = machine or host(strategy.processors)
         self.state = StepState(seed=seed)
         self.kept: Kept = Kept(self.kernels.device)
         self.placement: Placement = Placement(strategy.processors, self.transport.size)
@@ -202,7 +204,9 @@ class Executor:
         """One line about the compiled training step."""
         program = self.program("train" if self.rule is not None else "evaluate")
         memory = (program.plan.memory.nbytes + self.kept.nbytes) / 1e6
-        return f"{program.graph!r}; {memory:.1f} MB on rank {self.transport.rank}; {self.kernels.name} kernels"
+        device, transfers = self.kernels.device, self.transport.describe()
+        where = "" if device.waits else f" on {device.name}{transfers and f', transfers by {transfers}'}"
+        return f"{program.graph!r}; {memory:.1f} MB on rank {self.transport.rank}; {self.kernels.name} kernels{where}"
 
     def close(self) -> None:
         """Wait for what was sent; the transport stays open."""

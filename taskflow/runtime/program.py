@@ -74,6 +74,7 @@ class Program:
         except Exception as error:
             item = self.plan.items[len(self.actions) - length_hint(actions) - 1]
             fail(error, item.copy if isinstance(item, (Arrive, Flush)) else item.task)
+        self.transport.settle()
 
     def run_measured(self) -> list[Measured]:
         """One step, with the time of every item."""
@@ -82,6 +83,7 @@ class Program:
             start = perf_counter()
             action()
             result.append(Measured(item, start, perf_counter()))
+        self.transport.settle()
         return result
 
     def drain(self) -> None:

@@ -101,6 +101,21 @@ def _meeting(text: str) -> set[str]:
     return {re.match(r'extern "C" __global__ void (\w+)', body)[1] for body in bodies if "block_" in body}  # type: ignore[index]
 
 
+class Later:
+    """An event that comes to pass only after it has been asked for a few times: as late as a GPU may be."""
+
+    def __init__(self, act: Any) -> None:
+        self.act, self.left = act, 3
+
+    @property
+    def done(self) -> bool:
+        if self.left:
+            self.left -= 1
+            if not self.left:
+                self.act()
+        return not self.left
+
+
 class HostDevice(LaunchingDevice):
     """``strict``: arrays refuse to be mixed with numpy's, as a GPU's do."""
 
@@ -142,6 +157,28 @@ class HostDevice(LaunchingDevice):
     def gemm(self, call: gemm.ColumnMajor, first: Any, second: Any, out: Any, accumulate: bool) -> None:
         assert first.dtype == second.dtype == out.dtype
         column_major_product(call, *map(_flat, (first, second, out)), accumulate)
+
+    def pinned(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+        return np.empty(shape, dtype)
+
+    def copy_out(self, array: Any, staging: np.ndarray) -> Any:
+        return Later(lambda: np.copyto(staging, array.host))
+
+    def copy_in(self, staging: np.ndarray, array: Any, after: Any) -> Any:
+        self.wait_for(after)
+        array.host[...] = staging
+        return Later(lambda: None)
+
+    def mark(self, stream: Any = None) -> Any:
+        return Later(lambda: None)
+
+    def wait_for(self, event: Any) -> None:
+        while not event.done:
+            pass
+
+    @property
+    def identity(self) -> str:
+        return "host"
 
     def carve(self, block: Any, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize

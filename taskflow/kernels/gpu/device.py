@@ -102,6 +102,49 @@ class CupyDevice(LaunchingDevice):
         block = self.xp.cuda.alloc_pinned_memory(max(1, size * dtype.itemsize))
         return np.frombuffer(block, dtype, size).reshape(shape)
 
+    # ---- copies beside the kernels ------------------------------------------------------------------------------
+    def copy_out(self, array: Array, staging: np.ndarray[Any, Any]) -> Any:
+        self.follow(self.transfer)
+        array.data.copy_to_host_async(staging.ctypes.data, array.nbytes, self.transfer)
+        return self.mark(self.transfer)
+
+    def copy_in(self, staging: np.ndarray[Any, Any], array: Array, after: Any) -> Any:
+        if after is not None:
+            self.transfer.wait_event(after)
+        array.data.copy_from_host_async(staging.ctypes.data, array.nbytes, self.transfer)
+        event = self.mark(self.transfer)
+        self.compute.wait_event(event)
+        return event
+
+    def mark(self, stream: Any = None) -> Any:
+        event = self.xp.cuda.Event(disable_timing=True)
+        event.record(self.compute if stream is None else stream)
+        return event
+
+    def wait_for(self, event: Any) -> None:
+        event.synchronize()
+
+    def follow(self, stream: Any) -> None:
+        """What ``stream`` is asked for from now on comes after all that was asked of the kernels' stream so far."""
+        stream.wait_event(self.mark())
+
+    def compute_after(self, event: Any) -> None:
+        """Kernels that are asked for from now on come after an event."""
+        self.compute.wait_event(event)
+
+    @property
+    def identity(self) -> str:
+        found = self.xp.cuda.runtime.getDeviceProperties(self.index)["uuid"]
+        return found.hex() if isinstance(found, bytes) else str(found)
+
+    @property
+    def nccl_version(self) -> int:
+        try:
+            from cupy.cuda import nccl
+        except ImportError:
+            return 0
+        return int(nccl.get_version()) if nccl.available else 0
+
     def _keep(self, staging: Any, stream: Any) -> None:
         """Keep pinned memory until what was asked of ``stream`` so far is done."""
         event = self.xp.cuda.Event(disable_timing=True)

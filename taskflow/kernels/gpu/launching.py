@@ -32,6 +32,37 @@ class LaunchingDevice(Device):
     def gemm(self, call: ColumnMajor, first: Array, second: Array, out: Array, accumulate: bool) -> None:
         """cublasGemmStridedBatchedEx on the memory of the arrays."""
 
+    # ---- copies beside the kernels: each returns an event, whose ``done`` says whether it has come to pass ------------
+    @abstractmethod
+    def pinned(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        """An array on the host that the device can copy from and to by itself."""
+
+    @abstractmethod
+    def copy_out(self, array: Array, staging: np.ndarray[Any, Any]) -> Any:
+        """Copy to pinned memory, after all that was asked for so far."""
+
+    @abstractmethod
+    def copy_in(self, staging: np.ndarray[Any, Any], array: Array, after: Any) -> Any:
+        """Copy from pinned memory when the event ``after`` has come to pass; what is asked for from now on waits for it."""
+
+    @abstractmethod
+    def mark(self, stream: Any = None) -> Any:
+        """The event that all that was asked for so far is done."""
+
+    @abstractmethod
+    def wait_for(self, event: Any) -> None:
+        """Return when an event has come to pass."""
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """A name that no other device of the job has."""
+
+    @property
+    def nccl_version(self) -> int:
+        """NCCL's version as it counts; 0 if there is none."""
+        return 0
+
     def multiply(self, a: Array, b: Array, out: Array, accumulate: bool) -> None:
         """As `KernelSet.matmul`; operands that lie as no call can read them are copied first."""
         known = plan(*_lies(a), *_lies(b), *_lies(out))
