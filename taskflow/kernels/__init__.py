@@ -2,6 +2,7 @@
 
 import os
 
+from taskflow.kernels.device import Device, DeviceMissing
 from taskflow.kernels.kernel_set import KernelSet, Key
 from taskflow.kernels.reference import NumpyKernels
 
@@ -14,7 +15,10 @@ except ImportError as error:  # built without a C compiler: every kernel has a n
 
     _missing = error
 
-__all__ = ["KernelSet", "Key", "NumpyKernels", "busy", "default_kernels", "kernels_on", "native_built", "onednn_missing"]
+__all__ = [
+    "Device", "DeviceMissing", "KernelSet", "Key", "NumpyKernels", "busy", "default_kernels", "kernels_on", "native_built",
+    "onednn_missing",
+]
 
 CHOICES = ("onednn", "native", "numpy")  # from the fastest to the most portable
 
@@ -55,7 +59,7 @@ def default_kernels() -> KernelSet:
 def kernels_on(device: str) -> KernelSet:
     """The kernels of a device: "cpu" (`default_kernels`) or "gpu" (`taskflow.kernels.gpu.gpu_kernels`).
 
-    Raises RuntimeError, in one sentence that says what is missing, if they are not there; ValueError for any other name.
+    Raises DeviceMissing, with one sentence that says what is missing, if they are not there; ValueError for any other name.
     """
     if device == "cpu":
         return default_kernels()

@@ -10,6 +10,10 @@ Array = Any  # of the device's array module
 HostArray = np.ndarray[Any, Any]
 
 
+class DeviceMissing(OSError):
+    """A device that was asked for is not there; the message says in one sentence what is missing and what mends it."""
+
+
 class Device:
     """The memory that a kernel set works in. This one is the host's: nothing is copied and everything is done at once."""
 

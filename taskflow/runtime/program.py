@@ -157,7 +157,7 @@ class Program:
 
         return flush
 
-    def fetched(self, tensor: str) -> Any:
+    def fetched(self, tensor: str) -> np.ndarray[Any, Any]:
         """A copy on the host of a fetched tensor's value after a step, on the rank of processor 0."""
         return self.storage.device.to_host(self.storage.array(self.graph.fetched[tensor]))
 

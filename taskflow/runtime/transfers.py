@@ -54,7 +54,7 @@ def choose_transfers(offers: Sequence[Offer], environment: Mapping[str, str]) ->
         if against[asked]:
             raise ValueError(f"{VARIABLE}={asked} is not possible: {against[asked]}; unset it, or use {HOST_MPI}")
         return Choice(asked, f"as {VARIABLE} says")
-    reasons = []
+    reasons: list[str] = []
     for way in WAYS:
         if not against[way]:
             return Choice(way, "; ".join(reasons) or "each rank has its own GPU")

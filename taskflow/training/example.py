@@ -25,6 +25,7 @@ from typing import Any
 import click
 
 from taskflow.graph import OperatorGraph
+from taskflow.kernels import KernelSet, kernels_on
 from taskflow.machine import Machine, host
 from taskflow.mapper import save
 from taskflow.rules import UpdateRule
@@ -66,6 +67,7 @@ class Options:
     save_strategy: str | None
     as_json: bool
     quiet: bool
+    device: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,8 @@ def example(presets: Mapping[str, Preset], *, data: str, data_help: str) -> Call
         click.option("--save-strategy", metavar="FILE", help="Write the strategy that is used."),
         click.option("--json", "as_json", is_flag=True, help="Last line of stdout: one JSON object with the results."),
         click.option("--quiet", is_flag=True, help="No progress display."),
+        click.option("--device", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True,
+                     help="Where to compute; gpu needs CuPy and a GPU for each rank, or one that they share."),
     ]  # fmt: skip
     names = [option.name for option in fields(Options)]
 
@@ -164,10 +168,11 @@ def run_example(program: str, preset: Preset, options: Options, build: Callable[
     machine = host(options.processors or transport.size)
     with ExitStack() as background:
         try:
+            kernels = kernels_on(options.device)
             training = build(_run(preset, options, machine, transport, say))
             for batches in training.lazy:
                 background.callback(batches.close)
-            executor = _executor(training, preset, options, machine, transport, say)
+            executor = _executor(training, preset, options, machine, transport, say, kernels)
         except (ValueError, OSError, ImportError) as error:  # what the user can mend: no traceback, said once
             if first:
                 click.echo(f"{program}: {error}", err=True)
@@ -194,7 +199,7 @@ def _run(preset: Preset, options: Options, machine: Machine, transport: Transpor
 
 
 def _executor(
-    training: Training, preset: Preset, options: Options, machine: Machine, transport: Transport, say: Say
+    training: Training, preset: Preset, options: Options, machine: Machine, transport: Transport, say: Say, kernels: KernelSet
 ) -> Executor:
     """Plan, and compile. Raises ValueError, OSError or ImportError for what the user can mend."""
     graph = training.graph
@@ -206,7 +211,7 @@ def _executor(
         on_first_rank(transport, lambda: save(strategy, graph, machine.name, file))
     executor = Executor(
         graph, strategy, preset.rule, transport=transport, machine=machine, seed=options.seed,
-        clip_norm=preset.clip_norm, mapper=chooser,
+        clip_norm=preset.clip_norm, mapper=chooser, kernels=kernels,
     )
     executor.set_parameters(training.initial)
     rows = rows_read(graph, strategy, executor.placement, transport.rank)

@@ -7,11 +7,13 @@ the test. Products take the very numbers that cuBLAS would get. What is not show
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import shutil
 import subprocess
 import tempfile
 from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -86,13 +88,16 @@ def library(dtype: str) -> ctypes.CDLL:
             f'extern "C" void host_{kernel.name}(unsigned blocks, unsigned threads, {declared}) '
             f"{{ run(blocks, threads, {str(kernel.name in meeting).lower()}, [&] {{ {kernel.name}({given}); }}); }}"
         )
-    folder = Path(tempfile.mkdtemp(prefix="kernels"))
-    (folder / "kernels.cpp").write_text("\n".join(code))
-    command = [str(COMPILER), "-std=c++20", "-O1", "-shared", "-fPIC", "-pthread", "-o", "kernels.so", "kernels.cpp"]
-    subprocess.run(command, cwd=folder, check=True)
-    found = ctypes.CDLL(str(folder / "kernels.so"))
-    shutil.rmtree(folder)
-    return found
+    whole = "\n".join(code)
+    kept = Path(tempfile.gettempdir()) / f"taskflow-kernels-{os.getuid()}-{sha256(whole.encode()).hexdigest()[:16]}.so"
+    if not kept.exists():  # ranks of a job and later runs find it
+        folder = Path(tempfile.mkdtemp(prefix="kernels", dir=kept.parent))
+        (folder / "kernels.cpp").write_text(whole)
+        command = [str(COMPILER), "-std=c++20", "-O1", "-shared", "-fPIC", "-pthread", "-o", "kernels.so", "kernels.cpp"]
+        subprocess.run(command, cwd=folder, check=True)
+        (folder / "kernels.so").replace(kept)
+        shutil.rmtree(folder)
+    return ctypes.CDLL(str(kept))
 
 
 def _meeting(text: str) -> set[str]:
@@ -156,7 +161,7 @@ class HostDevice(LaunchingDevice):
 
     def gemm(self, call: gemm.ColumnMajor, first: Any, second: Any, out: Any, accumulate: bool) -> None:
         assert first.dtype == second.dtype == out.dtype
-        column_major_product(call, *map(_flat, (first, second, out)), accumulate)
+        column_major_product(call, *map(flat, (first, second, out)), accumulate)
 
     def pinned(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
         return np.empty(shape, dtype)
@@ -204,7 +209,7 @@ class HostDevice(LaunchingDevice):
                 raise ValueError(message.replace("{given}", "another"))
 
 
-def _flat(array: Any) -> np.ndarray:
+def flat(array: Any) -> np.ndarray:
     """The memory from an array's first element on."""
     host = array.host if isinstance(array, DeviceArray) else array
     span = 1 + sum((n - 1) * abs(s) for n, s in zip(host.shape, host.strides)) // host.itemsize if host.size else 0

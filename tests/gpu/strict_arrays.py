@@ -29,7 +29,7 @@ class DeviceArray(np.lib.mixins.NDArrayOperatorsMixin):
         raise TypeError("implicit conversion of a device's array to numpy is not allowed; copy it with to_host")
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        if method != "__call__" or ufunc.signature is not None and ufunc is not np.matmul:
+        if method != "__call__" or (ufunc.signature is not None and ufunc is not np.matmul):
             raise TypeError(f"{ufunc.__name__}.{method} is not for device arrays")
         if "out" in options:
             (out,) = options["out"]

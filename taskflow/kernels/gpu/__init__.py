@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from contextlib import suppress
 
+from taskflow.kernels.device import DeviceMissing
 from taskflow.kernels.gpu.kernels import GPUKernels
 from taskflow.kernels.gpu.place import choose_gpu
 
@@ -16,7 +17,7 @@ def gpu_missing() -> str | None:
     """None if a GPU can be used, else one sentence that says what is missing and what mends it."""
     try:
         _visible()
-    except RuntimeError as error:
+    except DeviceMissing as error:
         return str(error)
     return None
 
@@ -25,30 +26,33 @@ def gpu_kernels(precision: str | None = None) -> GPUKernels:
     """The kernels of this rank's GPU. ``precision``: fp32, tf32 or bf16 (default: TASKFLOW_PRECISION, else fp32), see
     `CupyDevice`.
 
-    Raises RuntimeError, in one sentence, if CuPy, a driver or a GPU is missing; ValueError for another precision or GPU.
+    Raises DeviceMissing, with one sentence, if CuPy, a driver or a GPU is missing; ValueError for another precision or GPU.
     """
     visible = _visible()
     from taskflow.kernels.gpu.device import CupyDevice
 
     wanted = precision or os.environ.get(PRECISION_VARIABLE) or "fp32"
-    return GPUKernels(CupyDevice(choose_gpu(os.environ, visible), wanted))
+    kernels = GPUKernels(CupyDevice(choose_gpu(os.environ, visible), wanted))
+    with suppress(ImportError):  # then convolutions are patches and products
+        kernels.take_cudnn()
+    return kernels
 
 
 def _visible() -> int:
-    """How many GPUs this process sees; RuntimeError if none."""
+    """How many GPUs this process sees; DeviceMissing if none."""
     try:
-        cupy: Any = __import__("cupy")
+        import cupy
     except ImportError as error:
-        raise RuntimeError(f"no GPU can be used: CuPy cannot be imported ({_line(error)}); {INSTALL}") from error
+        raise DeviceMissing(f"no GPU can be used: CuPy cannot be imported ({_line(error)}); {INSTALL}") from error
     try:
         count = int(cupy.cuda.runtime.getDeviceCount())
     except Exception as error:  # CuPy's own error types cannot be named without it
-        raise RuntimeError(
+        raise DeviceMissing(
             f"no GPU can be used: the CUDA driver does not answer ({_line(error)}); install NVIDIA's driver for CUDA 13, or run "
             "where nvidia-smi shows a GPU"
         ) from error
     if count < 1:
-        raise RuntimeError("no GPU can be used: CUDA shows this process none; see CUDA_VISIBLE_DEVICES and nvidia-smi")
+        raise DeviceMissing("no GPU can be used: CUDA shows this process none; see CUDA_VISIBLE_DEVICES and nvidia-smi")
     return count
 
 

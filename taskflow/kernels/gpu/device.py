@@ -45,7 +45,7 @@ class CupyDevice(LaunchingDevice):
             "bf16": cublas.CUBLAS_COMPUTE_32F_FAST_16BF,
         }
         # By type of the arrays: cuBLAS's name of it, how it computes, and one and zero where it can read them.
-        self._types = {
+        self._types: dict[np.dtype[Any], tuple[int, int, np.ndarray[Any, Any]]] = {
             np.dtype(np.float32): (real, how[precision], np.array([0, 1], np.float32)),
             np.dtype(np.float64): (double, cublas.CUBLAS_COMPUTE_64F, np.array([0, 1], np.float64)),
         }
@@ -80,12 +80,15 @@ class CupyDevice(LaunchingDevice):
 
     # ---- memory -------------------------------------------------------------------------------------------------
     def carve(self, block: Array, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """See `Device`."""
         return self.xp.ndarray(shape, dtype, memptr=block.data + offset)
 
     def to_host(self, array: Array) -> np.ndarray[Any, Any]:
+        """See `Device`; waits for the kernels."""
         return np.asarray(array.get())
 
     def upload(self, host: np.ndarray[Any, Any], out: Array) -> None:
+        """See `Device`; returns when the values are in pinned memory, from where the GPU takes them."""
         if not out.size:
             return
         target = out if out.flags.c_contiguous else self.xp.empty(out.shape, out.dtype)
@@ -155,12 +158,15 @@ class CupyDevice(LaunchingDevice):
 
     # ---- what is asked later ------------------------------------------------------------------------------------
     def number(self, value: Array) -> Any:
+        """The array itself, of shape ()."""
         return value.reshape(())
 
     def require(self, fits: Array, values: Array, message: str) -> None:
+        """See `Device`; `verify` asks."""
         self._found.append((fits.all(), message))
 
     def verify(self) -> None:
+        """ValueError if something did not fit since the last time."""
         found, self._found = self._found, []
         if not found:
             return
@@ -170,5 +176,6 @@ class CupyDevice(LaunchingDevice):
                 raise ValueError(message.replace("{given}", "another (the GPU says so when the step is over)"))
 
     def synchronize(self) -> None:
+        """Wait for both streams."""
         self.compute.synchronize()
         self.transfer.synchronize()

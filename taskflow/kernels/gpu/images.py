@@ -1,4 +1,4 @@
-"""Images: convolution as patches and a product of matrices, and pooling on the GPU (images.cu); cuDNN does better in `cudnn`."""
+"""Images: convolution as patches and a product of matrices, and pooling on the GPU (images.cu); `convolutions` has cuDNN's."""
 
 from __future__ import annotations
 
@@ -34,8 +34,11 @@ class ImagesOnGPU(RowsOnGPU):
                 every = self.xp.broadcast_to(filters[group], (len(columns), *filters.shape[1:]))
                 self.device.multiply(every, columns[:, group], target[some, group], False)
         if bias is not None:
-            positions = prod(out.shape[2:])
-            self._each(out, "add_bias", out.size, whole(out.size), whole(out.shape[1]), whole(positions), bias, out)
+            self._add_bias(bias, out)
+
+    def _add_bias(self, bias: Array, out: Array) -> None:
+        positions = prod(out.shape[2:])
+        self._each(out, "add_bias", out.size, whole(out.size), whole(out.shape[1]), whole(positions), bias, out)
 
     def conv2d_backward_data(
         self, dy: Array, weight: Array, stride: Pair, padding: Padding, dilation: Pair, groups: int, out: Array,

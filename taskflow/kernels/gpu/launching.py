@@ -126,9 +126,9 @@ def whole(value: int) -> np.int64:
     return np.int64(value)
 
 
-def flag(value: object) -> np.int32:
-    """An int argument."""
-    return np.int32(value)  # type: ignore[call-overload,no-any-return]
+def flag(value: int) -> np.int32:
+    """An int argument; a bool counts as 0 or 1."""
+    return np.int32(value)
 
 
 def factor(scale: Any) -> tuple[np.float64, Array]:

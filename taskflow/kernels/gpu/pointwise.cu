@@ -129,3 +129,16 @@ extern "C" __global__ void adam(
         w[i] = weight - size * first / (sqrt(second) / root + eps);
     }
 }
+
+// The nearest bfloat16s, ties to even, for products that read them.
+extern "C" __global__ void round_bfloat(Int count, const REAL *x, unsigned short *out) {
+    EACH(i, count) {
+        union { float number; Word bits; } value;
+        value.number = (float)x[i];
+        Word bits = value.bits;
+        if (value.number != value.number)
+            out[i] = (unsigned short)((bits >> 16) | 64);
+        else
+            out[i] = (unsigned short)((bits + 0x7FFFu + ((bits >> 16) & 1)) >> 16);
+    }
+}
