@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -49,6 +51,12 @@ class Device:
 
     def verify(self) -> None:
         """Raise what `require` has found since the last time."""
+
+    def timed(self, action: Callable[[], object]) -> float:
+        """Run ``action``: the seconds that its work takes, not counting what was asked for before."""
+        start = perf_counter()
+        action()
+        return perf_counter() - start
 
     def synchronize(self) -> None:
         """Return when all that was asked for is done."""

@@ -170,7 +170,8 @@ class HostDevice(LaunchingDevice):
         return Later(lambda: np.copyto(staging, array.host))
 
     def copy_in(self, staging: np.ndarray, array: Any, after: Any) -> Any:
-        self.wait_for(after)
+        if after is not None:
+            self.wait_for(after)
         array.host[...] = staging
         return Later(lambda: None)
 
@@ -180,6 +181,14 @@ class HostDevice(LaunchingDevice):
     def wait_for(self, event: Any) -> None:
         while not event.done:
             pass
+
+    @property
+    def facts(self) -> dict[str, int]:
+        return {"memory_bytes": 8 << 30, "multiprocessors": 7, "cache_bytes": 1 << 20}
+
+    @property
+    def libraries(self) -> dict[str, str]:
+        return {"cublas": "none", "cudnn": "none", "precision": "fp32"}
 
     @property
     def identity(self) -> str:

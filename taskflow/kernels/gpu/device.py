@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -174,6 +175,37 @@ class CupyDevice(LaunchingDevice):
         for fits, (_, message) in zip(answers, found):
             if not fits:
                 raise ValueError(message.replace("{given}", "another (the GPU says so when the step is over)"))
+
+    def timed(self, action: Callable[[], object]) -> float:
+        """See `Device`: between two events on the kernels' stream."""
+        begin, end = self.xp.cuda.Event(), self.xp.cuda.Event()
+        begin.record(self.compute)
+        action()
+        end.record(self.compute)
+        end.synchronize()
+        return float(self.xp.cuda.get_elapsed_time(begin, end)) * 1e-3
+
+    @property
+    def facts(self) -> dict[str, int]:
+        found = self.xp.cuda.runtime.getDeviceProperties(self.index)
+        return {
+            "memory_bytes": int(found["totalGlobalMem"]), "multiprocessors": int(found["multiProcessorCount"]),
+            "cache_bytes": int(found["l2CacheSize"]),
+        }
+
+    @property
+    def libraries(self) -> dict[str, str]:
+        runtime = self.xp.cuda.runtime
+        try:
+            import cudnn
+
+            version = str(cudnn.backend_version())
+        except ImportError:
+            version = "none"
+        return {
+            "cupy": str(self.xp.__version__), "cuda": str(runtime.runtimeGetVersion()), "driver": str(runtime.driverGetVersion()),
+            "cublas": str(self._cublas.getVersion(self.xp.cuda.get_cublas_handle())), "cudnn": version, "precision": self.precision,
+        }
 
     def synchronize(self) -> None:
         """Wait for both streams."""

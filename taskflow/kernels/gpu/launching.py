@@ -59,6 +59,16 @@ class LaunchingDevice(Device):
         """A name that no other device of the job has."""
 
     @property
+    @abstractmethod
+    def facts(self) -> dict[str, int]:
+        """``memory_bytes``, ``multiprocessors`` and ``cache_bytes`` of the card."""
+
+    @property
+    @abstractmethod
+    def libraries(self) -> dict[str, str]:
+        """Everything beside the card that times depend on, with its version."""
+
+    @property
     def nccl_version(self) -> int:
         """NCCL's version as it counts; 0 if there is none."""
         return 0
