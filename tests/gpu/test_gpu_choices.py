@@ -149,3 +149,14 @@ def test_other_devices_are_refused() -> None:
     with pytest.raises(ValueError, match="device must be cpu or gpu, got 'tpu'"):
         kernels_on("tpu")
     assert issubclass(DeviceMissing, OSError)  # the command line says those in one line
+
+
+def test_the_benchmark_says_in_one_line_that_there_is_no_gpu() -> None:
+    from taskflow.kernels.gpu import gpu_missing
+
+    if gpu_missing() is None:
+        pytest.skip("there is a GPU: benchmarks/gpu.py would measure it")
+    command = [sys.executable, "benchmarks/gpu.py", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("gpu.py: no GPU can be used") and len(done.stderr.splitlines()) == 1
