@@ -139,8 +139,10 @@ def _processor(kernels: KernelSet, memory_bytes: int) -> Rates:
     rates["memory_bytes_per_second"] = 2 * stream_bytes / typical(lambda: np.copyto(target, source), SECONDS, device.timed)
     few, sum_of = xp.ones(16, np.float32), xp.empty(16, np.float32)
     # On a GPU, what starting it costs the program: a row of starts, till the last is done.
-    rates["launch_seconds"] = typical(lambda: np.add(few, few, out=sum_of), SECONDS) if device.waits else _launch(device, xp.zeros(16, np.float32))
-    if not device.waits:
+    if device.waits:
+        rates["launch_seconds"] = typical(lambda: np.add(few, few, out=sum_of), SECONDS)
+    else:
+        rates["launch_seconds"] = _launch(device, xp.zeros(16, np.float32))
         rates |= _host_rates(device, target)
     return rates
 

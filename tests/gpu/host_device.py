@@ -67,6 +67,7 @@ POINTERS = {"double": "float64", "Int": "int64", "unsigned char": ("bool", "uint
             "unsigned int": "uint32"}
 
 
+@lru_cache(maxsize=1)
 def compiles() -> bool:
     """Whether the host has a C++ compiler with C++20's barriers."""
     if COMPILER is None:

@@ -26,6 +26,8 @@ class CupyDevice(LaunchingDevice):
     """
 
     __slots__ = ("_cublas", "_found", "_functions", "_staged", "_types", "compute", "index", "precision", "transfer", "xp")
+    compute: Any
+    transfer: Any
 
     def __init__(self, index: int, precision: str) -> None:
         if precision not in PRECISIONS:
@@ -36,8 +38,7 @@ class CupyDevice(LaunchingDevice):
         self.xp: Any = cupy
         self.index, self.precision = index, precision
         cupy.cuda.Device(index).use()
-        self.compute: Any = cupy.cuda.Stream(non_blocking=True)
-        self.transfer: Any = cupy.cuda.Stream(non_blocking=True)
+        self.compute, self.transfer = _streams_of(cupy, index)
         self.compute.use()
         self._cublas: Any = cublas
         real, double = cupy.cuda.runtime.CUDA_R_32F, cupy.cuda.runtime.CUDA_R_64F
@@ -211,3 +212,13 @@ class CupyDevice(LaunchingDevice):
         """Wait for both streams."""
         self.compute.synchronize()
         self.transfer.synchronize()
+
+
+_streams: dict[int, tuple[Any, Any]] = {}
+
+
+def _streams_of(cupy: Any, index: int) -> tuple[Any, Any]:
+    """The kernels' and the transfers' stream of a GPU: one pair a process, so that all kernel sets on it keep one order."""
+    if index not in _streams:
+        _streams[index] = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
+    return _streams[index]
