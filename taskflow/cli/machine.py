@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from taskflow.cli.problem import emit, output_options
+from taskflow.cli import completing
+from taskflow.cli.problem import MISTAKE, emit, output_options
 from taskflow.machine import Cluster, Link, load_machine, save, transfer_seconds
 from taskflow.machine.format import unparse
 
@@ -33,9 +34,9 @@ def _said_once(command: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return command(*args, **options)
         except (ValueError, OSError, LaunchError) as error:
-            if (started := launcher()) is None or started.rank == 0:
-                click.echo(f"taskflow machine measure: {' '.join(str(error).split())}", err=True)
-            sys.exit(2)
+            if (started := launcher()) is not None and started.rank > 0:
+                sys.exit(MISTAKE)
+            raise ValueError(str(error)) from error
 
     return checked
 
@@ -47,17 +48,22 @@ def _said_once(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--device", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True, help="What each rank computes on.")
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=MOST_SECONDS, show_default=True, metavar="SECONDS",
               help="End the job if a rank waits longer for another.")
-@click.option("--json", "as_json", is_flag=True, help="The machine as one JSON object on stdout.")
-@click.option("--quiet", "-q", is_flag=True, help="Nothing but the result.")
+@output_options
 @_said_once
 def measure_command(
     out: str | None, name: str | None, processors: int | None, device: str, timeout: float, as_json: bool, quiet: bool
 ) -> None:
-    """Measure this machine: mpirun -n 2 taskflow machine measure --out mine.json
+    """Measure this machine.
 
     Each rank is a processor. What they reach is measured while all of them compute; messages between ranks of a node and
     between nodes while the others wait. Nothing else should run meanwhile, and ranks and threads should be those that
     training will have.
+
+    \b
+    Examples:
+      mpirun -n 2 taskflow machine measure --out mine.json
+      taskflow machine measure --processors 2 --name laptop --json
+      taskflow search lenet --machine mine.json
     """
     from taskflow.kernels import kernels_on
     from taskflow.runtime.launch import connect
@@ -125,11 +131,17 @@ class _Display:
 
 # ---- show ------------------------------------------------------------------------------------------------------------
 @machine_group.command("show")
-@click.argument("machine")
+@click.argument("machine", shell_complete=completing.machines)
 @click.option("--devices", "-n", type=click.IntRange(1), help="Its first so many devices (default: all).")
 @output_options
 def show_command(machine: str, devices: int | None, as_json: bool, quiet: bool) -> None:
-    """Show MACHINE (a name or FILE.json): processors, links, and the kinds of routes between processors."""
+    """Show MACHINE (a name or FILE.json): processors, links, and the kinds of routes between processors.
+
+    \b
+    Examples:
+      taskflow machine show k80
+      taskflow machine show mine.json --devices 2 --json
+    """
     cluster = load_machine(machine, devices)
     if as_json:
         emit(summary(cluster))

@@ -1,20 +1,24 @@
-"""What the commands share: options, one-line errors, output, and the row that describes a plan."""
+"""What the commands share: options, one-line errors, exit codes, and the row that describes a plan."""
 
 from __future__ import annotations
 
 import functools
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from taskflow.cli import completing
+from taskflow.cli.model import build_model, parse_settings
+from taskflow.cli.tables import render
 from taskflow.graph import OperatorGraph
-from taskflow.machine import Cluster, load_machine
+from taskflow.machine import Cluster, load_machine, preset_names
 from taskflow.mapper import MAPPERS, Strategy, choose
-from taskflow.models import build
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.memory import memory_use
 from taskflow.optimizer.room import Room
@@ -23,17 +27,21 @@ from taskflow.optimizer.where import where_time_goes
 from taskflow.rules import SGD, Adam, UpdateRule
 
 MOST_TASKS = 8000
+FAILED, MISTAKE, INTERRUPTED = 1, 2, 130  # exit codes beside 0
+SETTINGS, DEBUG = "taskflow.settings", "taskflow.debug"  # keys of a click context's meta
 F = TypeVar("F", bound=Callable[..., Any])
 RULES: Mapping[str, UpdateRule | None] = {"sgd": SGD(lr=0.1), "momentum": SGD(lr=0.1, momentum=0.9), "adam": Adam(), "none": None}
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A model on a machine, as the command line names them, and what judges its plans."""
+    """A model on a machine, as the command line names them, and what judges its plans. ``made``: what was asked for, as
+    strategy files record it."""
 
     graph: OperatorGraph
     machine: Cluster
     evaluator: Evaluator
+    made: Mapping[str, Any] = field(default_factory=dict)
 
     def header(self) -> dict[str, Any]:
         """The fields that every command's JSON starts with."""
@@ -48,52 +56,162 @@ class Problem:
         }
 
 
+# ---- options ---------------------------------------------------------------------------------------------------------
+def _remember(key: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """A callback that keeps an option's value in the context's meta, where all that run under it find it."""
+
+    def keep(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+        context.meta[key] = value
+        return value
+
+    return keep
+
+
 def problem_options(command: F) -> F:
     """MODEL and the options that make a `Problem`."""
+    command = click.argument("model", shell_complete=completing.models)(command)
+    return _shared_options(command, machine="this", size="paper", rule="momentum")
+
+
+def plan_options(command: F) -> F:
+    """--model and the options that make a `Problem`, each of which may be left to the strategy file (`plan_problem`)."""
+    command = click.option(
+        "--model", shell_complete=completing.models, help="A model's name or file.py:function (default: as in the plan's file)."
+    )(command)
+    return _shared_options(command, machine=None, size=None, rule=None)
+
+
+def _shared_options(command: F, machine: str | None, size: str | None, rule: str | None) -> F:
+    """Without a default, what a plan's file records is taken."""
+    shown = machine is not None
     for option in (
-        click.argument("model"),
-        click.option("--machine", "-m", default="this", show_default=True,
-                     help="A machine's name (see `taskflow machines`) or FILE.json."),
-        click.option("--devices", "-n", type=click.IntRange(1), help="Its first so many devices (default: all)."),
-        click.option("--batch", type=click.IntRange(1), help="Samples a step, of all devices (default: the paper's)."),
-        click.option("--size", type=click.Choice(["paper", "small"]), default="paper", show_default=True),
-        click.option("--rule", type=click.Choice(list(RULES)), default="momentum", show_default=True,
+        click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", expose_value=False, callback=_remember(SETTINGS),
+                     help="A size of the network or a parameter of the function, e.g. hidden=512; may be repeated."),
+        click.option("--rule", type=click.Choice(list(RULES)), default=rule, show_default=shown,
                      help="Update rule; none: forward only."),
+        click.option("--size", type=click.Choice(["paper", "small"]), default=size, show_default=shown,
+                     help="A built-in network's preset."),
+        click.option("--batch", type=click.IntRange(1), help="Samples a step, of all devices (default: the model's own)."),
+        click.option("--devices", "-n", type=click.IntRange(1), help="Its first so many devices (default: all)."),
+        click.option("--machine", "-m", default=machine, show_default=shown, shell_complete=completing.machines,
+                     help="A machine's name (see `taskflow machines`) or FILE.json."),
     ):
         command = option(command)
     return command
 
 
+def budget_option(default: str) -> Callable[[F], F]:
+    """--budget."""
+    return click.option(
+        "--budget", default=default, show_default=True, help="Of a search: 30s, 5m, or 20000p for proposals (reproducible)."
+    )
+
+
+def seed_option(command: F) -> F:
+    """--seed."""
+    return click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of random choices.")(command)
+
+
 def output_options(command: F) -> F:
-    """--json and --quiet, and errors that the user can mend on one line, with exit code 2."""
+    """--json, --quiet and --debug; errors that the user can mend on one line, with exit code 2; Ctrl-C with 130."""
 
     @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
     @click.option("--quiet", "-q", is_flag=True, help="Nothing but the result.")
+    @click.option("--debug", is_flag=True, expose_value=False, callback=_remember(DEBUG), help="Show where an error comes from.")
     @functools.wraps(command)
     def checked(*args: Any, **options: Any) -> Any:
+        context = click.get_current_context()
         try:
             return command(*args, **options)
-        except (ValueError, OSError) as error:
-            name = click.get_current_context().info_name
-            click.echo(f"taskflow {name}: {' '.join(str(error).split())}", err=True)
-            sys.exit(2)
+        except KeyboardInterrupt:
+            click.echo(f"{command_path(context)}: interrupted", err=True)
+            sys.exit(INTERRUPTED)
+        except BrokenPipeError:
+            raise  # the reader has seen enough: click ends quietly
+        except (ValueError, OSError, ImportError) as error:
+            if context.meta.get(DEBUG):
+                raise
+            click.echo(f"{command_path(context)}: {' '.join(str(error).split())}", err=True)
+            sys.exit(MISTAKE)
 
     return checked  # type: ignore[return-value]
 
 
+def command_path(context: click.Context) -> str:
+    """``taskflow machine show``."""
+    names: list[str] = []
+    here: click.Context | None = context
+    while here is not None and here.parent is not None:
+        names.insert(0, here.info_name or "")
+        here = here.parent
+    return " ".join(["taskflow", *names])
+
+
+# ---- problems --------------------------------------------------------------------------------------------------------
 def make_problem(
-    model: str, machine: str, devices: int | None, batch: int | None, size: str, rule: str, algorithm: str = "auto"
+    model: str, machine: str, devices: int | None, batch: int | None, size: str, rule: str, algorithm: str = "auto",
+    settings: Mapping[str, str] | None = None,
 ) -> Problem:
-    """ValueError or FileNotFoundError if there is no such model or machine."""
+    """ValueError, FileNotFoundError or ImportError if there is no such model or machine. ``settings``: by default those of
+    --set."""
+    if settings is None:
+        context = click.get_current_context(silent=True)
+        settings = parse_settings(context.meta.get(SETTINGS, ()) if context is not None else ())
     cluster = load_machine(machine, devices)
-    graph = build(model, batch, len(cluster.processors), preset=size)
-    return Problem(graph, cluster, make_evaluator(graph, cluster, rule=RULES[rule], algorithm=algorithm))
+    count = len(cluster.processors)
+    graph = build_model(model, batch, count, size=size, settings=settings)
+    made = {
+        "model": model, "machine": machine, "devices": count, "batch": batch, "size": size, "rule": rule,
+        "set": dict(settings),
+    }
+    return Problem(graph, cluster, make_evaluator(graph, cluster, rule=RULES[rule], algorithm=algorithm), made)
+
+
+def plan_problem(
+    plan: str, model: str | None, machine: str | None, devices: int | None, batch: int | None, size: str | None,
+    rule: str | None,
+) -> Problem:
+    """The problem of a plan: what is not given is taken from the strategy file, which records what it was made for.
+    ValueError if it is in neither."""
+    made = recorded(plan) if plan.endswith(".json") else {}
+    context = click.get_current_context(silent=True)
+    given = parse_settings(context.meta.get(SETTINGS, ()) if context is not None else ())
+    if model is None and "model" not in made:
+        raise ValueError(f"plan {plan}: which model? give --model MODEL")
+    same = model is None or model == made.get("model")  # another model has other sizes
+    settings = {**(made.get("set", {}) if same else {}), **given}
+    wanted = machine or made.get("machine") or "this"
+    return make_problem(
+        model or str(made["model"]), wanted, devices or (made.get("devices") if machine in (None, made.get("machine")) else None),
+        batch or (made.get("batch") if same else None), size or (made.get("size") if same else None) or "paper",
+        rule or made.get("rule") or "momentum", settings=settings,
+    )
+
+
+def recorded(path: str) -> dict[str, Any]:
+    """What a strategy file says that it was made for. Files that were not written by the command line name model, machine
+    and processors only. ValueError or FileNotFoundError if it is not a strategy file."""
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"strategy file {path} does not exist")
+    try:
+        content = json.loads(Path(path).read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: not a strategy file (it must be a table)")
+    made = content.get("made_from")
+    if isinstance(made, dict):
+        return made
+    found = {k: content[j] for k, j in (("model", "model"), ("devices", "processors")) if j in content}
+    if content.get("machine") in preset_names():
+        found["machine"] = content["machine"]
+    return found
 
 
 def named_strategy(problem: Problem, name: str, seed: int = 0) -> Strategy:
-    """A strategy by a mapper's name or from a file."""
-    if not name.endswith(".json") and name not in MAPPERS:
-        raise ValueError(f"no strategy {name!r}; use {', '.join(MAPPERS)} or a strategy file FILE.json")
+    """A strategy by a mapper's name, from a file, or by a Mapper class (``package.module:Class``)."""
+    if not name.endswith(".json") and name not in MAPPERS and ":" not in name:
+        raise ValueError(f"no strategy {name!r}; use {', '.join(MAPPERS)}, a strategy file FILE.json, or package.module:Class")
     return choose(name, problem.graph, problem.machine, seed=seed)[0]
 
 
@@ -130,17 +248,23 @@ def emit(value: dict[str, Any]) -> None:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Rows of `describe` for people."""
-    lines = [f"{'':<16}{'step ms':>11}{'against data':>14}{'moved MB':>11}{'compute s':>11}{'memory GB':>11}{'search s':>10}"]
     data = next((row["iteration_seconds"] for row in rows if row["name"] == "data"), None)
+    lines = []
     for row in rows:
-        speedup = f"{data / row['iteration_seconds']:.2f}x" if data else ""
         most = "~" if row["peak_memory_is"] == "estimate" else ""
-        memory = f"{most}{row['peak_memory_bytes'] / 1e9:.2f}{'' if row['fits_memory'] else '!'}"
-        took = f"{row['search_seconds']:.1f}" if row.get("search_seconds") else ""
-        lines.append(
-            f"{row['name']:<16}{row['iteration_seconds'] * 1e3:>11.4g}{speedup:>14}{row['transfer_bytes'] / 1e6:>11.1f}"
-            f"{row['compute_seconds']:>11.3g}{memory:>11}{took:>10}"
-        )
-    if not all(row["fits_memory"] for row in rows):
-        lines.append("! may need more memory than a device has")
-    return "\n".join(lines)
+        lines.append([
+            row["name"], f"{row['iteration_seconds'] * 1e3:.4g}", f"{data / row['iteration_seconds']:.2f}x" if data else "",
+            f"{row['transfer_bytes'] / 1e6:.1f}", f"{row['compute_seconds']:.3g}",
+            f"{most}{row['peak_memory_bytes'] / 1e9:.2f}{'' if row['fits_memory'] else '!'}",
+            f"{row['search_seconds']:.1f}" if row.get("search_seconds") else "",
+        ])
+    headings = ["strategy", "step ms", "against data", "moved MB", "compute s", "memory GB", "search s"]
+    used = [i for i in range(len(headings)) if i == 0 or any(line[i] for line in lines)]
+    text = render([headings[i] for i in used], [[line[i] for i in used] for line in lines])
+    return text if all(row["fits_memory"] for row in rows) else f"{text}\n! may need more memory than a device has"
+
+
+def writable(path: str | None) -> None:
+    """Better to fail before the work than after it. ValueError if the file's folder is not there or closed to us."""
+    if path is not None and not os.access(Path(path).resolve().parent, os.W_OK):
+        raise ValueError(f"cannot write {path}: no such folder, or no permission")

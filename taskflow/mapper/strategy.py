@@ -53,9 +53,12 @@ class Strategy:
         return "\n".join(f"{node.name}: {self[node.name].describe(node)}" for node in graph)
 
 
-def save(strategy: Strategy, graph: OperatorGraph, machine: str, path: str | Path) -> None:
-    """Write a strategy file. It records which graph and machine it was made for. FileNotFoundError if there is no such
-    folder."""
+def save(
+    strategy: Strategy, graph: OperatorGraph, machine: str, path: str | Path, made_from: Mapping[str, Any] | None = None
+) -> None:
+    """Write a strategy file. It records which graph and machine it was made for, and, if given, what was asked for
+    (``made_from``, a JSON table: how the command line makes the model and the machine again). FileNotFoundError if there is
+    no such folder."""
     if not (folder := Path(path).absolute().parent).is_dir():
         raise FileNotFoundError(f"cannot write strategy file {path}: there is no folder {folder}")
     content = {
@@ -66,6 +69,7 @@ def save(strategy: Strategy, graph: OperatorGraph, machine: str, path: str | Pat
         "graph": graph.fingerprint(),
         "machine": machine,
         "processors": strategy.processors,
+        **({"made_from": dict(made_from)} if made_from is not None else {}),
         "operators": {
             node.name: {
                 "dims": [dim.name for dim in node.dims],

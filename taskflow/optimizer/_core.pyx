@@ -16,8 +16,8 @@ cdef extern from "core_lower.h" namespace "taskflow" nogil:
         pass
 
     cdef cppclass Times:
-        vector[double] ready, start, end, busy
-        vector[uint32_t] order
+        vector[double] ready, start, end, busy, starts
+        vector[uint32_t] order, place
         double makespan
 
     cdef cppclass Tasks:
@@ -176,9 +176,11 @@ cdef class Core:
         }
 
     def times(self):
-        """(ready, start, end, order, busy seconds by resource) of the current strategy."""
+        """(ready, start, end, order, busy seconds by resource, starts on everything occupied, where each task's begin
+        there) of the current strategy."""
         self.step.get().complete()
         cdef Times* times = &self.step.get().times()
         n = self.step.get().size()
         return (np.array(times.ready)[:n], np.array(times.start)[:n], np.array(times.end)[:n],
-                np.array(times.order, np.int64), np.array(times.busy))
+                np.array(times.order, np.int64), np.array(times.busy), np.array(times.starts),
+                np.array(times.place, np.int64)[:n])

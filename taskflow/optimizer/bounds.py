@@ -70,7 +70,7 @@ def _table(pieces: Pieces, space: Space, processors: Sequence[int]) -> list[Leas
     graph = pieces.graph
     alike: dict[object, list[Node]] = {}
     for node in graph:
-        key = (node.operator, node.specs, node.number in pieces.active,
+        key = (node.operator, node.specs, id(space[node]), node.number in pieces.active,
                tuple((t.node, t.index) in pieces.needs_gradient for t in (*node.inputs, *node.outputs)))
         alike.setdefault(key, []).append(node)
     found: dict[int, Least] = {}

@@ -234,8 +234,14 @@ class CoreEvaluator(Evaluator):
 
     def timeline(self) -> Timeline:
         self.strategy  # noqa: B018
-        ready, start, end, order, _ = (array.tolist() for array in self._core.times())
-        spans = tuple(Span(i, *times) for i, times in enumerate(zip(ready, start, end)))
+        ready, start, end, order, _, starts, place = (array.tolist() for array in self._core.times())
+        copies = (self.task_table()["kind"] == KINDS.index(Kind.COPY)).tolist()
+        spans = tuple(
+            Span(i, *times, tuple(starts[first:last]) if copy else ())
+            for i, (times, first, last, copy) in enumerate(
+                zip(zip(ready, start, end), place, [*place[1:], len(starts)], copies)
+            )
+        )
         return Timeline(spans, tuple(order))
 
     def usage(self) -> Usage:

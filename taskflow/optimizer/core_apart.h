@@ -129,22 +129,26 @@ private:
             if (at_once((*layers_)[k])) join_in(k);
         double makespan = 0;
         while (!queue_.empty()) {
-            const uint64_t rank = uint64_t(queue_.pop());
+            const Queue::Key key = queue_.pop();
+            const uint64_t rank = uint64_t(key);
             const uint64_t part = rank / PART;
             const bool outside = part == 0 || part == 4;
             const uint32_t task = uint32_t(rank % LAYER), layer = uint32_t(rank % PART / LAYER);
-            const Event& event = outside ? events_[task] : pool_[base_[layer] + task];
+            Event& event = outside ? events_[task] : pool_[base_[layer] + task];
             const double tail = !limited_ ? 0.0 : outside ? tail_[task] : (*layers_)[layer].fragment->tail[task];
-            const double end = occupy(event);
+            const double end = occupy(event, key);
             if (end < 0 || end + tail > stop_) return std::numeric_limits<double>::infinity();
+            if (on_its_way_) continue;
             if (end > makespan) makespan = end;
             if (outside) leave(task, end);
             else follow(layer, event.first, pool_[base_[layer] + task + 1].first, end);
         }
         return makespan;
     }
-    // The end of a task that gets its turn; -1 if what is left to do there then passes the limit.
-    double occupy(const Event& event) {
+    // The end of a task that gets its turn, as far as it is known if the task waits within its route and is queued again;
+    // -1 if what is left to do there then passes the limit.
+    double occupy(Event& event, Queue::Key key) {
+        on_its_way_ = false;
         double start = event.ready;
         const double cost = event.cost;
         const int32_t r = event.resource;
@@ -153,18 +157,22 @@ private:
             const double end = free_[r] = start + cost;
             return end + (left_[r] -= cost) > stop_ ? -1 : end;
         }
-        const int32_t from = routes_->offset[-1 - r], to = routes_->offset[-r];
-        for (int32_t k = from; k < to; ++k)
-            if (free_[routes_->resources[k]] > start) start = free_[routes_->resources[k]];
-        const double end = start + cost;
-        bool late = false;
-        for (int32_t k = from; k < to; ++k) {
-            const int32_t link = routes_->resources[k];
-            free_[link] = end;
-            late |= end + (left_[link] -= cost) > stop_;
+        const uint32_t from = uint32_t(routes_->offset[-1 - r]), hops = uint32_t(routes_->offset[-r]) - from;
+        const double at = start = Queue::long_time(key);
+        double end;
+        do {
+            const int32_t link = routes_->resources[from + event.waits];
+            if (free_[link] > start) start = free_[link];
+            end = free_[link] = start + cost;
+            if (end + (left_[link] -= cost) > stop_) return -1;
+        } while (++event.waits < hops && start == at);
+        if (event.waits < hops) {
+            on_its_way_ = true;
+            queue_.push(Queue::long_key(start, uint64_t(key)));
         }
-        return late ? -1 : end;
+        return end;
     }
+    bool on_its_way_ = false;
     void leave(uint32_t task, double end) {
         for (uint32_t k = events_[task].first, last = events_[task + 1].first; k < last; ++k) {
             const uint32_t f = next_[k];

@@ -324,9 +324,65 @@ private:
         return source == target ? end(MOVE, target, 0, 2 * nbytes) : end_copy(source, target, nbytes);
     }
 
+    // ---- copies in rounds (Emitter.transfers) --------------------------------------------------------------------------
+    struct Copy {
+        int32_t writer, giver, taker;  // writer: the task to wait for, or NONE
+        int64_t nbytes;
+        int32_t state;                 // where readers of kept state are listed; else NONE
+        uint32_t at;                   // for whom: a place in deps_, in a table of arrivals, ...
+    };
+    std::vector<Copy> copies_;
+    std::vector<uint32_t> by_taker_, by_distance_, sorted_end_;
+    std::vector<int32_t> turn_;  // of a taker within a round: its place when sorted by its number's bits in reverse order
+
+    // Calls emit(copy) for all copies in order of the distance between taker and giver and then of turns, and forgets them.
+    template <class Emit> void in_rounds(std::vector<Copy>& copies, Emit emit) {
+        const uint32_t n = uint32_t(copies.size());
+        if (n == 1) emit(copies[0]);
+        if (n > 1) {
+            by_taker_.resize(n), by_distance_.resize(n);
+            for (uint32_t k = 0; k < n; ++k) by_distance_[k] = k;
+            sort(by_distance_, by_taker_, [&](uint32_t k) { return turn_[copies[k].taker]; });
+            sort(by_taker_, by_distance_, [&](uint32_t k) {
+                const Copy& c = copies[k];
+                if ((m.processors & (m.processors - 1)) == 0) return c.giver ^ c.taker;
+                return c.giver >= c.taker ? c.giver - c.taker : c.giver - c.taker + m.processors;
+            });
+            for (uint32_t k = 0; k < n; ++k) emit(copies[by_distance_[k]]);
+        }
+        copies.clear();
+    }
+    template <class Key> void sort(const std::vector<uint32_t>& from, std::vector<uint32_t>& to, Key key) {
+        sorted_end_.assign(m.processors + 1, 0);
+        for (uint32_t k : from) ++sorted_end_[key(k) + 1];
+        for (int i = 0; i < m.processors; ++i) sorted_end_[i + 1] += sorted_end_[i];
+        for (uint32_t k : from) to[sorted_end_[key(k)]++] = k;
+    }
+    void take_turns() {
+        int bits = 0, place = 0;
+        while (1 << bits < m.processors) ++bits;
+        turn_.resize(m.processors);
+        for (int key = 0; key < 1 << bits; ++key) {
+            int number = 0;
+            for (int i = 0; i < bits; ++i) number |= (key >> i & 1) << (bits - 1 - i);
+            if (number < m.processors) turn_[number] = place++;
+        }
+    }
+    // Fills the instances that `want` has made since the last time.
+    void bring() {
+        in_rounds(copies_, [&](const Copy& c) {
+            begin();
+            wait(c.writer);
+            const int32_t task = end_transfer(c.giver, c.taker, c.nbytes);
+            if (c.state >= 0) state_readers_[c.state].push_back(task);
+            deps_[c.at] = task;
+        });
+    }
+
     // ---- set-up --------------------------------------------------------------------------------------------------
     void reset() {
         const size_t nodes = m.nodes.size();
+        if (turn_.empty()) take_turns();
         if (stamp_ > 1u << 31) std::fill(mark_.begin(), mark_.end(), 0), std::fill(slot_mark_.begin(), slot_mark_.end(), 0), stamp_ = 0;
         ++table_stamp_, table_used_ = 0;
         deps_.clear(), instances_.clear(), uses_.clear(), gradient_order_.clear(), chunks_.clear(), arrivals_.clear();
@@ -383,10 +439,13 @@ private:
 
     // The instance of list[piece] of a tensor on a processor; NONE for an empty Rect.
     int32_t read(std::pair<int, int> of, int list, int piece, int processor) {
-        return read(of, list, piece, processor, g.edge(*p->configs[of.first]->cut, of.second, list));
+        const int32_t number = want(of, list, piece, processor, g.edge(*p->configs[of.first]->cut, of.second, list));
+        bring();
+        return number;
     }
+    // The same, but `bring` emits what fills the instance, together with what else is wanted by then.
     // ``alone``: no other task on this processor reads the tensor, so there is no instance yet and none to remember.
-    int32_t read(std::pair<int, int> of, int list, int piece, int processor, const Edge& edge, bool alone = false) {
+    int32_t want(std::pair<int, int> of, int list, int piece, int processor, const Edge& edge, bool alone = false) {
         const int32_t region = g.lists[list][piece];
         if (g.regions[region].empty) return NONE;
         const int32_t number = int32_t(instances_.size());
@@ -409,12 +468,10 @@ private:
         } else {
             const int itemsize = m.nodes[of.first].itemsizes[of.second];
             for (const Overlap* o = first; o != last; ++o) {
-                int owner = output.first_piece[o->slot];
-                begin();
-                wait(writer[owner]);
-                int32_t task = end_transfer(producer.processors[owner], processor, o->volume * itemsize);
-                if (state >= 0) state_readers_[state + o->slot].push_back(task);
-                deps_.push_back(task);
+                const int owner = output.first_piece[o->slot];
+                copies_.push_back({writer[owner], producer.processors[owner], processor, o->volume * itemsize,
+                                   state >= 0 ? state + int32_t(o->slot) : NONE, uint32_t(deps_.size())});
+                deps_.push_back(NONE);
             }
         }
         made.count = uint32_t(deps_.size()) - made.after;
@@ -488,10 +545,15 @@ private:
         for (int piece = 0; piece < cut.pieces; ++piece) {
             const int processor = config.processors[piece];
             int32_t* instance = &input_instance_[in_base_[n]] + piece * ins;
-            int32_t* use = &weight_use_[weight_base_[n]] + piece * params;
             for (size_t i = 0; i < ins; ++i)
-                instance[i] = read(node.inputs[i], cut.inputs[i], piece, processor, *edges[i],
+                instance[i] = want(node.inputs[i], cut.inputs[i], piece, processor, *edges[i],
                                    config.apart && node.sole[i]);
+        }
+        bring();
+        for (int piece = 0; piece < cut.pieces; ++piece) {
+            const int processor = config.processors[piece];
+            const int32_t* instance = &input_instance_[in_base_[n]] + piece * ins;
+            int32_t* use = &weight_use_[weight_base_[n]] + piece * params;
             for (size_t k = 0; k < params; ++k) {
                 int32_t region = g.lists[cut.weights[k]][piece];
                 if (!g.regions[region].empty)
@@ -515,17 +577,18 @@ private:
     int cover_of(int n, int k, int piece) const {
         return (*covers_[n][k])[piece];
     }
-    // tasks/reduce.py: reduce_to with Travel.OWNER, after the sums within each processor.
+    // tasks/reduce.py: reduce_all with Travel.OWNER, after the sums within each processor.
     void sum_partial(int n, int o) {
         const Config& config = *p->configs[n];
         const Output& output = config.cut->outputs[o];
         int32_t* writer = &out_writer_[out_base_[n] + o * config.cut->pieces];
         std::vector<int32_t> kept, arrived;
         std::vector<std::pair<int32_t, std::vector<int32_t>>> more;
+        std::vector<std::pair<size_t, uint32_t>> sums;  // slot, end of its places in arrived
         for (size_t s = 0; s < output.rect.size(); ++s) {
             if (output.pieces[s].size() < 2) continue;
             const int64_t volume = g.regions[output.rect[s]].volume, nbytes = volume * m.nodes[n].itemsizes[o];
-            kept.clear(), more.clear(), arrived.clear();
+            kept.clear(), more.clear();
             for (int32_t piece : output.pieces[s]) {
                 const int processor = config.processors[piece];
                 auto same = std::find_if(kept.begin(), kept.end(),
@@ -542,26 +605,45 @@ private:
                 writer[target] = end(SUM, config.processors[target], volume * int64_t(extra.size()),
                                      nbytes * int64_t(extra.size() + 2));
             }
-            const int owner = config.processors[kept[0]];
+            if (kept.size() < 2) continue;
             for (size_t k = 1; k < kept.size(); ++k) {
-                begin();
-                wait(writer[kept[k]]);
-                arrived.push_back(end_copy(config.processors[kept[k]], owner, nbytes));
+                copies_.push_back({writer[kept[k]], config.processors[kept[k]], config.processors[kept[0]], nbytes, NONE,
+                                   uint32_t(arrived.size())});
+                arrived.push_back(NONE);
             }
-            if (arrived.empty()) continue;
+            sums.push_back({s, uint32_t(arrived.size())});
+        }
+        in_rounds(copies_, [&](const Copy& c) {
             begin();
-            for (int32_t task : arrived) wait(task);
-            wait(writer[kept[0]]);
-            writer[kept[0]] = end(SUM, owner, volume * int64_t(arrived.size()), nbytes * int64_t(arrived.size() + 2));
+            wait(c.writer);
+            arrived[c.at] = end_copy(c.giver, c.taker, c.nbytes);
+        });
+        uint32_t k = 0;
+        for (auto [s, last] : sums) {
+            const int64_t volume = g.regions[output.rect[s]].volume, nbytes = volume * m.nodes[n].itemsizes[o];
+            const int64_t count = last - k;
+            const int32_t owner = output.pieces[s][0];
+            begin();
+            for (; k < last; ++k) wait(arrived[k]);
+            wait(writer[owner]);
+            writer[owner] = end(SUM, config.processors[owner], volume * count, nbytes * (count + 2));
         }
     }
 
     // ---- backward ------------------------------------------------------------------------------------------------
     std::vector<std::pair<Box, int32_t>> writers_;
     std::vector<int64_t> bases_;
-    std::vector<std::pair<int64_t, int32_t>> sent_;  // (slot, processor) packed -> copy
-    std::vector<int32_t> copied_, has_;
+    std::vector<std::pair<int64_t, uint32_t>> sent_;  // (slot, processor) packed -> place in shared_
+    std::vector<int32_t> shared_;                    // copies of owners' gradients
+    std::vector<uint32_t> copied_;  // (piece, output) -> place in shared_, or NOWHERE
+    std::vector<int32_t> has_;
+    struct Gradient { int32_t filled; bool passed; };  // an owner's: the task that filled it, or NONE; or its reader's as it is
+    struct Arrival { int32_t task; bool first; };      // of a reader's part: copy or NONE; whether it is written, not added
+    std::vector<Gradient> slot_gradients_;
+    std::vector<Arrival> part_arrivals_;
+    static constexpr uint32_t NOWHERE = ~0u;
     std::vector<std::pair<int, int32_t>> members_;
+    std::vector<int32_t> sums_;  // copies of gradients on their way to roots
     struct Part { const Reader* reader; const Overlap* overlap; };
     std::vector<std::vector<Part>> parts_;
     std::vector<std::vector<int32_t>> slot_after_;  // output slots of the node at hand -> tasks that complete the gradient
@@ -580,47 +662,69 @@ private:
             for (uint32_t k = r.edge->offset[r.piece]; k < r.edge->offset[r.piece + 1]; ++k)
                 parts_[r.edge->overlaps[k].slot].push_back({&r, &r.edge->overlaps[k]});
         if (slot_after_.size() < base + slots) slot_after_.resize(base + slots);
+        slot_gradients_.clear(), part_arrivals_.clear();
+        for (size_t s = 0; s < slots; ++s)
+            slot_gradients_.push_back(expect(parts_[s], g.regions[output.rect[s]], output.rect[s],
+                                             config.processors[output.first_piece[s]], node.seed[o], node.itemsizes[o]));
+        in_rounds(copies_, [&](const Copy& c) {
+            begin();
+            wait(c.writer);
+            part_arrivals_[c.at].task = end_transfer(c.giver, c.taker, c.nbytes);
+        });
+        const Arrival* arrival = part_arrivals_.data();
         for (size_t s = 0; s < slots; ++s) {
             slot_after_[base + s].clear();
-            owner_gradient(parts_[s], g.regions[output.rect[s]], output.rect[s],
-                           config.processors[output.first_piece[s]], node.seed[o], node.itemsizes[o],
-                           slot_after_[base + s]);
+            complete(parts_[s], slot_gradients_[s], g.regions[output.rect[s]],
+                     config.processors[output.first_piece[s]], node.itemsizes[o], arrival, slot_after_[base + s]);
+            arrival += parts_[s].size();
         }
         return true;
     }
-    void owner_gradient(const std::vector<Part>& parts, const Region& rect, int32_t id, int owner, bool seed,
-                        int itemsize, std::vector<int32_t>& after) {
-        if (!seed && parts.size() == 1 && parts[0].reader->processor == owner && parts[0].reader->region == id) {
+    // An owner's gradient is filled if it must be, and the copies to it are noted.
+    Gradient expect(const std::vector<Part>& parts, const Region& rect, int32_t id, int owner, bool seed, int itemsize) {
+        const size_t base = part_arrivals_.size();
+        part_arrivals_.resize(base + parts.size(), {NONE, false});
+        if (!seed && parts.size() == 1 && parts[0].reader->processor == owner && parts[0].reader->region == id)
+            return {NONE, true};
+        const int n = rect.ndim;
+        Gradient made{NONE, false};
+        if (seed || !simple(parts, rect)) {
+            begin();
+            made.filled = end(FILL, owner, 0, rect.volume * itemsize);
+        }
+        bool covered = made.filled >= 0;  // one part has all of rect
+        for (size_t k = 0; k < parts.size(); ++k) {
+            const Part& part = parts[k];
+            Arrival& arrival = part_arrivals_[base + k];
+            arrival.first = !covered;
+            for (size_t before = 0; before < k && arrival.first; ++before)
+                if (parts[before].overlap->shared.overlaps(part.overlap->shared, n)) arrival.first = false;
+            const int giver = part.reader->processor;
+            if (arrival.first || giver != owner)
+                copies_.push_back({part.reader->last, giver, owner, part.overlap->volume * itemsize, NONE, uint32_t(base + k)});
+            if (part.overlap->volume == rect.volume) covered = true;
+        }
+        return made;
+    }
+    // What has arrived is added in the order of the readers; ``after``: the tasks that complete the gradient.
+    void complete(const std::vector<Part>& parts, const Gradient& made, const Region& rect, int owner, int itemsize,
+                  const Arrival* arrival, std::vector<int32_t>& after) {
+        if (made.passed) {
             after.push_back(parts[0].reader->last);
             return;
         }
         auto& writers = writers_;
         writers.clear();
         const int n = rect.ndim;
-        bool filled = seed || !simple(parts, rect);
-        if (filled) {
-            begin();
-            writers.push_back({rect.box, end(FILL, owner, 0, rect.volume * itemsize)});
-        }
-        bool covered = filled;  // one writer has all of rect
+        if (made.filled >= 0) writers.push_back({rect.box, made.filled});
         for (const Part& part : parts) {
             const Box& shared = part.overlap->shared;
-            const int64_t nbytes = part.overlap->volume * itemsize;
-            bool first = !covered;
-            if (first)
-                for (auto& [box, _] : writers)
-                    if (box.overlaps(shared, n)) { first = false; break; }
-            const int giver = part.reader->processor;
-            begin();
-            wait(part.reader->last);
-            if (first) {
-                writers.push_back({shared, end_transfer(giver, owner, nbytes)});
+            const Arrival& arrived = *arrival++;
+            if (arrived.first) {
+                writers.push_back({shared, arrived.task});
             } else {
-                if (giver != owner) {
-                    int32_t arrived = end_copy(giver, owner, nbytes);
-                    begin();
-                    wait(arrived);
-                }
+                begin();
+                wait(arrived.task >= 0 ? arrived.task : part.reader->last);
                 size_t left = 0;
                 for (size_t k = 0; k < writers.size(); ++k) {
                     if (writers[k].first.overlaps(shared, n)) {
@@ -630,9 +734,8 @@ private:
                     writers[left++] = writers[k];
                 }
                 writers.resize(left);
-                writers.push_back({shared, end(SUM, owner, part.overlap->volume, 3 * nbytes)});
+                writers.push_back({shared, end(SUM, owner, part.overlap->volume, 3 * part.overlap->volume * itemsize)});
             }
-            if (part.overlap->volume == rect.volume) covered = true;
         }
         for (auto& [_, task] : writers) after.push_back(task);
     }
@@ -661,6 +764,34 @@ private:
         return covers(boxes, rect.box, n);
     }
 
+    // The owners' gradients go to the other processors that computed partial values of the same Rects.
+    void share(int n, int o, size_t base) {
+        const Config& config = *p->configs[n];
+        const Output& output = config.cut->outputs[o];
+        const size_t outs = m.nodes[n].itemsizes.size();
+        auto& sent = sent_;
+        sent.clear();
+        for (int piece = 0; piece < config.cut->pieces; ++piece) {
+            const int processor = config.processors[piece];
+            const int32_t slot = output.slot[piece];
+            const int owner = config.processors[output.first_piece[slot]];
+            if (owner == processor) continue;
+            uint32_t& place = copied_[size_t(piece) * outs + o];
+            const int64_t key = int64_t(slot) << 16 | processor;
+            auto found = std::find_if(sent.begin(), sent.end(), [&](auto& e) { return e.first == key; });
+            if (found != sent.end()) { place = found->second; continue; }
+            place = uint32_t(shared_.size());
+            shared_.push_back(slot);
+            sent.push_back({key, place});
+            copies_.push_back({NONE, owner, processor, g.regions[output.rect[slot]].volume * m.nodes[n].itemsizes[o], NONE, place});
+        }
+        in_rounds(copies_, [&](const Copy& c) {
+            begin();
+            for (int32_t task : slot_after_[base + shared_[c.at]]) wait(task);
+            shared_[c.at] = end_copy(c.giver, c.taker, c.nbytes);
+        });
+    }
+
     void backward(int n) {
         const NodeInfo& node = m.nodes[n];
         const Config& config = *p->configs[n];
@@ -677,26 +808,13 @@ private:
             slots += cut.outputs[o].rect.size();
         }
         if (!any) return;
-        auto& sent = sent_;
-        auto& copied = copied_;
-        sent.clear();
+        copied_.assign(size_t(cut.pieces) * outs, NOWHERE);
+        shared_.clear();
+        for (size_t o = 0; o < outs; ++o)
+            if (base[o] >= 0 && cut.outputs[o].partial) share(n, int(o), size_t(base[o]));
         for (int piece = 0; piece < cut.pieces; ++piece) {
             const int processor = config.processors[piece];
-            copied.assign(outs, NONE);
-            for (size_t o = 0; o < outs; ++o) {
-                if (base[o] < 0) continue;
-                const Output& output = cut.outputs[o];
-                const int32_t slot = output.slot[piece];
-                const int owner = config.processors[output.first_piece[slot]];
-                if (owner == processor) continue;
-                const int64_t key = (base[o] + slot) << 16 | processor;
-                auto found = std::find_if(sent.begin(), sent.end(), [&](auto& e) { return e.first == key; });
-                if (found != sent.end()) { copied[o] = found->second; continue; }
-                begin();
-                for (int32_t task : slot_after_[base[o] + slot]) wait(task);
-                copied[o] = end_copy(owner, processor, g.regions[output.rect[slot]].volume * node.itemsizes[o]);
-                sent.push_back({key, copied[o]});
-            }
+            const uint32_t* copied = &copied_[size_t(piece) * outs];
             begin();
             const int32_t* instance = &input_instance_[in_base_[n]] + piece * ins;
             const int32_t* use = &weight_use_[weight_base_[n]] + piece * params;
@@ -719,7 +837,7 @@ private:
             for (size_t o = 0; o < outs; ++o) {
                 if (base[o] < 0) continue;
                 const int32_t slot = cut.outputs[o].slot[piece];
-                if (copied[o] >= 0) wait(copied[o]);
+                if (copied[o] != NOWHERE) wait(shared_[copied[o]]);
                 else
                     for (int32_t task : slot_after_[base[o] + slot]) wait(task);
                 nbytes += g.regions[cut.outputs[o].rect[slot]].volume * node.itemsizes[o];
@@ -787,12 +905,16 @@ private:
     void synchronise();
     void collect();
     void cut_into_chunks(int layer);
-    void send(Chunk& chunk);
+    void send(size_t first, size_t last);
     void updates();
     void fill_slots();
-    void reduce(Chunk& chunk);
+    size_t bundle_end(size_t first) const;
+    void reduce(size_t first, size_t last);
+    void reduce_along(Chunk& chunk);
+    void send_from_owners(size_t first, size_t last, bool gradients);
+    void send_weights(const Chunk& chunk);
     void clip();
-    void update(const Chunk& chunk);
+    void update(Chunk& chunk);
     template <class Send> void broadcast(const Chunk& chunk, Send send);
     void send_gradients(Chunk& chunk);
     void update_everywhere(size_t first, size_t last);

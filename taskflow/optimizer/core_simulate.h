@@ -59,10 +59,22 @@ public:
         std::memcpy(&bits, &time, 8);
         return (Key(bits) << 32) | number;
     }
+    static double time(Key key) {
+        const uint64_t bits = uint64_t(key >> 32);
+        double time;
+        std::memcpy(&time, &bits, 8);
+        return time;
+    }
     static Key long_key(double time, uint64_t number) {
         uint64_t bits;
         std::memcpy(&bits, &time, 8);
         return (Key(bits) << 64) | number;
+    }
+    static double long_time(Key key) {
+        const uint64_t bits = uint64_t(key >> 64);
+        double time;
+        std::memcpy(&time, &bits, 8);
+        return time;
     }
     void push(Key key) {
         size_t at = heap_.size();
@@ -103,6 +115,8 @@ struct Times {
     std::vector<double> ready, start, end;
     std::vector<uint32_t> order;
     std::vector<double> busy;  // by resource
+    std::vector<double> starts;       // of task t on each thing that it occupies: starts[place[t]] ...
+    std::vector<uint32_t> place;
     double makespan = 0;
 };
 
@@ -126,8 +140,9 @@ public:
             if (events_[t].waits == 0) queue_.push(Queue::key(0.0, uint32_t(t)));
         double makespan = 0;
         while (!queue_.empty()) {
-            uint32_t t = uint32_t(queue_.pop());
-            const Event& event = events_[t];
+            const Queue::Key key = queue_.pop();
+            const uint32_t t = uint32_t(key);
+            Event& event = events_[t];
             const double cost = event.cost;
             double start = event.ready, end;
             const int32_t r = event.resource;
@@ -136,20 +151,28 @@ public:
                 end = start + cost;
                 free_[r] = end;
                 if (end + (left_[r] -= cost) > stop) return std::numeric_limits<double>::infinity();
+                times.starts[times.place[t]] = start;
+                times.order[taken++] = t;
             } else {
-                const int32_t from = routes.offset[-1 - r], to = routes.offset[-r];
-                for (int32_t k = from; k < to; ++k)
-                    if (free_[routes.resources[k]] > start) start = free_[routes.resources[k]];
-                end = start + cost;
-                for (int32_t k = from; k < to; ++k) {
-                    int32_t link = routes.resources[k];
-                    free_[link] = end;
+                // A copy goes on to the next link when it starts on one; `waits`, no longer needed, says how far it is.
+                const uint32_t from = uint32_t(routes.offset[-1 - r]), hops = uint32_t(routes.offset[-r]) - from;
+                if (!event.waits) times.order[taken++] = t;
+                const double at = start = Queue::time(key);
+                do {
+                    const int32_t link = routes.resources[from + event.waits];
+                    if (free_[link] > start) start = free_[link];
+                    end = free_[link] = start + cost;
                     if (end + (left_[link] -= cost) > stop) return std::numeric_limits<double>::infinity();
+                    times.starts[times.place[t] + event.waits] = start;
+                } while (++event.waits < hops && start == at);
+                if (event.waits < hops) {  // others come in between
+                    if (limited && end + tail_[t] > stop) return std::numeric_limits<double>::infinity();
+                    queue_.push(Queue::key(start, t));
+                    continue;
                 }
             }
             if (limited && end + tail_[t] > stop) return std::numeric_limits<double>::infinity();
             times.ready[t] = event.ready, times.start[t] = start, times.end[t] = end;
-            times.order[taken++] = t;
             if (end > makespan) makespan = end;
             finish(t, end, uint32_t(n));
         }
@@ -161,7 +184,14 @@ public:
     // allows.
     bool prepare(const Tasks& tasks, const Routes& routes, Times& times, double limit) {
         const size_t n = tasks.size();
-        times.start.resize(n), times.end.resize(n);
+        times.start.resize(n), times.end.resize(n), times.place.resize(n);
+        uint32_t places = 0;
+        for (size_t t = 0; t < n; ++t) {
+            const int32_t r = tasks.resource[t];
+            times.place[t] = places;
+            places += r >= 0 ? 1 : uint32_t(routes.offset[-r] - routes.offset[-1 - r]);
+        }
+        times.starts.resize(places);
         times.busy.assign(routes.total_resources, 0.0);
         for (size_t t = 0; t < n; ++t) {
             int32_t r = tasks.resource[t];

@@ -12,30 +12,44 @@ inline void Lowering::synchronise() {
     block(COLLECT);
     collect();
     for (int layer = 0; layer < int(m.layers.size()); ++layer) cut_into_chunks(layer);
-    for (Chunk& chunk : chunks_) {
-        block(REDUCE + chunk.layer);
-        reduce(chunk);
+    for (size_t first = 0, last; first < chunks_.size(); first = last) {
+        block(REDUCE + chunks_[first].layer);
+        reduce(first, last = bundle_end(first));
     }
     block(CLIPPING);
     scales_.assign(m.processors, NONE);
     if (m.clips) clip();
-    for (Chunk& chunk : chunks_) {
-        block(SEND + chunk.layer);
-        send(chunk);
+    for (size_t first = 0, last; first < chunks_.size(); first = last) {
+        block(SEND + chunks_[first].layer);
+        send(first, last = bundle_end(first));
     }
     updates();
 }
 
-inline void Lowering::send(Chunk& chunk) {
-    if (p->syncs[chunk.layer].place == EVERY) send_gradients(chunk);
-    else update(chunk);
+// The end of the chunks of one bundle.
+inline size_t Lowering::bundle_end(size_t first) const {
+    size_t last = first + 1;
+    while (last < chunks_.size() && chunks_[last].layer == chunks_[first].layer &&
+           chunks_[last].bundle == chunks_[first].bundle)
+        ++last;
+    return last;
+}
+
+inline void Lowering::send(size_t first, size_t last) {
+    const bool everywhere = p->syncs[chunks_[first].layer].place == EVERY;
+    if (!everywhere)
+        for (size_t k = first; k < last; ++k) update(chunks_[k]);
+    if (p->syncs[chunks_[first].layer].travel == OWNER_TRAVEL) return send_from_owners(first, last, everywhere);
+    for (size_t k = first; k < last; ++k) {
+        if (everywhere) send_gradients(chunks_[k]);
+        else send_weights(chunks_[k]);
+    }
 }
 
 inline void Lowering::updates() {
     for (size_t first = 0, last; first < chunks_.size(); first = last) {
         const Chunk& chunk = chunks_[first];
-        for (last = first + 1; last < chunks_.size(); ++last)
-            if (chunks_[last].layer != chunk.layer || chunks_[last].bundle != chunk.bundle) break;
+        last = bundle_end(first);
         if (p->syncs[chunk.layer].place != EVERY) continue;
         block(UPDATES + chunk.layer);
         update_everywhere(first, last);
@@ -51,9 +65,9 @@ inline void Lowering::fragment(int layer, Tasks& out, uint32_t part_end[3]) {
     slot_mark_.resize(std::max(slot_mark_.size(), 2 * size_t(p->layers[layer]->indices)), 0);
     scales_.assign(m.processors, NONE);
     cut_into_chunks(layer);
-    for (Chunk& chunk : chunks_) reduce(chunk);
+    for (size_t k = 0; k < chunks_.size(); k = bundle_end(k)) reduce(k, bundle_end(k));
     part_end[0] = uint32_t(out.size());
-    for (Chunk& chunk : chunks_) send(chunk);
+    for (size_t k = 0; k < chunks_.size(); k = bundle_end(k)) send(k, bundle_end(k));
     part_end[1] = uint32_t(out.size());
     updates();
     part_end[2] = uint32_t(out.size());
@@ -143,7 +157,50 @@ inline void Lowering::wait_final(const Chunk& c) {
     else wait_gradient(c, order(c, 0));
 }
 
-inline void Lowering::reduce(Chunk& c) {
+// Sums the gradients of a bundle's chunks at their roots.
+inline void Lowering::reduce(size_t first, size_t last) {
+    const BundlePlan& b = bundle(chunks_[first]);
+    const int holders = int(b.group.size()), layer = chunks_[first].layer;
+    for (size_t k = first; k < last; ++k) {  // a root without a gradient of its own starts from zero
+        Chunk& c = chunks_[k];
+        if (has_flat_[member(layer, c.bundle, order(c, 0))]) continue;
+        begin();
+        c.final = end(FILL, b.group[order(c, 0)], 0, (c.high - c.low) * b.itemsize);
+    }
+    if (p->syncs[layer].travel != OWNER_TRAVEL) {
+        for (size_t k = first; k < last; ++k) reduce_along(chunks_[k]);
+        return;
+    }
+    sums_.clear();
+    for (size_t k = first; k < last; ++k) {
+        const Chunk& c = chunks_[k];
+        for (int i = 1; i < holders; ++i) {
+            if (!has_flat_[member(layer, c.bundle, order(c, i))]) continue;
+            copies_.push_back({int32_t(k), b.group[order(c, i)], b.group[order(c, 0)], (c.high - c.low) * b.itemsize,
+                               order(c, i), uint32_t(sums_.size())});
+            sums_.push_back(NONE);
+        }
+    }
+    in_rounds(copies_, [&](const Copy& c) {  // of a chunk (its writer) from a place (its state)
+        begin();
+        wait_gradient(chunks_[c.writer], c.state);
+        sums_[c.at] = end_copy(c.giver, c.taker, c.nbytes);
+    });
+    const int32_t* arrived = sums_.data();
+    for (size_t k = first; k < last; ++k) {
+        Chunk& c = chunks_[k];
+        int count = 0;
+        for (int i = 1; i < holders; ++i) count += has_flat_[member(layer, c.bundle, order(c, i))];
+        if (!count) continue;
+        const int64_t volume = c.high - c.low;
+        begin();
+        for (int i = 0; i < count; ++i) wait(*arrived++);
+        wait_final(c);
+        c.final = end(SUM, b.group[order(c, 0)], volume * count, volume * b.itemsize * (count + 2));
+    }
+}
+
+inline void Lowering::reduce_along(Chunk& c) {
     const BundlePlan& b = bundle(c);
     const int holders = int(b.group.size());
     const int64_t volume = c.high - c.low, nbytes = volume * b.itemsize;
@@ -151,12 +208,7 @@ inline void Lowering::reduce(Chunk& c) {
     parts.clear();
     for (int k = 0; k < holders; ++k) {
         const int place = order(c, k);
-        if (has_flat_[member(c.layer, c.bundle, place)]) parts.push_back({place, NONE});
-        else if (k == 0) parts.push_back({place, NONE - 1});
-    }
-    if (parts[0].second < NONE) {
-        begin();
-        parts[0].second = end(FILL, b.group[parts[0].first], 0, nbytes);
+        if (k == 0 || has_flat_[member(c.layer, c.bundle, place)]) parts.push_back({place, k ? NONE : c.final});
     }
     auto arrive = [&](const std::pair<int, int32_t>& part) {
         if (part.second >= 0) wait(part.second);
@@ -175,16 +227,7 @@ inline void Lowering::reduce(Chunk& c) {
         parts[to].second = end(SUM, b.group[parts[to].first], volume, 3 * nbytes);
     };
     const int n = int(parts.size()), travel = p->syncs[c.layer].travel;
-    if (travel == OWNER_TRAVEL) {
-        if (n > 1) {
-            const int32_t first = int32_t(t->size());
-            for (int k = 1; k < n; ++k) send(k, 0);
-            begin();
-            for (int k = 1; k < n; ++k) wait(first + k - 1);
-            arrive(parts[0]);
-            parts[0].second = end(SUM, b.group[parts[0].first], volume * (n - 1), nbytes * (n + 1));
-        }
-    } else if (travel == TREE) {
+    if (travel == TREE) {
         for (int step = 1; step < n; step *= 2)
             for (int i = 0; i < n - step; i += 2 * step) add(i + step, i);
     } else {
@@ -256,14 +299,12 @@ inline void Lowering::wait_weight_readers(int layer, int bundle, int place, int 
     }
 }
 
-// Sends what the root holds to the other members; send(from, to, sender's task or NONE) emits one copy.
+// Sends what the root holds along a tree or a ring; send(from, to, sender's task or NONE) emits one copy.
 template <class Send> inline void Lowering::broadcast(const Chunk& c, Send send) {
     const int n = int(bundle(c).group.size()), travel = p->syncs[c.layer].travel;
     auto& has = has_;
     has.assign(n, NONE);
-    if (travel == OWNER_TRAVEL) {
-        for (int k = 1; k < n; ++k) has[k] = send(0, k, NONE);
-    } else if (travel == TREE) {
+    if (travel == TREE) {
         int step = 1;
         while (step < n) step *= 2;
         while (step > 1) {
@@ -275,7 +316,32 @@ template <class Send> inline void Lowering::broadcast(const Chunk& c, Send send)
     }
 }
 
-inline void Lowering::update(const Chunk& c) {
+// Sends what the roots of a bundle's chunks hold, gradients or weights, straight to the other members.
+inline void Lowering::send_from_owners(size_t first, size_t last, bool gradients) {
+    const BundlePlan& b = bundle(chunks_[first]);
+    const int holders = int(b.group.size());
+    for (size_t k = first; k < last; ++k) {
+        Chunk& c = chunks_[k];
+        if (gradients) c.arrivals = uint32_t(arrivals_.size()), arrivals_.resize(arrivals_.size() + holders, NONE);
+        for (int i = 1; i < holders; ++i)
+            copies_.push_back({int32_t(k), b.group[order(c, 0)], b.group[order(c, i)], (c.high - c.low) * b.itemsize,
+                               order(c, i), 0});
+    }
+    in_rounds(copies_, [&](const Copy& copy) {  // of a chunk (its writer) to a place (its state)
+        const Chunk& c = chunks_[copy.writer];
+        begin();
+        if (gradients) wait_final(c);
+        else {
+            wait(c.final);
+            wait_weight_readers(c.layer, c.bundle, copy.state, c.first_cell, c.last_cell);
+        }
+        const int32_t task = end_copy(copy.giver, copy.taker, copy.nbytes);
+        if (gradients) arrivals_[c.arrivals + copy.state] = task;
+    });
+}
+
+// The root's update, which takes the place of the sum as what the others wait for.
+inline void Lowering::update(Chunk& c) {
     const BundlePlan& b = bundle(c);
     const int root = b.group[order(c, 0)];
     const int64_t volume = c.high - c.low;
@@ -283,12 +349,16 @@ inline void Lowering::update(const Chunk& c) {
     wait_weight_readers(c.layer, c.bundle, order(c, 0), c.first_cell, c.last_cell);
     wait_final(c);
     wait(scales_[root]);
-    const int32_t updated = end(UPDATE, root, m.rule_flops * volume, update_bytes(volume, b.itemsize, root));
+    c.final = end(UPDATE, root, m.rule_flops * volume, update_bytes(volume, b.itemsize, root));
+}
+
+inline void Lowering::send_weights(const Chunk& c) {
+    const BundlePlan& b = bundle(c);
     broadcast(c, [&](int from, int to, int32_t sender) {
         begin();
-        wait(from ? sender : updated);
+        wait(from ? sender : c.final);
         wait_weight_readers(c.layer, c.bundle, order(c, to), c.first_cell, c.last_cell);
-        return end_copy(b.group[order(c, from)], b.group[order(c, to)], volume * b.itemsize);
+        return end_copy(b.group[order(c, from)], b.group[order(c, to)], (c.high - c.low) * b.itemsize);
     });
 }
 

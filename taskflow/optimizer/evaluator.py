@@ -16,7 +16,7 @@ from taskflow.mapper.strategy import Strategy
 from taskflow.optimizer.core_costs import Costs, FromTasks, Roofline
 from taskflow.rules import UpdateRule
 from taskflow.tasks.lower import lower
-from taskflow.tasks.simulate import Timeline, resources, simulate
+from taskflow.tasks.simulate import Stay, Timeline, resources, simulate, stays
 from taskflow.tasks.task import Compute, Kind, TaskGraph
 
 NO_SYNCS: Mapping[str, Sync] = MappingProxyType({})
@@ -196,35 +196,40 @@ def usage(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> Usage:
             elif task.kind is not Kind.COPY:
                 processors[resource] += span.end - span.start
     path = critical_path(tasks, timeline, machine)
-    names = [work.node.name for n in path if isinstance(work := tasks.tasks[n].work, Compute)]
+    names = [work.node.name for stay in path if isinstance(work := tasks.tasks[stay.task].work, Compute)]
     return Usage(timeline.makespan, tuple(processors), links, tasks.transfer_bytes, tuple(dict.fromkeys(names)))
 
 
-def critical_path(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> list[int]:
-    """Tasks from the step's start to its end that each start the moment the one before ends (of several last or binding
-    tasks the one with the lowest number)."""
-    before: list[list[int]] = [list(task.after) for task in tasks.tasks]
-    last: dict[int, int] = {}
-    for number in timeline.order:
-        for resource in resources(tasks.tasks[number], machine):
-            if resource in last:
-                before[number].append(last[resource])
-            last[resource] = number
+def critical_path(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> list[Stay]:
+    """Stays (see `stays`) from the step's start to its end: each starts the moment the one before ends, on the same thing or
+    because its task needs the other's. Of several last or binding tasks the one with the lowest number."""
     spans = timeline.spans
-    number = min((n for n in range(len(spans)) if spans[n].end == timeline.makespan), default=-1)
-    path: list[int] = []
+    occupied = [resources(task, machine) for task in tasks.tasks]
+    there = stays(tasks, timeline, machine)
+    place = {(stay.task, r): k for r, found in there.items() for k, stay in enumerate(found)}
+    path: list[Stay] = []
+    number, hop = min((n for n in range(len(spans)) if spans[n].end == timeline.makespan), default=-1), -1
     while number >= 0:
-        path.append(number)
-        start = spans[number].start
-        # A binding task comes earlier in the order in which tasks are taken, so this ends.
-        number = min((n for n in before[number] if spans[n].end == start), default=-1)
+        starts = spans[number].starts or (spans[number].start,)
+        hop %= len(starts)
+        while hop and starts[hop] == starts[hop - 1]:  # it had waited before
+            hop -= 1
+        r = occupied[number][hop]
+        at = place[number, r]
+        path.append(there[r][at])
+        if at and (hop or starts[0] > spans[number].ready):
+            number = there[r][at - 1].task
+            hop = occupied[number].index(r)
+        else:
+            ready = spans[number].ready
+            number, hop = min((n for n in tasks.tasks[number].after if spans[n].end == ready), default=-1), -1
     return path[::-1]
 
 
 def timeline_json(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> dict[str, Any]:
     """A timeline as a JSON value that a stranger can check: every task with what it occupies, its times and what it waits
-    for. ``resources`` are names: ``processor 3``, or those of the links of a copy's route (and
-    of the processors that copy by themselves)."""
+    for. ``resources`` are names: ``processor 3``, or those of the links of a copy's route (and of the processors that
+    copy by themselves); a copy occupies each from its ``resource_start_seconds`` for the same time."""
     return {
         "format": "taskflow-timeline",
         "version": 1,
@@ -237,17 +242,19 @@ def timeline_json(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> dic
 def _entry(tasks: TaskGraph, timeline: Timeline, machine: Machine, number: int) -> dict[str, Any]:
     task, span = tasks.tasks[number], timeline.spans[number]
     work = task.work if isinstance(task.work, Compute) else None
-    links = [link.name for link in machine.route(task.source, task.processor)] if task.kind is Kind.COPY else []
-    occupied = [f"processor {r}" for r in resources(task, machine) if r < len(machine.processors)] + links
+    first = len(machine.processors)
+    route = machine.route(task.source, task.processor) if task.kind is Kind.COPY else ()
+    names = {first + link.number: link.name for link in route}
     return {
         "id": number,
         "name": task.name,
         "operator": work.node.name if work else None,
         "piece": [list(work.piece.lo), list(work.piece.hi)] if work else None,
         "direction": task.kind.value,
-        "resources": occupied,
+        "resources": [names.get(r, f"processor {r}") for r in resources(task, machine)],
         "ready_seconds": span.ready,
         "start_seconds": span.start,
+        "resource_start_seconds": list(span.starts or (span.start,)),
         "end_seconds": span.end,
         "bytes": task.nbytes,
         "flops": task.flops,

@@ -50,6 +50,8 @@ def exact(evaluator: Evaluator, options: SearchOptions | None = None) -> Found:
     budget = options.budget
     part = Budget(min(FIRST_SECONDS, budget.seconds / 5), max(1.0, budget.proposals / 5))
     first = guided(evaluator, replace(options, budget=part))
+    if first.stopped == "interrupted":
+        return replace(first, algorithm="exact")
     run = Run("exact", evaluator, replace(options, rivals=(*options.rivals, replace(first.strategy, name="guided"))))
     run.proposals = first.proposals
     branch = _Branch(run, space)

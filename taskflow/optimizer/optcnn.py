@@ -24,7 +24,7 @@ from taskflow.optimizer.found import Found, SearchOptions
 from taskflow.optimizer.moves import follow
 from taskflow.optimizer.pieces import Pieces
 from taskflow.optimizer.run import Run
-from taskflow.optimizer.space import OperatorSpace, Space, SpaceOptions, place
+from taskflow.optimizer.space import OperatorSpace, Space, SpaceOptions
 from taskflow.optimizer.starts import with_syncs
 from taskflow.regions import Rect
 
@@ -80,7 +80,7 @@ def choices(space: OperatorSpace, most: int) -> list[OpConfig]:
     )
     whole = tuple(1 for _ in space.dims)
     kept = [t for t in tuples if t != whole][: most - 1]
-    return [place(t, space.processors) for t in [*kept, whole]]
+    return list(dict.fromkeys(space.at(t) for t in [*kept, whole]))  # a pinned operator has one
 
 
 class Additive:

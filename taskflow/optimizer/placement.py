@@ -34,6 +34,7 @@ def against(found: Found, evaluator: Evaluator, options: SearchOptions) -> Found
     """The result, or the fastest rival that fits, if that is faster."""
     starts = dict(found.starts)
     for rival in options.rivals:
+        rival = options.space.constraints.mend(rival, evaluator.graph)
         seconds = starts[rival.name] = evaluator.set(rival)
         if seconds < found.seconds and not (options.fits and options.fits(rival)):
             found = replace(found, strategy=rival, seconds=seconds, local=False, optimal=False)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from math import inf, isfinite
 
 from taskflow.mapper import OpConfig, Strategy, Sync
+from taskflow.optimizer.constraints import mended, mended_strategy
 from taskflow.optimizer.evaluator import NO_SYNCS, Evaluator
 from taskflow.optimizer.found import Found, Improvement, Progress, SearchOptions
 
@@ -48,6 +49,8 @@ class Run:
 
     def __init__(self, algorithm: str, evaluator: Evaluator, options: SearchOptions) -> None:
         self.algorithm, self.evaluator, self.options = algorithm, evaluator, options
+        count = len(evaluator.machine.processors)
+        self.permitted = options.space.constraints.resolve(evaluator.graph, count)
         self.phase = "start"
         self.best: Strategy | None = None
         self.best_seconds = inf
@@ -69,7 +72,10 @@ class Run:
         return self.evaluator.strategy
 
     def set(self, strategy: Strategy, *, start: bool = False) -> float:
-        """Go to a strategy; ``start``: remember its seconds as one that the result must not exceed."""
+        """Go to a strategy; ``start``: remember its seconds as one that the result must not exceed.
+        What the constraints do not permit is mended first."""
+        if self.permitted:
+            strategy = mended_strategy(self.permitted, strategy)
         self.seconds = self.evaluator.set(strategy)
         if start:
             name = strategy.name
@@ -84,14 +90,16 @@ class Run:
     def propose(
         self, changes: Mapping[str, OpConfig], limit: float = inf, syncs: Mapping[str, Sync] = NO_SYNCS
     ) -> bool:
-        """Try changes to the current strategy and accept them if it then takes at most ``limit`` seconds. Raises `Spent`
-        instead if there is no budget left."""
+        """Try changes to the current strategy and accept them if it then takes at most ``limit`` seconds; those that the
+        constraints do not permit are mended first. Raises `Spent` instead if there is no budget left."""
         budget = self.options.budget
         if self.proposals >= budget.proposals or self.elapsed >= budget.seconds:
             raise Spent
         self.proposals += 1
         if self.proposals % 16 == 0:
             self._tell()
+        if self.permitted:
+            changes = mended(self.permitted, changes)
         seconds = self.evaluator.propose(changes, limit, syncs)
         if not seconds <= limit:
             return False

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, Machine
 from taskflow.mapper import Strategy
 from taskflow.optimizer.bounds import lower_bound
+from taskflow.optimizer.constraints import Constraints
 from taskflow.optimizer.core_costs import Costs
 from taskflow.optimizer.cost import CostModel
 from taskflow.optimizer.cost_analytic import AnalyticCosts
@@ -58,6 +61,7 @@ def search(
     progress: Callable[[Progress], None] | None = None,
     use: Evaluator | None = None,
     alone: bool = False,
+    constraints: Constraints | Mapping[str, Any] | str | Path | None = None,
 ) -> Found:
     """The fastest strategy found for training ``graph`` on ``machine``, never one predicted to be slower than data
     parallel, expert and model parallel ones or ``starts``.
@@ -66,19 +70,25 @@ def search(
     ``algorithm``: one of ALGORITHMS. ``costs``: by default the analytic model of the machine. ``rule``: the update rule that
     training will use (its arrays need memory and its tasks time). ``memory``: refuse plans that do not fit. ``use``: an
     evaluator instead of machine, costs, rule and clip_norm. ``alone``: report what the algorithm itself found, even if a
-    known strategy is faster (to compare algorithms). Ctrl-C returns the best so far.
+    known strategy is faster (to compare algorithms). ``constraints``: what single operators may have (a table as
+    `Constraints.parse` describes it, or a file's name); the known strategies and ``starts`` are then mended to fit them before
+    they count. Ctrl-C returns the best so far.
 
-    Raises ValueError if an argument is wrong or no plan fits the memory.
+    Raises ValueError if an argument is wrong, constraints contradict each other, or no plan fits the memory.
     """
     if algorithm not in ALGORITHMS:
         raise ValueError(f"search: no algorithm {algorithm!r}; use {', '.join(ALGORITHMS)}")
     judge = use or make_evaluator(graph, machine, costs=costs, rule=rule, clip_norm=clip_norm)
+    wanted = space or SpaceOptions()
+    wanted = replace(wanted, constraints=wanted.constraints + Constraints.of(constraints))
+    wanted.constraints.resolve(graph, len(machine.processors))  # contradictions are said before the work
     options = SearchOptions(
-        Budget.parse(budget), seed, space or SpaceOptions(), rivals=() if alone else (*known(graph, machine), *starts),
+        Budget.parse(budget), seed, wanted, rivals=() if alone else (*known(graph, machine), *starts),
         starts=tuple(starts) if alone else (),
         fits=Room(judge) if memory and judge.rule is not None else None, progress=progress,
     )
     found = ALGORITHMS[algorithm](judge, options)
+    wanted.constraints.verify(found.strategy, graph)  # holds by construction: a plan that violates them must not get out
     return replace(found, lower_bound=min(found.seconds, max(found.lower_bound, lower_bound(judge, options.space))))
 
 

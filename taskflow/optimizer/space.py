@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, permutations, product
 from math import factorial, prod
 from random import Random
@@ -18,6 +18,8 @@ from random import Random
 from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper import OpConfig
 from taskflow.operators.operator import Dim, Soap
+from taskflow.optimizer.constraints import Constraints
+from taskflow.optimizer.permitted import Permitted
 
 DEGREES = ("any", "even", "powers")
 PLACEMENTS = ("structured", "arbitrary")
@@ -34,6 +36,7 @@ class SpaceOptions:
     the module. ``reduction``: whether contracted dimensions may be cut. ``most_pieces``: of one operator; 0 means one a
     processor. ``follow``: which operators do not choose in exact search but follow a neighbour: ``none``, the ``passive``
     ones (inputs, carried state, views, scalars) or all ``weightless`` ones (`taskflow.optimizer.following`).
+    ``constraints``: what single operators may have, which comes before everything else.
     """
 
     degrees: str = "any"
@@ -41,6 +44,7 @@ class SpaceOptions:
     reduction: bool = True
     most_pieces: int = 0
     follow: str = "none"
+    constraints: Constraints = field(default_factory=Constraints)
 
     def __post_init__(self) -> None:
         if self.degrees not in DEGREES:
@@ -54,23 +58,32 @@ class SpaceOptions:
 
 
 class OperatorSpace:
-    """The configurations of one operator on ``processors`` processors."""
+    """The configurations of one operator on ``processors`` processors; of these on the ``permitted`` ones only."""
 
-    __slots__ = ("_bounds", "_strides", "dims", "most", "options", "processors", "tuples")
+    __slots__ = ("_bounds", "_devices", "_strides", "dims", "most", "options", "permitted", "processors", "tuples")
 
-    def __init__(self, dims: Sequence[Dim], processors: int, options: SpaceOptions | None = None) -> None:
-        self.dims, self.processors = tuple(dims), processors
+    def __init__(
+        self, dims: Sequence[Dim], processors: int, options: SpaceOptions | None = None, permitted: Permitted | None = None
+    ) -> None:
+        self.dims, self.permitted = tuple(dims), permitted
+        self._devices = permitted.devices if permitted is not None else ()
+        self.processors = len(self._devices) or processors
         self.options = options or SpaceOptions()
-        self.most = self.options.most_pieces or processors
+        self.most = self.options.most_pieces or self.processors
         self._strides: dict[int, tuple[int, ...]] = {}
         self.tuples = self._tuples()
         self._bounds = list(accumulate(self.placements(degrees) for degrees in self.tuples))
 
     def _tuples(self) -> list[tuple[int, ...]]:
+        if self.permitted is not None and self.permitted.pin is not None:
+            return [self.permitted.pin.degrees]
+        most = min(self.most, self.permitted.pieces) if self.permitted is not None and self.permitted.pieces else self.most
         first = DEGREES.index(self.options.degrees)
         for choice in DEGREES[first:]:
-            steps = [degrees_of(dim, self.most, choice, self.options.reduction) for dim in self.dims]
-            found = list(_bounded(steps, self.most, MOST_TUPLES + 1))
+            steps = [degrees_of(dim, most, choice, self.options.reduction) for dim in self.dims]
+            if self.permitted is not None:
+                steps = [tuple(d for d in degrees if d <= cap) for degrees, cap in zip(steps, self.permitted.caps)]
+            found = list(_bounded(steps, most, MOST_TUPLES + 1))
             if len(found) <= MOST_TUPLES or choice == DEGREES[-1]:
                 break
         return found
@@ -82,6 +95,8 @@ class OperatorSpace:
 
     def placements(self, degrees: Sequence[int]) -> int:
         """How many placements a cut has: all different from each other."""
+        if self.permitted is not None and self.permitted.pin is not None:
+            return 1
         pieces = prod(degrees)
         if self.options.placements == "arbitrary":
             return int(self.processors**pieces)
@@ -115,15 +130,32 @@ class OperatorSpace:
     def _placed(self, degrees: tuple[int, ...], number: int) -> OpConfig:
         n, pieces = self.processors, prod(degrees)
         if self.options.placements == "arbitrary":
-            return OpConfig(degrees, tuple(number // n**i % n for i in range(pieces)))
+            return self._there(OpConfig(degrees, tuple(number // n**i % n for i in range(pieces))))
         number, offset = divmod(number, n)
         order, stride = divmod(number, len(self.strides(pieces)))
-        return place(degrees, n, offset, self.strides(pieces)[stride], order)
+        return self.at(degrees, offset, self.strides(pieces)[stride], order)
+
+    def at(self, degrees: Sequence[int], offset: int = 0, stride: int = 1, order: int = 0) -> OpConfig:
+        """`place` on the processors that the operator may have; the pinned configuration if it has one."""
+        return self._there(place(degrees, self.processors, offset, stride, order))
+
+    def _there(self, config: OpConfig) -> OpConfig:
+        """A configuration on processors 0, 1, ... moved to the permitted ones."""
+        if self.permitted is not None and self.permitted.pin is not None:
+            return self.permitted.pin
+        if not self._devices:
+            return config
+        return OpConfig(config.degrees, tuple(self._devices[p] for p in config.processors))
 
     def contains(self, config: OpConfig) -> bool:
         """True if `draw` can return this configuration."""
         if config.weights or config.degrees not in set(self.tuples):
             return False
+        if self.permitted is not None:
+            if self.permitted.pin is not None or self.permitted.violation(config):
+                return config == self.permitted.pin
+            if self._devices:
+                config = OpConfig(config.degrees, tuple(self._devices.index(p) for p in config.processors))
         if self.options.placements == "arbitrary":
             return all(0 <= p < self.processors for p in config.processors)
         return any(
@@ -143,7 +175,7 @@ class OperatorSpace:
                     if aligned and offset % (pieces * stride) >= stride:
                         continue
                     for order in range(orders(degrees)):
-                        found[place(degrees, self.processors, offset, stride, order)] = None
+                        found[self.at(degrees, offset, stride, order)] = None
         return list(found)
 
 
@@ -201,17 +233,19 @@ def _permutation(items: Sequence[int], number: int) -> tuple[int, ...]:
 
 
 class Space:
-    """The spaces of all operators of a graph; operators with equal dimensions share one."""
+    """The spaces of all operators of a graph; operators with equal dimensions and constraints share one."""
 
     def __init__(self, graph: OperatorGraph, processors: int, options: SpaceOptions | None = None) -> None:
         self.options = options or SpaceOptions()
         self.processors = processors
-        shared: dict[tuple[Dim, ...], OperatorSpace] = {}
+        self.permitted = self.options.constraints.resolve(graph, processors)
+        shared: dict[tuple[tuple[Dim, ...], Permitted | None], OperatorSpace] = {}
         self.operators: dict[str, OperatorSpace] = {}
         for node in graph:
-            if node.dims not in shared:
-                shared[node.dims] = OperatorSpace(node.dims, processors, self.options)
-            self.operators[node.name] = shared[node.dims]
+            key = node.dims, self.permitted.get(node.name)
+            if key not in shared:
+                shared[key] = OperatorSpace(node.dims, processors, self.options, key[1])
+            self.operators[node.name] = shared[key]
 
     def __getitem__(self, node: Node | str) -> OperatorSpace:
         return self.operators[node if isinstance(node, str) else node.name]

@@ -15,6 +15,7 @@ import numpy as np
 from taskflow.graph import Node
 from taskflow.mapper import OpConfig, Sync
 from taskflow.operators.operator import Soap
+from taskflow.optimizer.constraints import mended
 from taskflow.optimizer.loads import Loads
 from taskflow.optimizer.moves import SYNCS
 from taskflow.optimizer.run import Run, Slice
@@ -93,7 +94,8 @@ class Tied:
         """The number of its kind, and what it changes."""
         weights = [0.05 + w / t for w, t in zip(self._wins, self._tries)]
         kind = self.random.choices(range(len(weights)), weights)[0]
-        changes, syncs = self._draw(*divmod(kind, len(ACTIONS)))
+        drawn, syncs = self._draw(*divmod(kind, len(ACTIONS)))
+        changes = mended(self.run.permitted, drawn) if self.run.permitted else drawn
         current = self.run.strategy
         return (
             kind, {name: c for name, c in changes.items() if current[name] != c},
@@ -185,7 +187,8 @@ class Tied:
         space = self.space[node]
         key = (id(space), pieces)
         if key not in self._cuts:
-            most = max(prod(t) for t in space.tuples if prod(t) <= pieces)
+            few_enough = [prod(t) for t in space.tuples if prod(t) <= pieces]
+            most = max(few_enough) if few_enough else min(prod(t) for t in space.tuples)  # pinned to more
             found = [t for t in space.tuples if prod(t) == most]
             few = [
                 t for t in found

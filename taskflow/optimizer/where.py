@@ -38,7 +38,7 @@ def where_time_goes(evaluator: Evaluator) -> Usage:
 
 
 def _critical(evaluator: Evaluator, table: dict[str, np.ndarray]) -> tuple[str, ...]:  # type: ignore[type-arg]
-    _, start, end, _, _ = evaluator._core.times()  # type: ignore[attr-defined]
+    ready, start, end, *_ = evaluator._core.times()  # type: ignore[attr-defined]
     by_end = np.argsort(end, kind="stable")
     ends = end[by_end]
     names: dict[str, None] = {}
@@ -50,6 +50,9 @@ def _critical(evaluator: Evaluator, table: dict[str, np.ndarray]) -> tuple[str, 
         low, high = np.searchsorted(ends, start[task], "left"), np.searchsorted(ends, start[task], "right")
         # A task of no duration ends when it starts: never go to one twice.
         found = [int(t) for t in by_end[low:high] if start[t] < start[task]]
+        if not found and ready[task] < start[task]:  # it waited for a link that a copy left before it ended
+            low, high = np.searchsorted(ends, ready[task], "left"), np.searchsorted(ends, ready[task], "right")
+            found = [int(t) for t in by_end[low:high] if start[t] < ready[task]]
         here = {int(table["processor"][task]), int(table["source"][task])}
         close = [t for t in found if here & {int(table["processor"][t]), int(table["source"][t])}]
         task = (close or found or [-1])[0]

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from taskflow.machine import Machine
 from taskflow.runtime.schedule import Arrive, Flush, Post, Run, Schedule, Send
-from taskflow.tasks.simulate import Cost, Span, Timeline, resources
-from taskflow.tasks.task import Task, TaskGraph
+from taskflow.tasks.simulate import Cost, Span, Timeline, resources, stays
+from taskflow.tasks.task import Kind, Task, TaskGraph
 
 
 class ScheduleError(RuntimeError):
@@ -21,10 +21,10 @@ class ScheduleError(RuntimeError):
 
 
 class _Clock:
-    """Ends of tasks, and what is still on its way. Tasks that share something (a processor, a link) have it in ``order``:
-    so a rank whose core copies what it receives does this when it is the copy's turn."""
+    """Ends of tasks, and what is still on its way. Tasks that share something (a processor, a link) have it in the order of
+    ``turns``: so a rank whose core copies what it receives does this when it is the copy's turn."""
 
-    def __init__(self, graph: TaskGraph, order: Sequence[int], machine: Machine, cost: Cost) -> None:
+    def __init__(self, graph: TaskGraph, turns: Timeline, machine: Machine, cost: Cost) -> None:
         self.graph, self.cost = graph, cost
         self.occupied = [resources(task, machine) for task in graph.tasks]
         self.spans: dict[int, Span] = {}
@@ -32,44 +32,44 @@ class _Clock:
         self.posted: dict[int, float] = {}
         self.free: dict[int, float] = {}
         self.order: list[int] = []
-        self.queues: dict[int, deque[int]] = {}
-        for number in order:
-            for resource in self.occupied[number]:
-                self.queues.setdefault(resource, deque()).append(number)
+        self.starts: dict[int, list[float]] = {}  # of copies on their way
+        self.queues = {r: deque(stay.task for stay in there) for r, there in stays(graph, turns, machine).items()}
 
-    def turn(self, number: int) -> bool:
-        """Whether the task is first in line for all it occupies."""
-        return all(self.queues[r][0] == number for r in self.occupied[number])
-
-    def occupy(self, task: Task, ready: float) -> None:
-        """Run the task, whose turn it is, from when it is ready and all it occupies is free."""
-        occupied = self.occupied[task.number]
-        start = max(ready, *(self.free.get(r, 0.0) for r in occupied))
-        end = start + self.cost(task)
-        for r in occupied:
-            self.free[r] = end
+    def occupy(self, task: Task, ready: float) -> bool:
+        """Take the task, which is ready, as far as it is first in line for what it occupies; whether it has arrived."""
+        occupied, starts = self.occupied[task.number], self.starts.setdefault(task.number, [])
+        if not starts and self.queues[occupied[0]][0] == task.number:
+            self.order.append(task.number)
+        seconds = self.cost(task)
+        while len(starts) < len(occupied) and self.queues[r := occupied[len(starts)]][0] == task.number:
+            start = max(starts[-1] if starts else ready, self.free.get(r, 0.0))
+            self.free[r] = start + seconds
             self.queues[r].popleft()
-        self.spans[task.number] = Span(task.number, ready, start, end)
-        self.order.append(task.number)
+            starts.append(start)
+        if len(starts) < len(occupied):
+            return False
+        start, crossed = starts[-1], tuple(starts) if task.kind is Kind.COPY else ()
+        self.spans[task.number] = Span(task.number, ready, start, start + seconds, crossed)
+        return True
 
     def transfer(self) -> bool:
-        """Run every copy that both sides have begun and whose turn it is."""
+        """Take every copy that both sides have begun as far as it can go."""
         moved = False
-        for number in list(self.sent):
-            if number in self.posted and self.turn(number):
-                self.occupy(self.graph.tasks[number], max(self.sent.pop(number), self.posted.pop(number)))
-                moved = True
+        for number in [n for n in self.sent if n in self.posted and n not in self.spans]:
+            before = len(self.starts.get(number, ()))
+            self.occupy(self.graph.tasks[number], max(self.sent[number], self.posted[number]))
+            moved |= len(self.starts[number]) > before
         return moved
 
 
-def replay(graph: TaskGraph, schedules: Sequence[Schedule], order: Sequence[int], machine: Machine, cost: Cost) -> Timeline:
+def replay(graph: TaskGraph, schedules: Sequence[Schedule], turns: Timeline, machine: Machine, cost: Cost) -> Timeline:
     """Run all ranks' schedules together; the timeline is the simulator's if the schedules are right.
 
-    ``order`` gives only whose turn it is on what tasks share. Raises ScheduleError.
+    ``turns`` gives only whose turn it is on what tasks share. Raises ScheduleError.
     """
-    clock = _Clock(graph, order, machine, cost)
+    clock = _Clock(graph, turns, machine, cost)
     places = [0] * len(schedules)
-    known: list[set[int]] = [set() for _ in schedules]  # tasks that have ended as far as a rank can tell
+    known: list[set[int]] = [set() for _ in schedules]  # tasks whose end a rank has waited for
     while any(place < len(plan.items) for place, plan in zip(places, schedules)):
         moved = clock.transfer()
         for rank, plan in enumerate(schedules):
@@ -79,6 +79,8 @@ def replay(graph: TaskGraph, schedules: Sequence[Schedule], order: Sequence[int]
         if not moved:
             stuck = [f"rank {r} at {plan.items[p]}" for r, (p, plan) in enumerate(zip(places, schedules)) if p < len(plan.items)]
             raise ScheduleError("ranks wait for each other in a circle: " + "; ".join(stuck))
+    while clock.transfer():
+        pass
     missing = len(graph) - len(clock.spans)
     if missing:
         raise ScheduleError(f"{missing} tasks are in no rank's schedule")
@@ -90,29 +92,40 @@ def _step(clock: _Clock, item: Run | Send | Post | Arrive | Flush, known: set[in
     match item:
         case Run(task):
             ready = _ready(clock, task, known, all_of=True)
-            if not clock.turn(task.number):
+            if ready is None:
                 return False
-            clock.occupy(task, ready)
+            if task.kind is Kind.COPY:  # between processors of one rank; under way while the rank goes on
+                clock.sent[task.number] = clock.posted[task.number] = ready
+            elif not clock.occupy(task, ready):
+                return False
             known.add(task.number)
         case Send(task, _):
-            clock.sent[task.number] = _ready(clock, task, known, all_of=False)
+            ready = _ready(clock, task, known, all_of=False)
+            if ready is None:
+                return False
+            clock.sent[task.number] = ready
         case Post(task, _):
-            clock.posted[task.number] = _ready(clock, task, known, all_of=False)
+            ready = _ready(clock, task, known, all_of=False)
+            if ready is None:
+                return False
+            clock.posted[task.number] = ready
         case Arrive(copy, _):
             if copy.number not in clock.spans:
                 return False
             known.add(copy.number)
         case Flush(copy, _):
-            # A copy that this step has not sent yet is the step before's, which a single step has not.
-            if copy.number in clock.spans:
+            # A copy that this step has not sent yet is the step before's, which a single step has not. One that is on its
+            # way holds up only the tasks that need its end: memory that is used again takes no time of its own here.
+            if copy.number in clock.sent:
                 known.add(copy.number)
-            elif copy.number in clock.sent:
-                return False
     return True
 
 
-def _ready(clock: _Clock, task: Task, known: set[int], all_of: bool) -> float:
-    """When the last of what the rank knows to precede the task has ended."""
+def _ready(clock: _Clock, task: Task, known: set[int], all_of: bool) -> float | None:
+    """When the last of what the rank knows to precede the task has ended; None if one of them is still on its way."""
     if all_of and (missing := [b for b in task.after if b not in known]):
         raise ScheduleError(f"{task} runs before {', '.join(str(clock.graph.tasks[b]) for b in missing)}")
-    return max((clock.spans[b].end for b in task.after if b in known), default=0.0)
+    before = [b for b in task.after if b in known]
+    if any(b not in clock.spans for b in before):
+        return None
+    return max((clock.spans[b].end for b in before), default=0.0)

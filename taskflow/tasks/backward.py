@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from taskflow.graph import Node, OperatorGraph
 from taskflow.operators.operator import Keeps
 from taskflow.operators.tensor import Parameter, Tensor
@@ -32,37 +34,35 @@ def gradient_flow(graph: OperatorGraph) -> tuple[set[int], set[TensorKey], set[s
 
 def backward(state: Lowering, node: Node) -> None:
     """Emit the backward tasks of an active node; every node that reads its outputs has been through here."""
-    gathered: list[dict[Rect, tuple[int, int]] | None] = []  # per output: Rect -> (processor, buffer)
+    gathered: list[dict[tuple[Rect, int], int] | None] = []  # per output: (Rect, processor) -> buffer
     for tensor in node.outputs:
         gathered.append(_gather(state, tensor))
     if all(table is None for table in gathered):
         return
-    sent: dict[tuple[int, int, Rect], int] = {}
+    for tensor, table in zip(node.outputs, gathered):
+        if table is not None:
+            _share(state, node, tensor, table)
     for piece in state.pieces[node.number]:
-        grads: list[int | None] = []
-        for index, (table, rect) in enumerate(zip(gathered, piece.writes)):
-            if table is None:
-                grads.append(None)
-                continue
-            owner, buffer = table[rect]
-            if owner != piece.processor:
-                buffer = _forward_gradient(state, sent, node.outputs[index], rect, buffer, piece.processor)
-            grads.append(buffer)
-        _task(state, piece, tuple(grads))
+        _task(state, piece, tuple(
+            None if table is None else table[rect, piece.processor] for table, rect in zip(gathered, piece.writes)
+        ))
 
 
-def _forward_gradient(
-    state: Lowering, sent: dict[tuple[int, int, Rect], int], tensor: Tensor, rect: Rect, source: int, processor: int
-) -> int:
-    """The owner's gradient, copied to another processor that computed a partial value of the same Rect."""
-    key = (tensor.index, processor, rect)
-    if key not in sent:
-        sent[key] = state.emit.buffer(f"d {tensor.name}", rect, processor, tensor.dtype)
-        state.emit.transfer(f"d {tensor.name}{rect}", state.emit.whole(source), state.emit.whole(sent[key]))
-    return sent[key]
+def _share(state: Lowering, node: Node, tensor: Tensor, table: dict[tuple[Rect, int], int]) -> None:
+    """Copy the owners' gradients to the other processors that computed partial values of the same Rects."""
+    emit = state.emit
+    owned = {rect: buffer for (rect, _), buffer in table.items()}
+    copies: list[tuple[str, Part, Part]] = []
+    for piece in state.pieces[node.number]:
+        rect = piece.writes[tensor.index]
+        if (rect, piece.processor) not in table:
+            copy = emit.buffer(f"d {tensor.name}", rect, piece.processor, tensor.dtype)
+            table[rect, piece.processor] = copy
+            copies.append((f"d {tensor.name}{rect}", emit.whole(owned[rect]), emit.whole(copy)))
+    emit.transfers(copies)
 
 
-def _gather(state: Lowering, tensor: Tensor) -> dict[Rect, tuple[int, int]] | None:
+def _gather(state: Lowering, tensor: Tensor) -> dict[tuple[Rect, int], int] | None:
     """The gradient of each owning piece of a tensor: the sum of what its readers put; None if nobody put anything."""
     key = (tensor.node, tensor.index)
     seed = any(tensor is loss for loss in state.graph.losses)
@@ -74,14 +74,28 @@ def _gather(state: Lowering, tensor: Tensor) -> dict[Rect, tuple[int, int]] | No
     for reader in readers:
         for rect, _, _ in owners.overlapping(reader[1]):
             meeting.setdefault(rect, []).append(reader)
-    return {
-        rect: (owner, _owner_gradient(state, tensor, rect, owner, meeting.get(rect, []), seed))
+    arriving = _Arriving([], [])
+    gathered = {
+        (rect, owner): _owner_gradient(state, tensor, rect, owner, meeting.get(rect, []), seed, arriving)
         for rect, owner, _ in owners
     }
+    state.emit.transfers(arriving.copies)
+    for name, source, into in arriving.sums:
+        state.emit.sum(name, [source], into)
+    return gathered
+
+
+@dataclass(frozen=True, slots=True)
+class _Arriving:
+    """What completes the gradients of a tensor's owners: first all copies, then sums in the order of the readers."""
+
+    copies: list[tuple[str, Part, Part]]
+    sums: list[tuple[str, Part, Part]]
 
 
 def _owner_gradient(
-    state: Lowering, tensor: Tensor, rect: Rect, owner: int, readers: list[tuple[int, Rect, int]], seed: bool
+    state: Lowering, tensor: Tensor, rect: Rect, owner: int, readers: list[tuple[int, Rect, int]], seed: bool,
+    arriving: _Arriving,
 ) -> int:
     emit = state.emit
     name = f"d {tensor.name}"
@@ -98,23 +112,17 @@ def _owner_gradient(
         fresh.append(rect)
     for processor, _, buffer, shared in parts:
         first = not any(done.overlaps(shared) for done in fresh)
-        source, into = emit.part(buffer, shared), emit.part(target, shared)
+        source, into, part = emit.part(buffer, shared), emit.part(target, shared), f"{name}{shared}"
         if first:
-            emit.transfer(f"{name}{shared}", source, into)
+            arriving.copies.append((part, source, into))
+        elif processor == owner:
+            arriving.sums.append((part, source, into))
         else:
-            _add(state, f"{name}{shared}", processor, source, owner, into)
+            staging = emit.whole(emit.buffer(f"{part} arriving", Rect.of(shared.shape), owner, tensor.dtype))
+            arriving.copies.append((part, source, staging))
+            arriving.sums.append((part, staging, into))
         fresh.append(shared)
     return target
-
-
-def _add(state: Lowering, name: str, processor: int, source: Part, owner: int, into: Part) -> None:
-    if processor != owner:
-        staging = state.emit.buffer(
-            f"{name} arriving", Rect.of(into.rect.shape), owner, state.emit.graph.buffers[into.buffer].dtype
-        )
-        state.emit.transfer(name, source, state.emit.whole(staging))
-        source = state.emit.whole(staging)
-    state.emit.sum(name, [source], into)
 
 
 def _partial_overlap(rects: list[Rect]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -127,6 +128,20 @@ class Emitter:
             nbytes=source.rect.volume * self.graph.buffers[source.buffer].dtype.itemsize,
         )
 
+    def transfers(self, copies: Sequence[tuple[str, Part, Part]]) -> None:
+        """Several copies (name, source, target) that do not wait for one another, in rounds: of those that are ready at the
+        same time the lower number goes first, so in one round each processor should give to one other and take from one.
+        Reader by reader, all would ask the first owner first. Within a round neighbours, who may share a link, do not follow
+        each other."""
+        buffers, processors = self.graph.buffers, self.graph.processors
+
+        def turn(copy: tuple[str, Part, Part]) -> tuple[int, int]:
+            giver, taker = buffers[copy[1].buffer].processor, buffers[copy[2].buffer].processor
+            return distance(giver, taker, processors), apart(taker, processors)
+
+        for name, source, target in sorted(copies, key=turn):
+            self.transfer(name, source, target)
+
     def sum(self, name: str, sources: Sequence[Part], target: Part, *, fresh: bool = False) -> int:
         """target += sources in order (``fresh``: target = sources), all on one processor."""
         processor = self.graph.buffers[target.buffer].processor
@@ -171,6 +186,19 @@ class _Known:
     nbytes: int
     itemsize: int
     alias: bool
+
+
+def distance(one: int, other: int, count: int) -> int:
+    """The round in which two of 0 ... count - 1 meet. If the count is a power of two, pairs meet, and then all of two nodes'
+    processors at once; else it is how far one goes round to the other."""
+    return one ^ other if count & (count - 1) == 0 else (one - other) % count
+
+
+@cache
+def apart(number: int, count: int) -> int:
+    """A key that sorts 0 ... count - 1 so that neighbours lie far apart: the number's bits in reverse order."""
+    bits = (count - 1).bit_length()
+    return sum(1 << (bits - 1 - i) for i in range(bits) if number >> i & 1)
 
 
 def contiguous(part: Rect, shape: Sequence[int]) -> bool:

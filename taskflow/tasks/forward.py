@@ -6,9 +6,8 @@ from taskflow.graph import Node
 from taskflow.mapper.config import Travel
 from taskflow.operators.state import State
 from taskflow.regions import Rect
-from taskflow.tasks.emit import Emitter
 from taskflow.tasks.lowering import Lowering, Owners, Piece
-from taskflow.tasks.reduce import reduce_to
+from taskflow.tasks.reduce import reduce_all
 from taskflow.tasks.task import Compute, Kind
 
 LASTING = "lasting:"  # the prefix of kept buffers that training and evaluation share
@@ -22,7 +21,9 @@ def forward(state: Lowering, node: Node) -> None:
     if isinstance(node.operator, State):
         prefix, start = LASTING if node.operator.lasting else prefix, node.operator.start
     written: list[dict[Rect, list[tuple[int, int]]]] = [{} for _ in node.outputs]  # Rect -> (processor, buffer)s
-    for piece in state.pieces[node.number]:
+    inputs = [() if kept else _inputs(state, piece) for piece in state.pieces[node.number]]
+    state.bring()
+    for piece, instances in zip(state.pieces[node.number], inputs):
         outputs = tuple(
             state.emit.buffer(
                 f"{prefix}{t.name}" if kept else t.name, rect, piece.processor, t.dtype, kept=kept, start=start
@@ -30,26 +31,35 @@ def forward(state: Lowering, node: Node) -> None:
             for t, rect in zip(node.outputs, piece.writes)
         )
         if not kept:
-            _task(state, piece, outputs)
+            _task(state, piece, instances, outputs)
         for table, rect, buffer in zip(written, piece.writes, outputs):
             table.setdefault(rect, []).append((piece.processor, buffer))
     for tensor, table in zip(node.outputs, written):
-        owners = []
-        for rect, parts in table.items():
-            owner, buffer = parts[0]
-            if len(parts) > 1:
-                _sum(state.emit, f"{tensor.name}{rect}", parts)
-            owners.append((rect, owner, buffer))
+        partial = [
+            (f"sum {tensor.name}{rect}", [(p, state.emit.whole(b)) for p, b in parts])
+            for rect, parts in table.items() if len(parts) > 1
+        ]
+        reduce_all(state.emit, partial, Travel.OWNER)  # in the first part's buffer
+        owners = [(rect, *parts[0]) for rect, parts in table.items()]
         state.owners[tensor.node, tensor.index] = Owners(tensor.spec, owners)
 
 
-def _task(state: Lowering, piece: Piece, outputs: tuple[int, ...]) -> None:
-    emit, node = state.emit, piece.node
-    unread = () if state.needed is None else node.operator.unread_in_evaluation
-    inputs = tuple(
-        emit.buffer(t.name, r, piece.processor, t.dtype) if i in unread else state.read(t, r, piece.processor)
-        for i, (t, r) in enumerate(zip(node.inputs, piece.reads.inputs))
+def _unread(state: Lowering, node: Node) -> tuple[int, ...]:
+    return () if state.needed is None else node.operator.unread_in_evaluation
+
+
+def _inputs(state: Lowering, piece: Piece) -> tuple[int, ...]:
+    """The instances that a piece reads; `Lowering.bring` fills them."""
+    unread = _unread(state, piece.node)
+    return tuple(
+        state.emit.buffer(t.name, r, piece.processor, t.dtype) if i in unread else state.want(t, r, piece.processor)
+        for i, (t, r) in enumerate(zip(piece.node.inputs, piece.reads.inputs))
     )
+
+
+def _task(state: Lowering, piece: Piece, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
+    emit, node = state.emit, piece.node
+    unread = _unread(state, node)
     weights = tuple(state.weight(p, r, piece.processor) for p, r in zip(node.parameters, piece.reads.weights))
     saved = tuple(
         emit.buffer(f"{node.name}.saved{i}", Rect.of(spec.shape), piece.processor, spec.dtype)
@@ -66,7 +76,3 @@ def _task(state: Lowering, piece: Piece, outputs: tuple[int, ...]) -> None:
         flops=node.operator.flops(node.specs, piece.rect),
     )
 
-
-def _sum(emit: Emitter, name: str, parts: list[tuple[int, int]]) -> None:
-    """Add the partial values in the first part's buffer."""
-    reduce_to(emit, f"sum {name}", [(p, emit.whole(b)) for p, b in parts], Travel.OWNER)

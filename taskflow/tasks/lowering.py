@@ -14,7 +14,7 @@ from taskflow.partition import Grid
 from taskflow.regions import Rect
 from taskflow.tasks.emit import Emitter
 from taskflow.tasks.parameters import ParameterLayout
-from taskflow.tasks.task import Cell
+from taskflow.tasks.task import Cell, Part
 
 TensorKey = tuple[int, int]  # (node, output)
 ReaderKey = tuple[int, int, int, Rect]  # (node, output, processor, Rect read)
@@ -88,9 +88,22 @@ class Lowering:
     flat_gradients: dict[tuple[str, int], int] = field(default_factory=dict)
     filled_cells: dict[tuple[str, int], set[Cell]] = field(default_factory=dict)
     forward_buffers: dict[tuple[int, int], tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    wanted: list[tuple[str, Part, Part]] = field(default_factory=list)  # copies that `bring` is to emit
 
     def read(self, tensor: Tensor, rect: Rect, processor: int) -> int:
         """The instance that a task on ``processor`` reads ``rect`` of ``tensor`` from; made and filled if it is not there."""
+        buffer = self.want(tensor, rect, processor)
+        self.bring()
+        return buffer
+
+    def bring(self) -> None:
+        """Emit the copies that fill the instances made by `want`."""
+        self.emit.transfers(self.wanted)
+        self.wanted.clear()
+
+    def want(self, tensor: Tensor, rect: Rect, processor: int) -> int:
+        """As `read`, but what fills the instance is emitted by `bring`, together with what else is wanted by then. If the
+        mapper picks sources, it is emitted at once: the instance may be the source of the next."""
         key = (tensor.node, tensor.index, processor, rect)
         if key in self.readers:
             return self.readers[key]
@@ -109,9 +122,11 @@ class Lowering:
         for owned, giver, source in owners:
             shared = owned.intersect(rect)
             giver_buffer = self._source(tensor, shared, giver, source, processor)
-            self.emit.transfer(
-                f"{name}{shared}", self.emit.part(giver_buffer, shared), self.emit.part(buffer, shared)
+            self.wanted.append(
+                (f"{name}{shared}", self.emit.part(giver_buffer, shared), self.emit.part(buffer, shared))
             )
+        if self.select_source is not None:
+            self.bring()
         self.holders.setdefault((tensor.node, tensor.index), []).append((rect, processor, buffer))
         self.readers[key] = buffer
         return buffer

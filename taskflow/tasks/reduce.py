@@ -12,20 +12,33 @@ from taskflow.tasks.task import Part
 Held = tuple[int, Part]  # (processor, its part)
 
 
-def reduce_to(emit: Emitter, name: str, parts: Sequence[Held], travel: Travel) -> None:
-    """Add all parts (equal shapes) into the first one's, in a fixed order.
+def reduce_all(emit: Emitter, groups: Sequence[tuple[str, Sequence[Held]]], travel: Travel) -> None:
+    """In each named group add all parts (equal shapes) into the first one's, in a fixed order.
 
     OWNER: everybody sends to the first, which adds in the order given. TREE: binomial, log2 rounds. RING: the last sends to
     the one before it, and so on down to the first. Parts of one processor are added there before anything is sent, and
-    the parts of the others are overwritten by TREE and RING.
+    the parts of the others are overwritten by TREE and RING. Messages of OWNER go together for all groups, so that groups
+    with different owners do not stand in each other's way.
     """
-    parts = _local_first(emit, name, parts)
-    if travel is Travel.OWNER:
-        owner, target = parts[0]
-        arrived = [_send(emit, f"{name}", part, owner, target) for _, part in parts[1:]]
+    if travel is not Travel.OWNER:
+        for name, parts in groups:
+            _reduce(emit, name, _local_first(emit, name, parts), travel)
+        return
+    copies: list[tuple[str, Part, Part]] = []
+    sums: list[tuple[str, list[Part], Part]] = []
+    for name, parts in groups:
+        (owner, target), *others = _local_first(emit, name, parts)
+        arrived = [_staging(emit, name, owner, target) for _ in others]
+        copies += [(name, part, staging) for (_, part), staging in zip(others, arrived)]
         if arrived:
-            emit.sum(name, arrived, target)
-    elif travel is Travel.TREE:
+            sums.append((name, arrived, target))
+    emit.transfers(copies)
+    for name, arrived, target in sums:
+        emit.sum(name, arrived, target)
+
+
+def _reduce(emit: Emitter, name: str, parts: Sequence[Held], travel: Travel) -> None:
+    if travel is Travel.TREE:
         step = 1
         while step < len(parts):
             for i in range(0, len(parts) - step, 2 * step):
@@ -38,12 +51,17 @@ def reduce_to(emit: Emitter, name: str, parts: Sequence[Held], travel: Travel) -
             emit.sum(name, [_send(emit, name, parts[i][1], owner, target)], target)
 
 
-def broadcast_from(emit: Emitter, name: str, parts: Sequence[Held], travel: Travel) -> None:
-    """Copy the first part into all others; the routes are those of `reduce_to`, the other way round."""
+def broadcast_all(emit: Emitter, groups: Sequence[tuple[str, Sequence[Held]]], travel: Travel) -> None:
+    """In each group copy the first part into all others; the routes are those of `reduce_all`, the other way round."""
     if travel is Travel.OWNER:
-        for _, part in parts[1:]:
-            emit.transfer(name, parts[0][1], part)
-    elif travel is Travel.TREE:
+        emit.transfers([(name, parts[0][1], part) for name, parts in groups for _, part in parts[1:]])
+    else:
+        for name, parts in groups:
+            _broadcast(emit, name, parts, travel)
+
+
+def _broadcast(emit: Emitter, name: str, parts: Sequence[Held], travel: Travel) -> None:
+    if travel is Travel.TREE:
         step = 1
         while step < len(parts):
             step *= 2
@@ -58,10 +76,14 @@ def broadcast_from(emit: Emitter, name: str, parts: Sequence[Held], travel: Trav
 
 def _send(emit: Emitter, name: str, source: Part, owner: int, like: Part) -> Part:
     """Copy a part to a new buffer on ``owner``."""
+    staging = _staging(emit, name, owner, like)
+    emit.transfer(name, source, staging)
+    return staging
+
+
+def _staging(emit: Emitter, name: str, owner: int, like: Part) -> Part:
     dtype = emit.graph.buffers[like.buffer].dtype
-    staging = emit.buffer(f"{name} arriving", Rect.of(like.rect.shape), owner, dtype)
-    emit.transfer(name, source, emit.whole(staging))
-    return emit.whole(staging)
+    return emit.whole(emit.buffer(f"{name} arriving", Rect.of(like.rect.shape), owner, dtype))
 
 
 def _local_first(emit: Emitter, name: str, parts: Sequence[Held]) -> list[Held]:

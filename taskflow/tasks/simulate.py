@@ -12,12 +12,17 @@ from taskflow.tasks.task import Kind, Task, TaskGraph
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """When one task was ready, started and ended, in seconds from the start of the step."""
+    """When one task was ready, started and ended, in seconds from the start of the step.
+
+    A copy goes over the things that it occupies one after another: ``starts`` has when it got hold of each, in the order of
+    `resources`, ``start`` is the last of them, and it keeps each for ``end - start``. Of other tasks ``starts`` is empty.
+    """
 
     task: int
     ready: float
     start: float
     end: float
+    starts: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +64,25 @@ def roofline(machine: Machine) -> Cost:
 
 
 def resources(task: Task, machine: Machine) -> tuple[int, ...]:
-    """What the task occupies: its processor's number, or those of its links counted on after the processors; before them
-    those of the processors that do the copying themselves (`Link.occupies_endpoints`), the sender's first."""
+    """What the task occupies: its processor's number, or those of its links counted on after the processors, between those
+    of the sender and the receiver where these copy themselves (`Link.occupies_endpoints`)."""
     if task.kind is not Kind.COPY:
         return (task.processor,)
     route = machine.route(task.source, task.processor)
     links = tuple(len(machine.processors) + link.number for link in route)
     sender = (task.source,) if any(link.occupies_sender for link in route) else ()
     receiver = (task.processor,) if any(link.occupies_receiver for link in route) else ()
-    return (*sender, *receiver, *links)
+    return (*sender, *links, *receiver)
 
 
 def simulate(graph: TaskGraph, machine: Machine, cost: Cost, priority: Priority | None = None) -> Timeline:
-    """Algorithm 1 of the paper: take tasks in the order in which they become ready; each starts when it is ready and all
-    it occupies is free. Ties go to the lower ``priority``, then to the lower task number."""
+    """Algorithm 1 of the paper: take tasks in the order in which they become ready; each starts when it is ready and what
+    it occupies is free. Ties go to the lower ``priority``, then to the lower task number.
+
+    A copy reaches the next link of its route when it starts on the one before, and each link serves copies in the order in which
+    they reach it; it is busy with each for all of the copy's seconds. (Were the whole route taken at once, a copy that waits for
+    one link would keep the others idle, and where all exchange with all hardly two copies would run at a time.)
+    """
     rank = priority or (lambda task: 0)
     waits = [len(task.after) for task in graph.tasks]
     followers: list[list[int]] = [[] for _ in graph.tasks]
@@ -82,24 +92,32 @@ def simulate(graph: TaskGraph, machine: Machine, cost: Cost, priority: Priority 
     ready = [0.0] * len(graph.tasks)
     free: dict[int, float] = {}
     occupies: dict[tuple[int, int], tuple[int, ...]] = {}  # (source, target) -> resources
-    spans: dict[int, Span] = {}  # in the order in which they are taken
+    spans: dict[int, Span] = {}
+    order: list[int] = []
+    crossing: dict[int, tuple[float, list[float]]] = {}  # of tasks that have begun: seconds, starts
     queue = [(0.0, rank(t), t.number) for t in graph.tasks if not t.after]
     heapq.heapify(queue)
     while queue:
-        at, _, number = heapq.heappop(queue)
+        at, place, number = heapq.heappop(queue)
         task = graph.tasks[number]
         ends = task.source, task.processor
         if ends not in occupies:
             occupies[ends] = resources(task, machine)
         occupied = occupies[ends]
-        start = at
-        for r in occupied:
-            if free.get(r, 0.0) > start:
-                start = free[r]
-        end = start + cost(task)
-        for r in occupied:
-            free[r] = end
-        spans[number] = Span(number, at, start, end)
+        if number not in crossing:
+            order.append(number)
+            crossing[number] = cost(task), []
+        seconds, starts = crossing[number]
+        start = end = at
+        while start == at and len(starts) < len(occupied):
+            r = occupied[len(starts)]
+            start = max(at, free.get(r, 0.0))
+            end = free[r] = start + seconds
+            starts.append(start)
+        if len(starts) < len(occupied):  # others come in between
+            heapq.heappush(queue, (start, place, number))
+            continue
+        spans[number] = Span(number, ready[number], start, end, tuple(starts) if task.kind is Kind.COPY else ())
         for follower in followers[number]:
             if end > ready[follower]:
                 ready[follower] = end
@@ -108,4 +126,25 @@ def simulate(graph: TaskGraph, machine: Machine, cost: Cost, priority: Priority 
                 heapq.heappush(queue, (ready[follower], rank(graph.tasks[follower]), follower))
     if len(spans) != len(graph.tasks):
         raise ValueError(f"{len(graph.tasks) - len(spans)} tasks wait for each other in a circle")
-    return Timeline(tuple(spans[i] for i in range(len(spans))), tuple(spans))
+    return Timeline(tuple(spans[i] for i in range(len(spans))), tuple(order))
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """How long a task occupies one thing, in seconds from the start of the step."""
+
+    task: int
+    start: float
+    end: float
+
+
+def stays(graph: TaskGraph, timeline: Timeline, machine: Machine) -> dict[int, list[Stay]]:
+    """Who occupies what: by number as in `resources`, the stays in the order of their starts."""
+    found: dict[int, list[Stay]] = {}
+    for number in timeline.order:
+        span = timeline.spans[number]
+        for r, start in zip(resources(graph.tasks[number], machine), span.starts or (span.start,)):
+            found.setdefault(r, []).append(Stay(number, start, start + (span.end - span.start)))
+    for there in found.values():
+        there.sort(key=lambda stay: stay.start)
+    return found

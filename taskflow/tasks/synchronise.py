@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,7 @@ from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
 from taskflow.tasks.backward import collect_weight_gradients, flat_gradient
 from taskflow.tasks.lowering import Lowering
-from taskflow.tasks.reduce import broadcast_from, reduce_to
+from taskflow.tasks.reduce import broadcast_all, reduce_all
 from taskflow.tasks.task import Bundle, Clip, Kind, Norm, Part, Update
 
 SMALLEST_CHUNK_BYTES = 1 << 20  # below this a message's latency costs more than its bytes
@@ -41,19 +42,20 @@ class Chunk:
 def synchronise(state: Lowering, rule: UpdateRule, clip_norm: float | None) -> None:
     """Emit everything between the last backward task and the updated weights."""
     collect_weight_gradients(state)
-    chunks = [c for bundle in state.layout.bundles for c in _chunks(state, bundle)]
+    divided = [made for bundle in state.layout.bundles if (made := _chunks(state, bundle))]
+    chunks = [c for made in divided for c in made]
     # Decided before the first root that has no gradient of its own gets a buffer for the sum.
     givers = set(state.flat_gradients)
-    for chunk in chunks:
-        _reduce(state, chunk, givers)
+    for made in divided:
+        _reduce(state, made, givers)
     scales = _clip(state, chunks, clip_norm) if clip_norm is not None else {}
-    for chunk in chunks:
-        if chunk.sync.place is Place.EVERY:
-            _send_gradients(state, chunk)
+    for made in divided:
+        if made[0].sync.place is Place.EVERY:
+            _send(state, made, "d", flat_gradient)
         else:
-            _update(state, rule, chunk.bundle, chunk.span, chunk.root, scales)
-            parts = [(p, Part(state.flat_weights[chunk.bundle.name, p], chunk.span)) for p in chunk.order]
-            broadcast_from(state.emit, f"weights {chunk.name}", parts, chunk.sync.travel)
+            for chunk in made:
+                _update(state, rule, chunk.bundle, chunk.span, chunk.root, scales)
+            _send(state, made, "weights", lambda state, name, p: state.flat_weights[name, p])
     for bundle in {c.bundle.name: c.bundle for c in chunks if c.sync.place is Place.EVERY}.values():
         for processor in bundle.group:
             _update(state, rule, bundle, Rect((0,), (bundle.size,)), processor, scales)
@@ -83,22 +85,30 @@ def _rotate(group: tuple[int, ...], by: int) -> tuple[int, ...]:
     return group[by:] + group[:by]
 
 
-def _reduce(state: Lowering, chunk: Chunk, givers: set[tuple[str, int]]) -> None:
-    """Sum the holders' gradients of a chunk at its root. A holder whose tasks made no gradient, and so is not among the
-    ``givers``, sends nothing."""
-    name, bundle = f"d {chunk.name}", chunk.bundle.name
-    with_gradient = [p for p in chunk.order if (bundle, p) in givers]
-    parts = [(p, Part(state.flat_gradients[bundle, p], chunk.span)) for p in with_gradient]
-    if parts[0][0] != chunk.root:
-        root = Part(flat_gradient(state, bundle, chunk.root), chunk.span)
-        state.emit.fill(name, root, 0.0)
-        parts.insert(0, (chunk.root, root))
-    reduce_to(state.emit, name, parts, chunk.sync.travel)
+def _reduce(state: Lowering, chunks: list[Chunk], givers: set[tuple[str, int]]) -> None:
+    """Sum the holders' gradients of a bundle's chunks at their roots. A holder whose tasks made no gradient, and so is not
+    among the ``givers``, sends nothing."""
+    groups = []
+    for chunk in chunks:
+        name, bundle = f"d {chunk.name}", chunk.bundle.name
+        with_gradient = [p for p in chunk.order if (bundle, p) in givers]
+        parts = [(p, Part(state.flat_gradients[bundle, p], chunk.span)) for p in with_gradient]
+        if parts[0][0] != chunk.root:
+            root = Part(flat_gradient(state, bundle, chunk.root), chunk.span)
+            state.emit.fill(name, root, 0.0)
+            parts.insert(0, (chunk.root, root))
+        groups.append((name, parts))
+    reduce_all(state.emit, groups, chunks[0].sync.travel)
 
 
-def _send_gradients(state: Lowering, chunk: Chunk) -> None:
-    parts = [(p, Part(flat_gradient(state, chunk.bundle.name, p), chunk.span)) for p in chunk.order]
-    broadcast_from(state.emit, f"d {chunk.name}", parts, chunk.sync.travel)
+def _send(
+    state: Lowering, chunks: list[Chunk], what: str, buffer: Callable[[Lowering, str, int], int]
+) -> None:
+    """Send what the roots of a bundle's chunks hold to its other holders."""
+    groups = [
+        (f"{what} {c.name}", [(p, Part(buffer(state, c.bundle.name, p), c.span)) for p in c.order]) for c in chunks
+    ]
+    broadcast_all(state.emit, groups, chunks[0].sync.travel)
 
 
 def _clip(state: Lowering, chunks: list[Chunk], limit: float) -> dict[int, int]:

@@ -1,0 +1,70 @@
+"""taskflow compare: what people write beside what the searches find."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from taskflow.cli import completing
+from taskflow.cli.problem import (
+    budget_option,
+    describe,
+    emit,
+    make_problem,
+    named_strategy,
+    output_options,
+    problem_options,
+    seed_option,
+    table,
+)
+from taskflow.cli.search import run_search
+from taskflow.optimizer.found import Budget
+from taskflow.optimizer.space import SpaceOptions
+
+BY_HAND, SEARCHES = ("data", "model", "expert"), ("placement", "optcnn", "mcmc", "guided")
+
+
+@click.command("compare")
+@problem_options
+@budget_option("10s")
+@seed_option
+@click.option("--memory/--no-memory", default=True, show_default=True, help="Refuse plans that do not fit the memory.")
+@click.option("--strategy", "strategies", multiple=True, shell_complete=completing.strategies,
+              help="Another strategy (a mapper's name or FILE.json) to put beside; may be repeated.")
+@output_options
+def compare_command(
+    budget: str, seed: int, memory: bool, strategies: tuple[str, ...], as_json: bool, quiet: bool, **asked: Any
+) -> None:
+    """Compare the strategies people write with those that the searches find for MODEL.
+
+    \b
+    Examples:
+      taskflow compare nmt --machine k80 --devices 4
+      taskflow compare inception-v3 -m p100 -n 8 --budget 20000p --json
+      taskflow compare lenet -n 4 --strategy plan.json
+    """
+    limit = Budget.parse(budget)
+    problem = make_problem(**asked)
+    rows: list[dict[str, Any]] = []
+    for name in dict.fromkeys((*BY_HAND, *strategies)):
+        row = describe(problem, named_strategy(problem, name, seed))
+        rows.append({**row, "name": name, "search_seconds": 0.0, "proposals": 0})
+    for algorithm in SEARCHES:
+        alone = algorithm in ("placement", "optcnn")
+        try:
+            found = run_search(problem, algorithm, limit, seed, quiet or as_json, SpaceOptions(), memory, alone=alone)
+        except ValueError as error:  # nothing that this algorithm may answer fits: the others' rows still count
+            if not quiet:
+                click.echo(f"{algorithm}: {error}", err=True)
+            continue
+        if found.stopped == "interrupted":
+            raise KeyboardInterrupt
+        rows.append({
+            **describe(problem, found.strategy), "name": algorithm, "search_seconds": found.search_seconds,
+            "proposals": found.proposals, "seed": seed,
+        })
+    if as_json:
+        emit({**problem.header(), "strategies": rows})
+    else:
+        click.echo(f"{problem.graph} on {problem.machine}; costs: {problem.header()['costs']}\n{table(rows)}")

@@ -1,0 +1,72 @@
+"""--constraints, --pin, --forbid and --limit: what search must respect, on the command line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from taskflow.cli import completing
+from taskflow.optimizer.constraints import Constraints
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def constraint_options(command: F) -> F:
+    """The four options; `gathered` makes constraints of them."""
+    for option in (
+        click.option("--limit", "limits", multiple=True, metavar="'OPERATOR:...'",
+                     help="Limit degrees, pieces or devices: 'lstm*: n<=2, pieces<=4 @ 0-3'; degree<=4 is of any dimension."),
+        click.option("--forbid", "forbids", multiple=True, metavar="'OPERATOR:DIM,...'",
+                     help="Dimensions that must not be cut: 'lstm*:c'."),
+        click.option("--pin", "pins", multiple=True, metavar="'OPERATOR=CUT @ DEVICES'",
+                     help="Fix a configuration, written as plans are shown: 'conv1=n/4 @ 0-3', 'fc*=whole @ 0'."),
+        click.option("--constraints", "file", type=click.Path(dir_okay=False), shell_complete=completing.json_files,
+                     help="A JSON file: operator pattern -> {pin, forbid, devices, max_degree, max_pieces}."),
+    ):
+        command = option(command)
+    return command
+
+
+def gathered(file: str | None, pins: tuple[str, ...], forbids: tuple[str, ...], limits: tuple[str, ...]) -> Constraints:
+    """What a file and options say together. ValueError or FileNotFoundError if one cannot be read."""
+    found = Constraints.load(file) if file is not None else Constraints()
+    for text in pins:
+        pattern, equals, pin = text.partition("=")
+        if not equals or not pattern.strip() or not pin.strip():
+            raise ValueError(f"--pin {text!r}: write OPERATOR=CUT @ DEVICES, for example 'conv1=n/4 @ 0-3'")
+        found += Constraints.parse({pattern.strip(): {"pin": pin.strip()}}, f"--pin {text!r}")
+    for text in forbids:
+        pattern, colon, dims = text.rpartition(":")
+        names = dims.replace(",", " ").split()
+        if not colon or not pattern.strip() or not names:
+            raise ValueError(f"--forbid {text!r}: write OPERATOR:DIMENSION, for example 'lstm*:c' or 'fc*:n,c'")
+        found += Constraints.parse({pattern.strip(): {"forbid": names}}, f"--forbid {text!r}")
+    for text in limits:
+        found += Constraints.parse(_limit(text), f"--limit {text!r}")
+    return found
+
+
+def _limit(text: str) -> dict[str, Any]:
+    pattern, colon, rest = text.partition(":")
+    caps, at, devices = rest.partition("@")
+    entry: dict[str, Any] = {}
+    degrees: dict[str, int] = {}
+    for word in caps.replace(",", " ").split():
+        match = re.fullmatch(r"(\S+?)<=(\d+)", word)
+        if match is None:
+            raise ValueError(f"--limit {text!r}: {word!r} is not a limit; write n<=2, degree<=4 or pieces<=8, without spaces")
+        name, most = match.group(1), int(match.group(2))
+        if name == "pieces":
+            entry["max_pieces"] = most
+        else:
+            degrees["" if name == "degree" else name] = most
+    if degrees:
+        entry["max_degree"] = degrees
+    if at:
+        entry["devices"] = devices.strip()
+    if not colon or not pattern.strip() or not entry:
+        raise ValueError(f"--limit {text!r}: write OPERATOR: LIMITS, for example 'lstm*: n<=2, pieces<=4 @ 0-3'")
+    return {pattern.strip(): entry}

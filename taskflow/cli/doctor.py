@@ -1,0 +1,48 @@
+"""taskflow doctor: what taskflow finds on this machine, and what to do about what is missing."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+
+import click
+
+from taskflow.cli.findings import MEND, NOTE, OK, WRONG, Finding, findings
+from taskflow.cli.problem import FAILED, emit, output_options
+from taskflow.cli.progress import Display
+from taskflow.cli.tables import render
+
+MARKS = {OK: "ok", NOTE: "-", MEND: "missing", WRONG: "WRONG"}
+
+
+@click.command("doctor")
+@output_options
+def doctor_command(as_json: bool, quiet: bool) -> None:
+    """Say what taskflow finds: Python, MPI, kernels, memory, GPUs, caches; and which command mends what is missing.
+
+    Exit code 0 if taskflow can run (perhaps without MPI, oneDNN or a GPU), 1 if it cannot. --quiet leaves out what is in
+    order.
+
+    \b
+    Examples:
+      taskflow doctor
+      taskflow doctor --quiet
+      taskflow doctor --json
+    """
+    with Display("looking") as display:
+        found = findings(display.say)
+    wrong = [finding for finding in found if finding.state == WRONG]
+    if as_json:
+        emit({"can_run": not wrong, "findings": [asdict(finding) for finding in found]})
+    else:
+        click.echo(_table([f for f in found if f.state in (MEND, WRONG) or not quiet]))
+        click.echo("taskflow cannot run here" if wrong else "taskflow can run here")
+    if wrong:
+        sys.exit(FAILED)
+
+
+def _table(found: list[Finding]) -> str:
+    if not found:
+        return "nothing is missing"
+    rows = [[f.about, MARKS[f.state], f.found + (f"; mend: {f.mend}" if f.mend else "")] for f in found]
+    return render(["", "", "found"], rows, words=(0, 1, 2))

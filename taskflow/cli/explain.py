@@ -1,0 +1,198 @@
+"""taskflow explain: why a plan takes as long as it does, why an operator is cut as it is, and what would change."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+import click
+
+from taskflow.cli import completing
+from taskflow.cli.explain_text import in_words, operator_in_words, what_if_in_words
+from taskflow.cli.problem import (
+    Problem,
+    budget_option,
+    emit,
+    named_strategy,
+    output_options,
+    plan_options,
+    plan_problem,
+    seed_option,
+)
+from taskflow.cli.progress import Display
+from taskflow.mapper import Strategy
+from taskflow.optimizer.explain import Explanation, Stretch, explain
+from taskflow.optimizer.explain_alternatives import alternatives
+from taskflow.optimizer.explain_labels import Work
+from taskflow.optimizer.explain_machine import Change
+from taskflow.optimizer.explain_what_if import Outcome, Scenario, what_if
+from taskflow.optimizer.found import Budget
+from taskflow.tasks.task import Compute
+
+MOST_STEPS = 2000  # of the critical path in JSON
+
+
+@click.command("explain")
+@click.argument("plan", shell_complete=completing.strategies)
+@click.argument("operator", required=False)
+@plan_options
+@click.option("--what-if", "scenarios", multiple=True, metavar="WHAT=FACTOR",
+              help="Simulate again with links=2x, memory=2x, compute=2x or latency=0.5x; or with the end of some links, "
+                   "network=4x; several changes at once with commas. May be repeated.")
+@click.option("--search", "again", is_flag=True, help="With --what-if: also search on the changed machine and on this one.")
+@budget_option("10s")
+@seed_option
+@click.option("--top", type=click.IntRange(1), default=15, show_default=True, help="Rows of each table.")
+@output_options
+def explain_command(
+    plan: str, operator: str | None, scenarios: tuple[str, ...], again: bool, budget: str, seed: int, top: int,
+    as_json: bool, quiet: bool, **asked: Any,
+) -> None:
+    """Explain PLAN: its critical path, what each operator costs, and what limits it. With OPERATOR: why that one is cut and
+    placed as it is, beside what the step would take if it were not.
+
+    PLAN is a strategy file, which knows its model and machine, or a mapper's name with --model.
+
+    \b
+    Examples:
+      taskflow explain plan.json
+      taskflow explain plan.json softmax --json
+      taskflow explain expert --model nmt -m k80 -n 8 --what-if links=2x --what-if network=4x,compute=2x
+      taskflow explain plan.json --what-if memory=2x --search --budget 30s
+    """
+    limit = Budget.parse(budget)
+    parsed = [Scenario(tuple(Change.parse(part) for part in text.split(","))) for text in scenarios]
+    if again and not parsed:
+        raise ValueError("--search goes with --what-if: to search on this machine, use taskflow search")
+    with Display("simulating") as display:
+        problem = plan_problem(plan, **asked)
+        if operator is not None:
+            _known(problem, operator)
+        strategy = named_strategy(problem, plan, seed)
+        problem.evaluator.set(strategy)
+        found = explain(problem.evaluator)
+        result = {**problem.header(), "plan": plan, "strategy": strategy.name, **as_value(found)}
+        if operator is not None:
+            result["operator"] = _operator(problem, operator, display)
+        if parsed:
+            outcomes = what_if(
+                problem.graph, problem.machine, strategy, parsed, rule=problem.evaluator.rule,
+                budget=limit if again else None, seed=seed, say=display.say,
+            )
+            result["what_if"] = [_outcome(outcome) for outcome in outcomes]
+    if as_json:
+        emit(result)
+        return
+    if not quiet:
+        click.echo(f"{problem.graph} on {problem.machine}; costs: {result['costs']}; plan: {strategy.name}")
+    click.echo(in_words(found, top) if operator is None else operator_in_words(result["operator"], top))
+    if parsed:
+        click.echo("\n" + what_if_in_words(result["what_if"], found.seconds))
+
+
+def _known(problem: Problem, operator: str) -> None:
+    names = [node.name for node in problem.graph]
+    if operator not in names:
+        close = difflib.get_close_matches(operator, names, 3)
+        raise ValueError(
+            f"{problem.graph.name} has no operator {operator!r}; "
+            + (f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(names)}")
+        )
+
+
+# ---- as JSON ---------------------------------------------------------------------------------------------------------
+def as_value(found: Explanation) -> dict[str, Any]:
+    """An explanation as a JSON value."""
+    return {
+        "iteration_seconds": found.seconds,
+        "critical_path_seconds": shares_as_value(found.shares),
+        "stretches": [_stretch(stretch) for stretch in found.stretches],
+        "critical_path": [
+            {
+                "operator": step.label.operator, "what": step.label.what, "for": step.label.work.value,
+                "start_seconds": step.start, "seconds": step.seconds, "tasks": step.tasks, "bytes": step.nbytes,
+                "devices": list(step.processors), "links": list(step.links), "waited_seconds": step.waited,
+            }
+            for step in found.steps[:MOST_STEPS]
+        ],
+        "operators": [
+            {
+                "operator": cost.operator, **{f"{w.name.lower()}_seconds": s for w, s in cost.seconds.items()},
+                "waiting_seconds": cost.waiting, "transfer_bytes": cost.transfer_bytes, "sync_bytes": cost.sync_bytes,
+                "tasks": cost.tasks, "critical_seconds": cost.critical,
+            }
+            for cost in found.operators
+        ],
+        "busy": [
+            {"name": b.name, "is": "link" if b.link else "device", "seconds": b.seconds, "share": b.seconds / found.seconds}
+            for b in found.busy
+        ],
+        "limit": found.limit.name,
+    }
+
+
+def shares_as_value(shares: Any) -> dict[str, float]:
+    """By what seconds are for."""
+    return {work.name.lower(): shares[work] for work in Work}
+
+
+def _stretch(stretch: Stretch) -> dict[str, Any]:
+    return {
+        "kind": stretch.kind, "start_seconds": stretch.start, "seconds": stretch.seconds,
+        "operators": [{"operator": name, "seconds": s} for name, s in stretch.operators], "tasks": stretch.tasks,
+        "bytes": stretch.nbytes, "devices": list(stretch.processors), "links": list(stretch.links),
+        "other_seconds": stretch.minor,
+    }
+
+
+def _operator(problem: Problem, name: str, display: Display) -> dict[str, Any]:
+    """Its configuration, its tasks, and the alternatives."""
+    judge, node = problem.evaluator, problem.graph.node(name)
+    strategy: Strategy = judge.strategy
+    tasks, timeline = judge.lowered(), judge.timeline()
+    own = [
+        (task, task.work) for task in tasks
+        if isinstance(task.work, Compute) and task.work.node is node
+    ]
+    now = judge.seconds
+    others = alternatives(judge, name, say=display.say)
+    return {
+        "name": name, "is": str(node), "configuration": strategy[name].describe(node),
+        "degrees": list(strategy[name].degrees), "devices": list(strategy[name].processors),
+        "syncs": {layer: str(strategy.sync(layer)) for layer in dict.fromkeys(p.layer for p in node.parameters)},
+        "iteration_seconds": now,
+        "tasks": [
+            {
+                "task": task.name, "direction": "backward" if work.backward else "forward", "piece": str(work.piece),
+                "device": task.processor, "ready_seconds": timeline.spans[task.number].ready,
+                "start_seconds": timeline.spans[task.number].start, "end_seconds": timeline.spans[task.number].end,
+            }
+            for task, work in own
+        ],
+        "alternatives": [
+            {
+                "configuration": other.config.describe(node), "degrees": list(other.config.degrees),
+                "devices": list(other.config.processors), "reason": other.reason, "iteration_seconds": other.seconds,
+                "against_plan": other.seconds / now - 1 if now > 0 else 0.0,
+                "critical_path_change_seconds": shares_as_value(other.grows) if other.grows is not None else None,
+                "grows": other.worst(),
+            }
+            for other in others
+        ],
+    }
+
+
+def _outcome(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "what_if": str(outcome.scenario), "iteration_seconds": outcome.seconds, "speedup": outcome.speedup,
+        "critical_path_seconds": shares_as_value(outcome.shares), "limit": outcome.limit.name,
+        "limit_share": outcome.limit.seconds / outcome.seconds if outcome.seconds > 0 else 0.0,
+        "fits_memory": not outcome.lacks, "lacks": outcome.lacks,
+        "now_fit": list(outcome.now_fit), "no_longer_fit": list(outcome.no_longer_fit),
+        "search": None if outcome.found is None or outcome.here is None else {
+            "iteration_seconds": outcome.found.seconds, "refused_for_memory": outcome.found.refused,
+            "here_iteration_seconds": outcome.here.seconds, "here_refused_for_memory": outcome.here.refused,
+            "plan_fits_here": outcome.found_fits_here,
+        },
+        "search_found_none": outcome.none_found or None,
+    }  # fmt: skip

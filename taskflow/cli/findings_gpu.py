@@ -1,0 +1,64 @@
+"""What `taskflow doctor` says about GPUs. It imports neither CuPy nor anything that needs a driver."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+from collections.abc import Iterator
+
+from taskflow.cli.findings import MEND, NOTE, OK, Finding, package, tried
+
+CUPY = ("cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x", "cupy")
+CUDNN = ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
+NCCL = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
+OLDEST = 12  # CUDA's version that the packages below are made for
+
+
+def gpu() -> Iterator[Finding]:
+    """The devices, the driver, and the packages that use them."""
+    devices, driver = devices_found(), driver_version()
+    if not devices and driver is None:
+        have = [f"{name} {v}" for name in (*CUPY, *CUDNN, *NCCL) if (v := package(name))]
+        beside = f" (installed all the same: {', '.join(have)})" if have else ""
+        yield Finding("GPU", NOTE, f"no NVIDIA driver found{beside}; plans for machines with GPUs can be searched and simulated "
+                      "without one")  # fmt: skip
+        return
+    if devices:
+        yield Finding("GPU", OK, "; ".join(devices))
+    if driver is None:
+        yield Finding("CUDA driver", MEND, "nvidia-smi is there, but libcuda.so.1 does not load", "install NVIDIA's driver")
+        return
+    major, minor = driver // 1000, driver % 1000 // 10
+    suffix = "13" if major >= 13 else "12"
+    if major < OLDEST:
+        yield Finding("CUDA driver", MEND, f"CUDA {major}.{minor} is too old", f"install a driver for CUDA {OLDEST} or newer")
+    else:
+        yield Finding("CUDA driver", OK, f"for CUDA up to {major}.{minor}")
+    yield _installed("CuPy", CUPY, f"pip install cupy-cuda{suffix}x")
+    yield _installed("cuDNN", CUDNN, f"pip install nvidia-cudnn-cu{suffix}")
+    yield _installed("cuDNN frontend", ("nvidia-cudnn-frontend",), "pip install nvidia-cudnn-frontend")
+    yield _installed("NCCL", NCCL, f"pip install nvidia-nccl-cu{suffix}")
+
+
+def _installed(about: str, names: tuple[str, ...], mend: str) -> Finding:
+    have = [f"{name} {v}" for name in names if (v := package(name)) is not None]
+    return Finding(about, OK, ", ".join(have)) if have else Finding(about, MEND, "not installed", mend)
+
+
+def devices_found() -> list[str]:
+    """What nvidia-smi lists: name, memory, driver."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    code, text = tried(program, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
+    return [" ".join(line.split()) for line in text.splitlines() if line.strip()] if code == 0 else []
+
+
+def driver_version() -> int | None:
+    """The newest CUDA that the driver serves, 1000 x major + 10 x minor; None without a driver."""
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    value = ctypes.c_int()
+    return int(value.value) if library.cuDriverGetVersion(ctypes.byref(value)) == 0 else None

@@ -1,0 +1,74 @@
+"""taskflow models, taskflow machines: what there is."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from taskflow.cli.problem import emit, output_options
+from taskflow.cli.progress import Display
+from taskflow.cli.tables import render
+from taskflow.machine import load_machine, preset_names
+from taskflow.models import MODELS
+
+
+@click.command("models")
+@output_options
+def models_command(as_json: bool, quiet: bool) -> None:
+    """The networks that there are, and the sizes that --set takes.
+
+    \b
+    Examples:
+      taskflow models
+      taskflow models --json
+      taskflow simulate nmt --set hidden=512 --set layers=4
+    """
+    rows = []
+    with Display("building"):
+        for name, model in MODELS.items():
+            graph = model.builder(model.paper, "float32")
+            rows.append({
+                "name": name, "operators": len(graph), "parameters": graph.parameter_count,
+                "batch_per_device": model.paper.batch, "sizes": asdict(model.paper),
+            })
+    if as_json:
+        emit({"models": rows})
+        return
+    lines = [
+        [row["name"], f"{row['operators']:,}", f"{row['parameters']:,}", str(row["batch_per_device"]),
+         " ".join(f"{k}={v}" for k, v in row["sizes"].items() if k != "batch")]
+        for row in rows
+    ]
+    click.echo(render(["model", "operators", "parameters", "batch a device", "sizes (--set)"], lines, words=(0, 4)))
+
+
+@click.command("machines")
+@output_options
+def machines_command(as_json: bool, quiet: bool) -> None:
+    """The machines that there are; any other is a JSON file.
+
+    \b
+    Examples:
+      taskflow machines
+      taskflow machine show k80 --devices 8
+      mpirun -n 2 taskflow machine measure --out mine.json
+    """
+    rows: list[dict[str, Any]] = []
+    for name in preset_names():
+        machine = load_machine(name)
+        first = machine.processors[0]
+        rows.append({
+            "name": name, "devices": len(machine.processors), "kind": first.kind, "nodes": machine.node_count,
+            "memory_bytes": first.memory_bytes, "flops_per_second": first.flops_per_second,
+        })
+    if as_json:
+        emit({"machines": rows})
+        return
+    lines = [
+        [row["name"], row["kind"], str(row["devices"]), str(row["nodes"]), f"{row['memory_bytes'] / 2**30:.4g}",
+         f"{row['flops_per_second'] / 1e12:.3g}"]
+        for row in rows
+    ]
+    click.echo(render(["machine", "device", "devices", "nodes", "GiB each", "TFLOP/s each"], lines, words=(0, 1)))

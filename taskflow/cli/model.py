@@ -1,0 +1,205 @@
+"""MODEL on the command line: a built-in network by name, or a function of the user's that returns an OperatorGraph."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from taskflow.graph import OperatorGraph
+from taskflow.models import MODELS, build, find
+
+
+def parse_settings(texts: Sequence[str]) -> dict[str, str]:
+    """``["hidden=512", "steps=20"]`` as a table; ValueError if one is not KEY=VALUE or given twice."""
+    found: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        key = key.strip()
+        if not equals or not key.isidentifier():
+            raise ValueError(f"--set {text}: write KEY=VALUE, for example --set hidden=512")
+        if key in found:
+            raise ValueError(f"--set {key}: given twice, as {found[key]} and {value.strip()}")
+        found[key] = value.strip()
+    return found
+
+
+def build_model(
+    name: str, batch: int | None, devices: int, *, size: str = "paper", settings: Mapping[str, str] | None = None
+) -> OperatorGraph:
+    """The graph of a built-in network, or of ``package.module:function`` or ``path/to/file.py:function``.
+
+    ``batch``: of the whole machine; None: the network's own, a function's default. ``settings``: texts that replace single
+    sizes, keyword parameters of a function. Raises ValueError, FileNotFoundError or ImportError with what to do.
+    """
+    settings = dict(settings or {})
+    if ":" in name:
+        if size != "paper":
+            raise ValueError(f"model {name}: --size {size} is for built-in networks; set the function's parameters with --set")
+        return _call(name, batch, settings)
+    if name.endswith(".py"):
+        raise ValueError(f"model {name}: which function of the file? write {name}:FUNCTION")
+    known, model = _find(name)
+    config = model.paper if size == "paper" else model.small
+    if "batch" in settings:
+        if batch is not None:
+            raise ValueError(f"{known}: --batch {batch} and --set batch={settings['batch']} say the same twice; give one")
+        batch = _value(known, "batch", int, settings.pop("batch"))
+    hints = typing.get_type_hints(type(config))
+    there_are = [field.name for field in fields(config)]
+    values = {}
+    for key, text in settings.items():
+        if key not in there_are:
+            kinds = ", ".join(f"{f} ({getattr(config, f)!r})" for f in there_are)
+            raise ValueError(f"{known}: no size {key!r}{_meant(key, there_are)}; there are {kinds}")
+        values[key] = _value(known, key, hints[key], text)
+    return build(known, batch, devices, preset=size, **values)
+
+
+def _find(name: str) -> tuple[str, Any]:
+    try:
+        return find(name)
+    except ValueError as error:
+        raise ValueError(f"{error}{_meant(name, MODELS)}; or package.module:function, or file.py:function") from None
+
+
+def _meant(word: str, there_are: typing.Iterable[str]) -> str:
+    lower = {text.lower(): text for text in there_are}
+    close = difflib.get_close_matches(word.lower(), lower, 1)
+    return f" (did you mean {lower[close[0]]}?)" if close else ""
+
+
+# ---- functions -------------------------------------------------------------------------------------------------------
+def _call(name: str, batch: int | None, settings: dict[str, str]) -> OperatorGraph:
+    function = _load(name)
+    signature = inspect.signature(function)
+    taken = {
+        p.name: p for p in signature.parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    }
+    wild = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    try:
+        hints = typing.get_type_hints(function)
+    except Exception:  # names that only a type checker knows
+        hints = {}
+    values: dict[str, Any] = {}
+    for key, text in settings.items():
+        if key not in taken and not wild:
+            there_are = ", ".join(taken) or "none"
+            raise ValueError(f"model {name}: no parameter {key!r}{_meant(key, taken)}; there are {there_are}")
+        default = taken[key].default if key in taken else inspect.Parameter.empty
+        hint = hints.get(key, type(default) if default not in (None, inspect.Parameter.empty) else Any)
+        values[key] = _value(f"model {name}", key, hint, text)
+    if batch is not None:
+        if "batch" in values:
+            raise ValueError(f"model {name}: --batch {batch} and --set batch={values['batch']} say the same twice; give one")
+        if "batch" not in taken and not wild:
+            raise ValueError(f"model {name}: takes no parameter 'batch', so --batch cannot set it; leave --batch out")
+        values["batch"] = batch
+    missing = [
+        p.name for p in signature.parameters.values()
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name not in values
+    ]
+    if missing:
+        how = ["--batch N" if m == "batch" else f"--set {m}=VALUE" for m in missing]
+        raise ValueError(f"model {name}: needs {', '.join(missing)}; give {' '.join(how)}")
+    try:
+        graph = function(**values)
+    except Exception as error:  # the user's own code: any error of it is theirs to mend
+        raise ValueError(f"model {name}: the function raised {type(error).__name__}: {error}") from error
+    if not isinstance(graph, OperatorGraph):
+        raise ValueError(f"model {name}: must return a taskflow.OperatorGraph, got {type(graph).__name__}")
+    if not len(graph):
+        raise ValueError(f"model {name}: returned a graph without operators")
+    if graph.name == "model":
+        graph.name = name.rpartition(":")[2]
+    return graph
+
+
+def _load(name: str) -> Callable[..., Any]:
+    where, _, attribute = name.rpartition(":")
+    module = _from_file(name, Path(where)) if where.endswith(".py") else _from_package(name, where)
+    found: Any = module
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+    if found is None:
+        own = [k for k, v in vars(module).items() if inspect.isfunction(v) and v.__module__ == module.__name__]
+        there_are = ", ".join(own) or "no function"
+        raise ValueError(f"model {name}: {where} has no {attribute!r}{_meant(attribute, own)}; it has {there_are}")
+    if not callable(found):
+        raise ValueError(f"model {name}: {attribute} must be a function that returns an OperatorGraph, got {type(found).__name__}")
+    return found  # type: ignore[no-any-return]
+
+
+def _from_file(name: str, path: Path) -> types.ModuleType:
+    if not path.is_file():
+        raise FileNotFoundError(f"model {name}: there is no file {path}")
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:  # a script may import its neighbours
+        sys.path.append(folder)
+    spec = importlib.util.spec_from_file_location(f"taskflow_model_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look for the module by name
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ValueError(f"model {name}: {path} cannot be imported: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _from_package(name: str, where: str) -> types.ModuleType:
+    if os.getcwd() not in sys.path:  # a console script's path does not have the current folder
+        sys.path.append(os.getcwd())
+    try:
+        return importlib.import_module(where)
+    except ImportError as error:
+        raise ImportError(
+            f"model {name}: cannot import {where}: {error}; run from the folder it is in, or write path/to/file.py:function"
+        ) from error
+    except Exception as error:
+        raise ValueError(f"model {name}: {where} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+# ---- values ----------------------------------------------------------------------------------------------------------
+def _value(who: str, key: str, hint: Any, text: str) -> Any:
+    """``text`` as a value of the annotated type; ValueError if it is none."""
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union else (hint,)
+    if type(None) in options and text.lower() == "none":
+        return None
+    for option in options:
+        if option is not type(None):
+            try:
+                return _as(option, text)
+            except (ValueError, SyntaxError):
+                continue
+    kinds = " or ".join("none" if o is type(None) else getattr(o, "__name__", str(o)) for o in options)
+    raise ValueError(f"{who}: {key} must be {kinds}, got {text!r}")
+
+
+def _as(kind: Any, text: str) -> Any:
+    if kind is bool:
+        if text.lower() not in ("true", "false", "yes", "no", "1", "0"):
+            raise ValueError(text)
+        return text.lower() in ("true", "yes", "1")
+    if kind in (int, float, str):
+        return kind(text)
+    origin = typing.get_origin(kind) or kind
+    if origin in (tuple, list):
+        found = ast.literal_eval(text if text[:1] in ("(", "[") else f"({text},)")
+        return origin(found)
+    if is_dataclass(kind):
+        raise ValueError(text)
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text  # no annotation: a plain word

@@ -1,0 +1,96 @@
+"""taskflow search: find a fast strategy."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from taskflow.cli import completing
+from taskflow.cli.constraints import constraint_options, gathered
+from taskflow.cli.problem import (
+    INTERRUPTED,
+    Problem,
+    budget_option,
+    describe,
+    emit,
+    make_problem,
+    output_options,
+    problem_options,
+    seed_option,
+    writable,
+)
+from taskflow.cli.progress import Display
+from taskflow.mapper import save
+from taskflow.optimizer.found import Budget, Found
+from taskflow.optimizer.search import ALGORITHMS, search
+from taskflow.optimizer.space import DEGREES, PLACEMENTS, SpaceOptions
+
+
+@click.command("search")
+@problem_options
+@budget_option("30s")
+@seed_option
+@click.option("--algorithm", type=click.Choice(list(ALGORITHMS)), default="guided", show_default=True,
+              help="exact proves its plan; mcmc is the paper's; optcnn and placement are what it compares with.")
+@click.option("--degrees", type=click.Choice(DEGREES), default="any", show_default=True, help="Which degrees a cut may have.")
+@click.option("--placements", type=click.Choice(PLACEMENTS), default="structured", show_default=True,
+              help="Which processors pieces may be dealt to.")
+@click.option("--reduction/--no-reduction", default=True, show_default=True, help="Whether contracted dimensions may be cut.")
+@click.option("--memory/--no-memory", default=True, show_default=True, help="Refuse plans that do not fit the memory.")
+@constraint_options
+@click.option("--out", type=click.Path(dir_okay=False), shell_complete=completing.json_files,
+              help="Write the strategy to this file.")
+@output_options
+def search_command(
+    budget: str, seed: int, algorithm: str, degrees: str, placements: str, reduction: bool, memory: bool,
+    file: str | None, pins: tuple[str, ...], forbids: tuple[str, ...], limits: tuple[str, ...],
+    out: str | None, as_json: bool, quiet: bool, **asked: Any,
+) -> None:
+    """Find a fast strategy for MODEL.
+
+    The plan is never predicted to be slower than data parallelism, the expert strategy or model parallelism. Ctrl-C ends
+    the search and gives the best plan so far. With --constraints, --pin, --forbid or --limit only plans are considered that
+    respect them, and the known strategies are mended to do so.
+
+    \b
+    Examples:
+      taskflow search nmt --machine k80 --devices 4 --budget 10s --out plan.json
+      taskflow search rnnlm -m p100 --set hidden=1024 --set steps=20 --budget 20000p --seed 7 --json
+      taskflow search my_model.py:build -m machine.json --batch 256 --algorithm mcmc
+      taskflow search alexnet -m k80 -n 4 --pin 'classifier.6=c/4 @ 0-3' --forbid 'features.*:c' --limit '*: degree<=4'
+    """
+    limit = Budget.parse(budget)
+    writable(out)
+    problem = make_problem(**asked)
+    constraints = gathered(file, pins, forbids, limits)
+    space = SpaceOptions(degrees, placements, reduction, constraints=constraints)
+    found = run_search(problem, algorithm, limit, seed, quiet or as_json, space, memory)
+    if out:
+        save(found.strategy, problem.graph, problem.machine.name, out, problem.made)
+    row = {**problem.header(), **describe(problem, found.strategy), **found.as_json()}
+    row["constraints"] = [str(rule) for rule in constraints.rules]
+    if as_json:
+        emit(row)
+    else:
+        click.echo(f"{problem.graph} on {problem.machine}\n{found}")
+        moved, peak = row["transfer_bytes"] / 1e6, row["peak_memory_bytes"] / 1e9
+        click.echo(f"{moved:.1f} MB moved a step, {peak:.2f} GB at most on a device")
+        if not quiet:
+            click.echo(found.strategy.describe(problem.graph))
+    if found.stopped == "interrupted":
+        sys.exit(INTERRUPTED)
+
+
+def run_search(
+    problem: Problem, algorithm: str, budget: Budget, seed: int, quiet: bool, space: SpaceOptions, memory: bool,
+    *, alone: bool = False,
+) -> Found:
+    """Search with progress on stderr: the best time, proposals a second and how many are accepted."""
+    show = not quiet and sys.stderr.isatty()
+    with Display(f"{algorithm}: starting", show) as display:
+        return search(
+            problem.graph, problem.machine, budget=budget, seed=seed, algorithm=algorithm, space=space, memory=memory,
+            progress=display.say if show else None, use=problem.evaluator, alone=alone,
+        )

@@ -1,0 +1,66 @@
+"""taskflow simulate: predict the time of one step under a strategy."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from taskflow.cli import completing
+from taskflow.cli.problem import (
+    describe,
+    emit,
+    make_problem,
+    named_strategy,
+    output_options,
+    problem_options,
+    seed_option,
+    table,
+    writable,
+)
+from taskflow.cli.progress import Display
+from taskflow.optimizer.evaluator import ALGORITHMS as SIMULATIONS
+from taskflow.optimizer.evaluator import timeline_json
+
+
+@click.command("simulate")
+@problem_options
+@click.option("--strategy", default="data", show_default=True, shell_complete=completing.strategies,
+              help="data, model, expert, ..., a strategy FILE.json, or package.module:Class.")
+@seed_option
+@click.option("--algorithm", type=click.Choice(SIMULATIONS), default="auto", show_default=True,
+              help="Full or delta simulation; both give the same times.")
+@click.option("--timeline", type=click.Path(dir_okay=False), shell_complete=completing.json_files,
+              help="Write every task's times to this file, as JSON.")
+@output_options
+def simulate_command(
+    strategy: str, seed: int, algorithm: str, timeline: str | None, as_json: bool, quiet: bool, **asked: Any
+) -> None:
+    """Predict the time of one step of MODEL under a strategy.
+
+    \b
+    Examples:
+      taskflow simulate alexnet --machine p100 --devices 8 --strategy expert
+      taskflow simulate nmt -m k80 -n 4 --strategy plan.json --timeline times.json
+      taskflow simulate my_model.py:build --set width=512 -m my_machine.json --json
+    """
+    writable(timeline)
+    with Display("simulating"):
+        problem = make_problem(**asked, algorithm=algorithm)
+        chosen = named_strategy(problem, strategy, seed)
+        row = {**problem.header(), "algorithm": algorithm, **describe(problem, chosen)}
+        if timeline:
+            judge = problem.evaluator
+            content = timeline_json(judge.lowered(), judge.timeline(), problem.machine)
+            temporary = Path(f"{timeline}.{os.getpid()}.tmp")
+            temporary.write_text(json.dumps(content))
+            os.replace(temporary, timeline)
+    if as_json:
+        emit(row)
+        return
+    if not quiet:
+        click.echo(f"{problem.graph} on {problem.machine}: {row['tasks']} tasks; costs: {row['costs']}")
+    click.echo(table([row]))

@@ -1,0 +1,282 @@
+"""Explain: why a step takes as long as it does: its critical path, what each operator costs, and what limits it.
+
+Everything is read off the simulated timeline of the task graph that the runtime would execute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import fsum, isclose
+
+from taskflow.machine import Machine
+from taskflow.optimizer.evaluator import Evaluator
+from taskflow.optimizer.explain_labels import Label, Work, labels
+from taskflow.tasks.simulate import Timeline, resources
+from taskflow.tasks.task import Kind, TaskGraph
+
+SHORT = 0.01  # of a step: what is shorter, and stands between two stretches of one kind, does not part them
+
+
+@dataclass(frozen=True, slots=True)
+class Lap:
+    """One task on the critical path. ``because``: what it waited for: ``start`` (nothing), ``needs`` (the task before it on
+    the path) or ``busy`` (that task occupied a processor or link, for ``waited`` seconds after this one was ready)."""
+
+    task: int
+    seconds: float
+    because: str
+    waited: float
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Tasks that follow each other on the critical path and are for the same thing. ``processors``: where they run (of a
+    transfer: from and to); ``links``: what they occupy. ``waited``: how long one of them was ready while its processor or link
+    was busy with the step before; this is no time of its own, since that step fills it."""
+
+    label: Label
+    start: float
+    seconds: float
+    tasks: int
+    nbytes: int
+    processors: tuple[int, ...]
+    links: tuple[str, ...]
+    waited: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Steps of one kind in a row: ``forward``, ``backward``, ``transfers``, or ``synchronisation`` with updates. ``operators``:
+    (name, seconds) of those whose steps they are, the longest first. ``minor``: seconds of short steps of other kinds
+    between them, which are counted in ``seconds`` too."""
+
+    kind: str
+    start: float
+    seconds: float
+    operators: tuple[tuple[str, float], ...]
+    tasks: int
+    nbytes: int
+    processors: tuple[int, ...]
+    links: tuple[str, ...]
+    minor: float
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorCost:
+    """What one operator's tasks add up to, on all processors and links: seconds by what they are for; ``waiting``: from when
+    tasks were ready to when they started; bytes that transfers and synchronisation move between processors;
+    ``critical``: seconds on the critical path."""
+
+    operator: str
+    seconds: Mapping[Work, float]
+    waiting: float
+    transfer_bytes: int
+    sync_bytes: int
+    tasks: int
+    critical: float
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """How long a processor or link is in use, and of which step."""
+
+    name: str
+    seconds: float
+    link: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """``steps``: the critical path, and ``stretches`` the same in short. ``shares``: its seconds by what they are for. All three
+    add up to ``seconds``, the step's time. ``busy``: every processor and link in use, the busiest first."""
+
+    seconds: float
+    steps: tuple[Step, ...]
+    stretches: tuple[Stretch, ...]
+    shares: Mapping[Work, float]
+    operators: tuple[OperatorCost, ...]
+    busy: tuple[Busy, ...]
+
+    @property
+    def limit(self) -> Busy:
+        """The processor or link that is in use longest."""
+        return self.busy[0]
+
+
+def explain(evaluator: Evaluator) -> Explanation:
+    """Explain the evaluator's current strategy."""
+    tasks, timeline, machine = evaluator.lowered(), evaluator.timeline(), evaluator.machine
+    found = labels(evaluator.graph, tasks)
+    path = critical(tasks, timeline, machine)
+    verify(path, timeline)
+    steps = contract(path, tasks, timeline, machine, found)
+    return Explanation(
+        timeline.makespan, steps, stretches(steps, timeline.makespan), shares(path, found),
+        operator_costs([node.name for node in evaluator.graph], tasks, timeline, found, path),
+        busiest(tasks, timeline, machine),
+    )
+
+
+def critical(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> tuple[Lap, ...]:
+    """The critical path: tasks of which the first starts with the step, the last ends it, and each starts the moment the one
+    before it ends, because it needs that one (preferred, where both hold) or what that one occupies."""
+    occupied = _occupied_before(tasks, timeline, machine)
+    spans = timeline.spans
+    number = max(range(len(spans)), key=lambda n: (spans[n].end, -n), default=-1)
+    path: list[Lap] = []
+    while number >= 0:
+        span = spans[number]
+        because, before = "start", -1
+        if span.start > 0:
+            needs = [n for n in tasks.tasks[number].after if spans[n].end == span.start]
+            busy = [n for n in occupied[number] if spans[n].end == span.start]
+            because, before = ("needs", min(needs)) if needs and span.ready == span.start else ("busy", min(busy))
+        path.append(Lap(number, span.end - span.start, because, span.start - span.ready))
+        number = before
+    return tuple(path[::-1])
+
+
+def _occupied_before(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> list[list[int]]:
+    """For each task those that occupied its processor or links last before it."""
+    last: dict[int, int] = {}
+    found: list[list[int]] = [[] for _ in tasks.tasks]
+    known: dict[tuple[int, int, bool], tuple[int, ...]] = {}
+    for number in timeline.order:
+        task = tasks.tasks[number]
+        key = (task.source, task.processor, task.kind is Kind.COPY)
+        if key not in known:
+            known[key] = resources(task, machine)
+        for resource in known[key]:
+            if resource in last:
+                found[number].append(last[resource])
+            last[resource] = number
+    return found
+
+
+def verify(path: Sequence[Lap], timeline: Timeline) -> None:
+    """AssertionError unless the path fills the step without a gap, so that its seconds add up to the step's."""
+    spans = [timeline.spans[lap.task] for lap in path]
+    assert not spans or (spans[0].start == 0.0 and spans[-1].end == timeline.makespan), "the path must be as long as the step"
+    for before, after in zip(spans, spans[1:]):
+        assert before.end == after.start, f"gap between tasks {before.task} and {after.task}"
+    total = fsum(lap.seconds for lap in path)
+    assert isclose(total, timeline.makespan, rel_tol=1e-9), f"the path takes {total} s, the step {timeline.makespan}"
+
+
+def shares(path: Sequence[Lap], found: Sequence[Label]) -> dict[Work, float]:
+    """The path's seconds by what they are for."""
+    return {work: fsum(lap.seconds for lap in path if found[lap.task].work is work) for work in Work}
+
+
+def contract(
+    path: Sequence[Lap], tasks: TaskGraph, timeline: Timeline, machine: Machine, found: Sequence[Label]
+) -> tuple[Step, ...]:
+    """The path with tasks that follow each other and have the same label as one step."""
+    groups: list[list[Lap]] = []
+    for lap in path:
+        if groups and found[groups[-1][-1].task] == found[lap.task]:
+            groups[-1].append(lap)
+        else:
+            groups.append([lap])
+    return tuple(_step(group, tasks, timeline, machine, found) for group in groups)
+
+
+def _step(
+    group: Sequence[Lap], tasks: TaskGraph, timeline: Timeline, machine: Machine, found: Sequence[Label]
+) -> Step:
+    chosen = [tasks.tasks[lap.task] for lap in group]
+    copies = [task for task in chosen if task.kind is Kind.COPY]
+    links = dict.fromkeys(k.name for task in copies for k in machine.route(task.source, task.processor))
+    processors = dict.fromkeys(p for task in chosen for p in (task.source, task.processor))
+    return Step(
+        found[chosen[0].number], timeline.spans[chosen[0].number].start, fsum(lap.seconds for lap in group), len(chosen),
+        sum(task.nbytes for task in copies), tuple(processors), tuple(links), fsum(lap.waited for lap in group),
+    )
+
+
+def stretches(steps: Sequence[Step], whole: float) -> tuple[Stretch, ...]:
+    """The path in short: steps of one kind that follow each other are one, whatever operators they are of; so is a step
+    shorter than SHORT of the ``whole`` between two others of one kind."""
+    runs: list[tuple[str, list[Step]]] = []
+    for step in steps:
+        kind = _kind(step.label)
+        if runs and runs[-1][0] == kind:
+            runs[-1][1].append(step)
+        else:
+            runs.append((kind, [step]))
+    merged: list[tuple[str, list[Step]]] = []
+    for i, (kind, run) in enumerate(runs):
+        short = fsum(step.seconds for step in run) < SHORT * whole
+        if merged and (kind == merged[-1][0] or (short and i + 1 < len(runs) and runs[i + 1][0] == merged[-1][0])):
+            merged[-1][1].extend(run)
+        else:
+            merged.append((kind, list(run)))
+    return tuple(_stretch(kind, run) for kind, run in merged)
+
+
+def _kind(label: Label) -> str:
+    if label.work is Work.TRANSFER:
+        return "transfers"
+    if label.work is not Work.COMPUTE:
+        return "synchronisation"
+    return "backward" if label.what in ("backward", "sums of gradients") else "forward"
+
+
+def _stretch(kind: str, run: Sequence[Step]) -> Stretch:
+    own = [step for step in run if _kind(step.label) == kind]
+    of: dict[str, float] = {}
+    for step in own:
+        of[step.label.operator] = of.get(step.label.operator, 0.0) + step.seconds
+    ranked = sorted(of.items(), key=lambda item: -item[1])
+    return Stretch(
+        kind, run[0].start, fsum(s.seconds for s in run), tuple(ranked), sum(s.tasks for s in run),
+        sum(s.nbytes for s in run), tuple(dict.fromkeys(p for s in own for p in s.processors)),
+        tuple(dict.fromkeys(k for s in own for k in s.links)), fsum(s.seconds for s in run if _kind(s.label) != kind),
+    )
+
+
+def operator_costs(
+    names: Sequence[str], tasks: TaskGraph, timeline: Timeline, found: Sequence[Label], path: Sequence[Lap]
+) -> tuple[OperatorCost, ...]:
+    """What each operator costs, in the order of ``names``; what belongs to none comes last, under the name ``(step)``."""
+    seconds: dict[str, dict[Work, float]] = {}
+    waiting: dict[str, float] = {}
+    sent: dict[tuple[str, Work], int] = {}
+    count: dict[str, int] = {}
+    for task in tasks:
+        label, span = found[task.number], timeline.spans[task.number]
+        of = seconds.setdefault(label.operator, dict.fromkeys(Work, 0.0))
+        of[label.work] += span.end - span.start
+        waiting[label.operator] = waiting.get(label.operator, 0.0) + span.start - span.ready
+        count[label.operator] = count.get(label.operator, 0) + 1
+        if task.kind is Kind.COPY:
+            key = (label.operator, label.work)
+            sent[key] = sent.get(key, 0) + task.nbytes
+    critical_seconds: dict[str, float] = {}
+    for lap in path:
+        operator = found[lap.task].operator
+        critical_seconds[operator] = critical_seconds.get(operator, 0.0) + lap.seconds
+    return tuple(
+        OperatorCost(
+            name or "(step)", seconds[name], waiting[name], sent.get((name, Work.TRANSFER), 0),
+            sent.get((name, Work.SYNC), 0), count[name], critical_seconds.get(name, 0.0),
+        )
+        for name in (*names, "") if name in seconds
+    )
+
+
+def busiest(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> tuple[Busy, ...]:
+    """Every processor and link in use, with the seconds for which it is, the busiest first. A processor that copies by itself
+    is busy with that too."""
+    count = len(machine.processors)
+    used: dict[int, float] = {}
+    names = {p.number: f"device {p.number}" for p in machine.processors}
+    for task in tasks:
+        span = timeline.spans[task.number]
+        if task.kind is Kind.COPY:
+            names.update({count + k.number: k.name for k in machine.route(task.source, task.processor)})
+        for resource in resources(task, machine):
+            used[resource] = used.get(resource, 0.0) + span.end - span.start
+    ranked = sorted(used.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(Busy(names[r], seconds, r >= count) for r, seconds in ranked)

@@ -1,0 +1,95 @@
+"""What-if: the same machine with faster links, more memory or faster devices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from taskflow.machine import Cluster, Device
+from taskflow.machine.template import NodeTemplate, Wire
+
+KINDS = ("links", "memory", "compute", "latency")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """``what`` gets ``factor`` times better: one of KINDS, or a pattern of the ends of links (``network``, ``board*``), whose
+    bandwidth it is then."""
+
+    what: str
+    factor: float
+
+    @classmethod
+    def parse(cls, text: str) -> Change:
+        """``links=2x``. ValueError if it is not of this form."""
+        match = re.fullmatch(r"\s*([^=\s]+)\s*=\s*(\d+\.?\d*|\.\d+)\s*[x*]?\s*", text)
+        factor = float(match.group(2)) if match else 0.0
+        if match is None or factor <= 0:
+            raise ValueError(
+                f"what-if {text!r}: write WHAT=FACTOR, for example links=2x, memory=2x, compute=1.5x, latency=0.5x, or the end of "
+                f"some links, for example network=4x"
+            )
+        return cls(match.group(1), factor)
+
+    def __str__(self) -> str:
+        return f"{self.what}={self.factor:g}x"
+
+
+def changed(machine: Cluster, changes: Iterable[Change]) -> Cluster:
+    """The machine with all changes.
+
+    ``links``: bandwidth of every link. ``latency``: of every link. ``memory``: bytes of every device. ``compute``: rates of
+    arithmetic and of the memory (starting a kernel takes as long as before). ValueError if a pattern is of no link.
+    """
+    for change in changes:
+        machine = _changed(machine, change)
+    return machine
+
+
+def link_ends(machine: Cluster) -> list[str]:
+    """The names that links go between, as the machine declares them."""
+    return list(dict.fromkeys(end for node in machine.nodes for wire in node.wires for end in wire.between))
+
+
+def _changed(machine: Cluster, change: Change) -> Cluster:
+    name = f"{machine.name}, {change}"
+    if change.what == "memory":
+        kinds = tuple(replace(k, memory_bytes=int(k.memory_bytes * change.factor)) for k in machine.kinds)
+        return _with(machine, name=name, kinds=kinds)
+    if change.what == "compute":
+        return _with(machine, name=name, kinds=tuple(_faster(k, change.factor) for k in machine.kinds))
+    hits = 0
+    nodes: list[NodeTemplate] = []
+    for node in machine.nodes:
+        wires: list[Wire] = []
+        for wire in node.wires:
+            hit = change.what in ("links", "latency") or any(fnmatchcase(end, change.what) for end in wire.between)
+            hits += hit
+            wires.append(_rewired(wire, change) if hit else wire)
+        nodes.append(replace(node, wires=tuple(wires)))
+    if not hits:
+        raise ValueError(
+            f"what-if {change}: {machine.name} has no links at {change.what!r}; use {', '.join(KINDS)}, or one of "
+            f"{', '.join(link_ends(machine)) or 'no links at all'}"
+        )
+    return _with(machine, name=name, nodes=tuple(nodes))
+
+
+def _with(machine: Cluster, **values: Any) -> Cluster:
+    return replace(machine, **values)
+
+
+def _faster(kind: Device, factor: float) -> Device:
+    return replace(
+        kind, flops_per_second=tuple((dtype, rate * factor) for dtype, rate in kind.flops_per_second),
+        memory_bytes_per_second=kind.memory_bytes_per_second * factor,
+    )
+
+
+def _rewired(wire: Wire, change: Change) -> Wire:
+    if change.what == "latency":
+        return replace(wire, latency_seconds=wire.latency_seconds * change.factor)
+    return replace(wire, bytes_per_second=wire.bytes_per_second * change.factor)

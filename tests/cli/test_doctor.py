@@ -1,0 +1,133 @@
+"""taskflow doctor: what is there, what is missing and which command mends it; nothing it looks for need be there."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import taskflow
+from taskflow.cli import findings, findings_gpu
+from taskflow.cli.findings import MEND, NOTE, OK, WRONG, Finding
+from taskflow.cli.main import main
+
+
+def found_by(function: Any) -> dict[str, Finding]:
+    return {f.about: f for f in function()}
+
+
+def test_this_machine_can_run() -> None:
+    result = CliRunner().invoke(main, ["doctor", "--json"])
+    assert result.exit_code == 0, result.output
+    value = json.loads(result.stdout)
+    found = {f["about"]: f for f in value["findings"]}
+    assert value["can_run"] is True and all(f["state"] != WRONG for f in value["findings"])
+    assert found["taskflow"]["found"].startswith(f"taskflow {taskflow.__version__}, ")
+    assert {"processor", "threads", "memory", "kernels", "compiled loops", "oneDNN", "BLAS", "search", "training", "MPI", "GPU",
+            "other packages", "caches"} <= set(found)  # fmt: skip
+    assert "loss" in found["training"]["found"] and found["MPI"]["state"] == OK
+    for finding in value["findings"]:
+        assert finding["state"] in (OK, NOTE, MEND) and (finding["state"] != MEND or finding["mend"])
+
+
+def test_for_people() -> None:
+    text = CliRunner().invoke(main, ["doctor"]).stdout
+    assert text.endswith("taskflow can run here\n") and "kernels" in text and "…" not in text
+    short = CliRunner().invoke(main, ["doctor", "-q"]).stdout
+    assert len(short) < len(text) and short.endswith("taskflow can run here\n")
+
+
+def test_exit_code_1_when_it_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TASKFLOW_KERNELS", "none")
+    result = CliRunner().invoke(main, ["doctor"])
+    assert result.exit_code == 1 and "TASKFLOW_KERNELS must be" in result.stdout and "unset TASKFLOW_KERNELS" in result.stdout
+    assert result.stdout.endswith("taskflow cannot run here\n")
+
+
+def test_it_imports_nothing_that_may_be_missing() -> None:
+    code = (
+        "import sys\nfrom taskflow.cli.findings import findings\nfound = findings()\n"
+        "print([m for m in ('cupy', 'torch', 'mpi4py.MPI', 'cudnn') if m in sys.modules])"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ, timeout=120)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_no_mpi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(findings, "package", lambda name: None)
+    mpi = found_by(findings._mpi)["MPI"]
+    assert mpi.state == MEND and "mpi4py is not installed" in mpi.found and mpi.mend.startswith("pip install mpi4py mpich")
+    monkeypatch.setattr(findings, "package", lambda name: "4.0")
+    monkeypatch.setattr(findings, "_LIBRARY", "raise RuntimeError('cannot load MPI library')")
+    mpi = found_by(findings._mpi)["MPI"]
+    assert mpi.state == MEND and "cannot load MPI library" in mpi.found
+
+
+def test_an_mpirun_of_another_mpi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One that starts two processes which do not find each other, as with the mpirun of another MPI."""
+    program = tmp_path / "mpirun"
+    program.write_text(f"#!/bin/sh\n'{sys.executable}' -c 'print(\"ranks=1\"); print(\"ranks=1\")'\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(findings, "_LIBRARY", "print('MPICH')")
+    found = found_by(findings._mpi)
+    assert found["MPI"].state == OK and found["mpirun"].state == MEND
+    assert "of another MPI than mpi4py's" in found["mpirun"].found
+
+
+@pytest.mark.mpi
+def test_the_mpirun_of_this_python() -> None:
+    program = Path(sys.executable).parent / "mpirun"
+    if not program.exists():
+        pytest.skip("no mpirun beside this python")
+    environ = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}", "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, "-m", "taskflow", "doctor", "--json"], capture_output=True, text=True, env=environ, timeout=120
+    )
+    found = {f["about"]: f for f in json.loads(done.stdout)["findings"]}
+    assert found["mpirun"]["state"] == OK and found["mpirun"]["found"] == f"{program} starts ranks that find each other"
+
+
+def test_no_driver_and_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(findings_gpu, "devices_found", list)
+    monkeypatch.setattr(findings_gpu, "driver_version", lambda: None)
+    assert found_by(findings_gpu.gpu)["GPU"].state == NOTE
+    monkeypatch.setattr(findings_gpu, "devices_found", lambda: ["NVIDIA H200, 143771 MiB, 580.1"])
+    monkeypatch.setattr(findings_gpu, "package", lambda name: None)
+    assert found_by(findings_gpu.gpu)["CUDA driver"].state == MEND
+    for driver, suffix in ((13000, "13"), (12040, "12")):
+        monkeypatch.setattr(findings_gpu, "driver_version", lambda driver=driver: driver)
+        found = found_by(findings_gpu.gpu)
+        assert found["GPU"].found == "NVIDIA H200, 143771 MiB, 580.1" and found["CUDA driver"].state == OK
+        assert found["CuPy"].mend == f"pip install cupy-cuda{suffix}x"
+        assert found["NCCL"].mend == f"pip install nvidia-nccl-cu{suffix}"
+    monkeypatch.setattr(findings_gpu, "driver_version", lambda: 11080)
+    assert found_by(findings_gpu.gpu)["CUDA driver"].found == "CUDA 11.8 is too old"
+    monkeypatch.setattr(findings_gpu, "package", lambda name: "14.0" if name == "cupy-cuda12x" else None)
+    assert found_by(findings_gpu.gpu)["CuPy"] == Finding("CuPy", OK, "cupy-cuda12x 14.0")
+
+
+def test_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TASKFLOW_CACHE", str(tmp_path / "none"))
+    assert "not there yet" in found_by(findings._caches)["caches"].found
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "costs.json").write_bytes(b"x" * 2_500_000)
+    monkeypatch.setenv("TASKFLOW_CACHE", str(tmp_path))
+    assert found_by(findings._caches)["caches"].found == f"{tmp_path}: 1 files, 2.5 MB"
+
+
+def test_a_blas_that_is_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(findings, "instruction_set", lambda: ["avx2", "avx512f"])
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
+    said = [f for f in findings._kernels() if f.state == MEND and f.about == "BLAS"]
+    assert said and said[0].mend == "unset OPENBLAS_CORETYPE"
+    monkeypatch.delenv("OPENBLAS_CORETYPE")
+    assert not [f for f in findings._kernels() if f.state == MEND and f.about == "BLAS"]

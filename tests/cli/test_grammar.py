@@ -1,0 +1,223 @@
+"""The command line's grammar: the same options everywhere, models of the user's own, tables, completion, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.shell_completion import BashComplete
+from click.testing import CliRunner
+
+from taskflow.cli.main import COMMANDS, main
+from taskflow.cli.model import build_model
+from taskflow.cli.tables import nbytes, render, seconds
+from taskflow.models import MODELS, build
+
+MODEL_FILE = """
+import taskflow
+
+def net(width: int = 8, batch: int = 4, deep: bool = False, scale: float | None = None, sizes=(3, 4)):
+    graph = taskflow.OperatorGraph()
+    x = taskflow.input(graph, (batch, width), name="x")
+    for i, size in enumerate(sizes if deep else sizes[:1]):
+        x = taskflow.linear(x, size, name=f"fc{i}")
+    return graph
+
+def needs(hidden, batch):
+    graph = taskflow.OperatorGraph()
+    taskflow.linear(taskflow.input(graph, (batch, 3)), int(hidden))
+    return graph
+
+def wrong():
+    return 7
+
+def broken():
+    return 1 / 0
+"""
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == code, result.output
+    return result.stdout if code == 0 else result.stderr
+
+
+def commands() -> list[tuple[str, click.Command]]:
+    found = []
+    for name in COMMANDS:
+        command = main.get_command(click.Context(main), name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            found += [(f"{name} {n}", c) for n, c in command.commands.items()]
+        else:
+            found.append((name, command))
+    return found
+
+
+@pytest.mark.parametrize(("name", "command"), commands(), ids=[name for name, _ in commands()])
+def test_every_command_has_the_common_options_and_examples(name: str, command: click.Command) -> None:
+    options = {o: p for p in command.params for o in p.opts}
+    for option in ("--json", "--quiet", "-q", "--debug"):
+        assert option in options, f"{name} lacks {option}"
+    text = run(*name.split(), "--help")
+    assert 2 <= text.partition("Examples:")[2].partition("Options:")[0].count("taskflow ") <= 4
+    # One name means one thing everywhere.
+    short = {"--machine": "-m", "--devices": "-n", "--quiet": "-q"}
+    for long, letter in short.items():
+        assert long not in options or letter in options or name == "machine measure"
+    for parameter in command.params:
+        assert isinstance(parameter, click.Argument) or getattr(parameter, "help", None), f"{name}: {parameter.name} has no help"
+
+
+def test_group_help_says_exit_codes() -> None:
+    text = run("--help")
+    for code in ("0 ", "1 ", "2 ", "130"):
+        assert f"  {code}" in text
+    listed = [line.split()[0] for line in text.partition("Commands:\n")[2].splitlines() if line[:2] == "  " and line[2:3] != " "]
+    assert listed == list(COMMANDS)
+
+
+# ---- models ----------------------------------------------------------------------------------------------------------
+def test_sizes_of_a_built_in_network() -> None:
+    graph = build_model("nmt", 8, 4, settings={"hidden": "16", "steps": "4", "vocabulary": "11", "steps_per_operator": "2"})
+    same = build("nmt", 8, 4, hidden=16, steps=4, vocabulary=11, steps_per_operator=2)
+    assert graph.fingerprint() == same.fingerprint()
+    assert build_model("nmt", None, 1, size="small", settings={"padding": "0"}).fingerprint() != build(
+        "nmt", None, 1, preset="small").fingerprint()
+    assert build_model("nmt", None, 1, size="small", settings={"padding": "none"}).fingerprint() == build(
+        "nmt", None, 1, preset="small").fingerprint()
+    assert build_model("mlp", None, 1, size="small", settings={"batch": "10"}).nodes[0].space.shape[0] == 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nmt", "--set", "hiden=3"), "NMT: no size 'hiden' (did you mean hidden?); there are batch (64), steps (40)"),
+        (("nmt", "--set", "hidden=many"), "NMT: hidden must be int, got 'many'"),
+        (("nmt", "--set", "padding=x"), "NMT: padding must be int or none, got 'x'"),
+        (("nmt", "--set", "hidden"), "--set hidden: write KEY=VALUE"),
+        (("nmt", "--set", "steps=3", "--set", "steps=4"), "--set steps: given twice"),
+        (("nmt", "--set", "batch=3", "--batch", "3"), "say the same twice"),
+        (("resnet", "--batch", "8"), "did you mean ResNet-101?"),
+        (("{file}:nothing",), "has no 'nothing'; it has net, needs, wrong, broken"),
+        (("{file}:nett",), "did you mean net?"),
+        (("{file}",), "which function of the file?"),
+        (("nowhere.py:net",), "there is no file nowhere.py"),
+        (("no_such_package:net",), "cannot import no_such_package"),
+        (("{file}:wrong",), "must return a taskflow.OperatorGraph, got int"),
+        (("{file}:broken",), "the function raised ZeroDivisionError: division by zero"),
+        (("{file}:needs",), "needs hidden, batch; give --set hidden=VALUE --batch N"),
+        (("{file}:net", "--set", "depth=3"), "no parameter 'depth' (did you mean deep?); there are width, batch, deep, "),
+        (("{file}:net", "--set", "deep=maybe"), "deep must be bool, got 'maybe'"),
+        (("{file}:wrong", "--batch", "4"), "takes no parameter 'batch'"),
+        (("{file}:net", "--size", "small"), "--size small is for built-in networks"),
+    ],
+)
+def test_mistakes_about_models_are_one_line(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    (tmp_path / "models_of_mine.py").write_text(MODEL_FILE)
+    file = str(tmp_path / "models_of_mine.py")
+    error = run("simulate", *(a.format(file=file) for a in arguments), "-n", "2", code=2)
+    assert message in error and error.count("\n") == 1, error
+
+
+def test_a_function_is_a_model(tmp_path: Path) -> None:
+    (tmp_path / "models_of_mine.py").write_text(MODEL_FILE)
+    file = f"{tmp_path / 'models_of_mine.py'}:net"
+    graph = build_model(file, 6, 2, settings={"deep": "yes", "scale": "0.5", "sizes": "5,6,7", "width": "3"})
+    assert [n.dims[1].size for n in graph if n.parameters] == [5, 6, 7] and graph.name == "net"
+    assert graph.nodes[0].space.shape == (6, 3)
+    row = json.loads(run("simulate", file, "-n", "2", "--set", "width=16", "--json"))
+    assert row["model"] == "net" and row["operators"] == 2 and row["parameters"] == 16 * 3 + 3
+    found = json.loads(run("search", file, "-n", "2", "--budget", "20p", "--out", str(tmp_path / "p.json"), "--json"))
+    made = json.loads((tmp_path / "p.json").read_text())["made_from"]
+    assert made["model"] == file and made["devices"] == 2 and found["iteration_seconds"] > 0
+
+
+def test_a_module_of_the_current_folder(tmp_path: Path) -> None:
+    (tmp_path / "models_in_here.py").write_text(MODEL_FILE)
+    result = subprocess.run(
+        [sys.executable, "-m", "taskflow", "simulate", "models_in_here:net", "-n", "1", "--json"], cwd=tmp_path,
+        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}, timeout=60,
+    )
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["model"] == "net"
+
+
+def test_debug_shows_where_a_mistake_comes_from(tmp_path: Path) -> None:
+    (tmp_path / "models_of_mine.py").write_text(MODEL_FILE)
+    arguments = ["simulate", f"{tmp_path / 'models_of_mine.py'}:broken", "-n", "1"]
+    result = CliRunner().invoke(main, [*arguments, "--debug"])
+    assert isinstance(result.exception, ValueError) and isinstance(result.exception.__cause__, ZeroDivisionError)
+    assert isinstance(CliRunner().invoke(main, arguments).exception, SystemExit)
+
+
+# ---- tables and units ------------------------------------------------------------------------------------------------
+def test_tables_fit_and_never_cut_numbers() -> None:
+    rows = [["a very long name of an operator " * 3, "123,456,789.25", "9.75"], ["b", "1", "2"]]
+    narrow = render(["operator", "seconds", "share"], rows, width=40)
+    assert "123,456,789.25" in narrow and "9.75" in narrow and max(map(len, narrow.splitlines())) <= 40
+    assert "".join(narrow.split()).count("operator") == 1 + 3  # folded, not cut
+    tiny = render(["operator", "seconds", "share"], rows, width=10)
+    assert "123,456,789.25" in tiny and "9.75" in tiny and "…" not in tiny
+    piped = render(["operator", "seconds", "share"], rows)
+    assert len(piped.splitlines()) == 4 and rows[0][0].strip() in piped and "\x1b" not in piped
+
+
+def test_units() -> None:
+    assert [seconds(x) for x in (0, 2.5, 0.00125, 3.2e-5, 1e-9)] == ["0 s", "2.5 s", "1.25 ms", "32 us", "0.001 us"]
+    assert [nbytes(x) for x in (12, 3_400, 5e6, 7.25e9, 2e12)] == ["12 B", "3.4 kB", "5 MB", "7.25 GB", "2 TB"]
+
+
+# ---- completion ------------------------------------------------------------------------------------------------------
+def completions(*words: str) -> list[str]:
+    found = BashComplete(main, {}, "taskflow", "_TASKFLOW_COMPLETE").get_completions(list(words[:-1]), words[-1])
+    return [item.value for item in found]
+
+
+def test_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("plan.json", "cluster.json", "net.py", "notes.txt"):
+        (tmp_path / name).write_text("{}")
+    assert completions("") == list(COMMANDS)
+    assert completions("search", "res") == ["ResNet-101"]
+    assert set(completions("search", "n")) == {"NMT", "net.py"}
+    assert set(completions("search", "")) == {*MODELS, "net.py"}
+    assert completions("search", "nmt", "--machine", "p1") == ["p100", "p100-peak"]
+    assert completions("simulate", "nmt", "-m", "c") == ["cluster.json"]
+    assert completions("simulate", "nmt", "--strategy", "") == [
+        "data", "model", "expert", "round-robin", "random", "cluster.json", "plan.json"]
+    assert "--budget" in completions("search", "nmt", "--b")
+
+
+def test_the_shell_gets_a_script() -> None:
+    environ = {**os.environ, "_TASKFLOW_COMPLETE": "zsh_source", "PYTHONPATH": str(Path(__file__).parents[2])}
+    code = "import sys; sys.argv[0] = 'taskflow'; from taskflow.cli.main import main; main(prog_name='taskflow')"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ, timeout=60)
+    assert result.returncode == 0 and "_TASKFLOW_COMPLETE=zsh_complete" in result.stdout
+
+
+# ---- Ctrl-C ----------------------------------------------------------------------------------------------------------
+def test_ctrl_c_gives_the_best_plan_so_far(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "taskflow", "search", "nmt", "-m", "k80", "-n", "4", "--budget", "100s", "--json", "--out",
+         str(plan)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    time.sleep(6)  # on a busy machine starting alone takes a second or two
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    found: dict[str, Any] = json.loads(out)
+    assert found["stopped"] == "interrupted" and found["search_seconds"] < 60 and "Traceback" not in err
+    assert found["iteration_seconds"] <= min(found["starts_iteration_seconds"].values())
+    assert json.loads(plan.read_text())["format"] == "taskflow-strategy"

@@ -1,0 +1,52 @@
+"""Configurations in words: what describe writes, parse_config reads."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from taskflow.mapper.config import ranges
+from taskflow.mapper.notation import parse_config, parse_ranges
+from taskflow.models import build
+from taskflow.optimizer.space import Space, SpaceOptions
+
+
+@pytest.mark.parametrize("model", ["nmt", "inception-v3", "transformer", "alexnet"])
+def test_what_is_described_is_read_back(model: str) -> None:
+    graph, random = build(model, preset="small"), Random(model)
+    space = Space(graph, 9, SpaceOptions(placements="arbitrary"))
+    for node in graph:
+        for _ in range(5):
+            config = space[node].draw(random)
+            assert parse_config(config.describe(node), node, 9) == config
+
+
+def test_without_processors_and_ranges() -> None:
+    node = build("mlp", preset="small").node("fc1")
+    assert parse_config("n/3", node, 4).processors == (0, 1, 2)
+    assert parse_config("whole", node, 4).processors == (0,)
+    assert parse_config("n/2 @ 3,1", node, 4).processors == (3, 1)
+    for numbers in ((0,), (0, 1, 2, 3), (3, 2, 1), (5, 0, 1, 2, 9), (1, 1, 1)):
+        assert parse_ranges(ranges(numbers), "x") == numbers
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "has no cut; write whole @ 0"),
+        ("@ 0", "has no cut"),
+        ("q/2 @ 0-1", "'q/2' in 'q/2 @ 0-1' is not a cut; write DIMENSION/PIECES with one of the dimensions n, "),
+        ("n/2 n @ 0-1", "'n' in"),
+        ("n/2 @ 0-9", "2 pieces need as many processors, got 10"),
+        ("n/2 @ 3-4", "processor 4 does not exist; there are 0 to 3"),
+        ("n/0", "degree of n must be 1 to"),
+        ("n/2 @ 1-0", "runs backwards"),
+        ("n/2 @ a,b", "must be numbers and ranges"),
+        ("n/2 @ 0-99999999", "longer than any machine"),
+    ],
+)
+def test_what_cannot_be_read(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match="operator fc1") as error:
+        parse_config(text, build("mlp", preset="small").node("fc1"), 4)
+    assert message in str(error.value)

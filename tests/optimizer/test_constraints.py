@@ -1,0 +1,273 @@
+"""Constraints: no search returns, or ever simulates, a plan that violates them, whatever they are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import taskflow
+from taskflow.graph import OperatorGraph
+from taskflow.machine import load_machine
+from taskflow.mapper import OpConfig, Strategy, choose
+from taskflow.models import build
+from taskflow.optimizer.bounds import lower_bound
+from taskflow.optimizer.constraints import Constraints, mended
+from taskflow.optimizer.evaluator import Evaluator
+from taskflow.optimizer.found import Budget, SearchOptions
+from taskflow.optimizer.permitted import Permitted
+from taskflow.optimizer.polish import polished
+from taskflow.optimizer.search import make_evaluator, search
+from taskflow.optimizer.space import OperatorSpace, Space, SpaceOptions
+
+GRAPHS = {name: build(name, preset="small") for name in ("mlp", "rnnlm", "alexnet")}
+
+
+def small() -> OperatorGraph:
+    """So small that exact search comes to its end."""
+    graph = OperatorGraph(name="small")
+    x = taskflow.input(graph, (4, 4), name="x")
+    y = taskflow.linear(taskflow.relu(taskflow.linear(x, 4, name="fc1"), name="relu"), 4, name="fc2")
+    graph.minimize(taskflow.cross_entropy(y, taskflow.input(graph, (4,), "int64", name="labels"), name="loss"))
+    return graph
+
+
+@st.composite
+def rules(draw: Any, graph: OperatorGraph, processors: int) -> dict[str, Any]:
+    """A table of rules that do not contradict each other: each operator has at most one."""
+    table: dict[str, Any] = {}
+    nodes = draw(st.lists(st.sampled_from(graph.nodes), min_size=1, max_size=5, unique_by=lambda n: n.name))
+    space = Space(graph, processors, SpaceOptions(placements="arbitrary"))
+    for node in nodes:
+        kind = draw(st.sampled_from(["pin", "limits"]))
+        if kind == "pin":
+            config = space[node].draw(Random(draw(st.integers(0, 10_000))))
+            table[node.name] = {"pin": config.describe(node)}
+            continue
+        entry: dict[str, Any] = {}
+        if draw(st.booleans()) and node.dims:
+            entry["forbid"] = draw(st.lists(st.sampled_from([d.name for d in node.dims]), min_size=1, max_size=2, unique=True))
+        if draw(st.booleans()):
+            entry["devices"] = draw(st.lists(st.integers(0, processors - 1), min_size=1, unique=True))
+        if draw(st.booleans()):
+            entry["max_degree"] = draw(st.integers(1, processors))
+        if draw(st.booleans()) or not entry:
+            entry["max_pieces"] = draw(st.integers(1, processors))
+        table[node.name] = entry
+    return table
+
+
+class Watched:
+    """Every strategy that an evaluator is set to, and every proposal, respects the constraints."""
+
+    def __init__(self, judge: Evaluator, constraints: Constraints) -> None:
+        self.permitted = constraints.resolve(judge.graph, len(judge.machine.processors))
+        self.seen = 0
+        plain_set, plain_propose = judge.set, judge.propose
+
+        def watch_set(strategy: Strategy) -> float:
+            self.check(strategy.configs)
+            return plain_set(strategy)
+
+        def watch_propose(changes: Any, *rest: Any, **more: Any) -> float:
+            self.check(changes)
+            return plain_propose(changes, *rest, **more)
+
+        judge.set, judge.propose = watch_set, watch_propose  # type: ignore[method-assign, assignment]
+
+    def check(self, configs: Any) -> None:
+        self.seen += 1
+        for name, of in self.permitted.items():
+            if name in configs:
+                assert not of.violation(configs[name]), f"{name}: {of.violation(configs[name])}"
+
+
+@pytest.mark.parametrize("algorithm", ["guided", "mcmc", "optcnn", "placement"])
+@settings(max_examples=4, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_no_search_goes_outside(algorithm: str, data: Any) -> None:
+    name, devices = data.draw(st.sampled_from(sorted(GRAPHS))), data.draw(st.sampled_from([3, 4, 8]))
+    graph, machine = GRAPHS[name], load_machine("k80", devices)
+    table = data.draw(rules(graph, devices))
+    constraints, judge = Constraints.parse(table), make_evaluator(graph, machine)
+    watched = Watched(judge, constraints)
+    seed = data.draw(st.integers(0, 99))
+    placements = data.draw(st.sampled_from(["structured", "arbitrary"]))
+    found = search(graph, machine, budget="150p", seed=seed, algorithm=algorithm, constraints=table, use=judge,
+                   space=SpaceOptions(placements=placements))  # fmt: skip
+    constraints.verify(found.strategy, graph)
+    assert watched.seen >= 2 and found.seconds <= min(found.starts.values()) * (1 + 1e-12)
+    assert 0 <= found.lower_bound <= found.seconds
+    for node in graph:
+        entry, config = table.get(node.name, {}), found.strategy[node.name]
+        if "pin" in entry:
+            assert config.describe(node) == entry["pin"]
+        assert set(config.processors) <= set(entry.get("devices", range(devices)))
+        assert max(config.degrees, default=1) <= entry.get("max_degree", devices)
+        assert len(config.processors) <= entry.get("max_pieces", devices)
+        for dim, degree in zip(node.dims, config.degrees):
+            assert degree == 1 or dim.name not in entry.get("forbid", ())
+
+
+@settings(max_examples=2, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_exact_search_finds_the_best_that_is_permitted(data: Any) -> None:
+    graph, machine = small(), load_machine("k80", 2)
+    table = data.draw(rules(graph, 2))
+    options = SpaceOptions("powers", reduction=False, follow="passive")
+    judge = make_evaluator(graph, machine)
+    Watched(judge, Constraints.parse(table))
+    found = search(graph, machine, algorithm="exact", budget="60000p", constraints=table, space=options, use=judge)
+    free = search(graph, machine, algorithm="exact", budget="60000p", space=options)
+    assert found.optimal and free.optimal and found.proof is not None and free.proof is not None
+    Constraints.parse(table).verify(found.strategy, graph)
+    # Nothing that is permitted and in the space is faster than the plan, and what is proved without constraints bounds it.
+    inside = make_evaluator(graph, machine)
+    space = Space(graph, 2, SpaceOptions("powers", reduction=False, constraints=Constraints.parse(table)))
+    random = Random(1)
+    if "pin" not in str(table):  # a pinned cut may be one that the smaller space does not have
+        assert found.seconds >= free.seconds * (1 - 1e-9)
+    for _ in range(150):
+        configs = {n: (c if n in ("fc1", "fc2", "relu") else found.strategy[n]) for n, c in space.random(random).items()}
+        assert inside.set(Strategy(2, configs, found.strategy.syncs)) >= found.seconds * (1 - 1e-9)
+
+
+def test_polish_and_the_lower_bound_stay_inside() -> None:
+    graph, machine = GRAPHS["mlp"], load_machine("k80", 4)
+    table = {"fc1": {"pin": "c/2 @ 2-3"}, "fc2": {"devices": [1, 3]}, "relu*": {"forbid": ["n"]}}
+    constraints = Constraints.parse(table)
+    judge = make_evaluator(graph, machine)
+    found = search(graph, machine, budget="100p", constraints=table, use=judge)
+    options = SearchOptions(Budget(proposals=5000), space=SpaceOptions(constraints=constraints))
+    constraints.verify(polished(judge, found, options).strategy, graph)
+    # Of equal operators, one of them pinned, each counts with its own cuts: the bound must not take one for the other.
+    bound, free = lower_bound(judge, options.space), lower_bound(judge, SpaceOptions())
+    space, random = Space(graph, 4, options.space), Random(0)
+    plans = [judge.set(Strategy(4, space.random(random))) for _ in range(100)]
+    assert free <= bound * (1 + 1e-12) and bound <= min(plans) * (1 + 1e-9)
+
+
+def test_equal_operators_with_different_constraints_have_a_valid_bound() -> None:
+    graph = OperatorGraph(name="twins")
+    x = taskflow.input(graph, (64, 512), name="x")
+    for i in range(3):
+        x = taskflow.linear(x, 512, name=f"fc{i}")
+    machine = load_machine("p100", 4)
+    judge = make_evaluator(graph, machine, rule=None)
+    options = SpaceOptions(constraints=Constraints.parse({"fc0": {"pin": "whole @ 0"}}))
+    plan = {node.name: OpConfig((4, *(1,) * (len(node.dims) - 1)), (0, 1, 2, 3)) for node in graph}
+    plan["fc0"] = OpConfig((1,) * len(graph.node("fc0").dims), (0,))
+    assert lower_bound(judge, options) <= judge.set(Strategy(4, plan)) * (1 + 1e-9)
+
+
+# ---- spaces ----------------------------------------------------------------------------------------------------------
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_a_space_holds_what_is_permitted_and_nothing_else(data: Any) -> None:
+    graph = GRAPHS["mlp"]
+    table = data.draw(rules(graph, 4))
+    placements = data.draw(st.sampled_from(["structured", "arbitrary"]))
+    free = Space(graph, 4, SpaceOptions("powers", placements))
+    space = Space(graph, 4, SpaceOptions("powers", placements, constraints=Constraints.parse(table)))
+    random = Random(0)
+    for node in graph:
+        of, own = space.permitted.get(node.name), space[node]
+        if of is None:
+            assert own.size == free[node].size
+            continue
+        listed = list(own)
+        assert len(listed) == own.size and all(not of.violation(c) and own.contains(c) for c in listed)
+        for config in listed[:20]:
+            config.verify(node, 4)
+        assert all(not of.violation(c) for c in own.candidates())
+        for _ in range(20):
+            assert own.draw(random) in listed
+        if placements == "arbitrary" and of.pin is None:  # then it is exactly the permitted part
+            assert set(listed) == {c for c in free[node] if not of.violation(c) and len(c.processors) <= own.most}
+        other = free[node].draw(random)
+        assert own.contains(other) == (other in set(listed))
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_mending_gives_what_is_permitted_and_changes_nothing_else(data: Any) -> None:
+    graph = GRAPHS["alexnet"]
+    node = data.draw(st.sampled_from(graph.nodes))
+    of = next(iter(Constraints.parse(data.draw(rules(graph, 8))).resolve(graph, 8).items()))
+    node, permitted = graph.node(of[0]), of[1]
+    config = OperatorSpace(node.dims, 8, SpaceOptions(placements="arbitrary")).draw(Random(data.draw(st.integers(0, 999))))
+    better = permitted.mend(config)
+    better.verify(node, 8)
+    assert not permitted.violation(better)
+    if not permitted.violation(config):
+        assert better == config
+    assert permitted.mend(better) == better
+    configs = {node.name: config, "other": config}
+    assert mended({node.name: permitted}, configs)["other"] is config
+    if not permitted.violation(config):
+        assert mended({node.name: permitted}, configs) is configs
+
+
+def test_mending_keeps_pieces_where_they_were() -> None:
+    permitted = Permitted(("n", "c"), (2, 8), (0, 1, 2, 3))
+    config = OpConfig((4, 2), (0, 1, 2, 3, 4, 5, 6, 7))
+    assert permitted.mend(config) == OpConfig((2, 2), (0, 1, 2, 3))
+    assert Permitted(("n", "c"), (8, 8), (), 3).mend(config).degrees in ((1, 2), (3, 1), (1, 1))
+    assert Permitted(("n", "c"), (8, 8), (6, 7)).mend(config).processors == (6, 7, 6, 7, 6, 7, 6, 7)
+
+
+def test_starting_plans_are_mended_and_named_so() -> None:
+    graph, machine = GRAPHS["mlp"], load_machine("k80", 4)
+    mine = Strategy(4, choose("random", graph, machine, seed=1)[0].configs, {}, "mine")
+    found = search(graph, machine, budget="50p", starts=[mine], constraints={"fc1": {"pin": "whole @ 3"}})
+    assert set(found.starts) == {"data, mended", "expert, mended", "model, mended", "mine, mended"}
+    assert found.strategy["fc1"] == OpConfig((1, 1, 1)[: len(graph.node("fc1").dims)], (3,))
+    free = search(graph, machine, budget="50p", constraints={"fc1": {"max_pieces": 4}})
+    assert set(free.starts) == {"data", "expert", "model"}
+
+
+# ---- mistakes --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"conv*": {"forbid": ["c"]}}, "no operator of MLP matches 'conv*'; there are "),
+        ({"fc*": {"forbid": ["z"]}}, "'fc*': no operator that matches has a dimension 'z'; they have n, "),
+        ({"fc1": {"max_degree": {"z": 2}}}, "has a dimension 'z'"),
+        ({"fc1": {"pin": "n/2 @ 0-1"}, "fc*": {"forbid": ["n"]}}, "to 'n/2 @ 0-1', but n must not be cut (fc*: n not cut)"),
+        ({"fc1": {"pin": "n/2 @ 0-1", "max_pieces": 1}}, "but may have at most 1 pieces, not 2"),
+        ({"fc1": {"pin": "n/2 @ 0-1"}, "fc*": {"pin": "whole @ 0"}}, "fc1 is pinned twice: fc1: pinned to n/2 @ 0-1; fc*"),
+        ({"fc1": {"devices": [0, 1]}, "fc*": {"devices": [2]}}, "contradicts another rule: no device is left for fc1"),
+        ({"fc1": {"devices": [9]}}, "processor 9 does not exist; there are 0 to 3"),
+        ({"fc1": {"devices": []}}, "'devices' must name at least one processor"),
+        ({"fc1": {"pin": "n/2 @ 0-7"}}, "constraints: 'fc1': operator fc1: 2 pieces need as many processors, got 8"),
+        ({"fc1": {"pin": "half"}}, "'half' in 'half' is not a cut"),
+        ({"fc1": {"pinned": "whole"}}, "must be a table with some of pin, forbid, devices, max_degree, max_pieces; got ['pinned']"),
+        ({"fc1": {}}, "got 'nothing'"),
+        ({"fc1": {"max_degree": 0}}, "max_degree must be an integer, 1 or more, got 0"),
+        ({"fc1": {"max_pieces": "two"}}, "max_pieces must be an integer"),
+        (["fc1"], "must be a table, operator pattern -> {pin, "),
+    ],
+)
+def test_mistakes_are_named(table: Any, message: str) -> None:
+    with pytest.raises(ValueError, match="constraints") as error:
+        search(GRAPHS["mlp"], load_machine("k80", 4), budget="10p", constraints=Constraints.parse(table))
+    assert message in str(error.value)
+
+
+def test_files(tmp_path: Path) -> None:
+    file = tmp_path / "constraints.json"
+    file.write_text(json.dumps({"fc*": {"devices": "1-2", "max_degree": {"n": 2}}, "fc1": {"forbid": "n"}}))
+    constraints = Constraints.of(str(file))
+    assert [str(rule) for rule in constraints.rules] == ["fc*: n<=2, on 1-2", "fc1: n not cut"]
+    found = search(GRAPHS["mlp"], load_machine("k80", 4), budget="40p", constraints=file)
+    assert set(found.strategy["fc1"].processors) <= {1, 2}
+    file.write_text("{")
+    with pytest.raises(ValueError, match="not JSON"):
+        Constraints.load(file)
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        Constraints.load(tmp_path / "none.json")

@@ -1,0 +1,243 @@
+"""Explanations: the critical path is the step, the table is the sum of the tasks, and what-if changes only what it says."""
+
+from __future__ import annotations
+
+from math import fsum
+
+import pytest
+
+import taskflow
+from taskflow.machine import Cluster, load_machine
+from taskflow.machine.format import unparse
+from taskflow.mapper import Strategy, choose
+from taskflow.models import build
+from taskflow.optimizer.evaluator import Evaluator
+from taskflow.optimizer.explain import Explanation, critical, explain, verify
+from taskflow.optimizer.explain_alternatives import alternatives
+from taskflow.optimizer.explain_difference import difference, grouped
+from taskflow.optimizer.explain_labels import Work, labels, totals
+from taskflow.optimizer.explain_machine import Change, changed, link_ends
+from taskflow.optimizer.explain_what_if import Scenario, what_if
+from taskflow.optimizer.found import Budget
+from taskflow.optimizer.search import DEFAULT_RULE, make_evaluator
+from taskflow.rules import SGD
+from taskflow.tasks.task import Compute, Kind
+
+MODELS = ("nmt", "rnnlm", "alexnet", "transformer")
+
+
+def judged(model: str, mapper: str, machine: str = "k80", devices: int = 6, seed: int = 0, clip: float | None = None) -> Evaluator:
+    cluster = load_machine(machine, devices)
+    graph = build(model, preset="small")
+    judge = make_evaluator(graph, cluster, clip_norm=clip)
+    judge.set(choose(mapper, graph, cluster, seed=seed)[0])
+    return judge
+
+
+@pytest.mark.parametrize("mapper", ["data", "expert", "random"])
+@pytest.mark.parametrize("model", ["nmt", "rnnlm", "alexnet"])
+def test_the_critical_path_is_the_step_and_the_table_the_tasks(model: str, mapper: str) -> None:
+    judge = judged(model, mapper, clip=1.0 if model == "rnnlm" else None)
+    tasks, timeline = judge.lowered(), judge.timeline()
+    found = explain(judge)  # verifies that the path has no gap
+    assert found.seconds == timeline.makespan == judge.seconds
+    for parts in (
+        [s.seconds for s in found.steps], [s.seconds for s in found.stretches], list(found.shares.values()),
+        [o.critical for o in found.operators],
+    ):
+        assert fsum(parts) == pytest.approx(found.seconds, rel=1e-9)
+    seconds = [s.end - s.start for s in timeline.spans]
+    everything = totals(tasks, labels(judge.graph, tasks), seconds)
+    for work in Work:
+        assert fsum(o.seconds[work] for o in found.operators) == pytest.approx(everything[work], rel=1e-9, abs=1e-15)
+    assert sum(o.transfer_bytes + o.sync_bytes for o in found.operators) == tasks.transfer_bytes
+    assert sum(o.tasks for o in found.operators) == len(tasks)
+    assert fsum(o.waiting for o in found.operators) == pytest.approx(fsum(s.start - s.ready for s in timeline.spans), abs=1e-12)
+    # What limits it agrees with the evaluator's own account of processors and links.
+    usage = judge.usage()
+    busy = {b.name: b.seconds for b in found.busy}
+    for p, s in enumerate(usage.processor_seconds):
+        assert busy.get(f"device {p}", 0.0) == pytest.approx(s, abs=1e-12)
+    assert sorted(b.seconds for b in found.busy if b.link) == pytest.approx(sorted(usage.link_seconds.values()))
+    assert all(b.seconds <= found.seconds * (1 + 1e-9) for b in found.busy)
+    assert found.limit.seconds == max(busy.values())
+
+
+@pytest.mark.parametrize("model", [*MODELS, "inception-v3"])
+def test_labels_say_what_tasks_are_for(model: str) -> None:
+    judge = judged(model, "random", devices=3, seed=3)
+    graph, tasks = judge.graph, judge.lowered()
+    names, layers = {n.name for n in graph}, {p.layer for p in graph.parameters}
+    weight_regions = {b.name for b in tasks.bundles}
+    for task, label in zip(tasks, labels(graph, tasks)):
+        assert label.operator in names and (label.what != "weights put together" or task.kind is Kind.MOVE)
+        if isinstance(task.work, Compute):
+            assert label.work is Work.COMPUTE and label.operator == task.work.node.name
+        elif task.kind is Kind.UPDATE:
+            assert label.work is Work.UPDATE and label.operator in layers
+        elif task.kind is Kind.COPY:
+            region = tasks.buffers[task.reads[0].buffer].region.removeprefix("d ")
+            if label.work is Work.SYNC:
+                assert label.operator in layers
+            else:  # a tensor of this operator, never a layer's flat weights
+                tensors = {t.name for t in graph.node(label.operator).outputs}
+                assert label.work is Work.TRANSFER
+                assert region.partition(" arriving")[0].removeprefix("sum ").removeprefix("lasting:").partition("[")[0] in tensors
+            if region in weight_regions and tasks.buffers[task.reads[0].buffer].kept:
+                assert label.work is Work.SYNC and label.what == "new weights"
+
+
+def test_a_path_with_a_gap_is_refused() -> None:
+    judge = judged("rnnlm", "data")
+    timeline = judge.timeline()
+    path = critical(judge.lowered(), timeline, judge.machine)
+    verify(path, timeline)
+    with pytest.raises(AssertionError, match="gap"):
+        verify((*path[:2], *path[3:]), timeline)
+    with pytest.raises(AssertionError, match="as long as the step"):
+        verify(path[:-1], timeline)
+
+
+def test_the_reason_of_each_lap() -> None:
+    judge = judged("nmt", "random", seed=5)
+    tasks, timeline = judge.lowered(), judge.timeline()
+    path = critical(tasks, timeline, judge.machine)
+    assert path[0].because == "start" and {lap.because for lap in path[1:]} == {"needs", "busy"}
+    for before, lap in zip(path, path[1:]):
+        if lap.because == "needs":
+            assert before.task in tasks.tasks[lap.task].after and lap.waited == 0
+        else:
+            assert lap.waited >= 0 and timeline.spans[lap.task].ready <= timeline.spans[before.task].end
+
+
+def test_forward_only_and_stretches() -> None:
+    cluster, graph = load_machine("p100", 4), build("inception-v3", preset="small")
+    judge = make_evaluator(graph, cluster, rule=None)
+    judge.set(choose("data", graph, cluster)[0])
+    found = explain(judge)
+    assert {s.kind for s in found.stretches} <= {"forward", "transfers"} and found.shares[Work.SYNC] == 0
+    trained = explain(judged("nmt", "data", devices=4))
+    kinds = [s.kind for s in trained.stretches]
+    assert kinds[0] == "forward" and kinds[-1] == "synchronisation" and "backward" in kinds
+    assert len(trained.stretches) < len(trained.steps)
+    for a, b in zip(trained.stretches, trained.stretches[1:]):
+        assert a.start + a.seconds == pytest.approx(b.start, abs=1e-12)
+
+
+# ---- alternatives ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("model", "operator"), [("nmt", "softmax"), ("alexnet", "features.3"), ("mlp", "fc1")])
+def test_alternatives_are_what_simulation_says(model: str, operator: str) -> None:
+    judge = judged(model, "data", devices=4)
+    start, now = judge.strategy, explain(judge)
+    found = alternatives(judge, operator, most=6)
+    assert judge.strategy == start and judge.seconds == now.seconds
+    reasons = {a.reason for a in found} | ({"data parallel"} if start[operator].degrees[0] == 4 else set())
+    assert {"data parallel", "whole on one device"} <= reasons
+    assert [a.seconds for a in found] == sorted(a.seconds for a in found)
+    assert len({a.config for a in found}) == len(found) and start[operator] not in {a.config for a in found}
+    for other in found:
+        judge.set(judge.changed({operator: other.config}, {}) if judge.strategy == start else _with(start, operator, other.config))
+        explained = explain(judge)
+        assert explained.seconds == other.seconds
+        assert other.grows is not None
+        assert fsum(other.grows.values()) == pytest.approx(other.seconds - now.seconds, abs=1e-12)
+        for work in Work:
+            assert now.shares[work] + other.grows[work] == pytest.approx(explained.shares[work], abs=1e-12)
+        judge.set(start)
+    with pytest.raises(KeyError, match="no operator 'nothing'"):
+        alternatives(judge, "nothing")
+
+
+def _with(strategy: Strategy, operator: str, config: taskflow.OpConfig) -> Strategy:
+    return Strategy(strategy.processors, {**strategy.configs, operator: config}, strategy.syncs, strategy.name)
+
+
+# ---- what if ---------------------------------------------------------------------------------------------------------
+def test_a_changed_machine_differs_in_what_was_changed_only() -> None:
+    machine = load_machine("k80", 8)
+    plain = unparse(machine)
+    for text, where in (("links=2x", "links"), ("memory=0.5x", "memory"), ("compute=3x", "compute"), ("latency=4", "latency")):
+        other = unparse(changed(machine, [Change.parse(text)]))
+        factor = Change.parse(text).factor
+        for a, b in zip(plain["devices"], other["devices"]):
+            assert b["memory_bytes"] == (a["memory_bytes"] * factor if where == "memory" else a["memory_bytes"])
+            rate = factor if where == "compute" else 1
+            assert b["flops_per_second"]["float32"] == a["flops_per_second"]["float32"] * rate
+            assert b["memory_bytes_per_second"] == a["memory_bytes_per_second"] * rate
+            assert b["launch_seconds"] == a["launch_seconds"]
+        for a, b in zip(plain["nodes"][0]["links"], other["nodes"][0]["links"]):
+            assert b["bytes_per_second"] == a["bytes_per_second"] * (factor if where == "links" else 1)
+            assert b["latency_seconds"] == a["latency_seconds"] * (factor if where == "latency" else 1)
+    network = unparse(changed(machine, [Change.parse("network=4x")]))["nodes"][0]["links"]
+    faster = [b["between"] for a, b in zip(plain["nodes"][0]["links"], network) if b["bytes_per_second"] != a["bytes_per_second"]]
+    assert faster and all("network" in between for between in faster) and len(faster) < len(network)
+    assert "network" in link_ends(machine)
+
+
+@pytest.mark.parametrize("text", ["links", "links=", "links=fast", "links=0x", "=2x", "links=-1x"])
+def test_changes_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(ValueError, match="write WHAT=FACTOR"):
+        Change.parse(text)
+
+
+def test_a_change_of_links_that_are_not_there() -> None:
+    with pytest.raises(ValueError, match=r"has no links at 'nvlink'; use links, memory, compute, latency, or one of .*pcie"):
+        changed(load_machine("k80", 4), [Change.parse("nvlink=2x")])
+    with pytest.raises(ValueError, match=r"has no links at 'links'.*no links at all"):
+        changed(taskflow.host(1), [Change.parse("links=2x")])
+
+
+def test_outcomes_are_those_of_the_changed_machine() -> None:
+    machine: Cluster = load_machine("k80", 4)
+    graph = build("nmt", preset="small", hidden=64, vocabulary=4000, batch=64)
+    strategy = choose("data", graph, machine)[0]
+    scenarios = [
+        Scenario((Change("links", 4.0),)), Scenario((Change("compute", 2.0), Change("links", 2.0))),
+        Scenario((Change("memory", 1e-4),)),
+    ]
+    plain = make_evaluator(graph, machine).set(strategy)
+    links, both, small = what_if(graph, machine, strategy, scenarios, rule=DEFAULT_RULE)
+    for outcome in (links, both, small):
+        expected = make_evaluator(graph, changed(machine, outcome.scenario.changes)).set(strategy)
+        assert outcome.seconds == expected and outcome.speedup == pytest.approx(plain / expected)
+        assert fsum(outcome.shares.values()) == pytest.approx(outcome.seconds, rel=1e-9)
+    assert links.seconds < plain and small.seconds == plain
+    assert not links.lacks and "lack memory" in small.lacks and "data" in small.no_longer_fit and not small.now_fit
+    # The other way round: from a machine that is too small to one that is not.
+    poor = changed(machine, [Change("memory", 1e-4)])
+    rich = what_if(graph, poor, strategy, [Scenario((Change("memory", 1e4),))], rule=SGD(lr=0.1), budget=None)[0]
+    assert "data" in rich.now_fit and not rich.lacks
+
+
+def test_searching_again_on_the_changed_machine() -> None:
+    machine, graph = load_machine("k80", 2), build("mlp", preset="small")
+    strategy = choose("model", graph, machine)[0]
+    scenarios = [Scenario((Change("links", 50.0),)), Scenario((Change("memory", 1e-9),))]
+    fast, none = what_if(graph, machine, strategy, scenarios, rule=DEFAULT_RULE, budget=Budget(proposals=60))
+    assert fast.found is not None and fast.here is not None and fast.found.seconds <= fast.seconds
+    assert fast.here.seconds <= make_evaluator(graph, machine).set(strategy) and fast.found_fits_here
+    assert none.found is None and "fits the memory" in none.none_found
+
+
+# ---- difference ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("model", MODELS)
+def test_effects_of_layers_add_up(model: str) -> None:
+    judge = judged(model, "data")
+    graph, first = judge.graph, judge.strategy
+    second = choose("random", graph, judge.machine, seed=1)[0]
+    groups = grouped(graph)
+    assert sorted(name for _, names, _ in groups for name in names) == sorted(node.name for node in graph)
+    before = judge.seconds
+    found = difference(judge, first, second)
+    assert judge.seconds == make_evaluator(graph, judge.machine).set(second)
+    assert found[0].before == before and found[-1].after == judge.seconds
+    assert all(a.after == b.before for a, b in zip(found, found[1:]))
+    assert fsum(c.effect for c in found) == pytest.approx(judge.seconds - before, abs=1e-12)
+    told = {name: pair for change in found for name, pair in change.operators.items()}
+    assert told == {n.name: (first[n.name], second[n.name]) for n in graph if first[n.name] != second[n.name]}
+    assert difference(judge, second, second) == ()
+
+
+def test_an_explanation_is_a_value() -> None:
+    assert isinstance(explain(judged("mlp", "data", devices=2)), Explanation)
+    assert explain(judged("mlp", "data", devices=2)) == explain(judged("mlp", "data", devices=2))
