@@ -75,7 +75,7 @@ class Executor:
         self.transport: Transport = transport or (weights.transport if weights is not None else LocalTransport())
         self.kernels: KernelSet = kernels or (weights.kernels if weights is not None else kernels_on(device or "cpu"))
         self.transport = for_device(self.transport, self.kernels.device)
-        self.machine = machine or host(strategy.processors)
+        self.machine = machine or host(strategy.processors, "cpu" if self.kernels.device.waits else "gpu")
         self.state = StepState(seed=seed)
         self.kept: Kept = Kept(self.kernels.device)
         self.placement: Placement = Placement(strategy.processors, self.transport.size)

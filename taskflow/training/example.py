@@ -165,7 +165,7 @@ def run_example(program: str, preset: Preset, options: Options, build: Callable[
         if first and not options.quiet:
             click.echo(text, err=True)
 
-    machine = host(options.processors or transport.size)
+    machine = host(options.processors or transport.size, options.device)
     with ExitStack() as background:
         try:
             kernels = kernels_on(options.device)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from taskflow.kernels import DeviceMissing, kernels_on
 from taskflow.kernels.gpu.gemm import column_major, matrices, plan
 from taskflow.kernels.gpu.place import choose_gpu, local_rank
+from taskflow.machine import host, load_machine
 from taskflow.runtime.transfers import Choice, Offer, choose_transfers
 
 
@@ -160,3 +161,14 @@ def test_the_benchmark_says_in_one_line_that_there_is_no_gpu() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("gpu.py: no GPU can be used") and len(done.stderr.splitlines()) == 1
+
+
+def test_the_machine_of_gpus_at_hand() -> None:
+    machine = load_machine("this-gpu", 3)
+    assert {p.kind for p in machine.processors} == {"gpu"} and len(machine.processors) == 3
+    (link,) = machine.route(0, 2)
+    assert not link.occupies_endpoints and link.bytes_per_second > 1e10
+    assert len(load_machine("this-gpu").processors) == 1
+    assert host(2, "cpu") == host(2)
+    with pytest.raises(ValueError, match="kind must be cpu or gpu, got 'tpu'"):
+        host(2, "tpu")
