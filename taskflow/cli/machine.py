@@ -45,12 +45,13 @@ def _said_once(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--out", type=click.Path(dir_okay=False), help="Write the machine to this file; --machine FILE reads it again.")
 @click.option("--name", help="What results call it (default: the file's name, or `measured`).")
 @click.option("--processors", type=click.IntRange(1), help="Without mpirun: so many virtual processors of this process.")
+@click.option("--device", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True, help="What each rank computes on.")
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=MOST_SECONDS, show_default=True, metavar="SECONDS",
               help="End the job if a rank waits longer for another.")
 @output_options
 @_said_once
 def measure_command(
-    out: str | None, name: str | None, processors: int | None, timeout: float, as_json: bool, quiet: bool
+    out: str | None, name: str | None, processors: int | None, device: str, timeout: float, as_json: bool, quiet: bool
 ) -> None:
     """Measure this machine.
 
@@ -64,6 +65,7 @@ def measure_command(
       taskflow machine measure --processors 2 --name laptop --json
       taskflow search lenet --machine mine.json
     """
+    from taskflow.kernels import kernels_on
     from taskflow.runtime.launch import connect
     from taskflow.runtime.measure import measure
 
@@ -74,7 +76,7 @@ def measure_command(
         _first_may_write(transport, out)
         called = name or (Path(out).stem if out else "measured")
         with _Display(quiet or transport.rank > 0) as display:
-            machine = measure(transport, called, processors=processors, say=display.say)
+            machine = measure(transport, called, kernels_on(device), processors=processors, say=display.say)
         if transport.rank == 0:
             if out:
                 save(machine, out)

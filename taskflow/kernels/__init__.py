@@ -2,6 +2,7 @@
 
 import os
 
+from taskflow.kernels.device import Device, DeviceMissing
 from taskflow.kernels.kernel_set import KernelSet, Key
 from taskflow.kernels.reference import NumpyKernels
 
@@ -14,7 +15,10 @@ except ImportError as error:  # built without a C compiler: every kernel has a n
 
     _missing = error
 
-__all__ = ["KernelSet", "Key", "NumpyKernels", "busy", "default_kernels", "native_built", "onednn_missing"]
+__all__ = [
+    "Device", "DeviceMissing", "KernelSet", "Key", "NumpyKernels", "busy", "default_kernels", "kernels_on", "native_built",
+    "onednn_missing",
+]
 
 CHOICES = ("onednn", "native", "numpy")  # from the fastest to the most portable
 
@@ -50,6 +54,20 @@ def default_kernels() -> KernelSet:
         except RuntimeError:
             continue
     return NumpyKernels()
+
+
+def kernels_on(device: str) -> KernelSet:
+    """The kernels of a device: "cpu" (`default_kernels`) or "gpu" (`taskflow.kernels.gpu.gpu_kernels`).
+
+    Raises DeviceMissing, with one sentence that says what is missing, if they are not there; ValueError for any other name.
+    """
+    if device == "cpu":
+        return default_kernels()
+    if device == "gpu":
+        from taskflow.kernels.gpu import gpu_kernels
+
+        return gpu_kernels()
+    raise ValueError(f"device must be cpu or gpu, got {device!r}")
 
 
 def _make(name: str) -> KernelSet:

@@ -8,8 +8,12 @@ compares them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
+
+import numpy as np
+
+from taskflow.kernels.device import HOST, Device
 
 Array = Any
 Pair = tuple[int, int]  # of the two dimensions of an image: height, width
@@ -23,6 +27,18 @@ class KernelSet(ABC):
     __slots__ = ()
 
     name: str
+    device: Device = HOST
+    """Where the arrays lie that its kernels take."""
+
+    @property
+    def xp(self) -> Any:
+        """The array module of its arrays: numpy, or one with its interface."""
+        return self.device.xp
+
+    def constant(self, key: Hashable, make: Callable[[], np.ndarray[Any, Any]]) -> Array:
+        """An array that operators compute on the host and only read. ``key`` says all that it depends on, so that a device
+        keeps it."""
+        return make()
 
     # ---- contractions -------------------------------------------------------------------------------------------
     @abstractmethod
@@ -179,10 +195,11 @@ class KernelSet(ABC):
     @abstractmethod
     def cross_entropy(
         self, logits: Array, target: Array, ignore: int, probabilities: Array, smoothing: float = 0.0
-    ) -> float:
+    ) -> Any:
         """logits (R, C), target (R) integers -> the sum over rows of -log softmax(logits)[target], rows whose target is
         ``ignore`` left out; probabilities (R, C) is filled with softmax(logits). Any other target outside [0, C) is an
-        IndexError. ``smoothing``: the weight that the target gives to all classes in equal shares."""
+        IndexError; on a device that does not wait the sum is then not a number, and it comes as an array ().
+        ``smoothing``: the weight that the target gives to all classes in equal shares."""
 
     @abstractmethod
     def cross_entropy_backward(
@@ -243,5 +260,5 @@ class KernelSet(ABC):
         """torch.optim.Adam's step (AdamW's if ``decoupled``) on flat arrays; ``step`` counts from 1."""
 
     @abstractmethod
-    def sum_of_squares(self, x: Array) -> float:
-        """In double precision, in a fixed order."""
+    def sum_of_squares(self, x: Array) -> Any:
+        """In double precision, in a fixed order; a float, or an array () on a device that does not wait."""

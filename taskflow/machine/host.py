@@ -1,4 +1,4 @@
-"""The machine at hand: its cores as processors, whose copies to each other the cores make themselves."""
+"""The machine at hand: its cores as processors, whose copies to each other the cores make themselves; or its GPUs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,28 @@ CPU = Device(
 )
 
 
-def host(processors: int) -> Cluster:
+GPU = Device(
+    "gpu", memory_bytes=80 << 30, flops_per_second=(("float32", 60e12), ("float64", 30e12)), memory_bytes_per_second=3e12,
+    launch_seconds=8e-6, multiprocessors=132, cache_bytes=50 << 20,
+    source="typical of a data centre's GPU started from Python, not measured; measure your own",
+)
+
+
+def host(processors: int, kind: str = "cpu") -> Cluster:
     """This machine's cores as ``processors`` equal ones, with rates typical of a CPU core and of MPI through shared memory.
 
     A copy between two of them occupies the receiver, which reads it out of the sender's memory: so MPICH does it on Linux.
-    For this machine's own figures see `taskflow.runtime.measure`.
+    For this machine's own figures see `taskflow.runtime.measure`. ``kind`` "gpu": that many GPUs, which copy to each other by
+    themselves, with rates typical of them.
     """
     if processors < 1:
         raise ValueError(f"host: needs at least 1 processor, got {processors}")
+    if kind == "gpu":
+        between = Wire(("gpu*",), 100e9, 10e-6, mesh=True, source="typical of GPUs with links of their own, not measured")
+        template = NodeTemplate("host", (Group("gpu", GPU.kind, processors),), (), (between,) if processors > 1 else ())
+        return Cluster(f"host-gpu-{processors}", (GPU,), (template,), (("host", 1),))
+    if kind != "cpu":
+        raise ValueError(f"host: kind must be cpu or gpu, got {kind!r}")
     wires = (
         Wire(
             ("cpu*",), 4e9, 50e-6, mesh=True, occupies_endpoints="receiver",

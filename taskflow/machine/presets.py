@@ -11,7 +11,7 @@ from taskflow.machine.format import parse, unparse
 from taskflow.machine.host import host
 
 FOLDER = Path(__file__).parent.parent / "machines"
-HERE = ("host", "this")
+HERE = ("host", "this", "this-gpu")
 
 
 def preset_names() -> tuple[str, ...]:
@@ -21,11 +21,14 @@ def preset_names() -> tuple[str, ...]:
 
 def load_machine(name: str | Path, devices: int | None = None) -> Cluster:
     """A described cluster by name, or a machine file (any path that ends in ``.json``); of it the first ``devices``
-    processors, if given. ``host`` and ``this``: the cores of the machine at hand, ``devices`` of them or all.
+    processors, if given. ``host`` and ``this``: the cores of the machine at hand, ``devices`` of them or all; ``this-gpu``:
+    ``devices`` GPUs (1 if not given) of typical rates, whether there are any or not.
 
     Raises ValueError for an unknown name, a broken file or too many devices, FileNotFoundError for a missing file.
     """
     text = str(name)
+    if text == "this-gpu":
+        return host(1 if devices is None else devices, "gpu")
     if text in HERE:
         return host(_cores() if devices is None else devices)
     path = Path(name) if text.endswith(".json") else FOLDER / f"{text.lower()}.json"

@@ -80,7 +80,7 @@ class AdaptiveAvgPool2d(Operator):
             call.kernels.sum_pool2d(call.inputs[0], windows, windows, NO_PADDING, self._shares(call), out=call.outputs[0])
             return
         rows, columns = self._means(call)
-        np.matmul(rows @ call.inputs[0], columns.T, out=call.outputs[0])
+        call.kernels.xp.matmul(rows @ call.inputs[0], columns.T, out=call.outputs[0])
 
     def backward(self, call: Call) -> None:
         dx, windows = call.grad_inputs[0], self._windows(call)
@@ -110,16 +110,23 @@ class AdaptiveAvgPool2d(Operator):
     def _shares(self, call: Call) -> Array:
         """One over the number of elements that each output is the mean of, whatever the piece has of them."""
         (height, width), spec = call.specs[0].shape[2:], call.specs[0]
-        return np.full(call.writes[0].shape[2:], self.size[0] * self.size[1] / (height * width), spec.dtype)
+        shape, share = call.writes[0].shape[2:], self.size[0] * self.size[1] / (height * width)
+        key = ("adaptive_avg_pool2d shares", shape, share, spec.dtype.str)
+        return call.kernels.constant(key, lambda: np.full(shape, share, spec.dtype))
 
     def _means(self, call: Call) -> tuple[Array, Array]:
         """The piece's part of both matrices of means, (Ho, H) and (Wo, W)."""
         read, write = call.reads.inputs[0], call.writes[0]
         rows, columns = (
-            _matrix(size, given)[write.lo[i] : write.hi[i], read.lo[i] : read.hi[i]].astype(call.specs[0].dtype)
+            self._mean(call, size, given, slice(write.lo[i], write.hi[i]), slice(read.lo[i], read.hi[i]))
             for i, (size, given) in enumerate(zip(self.size, call.specs[0].shape[2:]), 2)
         )
         return rows, columns
+
+    def _mean(self, call: Call, size: int, given: int, ours: slice, theirs: slice) -> Array:
+        dtype = call.specs[0].dtype
+        key = ("adaptive_avg_pool2d means", size, given, ours.start, ours.stop, theirs.start, theirs.stop, dtype.str)
+        return call.kernels.constant(key, lambda: _matrix(size, given)[ours, theirs].astype(dtype))
 
     @classmethod
     def example(cls, random: Random) -> Example:

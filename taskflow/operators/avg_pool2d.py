@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.operators.operator import Call, Dim, Example, Keeps, Operator, Reads, Spec, register
+from taskflow.operators.operator import Array, Call, Dim, Example, Keeps, Operator, Reads, Spec, register
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.window import Pair, Window, pair, pool_dims, pool_example, pool_output, pool_sees
 from taskflow.regions.rect import Rect
@@ -61,8 +61,13 @@ class AvgPool2d(Operator):
     def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return self.flops(inputs, piece)
 
-    def _shares(self, call: Call) -> np.ndarray[Any, Any]:
+    def _shares(self, call: Call) -> Array:
         """One over the number of elements that each window of the piece counts, (Ho, Wo)."""
+        spec, piece = call.specs[0], call.piece
+        key = ("avg_pool2d", self, spec.shape[2:], piece.lo[2:], piece.hi[2:], spec.dtype.str)
+        return call.kernels.constant(key, lambda: self._shares_on_host(call))
+
+    def _shares_on_host(self, call: Call) -> np.ndarray[Any, Any]:
         rows, columns = (
             self._counts(window, call.specs[0].shape[i], call.piece.lo[i], call.piece.hi[i])
             for i, window in enumerate(self._windows, 2)

@@ -116,7 +116,7 @@ class Conv2d(Operator):
         for ours, theirs, groups in self._groups(call):
             out = y if _whole(ours, y) else np.empty_like(y[:, ours], order="C")
             call.kernels.conv2d(
-                _channels(x, theirs), weight[ours], None if bias is None else bias[ours], *sliding, groups, out=out
+                _channels(call, x, theirs), weight[ours], None if bias is None else bias[ours], *sliding, groups, out=out
             )
             if out is not y:
                 y[:, ours] = out
@@ -134,7 +134,7 @@ class Conv2d(Operator):
             if dw is not None:
                 ours, theirs, groups = group
                 call.kernels.conv2d_backward_weight(
-                    _channels(x, theirs), _channels(dy, ours), self.stride, self._padding(call), self.dilation, groups,
+                    _channels(call, x, theirs), _channels(call, dy, ours), self.stride, self._padding(call), self.dilation, groups,
                     out=dw.array[ours], accumulate=dw.accumulate,
                 )
 
@@ -143,7 +143,7 @@ class Conv2d(Operator):
         whole = _whole(theirs, dx.array)
         out = dx.array if whole else np.empty_like(dx.array[:, theirs], order="C")
         call.kernels.conv2d_backward_data(
-            _channels(call.grad, ours), call.weights[0][ours], self.stride, self._padding(call), self.dilation, groups,
+            _channels(call, call.grad, ours), call.weights[0][ours], self.stride, self._padding(call), self.dilation, groups,
             out=out, accumulate=whole and dx.accumulate,
         )
         if not whole:
@@ -207,9 +207,9 @@ def _whole(part: slice, array: Array) -> bool:
     return bool(part.stop - part.start == array.shape[1])
 
 
-def _channels(array: Array, part: slice) -> Array:
+def _channels(call: Call, array: Array, part: slice) -> Array:
     """Some channels of (N, C, H, W), contiguous."""
-    return array if _whole(part, array) else np.ascontiguousarray(array[:, part])
+    return array if _whole(part, array) else call.kernels.xp.ascontiguousarray(array[:, part])
 
 
 def conv2d(

@@ -77,12 +77,10 @@ class CrossEntropy(Operator):
     def forward(self, call: Call) -> None:
         (x, target), (y,), (probabilities, kept) = call.inputs, call.outputs, call.saved
         classes = x.shape[-1]
-        wrong = (target != self.ignore_index) & ((target < 0) | (target >= classes))
-        if wrong.any():
-            raise ValueError(
-                f"{call.name}: targets must be at least 0 and below {classes}, or {self.ignore_index} to be ignored, "
-                f"got {int(target[wrong][0])}"
-            )
+        call.kernels.device.require(
+            (target == self.ignore_index) | ((target >= 0) & (target < classes)), target,
+            f"{call.name}: targets must be at least 0 and below {classes}, or {self.ignore_index} to be ignored, got {{given}}",
+        )
         kept[...] = target
         total = call.kernels.cross_entropy(
             x.reshape(-1, classes), target.reshape(-1), self.ignore_index, probabilities.reshape(-1, classes),
@@ -96,7 +94,7 @@ class CrossEntropy(Operator):
             classes = probabilities.shape[-1]
             call.kernels.cross_entropy_backward(
                 probabilities.reshape(-1, classes), target.reshape(-1), self.ignore_index,
-                float(dy) * self._factor(call), out=dx.array.reshape(-1, classes), accumulate=dx.accumulate,
+                call.kernels.device.number(dy) * self._factor(call), out=dx.array.reshape(-1, classes), accumulate=dx.accumulate,
                 smoothing=self.label_smoothing,
             )
 

@@ -69,7 +69,7 @@ class Einsum(Operator):
         if len(operands) == 2:
             _product(call.kernels, operands, call.inputs, out, call.outputs[0], False)
         else:
-            _sum(operands[0], call.inputs[0], out, call.outputs[0])
+            _sum(call.kernels, operands[0], call.inputs[0], out, call.outputs[0])
 
     def backward(self, call: Call) -> None:
         *operands, out = _split(self.equation)
@@ -141,10 +141,10 @@ def _aligned(letters: str, array: Array, wanted: str) -> Array:
     return turned.reshape([array.shape[letters.index(x)] if x in letters else 1 for x in wanted])
 
 
-def _sum(letters: str, array: Array, out: str, into: Array) -> None:
+def _sum(kernels: KernelSet, letters: str, array: Array, out: str, into: Array) -> None:
     left = [x for x in letters if x in out]
     total = array.sum(axis=tuple(i for i, x in enumerate(letters) if x not in out))
-    into[...] = np.asarray(total).transpose([left.index(x) for x in out])
+    into[...] = kernels.xp.asarray(total).transpose([left.index(x) for x in out])
 
 
 def _product(
@@ -158,12 +158,12 @@ def _product(
     if out == batch + columns + rows and rows and columns:  # the transposed product lies as it is wanted
         _product(kernels, (b, a), arrays[::-1], out, into, accumulate)
         return
-    left, right = _matrix(a, arrays[0], batch, rows, summed), _matrix(b, arrays[1], batch, summed, columns)
+    left, right = _matrix(kernels, a, arrays[0], batch, rows, summed), _matrix(kernels, b, arrays[1], batch, summed, columns)
     shape = (*left.shape[:-1], right.shape[-1])
     if out == batch + rows + columns and into.flags.c_contiguous:
         kernels.matmul(left, right, out=into.reshape(shape), accumulate=accumulate)
         return
-    result = np.empty(shape, into.dtype)
+    result = kernels.xp.empty(shape, into.dtype)
     kernels.matmul(left, right, out=result)
     sizes = dict(zip(out, into.shape))
     order = batch + rows + columns
@@ -174,7 +174,7 @@ def _product(
         into[...] = value
 
 
-def _matrix(letters: str, array: Array, batch: str, rows: str, columns: str) -> Array:
+def _matrix(kernels: KernelSet, letters: str, array: Array, batch: str, rows: str, columns: str) -> Array:
     """(batch, rows, columns), without the batch if no letter is in it; a view if the letters lie in this order or in that of
     the transpose."""
     sizes = dict(zip(letters, array.shape))
@@ -183,7 +183,7 @@ def _matrix(letters: str, array: Array, batch: str, rows: str, columns: str) -> 
     if letters == batch + columns + rows and rows and columns:
         return array.reshape(*lead, width, height).swapaxes(-1, -2)
     turned = array.transpose([letters.index(x) for x in batch + rows + columns])
-    return np.ascontiguousarray(turned).reshape(*lead, height, width)
+    return kernels.xp.ascontiguousarray(turned).reshape(*lead, height, width)
 
 
 # ---- building ----------------------------------------------------------------------------------------------------------

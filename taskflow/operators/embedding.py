@@ -72,11 +72,10 @@ class Embedding(Operator):
 
     def forward(self, call: Call) -> None:
         (x,), (y,), (table,) = call.inputs, call.outputs, call.weights
-        if x.size and not 0 <= int(x.min()) <= int(x.max()) < self.num_embeddings:
-            raise ValueError(
-                f"{call.name}: indices must be at least 0 and below {self.num_embeddings}, "
-                f"got {int(x.min())} to {int(x.max())}"
-            )
+        call.kernels.device.require(
+            (x >= 0) & (x < self.num_embeddings), x,
+            f"{call.name}: indices must be at least 0 and below {self.num_embeddings}, got {{given}}",
+        )
         call.kernels.embedding(table, x.reshape(-1), call.piece.lo[-1], out=y.reshape(-1, y.shape[-1]))
 
     def backward(self, call: Call) -> None:

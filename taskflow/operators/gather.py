@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from random import Random
 
 import numpy as np
@@ -54,19 +55,21 @@ class Gather(Operator):
 
     def forward(self, call: Call) -> None:
         (x, index), (y,) = call.inputs, call.outputs
-        if index.size and not 0 <= int(index.min()) <= int(index.max()) < x.shape[1]:
-            raise ValueError(
-                f"{call.name}: indices must be at least 0 and below {x.shape[1]}, "
-                f"got {int(index.min())} to {int(index.max())}"
-            )
-        y[...] = x[_samples(index), index]
+        call.kernels.device.require(
+            (index >= 0) & (index < x.shape[1]), index,
+            f"{call.name}: indices must be at least 0 and below {x.shape[1]}, got {{given}}",
+        )
+        y[...] = x[_samples(call, index), index]
 
     def backward(self, call: Call) -> None:
         index = call.inputs[1]
         if (dx := call.grad_inputs[0]) is not None:
-            if not dx.accumulate:
-                dx.array.fill(0)
-            np.add.at(dx.array, (_samples(index), index), call.grad)
+            samples, entries, *rest = dx.array.shape
+            flat = (_samples(call, index) * entries + index).reshape(-1)
+            call.kernels.embedding_backward(
+                flat, 0, call.grad.reshape(index.size, prod(rest)), out=dx.array.reshape(samples * entries, prod(rest)),
+                accumulate=dx.accumulate,
+            )
 
     def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return 0  # it moves memory
@@ -79,9 +82,9 @@ class Gather(Operator):
         return Example(cls(), (x, Spec((samples, chosen), np.dtype(np.int64))), high=entries)
 
 
-def _samples(index: Array) -> Array:
+def _samples(call: Call, index: Array) -> Array:
     """The number of every index's sample, to stand beside it: (N, 1)."""
-    return np.arange(len(index))[:, None]
+    return call.kernels.xp.arange(len(index))[:, None]
 
 
 def gather(input: Tensor, index: Tensor, *, name: str | None = None) -> Tensor:

@@ -54,7 +54,7 @@ class Input(Operator):
         return Keeps(inputs=False, weights=False, outputs=False)
 
     def forward(self, call: Call) -> None:
-        call.outputs[0][...] = self._fed(call)[call.piece.slices(Rect.of(self.shape))]
+        call.kernels.device.upload(self._fed(call)[call.piece.slices(Rect.of(self.shape))], call.outputs[0])
 
     def backward(self, call: Call) -> None:
         pass  # data has no gradient

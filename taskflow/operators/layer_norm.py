@@ -75,7 +75,7 @@ class LayerNorm(Operator):
     def backward(self, call: Call) -> None:
         x, dy, (statistics,) = _rows(call.inputs[0]), _rows(call.grad), call.saved
         (dx,), (dweight, dbias) = call.grad_inputs, call.grad_weights
-        sums = None if dweight is None and dbias is None else np.empty((2, x.shape[1]), x.dtype)
+        sums = None if dweight is None and dbias is None else call.kernels.xp.empty((2, x.shape[1]), x.dtype)
         call.kernels.layer_norm_backward(
             x, call.weights[0], statistics, dy, out=None if dx is None else _rows(dx.array), sums=sums,
             accumulate=dx is not None and dx.accumulate,

@@ -122,9 +122,9 @@ class LSTM(Operator):
         for t in range(steps):
             add_product(h_n if t else h0, flat[t])
             call.kernels.lstm_cell(gates[t], c, cells[t], h_n)
-            if len(rows := self._padded(call, t)):
-                h_n[rows] = y[rows, t - 1] if t else self._own(call, h0)[rows]
-                cells[t][rows] = c[rows]
+            if (padded := self._padded(call, t)) is not None:
+                np.copyto(h_n, y[:, t - 1] if t else self._own(call, h0), where=padded)
+                np.copyto(cells[t], c, where=padded)
             y[:, t] = h_n
             c = cells[t]
         c_n[...] = c
@@ -162,25 +162,25 @@ class LSTM(Operator):
         for t in reversed(range(len(gates))):
             if dy is not None:
                 dh += dy[:, t]
-            rows = self._padded(call, t)
-            kept_h, kept_c = dh[rows], dc[rows]
+            padded = self._padded(call, t)
+            if padded is not None:  # these go past the gates
+                kept_h, kept_c = np.where(padded, dh, 0), dc.copy()
             call.kernels.lstm_cell_backward(gates[t], cells[t - 1] if t else c0, cells[t], dh, dc, dgates[t])
-            if len(rows):  # these went past the gates
-                dgates[t][rows], dc[rows] = 0, kept_c
+            if padded is not None:
+                np.copyto(dgates[t], 0, where=padded[:, :, None])
+                np.copyto(dc, kept_c, where=padded)
             if t:
                 call.kernels.matmul(flat[t], w_hh, out=dh)
-                dh[rows] += kept_h
-        if not len(rows):
-            return flat, dc, None
-        past = np.zeros_like(dh)
-        past[rows] = kept_h
-        return flat, dc, past
+                if padded is not None:
+                    dh += kept_h
+        return flat, dc, None if padded is None else kept_h
 
-    def _padded(self, call: Call, step: int) -> Array:
-        """The numbers of the samples whose token is padding."""
+    def _padded(self, call: Call, step: int) -> Array | None:
+        """Whether each sample's token is padding, (N, 1); None if it is known that none is."""
         if self.padding is None:
-            return _NONE
-        return np.flatnonzero(call.inputs[3][:, step] == self.padding)
+            return None
+        padded = call.inputs[3][:, step : step + 1] == self.padding
+        return None if call.kernels.device.waits and not padded.any() else padded
 
     def _own(self, call: Call, h: Array) -> Array:
         """The columns of an h (N, H) that this piece computes the next value of."""
@@ -217,9 +217,6 @@ class LSTM(Operator):
         if random.random() < 0.4:
             return Example(cls(hidden, random.randrange(2)), (*specs, Spec((samples, steps), np.dtype(np.int64))))
         return Example(cls(hidden), specs)
-
-
-_NONE = np.empty(0, np.intp)
 
 
 def _rows(weight: Array) -> Array:

@@ -96,7 +96,8 @@ class Moments(Operator):
                     accumulate=dx.accumulate,
                 )
         if dcenter is not None:
-            sums, total = np.empty(dy.shape[1:]), np.zeros(len(center))
+            xp = call.kernels.xp
+            sums, total = xp.empty(dy.shape[1:], DOUBLE), xp.zeros(len(center), DOUBLE)
             for group, (first, second) in zip(_split(x, len(dy)), dy):
                 call.kernels.channel_moments(group, center, out=sums)
                 total -= first * (group.shape[0] * group.shape[2]) + 2 * second * sums[0]

@@ -59,7 +59,7 @@ class MSELoss(Operator):
 
     def backward(self, call: Call) -> None:
         (x, target), (dx, dtarget) = call.inputs, call.grad_inputs
-        gradient = (x - target) * x.dtype.type(2 * self._factor(call) * float(call.grad))
+        gradient = (x - target) * (2 * self._factor(call) * call.kernels.device.number(call.grad))
         if dx is not None:
             dx.put(gradient)
         if dtarget is not None:

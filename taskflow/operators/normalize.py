@@ -112,19 +112,24 @@ class Normalize(Operator):
         dx, dmoments, *running = call.grad_inputs
         channels = len(center)
         # Of: bias, weight, running mean, running variance.
-        totals = np.zeros((4, channels))
-        sums, changes = np.empty((2, channels)), np.zeros(call.inputs[1].shape)
+        xp = call.kernels.xp
+        totals = [xp.zeros(channels, DOUBLE) for _ in range(4)]
+        sums, changes = xp.empty((2, channels), DOUBLE), xp.zeros(call.inputs[1].shape, DOUBLE)
         zero = np.zeros_like(center)
         for group in self._groups(call):
             gradient = dy[group.rows]
             call.kernels.channel_products(group.x, center, gradient, out=sums)
             total, product = sums[0], sums[1] - group.away * sums[0]
             dvariance = -0.5 * group.scale * group.inverse**2 * product * group.varies
-            totals += (total, product * group.inverse, -group.scale * total, dvariance)
+            totals[0] += total
+            totals[1] += product * group.inverse
+            totals[2] -= group.scale * total
             if call.state.training:
-                totals[3] = 0
                 count = self._count(call)
-                changes[group.number] = (-group.scale * total - 2 * group.away * dvariance) / count, dvariance / count
+                changes[group.number, 0] = (-group.scale * total - 2 * group.away * dvariance) / count
+                changes[group.number, 1] = dvariance / count
+            else:
+                totals[3] += dvariance
             if dx is not None:
                 call.kernels.channel_affine(
                     gradient, zero, group.scale.astype(dy.dtype), zero, out=_flat(dx.array)[group.rows],
@@ -152,7 +157,7 @@ class Normalize(Operator):
                 away, squares = sums / self._count(call)
                 variance = squares - away * away
             else:
-                away, variance = np.zeros(len(weight)), running.astype(DOUBLE)
+                away, variance = call.kernels.xp.zeros(len(weight), DOUBLE), running.astype(DOUBLE)
             inverse = 1 / np.sqrt(np.maximum(variance, 0) + self.eps)
             yield _Group(number, rows, x[rows], away, weight * inverse, inverse, variance > 0)
 

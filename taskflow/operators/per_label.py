@@ -57,12 +57,13 @@ class PerLabel(Operator):
 
     def forward(self, call: Call) -> None:
         (x, labels), (y,), (count,) = call.inputs, call.outputs, call.saved
-        count[0] = max(1, np.count_nonzero(labels != self.ignore_index))
-        np.divide(x, y.dtype.type(count[0]), out=y)
+        xp = call.kernels.xp
+        count[0] = xp.maximum(1, xp.count_nonzero(labels != self.ignore_index))
+        np.divide(x, count[0].astype(y.dtype), out=y)
 
     def backward(self, call: Call) -> None:
         if (dx := call.grad_inputs[0]) is not None:
-            dx.put(call.grad / call.grad.dtype.type(call.saved[0][0]))
+            dx.put(call.grad / call.saved[0][0].astype(call.grad.dtype))
 
     def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return piece.volume

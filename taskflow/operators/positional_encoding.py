@@ -53,7 +53,9 @@ class PositionalEncoding(Operator):
 
     def forward(self, call: Call) -> None:
         part = call.piece.slices(call.specs[0].rect)[1:]
-        np.add(call.inputs[0], _waves(*call.specs[0].shape[1:], call.specs[0].dtype.str)[part], out=call.outputs[0])
+        whole = (*call.specs[0].shape[1:], call.specs[0].dtype.str)
+        waves = call.kernels.constant(("positional_encoding", *whole), lambda: _waves(*whole))
+        np.add(call.inputs[0], waves[part], out=call.outputs[0])
 
     def backward(self, call: Call) -> None:
         if (dx := call.grad_inputs[0]) is not None:

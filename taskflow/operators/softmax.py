@@ -117,15 +117,23 @@ class Softmax(Operator):
     def _ends(self, call: Call) -> Array:
         """How many columns each row of the piece sees."""
         rows, columns = call.specs[0].shape[-2:]
-        ends = np.full(call.piece.shape[:-1], columns)
-        if self.causal:
-            ends[...] = np.arange(call.piece.lo[-2], call.piece.hi[-2]) + columns - rows + 1
+        piece = call.piece
+        key = ("softmax ends", self.causal, rows, columns, piece.shape[:-1], piece.lo[-2:-1])
+        ends = call.kernels.constant(key, lambda: self._ends_on_host(call))
         if len(call.inputs) == 2:
             lengths = call.inputs[1]
-            wrong = (lengths < 0) | (lengths > columns)
-            if wrong.any():
-                raise ValueError(f"{call.name}: lengths must be from 0 to {columns}, got {int(lengths[wrong][0])}")
-            np.minimum(ends, lengths.reshape(-1, *[1] * (ends.ndim - 1)), out=ends, casting="unsafe")
+            call.kernels.device.require(
+                (lengths >= 0) & (lengths <= columns), lengths,
+                f"{call.name}: lengths must be from 0 to {columns}, got {{given}}",
+            )
+            ends = np.minimum(ends, lengths.reshape(-1, *[1] * (ends.ndim - 1))).astype(np.int64)
+        return ends
+
+    def _ends_on_host(self, call: Call) -> Array:
+        rows, columns = call.specs[0].shape[-2:]
+        ends = np.full(call.piece.shape[:-1], columns, np.int64)
+        if self.causal:
+            ends[...] = np.arange(call.piece.lo[-2], call.piece.hi[-2]) + columns - rows + 1
         return ends
 
     @classmethod

@@ -32,6 +32,7 @@ def measure(
     fresh: Sequence[Array] = (),
     clock: Callable[[], float] | None = None,
     twin: Callable[[], object] | None = None,
+    timed: Callable[[Callable[[], object]], float] | None = None,
 ) -> Measurement:
     """Run ``action`` once to warm up, then until about ``seconds`` are over, at least 5 and at most 200 times; on a busy
     machine, where runs differ much, up to four times as long.
@@ -41,13 +42,19 @@ def measure(
     the task before has just written them. ``twin``: the same work on other arrays; of a short task it runs before
     ``action``, so that the code, the interpreter's objects and the libraries' own buffers are where a step, which comes by
     all the time, has them: what is timed finds only its arrays far away. ``clock``: what times runs (default: the time
-    of day).
+    of day). ``timed``: what runs an action and says how long it took, where a clock on the host cannot (`Device.timed`).
     """
     tick = clock or perf_counter
+
+    def once() -> float:
+        if timed is not None:
+            return timed(action)
+        began = tick()
+        action()
+        return tick() - began
+
     action()
-    began = tick()
-    action()
-    warm = twin if tick() - began < SHORT_SECONDS else None
+    warm = twin if once() < SHORT_SECONDS else None
     times: list[float] = []
     start = perf_counter()
     for patience in range(1, PATIENCE + 1):
@@ -59,10 +66,8 @@ def measure(
             if warm is not None:
                 warm()
             for array in fresh:
-                array.max(initial=0)
-            began = tick()
-            action()
-            times.append(tick() - began)
+                array.max()
+            times.append(once())
         low, _, high = quantiles(times, n=4, method="inclusive")
         middle = max(median(times), 1e-9)
         if high - low <= CALM * middle:
@@ -82,13 +87,13 @@ def piece_action(
     outputs = operator.output(inputs)
     reads, writes = operator.reads(inputs, piece), operator.writes(inputs, piece)
     dtype = weight_type(outputs)
-    high = integers_below(operator, inputs)
+    high, xp = integers_below(operator, inputs), kernels.xp
     call = Call(
         NAME, tuple(inputs), piece, reads, writes, kernels, StepState(seed=1),
-        inputs=tuple(_values(r.shape, s.dtype, high, numbers) for r, s in zip(reads.inputs, inputs)),
-        weights=tuple(_values(r.shape, dtype, high, numbers) for r in reads.weights),
-        outputs=tuple(np.zeros(r.shape, s.dtype) for r, s in zip(writes, outputs)),
-        saved=tuple(np.zeros(s.shape, s.dtype) for s in operator.saves(inputs, piece)),
+        inputs=tuple(_values(kernels, r.shape, s.dtype, high, numbers) for r, s in zip(reads.inputs, inputs)),
+        weights=tuple(_values(kernels, r.shape, dtype, high, numbers) for r in reads.weights),
+        outputs=tuple(xp.zeros(r.shape, s.dtype) for r, s in zip(writes, outputs)),
+        saved=tuple(xp.zeros(s.shape, s.dtype) for s in operator.saves(inputs, piece)),
     )
     if operator.kind == "input":
         call.state.feeds[NAME] = np.zeros(outputs[0].shape, outputs[0].dtype)
@@ -105,17 +110,18 @@ def _prepare_backward(
     adds: Sequence[bool], numbers: np.random.Generator,
 ) -> None:
     """Give a call that has run forward what its backward task gets, and nothing that this does not get."""
-    keeps, nothing = operator.keeps(inputs), np.empty(0)
+    keeps, xp = operator.keeps(inputs), call.kernels.xp
+    nothing = xp.empty(0)
     dtype = weight_type(outputs)
     call.grad_outputs = tuple(
-        _values(r.shape, s.dtype, 1, numbers) if s.differentiable else None for r, s in zip(call.writes, outputs)
+        _values(call.kernels, r.shape, s.dtype, 1, numbers) if s.differentiable else None for r, s in zip(call.writes, outputs)
     )
     call.grad_inputs = tuple(
-        Target(np.zeros(r.shape, s.dtype), a) if w and not r.empty else None
+        Target(xp.zeros(r.shape, s.dtype), a) if w and not r.empty else None
         for r, s, w, a in zip(call.reads.inputs, inputs, wanted, adds)
     )
     call.grad_weights = tuple(
-        None if r.empty else Target(np.zeros(r.shape, dtype), a)
+        None if r.empty else Target(xp.zeros(r.shape, dtype), a)
         for r, a in zip(call.reads.weights, adds[len(inputs) :])
     )
     for name, kept in (("inputs", keeps.inputs), ("weights", keeps.weights), ("outputs", keeps.outputs)):
@@ -134,7 +140,20 @@ def integers_below(operator: Operator, inputs: Sequence[Spec]) -> int:
     return next((s.shape[-1] for s in inputs if s.differentiable and s.shape), 2)
 
 
-def _values(shape: tuple[int, ...], dtype: np.dtype[Any], high: int, numbers: np.random.Generator) -> Array:
+def _values(
+    kernels: KernelSet, shape: tuple[int, ...], dtype: np.dtype[Any], high: int, numbers: np.random.Generator
+) -> Array:
+    host = _host_values(shape, dtype, high, numbers)
+    if kernels.device.waits:
+        return host
+    there = kernels.xp.empty(shape, dtype)
+    kernels.device.upload(host, there)
+    return there
+
+
+def _host_values(
+    shape: tuple[int, ...], dtype: np.dtype[Any], high: int, numbers: np.random.Generator
+) -> np.ndarray[Any, Any]:
     if dtype.kind == "f":
         return numbers.standard_normal(shape, np.float32).astype(dtype)
     if dtype.kind in "iu":
@@ -154,8 +173,8 @@ def memory_action(
         return _update_action(rule, max(1, nbytes // rule.nbytes(1, 4)), kernels), ()
     if not arrays:
         raise ValueError(f"memory_seconds: there is no {kind.value} to measure")
-    size = max(1, nbytes // 4 // arrays)
-    a, b = np.ones(size, np.float32), np.ones(size, np.float32)  # written, so that there is memory behind them
+    size, xp = max(1, nbytes // 4 // arrays), kernels.xp
+    a, b = xp.ones(size, np.float32), xp.ones(size, np.float32)  # written, so that there is memory behind them
     if kind is Kind.MOVE:
         return partial(np.copyto, a, b), (b,)
     if kind is Kind.SUM:
@@ -166,6 +185,7 @@ def memory_action(
 
 
 def _update_action(rule: UpdateRule, size: int, kernels: KernelSet) -> Callable[[], object]:
-    weights, gradients = np.ones(size, np.float32), np.ones(size, np.float32)
-    state = tuple(np.ones(size, np.float32) for _ in range(rule.buffers))
+    xp = kernels.xp
+    weights, gradients = xp.ones(size, np.float32), xp.ones(size, np.float32)
+    state = tuple(xp.ones(size, np.float32) for _ in range(rule.buffers))
     return lambda: rule.update(kernels, weights, gradients, state, lr=rule.lr, step=2, scale=1.0)

@@ -19,10 +19,16 @@ from taskflow.kernels import KernelSet
 
 def identity(kernels: KernelSet) -> dict[str, str]:
     """Everything that measured costs are for. Costs measured under another identity are not used."""
+    if not kernels.device.waits:
+        device: Any = kernels.device
+        return {
+            "processor": device.name, "python": _python(), "kernels": kernels.name, **device.libraries,
+            "taskflow": sys.modules["taskflow"].__version__,
+        }
     blas = _blas()
     return {
         "processor": processor_name(),
-        "python": f"{platform.python_implementation()} {sys.version_info.major}.{sys.version_info.minor}",
+        "python": _python(),
         "numpy": np.__version__,
         "blas": blas["name"],
         "blas_core": blas["core"],
@@ -30,6 +36,10 @@ def identity(kernels: KernelSet) -> dict[str, str]:
         "kernels": kernels.name,
         "taskflow": sys.modules["taskflow"].__version__,  # the package itself, of which every room is a part
     }
+
+
+def _python() -> str:
+    return f"{platform.python_implementation()} {sys.version_info.major}.{sys.version_info.minor}"
 
 
 def digest(value: dict[str, str]) -> str:

@@ -12,7 +12,7 @@ from time import perf_counter, thread_time
 import numpy as np
 
 from taskflow.cache import cache_folder
-from taskflow.kernels import KernelSet, default_kernels
+from taskflow.kernels import KernelSet, kernels_on
 from taskflow.machine import Device, Machine
 from taskflow.operators.operator import Array, Operator, Spec, cost_key
 from taskflow.optimizer.cost import Gradients, RememberedCosts
@@ -29,13 +29,14 @@ SECONDS = 0.03  # to spend on repeats of one measurement
 
 
 class MeasuredCosts(RememberedCosts):
-    """Seconds of tasks on the CPU at hand, with the operators' own ``kernels``; copies by the machine's links.
+    """Seconds of tasks on the CPU or the GPU at hand, with the operators' own ``kernels``; copies by the machine's links.
 
     ``folder`` (default: the cache folder) keeps the measurements of this CPU, these libraries and this number of threads.
     ``reuse_bytes``: what a processor touches between two uses of an array (`cost_reuse` says it of a graph); before each run
     so much other memory is read, so that the task finds its arrays where a step would have left them. With one thread,
-    the processor time of a run counts, which other programs do not disturb.
-    Raises ValueError for a machine whose processors are not CPU cores: those of another device cannot be measured here.
+    the processor time of a run counts, which other programs do not disturb; on a GPU the time between two events.
+    Raises ValueError for a machine whose processors are neither CPU cores nor, with the GPU's kernels, of kind "gpu" or of this
+    card's name: other devices cannot be measured here; DeviceMissing for a machine of kind "gpu" without a GPU.
     """
 
     def __init__(
@@ -43,17 +44,20 @@ class MeasuredCosts(RememberedCosts):
         reuse_bytes: int = SWEEP_BYTES,
     ) -> None:
         super().__init__(machine)
-        if foreign := sorted({p.kind for p in machine.processors} - {"cpu"}):
+        kinds = {p.kind for p in machine.processors}
+        self.kernels = kernels or kernels_on("gpu" if kinds == {"gpu"} else "cpu")
+        device = self.kernels.device
+        here = {"cpu"} if device.waits else {"gpu", device.name}
+        if foreign := sorted(kinds - here):
             raise ValueError(
-                f"MeasuredCosts: measures the CPU at hand, but machine {machine.name} has {', '.join(foreign)}; use "
-                "AnalyticCosts for devices that are not here"
+                f"MeasuredCosts: measures the {'CPU' if device.waits else 'GPU'} at hand, but machine {machine.name} has "
+                f"{', '.join(foreign)}; use AnalyticCosts for devices that are not here"
             )
-        self.kernels = kernels or default_kernels()
         self._seconds = seconds
         self._store = CostStore(folder or cache_folder(), identity(self.kernels))
-        self._sweep = np.ones(max(1, reuse_bytes // 4), np.float32)
+        self._sweep = self.kernels.xp.ones(max(1, reuse_bytes // 4), np.float32)
         self._context = f"beside {self._sweep.nbytes}"
-        alone = self._store.identity["blas_threads"] == "1" and os.environ.get("OMP_NUM_THREADS", "1") == "1"
+        alone = self._store.identity.get("blas_threads") == "1" and os.environ.get("OMP_NUM_THREADS", "1") == "1"
         self._clock = thread_time if alone else perf_counter
         self.measured = 0
         """How many tasks were run to be measured; the others were known."""
@@ -61,6 +65,8 @@ class MeasuredCosts(RememberedCosts):
     @property
     def name(self) -> str:
         of = self._store.identity
+        if not self.kernels.device.waits:
+            return f"measured {of['processor']}, {of['precision']}, cuBLAS {of['cublas']}, cuDNN {of['cudnn']}"
         return f"measured {of['processor']}, {of['kernels']} kernels, {of['blas']} {of['blas_core']}"
 
     @property
@@ -120,7 +126,8 @@ class MeasuredCosts(RememberedCosts):
     def _measure(self, key: str, make: Callable[[], tuple[Callable[[], object], Sequence[Array]]]) -> Measurement:
         action, fresh = make()
         twin, _ = make()
-        value = measure(action, self._seconds, self._sweep, fresh, self._clock, twin)
+        timed = None if self.kernels.device.waits else self.kernels.device.timed
+        value = measure(action, self._seconds, self._sweep, fresh, self._clock, twin, timed)
         self.measured += 1
         self._store.put(key, value)
         return value

@@ -27,7 +27,6 @@ from taskflow.tasks.task import (
 )
 
 Action = Callable[[], object]
-_NOTHING = np.empty(0)
 
 
 def bind(task: Task, storage: Storage, kernels: KernelSet, state: StepState) -> Action:
@@ -46,7 +45,8 @@ def bind(task: Task, storage: Storage, kernels: KernelSet, state: StepState) -> 
         case Norm(source, into, accumulate):
             return partial(_norm, kernels, storage.part(source), storage.array(into), accumulate)
         case Clip(parts, into, limit):
-            return partial(_clip, [storage.array(p) for p in parts], storage.array(into), limit)
+            clip = _clip if storage.device.waits else _clip_there
+            return partial(clip, [storage.array(p) for p in parts], storage.array(into), limit)
         case Update() as work:
             return _update(work, storage, kernels, state)
         case UserCall(call, arguments):
@@ -55,7 +55,7 @@ def bind(task: Task, storage: Storage, kernels: KernelSet, state: StepState) -> 
 
 
 def _compute(work: Compute, storage: Storage, kernels: KernelSet, state: StepState) -> Action:
-    node = work.node
+    node, nothing = work.node, storage.device.xp.empty(0)
 
     def arrays(numbers: tuple[int | None, ...], absent: Any) -> tuple[Any, ...]:
         return tuple(absent if b is None else storage.array(b) for b in numbers)
@@ -66,7 +66,7 @@ def _compute(work: Compute, storage: Storage, kernels: KernelSet, state: StepSta
     reads, writes = storage.touched(node, work.piece)
     call = Call(
         node.name, node.specs, work.piece, reads, writes, kernels, state,
-        arrays(work.inputs, _NOTHING), arrays(work.weights, _NOTHING), arrays(work.outputs, _NOTHING),
+        arrays(work.inputs, nothing), arrays(work.weights, nothing), arrays(work.outputs, nothing),
         arrays(work.saved, None), arrays(work.grad_outputs, None), targets(work.grad_inputs),
         targets(work.grad_weights),
         tuple(b is not None and root_of(storage.graph, b).kept for b in work.weights),
@@ -96,6 +96,14 @@ def _clip(parts: list[Any], target: Any, limit: float) -> None:
     target[0] = min(1.0, limit / (norm + 1e-6))
 
 
+def _clip_there(parts: list[Any], target: Any, limit: float) -> None:
+    """The same on a device, without waiting for it."""
+    squares = parts[0] + 0.0
+    for part in parts[1:]:
+        squares += part
+    target[...] = np.minimum(1.0, limit / (np.sqrt(squares) + 1e-6))
+
+
 def _update(work: Update, storage: Storage, kernels: KernelSet, state: StepState) -> Action:
     weights, gradients = storage.part(work.weights), storage.part(work.gradients)
     buffers = tuple(storage.array(b) for b in work.state)
@@ -104,7 +112,7 @@ def _update(work: Update, storage: Storage, kernels: KernelSet, state: StepState
     def update() -> None:
         work.rule.update(
             kernels, weights, gradients, buffers, lr=work.rule.lr if state.lr is None else state.lr,
-            step=state.step + 1, scale=1.0 if scale is None else float(scale[0]),
+            step=state.step + 1, scale=1.0 if scale is None else storage.device.number(scale[0]),
         )
 
     return update

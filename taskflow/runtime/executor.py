@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from taskflow.graph import OperatorGraph
-from taskflow.kernels import KernelSet, default_kernels
+from taskflow.kernels import KernelSet, kernels_on
 from taskflow.machine import Machine, host
 from taskflow.mapper.mapper import Mapper
 from taskflow.mapper.report import Profile
@@ -33,6 +33,7 @@ from taskflow.runtime.sharing import Shared
 from taskflow.runtime.storage import Kept
 from taskflow.runtime.trace import Tracer
 from taskflow.runtime.trace_recording import Subject
+from taskflow.runtime.transfers import for_device
 from taskflow.runtime.transport import Transport
 from taskflow.tasks.lower import cut_graph, lower
 from taskflow.tasks.simulate import Cost, Priority, roofline, simulate
@@ -48,7 +49,8 @@ class Executor:
 
     ``weights``: another Executor, perhaps of a graph with another batch or under another strategy, whose weights and running
     statistics this one uses: the same memory wherever both place the same elements on a processor, else copied before a step
-    if they have changed. Such an Executor has no rule, and takes transport and kernels from the other.
+    if they have changed. Such an Executor has no rule, and takes transport and kernels from the other. ``device``: "cpu" or
+    "gpu", in place of ``kernels``.
 
     Every rank makes the same Executor and calls the same methods (control replication). ``losses`` come back on the rank
     of processor 0; the others get None. The same seed gives the same numbers under every strategy and number of ranks, up
@@ -70,15 +72,17 @@ class Executor:
         mapper: Mapper | None = None,
         binder: Binder = bind,
         weights: Executor | None = None,
+        device: str | None = None,
     ) -> None:
         if weights is not None and rule is not None:
             raise ValueError("Executor: one that uses the weights of another has no update rule; train the other")
         self.graph, self.strategy, self.rule = graph, strategy, rule
         self.transport: Transport = transport or (weights.transport if weights is not None else LocalTransport())
-        self.machine = machine or host(strategy.processors)
-        self.kernels: KernelSet = kernels or (weights.kernels if weights is not None else default_kernels())
+        self.kernels: KernelSet = kernels or (weights.kernels if weights is not None else kernels_on(device or "cpu"))
+        self.transport = for_device(self.transport, self.kernels.device)
+        self.machine = machine or host(strategy.processors, "cpu" if self.kernels.device.waits else "gpu")
         self.state = StepState(seed=seed)
-        self.kept: Kept = Kept()
+        self.kept: Kept = Kept(self.kernels.device)
         self.placement: Placement = Placement(strategy.processors, self.transport.size)
         self.mapper = mapper
         select = mapper.select_task_sources if mapper is not None and mapper.selects_sources else None
@@ -165,7 +169,7 @@ class Executor:
         program = self.forward("evaluate", named, feeds)
         if self.placement.rank(0) != self.transport.rank:
             return None, None
-        return self._loss(program), {tensor.name: np.array(program.fetched(tensor.name)) for tensor in named}
+        return self._loss(program), {tensor.name: program.fetched(tensor.name) for tensor in named}
 
     def predict(
         self, feeds: Mapping[str, Any], outputs: Outputs = None, *, everywhere: bool = False
@@ -189,6 +193,7 @@ class Executor:
         self.renew()
         self._before(feeds, False, None)
         program.run()
+        self.kernels.device.verify()
         return program
 
     def renew(self) -> None:
@@ -200,7 +205,7 @@ class Executor:
         """The value that a fetched tensor had in the last step, on the rank of processor 0."""
         if self.placement.rank(0) != self.transport.rank:
             return None
-        return np.array(self.program(mode).fetched(tensor.name))
+        return self.program(mode).fetched(tensor.name)
 
     def reset_state(self, mode: str = "train") -> None:
         """Carried state starts from the beginning again; what is lasting stays."""
@@ -233,7 +238,9 @@ class Executor:
         """One line about the compiled training step."""
         program = self.program("train" if self.rule is not None else "evaluate")
         memory = (program.plan.memory.nbytes + self.kept.nbytes) / 1e6
-        return f"{program.graph!r}; {memory:.1f} MB on rank {self.transport.rank}; {self.kernels.name} kernels"
+        device, transfers = self.kernels.device, self.transport.describe()
+        where = "" if device.waits else f" on {device.name}{transfers and f', transfers by {transfers}'}"
+        return f"{program.graph!r}; {memory:.1f} MB on rank {self.transport.rank}; {self.kernels.name} kernels{where}"
 
     def close(self) -> None:
         """Wait for what was sent; the transport stays open."""
@@ -274,7 +281,7 @@ class Executor:
         for holding in holdings:
             distinct = holding.distinct()
             mine = {
-                i: held.view(self.kept) for i, held in enumerate(distinct)
+                i: self.kernels.device.to_host(held.view(self.kept)) for i, held in enumerate(distinct)
                 if self.placement.rank(held.memory.processor) == self.transport.rank
             }
             tables = self.transport.gather(mine)
@@ -357,6 +364,7 @@ class Executor:
 
     def _after(self, program: Program) -> float | None:
         loss = self._loss(program)
+        self.kernels.device.verify()
         self.state.step += 1
         self.changes += 1
         if loss is not None and not isfinite(loss):

@@ -75,7 +75,7 @@ class Holding:
         """Copy from the whole array what ``local`` holds."""
         for held in local:
             part = value[held.rect.slices(self.spec.rect)].reshape(-1)
-            held.view(kept)[...] = part[held.first : held.last]
+            kept.device.upload(part[held.first : held.last], held.view(kept))
 
     def assemble(self, parts: Iterable[tuple[Held, Any]]) -> Any:
         """The whole array from its parts; what nobody holds is 0."""

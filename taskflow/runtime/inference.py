@@ -31,7 +31,7 @@ def predict(executor: Executor, feeds: Mapping[str, Any], outputs: Outputs, ever
         here = min(batch, samples - first)
         program = executor.forward("predict", wanted, {k: _rows(a, first, here, batch) for k, a in arrays.items()})
         if executor.placement.rank(0) == executor.transport.rank:
-            values = {t.name: np.array(program.fetched(t.name)) for t in wanted}
+            values = {t.name: program.fetched(t.name) for t in wanted}
             parts.append(values if here == batch else {name: value[:here] for name, value in values.items()})
     result: dict[str, Array] | None = None
     if parts:

@@ -18,12 +18,15 @@ from typing import Any
 import numpy as np
 
 from taskflow.kernels import KernelSet, default_kernels
+from taskflow.kernels.device import HOST
 from taskflow.machine import NETWORK, Cluster, Device, Group, NodeTemplate, Wire
 from taskflow.runtime.measure_links import Fitted, measure_link, measure_local_copies
+from taskflow.runtime.transfers import for_device
 from taskflow.runtime.transport import Transport
 
 EDGE = 512  # of the matrices in the product whose rate is measured
 STREAM_BYTES = 64 << 20  # of each array in the copy whose rate is measured: more than caches hold
+GPU_EDGE, GPU_STREAM_BYTES = 8192, 1 << 30  # the same on a GPU
 SECONDS = 0.1  # to spend on each figure
 
 Rates = dict[str, float]
@@ -38,7 +41,7 @@ def measure(
     processors: int | None = None,
     say: Say | None = None,
 ) -> Cluster:
-    """The machine of this job: one processor a rank, in the order of ranks.
+    """The machine of this job: one processor a rank, in the order of ranks. ``kernels``: of the device that is measured.
 
     Processors are measured while all ranks measure theirs, since they share memory; their median stands for all. Links are
     measured between a few pairs of ranks within nodes and between nodes while the other ranks wait: half of a message's
@@ -57,19 +60,22 @@ def measure(
     nodes = _nodes(transport)
     tell(f"processors: {transport.size} at once, memory and rates")
     transport.barrier()
-    share = _memory_bytes() // (processors or _here(transport, nodes))
-    device = _everywhere(transport, _processor(kernels or default_kernels(), share))
+    kernels = kernels or default_kernels()
+    transport = for_device(transport, kernels.device)
+    share = _memory_bytes(kernels.device) // (processors or _sharing(transport, kernels.device, nodes))
+    device = _everywhere(transport, _processor(kernels, share))
     if processors is not None:
         tell("copies within this process")
-        links = {"within": measure_local_copies()} if processors > 1 else {}
-        return _machine(name, [processors], device, links)
+        links = {"within": measure_local_copies(kernels.device)} if processors > 1 else {}
+        return _machine(name, [processors], device, links, kernels.device)
     links = {}
     within, between = _pairs(nodes)
     for kind, pairs in (("within", within), ("between", between)):
         if pairs:
             tell(f"links {kind} nodes: {', '.join(f'rank {a} - rank {b}' for a, b in pairs)}")
-            links[kind] = measure_link(transport, pairs, copied=kind == "within")
-    return _machine(name, nodes, device, links)
+            here = kernels.device.waits  # a GPU copies by itself
+            links[kind] = measure_link(transport, pairs, kind == "within" and here, kernels.device)
+    return _machine(name, nodes, device, links, kernels.device)
 
 
 def _silent(_: str) -> None:
@@ -120,30 +126,58 @@ def _pairs(nodes: Sequence[int]) -> tuple[list[tuple[int, int]], list[tuple[int,
 def _processor(kernels: KernelSet, memory_bytes: int) -> Rates:
     """What this rank reaches."""
     rates: Rates = {"memory_bytes": memory_bytes}
+    device, xp = kernels.device, kernels.xp
+    edge, stream_bytes = (EDGE, STREAM_BYTES) if device.waits else (GPU_EDGE, GPU_STREAM_BYTES)
     for dtype in ("float32", "float64"):
-        a, b, out = (np.ones((EDGE, EDGE), dtype) for _ in range(3))
+        a, b, out = (xp.ones((edge, edge), dtype) for _ in range(3))
 
         def product(a: Any = a, b: Any = b, out: Any = out) -> None:
             kernels.matmul(a, b, out=out)
 
-        rates[dtype] = 2 * EDGE**3 / typical(product, SECONDS)
-    source, target = np.ones(STREAM_BYTES, np.uint8), np.empty(STREAM_BYTES, np.uint8)
-    rates["memory_bytes_per_second"] = 2 * STREAM_BYTES / typical(lambda: np.copyto(target, source), SECONDS)
-    few, sum_of = np.ones(16, np.float32), np.empty(16, np.float32)
-    rates["launch_seconds"] = typical(lambda: np.add(few, few, out=sum_of), SECONDS)
+        rates[dtype] = 2 * edge**3 / typical(product, SECONDS, device.timed)
+    source, target = xp.ones(stream_bytes, np.uint8), xp.empty(stream_bytes, np.uint8)
+    rates["memory_bytes_per_second"] = 2 * stream_bytes / typical(lambda: np.copyto(target, source), SECONDS, device.timed)
+    few, sum_of = xp.ones(16, np.float32), xp.empty(16, np.float32)
+    # On a GPU, what starting it costs the program: a row of starts, till the last is done.
+    if device.waits:
+        rates["launch_seconds"] = typical(lambda: np.add(few, few, out=sum_of), SECONDS)
+    else:
+        rates["launch_seconds"] = _launch(device, xp.zeros(16, np.float32))
+        rates |= _host_rates(device, target)
     return rates
 
 
-def typical(action: Callable[[], object], seconds: float) -> float:
+def _launch(device: Any, few: Any) -> float:
+    """Seconds of one small kernel in a row of them."""
+
+    def many() -> None:
+        for _ in range(100):
+            np.add(few, few, out=few)
+        device.synchronize()
+
+    return typical(many, SECONDS) / 100
+
+
+def _host_rates(device: Any, array: Any) -> Rates:
+    """Bytes a second between pinned memory of the host and the device's."""
+    staging = device.pinned(array.shape, array.dtype)
+    staging[...] = 1
+    return {
+        "to_host": array.nbytes / typical(lambda: device.wait_for(device.copy_out(array, staging)), SECONDS),
+        "from_host": array.nbytes / typical(lambda: device.wait_for(device.copy_in(staging, array, None)), SECONDS),
+    }
+
+
+def typical(
+    action: Callable[[], object], seconds: float, timed: Callable[[Callable[[], object]], float] = HOST.timed
+) -> float:
     """The lower quartile of an action's seconds, after one run to warm up; ``seconds`` to spend. (On a busy machine the
     median holds the other programs' turns too.)"""
     action()
     times: list[float] = []
     until = perf_counter() + seconds
     while len(times) < 3 or (perf_counter() < until and len(times) < 1000):
-        start = perf_counter()
-        action()
-        times.append(perf_counter() - start)
+        times.append(timed(action))
     return max(quantiles(times, n=4, method="inclusive")[0], 1e-9)
 
 
@@ -158,8 +192,18 @@ def _everywhere(transport: Transport, rates: Rates) -> Rates:
     return found
 
 
-def _memory_bytes() -> int:
-    """What this process may use: the node's memory, or less if its control group says so."""
+def _sharing(transport: Transport, device: Any, nodes: Sequence[int]) -> int:
+    """How many ranks share the memory of this rank's device."""
+    if device.waits:
+        return _here(transport, nodes)
+    every: list[str] = transport.broadcast(transport.gather(device.identity))
+    return every.count(device.identity)
+
+
+def _memory_bytes(device: Any) -> int:
+    """What this process may use: the card's memory, or the node's, or less if its control group says so."""
+    if not device.waits:
+        return int(device.facts["memory_bytes"])
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with suppress(OSError, ValueError):  # "max", or no control groups
         total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
@@ -167,14 +211,23 @@ def _memory_bytes() -> int:
 
 
 # ---- the machine -----------------------------------------------------------------------------------------------------
-def _machine(name: str, nodes: Sequence[int], rates: Rates, links: Mapping[str, Fitted]) -> Cluster:
+def _machine(
+    name: str, nodes: Sequence[int], rates: Rates, links: Mapping[str, Fitted], on: Any = HOST
+) -> Cluster:
+    kind, facts = ("cpu", {}) if on.waits else ("gpu", on.facts)
+    what = f"{platform.machine()}: products of {EDGE} x {EDGE} matrices, copies of {STREAM_BYTES >> 20} MiB"
+    if not on.waits:
+        what = (
+            f"{on.name}: products of {GPU_EDGE} x {GPU_EDGE} matrices, copies of {GPU_STREAM_BYTES >> 20} MiB; "
+            f"{rates['from_host'] / 1e9:.1f} GB/s from the host's pinned memory, {rates['to_host'] / 1e9:.1f} GB/s to it"
+        )
     device = Device(
-        "cpu", int(rates["memory_bytes"]), (("float32", rates["float32"]), ("float64", rates["float64"])),
+        kind, int(rates["memory_bytes"]), (("float32", rates["float32"]), ("float64", rates["float64"])),
         rates["memory_bytes_per_second"], rates["launch_seconds"],
         efficiency=(("contraction", 1.0), ("convolution", 1.0), ("memory", 1.0), ("recurrent", 1.0)),
-        source=f"measured on {platform.machine()}: products of {EDGE} x {EDGE} matrices, copies of {STREAM_BYTES >> 20} MiB",
+        multiprocessors=facts.get("multiprocessors", 1), cache_bytes=facts.get("cache_bytes", 0), source=f"measured on {what}",
     )
-    templates = {count: _template(count, len(nodes) > 1, links) for count in nodes}
+    templates = {count: _template(count, len(nodes) > 1, links, kind) for count in nodes}
     layout: list[tuple[str, int]] = []
     for count in nodes:
         kind = templates[count].name
@@ -185,13 +238,13 @@ def _machine(name: str, nodes: Sequence[int], rates: Rates, links: Mapping[str, 
     return Cluster(name, (device,), tuple(templates.values()), tuple(layout), source="taskflow machine measure")
 
 
-def _template(count: int, networked: bool, links: Mapping[str, Fitted]) -> NodeTemplate:
+def _template(count: int, networked: bool, links: Mapping[str, Fitted], kind: str = "cpu") -> NodeTemplate:
     wires = []
     if count > 1:
         of = links["within"]
         wires.append(
             Wire(
-                ("cpu*",), of.bytes_per_second, of.latency_seconds, mesh=True, occupies_endpoints=of.copied_by,
+                (f"{kind}*",), of.bytes_per_second, of.latency_seconds, mesh=True, occupies_endpoints=of.copied_by,
                 source=f"measured: {of.what}",
             )
         )
@@ -199,11 +252,11 @@ def _template(count: int, networked: bool, links: Mapping[str, Fitted]) -> NodeT
         of = links["between"]
         # All ranks of a node share its card; a processor's way to the card costs nothing beside it.
         most = max(each.bytes_per_second for each in links.values())
-        wires.append(Wire(("cpu*", "card"), most, 0.0, source="not measured: no limit"))
+        wires.append(Wire((f"{kind}*", "card"), most, 0.0, source="not measured: no limit"))
         wires.append(
             Wire(
                 ("card", NETWORK), of.bytes_per_second, of.latency_seconds / 2, occupies_endpoints=of.copied_by,
                 source=f"measured: {of.what}; half of the latency",
             )
         )
-    return NodeTemplate(f"{count}-ranks", (Group("cpu", "cpu", count),), ("card",) if networked else (), tuple(wires))
+    return NodeTemplate(f"{count}-ranks", (Group(kind, kind, count),), ("card",) if networked else (), tuple(wires))

@@ -10,6 +10,7 @@ from time import perf_counter
 
 import numpy as np
 
+from taskflow.kernels.device import HOST, Device
 from taskflow.machine import Ends
 from taskflow.runtime.transport import Transport
 
@@ -30,7 +31,9 @@ class Fitted:
     what: str
 
 
-def measure_link(transport: Transport, pairs: Sequence[tuple[int, int]], copied: bool) -> Fitted:
+def measure_link(
+    transport: Transport, pairs: Sequence[tuple[int, int]], copied: bool, device: Device = HOST
+) -> Fitted:
     """Every rank calls it; ``pairs`` of ranks measure one after the other, and the medians of their figures count.
 
     ``copied``: whether the ranks' cores copy, so that it has to be found out which; a network card reads and writes memory
@@ -43,7 +46,7 @@ def measure_link(transport: Transport, pairs: Sequence[tuple[int, int]], copied:
         transport.barrier()
         if transport.rank in (a, b):
             peer, first = (b, True) if transport.rank == a else (a, False)
-            times = {n: _one_way(transport, n, peer, first, tag + 2 * i) for i, n in enumerate(SIZES)}
+            times = {n: _one_way(transport, n, peer, first, tag + 2 * i, device) for i, n in enumerate(SIZES)}
             if first:
                 mine.append(fit(times))
         if copied:
@@ -69,9 +72,10 @@ def who_copies(votes: Sequence[tuple[bool, ...]]) -> Ends:
 
 
 # ---- one pair --------------------------------------------------------------------------------------------------------
-def _one_way(transport: Transport, nbytes: int, peer: int, first: bool, tag: int) -> float:
+def _one_way(transport: Transport, nbytes: int, peer: int, first: bool, tag: int, device: Device) -> float:
     """Half of the median time of a message there and back."""
-    array, back = np.ones(nbytes, np.uint8), np.ones(nbytes, np.uint8)  # written, so that they are in memory
+    xp = device.xp
+    array, back = xp.ones(nbytes, np.uint8), xp.ones(nbytes, np.uint8)  # written, so that they are in memory
     send = transport.sender(array, peer, tag + (not first))
     receive = transport.receiver(back, peer, tag + first)
     times: list[float] = []
@@ -143,16 +147,14 @@ def fit(times: Mapping[int, float]) -> tuple[float, float]:
 
 
 # ---- one process -----------------------------------------------------------------------------------------------------
-def measure_local_copies() -> Fitted:
+def measure_local_copies(device: Device = HOST) -> Fitted:
     """Copies between virtual processors of this process, which its only core makes: what the receiver does."""
     times: dict[int, float] = {}
     for nbytes in SIZES:
-        source, target = np.ones(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
+        source, target = device.xp.ones(nbytes, np.uint8), device.xp.zeros(nbytes, np.uint8)
         runs: list[float] = []
         until = perf_counter() + SECONDS
         while len(runs) < LEAST_ROUNDS or (perf_counter() < until and len(runs) < 1000):
-            start = perf_counter()
-            np.copyto(target, source)
-            runs.append(perf_counter() - start)
+            runs.append(device.timed(lambda: np.copyto(target, source)))  # noqa: B023
         times[nbytes] = median(runs[1:])
-    return Fitted(*fit(times), "receiver", "copies within one process")
+    return Fitted(*fit(times), "receiver" if device.waits else False, "copies within one process")

@@ -74,6 +74,7 @@ class Program:
         except Exception as error:
             item = self.plan.items[len(self.actions) - length_hint(actions) - 1]
             fail(error, item.copy if isinstance(item, (Arrive, Flush)) else item.task)
+        self.transport.settle()
 
     def run_timed(self, times: MutableSequence[float], clock: Callable[[], float]) -> None:
         """One step; ``times`` gets the clock before the first item and after each, so that the step's time is covered without
@@ -95,6 +96,7 @@ class Program:
             start = perf_counter()
             action()
             result.append(Measured(item, start, perf_counter()))
+        self.transport.settle()
         return result
 
     def drain(self) -> None:
@@ -122,7 +124,7 @@ class Program:
         if array.flags.c_contiguous:
             channel = self._open(task, self.transport.sender(array, rank, self._first_tag + self.plan.tags[task.number]))
             return channel.start
-        packed = np.empty(array.shape, array.dtype)
+        packed = self.storage.device.xp.empty(array.shape, array.dtype)
         channel = self._open(task, self.transport.sender(packed, rank, self._first_tag + self.plan.tags[task.number]))
 
         def pack_and_send() -> None:
@@ -137,7 +139,7 @@ class Program:
         array = self.storage.part(_target(task))
         if array.flags.c_contiguous:
             return self._open(task, self.transport.receiver(array, rank, self._first_tag + self.plan.tags[task.number])).start
-        packed = np.empty(array.shape, array.dtype)
+        packed = self.storage.device.xp.empty(array.shape, array.dtype)
         channel = self._open(task, self.transport.receiver(packed, rank, self._first_tag + self.plan.tags[task.number]))
         self._unpack[task.number] = partial(np.copyto, array, packed)
         return channel.start
@@ -168,9 +170,9 @@ class Program:
 
         return flush
 
-    def fetched(self, tensor: str) -> Any:
-        """A fetched tensor's value after a step, on the rank of processor 0."""
-        return self.storage.array(self.graph.fetched[tensor])
+    def fetched(self, tensor: str) -> np.ndarray[Any, Any]:
+        """A copy on the host of a fetched tensor's value after a step, on the rank of processor 0."""
+        return self.storage.device.to_host(self.storage.array(self.graph.fetched[tensor]))
 
 
 def fail(error: Exception, task: Task) -> NoReturn:

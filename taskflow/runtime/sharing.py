@@ -62,7 +62,7 @@ class Shared:
     def _compile(self, differing: set[Memory]) -> Program:
         """Copies into the differing memories; ranks take the part of processors, since they are the same for both."""
         user, source = self._user, self._source
-        transport, kept = user.transport, Kept()
+        transport, kept = user.transport, Kept(user.kernels.device)
         emit, buffers = Emitter(transport.size), {}  # type: ignore[var-annotated]
 
         def buffer(of: Executor, label: str, memory: Memory) -> int:

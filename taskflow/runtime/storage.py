@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from taskflow.graph import Node
+from taskflow.kernels.device import HOST, Device
 from taskflow.operators.operator import Reads
 from taskflow.regions import Rect
 from taskflow.runtime.schedule import root_of
@@ -19,7 +20,8 @@ Array = Any
 class Kept:
     """Arrays that live from step to step (weights, update state, carried state), shared by all programs of a rank."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: Device = HOST) -> None:
+        self.device = device
         self.arrays: dict[str, Array] = {}
         self._starts: dict[str, float] = {}
 
@@ -27,7 +29,8 @@ class Kept:
         """The array of this name, made and filled with ``start`` if it is not there."""
         array = self.arrays.get(name)
         if array is None:
-            array = self.arrays[name] = np.full(shape, start, dtype) if start else np.zeros(shape, dtype)
+            xp = self.device.xp
+            array = self.arrays[name] = xp.full(shape, start, dtype) if start else xp.zeros(shape, dtype)
             self._starts[name] = start
         if array.shape != shape or array.dtype != dtype:
             raise ValueError(f"kept array {name} is {array.dtype}{array.shape}, but {dtype}{shape} is asked for")
@@ -45,14 +48,15 @@ class Kept:
 
 
 class Storage:
-    """Turns buffer numbers and parts into arrays. ``arena``: the bytes to lay them out in, if they are not to be
-    allocated."""
+    """Turns buffer numbers and parts into arrays, on the device of ``kept``. ``arena``: the bytes to lay them out in, if they
+    are not to be allocated."""
 
     def __init__(self, graph: TaskGraph, memory: MemoryPlan, kept: Kept, arena: Array | None = None) -> None:
         self.graph = graph
         self.kept = kept
+        self.device = kept.device
         self._offsets = memory.offsets
-        self.arena = np.empty(memory.nbytes, np.uint8) if arena is None else arena
+        self.arena = self.device.xp.empty(memory.nbytes, np.uint8) if arena is None else arena
         self._arrays: dict[int, Array] = {}
         self._touched: dict[tuple[int, Rect], tuple[Reads, tuple[Rect, ...]]] = {}
 
@@ -83,12 +87,12 @@ class Storage:
             base = self.array(of.base)
             inner = base[tuple(slice(a, b) for a, b in zip(of.part.lo, of.part.hi))]
             view = inner.reshape(of.shape)
-            if view.size and not np.shares_memory(view, base):
+            if view.size and not self.device.xp.may_share_memory(view, base):
                 raise ValueError(f"{of.name} is not contiguous in {self.graph.buffers[of.base].name}")
             return view
         if of.kept:
             return self.kept.get(of.name, of.shape, of.dtype, of.start)
         if of.nbytes == 0 or number not in self._offsets:
-            return np.empty(of.shape, of.dtype)
+            return self.device.xp.empty(of.shape, of.dtype)
         assert root_of(self.graph, number) is of
-        return np.ndarray(of.shape, of.dtype, buffer=self.arena, offset=self._offsets[number])
+        return self.device.carve(self.arena, self._offsets[number], of.shape, of.dtype)

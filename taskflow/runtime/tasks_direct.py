@@ -103,7 +103,7 @@ class Direct:
         key = (sends, graph.buffers[part.buffer].name, part.rect, rank)
         message = self._messages.get(key)
         if message is None:
-            packed = None if array.flags.c_contiguous else np.empty(array.shape, array.dtype)
+            packed = None if array.flags.c_contiguous else self._kept.device.xp.empty(array.shape, array.dtype)
             make = self._transport.sender if sends else self._transport.receiver
             message = self._messages[key] = _Message(make(array if packed is None else packed, rank, self._tag), packed)
         return message

@@ -45,6 +45,8 @@ class Transport(ABC):
     messages: int = 0
     """How many sends were started on channels."""
     _next_tag: int = 0
+    device: Any = None
+    """The device whose arrays it takes; None: the host."""
 
     @abstractmethod
     def sender(self, array: np.ndarray[Any, Any], peer: int, tag: int) -> Channel:
@@ -76,6 +78,14 @@ class Transport(ABC):
     @abstractmethod
     def barrier(self) -> None:
         """Return when every rank has called it."""
+
+    def settle(self) -> None:
+        """Let all messages that were started be on their way, whatever the device has still to do before. Called at the end of
+        a step."""
+
+    def describe(self) -> str:
+        """How messages go, where there is something to say about it."""
+        return ""
 
     @abstractmethod
     def duplicate(self) -> Transport:

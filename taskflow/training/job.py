@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import click
 
+from taskflow.kernels import KernelSet, kernels_on
 from taskflow.machine import Cluster, host, load_machine
 from taskflow.mapper import save
 from taskflow.optimizer.cost_analytic import AnalyticCosts
@@ -44,7 +45,10 @@ def prepare(
 ) -> Job:
     """Read, plan, compile. Raises ValueError, OSError or ImportError on every rank for what the user can mend."""
     count, steps = options.processors or transport.size, options.steps or preset.steps
-    machine = on_all_ranks(transport, lambda: host(count) if options.machine is None else load_machine(options.machine, count))
+    kernels = on_all_ranks(transport, lambda: kernels_on(options.device))
+    machine = on_all_ranks(
+        transport, lambda: host(count, options.device) if options.machine is None else load_machine(options.machine, count)
+    )
     saved = read_resume(transport, options, steps)
     can_be_written(transport, options)
     seed = saved[0].seed if saved is not None else options.seed or 0
@@ -62,7 +66,7 @@ def prepare(
         check_resume(options, saved, training.graph.name, str(training.graph.dtype), start.digest)
         start = replace(start, steps=saved[1].steps, epoch=saved[1].epoch)
     traced = steps_to_trace(options, start.steps, steps)
-    executor = _executor(training, preset, options, machine, transport, seed, say)
+    executor = _executor(training, preset, options, machine, transport, seed, say, kernels)
     if saved is not None:
         load_checkpoint(executor, str(options.resume))
         say(f"resumed from {options.resume} after step {start.steps}")
@@ -108,7 +112,8 @@ def one_line(error: Exception) -> str:
 
 
 def _executor(
-    training: Training, preset: Preset, options: Options, machine: Cluster, transport: Transport, seed: int, say: Say
+    training: Training, preset: Preset, options: Options, machine: Cluster, transport: Transport, seed: int, say: Say,
+    kernels: KernelSet,
 ) -> Executor:
     """Plan, and compile. Raises ValueError, OSError or ImportError for what the user can mend."""
     graph = training.graph
@@ -120,7 +125,7 @@ def _executor(
         on_first_rank(transport, lambda: save(strategy, graph, machine.name, file))
     executor = Executor(
         graph, strategy, preset.rule, transport=transport, machine=machine, seed=seed,
-        clip_norm=preset.clip_norm, mapper=chooser,
+        clip_norm=preset.clip_norm, mapper=chooser, kernels=kernels,
     )
     executor.set_parameters(training.initial)
     rows = rows_read(graph, strategy, executor.placement, transport.rank)

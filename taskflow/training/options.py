@@ -34,6 +34,7 @@ class Options:
     as_json: bool
     quiet: bool
     debug: bool
+    device: str
 
 
 def _steps(context: click.Context, option: click.Parameter, value: str | None) -> tuple[int, int] | None:
@@ -82,6 +83,8 @@ def shared_options(presets: Sequence[str], data: str, data_help: str) -> list[Ca
         click.option("--json", "as_json", is_flag=True, help="Last line of stdout: one JSON object with the results."),
         click.option("--quiet", "-q", is_flag=True, help="No progress display."),
         click.option("--debug", is_flag=True, help="Show where an error comes from."),
+        click.option("--device", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True,
+                     help="Where to compute; gpu needs CuPy and a GPU for each rank, or one that they share."),
     ]  # fmt: skip
 
 

@@ -29,7 +29,7 @@ def hops(machine: Cluster, source: int, target: int) -> list[str]:
 
 
 def test_presets_are_what_the_paper_says() -> None:
-    assert {*CLUSTERS, "host", "this"} == set(preset_names())
+    assert {*CLUSTERS, "host", "this", "this-gpu"} == set(preset_names())
     k80, p100 = load_machine("k80"), load_machine("P100")
     assert (len(k80.processors), k80.node_count) == (64, 16)
     assert (len(p100.processors), p100.node_count) == (16, 4)

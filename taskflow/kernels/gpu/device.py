@@ -1,0 +1,224 @@
+"""CupyDevice: one GPU through CuPy: memory, streams, pinned staging, kernels compiled by NVRTC, products by cuBLAS."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from taskflow.kernels.gpu import source
+from taskflow.kernels.gpu.gemm import ColumnMajor
+from taskflow.kernels.gpu.launching import THREADS, LaunchingDevice
+from taskflow.kernels.kernel_set import Array
+
+PRECISIONS = ("fp32", "tf32", "bf16")
+OPTIONS = ("-std=c++17",)  # of NVRTC; no fast-math: the CPU's numbers are the measure
+_GEMM_DEFAULT = -1  # cublasGemmAlgo_t CUBLAS_GEMM_DEFAULT
+
+
+class CupyDevice(LaunchingDevice):
+    """GPU number ``index`` of those that CUDA shows this process.
+
+    Kernels run on the stream ``compute``; ``transfer`` is for copies to and from pinned memory beside them. ``precision``: how
+    float32 products and convolutions multiply: in float32, or rounded to TF32 or bfloat16 with sums in float32.
+    """
+
+    __slots__ = ("_cublas", "_found", "_functions", "_staged", "_types", "compute", "index", "precision", "transfer", "xp")
+    compute: Any
+    transfer: Any
+
+    def __init__(self, index: int, precision: str) -> None:
+        if precision not in PRECISIONS:
+            raise ValueError(f"GPU: precision must be {', '.join(PRECISIONS[:-1])} or {PRECISIONS[-1]}, got {precision!r}")
+        import cupy
+        from cupy_backends.cuda.libs import cublas
+
+        self.xp: Any = cupy
+        self.index, self.precision = index, precision
+        cupy.cuda.Device(index).use()
+        self.compute, self.transfer = _streams_of(cupy, index)
+        self.compute.use()
+        self._cublas: Any = cublas
+        real, double = cupy.cuda.runtime.CUDA_R_32F, cupy.cuda.runtime.CUDA_R_64F
+        how = {
+            "fp32": cublas.CUBLAS_COMPUTE_32F, "tf32": cublas.CUBLAS_COMPUTE_32F_FAST_TF32,
+            "bf16": cublas.CUBLAS_COMPUTE_32F_FAST_16BF,
+        }
+        # By type of the arrays: cuBLAS's name of it, how it computes, and one and zero where it can read them.
+        self._types: dict[np.dtype[Any], tuple[int, int, np.ndarray[Any, Any]]] = {
+            np.dtype(np.float32): (real, how[precision], np.array([0, 1], np.float32)),
+            np.dtype(np.float64): (double, cublas.CUBLAS_COMPUTE_64F, np.array([0, 1], np.float64)),
+        }
+        self._functions: dict[tuple[str, str], Any] = {}
+        self._staged: deque[tuple[Any, Any]] = deque()
+        self._found: list[tuple[Any, str]] = []
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The card's name."""
+        return str(self.xp.cuda.runtime.getDeviceProperties(self.index)["name"].decode())
+
+    # ---- kernels ------------------------------------------------------------------------------------------------
+    def launch(self, dtype: np.dtype[Any], name: str, blocks: int, arguments: tuple[Any, ...]) -> None:
+        function = self._functions.get((dtype.name, name))
+        if function is None:
+            module = self.xp.RawModule(code=source.text(dtype), options=OPTIONS)
+            for each in source.kernels():
+                self._functions[dtype.name, each] = module.get_function(each)
+            function = self._functions[dtype.name, name]
+        function((blocks,), (THREADS,), arguments)
+
+    def gemm(self, call: ColumnMajor, first: Array, second: Array, out: Array, accumulate: bool) -> None:
+        kind, compute, numbers = self._types[out.dtype]
+        one = numbers.ctypes.data + numbers.itemsize
+        self._cublas.gemmStridedBatchedEx(
+            self.xp.cuda.get_cublas_handle(), call.transpose_first, call.transpose_second, call.m, call.n, call.k, one,
+            first.data.ptr, kind, call.first_pitch, call.first_step, second.data.ptr, kind, call.second_pitch,
+            call.second_step, one if accumulate else numbers.ctypes.data, out.data.ptr, kind, call.out_pitch, call.out_step,
+            call.count, compute, _GEMM_DEFAULT,
+        )
+
+    # ---- memory -------------------------------------------------------------------------------------------------
+    def carve(self, block: Array, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """See `Device`."""
+        return self.xp.ndarray(shape, dtype, memptr=block.data + offset)
+
+    def to_host(self, array: Array) -> np.ndarray[Any, Any]:
+        """See `Device`; waits for the kernels."""
+        return np.asarray(array.get())
+
+    def upload(self, host: np.ndarray[Any, Any], out: Array) -> None:
+        """See `Device`; returns when the values are in pinned memory, from where the GPU takes them."""
+        if not out.size:
+            return
+        target = out if out.flags.c_contiguous else self.xp.empty(out.shape, out.dtype)
+        staging = self.pinned(out.shape, out.dtype)
+        np.copyto(staging, host)
+        target.data.copy_from_host_async(staging.ctypes.data, target.nbytes, self.compute)
+        self._keep(staging, self.compute)
+        if target is not out:
+            out[...] = target
+
+    def pinned(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        """An array on the host that the GPU can copy from and to by itself."""
+        size = int(np.prod(shape, dtype=np.int64))
+        block = self.xp.cuda.alloc_pinned_memory(max(1, size * dtype.itemsize))
+        return np.frombuffer(block, dtype, size).reshape(shape)
+
+    # ---- copies beside the kernels ------------------------------------------------------------------------------
+    def copy_out(self, array: Array, staging: np.ndarray[Any, Any]) -> Any:
+        self.follow(self.transfer)
+        array.data.copy_to_host_async(staging.ctypes.data, array.nbytes, self.transfer)
+        return self.mark(self.transfer)
+
+    def copy_in(self, staging: np.ndarray[Any, Any], array: Array, after: Any) -> Any:
+        if after is not None:
+            self.transfer.wait_event(after)
+        array.data.copy_from_host_async(staging.ctypes.data, array.nbytes, self.transfer)
+        event = self.mark(self.transfer)
+        self.compute.wait_event(event)
+        return event
+
+    def mark(self, stream: Any = None) -> Any:
+        event = self.xp.cuda.Event(disable_timing=True)
+        event.record(self.compute if stream is None else stream)
+        return event
+
+    def wait_for(self, event: Any) -> None:
+        event.synchronize()
+
+    def follow(self, stream: Any) -> None:
+        """What ``stream`` is asked for from now on comes after all that was asked of the kernels' stream so far."""
+        stream.wait_event(self.mark())
+
+    def compute_after(self, event: Any) -> None:
+        """Kernels that are asked for from now on come after an event."""
+        self.compute.wait_event(event)
+
+    @property
+    def identity(self) -> str:
+        found = self.xp.cuda.runtime.getDeviceProperties(self.index)["uuid"]
+        return found.hex() if isinstance(found, bytes) else str(found)
+
+    @property
+    def nccl_version(self) -> int:
+        try:
+            from cupy.cuda import nccl
+        except ImportError:
+            return 0
+        return int(nccl.get_version()) if nccl.available else 0
+
+    def _keep(self, staging: Any, stream: Any) -> None:
+        """Keep pinned memory until what was asked of ``stream`` so far is done."""
+        event = self.xp.cuda.Event(disable_timing=True)
+        event.record(stream)
+        self._staged.append((event, staging))
+        while self._staged and self._staged[0][0].done:
+            self._staged.popleft()
+
+    # ---- what is asked later ------------------------------------------------------------------------------------
+    def number(self, value: Array) -> Any:
+        """The array itself, of shape ()."""
+        return value.reshape(())
+
+    def require(self, fits: Array, values: Array, message: str) -> None:
+        """See `Device`; `verify` asks."""
+        self._found.append((fits.all(), message))
+
+    def verify(self) -> None:
+        """ValueError if something did not fit since the last time."""
+        found, self._found = self._found, []
+        if not found:
+            return
+        answers = self.xp.stack([fits for fits, _ in found]).get()
+        for fits, (_, message) in zip(answers, found):
+            if not fits:
+                raise ValueError(message.replace("{given}", "another (the GPU says so when the step is over)"))
+
+    def timed(self, action: Callable[[], object]) -> float:
+        """See `Device`: between two events on the kernels' stream."""
+        begin, end = self.xp.cuda.Event(), self.xp.cuda.Event()
+        begin.record(self.compute)
+        action()
+        end.record(self.compute)
+        end.synchronize()
+        return float(self.xp.cuda.get_elapsed_time(begin, end)) * 1e-3
+
+    @property
+    def facts(self) -> dict[str, int]:
+        found = self.xp.cuda.runtime.getDeviceProperties(self.index)
+        return {
+            "memory_bytes": int(found["totalGlobalMem"]), "multiprocessors": int(found["multiProcessorCount"]),
+            "cache_bytes": int(found["l2CacheSize"]),
+        }
+
+    @property
+    def libraries(self) -> dict[str, str]:
+        runtime = self.xp.cuda.runtime
+        try:
+            import cudnn
+
+            version = str(cudnn.backend_version())
+        except ImportError:
+            version = "none"
+        return {
+            "cupy": str(self.xp.__version__), "cuda": str(runtime.runtimeGetVersion()), "driver": str(runtime.driverGetVersion()),
+            "cublas": str(self._cublas.getVersion(self.xp.cuda.get_cublas_handle())), "cudnn": version, "precision": self.precision,
+        }
+
+    def synchronize(self) -> None:
+        """Wait for both streams."""
+        self.compute.synchronize()
+        self.transfer.synchronize()
+
+
+_streams: dict[int, tuple[Any, Any]] = {}
+
+
+def _streams_of(cupy: Any, index: int) -> tuple[Any, Any]:
+    """The kernels' and the transfers' stream of a GPU: one pair a process, so that all kernel sets on it keep one order."""
+    if index not in _streams:
+        _streams[index] = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
+    return _streams[index]

@@ -1,0 +1,67 @@
+"""GPUKernels: every kernel on a GPU: cuBLAS's products, cuDNN's convolutions, and our own compiled kernels for the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from taskflow.kernels.gpu.convolutions import Convolutions, Direction
+from taskflow.kernels.gpu.images import ImagesOnGPU
+from taskflow.kernels.gpu.launching import LaunchingDevice, whole
+from taskflow.kernels.kernel_set import Array, Padding, Pair
+
+
+class GPUKernels(ImagesOnGPU):
+    """Arrays of float32 and float64 in the GPU's memory. Calls return before they are done; they are done in order.
+
+    An index or target out of range is not an error at once: the device's ``verify`` raises it, or a loss is not a number.
+    """
+
+    __slots__ = ("convolutions",)
+    name = "gpu"
+
+    def __init__(self, device: LaunchingDevice) -> None:
+        super().__init__(device)
+        self.convolutions: Convolutions | None = None
+        """cuDNN's; without them, and for what they decline, patches and products."""
+
+    def take_cudnn(self) -> None:
+        """Use cuDNN for convolutions. ImportError if it is not there."""
+        device: Any = self.device
+        self.convolutions = Convolutions(self.xp, device.compute, device.precision, self.rounded)
+
+    def rounded(self, x: Array) -> Array:
+        """A float array as the nearest bfloat16s, in uint16s of the same shape."""
+        out = self.xp.empty(x.shape, np.uint16)
+        self._each(x, "round_bfloat", x.size, whole(x.size), self._dense(x), out)
+        return out
+
+    def matmul(self, a: Array, b: Array, out: Array, accumulate: bool = False) -> None:
+        self.device.multiply(a, b, out, accumulate)
+
+    def conv2d(
+        self, x: Array, weight: Array, bias: Array | None, stride: Pair, padding: Padding, dilation: Pair, groups: int,
+        out: Array,
+    ) -> None:
+        x, weight, cudnn = self._dense(x), self._dense(weight), self.convolutions
+        if cudnn is None or not cudnn.run(Direction.FORWARD, x, weight, out, stride, padding, dilation):
+            super().conv2d(x, weight, bias, stride, padding, dilation, groups, out)
+        elif bias is not None:
+            self._add_bias(bias, out)
+
+    def conv2d_backward_data(
+        self, dy: Array, weight: Array, stride: Pair, padding: Padding, dilation: Pair, groups: int, out: Array,
+        accumulate: bool = False,
+    ) -> None:
+        dy, weight, cudnn = self._dense(dy), self._dense(weight), self.convolutions
+        if cudnn is None or not cudnn.run(Direction.DATA, out, weight, dy, stride, padding, dilation, accumulate):
+            super().conv2d_backward_data(dy, weight, stride, padding, dilation, groups, out, accumulate)
+
+    def conv2d_backward_weight(
+        self, x: Array, dy: Array, stride: Pair, padding: Padding, dilation: Pair, groups: int, out: Array,
+        accumulate: bool = False,
+    ) -> None:
+        x, dy, cudnn = self._dense(x), self._dense(dy), self.convolutions
+        if cudnn is None or not cudnn.run(Direction.WEIGHT, x, out, dy, stride, padding, dilation, accumulate):
+            super().conv2d_backward_weight(x, dy, stride, padding, dilation, groups, out, accumulate)

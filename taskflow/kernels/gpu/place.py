@@ -1,0 +1,28 @@
+"""Place: which GPU a rank takes. Pure: it reads only what it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+LOCAL_RANKS = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", "PALS_LOCAL_RANKID")
+"""Where launchers say which of a node's ranks this is."""
+VARIABLE = "TASKFLOW_GPU"
+
+
+def local_rank(environment: Mapping[str, str]) -> int:
+    """Which of its node's ranks this process is; 0 without a launcher."""
+    for name in LOCAL_RANKS:
+        if environment.get(name, "").isdigit():
+            return int(environment[name])
+    return 0
+
+
+def choose_gpu(environment: Mapping[str, str], visible: int) -> int:
+    """The number, among the ``visible`` GPUs (CUDA_VISIBLE_DEVICES has been applied), of this rank's: one after the other, and
+    from the first again where a node has more ranks than GPUs. TASKFLOW_GPU chooses one. ValueError if it is not there."""
+    asked = environment.get(VARIABLE, "")
+    if not asked:
+        return local_rank(environment) % visible
+    if not asked.isdigit() or int(asked) >= visible:
+        raise ValueError(f"{VARIABLE} must be a GPU's number below {visible}, the GPUs that this process sees, got {asked!r}")
+    return int(asked)

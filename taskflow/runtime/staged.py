@@ -1,0 +1,142 @@
+"""StagedTransport: messages between GPUs by MPI, through pinned memory of the host, or from the GPU's memory where MPI takes it.
+
+A GPU works behind the program's back: when a send starts, what it sends is perhaps not computed yet. So a send first asks the
+GPU for a copy to pinned memory, behind what it has been asked for so far, and MPI starts when that copy is there. The transport
+looks after that whenever it is called. A receive ends when the copy to the GPU's memory is asked for: what is asked for after it
+finds the values.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from taskflow.runtime.transport import Channel, Transport
+
+SETTLE_SECONDS = 20e-6  # between two looks at the GPU
+
+
+class WrappedTransport(Transport):
+    """A transport for arrays of a device over one for the host's: all that is not about arrays is the other's."""
+
+    def __init__(self, inner: Transport, device: Any, choice: object) -> None:
+        self.inner, self.device, self.choice = inner, device, choice
+        self.rank, self.size = inner.rank, inner.size
+
+    def describe(self) -> str:
+        return str(self.choice)
+
+    def reserve_tags(self, count: int) -> int:
+        return self.inner.reserve_tags(count)
+
+    def wait(self, channel: Channel, what: str | Callable[[], str]) -> None:
+        self.inner.wait(channel, what)
+
+    def broadcast(self, value: Any, root: int = 0) -> Any:
+        self.settle()
+        return self.inner.broadcast(value, root)
+
+    def gather(self, value: Any, root: int = 0) -> list[Any] | None:
+        self.settle()
+        return self.inner.gather(value, root)
+
+    def barrier(self) -> None:
+        self.settle()
+        self.inner.barrier()
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class StagedTransport(WrappedTransport):
+    """``direct``: MPI reads and writes the GPU's memory itself; then nothing is copied, but MPI still has to wait until the GPU
+    has got there."""
+
+    def __init__(self, inner: Transport, device: Any, choice: object, direct: bool = False) -> None:
+        super().__init__(inner, device, choice)
+        self.direct = direct
+        self._pending: list[StagedChannel] = []
+
+    def sender(self, array: Any, peer: int, tag: int) -> Channel:
+        return StagedChannel(self, array, peer, tag, sends=True)
+
+    def receiver(self, array: Any, peer: int, tag: int) -> Channel:
+        return StagedChannel(self, array, peer, tag, sends=False)
+
+    def progress(self) -> None:
+        """Start the messages that the GPU is ready for."""
+        if self._pending:
+            self._pending = [channel for channel in self._pending if not channel.begin()]
+
+    def settle(self) -> None:
+        self.progress()
+        while self._pending:
+            time.sleep(SETTLE_SECONDS)
+            self.progress()
+
+    def expect(self, channel: StagedChannel) -> None:
+        """Start this channel's message as soon as the GPU is ready."""
+        self._pending.append(channel)
+        self.progress()
+
+    def duplicate(self) -> StagedTransport:
+        return StagedTransport(self.inner.duplicate(), self.device, self.choice, self.direct)
+
+
+class StagedChannel(Channel):
+    """One message. Made by StagedTransport."""
+
+    __slots__ = ("_array", "_copied", "_free", "_inner", "_sends", "_staging", "_started", "_transport")
+
+    def __init__(self, transport: StagedTransport, array: Any, peer: int, tag: int, sends: bool) -> None:
+        self.peer, self.nbytes = peer, array.nbytes
+        self._transport, self._array, self._sends = transport, array, sends
+        self._staging = array if transport.direct else transport.device.pinned(array.shape, array.dtype)
+        make = transport.inner.sender if sends else transport.inner.receiver
+        self._inner = make(self._staging, peer, tag)
+        self._free: Any = None  # when the GPU is ready for the message to start
+        self._copied: Any = None  # when the GPU has taken what the last receive brought
+        self._started = False
+
+    def start(self) -> None:
+        if not self.done():
+            raise RuntimeError(f"{self}: started again before the last transfer was done; wait for it first")
+        transport, device = self._transport, self._transport.device
+        self._started = True
+        if self._sends and not transport.direct:
+            self._free = device.copy_out(self._array, self._staging)
+        elif transport.direct:
+            self._free = device.mark()
+        else:
+            # The message may come at once, into pinned memory that the last one has left; the GPU's memory is free for it when
+            # the GPU has done what it was asked for so far.
+            if self._copied is not None:
+                device.wait_for(self._copied)
+            self._copied = device.mark()
+            self._inner.start()
+            return
+        transport.expect(self)
+
+    def begin(self) -> bool:
+        """Start the message if the GPU is ready; True if it is."""
+        if not self._free.done:
+            return False
+        self._free = None
+        self._inner.start()
+        return True
+
+    def done(self) -> bool:
+        if not self._started:
+            return True
+        self._transport.progress()
+        if self._free is not None or not self._inner.done():
+            return False
+        self._started = False
+        if not self._sends and not self._transport.direct:
+            self._copied = self._transport.device.copy_in(self._staging, self._array, self._copied)
+        return True
+
+    def __str__(self) -> str:
+        waiting = " (the GPU has not got there yet)" if self._free is not None else ""
+        return f"{self._inner}{waiting}"

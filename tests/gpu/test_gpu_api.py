@@ -1,0 +1,55 @@
+"""What we call of CuPy, cuBLAS and NCCL is there, with the parameters that we give: asked of the packages, without a GPU."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from strict_arrays import FUNCTIONS
+
+cupy: Any = pytest.importorskip("cupy", reason='CuPy is not installed: pip install "soap-taskflow[gpu]"')
+
+
+def parameters(function: Any) -> list[str]:
+    """The names of the parameters in the first line of a compiled function's documentation."""
+    found = re.match(r"[\w.]+\((.*?)\)", function.__doc__.strip().replace("\n", " "))
+    assert found is not None, function.__doc__
+    return [one.split("=")[0].split()[-1] for one in found[1].split(",") if one.strip() not in ("self", "")]
+
+
+def test_the_strict_module_has_nothing_that_cupy_has_not() -> None:
+    assert not [name for name in FUNCTIONS if not hasattr(cupy, name)]
+    methods = "astype reshape view sum max min mean all any copy swapaxes transpose fill sort"
+    assert not [name for name in methods.split() if not hasattr(cupy.ndarray, name)]
+
+
+def test_cublas_takes_what_we_give() -> None:
+    from cupy_backends.cuda.libs import cublas
+
+    assert parameters(cublas.gemmStridedBatchedEx) == [
+        "handle", "transa", "transb", "m", "n", "k", "alpha", "A", "Atype", "lda", "strideA", "B", "Btype", "ldb", "strideB",
+        "beta", "C", "Ctype", "ldc", "strideC", "batchCount", "computeType", "algo",
+    ]
+    for name in ("CUBLAS_COMPUTE_32F", "CUBLAS_COMPUTE_64F", "CUBLAS_COMPUTE_32F_FAST_TF32", "CUBLAS_COMPUTE_32F_FAST_16BF"):
+        assert isinstance(getattr(cublas, name), int)
+    assert (cupy.cuda.runtime.CUDA_R_32F, cupy.cuda.runtime.CUDA_R_64F) == (0, 1)
+
+
+def test_streams_events_and_copies() -> None:
+    cuda = cupy.cuda
+    assert parameters(cuda.MemoryPointer.copy_from_host_async) == ["mem", "size", "stream"]
+    assert parameters(cuda.MemoryPointer.copy_to_host_async) == ["mem", "size", "stream"]
+    assert parameters(cuda.Stream.wait_event) == ["event"] and parameters(cuda.Event.record) == ["stream"]
+    assert parameters(cuda.get_elapsed_time) == ["start_event", "end_event"]
+    assert hasattr(cuda.Event, "done") and hasattr(cuda.Event, "synchronize") and hasattr(cuda, "alloc_pinned_memory")
+
+
+def test_nccl_takes_what_we_give() -> None:
+    nccl = pytest.importorskip("cupy.cuda.nccl")
+    if not nccl.available:
+        pytest.skip('NCCL is not installed: pip install "soap-taskflow[gpu]"')
+    for function in (nccl.NcclCommunicator.send, nccl.NcclCommunicator.recv):
+        assert parameters(function)[1:] == ["count", "datatype", "peer", "stream"]
+    assert hasattr(nccl.NcclCommunicator, "check_async_error") and hasattr(nccl, "NCCL_UINT8")
+    assert nccl.get_version() > 20000

@@ -1,0 +1,50 @@
+"""Ranks that work on GPUs' arrays send them through pinned memory: the same losses as on the CPU, however many ranks there are."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from host_device import compiles
+
+PROGRAM = Path(__file__).parent / "ranks_program.py"
+MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+pytestmark = [pytest.mark.mpi, pytest.mark.skipif(MPIRUN is None, reason="no mpirun")]
+
+
+def started(ranks: int, which: str, **environment: str) -> dict[str, Any]:
+    command = [str(MPIRUN), "-n", str(ranks), sys.executable, str(PROGRAM), which, "4"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150, env={**os.environ, **environment})
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.fixture(scope="module")
+def reference() -> dict[str, Any]:
+    return started(1, "cpu")
+
+
+@pytest.mark.skipif(not compiles(), reason="no C++20 compiler: the GPU's kernels cannot be run on the host")
+@pytest.mark.parametrize(("ranks", "way"), [(3, "mpi-host"), (2, "mpi-host")])
+def test_messages_through_pinned_memory(ranks: int, way: str, reference: dict[str, Any]) -> None:
+    found = started(ranks, "host", TASKFLOW_TRANSFERS=way)
+    assert found["losses"] == pytest.approx(reference["losses"], rel=1e-9)
+    assert found["sum"] == pytest.approx(reference["sum"], rel=1e-9)
+    assert f"transfers by {way}" in found["describe"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_that_share_a_gpu(ranks: int, reference: dict[str, Any]) -> None:
+    from taskflow.kernels.gpu import gpu_missing
+
+    if missing := gpu_missing():
+        pytest.skip(missing)
+    assert started(ranks, "gpu")["losses"] == pytest.approx(reference["losses"], rel=1e-8)

@@ -1,0 +1,80 @@
+"""The networks, small, train on the GPU's kernels as on numpy's: the same losses under any strategy."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from language_model import random_strategy, undivided
+
+from taskflow.graph import OperatorGraph
+from taskflow.kernels import NumpyKernels
+from taskflow.models import build, find
+from taskflow.rules import SGD, Adam, UpdateRule
+from taskflow.runtime.executor import Executor
+
+SIX = ("AlexNet", "Inception-v3", "ResNet-101", "RNNTC", "RNNLM", "NMT")
+STEPS = 2
+
+
+def feeds(name: str, graph: OperatorGraph, seed: int) -> dict[str, np.ndarray]:
+    """Random images, tokens and labels for the small preset of a model."""
+    config = find(name)[1].small
+    numbers, result = np.random.default_rng(seed), {}
+    for node in graph:
+        if node.operator.kind == "input":
+            spec = node.outputs[0].spec
+            known = "classes" if node.name == "labels" and hasattr(config, "classes") else "vocabulary"
+            if spec.differentiable:
+                result[node.name] = numbers.normal(size=spec.shape).astype(spec.dtype)
+            else:
+                result[node.name] = numbers.integers(0, getattr(config, known), spec.shape)
+    return result
+
+
+def losses(name: str, kernels: Any, processors: int, rule: UpdateRule, steps: int = STEPS, **options: Any) -> np.ndarray:
+    graph = build(name, preset="small", dtype="float64")
+    strategy = undivided(graph) if processors == 1 else random_strategy(graph, processors, Random(processors))
+    run = Executor(graph, strategy, rule, seed=3, kernels=kernels, **options)
+    return np.array([run.train(feeds(name, graph, step)) for step in range(steps)])
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n == "Inception-v3" else n for n in SIX])
+def test_networks_train_as_on_the_cpu(name: str, kernels: Any) -> None:
+    rule = SGD(0.05, momentum=0.9)
+    expected = losses(name, NumpyKernels(), 1, rule, clip_norm=1.0)
+    assert len(set(expected)) == STEPS
+    np.testing.assert_allclose(losses(name, kernels, 3, rule, clip_norm=1.0), expected, rtol=1e-8)
+
+
+def test_adam_and_what_is_read_back(kernels: Any) -> None:
+    runs = []
+    for of in (NumpyKernels(), kernels):
+        graph = build("RNNLM", preset="small", dtype="float64")
+        run = Executor(graph, random_strategy(graph, 2, Random(1)), Adam(0.01), seed=3, kernels=of)
+        trained = [run.train(feeds("RNNLM", graph, step)) for step in range(3)]
+        weights = run.parameters()
+        assert weights is not None
+        run.set_parameters({name: value * 0.5 for name, value in weights.items()})
+        runs.append((trained, run.evaluate(feeds("RNNLM", graph, 9)), weights))
+    (trained, evaluated, weights), (trained_there, evaluated_there, weights_there) = runs
+    np.testing.assert_allclose(trained_there, trained, rtol=1e-8)
+    np.testing.assert_allclose(evaluated_there, evaluated, rtol=1e-8)
+    for name, value in weights.items():
+        np.testing.assert_allclose(weights_there[name], value, rtol=1e-6, atol=1e-9, err_msg=name)
+
+
+def test_a_rerun_is_bitwise_equal(kernels: Any) -> None:
+    first, again = (losses("LeNet", kernels, 2, Adam(0.01)) for _ in range(2))
+    assert first.tobytes() == again.tobytes()
+
+
+def test_a_token_outside_of_the_table_is_an_error(kernels: Any) -> None:
+    graph = build("RNNLM", preset="small", dtype="float64")
+    run = Executor(graph, undivided(graph), SGD(0.1), seed=3, kernels=kernels)
+    batch = feeds("RNNLM", graph, 0)
+    next(iter(batch.values()))[0, 0] = 10**6
+    with pytest.raises(ValueError, match="must be at least 0 and below"):
+        run.train(batch)
