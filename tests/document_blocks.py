@@ -16,6 +16,7 @@ NOT_RUN: dict[str, str] = {
     r"python3 -m venv \.venv": "makes an environment: test_package.py makes one and installs taskflow there",
     r"source \.venv/bin/activate": "the tests' environment stands for it",
     r"pip install .*": "needs a package index",
+    r".*--device gpu.*": "needs a GPU",
     r"module load .*": CLUSTER,
     r"python -m pip uninstall mpich": CLUSTER,
     r"MPICC=.* -m pip install .*": CLUSTER,
