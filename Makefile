@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := setup.py pyproject.toml $(shell find taskflow -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 RANKS ?= 16
+WORKERS ?= auto
 
 .PHONY: setup run test test-slow lint docs clean
 
@@ -28,7 +29,7 @@ lint: setup
 	$(BIN)/mypy
 
 test: lint
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -m 'not slow'
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -m 'not slow' -n $(WORKERS) --maxprocesses 8 --dist worksteal
 
 test-slow: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -m slow
