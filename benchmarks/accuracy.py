@@ -91,7 +91,8 @@ def predict(graph: Any, machine: Any, budget: str, virtual: bool) -> tuple[list[
     # One core that runs both processors' tasks goes through the memory of both.
     reuse = reuse_bytes(graph, 1 if virtual else len(machine.processors), rule)
     with tempfile.TemporaryDirectory() as folder:  # measured now, not found from another day
-        costs = MeasuredCosts(machine, folder=Path(folder), seconds=SECONDS, reuse_bytes=reuse)
+        company = 0 if virtual else len(machine.processors) - 1
+        costs = MeasuredCosts(machine, folder=Path(folder), seconds=SECONDS, reuse_bytes=reuse, company=company)
         judge = make_evaluator(graph, machine, costs=costs, rule=rule)
         began = perf_counter()
         found = search(

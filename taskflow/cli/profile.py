@@ -145,7 +145,7 @@ def _costs(name: str, machine: Cluster, graph: Any, rule: Any, transport: Any) -
     if name == "analytic":
         return AnalyticCosts(machine)
     # Processors that share a rank go through the memory of all of them.
-    return MeasuredCosts(machine, reuse_bytes=reuse_bytes(graph, transport.size, rule))
+    return MeasuredCosts(machine, reuse_bytes=reuse_bytes(graph, transport.size, rule), company=transport.size - 1)
 
 
 def _show(found: Differences, top: int, as_json: bool, quiet: bool) -> None:

@@ -30,7 +30,7 @@ def load_machine(name: str | Path, devices: int | None = None) -> Cluster:
     if text == "this-gpu":
         return host(1 if devices is None else devices, "gpu")
     if text in HERE:
-        return host(_cores() if devices is None else devices)
+        return host(cores() if devices is None else devices)
     path = Path(name) if text.endswith(".json") else FOLDER / f"{text.lower()}.json"
     if not text.endswith(".json") and text.lower() not in preset_names():
         raise ValueError(f"no machine {text!r}; use {', '.join(preset_names())}, or a machine file FILE.json")
@@ -51,5 +51,6 @@ def save(machine: Cluster, path: str | Path) -> None:
     os.replace(temporary, path)
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

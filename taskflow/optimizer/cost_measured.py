@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from time import perf_counter, thread_time
@@ -15,6 +16,7 @@ from taskflow.cache import cache_folder
 from taskflow.kernels import KernelSet, kernels_on
 from taskflow.machine import Device, Machine
 from taskflow.operators.operator import Array, Operator, Spec, cost_key
+from taskflow.optimizer.company import Company
 from taskflow.optimizer.cost import Gradients, RememberedCosts
 from taskflow.optimizer.cost_bench import SWEEP_BYTES, measure, memory_action, piece_action
 from taskflow.optimizer.cost_gradients import Adding
@@ -33,15 +35,17 @@ class MeasuredCosts(RememberedCosts):
 
     ``folder`` (default: the cache folder) keeps the measurements of this CPU, these libraries and this number of threads.
     ``reuse_bytes``: what a processor touches between two uses of an array (`cost_reuse` says it of a graph); before each run
-    so much other memory is read, so that the task finds its arrays where a step would have left them. With one thread,
-    the processor time of a run counts, which other programs do not disturb; on a GPU the time between two events.
+    so much other memory is read, so that the task finds its arrays where a step would have left them. ``company``: how many
+    other ranks of this machine work at the same time: so many processes (at most one for each other core) run the same
+    task beside the measured one. With one thread, the processor time of a run counts, which other programs do not
+    disturb; on a GPU the time between two events.
     Raises ValueError for a machine whose processors are neither CPU cores nor, with the GPU's kernels, of kind "gpu" or of this
     card's name: other devices cannot be measured here; DeviceMissing for a machine of kind "gpu" without a GPU.
     """
 
     def __init__(
         self, machine: Machine, kernels: KernelSet | None = None, folder: Path | None = None, seconds: float = SECONDS,
-        reuse_bytes: int = SWEEP_BYTES,
+        reuse_bytes: int = SWEEP_BYTES, company: int = 0,
     ) -> None:
         super().__init__(machine)
         kinds = {p.kind for p in machine.processors}
@@ -56,7 +60,8 @@ class MeasuredCosts(RememberedCosts):
         self._seconds = seconds
         self._store = CostStore(folder or cache_folder(), identity(self.kernels))
         self._sweep = self.kernels.xp.ones(max(1, reuse_bytes // 4), np.float32)
-        self._context = f"beside {self._sweep.nbytes}"
+        self._company = Company(min(company, (os.cpu_count() or 1) - 1) if device.waits else 0)
+        self._context = f"beside {self._sweep.nbytes}" + (f" in company of {self._company.count}" if self._company.count else "")
         alone = self._store.identity.get("blas_threads") == "1" and os.environ.get("OMP_NUM_THREADS", "1") == "1"
         self._clock = thread_time if alone else perf_counter
         self.measured = 0
@@ -123,11 +128,12 @@ class MeasuredCosts(RememberedCosts):
             known = self._measure(key, partial(memory_action, kind, nbytes, rule, self.kernels))
         return known.seconds
 
-    def _measure(self, key: str, make: Callable[[], tuple[Callable[[], object], Sequence[Array]]]) -> Measurement:
+    def _measure(self, key: str, make: partial[tuple[Callable[[], object], tuple[Array, ...]]]) -> Measurement:
         action, fresh = make()
         twin, _ = make()
         timed = None if self.kernels.device.waits else self.kernels.device.timed
-        value = measure(action, self._seconds, self._sweep, fresh, self._clock, twin, timed)
+        with self._company.beside(make) if self._company.count else nullcontext():
+            value = measure(action, self._seconds, self._sweep, fresh, self._clock, twin, timed)
         self.measured += 1
         self._store.put(key, value)
         return value

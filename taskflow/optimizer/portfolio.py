@@ -6,7 +6,6 @@ Python around it. What they exchange depends on timing, so a search that must be
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -22,11 +21,6 @@ LEAST_SECONDS = 2e-3  # of an evaluation, below which the Python around it, whic
 SEEDS = 1_000_003  # between the seeds of two workers
 
 Searcher = Callable[[Evaluator, SearchOptions], Found]
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def worth(judge: Evaluator, start: Strategy) -> bool:

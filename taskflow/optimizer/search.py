@@ -10,6 +10,7 @@ from typing import Any
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, Machine
+from taskflow.machine.presets import cores
 from taskflow.mapper import Strategy
 from taskflow.optimizer.bounds import lower_bound
 from taskflow.optimizer.constraints import Constraints
@@ -24,7 +25,7 @@ from taskflow.optimizer.mcmc import mcmc
 from taskflow.optimizer.model_costs import ModelCosts
 from taskflow.optimizer.optcnn import additive_plan, optcnn
 from taskflow.optimizer.placement import placement
-from taskflow.optimizer.portfolio import cores, portfolio, worth
+from taskflow.optimizer.portfolio import portfolio, worth
 from taskflow.optimizer.room import Room
 from taskflow.optimizer.space import SpaceOptions
 from taskflow.optimizer.starts import known

@@ -1,0 +1,139 @@
+"""Company: other processes that run what is being measured at the same time, as the other ranks of a step do.
+
+Cores share memory bandwidth and the last cache, so a task takes longer while the others work than alone: on the machine that
+this was written on 1.3 times as long where it streams, and no longer where it stays in its core's cache.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import cycle
+from typing import IO, Any
+
+from taskflow.kernels import KernelSet, kernels_on
+
+COPIES = 4  # of the work's arrays that a process takes in turn, so that it does not find them in its caches
+RUNNING, CANNOT = b"r", b"c"
+
+Make = Callable[[], tuple[Callable[[], object], Sequence[Any]]]
+
+
+class OwnKernels:
+    """Stands for the kernel set in what is sent: each process makes its own."""
+
+
+class Company:
+    """``count`` processes. They start when they are first needed and end with this one."""
+
+    def __init__(self, count: int) -> None:
+        if count < 0:
+            raise ValueError(f"Company: count must be at least 0, got {count}")
+        self.count = count
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    @contextmanager
+    def beside(self, make: partial[Any]) -> Iterator[list[int]]:
+        """Within the block every process runs the action that ``make`` (a call with pickleable arguments and a kernel set) makes,
+        again and again. Gives a list that afterwards has how often each ran it; it is empty if the action cannot be
+        sent, for instance because its operator is defined in the program itself."""
+        runs: list[int] = []
+        try:
+            request = pickle.dumps((make.func, tuple(_without_kernels(a) for a in make.args), make.keywords))
+        except (pickle.PicklingError, AttributeError, TypeError):
+            yield runs
+            return
+        while len(self._processes) < self.count:
+            self._processes.append(subprocess.Popen(
+                [sys.executable, "-c", f"from {__name__} import main; main()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            ))
+        for process in self._processes:
+            _send(process.stdin, request)
+        busy = [process for process in self._processes if _answer(process, 1) == RUNNING]
+        try:
+            yield runs
+        finally:
+            for process in busy:
+                _send(process.stdin, b"")
+            runs += [struct.unpack("<q", _answer(process, 8))[0] for process in busy]
+
+    def close(self) -> None:
+        """End the processes."""
+        for process in self._processes:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.close()
+            process.wait()
+            process.stdout.close()
+        self._processes.clear()
+
+
+def _without_kernels(argument: Any) -> Any:
+    return OwnKernels() if isinstance(argument, KernelSet) else argument
+
+
+def _send(pipe: IO[bytes] | None, message: bytes) -> None:
+    assert pipe is not None
+    pipe.write(struct.pack("<q", len(message)) + message)
+    pipe.flush()
+
+
+def _answer(process: subprocess.Popen[bytes], size: int) -> bytes:
+    assert process.stdout is not None
+    answer = process.stdout.read(size)
+    if len(answer) < size:
+        raise RuntimeError(f"measured costs: a process that works beside the measured one ended with {process.wait()}")
+    return answer
+
+
+def _receive() -> bytes | None:
+    """The next message; None at the end of the input. Unbuffered, so that `select` sees what there is."""
+    def read(size: int) -> bytes:
+        parts = b""
+        while len(parts) < size and (part := os.read(0, size - len(parts))):
+            parts += part
+        return parts
+
+    head = read(8)
+    return read(struct.unpack("<q", head)[0]) if len(head) == 8 else None
+
+
+def _work(kernels: KernelSet, request: bytes, out: int) -> None:
+    """Run what is asked for until the next message."""
+    try:
+        function, arguments, keywords = pickle.loads(request)
+        made = [
+            function(*(kernels if isinstance(a, OwnKernels) else a for a in arguments), **keywords)[0] for _ in range(COPIES)
+        ]
+        for action in made:
+            action()
+    except Exception:  # whatever the operator raises: the measuring process raises it too
+        os.write(out, CANNOT)
+        return
+    os.write(out, RUNNING)
+    runs = 0
+    for action in cycle(made):
+        action()
+        runs += 1
+        if select.select([0], [], [], 0)[0]:
+            break
+    if _receive() is not None:
+        os.write(out, struct.pack("<q", runs))
+
+
+def main() -> None:
+    """What each process does."""
+    with suppress(OSError, AttributeError):  # a rank that is bound to a core must not keep its company there
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    out = os.dup(1)
+    os.dup2(2, 1)  # nothing else may be written to where answers go
+    kernels = kernels_on("cpu")
+    while (request := _receive()) is not None:
+        _work(kernels, request, out)
