@@ -29,7 +29,8 @@ MACHINE = host(4)
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_proposal_budget_makes_a_search_reproducible(algorithm: str) -> None:
-    machine = taskflow.load_machine("p100", devices=4)  # where there is something to find: on a host the starts are best
+    # Where there is something to find: on a host the starts are best. Bounds of partial plans on four devices take minutes.
+    machine = taskflow.load_machine("p100", devices=2 if algorithm == "exact" else 4)
     results = [search(SMALL, machine, budget="300p", seed=seed, algorithm=algorithm) for seed in (5, 5, 6)]
     first, again, other = results
     assert first.strategy == again.strategy and first.seconds == again.seconds
