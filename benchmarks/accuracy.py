@@ -2,6 +2,7 @@
 
     python benchmarks/accuracy.py [--networks RNNLM ...] [--rounds 7] [--json]      # 2 ranks under mpirun, a core each
     python benchmarks/accuracy.py --virtual                                         # one process, two virtual processors
+    python benchmarks/accuracy.py --alone                                           # costs measured while the other core is idle
 
 Kernels are timed one by one (a time for each cost key), links by messages of their own; no step is run to predict another. A
 step's measured time is the median over rounds of the fastest of a few steps; strategies take turns, so that a busy moment meets
@@ -41,7 +42,7 @@ FOREIGN = 0.03  # part of the machine that other programs may use while a round 
 
 
 # ---- one job: all networks, all strategies ---------------------------------------------------------------------------
-def work(networks: tuple[str, ...], rounds: int, budget: str, patience: float, virtual: bool) -> None:
+def work(networks: tuple[str, ...], rounds: int, budget: str, patience: float, virtual: bool, alone: bool) -> None:
     """What each rank does; rank 0 prints a JSON object a network."""
     import taskflow
     from taskflow.models import build
@@ -52,7 +53,7 @@ def work(networks: tuple[str, ...], rounds: int, budget: str, patience: float, v
     machine = measure(transport, processors=2 if virtual else None)
     for network in networks:
         graph = build(network, **SIZES[network])
-        plans, costs = transport.broadcast(predict(graph, machine, budget, virtual) if transport.rank == 0 else None)
+        plans, costs = transport.broadcast(predict(graph, machine, budget, virtual, alone) if transport.rank == 0 else None)
         rule, inputs = taskflow.SGD(lr=1e-3, momentum=0.9), feeds(graph)
         executors = [
             taskflow.Executor(graph, strategy, rule, transport=transport, machine=machine) for strategy, _ in plans
@@ -78,7 +79,7 @@ def work(networks: tuple[str, ...], rounds: int, budget: str, patience: float, v
     transport.close()
 
 
-def predict(graph: Any, machine: Any, budget: str, virtual: bool) -> tuple[list[tuple[Any, float]], dict[str, Any]]:
+def predict(graph: Any, machine: Any, budget: str, virtual: bool, alone: bool) -> tuple[list[tuple[Any, float]], dict[str, Any]]:
     """Strategies with their predicted seconds, and what was used to predict; on one rank."""
     import taskflow
     from taskflow.optimizer.cost_measured import MeasuredCosts
@@ -91,7 +92,7 @@ def predict(graph: Any, machine: Any, budget: str, virtual: bool) -> tuple[list[
     # One core that runs both processors' tasks goes through the memory of both.
     reuse = reuse_bytes(graph, 1 if virtual else len(machine.processors), rule)
     with tempfile.TemporaryDirectory() as folder:  # measured now, not found from another day
-        company = 0 if virtual else len(machine.processors) - 1
+        company = 0 if virtual or alone else len(machine.processors) - 1
         costs = MeasuredCosts(machine, folder=Path(folder), seconds=SECONDS, reuse_bytes=reuse, company=company)
         judge = make_evaluator(graph, machine, costs=costs, rule=rule)
         began = perf_counter()
@@ -236,10 +237,12 @@ def judge_network(row: dict[str, Any]) -> None:
     row["regret"] = chosen / min(p["measured_seconds"] for p in plans) - 1
 
 
-def launch(networks: tuple[str, ...], rounds: int, budget: str, patience: float, virtual: bool) -> list[dict[str, Any]]:
+def launch(
+    networks: tuple[str, ...], rounds: int, budget: str, patience: float, virtual: bool, alone: bool
+) -> list[dict[str, Any]]:
     """Run the job in processes of its own, each with one thread; its rows."""
     command = [sys.executable, __file__, "--worker", "--rounds", str(rounds), "--budget", budget, "--patience", str(patience)]
-    command += [part for network in networks for part in ("--networks", network)] + ["--virtual"] * virtual
+    command += [part for network in networks for part in ("--networks", network)] + ["--virtual"] * virtual + ["--alone"] * alone
     if not virtual:
         mpirun = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
         if mpirun is None:
@@ -282,15 +285,16 @@ def report(row: dict[str, Any]) -> None:
 @click.option("--budget", default="15s", show_default=True, help="Of the search for one of the strategies.")
 @click.option("--patience", default=60.0, show_default=True, help="Seconds a network to wait for undisturbed rounds.")
 @click.option("--virtual", is_flag=True, help="One process with two virtual processors instead of two ranks.")
+@click.option("--alone", is_flag=True, help="Measure costs while the other core is idle, to see what company changes.")
 @click.option("--json", "as_json", is_flag=True)
 @click.option("--worker", is_flag=True, hidden=True)
 def main(
-    networks: tuple[str, ...], rounds: int, budget: str, patience: float, virtual: bool, as_json: bool, worker: bool
+    networks: tuple[str, ...], rounds: int, budget: str, patience: float, virtual: bool, alone: bool, as_json: bool, worker: bool
 ) -> None:
     if worker:
-        work(networks, rounds, budget, patience, virtual)
+        work(networks, rounds, budget, patience, virtual, alone)
         return
-    rows = launch(networks, rounds, budget, patience, virtual)
+    rows = launch(networks, rounds, budget, patience, virtual, alone)
     plans = [plan for row in rows for plan in row["strategies"]]
     result = {
         "benchmark": "accuracy", "mode": "virtual" if virtual else "ranks", "ranks": 1 if virtual else 2,

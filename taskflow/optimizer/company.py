@@ -1,7 +1,7 @@
 """Company: other processes that run what is being measured at the same time, as the other ranks of a step do.
 
-Cores share memory bandwidth and the last cache, so a task takes longer while the others work than alone: on the machine that
-this was written on 1.3 times as long where it streams, and no longer where it stays in its core's cache.
+Cores share memory bandwidth and the last cache, so a task takes longer while the others work than alone: twice as long where it
+streams, and no longer where it stays in its core's cache (benchmarks/company.py, on two cores).
 """
 
 from __future__ import annotations

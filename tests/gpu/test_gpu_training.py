@@ -8,30 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 from language_model import random_strategy, undivided
+from network_feeds import feeds
 
-from taskflow.graph import OperatorGraph
 from taskflow.kernels import NumpyKernels
-from taskflow.models import build, find
+from taskflow.models import build
 from taskflow.rules import SGD, Adam, UpdateRule
 from taskflow.runtime.executor import Executor
 
 SIX = ("AlexNet", "Inception-v3", "ResNet-101", "RNNTC", "RNNLM", "NMT")
 STEPS = 2
-
-
-def feeds(name: str, graph: OperatorGraph, seed: int) -> dict[str, np.ndarray]:
-    """Random images, tokens and labels for the small preset of a model."""
-    config = find(name)[1].small
-    numbers, result = np.random.default_rng(seed), {}
-    for node in graph:
-        if node.operator.kind == "input":
-            spec = node.outputs[0].spec
-            known = "classes" if node.name == "labels" and hasattr(config, "classes") else "vocabulary"
-            if spec.differentiable:
-                result[node.name] = numbers.normal(size=spec.shape).astype(spec.dtype)
-            else:
-                result[node.name] = numbers.integers(0, getattr(config, known), spec.shape)
-    return result
 
 
 def losses(name: str, kernels: Any, processors: int, rule: UpdateRule, steps: int = STEPS, **options: Any) -> np.ndarray:

@@ -9,27 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from language_model import random_strategy, undivided
+from network_feeds import feeds
 
-from taskflow.graph import OperatorGraph
 from taskflow.models import MODELS, build, find
 from taskflow.rules import SGD, Adam
 from taskflow.runtime.executor import Executor
-
-
-def feeds(name: str, graph: OperatorGraph, seed: int, **sizes: Any) -> dict[str, np.ndarray]:
-    """Random images, tokens and labels for the small preset of a model."""
-    config = find(name)[1].small
-    numbers, result = np.random.default_rng(seed), {}
-    for node in graph:
-        if node.operator.kind == "input":
-            spec = node.outputs[0].spec
-            known = "classes" if node.name == "labels" and hasattr(config, "classes") else "vocabulary"
-            if spec.differentiable:
-                result[node.name] = numbers.normal(size=spec.shape).astype(spec.dtype)
-            else:
-                result[node.name] = numbers.integers(0, getattr(config, known), spec.shape)
-    return result
-
 
 # Counts: torchvision's alexnet, inception_v3 (aux_logits=False) and resnet101; LeCun et al.'s LeNet with full connections
 # between its convolutions; the others from their layers' sizes.

@@ -1,0 +1,74 @@
+"""What the other cores' work does to a task's time: the same measurement alone and in company.
+
+    python benchmarks/company.py [--rounds 5] [--json]
+
+Every action of `MeasuredCosts`' kind is measured in turn alone and while as many processes as there are other cores run the same;
+figures are medians of the rounds, in processor time of the measured process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import partial
+from statistics import median
+from time import thread_time
+
+import click
+import numpy as np
+
+from taskflow.kernels import default_kernels
+from taskflow.operators.linear import Linear
+from taskflow.operators.operator import Spec
+from taskflow.optimizer.company import Company
+from taskflow.optimizer.cost_bench import measure, memory_action, piece_action
+from taskflow.regions import Rect
+from taskflow.tasks.task import Kind
+
+SECONDS = 0.2  # of one measurement
+
+
+def actions() -> dict[str, partial]:
+    """What is measured, by name."""
+    kernels = default_kernels()
+
+    def product(rows: int, features: int, outputs: int) -> partial:
+        inputs = (Spec((rows, features), np.dtype(np.float32)),)
+        piece = Rect((0, 0, 0), (rows, outputs, features))
+        return partial(piece_action, Linear(outputs), inputs, piece, False, (True,), kernels, ())
+
+    return {
+        "sum of 96 MB": partial(memory_action, Kind.SUM, 96 << 20, None, kernels),
+        "sum of 1 MB": partial(memory_action, Kind.SUM, 1 << 20, None, kernels),
+        "product 256 x 512 x 2048": product(256, 512, 2048),
+        "product 1024 x 1024 x 1024": product(1024, 1024, 1024),
+    }
+
+
+@click.command(help=__doc__)
+@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def main(rounds: int, as_json: bool) -> None:
+    """Measure and print."""
+    company = Company(max(1, (os.cpu_count() or 1) - 1))
+    rows = []
+    for name, make in actions().items():
+        alone, beside = [], []
+        action, _ = make()
+        for _ in range(rounds):
+            alone.append(measure(action, SECONDS, clock=thread_time).seconds)
+            with company.beside(make):
+                beside.append(measure(action, SECONDS, clock=thread_time).seconds)
+        rows.append({"action": name, "alone_seconds": median(alone), "company_seconds": median(beside),
+                     "ratio": median(beside) / median(alone)})
+    company.close()
+    if as_json:
+        print(json.dumps({"benchmark": "company", "processes_beside": company.count, "actions": rows}))
+        return
+    for row in rows:
+        alone_ms, company_ms = row["alone_seconds"] * 1e3, row["company_seconds"] * 1e3
+        print(f"{row['action']:<30}{alone_ms:>10.3f} ms alone {company_ms:>10.3f} ms in company {row['ratio']:>6.2f}")
+
+
+if __name__ == "__main__":
+    main()
