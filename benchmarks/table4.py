@@ -7,7 +7,8 @@ its proposals so far brought no better strategy (and every operator could have b
 search, the mean over the starts, building the cost tables included. Both algorithms see the same proposals. --budget limits
 the seconds spent on one cell; ``complete`` says whether all starts came to their end within it: if not, the mean is over
 those that did, and the cell is a lower bound if none did. Seconds are of processor time, since machines are shared;
-``wall_seconds`` stands beside them.
+``wall_seconds`` stands beside them. A search may end early at a poor plan, so what it found stands beside its time: the step's
+seconds under data parallelism over those under the found plan (``data_over_found``; below 1: worse than data parallelism).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from taskflow.optimizer.found import Budget, SearchOptions
 from taskflow.optimizer.mcmc import mcmc
 from taskflow.optimizer.search import make_evaluator
 from taskflow.optimizer.space import Space, SpaceOptions
-from taskflow.optimizer.starts import random_start
+from taskflow.optimizer.starts import known, random_start
 
 SIX = ("AlexNet", "ResNet-101", "Inception-v3", "RNNTC", "RNNLM", "NMT")
 SPACE = SpaceOptions("even", reduction=False)  # the paper's section 4: equal pieces, of sample, attribute and parameter dimensions
@@ -61,11 +62,13 @@ def cell(model: str, devices: int, machine: str, algorithm: str, starts: int, bu
     if devices in PAPER and model in SIX:
         paper = PAPER[devices][SIX.index(model)][algorithm == "delta"]
     seconds = mean(took) if took else process_time() - begin
+    data = make_evaluator(graph, cluster).set(known(graph, cluster)[0])
     return {
         "model": model, "devices": devices, "machine": cluster.name, "algorithm": algorithm, "starts": starts,
         "finished": len(took), "complete": len(took) == starts, "search_seconds": seconds,
         "wall_seconds": mean(walls) if walls else None, "proposals": mean(proposals) if proposals else None,
-        "found_iteration_seconds": mean(found) if found else None, "paper_seconds": paper,
+        "found_iteration_seconds": mean(found) if found else None, "data_iteration_seconds": data,
+        "data_over_found": data / mean(found) if found else None, "paper_seconds": paper,
         "times_faster_than_paper": paper / seconds if paper and took else None,
     }
 
@@ -89,11 +92,12 @@ def main(models: tuple[str, ...], devices: tuple[int, ...], machine: str, budget
             for algorithm in ("full", "delta"):
                 row = cell(model, count, machine, algorithm, starts, budget)
                 rows.append(row)
-                times = row["times_faster_than_paper"]
+                times, worth = row["times_faster_than_paper"], row["data_over_found"]
                 click.echo(
                     f"{model:<14}{count:>4} {algorithm:<6}{row['search_seconds']:>9.3g} s"
                     f"{'' if row['finished'] else ' (at least)'}  {row['finished']}/{starts} starts  paper "
-                    f"{row['paper_seconds'] or '-'} s{f'  {times:.2g} times as fast' if times else ''}",
+                    f"{row['paper_seconds'] or '-'} s{f'  {times:.2g} times as fast' if times else ''}"
+                    f"{f', found {worth:.2f} of data parallelism' if worth else ''}",
                     err=as_json,
                 )
     if as_json:
