@@ -9,6 +9,8 @@ the seconds spent on one cell; ``complete`` says whether all starts came to thei
 those that did, and the cell is a lower bound if none did. Seconds are of processor time, since machines are shared;
 ``wall_seconds`` stands beside them. A search may end early at a poor plan, so what it found stands beside its time: the step's
 seconds under data parallelism over those under the found plan (``data_over_found``; below 1: worse than data parallelism).
+Beside both stands the default search: what it found in --default seconds of one thread, and after how many of them it had a
+plan within 1 % of that.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from taskflow.models import build
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.found import Budget, SearchOptions
 from taskflow.optimizer.mcmc import mcmc
-from taskflow.optimizer.search import make_evaluator
+from taskflow.optimizer.search import make_evaluator, search
 from taskflow.optimizer.space import Space, SpaceOptions
 from taskflow.optimizer.starts import known, random_start
 
@@ -73,6 +75,21 @@ def cell(model: str, devices: int, machine: str, algorithm: str, starts: int, bu
     }
 
 
+def default(model: str, devices: int, machine: str, budget: float) -> dict:
+    """The default search, which starts from the strategies that people write."""
+    graph, cluster = build(model, devices=devices), load_machine(machine, devices)
+    here, wall = process_time(), perf_counter()
+    found = search(graph, cluster, budget=Budget(seconds=budget), memory=False, workers=1)
+    wall = perf_counter() - wall
+    data = found.starts[next(iter(found.starts))]
+    near = next((h for h in found.history if h.seconds <= 1.01 * found.seconds), None)
+    return {
+        "model": model, "devices": devices, "machine": cluster.name, "algorithm": "default", "proposals": found.proposals,
+        "search_seconds": process_time() - here, "wall_seconds": wall, "near_seconds": near.elapsed if near else 0.0,
+        "found_iteration_seconds": found.seconds, "data_iteration_seconds": data, "data_over_found": data / found.seconds,
+    }
+
+
 def _random(judge: Evaluator, seed: int) -> tuple[Strategy]:
     space = Space(judge.graph, len(judge.machine.processors), SPACE)
     return (random_start(judge.graph, judge.machine, space, Random(f"table4 {seed}"), f"random {seed}"),)
@@ -84,8 +101,11 @@ def _random(judge: Evaluator, seed: int) -> tuple[Strategy]:
 @click.option("--machine", default="k80", show_default=True)
 @click.option("--budget", default=60.0, show_default=True, help="Seconds for one cell, all starts together.")
 @click.option("--starts", default=10, show_default=True)
+@click.option("--default", "rest", default=10.0, show_default=True, help="Seconds of the default search in each cell; 0: none.")
 @click.option("--json", "as_json", is_flag=True)
-def main(models: tuple[str, ...], devices: tuple[int, ...], machine: str, budget: float, starts: int, as_json: bool) -> None:
+def main(
+    models: tuple[str, ...], devices: tuple[int, ...], machine: str, budget: float, starts: int, rest: float, as_json: bool
+) -> None:
     rows = []
     for model in models:
         for count in devices:
@@ -99,6 +119,12 @@ def main(models: tuple[str, ...], devices: tuple[int, ...], machine: str, budget
                     f"{row['paper_seconds'] or '-'} s{f'  {times:.2g} times as fast' if times else ''}"
                     f"{f', found {worth:.2f} of data parallelism' if worth else ''}",
                     err=as_json,
+                )
+            if rest:
+                rows.append(default(model, count, machine, rest))
+                click.echo(
+                    f"{model:<14}{count:>4} default search: found {rows[-1]['data_over_found']:.2f} of data parallelism, within 1 % of "
+                    f"that after {rows[-1]['near_seconds']:.3g} s", err=as_json,
                 )
     if as_json:
         click.echo(json.dumps({"benchmark": "table4", "rows": rows}))
