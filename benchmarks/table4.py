@@ -123,8 +123,8 @@ def main(
             if rest:
                 rows.append(default(model, count, machine, rest))
                 click.echo(
-                    f"{model:<14}{count:>4} default search: found {rows[-1]['data_over_found']:.2f} of data parallelism, within 1 % of "
-                    f"that after {rows[-1]['near_seconds']:.3g} s", err=as_json,
+                    f"{model:<14}{count:>4} default search: found {rows[-1]['data_over_found']:.2f} of data parallelism, within "
+                    f"1 % of that after {rows[-1]['near_seconds']:.3g} s", err=as_json,
                 )
     if as_json:
         click.echo(json.dumps({"benchmark": "table4", "rows": rows}))
