@@ -37,7 +37,7 @@ def measure_link(
     """Every rank calls it; ``pairs`` of ranks measure one after the other, and the medians of their figures count.
 
     ``copied``: whether the ranks' cores copy, so that it has to be found out which; a network card reads and writes memory
-    by itself (that is assumed, not measured). Cores that copy share their memory's bandwidth, and in a step the other one works too:
+    by itself (that is assumed, not measured). Cores that copy share their memory's bandwidth, and in a step the other works too:
     such messages are measured with one in the other direction at the same time, a card's without.
     """
     tag = transport.reserve_tags(2 * len(SIZES) + 2)
