@@ -59,7 +59,7 @@ class KernelSet(ABC):
         return multiply
 
     def forget(self, b: Array) -> None:
-        """What `multiplier` has laid out for b's memory is not needed again soon: its memory may go. Nothing else changes."""
+        """What `multiplier` has laid out for a matrix in b's memory is not needed again soon: that may go. Nothing else changes."""
 
     @abstractmethod
     def sum_rows(self, x: Array, out: Array, accumulate: bool = False) -> None:
