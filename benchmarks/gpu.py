@@ -41,14 +41,13 @@ WORKER_SECONDS = 600
 def work(side: str, name: str, precision: str, steps: int, device: str, preset: str) -> dict[str, Any]:
     """Steps of one side: the median's seconds, and what is known beside them."""
     sys.path.insert(0, str(ROOT / "benchmarks"))
-    from training_worker import feeds
-
     from taskflow.models import build, find
+    from taskflow.training.synthetic import random_feeds
 
     known, model = find(name)
     config = getattr(model, preset)
     graph = build(known, config.batch, preset=preset)
-    batch = feeds(graph, config)
+    batch = random_feeds(graph)
     row: dict[str, Any] = {"batch": config.batch}
     if side == "taskflow":
         row |= ours(graph, batch, precision, steps, device)
