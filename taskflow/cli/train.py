@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from taskflow.training.example import say_once
+from taskflow.runtime.launch import say_once
 from taskflow.training.networks import NETWORKS, program
 
 
