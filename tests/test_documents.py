@@ -262,7 +262,7 @@ def test_paths_that_are_named_exist(page: Path) -> None:
 def test_the_guide_names_every_builder() -> None:
     from taskflow import operators
 
-    text = (ROOT / "docs" / "guide.md").read_text()
+    text = (ROOT / "docs" / "guide" / "models.md").read_text()
     listed = text[text.index("The builders, by") : text.index("They follow PyTorch's names")]
     assert sorted(re.findall(r"`(\w+)`", listed)) == sorted(operators.__all__)
 
@@ -317,7 +317,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 def test_the_guides_operator_holds_the_property_suite(tmp_path: Path) -> None:
     """The operator that the guide shows is held to all that is asked of the built-in ones."""
-    (tmp_path / "echo.py").write_text(files(ROOT / "docs" / "guide.md")["echo.py"])
+    (tmp_path / "echo.py").write_text(files(ROOT / "docs" / "guide" / "operators.md")["echo.py"])
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "echo", "-k", "echo", "tests/operators/test_properties.py"],
         cwd=ROOT, env={**environment(tmp_path), "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}, text=True, capture_output=True,

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from taskflow.cli import completing
+from taskflow.cli.constraints import constraint_options, taken_from
 from taskflow.cli.problem import (
     budget_option,
     describe,
@@ -32,28 +33,36 @@ BY_HAND, SEARCHES = ("data", "model", "expert"), ("placement", "optcnn", "mcmc",
 @click.option("--memory/--no-memory", default=True, show_default=True, help="Refuse plans that do not fit the memory.")
 @click.option("--strategy", "strategies", multiple=True, shell_complete=completing.strategies,
               help="Another strategy (a mapper's name or FILE.json) to put beside; may be repeated.")
+@constraint_options
 @output_options
 def compare_command(
     budget: str, seed: int, memory: bool, strategies: tuple[str, ...], as_json: bool, quiet: bool, **asked: Any
 ) -> None:
     """Compare the strategies people write with those that the searches find for MODEL.
 
+    With --constraints, --pin, --pin-sync, --forbid or --limit the searches consider only plans that respect them, and the
+    others are mended to do so, which their names then say.
+
     \b
     Examples:
       taskflow compare nmt --machine k80 --devices 4
       taskflow compare inception-v3 -m p100 -n 8 --budget 20000p --json
       taskflow compare lenet -n 4 --strategy plan.json
+      taskflow compare alexnet -m k80 -n 4 --pin 'classifier.6=c/4 @ 0-3' --pin-sync 'features.*=ring/every'
     """
-    limit = Budget.parse(budget)
+    limit, constraints = Budget.parse(budget), taken_from(asked)
     problem = make_problem(**asked)
+    space = SpaceOptions(constraints=constraints)
     rows: list[dict[str, Any]] = []
     for name in dict.fromkeys((*BY_HAND, *strategies)):
-        row = describe(problem, named_strategy(problem, name, seed))
-        rows.append({**row, "name": name, "search_seconds": 0.0, "proposals": 0})
+        plan = named_strategy(problem, name, seed)
+        respects = constraints.mend(plan, problem.graph)
+        called = name if respects is plan else f"{name} (mended)"
+        rows.append({**describe(problem, respects), "name": called, "search_seconds": 0.0, "proposals": 0})
     for algorithm in SEARCHES:
         alone = algorithm in ("placement", "optcnn")
         try:
-            found = run_search(problem, algorithm, limit, seed, quiet or as_json, SpaceOptions(), memory, alone=alone, workers=1)
+            found = run_search(problem, algorithm, limit, seed, quiet or as_json, space, memory, alone=alone, workers=1)
         except ValueError as error:  # nothing that this algorithm may answer fits: the others' rows still count
             if not quiet:
                 click.echo(f"{algorithm}: {error}", err=True)
@@ -65,6 +74,6 @@ def compare_command(
             "proposals": found.proposals, "seed": seed,
         })
     if as_json:
-        emit({**problem.header(), "strategies": rows})
+        emit({**problem.header(), "strategies": rows, "constraints": [str(rule) for rule in constraints.rules]})
     else:
         click.echo(f"{problem.graph} on {problem.machine}; costs: {problem.header()['costs']}\n{table(rows)}")

@@ -1,4 +1,4 @@
-"""--constraints, --pin, --forbid and --limit: what search must respect, on the command line."""
+"""--constraints, --pin, --pin-sync, --forbid and --limit: what plans must respect, on the command line."""
 
 from __future__ import annotations
 
@@ -12,25 +12,35 @@ from taskflow.cli import completing
 from taskflow.optimizer.constraints import Constraints
 
 F = TypeVar("F", bound=Callable[..., Any])
+_NAMES = ("constraints_file", "pins", "pin_syncs", "forbids", "limits")
 
 
 def constraint_options(command: F) -> F:
-    """The four options; `gathered` makes constraints of them."""
+    """The five options; `taken_from` makes constraints of what the command gets."""
     for option in (
         click.option("--limit", "limits", multiple=True, metavar="'OPERATOR:...'",
                      help="Limit degrees, pieces or devices: 'lstm*: n<=2, pieces<=4 @ 0-3'; degree<=4 is of any dimension."),
         click.option("--forbid", "forbids", multiple=True, metavar="'OPERATOR:DIM,...'",
                      help="Dimensions that must not be cut: 'lstm*:c'."),
+        click.option("--pin-sync", "pin_syncs", multiple=True, metavar="'LAYER=TRAVEL/PLACE'",
+                     help="Fix how a layer's weights are kept equal, written as plans are shown: 'fc*=ring/every'."),
         click.option("--pin", "pins", multiple=True, metavar="'OPERATOR=CUT @ DEVICES'",
                      help="Fix a configuration, written as plans are shown: 'conv1=n/4 @ 0-3', 'fc*=whole @ 0'."),
-        click.option("--constraints", "file", type=click.Path(dir_okay=False), shell_complete=completing.json_files,
-                     help="A JSON file: operator pattern -> {pin, forbid, devices, max_degree, max_pieces}."),
+        click.option("--constraints", "constraints_file", type=click.Path(dir_okay=False), shell_complete=completing.json_files,
+                     help="A JSON file: operator pattern -> {pin, forbid, devices, max_degree, max_pieces, sync}."),
     ):
         command = option(command)
     return command
 
 
-def gathered(file: str | None, pins: tuple[str, ...], forbids: tuple[str, ...], limits: tuple[str, ...]) -> Constraints:
+def taken_from(options: dict[str, Any]) -> Constraints:
+    """Take the five options out of a command's. ValueError or FileNotFoundError if one cannot be read."""
+    return gathered(*[options.pop(name) for name in _NAMES])
+
+
+def gathered(
+    file: str | None, pins: tuple[str, ...], syncs: tuple[str, ...], forbids: tuple[str, ...], limits: tuple[str, ...]
+) -> Constraints:
     """What a file and options say together. ValueError or FileNotFoundError if one cannot be read."""
     found = Constraints.load(file) if file is not None else Constraints()
     for text in pins:
@@ -38,6 +48,11 @@ def gathered(file: str | None, pins: tuple[str, ...], forbids: tuple[str, ...], 
         if not equals or not pattern.strip() or not pin.strip():
             raise ValueError(f"--pin {text!r}: write OPERATOR=CUT @ DEVICES, for example 'conv1=n/4 @ 0-3'")
         found += Constraints.parse({pattern.strip(): {"pin": pin.strip()}}, f"--pin {text!r}")
+    for text in syncs:
+        pattern, equals, sync = text.partition("=")
+        if not equals or not pattern.strip() or not sync.strip():
+            raise ValueError(f"--pin-sync {text!r}: write LAYER=TRAVEL/PLACE, for example 'fc*=ring/every'")
+        found += Constraints.parse({pattern.strip(): {"sync": sync.strip()}}, f"--pin-sync {text!r}")
     for text in forbids:
         pattern, colon, dims = text.rpartition(":")
         names = dims.replace(",", " ").split()

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from taskflow.cli import completing
+from taskflow.cli.constraints import constraint_options, taken_from
 from taskflow.cli.explain_text import in_words, operator_in_words, what_if_in_words
 from taskflow.cli.problem import (
     Problem,
@@ -21,12 +22,14 @@ from taskflow.cli.problem import (
 )
 from taskflow.cli.progress import Display
 from taskflow.mapper import Strategy
+from taskflow.optimizer.constraints import Constraints
 from taskflow.optimizer.explain import Explanation, Stretch, explain
 from taskflow.optimizer.explain_alternatives import alternatives
 from taskflow.optimizer.explain_labels import Work
 from taskflow.optimizer.explain_machine import Change
 from taskflow.optimizer.explain_what_if import Outcome, Scenario, what_if
 from taskflow.optimizer.found import Budget
+from taskflow.optimizer.space import SpaceOptions
 from taskflow.tasks.task import Compute
 
 MOST_STEPS = 2000  # of the critical path in JSON
@@ -43,6 +46,7 @@ MOST_STEPS = 2000  # of the critical path in JSON
 @budget_option("10s")
 @seed_option
 @click.option("--top", type=click.IntRange(1), default=15, show_default=True, help="Rows of each table.")
+@constraint_options
 @output_options
 def explain_command(
     plan: str, operator: str | None, scenarios: tuple[str, ...], again: bool, budget: str, seed: int, top: int,
@@ -51,7 +55,9 @@ def explain_command(
     """Explain PLAN: its critical path, what each operator costs, and what limits it. With OPERATOR: why that one is cut and
     placed as it is, beside what the step would take if it were not.
 
-    PLAN is a strategy file, which knows its model and machine, or a mapper's name with --model.
+    PLAN is a strategy file, which knows its model and machine, or a mapper's name with --model. With --constraints, --pin,
+    --pin-sync, --forbid or --limit the plan is mended to respect them first, which its name then says; alternatives and
+    --search respect them too.
 
     \b
     Examples:
@@ -59,8 +65,9 @@ def explain_command(
       taskflow explain plan.json softmax --json
       taskflow explain expert --model nmt -m k80 -n 8 --what-if links=2x --what-if network=4x,compute=2x
       taskflow explain plan.json --what-if memory=2x --search --budget 30s
+      taskflow explain plan.json softmax --pin-sync 'lstm*=ring/every' --limit 'softmax: pieces<=4'
     """
-    limit = Budget.parse(budget)
+    limit, constraints = Budget.parse(budget), taken_from(asked)
     parsed = [Scenario(tuple(Change.parse(part) for part in text.split(","))) for text in scenarios]
     if again and not parsed:
         raise ValueError("--search goes with --what-if: to search on this machine, use taskflow search")
@@ -68,16 +75,17 @@ def explain_command(
         problem = plan_problem(plan, **asked)
         if operator is not None:
             _known(problem, operator)
-        strategy = named_strategy(problem, plan, seed)
+        strategy = constraints.mend(named_strategy(problem, plan, seed), problem.graph)
         problem.evaluator.set(strategy)
         found = explain(problem.evaluator)
         result = {**problem.header(), "plan": plan, "strategy": strategy.name, **as_value(found)}
+        result["constraints"] = [str(rule) for rule in constraints.rules]
         if operator is not None:
-            result["operator"] = _operator(problem, operator, display)
+            result["operator"] = _operator(problem, operator, display, constraints)
         if parsed:
             outcomes = what_if(
                 problem.graph, problem.machine, strategy, parsed, rule=problem.evaluator.rule,
-                budget=limit if again else None, seed=seed, say=display.say,
+                budget=limit if again else None, seed=seed, say=display.say, constraints=constraints,
             )
             result["what_if"] = [_outcome(outcome) for outcome in outcomes]
     if as_json:
@@ -145,7 +153,7 @@ def _stretch(stretch: Stretch) -> dict[str, Any]:
     }
 
 
-def _operator(problem: Problem, name: str, display: Display) -> dict[str, Any]:
+def _operator(problem: Problem, name: str, display: Display, constraints: Constraints) -> dict[str, Any]:
     """Its configuration, its tasks, and the alternatives."""
     judge, node = problem.evaluator, problem.graph.node(name)
     strategy: Strategy = judge.strategy
@@ -155,7 +163,7 @@ def _operator(problem: Problem, name: str, display: Display) -> dict[str, Any]:
         if isinstance(task.work, Compute) and task.work.node is node
     ]
     now = judge.seconds
-    others = alternatives(judge, name, say=display.say)
+    others = alternatives(judge, name, options=SpaceOptions(constraints=constraints), say=display.say)
     return {
         "name": name, "is": str(node), "configuration": strategy[name].describe(node),
         "degrees": list(strategy[name].degrees), "devices": list(strategy[name].processors),

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from taskflow.cli import completing
-from taskflow.cli.problem import MISTAKE, emit, output_options
+from taskflow.cli.problem import emit, output_options
 from taskflow.machine import Cluster, Link, load_machine, save, transfer_seconds
 from taskflow.machine.format import unparse
 
@@ -24,23 +22,6 @@ def machine_group() -> None:
 
 
 # ---- measure ---------------------------------------------------------------------------------------------------------
-def _said_once(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Under mpirun every rank raises the same error: rank 0 says it."""
-
-    @functools.wraps(command)
-    def checked(*args: Any, **options: Any) -> Any:
-        from taskflow.runtime.launch import LaunchError, launcher
-
-        try:
-            return command(*args, **options)
-        except (ValueError, OSError, LaunchError) as error:
-            if (started := launcher()) is not None and started.rank > 0:
-                sys.exit(MISTAKE)
-            raise ValueError(str(error)) from error
-
-    return checked
-
-
 @machine_group.command("measure")
 @click.option("--out", type=click.Path(dir_okay=False), help="Write the machine to this file; --machine FILE reads it again.")
 @click.option("--name", help="What results call it (default: the file's name, or `measured`).")
@@ -49,7 +30,6 @@ def _said_once(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=MOST_SECONDS, show_default=True, metavar="SECONDS",
               help="End the job if a rank waits longer for another.")
 @output_options
-@_said_once
 def measure_command(
     out: str | None, name: str | None, processors: int | None, device: str, timeout: float, as_json: bool, quiet: bool
 ) -> None:

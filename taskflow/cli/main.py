@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from typing import Any
 
 import click
+
+from taskflow.runtime.launch import speaks
 
 # name -> where it is. One line each; help lists them in this order.
 COMMANDS: dict[str, str] = {
@@ -41,6 +48,22 @@ class Commands(click.Group):
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command), COMMANDS[name]
         return command
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> Any:
+        """As click has it; of many ranks under mpirun one alone prints help and what is wrong with the arguments, and all
+        end with the same exit code."""
+        if speaks():
+            return super().main(args, *rest, **extra)
+        words = list(sys.argv[1:] if args is None else args)
+        asks = not words or {"-h", "--help", "--version"} & set(words)
+        try:
+            with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere if asks else sys.stdout):
+                code = super().main(words, *rest, **{**extra, "standalone_mode": False})
+        except click.ClickException as error:
+            sys.exit(error.exit_code)
+        except click.Abort:
+            sys.exit(1)
+        sys.exit(code if isinstance(code, int) else 0)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

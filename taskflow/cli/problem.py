@@ -15,6 +15,7 @@ import click
 
 from taskflow.cli import completing
 from taskflow.cli.model import build_model, parse_settings
+from taskflow.cli.ranks import works
 from taskflow.cli.tables import render
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, load_machine, preset_names
@@ -25,6 +26,7 @@ from taskflow.optimizer.room import Room
 from taskflow.optimizer.search import make_evaluator
 from taskflow.optimizer.where import where_time_goes
 from taskflow.rules import SGD, Adam, UpdateRule
+from taskflow.runtime.launch import LaunchError, say_once
 
 MOST_TASKS = 8000
 FAILED, MISTAKE, INTERRUPTED = 1, 2, 130  # exit codes beside 0
@@ -121,17 +123,20 @@ def output_options(command: F) -> F:
     @functools.wraps(command)
     def checked(*args: Any, **options: Any) -> Any:
         context = click.get_current_context()
+        path = command_path(context)
+        if not works(path):
+            return None
         try:
             return command(*args, **options)
         except KeyboardInterrupt:
-            click.echo(f"{command_path(context)}: interrupted", err=True)
+            say_once(f"{path}: interrupted")
             sys.exit(INTERRUPTED)
         except BrokenPipeError:
             raise  # the reader has seen enough: click ends quietly
-        except (ValueError, OSError, ImportError) as error:
+        except (ValueError, OSError, ImportError, LaunchError) as error:
             if context.meta.get(DEBUG):
                 raise
-            click.echo(f"{command_path(context)}: {' '.join(str(error).split())}", err=True)
+            say_once(f"{path}: {' '.join(str(error).split())}")  # under mpirun every rank raises the same error
             sys.exit(MISTAKE)
 
     return checked  # type: ignore[return-value]
@@ -248,7 +253,7 @@ def emit(value: dict[str, Any]) -> None:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Rows of `describe` for people."""
-    data = next((row["iteration_seconds"] for row in rows if row["name"] == "data"), None)
+    data = next((row["iteration_seconds"] for row in rows if row["name"] in ("data", "data (mended)")), None)
     lines = []
     for row in rows:
         most = "~" if row["peak_memory_is"] == "estimate" else ""

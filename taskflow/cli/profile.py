@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import functools
-import sys
-from collections.abc import Callable
 from typing import Any
 
 import click
 
 from taskflow.cli import completing
 from taskflow.cli.model import build_model, parse_settings
-from taskflow.cli.problem import DEBUG, RULES, SETTINGS, command_path, emit, problem_options, seed_option
-from taskflow.cli.problem import output_options as local_output_options
+from taskflow.cli.problem import RULES, SETTINGS, emit, output_options, problem_options, seed_option
 from taskflow.cli.progress import Display, wanted
 from taskflow.cli.tables import nbytes, percent, render, seconds
 from taskflow.machine import Cluster, host, load_machine
@@ -24,26 +21,6 @@ from taskflow.training.plan import SEARCH_BUDGET
 COSTS = ("measured", "analytic")
 _PATIENCE_SECONDS = 3600.0
 """How long ranks wait while the first one measures the costs of tasks."""
-
-
-def _on_ranks(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Under mpirun every rank raises the same error: rank 0 says it."""
-
-    @functools.wraps(command)
-    def checked(*args: Any, **options: Any) -> Any:
-        from taskflow.runtime.launch import LaunchError
-        from taskflow.training.example import say_once
-
-        context = click.get_current_context()
-        try:
-            return command(*args, **options)
-        except (ValueError, OSError, ImportError, LaunchError) as error:
-            if context.meta.get(DEBUG):
-                raise
-            say_once(f"{command_path(context)}: {' '.join(str(error).split())}")
-            sys.exit(2)
-
-    return checked
 
 
 @click.command("profile")
@@ -59,8 +36,7 @@ def _on_ranks(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--trace", type=click.Path(dir_okay=False),
               help="With MODEL: write the steps to this file too. Without: read them from it instead of running.")
 @seed_option
-@local_output_options
-@_on_ranks
+@output_options
 def profile_command(
     model: str | None, machine: str, devices: int | None, batch: int | None, size: str, rule: str, strategy: str, budget: str,
     costs: str, warmup: int, steps: int, top: int, trace: str | None, seed: int, as_json: bool, quiet: bool,

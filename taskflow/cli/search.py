@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from taskflow.cli import completing
-from taskflow.cli.constraints import constraint_options, gathered
+from taskflow.cli.constraints import constraint_options, taken_from
 from taskflow.cli.problem import (
     INTERRUPTED,
     Problem,
@@ -47,14 +47,13 @@ from taskflow.optimizer.space import DEGREES, PLACEMENTS, SpaceOptions
 @output_options
 def search_command(
     budget: str, seed: int, algorithm: str, degrees: str, placements: str, reduction: bool, memory: bool, workers: int | None,
-    file: str | None, pins: tuple[str, ...], forbids: tuple[str, ...], limits: tuple[str, ...],
     out: str | None, as_json: bool, quiet: bool, **asked: Any,
 ) -> None:
     """Find a fast strategy for MODEL.
 
     The plan is never predicted to be slower than data parallelism, the expert strategy or model parallelism. Ctrl-C ends
-    the search and gives the best plan so far. With --constraints, --pin, --forbid or --limit only plans are considered that
-    respect them, and the known strategies are mended to do so.
+    the search and gives the best plan so far. With --constraints, --pin, --pin-sync, --forbid or --limit only plans are
+    considered that respect them, and the known strategies are mended to do so.
 
     \b
     Examples:
@@ -62,11 +61,11 @@ def search_command(
       taskflow search rnnlm -m p100 --set hidden=1024 --set steps=20 --budget 20000p --seed 7 --json
       taskflow search my_model.py:build -m machine.json --batch 256 --algorithm mcmc
       taskflow search alexnet -m k80 -n 4 --pin 'classifier.6=c/4 @ 0-3' --forbid 'features.*:c' --limit '*: degree<=4'
+      taskflow search mlp -m k80 -n 4 --budget 2000p --pin-sync 'fc*=ring/every'
     """
-    limit = Budget.parse(budget)
+    limit, constraints = Budget.parse(budget), taken_from(asked)
     writable(out)
     problem = make_problem(**asked)
-    constraints = gathered(file, pins, forbids, limits)
     space = SpaceOptions(degrees, placements, reduction, constraints=constraints)
     found = run_search(problem, algorithm, limit, seed, quiet or as_json, space, memory, workers=workers)
     if out:

@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from taskflow.training.example import say_once
+from taskflow.runtime.launch import say_once
 from taskflow.training.networks import NETWORKS, program
 
 
@@ -42,7 +42,7 @@ def _own(name: str) -> click.Command:
     except ModuleNotFoundError as error:
         raise ValueError(f"train {name}: cannot import {module} ({error})") from error
     if not isinstance(found, click.Command):
-        raise ValueError(f"train {name}: {module} has no command {attribute} made with @example (see the guide)")
+        raise ValueError(f"train {name}: {module} has no command {attribute} made with @example (docs/guide/training.md says how)")
     return found
 
 

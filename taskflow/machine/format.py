@@ -1,4 +1,4 @@
-"""The JSON form of a machine, described in docs/machines.md: from values to JSON and, checked, back."""
+"""The JSON form of a machine, described in docs/guide/machines.md: from values to JSON and, checked, back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notation: a configuration as strategies are described, ``n/4 c/2 @ 0-7``, read back."""
+"""Notation: a configuration as strategies are described, ``n/4 c/2 @ 0-7``, and a synchronisation, ``ring/every``, read back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from math import prod
 
 from taskflow.graph import Node
-from taskflow.mapper.config import OpConfig
+from taskflow.mapper.config import OpConfig, Place, Sync, Travel
 
 
 def parse_config(text: str, node: Node, processors: int) -> OpConfig:
@@ -30,6 +30,22 @@ def parse_config(text: str, node: Node, processors: int) -> OpConfig:
     config = OpConfig(tuple(degrees), found)
     config.verify(node, processors)
     return config
+
+
+def parse_sync(text: str, who: str) -> Sync:
+    """The synchronisation that `Sync` prints as ``text``: ``ring/every``, or ``owner/spread/8`` with chunks. ValueError that
+    begins with ``who``."""
+    words = text.replace(" ", "").split("/")
+    travels, places = [t.value for t in Travel], [p.value for p in Place]
+    if (
+        len(words) not in (2, 3) or words[0] not in travels or words[1] not in places
+        or not all(word.isdecimal() for word in words[2:])
+    ):
+        raise ValueError(
+            f"{who}: write TRAVEL/PLACE or TRAVEL/PLACE/CHUNKS, such as ring/every or owner/spread/8, with TRAVEL one of "
+            f"{', '.join(travels)} and PLACE one of {', '.join(places)}; got {text!r}"
+        )
+    return Sync(Travel(words[0]), Place(words[1]), int(words[2]) if len(words) == 3 else 0)
 
 
 def parse_ranges(text: str, who: str) -> tuple[int, ...]:

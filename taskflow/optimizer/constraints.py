@@ -1,4 +1,5 @@
-"""Constraints: what a user wants of single operators, whatever search finds: pinned, forbidden or limited configurations.
+"""Constraints: what a user wants of single operators, whatever search finds: pinned, forbidden or limited configurations, and
+pinned synchronisation of layers.
 
 Search honours them in two places: `Space` holds only configurations that are permitted, and `Run`, through which every search
 sets and proposes plans, mends what moves and starting plans bring from elsewhere. So no plan that violates them is ever
@@ -16,11 +17,11 @@ from typing import Any
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper import Strategy
-from taskflow.mapper.config import OpConfig, ranges
-from taskflow.mapper.notation import parse_config, parse_ranges
+from taskflow.mapper.config import OpConfig, Sync, ranges
+from taskflow.mapper.notation import parse_config, parse_ranges, parse_sync
 from taskflow.optimizer.permitted import Permitted
 
-KEYS = ("pin", "forbid", "devices", "max_degree", "max_pieces")
+KEYS = ("pin", "forbid", "devices", "max_degree", "max_pieces", "sync")
 ANY = ""  # of max_degree: every dimension
 
 
@@ -30,7 +31,8 @@ class Rule:
 
     ``pin``: the configuration, as `OpConfig.describe` writes it. ``forbid``: dimensions that must not be cut. ``devices``: the
     only processors that pieces may run on. ``max_degree``: (dimension or ANY, most pieces along it). ``max_pieces``: of the
-    whole operator. What is empty or 0 does not limit.
+    whole operator. What is empty or 0 does not limit. ``sync``: how the weights of layers are kept equal that match, by their
+    own name or by that of an operator that uses them (None: in any way).
     """
 
     pattern: str
@@ -39,6 +41,7 @@ class Rule:
     devices: tuple[int, ...] = ()
     max_degree: tuple[tuple[str, int], ...] = ()
     max_pieces: int = 0
+    sync: Sync | None = None
 
     def __str__(self) -> str:
         parts = [f"pinned to {self.pin}"] if self.pin else []
@@ -46,11 +49,17 @@ class Rule:
         parts += [f"{d or 'degree'}<={k}" for d, k in self.max_degree]
         parts += [f"pieces<={self.max_pieces}"] if self.max_pieces else []
         parts += [f"on {ranges(self.devices)}"] if self.devices else []
+        parts += [f"weights by {self.sync}"] if self.sync is not None else []
         return f"{self.pattern}: {', '.join(parts)}"
 
     def matches(self, name: str) -> bool:
         """Whether it is about this operator."""
         return name == self.pattern or fnmatchcase(name, self.pattern)
+
+    @property
+    def limits(self) -> bool:
+        """Whether it is about operators, and not about synchronisation alone."""
+        return bool(self.pin or self.forbid or self.devices or self.max_degree or self.max_pieces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +93,7 @@ class Constraints:
     @classmethod
     def parse(cls, value: Any, where: str = "constraints") -> Constraints:
         """From a table: pattern -> {"pin": "n/4 @ 0-3", "forbid": ["c"], "devices": [0, 1] or "0-1", "max_degree": 4 or
-        {"n": 2}, "max_pieces": 8}. ValueError that begins with ``where``."""
+        {"n": 2}, "max_pieces": 8, "sync": "ring/every"}. ValueError that begins with ``where``."""
         if not isinstance(value, Mapping):
             raise ValueError(f"{where}: must be a table, operator pattern -> {{{', '.join(KEYS)}}}; got {type(value).__name__}")
         return cls(tuple(_rule(pattern, entry, f"{where}: {pattern!r}") for pattern, entry in value.items()))
@@ -102,22 +111,51 @@ class Constraints:
         for rule in self.rules:
             _meant(rule, graph)
         for node in graph:
-            rules = [rule for rule in self.rules if rule.matches(node.name)]
+            rules = [rule for rule in self.rules if rule.limits and rule.matches(node.name)]
             if rules:
                 found[node.name] = _permitted(node, rules, processors)
         return found
 
+    def syncs(self, graph: OperatorGraph) -> dict[str, Sync]:
+        """How the layers that a rule is about are to be synchronised. ValueError if a pattern matches no layer, or one is
+        pinned in two ways."""
+        layers: dict[str, set[str]] = {}
+        for node in graph:
+            for parameter in node.parameters:
+                layers.setdefault(parameter.layer, {parameter.layer}).add(node.name)
+        found: dict[str, tuple[Sync, Rule]] = {}
+        for rule in self.rules:
+            if rule.sync is None:
+                continue
+            about = [layer for layer, names in layers.items() if any(rule.matches(name) for name in names)]
+            if not about:
+                raise ValueError(
+                    f"constraints: no layer of {graph.name} that has weights matches {rule.pattern!r}; there are "
+                    f"{_some(list(layers)) or 'none'}"
+                )
+            for layer in about:
+                before = found.setdefault(layer, (rule.sync, rule))
+                if before[0] != rule.sync:
+                    raise ValueError(f"constraints: the weights of {layer} are pinned twice: {before[1]}; {rule}")
+        return {layer: sync for layer, (sync, _) in found.items()}
+
     def verify(self, strategy: Strategy, graph: OperatorGraph) -> None:
-        """ValueError that says which operator of a strategy violates them and how."""
+        """ValueError that says which operator or layer of a strategy violates them and how."""
         permitted = self.resolve(graph, strategy.processors)
         for name, of in permitted.items():
             if why := of.violation(strategy[name]):
                 raise ValueError(f"strategy {strategy.name}: {graph.node(name).name}: {why}")
+        for layer, sync in self.syncs(graph).items():
+            if strategy.sync(layer) != sync:
+                raise ValueError(
+                    f"strategy {strategy.name}: weights of {layer}: must be synchronised as pinned, {sync}, not "
+                    f"{strategy.sync(layer)}"
+                )
 
     def mend(self, strategy: Strategy, graph: OperatorGraph) -> Strategy:
-        """The strategy with every configuration that is not permitted replaced by one like it that is; itself if there is
-        none."""
-        return mended_strategy(self.resolve(graph, strategy.processors), strategy)
+        """The strategy with every configuration that is not permitted replaced by one like it that is, and every layer
+        synchronised as pinned; itself if nothing has to change."""
+        return mended_strategy(self.resolve(graph, strategy.processors), self.syncs(graph), strategy)
 
 
 def mended(permitted: Mapping[str, Permitted], configs: Mapping[str, OpConfig]) -> Mapping[str, OpConfig]:
@@ -126,10 +164,13 @@ def mended(permitted: Mapping[str, Permitted], configs: Mapping[str, OpConfig]) 
     return {**configs, **changed} if changed else configs
 
 
-def mended_strategy(permitted: Mapping[str, Permitted], strategy: Strategy) -> Strategy:
-    """The same for a whole strategy, whose name then says so."""
+def mended_strategy(permitted: Mapping[str, Permitted], syncs: Mapping[str, Sync], strategy: Strategy) -> Strategy:
+    """The same for a whole strategy, and its layers' synchronisation; its name then says so."""
     configs = mended(permitted, strategy.configs)
-    return strategy if configs is strategy.configs else replace(strategy, configs=configs, name=f"{strategy.name}, mended")
+    others = {layer: sync for layer, sync in syncs.items() if strategy.sync(layer) != sync}
+    if configs is strategy.configs and not others:
+        return strategy
+    return replace(strategy, configs=configs, syncs={**strategy.syncs, **others}, name=f"{strategy.name} (mended)")
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------
@@ -155,17 +196,23 @@ def _rule(pattern: str, entry: Any, where: str) -> Rule:
     for key, most in (*degrees.items(), *([("max_pieces", pieces)] if "max_pieces" in entry else ())):
         if not isinstance(most, int) or isinstance(most, bool) or most < 1:
             raise ValueError(f"{where}: {key or 'max_degree'} must be an integer, 1 or more, got {most!r}")
-    return Rule(pattern, pin, tuple(forbid), tuple(dict.fromkeys(devices)), tuple(degrees.items()), pieces)
+    sync = entry.get("sync")
+    if sync is not None and not isinstance(sync, str):
+        raise ValueError(f"{where}: 'sync' must be a text such as 'ring/every', got {sync!r}")
+    return Rule(
+        pattern, pin, tuple(forbid), tuple(dict.fromkeys(devices)), tuple(degrees.items()), pieces,
+        parse_sync(sync, f"{where}: 'sync'") if sync is not None else None,
+    )
 
 
 # ---- resolving -------------------------------------------------------------------------------------------------------
 def _meant(rule: Rule, graph: OperatorGraph) -> None:
     """ValueError if a rule is about nothing."""
     nodes = [node for node in graph if rule.matches(node.name)]
-    if not nodes:
-        names = [node.name for node in graph]
-        shown = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
-        raise ValueError(f"constraints: no operator of {graph.name} matches {rule.pattern!r}; there are {shown}")
+    if not nodes and (rule.limits or rule.sync is None):
+        raise ValueError(
+            f"constraints: no operator of {graph.name} matches {rule.pattern!r}; there are {_some([n.name for n in graph])}"
+        )
     dims = list(dict.fromkeys(dim.name for node in nodes for dim in node.dims))
     for name in (*rule.forbid, *(d for d, _ in rule.max_degree if d != ANY)):
         if name not in dims:
@@ -173,6 +220,10 @@ def _meant(rule: Rule, graph: OperatorGraph) -> None:
                 f"constraints: {rule.pattern!r}: no operator that matches has a dimension {name!r}; they have "
                 f"{', '.join(dims) or 'none'}"
             )
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
 
 
 def _permitted(node: Node, rules: Iterable[Rule], processors: int) -> Permitted:

@@ -85,7 +85,7 @@ class _Branch:
         self.decisions = decisions(evaluator.graph, space, order, run.options.space.follow)
         self.symmetry = Symmetry(evaluator.costs, space.processors, [decision.choices for decision in self.decisions])
         lists = {node.name: _distinct(decision, i) for decision in self.decisions for i, node in enumerate(decision.nodes)}
-        self.relaxation = Relaxation(evaluator, lists, SYNCS, self.symmetry.group)
+        self.relaxation = Relaxation(evaluator, lists, SYNCS, self.symmetry.group, run.syncs)
         place = {node.number: i for i, node in enumerate(self.relaxation.order)}
         self.ops = [[place[node.number] for node in decision.nodes] for decision in self.decisions]
         number = {name: {config: i for i, config in enumerate(configs)} for name, configs in lists.items()}
@@ -202,7 +202,7 @@ class _Branch:
     def proof(self) -> Proof:
         """What was done."""
         return Proof(
-            strategies=strategies(self.decisions) * len(SYNCS) ** len(self.relaxation.layers),
+            strategies=strategies(self.decisions) * len(SYNCS) ** (len(self.relaxation.layers) - len(self.run.syncs)),
             renumberings=len(self.symmetry.group), partial_plans=self.visited,
             pruned=dict(self.pruned), simulated=self.simulated, tolerance=self.run.options.tolerance, complete=self.complete,
         )

@@ -49,8 +49,9 @@ def alternatives(
     evaluator: Evaluator, operator: str, *, options: SpaceOptions | None = None, most: int = 10,
     say: Callable[[str], object] = lambda text: None,
 ) -> tuple[Alternative, ...]:
-    """The best ``most`` configurations of an operator other than its own, with the evaluator's current strategy otherwise
-    unchanged, fastest first; and after them data parallel and whole on one device, if they are not among those.
+    """The best ``most`` configurations of an operator other than its own that ``options.constraints`` permit, with the
+    evaluator's current strategy otherwise unchanged, fastest first; and after them data parallel and whole on one device, if
+    they are permitted and not among those.
 
     The evaluator ends at the strategy at which it began. KeyError if there is no such operator.
     """
@@ -58,8 +59,9 @@ def alternatives(
     now = _shares(evaluator)
     tried: dict[OpConfig, tuple[str, float]] = {}
     space = Space(evaluator.graph, len(evaluator.machine.processors), options)
+    of = space.permitted.get(operator)
     for reason, config in _candidates(evaluator, node, space):
-        if config not in tried and config != strategy[operator]:
+        if config not in tried and config != strategy[operator] and not (of and of.violation(config)):
             say(f"{operator}: alternative {len(tried) + 1}")
             tried[config] = (reason, evaluator.propose({operator: config}))
     ranked = sorted(tried, key=lambda config: tried[config][1])

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster
 from taskflow.mapper import Strategy
+from taskflow.optimizer.constraints import Constraints
 from taskflow.optimizer.explain import Busy, explain
 from taskflow.optimizer.explain_labels import Work
 from taskflow.optimizer.explain_machine import Change, changed
@@ -53,9 +54,11 @@ class Outcome:
 def what_if(
     graph: OperatorGraph, machine: Cluster, strategy: Strategy, scenarios: Sequence[Scenario], *, rule: UpdateRule | None,
     budget: Budget | None = None, seed: int = 0, say: Callable[[str], object] = lambda text: None,
+    constraints: Constraints | None = None,
 ) -> tuple[Outcome, ...]:
     """Simulate ``strategy`` on the machine as each scenario changes it, under the analytic costs. With a ``budget``, search on
-    each, and once on the machine as it is. ValueError if a scenario changes links that are not there."""
+    each, and once on the machine as it is, for plans that respect the ``constraints``. ValueError if a scenario changes links
+    that are not there."""
     machines = [changed(machine, scenario.changes) for scenario in scenarios]
     plans = {strategy.name: strategy, **{s.name: s for s in known(graph, machine)}}
     before = _fitting(graph, machine, plans, rule)
@@ -63,7 +66,7 @@ def what_if(
     here = None
     if budget is not None:
         say("search on the machine as it is")
-        here = _search(graph, machine, strategy, rule, budget, seed, say, "as it is")
+        here = _search(graph, machine, strategy, rule, budget, seed, say, constraints, "as it is")
     outcomes = []
     for scenario, other in zip(scenarios, machines):
         say(f"simulating with {scenario}")
@@ -74,7 +77,7 @@ def what_if(
         found, fits_here, none_found = None, True, ""
         if budget is not None:
             try:
-                found = _search(graph, other, strategy, rule, budget, seed, say, str(scenario))
+                found = _search(graph, other, strategy, rule, budget, seed, say, constraints, str(scenario))
                 fits_here = not _fitting(graph, machine, {"found": found.strategy}, rule)["found"]
             except ValueError as error:  # nothing fits there
                 none_found = str(error)
@@ -102,9 +105,9 @@ def _fitting(
 
 def _search(
     graph: OperatorGraph, machine: Cluster, strategy: Strategy, rule: UpdateRule | None, budget: Budget, seed: int,
-    say: Callable[[str], object], called: str,
+    say: Callable[[str], object], constraints: Constraints | None, called: str,
 ) -> Found:
     def show(progress: Progress) -> None:
         say(f"{called}: {progress}")
 
-    return search(graph, machine, budget=budget, seed=seed, rule=rule, starts=(strategy,), progress=show)
+    return search(graph, machine, budget=budget, seed=seed, rule=rule, starts=(strategy,), constraints=constraints, progress=show)

@@ -39,8 +39,9 @@ class Cut:
 
 
 class Relaxation:
-    """``choices``: the configurations that each operator may have. ``syncs``: how any layer may be synchronised. ``group``: with
-    more than the identity, `seconds` holds for the partial plan on any of these renumberings of the processors.
+    """``choices``: the configurations that each operator may have. ``syncs``: how any layer may be synchronised that is not
+    ``pinned`` (name -> the one way). ``group``: with more than the identity, `seconds` holds for the partial plan on any of
+    these renumberings of the processors.
 
     ``order``: the operators, producers first; they go by their places in it. ``fix(ops, choices)`` and ``free(ops)`` decide
     about some, last fixed first freed; ``seconds(limit)`` is what no completion is faster than, and which argument says so
@@ -53,8 +54,9 @@ class Relaxation:
         choices: Mapping[str, Sequence[OpConfig]],
         syncs: Sequence[Sync] = (Sync(),),
         group: Sequence[Renumbering] = (),
+        pinned: Mapping[str, Sync] | None = None,
     ) -> None:
-        self.evaluator, self.syncs = evaluator, list(syncs)
+        self.evaluator, self.syncs, self.pinned = evaluator, list(syncs), pinned or {}
         self.group = list(group) or [tuple(range(len(evaluator.machine.processors)))]
         self.graph, self.costs, self.rule = evaluator.graph, evaluator.costs, evaluator.rule
         self.processors = len(evaluator.machine.processors)
@@ -223,7 +225,11 @@ class Relaxation:
     def ways(self, layer: int) -> list[Sync]:
         """The different ways to synchronise a layer; none if that is the same for all. All its operators must be fixed."""
         shared = any(len(bundle.waits) > 1 for bundle in self._bundles_of(layer, self.core.chosen))
-        return self.syncs if shared and self._users[layer] else []
+        return self._permitted(layer) if shared and self._users[layer] else []
+
+    def _permitted(self, layer: int) -> list[Sync]:
+        pinned = self.pinned.get(self.layers[layer])
+        return self.syncs if pinned is None else [pinned]
 
     def _known(self, chosen: Mapping[int, int]) -> list[tuple[int, int | None]]:
         """Layers all of whose users are fixed; how many bundles come before each, if that is known."""
@@ -246,7 +252,7 @@ class Relaxation:
                 firsts = [first] if first is not None else self._turns
                 if firsts:
                     everyone = range(len(self.group))
-                    result.append((layer, self._plan(layer, firsts, everyone, self.syncs, chosen)))
+                    result.append((layer, self._plan(layer, firsts, everyone, self._permitted(layer), chosen)))
         return result
 
     def _plan(

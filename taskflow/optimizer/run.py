@@ -51,6 +51,7 @@ class Run:
         self.algorithm, self.evaluator, self.options = algorithm, evaluator, options
         count = len(evaluator.machine.processors)
         self.permitted = options.space.constraints.resolve(evaluator.graph, count)
+        self.syncs = options.space.constraints.syncs(evaluator.graph)  # of layers whose synchronisation is pinned
         self.phase = "start"
         self.best: Strategy | None = None
         self.best_seconds = inf
@@ -74,8 +75,8 @@ class Run:
     def set(self, strategy: Strategy, *, start: bool = False) -> float:
         """Go to a strategy; ``start``: remember its seconds as one that the result must not exceed.
         What the constraints do not permit is mended first."""
-        if self.permitted:
-            strategy = mended_strategy(self.permitted, strategy)
+        if self.permitted or self.syncs:
+            strategy = mended_strategy(self.permitted, self.syncs, strategy)
         self.seconds = self.evaluator.set(strategy)
         if start:
             name = strategy.name
@@ -101,6 +102,8 @@ class Run:
             self._tell()
         if self.permitted:
             changes = mended(self.permitted, changes)
+        if self.syncs:
+            syncs = {layer: self.syncs.get(layer, sync) for layer, sync in syncs.items()}
         seconds = self.evaluator.propose(changes, limit, syncs)
         if not seconds <= limit:
             return False

@@ -74,7 +74,7 @@ def search(
     ``algorithm``: one of ALGORITHMS. ``costs``: by default the analytic model of the machine. ``rule``: the update rule that
     training will use (its arrays need memory and its tasks time). ``memory``: refuse plans that do not fit. ``use``: an
     evaluator instead of machine, costs, rule and clip_norm. ``alone``: report what the algorithm itself found, even if a
-    known strategy is faster (to compare algorithms). ``constraints``: what single operators may have (a table as
+    known strategy is faster (to compare algorithms). ``constraints``: what single operators and layers may have (a table as
     `Constraints.parse` describes it, or a file's name); the known strategies and ``starts`` are then mended to fit them before
     they count. ``workers``: threads of the guided search; by default one a core, if the budget is in seconds and the step
     large enough for threads to help, else one. Ctrl-C returns the best so far.
@@ -89,6 +89,7 @@ def search(
     wanted = space or SpaceOptions()
     wanted = replace(wanted, constraints=wanted.constraints + Constraints.of(constraints))
     wanted.constraints.resolve(graph, len(machine.processors))  # contradictions are said before the work
+    wanted.constraints.syncs(graph)
     options = SearchOptions(
         Budget.parse(budget), seed, wanted, rivals=() if alone else (*known(graph, machine), *starts),
         starts=tuple(starts) if alone else (),

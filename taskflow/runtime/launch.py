@@ -74,6 +74,17 @@ def launcher(environ: Mapping[str, str] | None = None) -> Launcher | None:
     return None
 
 
+def speaks() -> bool:
+    """Whether this process is to tell the user what every rank could tell: it is no rank, or the first."""
+    return (started := launcher()) is None or started.rank == 0
+
+
+def say_once(text: str) -> None:
+    """A line on stderr, under mpirun on rank 0 only. Works before MPI has started."""
+    if speaks():
+        print(text, file=sys.stderr, flush=True)
+
+
 def _number(text: str | None) -> int | None:
     return int(text) if text is not None and text.strip().isdigit() else None
 

@@ -2,8 +2,9 @@
 
 A process for each rank, whose tracks ``compute`` (one a processor), ``send``, ``receive``, ``wait`` and ``other`` cover the time
 from the start of its first traced step to the end of its last without gap or overlap; ``step`` spans each step. Predicted
-timelines are processes of their own beside them, aligned at the start of each step. Times are microseconds from the first
-step's start. Format: "Trace Event Format" (Duffy et al., Google), JSON object form.
+timelines are processes of their own beside them, aligned at the start of each step. Times are whole nanoseconds here, from the
+first step's start, and microseconds in the file. Format: "Trace Event Format" (Duffy et al., Google), JSON object form; what
+Perfetto asks beyond it is said in `trace_check`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 from taskflow.runtime.clocks import on_first_clock
 from taskflow.runtime.schedule import Arrive, Flush, Post, Send
 from taskflow.runtime.trace_predicted import predicted_events
-from taskflow.runtime.trace_recording import KINDS, Recording, Subject
+from taskflow.runtime.trace_recording import KINDS, Recording, Subject, microseconds, thread
 from taskflow.tasks.simulate import Timeline
 from taskflow.tasks.task import Compute, Kind, Task, TaskGraph
 from taskflow.tasks.topic import Topics
@@ -60,17 +61,17 @@ class _Writer:
         self.arguments = [_arguments(task, topics) for task in tasks.tasks]
         aligned = [[on_first_clock(times, *r.offsets) for times in r.times] for r in recordings]
         self._origin = min(float(steps[0][0]) for steps in aligned)
-        # To the nanosecond, so that durations add up to the last digit.
-        self._times = [[[round((t - self._origin) * 1e6, 3) for t in times.tolist()] for times in steps] for steps in aligned]
-        self._sent: dict[tuple[int, int], float] = {}  # (step, task) -> when the send began
+        # In whole nanoseconds, so that durations add up exactly.
+        self._times = [[[round((t - self._origin) * 1e9) for t in times.tolist()] for times in steps] for steps in aligned]
+        self._sent: dict[tuple[int, int], int] = {}  # (step, task) -> when the send began
         for recording, steps in zip(recordings, self._times):
             for step, times in zip(recording.steps, steps):
                 for i, (kind, number) in enumerate(zip(recording.kinds, recording.tasks.tolist())):
                     if KINDS[kind] is Send:
                         self._sent[step, number] = times[i]
 
-    def step_starts(self) -> dict[int, float]:
-        """When the first rank began each step, in microseconds."""
+    def step_starts(self) -> dict[int, int]:
+        """When the first rank began each step, in nanoseconds."""
         steps = self._recordings[0].steps
         return {step: min(ranks[k][0] for ranks in self._times) for k, step in enumerate(steps)}
 
@@ -78,7 +79,7 @@ class _Writer:
         """From the first rank's start to the last rank's end of each step."""
         starts = self.step_starts()
         ends = [max(ranks[k][-1] for ranks in self._times) for k in range(len(starts))]
-        return [(end - start) / 1e6 for start, end in zip(starts.values(), ends)]
+        return [(end - start) / 1e9 for start, end in zip(starts.values(), ends)]
 
     def events(self) -> Iterator[Event]:
         """All of the ranks' own processes."""
@@ -100,13 +101,13 @@ class _Writer:
         yield _sorted("process_sort_index", pid, 0, 2 * recording.rank)
         tracks = {STEP: "step", **{COMPUTE + p: f"compute (processor {p})" for p in local}, **TRACKS}
         for place, (tid, name) in enumerate(tracks.items()):
-            yield _named("thread_name", pid, tid, name)
-            yield _sorted("thread_sort_index", pid, tid, place)
+            yield _named("thread_name", pid, thread(pid, tid), name)
+            yield _sorted("thread_sort_index", pid, thread(pid, tid), place)
 
-    def _step(self, recording: Recording, step: int, times: Sequence[float]) -> Iterator[Event]:
+    def _step(self, recording: Recording, step: int, times: Sequence[int]) -> Iterator[Event]:
         pid, shown = rank_pid(recording.rank), step + 1
         yield _span(f"step {shown}", "step", times[0], times[-1], pid, STEP, {"step": shown})
-        posted: dict[int, float] = {}
+        posted: dict[int, int] = {}
         numbers, needs = recording.tasks.tolist(), recording.needed_by.tolist()
         for i, kind in enumerate(recording.kinds):
             task, begin, end = self._tasks[numbers[i]], times[i], times[i + 1]
@@ -114,7 +115,7 @@ class _Writer:
             match KINDS[kind]:
                 case item if item is Send:
                     yield _span(f"send {task.name}", "send", begin, end, pid, SEND, said | {"to": task.processor})
-                    yield _flow("s", step, task, begin, pid, SEND)
+                    yield self._flow("s", step, task, begin, pid, SEND)
                 case item if item is Post:
                     posted[task.number] = begin
                     yield _span(f"post {task.name}", "receive", begin, end, pid, RECEIVE, said | {"from": task.source})
@@ -126,21 +127,35 @@ class _Writer:
                     yield _span(task.name, "compute", begin, end, pid, COMPUTE + task.processor, said)
 
     def _arrival(
-        self, step: int, task: Task, span: tuple[float, float], posted: float, pid: int, said: Event, needed_by: int
+        self, step: int, task: Task, span: tuple[int, int], posted: int, pid: int, said: Event, needed_by: int
     ) -> Iterator[Event]:
         """The wait for a message, the message's own bar from when both sides had begun it, and the arrow's head."""
         begin, end = span
         sent = self._sent.get((step, task.number))
-        flight = None if sent is None else max(0.0, round(end - max(sent, posted), 3))
-        more = self._for(needed_by) | {"from": task.source, "flight_microseconds": flight}
+        flight = None if sent is None else max(0, end - max(sent, posted))
+        shown = None if flight is None else microseconds(flight)
+        more = self._for(needed_by) | {"from": task.source, "flight_microseconds": shown}
         yield _span(f"wait for {task.name}", "wait", begin, end, pid, WAIT, said | more)
-        if sent is None or flight is None:
+        if flight is None:
             return
-        head = max(begin, round(end - 0.001, 3))  # within the span, so that it belongs to this one and not the next
-        yield _flow("f", step, task, head, pid, WAIT) | {"bp": "e"}
-        bar = {"cat": "message", "id": _identity(step, task), "name": f"{task.name} from {task.source}", "pid": pid, "tid": WAIT}
-        yield {**bar, "ph": "b", "ts": round(end - flight, 3), "args": said}
-        yield {**bar, "ph": "e", "ts": end}
+        head = max(begin, end - 1)  # within the span, so that it belongs to this one and not the next
+        yield self._flow("f", step, task, head, pid, WAIT) | {"bp": "e"}
+        bar = {
+            "cat": "message", "id": self._identity(step, task), "name": f"{task.name} from {task.source}", "pid": pid,
+            "tid": thread(pid, WAIT),
+        }
+        yield {**bar, "ph": "b", "ts": microseconds(end - flight), "args": said}
+        yield {**bar, "ph": "e", "ts": microseconds(end)}
+
+    def _identity(self, step: int, task: Task) -> str:
+        """A number of its own for each message of each step, as viewers read it: in hexadecimal."""
+        return hex(step * len(self._tasks) + task.number)
+
+    def _flow(self, phase: str, step: int, task: Task, at: int, pid: int, tid: int) -> Event:
+        return {
+            "name": "message", "cat": "flow", "ph": phase, "id": self._identity(step, task), "ts": microseconds(at), "pid": pid,
+            "tid": thread(pid, tid),
+        }
 
     def _for(self, needed_by: int) -> Event:
         return {"needed_by": self._tasks[needed_by].name if needed_by >= 0 else "end of step"}
@@ -161,18 +176,10 @@ def _arguments(task: Task, topics: Topics) -> Event:
     return said
 
 
-def _identity(step: int, task: Task) -> str:
-    return f"{step + 1}.{task.number}"
-
-
-def _flow(phase: str, step: int, task: Task, at: float, pid: int, tid: int) -> Event:
-    return {"name": "message", "cat": "flow", "ph": phase, "id": _identity(step, task), "ts": at, "pid": pid, "tid": tid}
-
-
-def _span(name: str, category: str, begin: float, end: float, pid: int, tid: int, arguments: Event) -> Event:
+def _span(name: str, category: str, begin: int, end: int, pid: int, tid: int, arguments: Event) -> Event:
     return {
-        "name": name, "cat": category, "ph": "X", "ts": begin, "dur": round(end - begin, 3), "pid": pid, "tid": tid,
-        "args": arguments,
+        "name": name, "cat": category, "ph": "X", "ts": microseconds(begin), "dur": microseconds(end - begin), "pid": pid,
+        "tid": thread(pid, tid), "args": arguments,
     }  # fmt: skip
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from taskflow.runtime.trace_recording import Subject
-from taskflow.tasks.simulate import Timeline, resources
+from taskflow.runtime.trace_recording import Subject, microseconds, thread
+from taskflow.tasks.simulate import Timeline, stays
 from taskflow.tasks.task import Kind, TaskGraph
 
 Event = dict[str, Any]
@@ -16,21 +16,20 @@ _COMPUTE, _COPYING = 1, 2
 
 
 def predicted_events(
-    tasks: TaskGraph, timeline: Timeline, subject: Subject, starts: Mapping[int, float],
+    tasks: TaskGraph, timeline: Timeline, subject: Subject, starts: Mapping[int, int],
     arguments: Sequence[Event], first_pid: int, ranks: Sequence[int],
 ) -> list[Event]:
-    """Events of the timeline, once for each step of ``starts`` (step -> when it began, in microseconds). ``arguments``: by task
+    """Events of the timeline, once for each step of ``starts`` (step -> when it began, in nanoseconds). ``arguments``: by task
     number, what the viewer shows; ``first_pid``: the first of the process numbers that are free."""
     machine = subject.machine
     count = len(machine.processors)
     events: list[Event] = []
     used_links: set[int] = set()
     copying: set[int] = set()
-    for number in timeline.order:
-        task, span = tasks.tasks[number], timeline.spans[number]
-        occupied = resources(task, machine)
-        length = span.end - span.start
-        for resource, begun in zip(occupied, span.starts or (span.start,)):  # a copy keeps each for as long, one after another
+    for resource, there in stays(tasks, timeline, machine).items():
+        ended = 0  # to the nanosecond no two overlap either
+        for stay in there:
+            task = tasks.tasks[stay.task]
             if resource >= count:
                 place = first_pid + count, resource - count + 1
                 used_links.add(resource - count)
@@ -38,11 +37,13 @@ def predicted_events(
                 place = first_pid + resource, _COPYING if task.kind is Kind.COPY else _COMPUTE
                 if task.kind is Kind.COPY:
                     copying.add(resource)
+            begin, end = max(ended, round(stay.start * 1e9)), round(stay.end * 1e9)
+            ended = max(ended, end)
             for step, start in starts.items():
-                begin, end = round(start + begun * 1e6, 3), round(start + (begun + length) * 1e6, 3)
                 events.append({
-                    "name": task.name, "cat": PREDICTED, "ph": "X", "ts": begin, "dur": round(end - begin, 3),
-                    "pid": place[0], "tid": place[1], "args": {"step": step + 1, **arguments[number]},
+                    "name": task.name, "cat": PREDICTED, "ph": "X", "ts": microseconds(start + begin),
+                    "dur": microseconds(max(0, end - begin)), "pid": place[0], "tid": thread(*place),
+                    "args": {"step": step + 1, **arguments[stay.task]},
                 })  # fmt: skip
     names = list(_names(subject, first_pid, copying))
     if used_links:
@@ -70,4 +71,4 @@ def _process(pid: int, name: str, place: int) -> list[Event]:
 
 
 def _thread(pid: int, tid: int, name: str) -> Event:
-    return {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
+    return {"ph": "M", "name": "thread_name", "pid": pid, "tid": thread(pid, tid), "args": {"name": name}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf, nextafter
 from typing import Any
 
 from taskflow.graph import OperatorGraph
@@ -12,6 +13,8 @@ from taskflow.runtime.clocks import Offset
 from taskflow.runtime.schedule import Arrive, Flush, Item, Placement, Post, Run, Send
 from taskflow.tasks.simulate import Cost, Priority
 
+EACH = 100_000
+"""Numbers of tracks that a process of a trace has for itself."""
 KINDS: tuple[type[Item], ...] = (Run, Send, Post, Arrive, Flush)
 
 
@@ -43,3 +46,15 @@ class Subject:
     cost: Cost | None = None
     priority: Priority | None = None
     about: Mapping[str, Any] | None = None
+
+
+def thread(process: int, track: int) -> int:
+    """The number of a process's track in the file. No two processes share one: Perfetto looks threads' names up by it alone."""
+    return process * EACH + track
+
+
+def microseconds(nanoseconds: int) -> float:
+    """A time as the file has it. Some readers round what they multiply by 1000, others cut off; for both it is the same
+    nanosecond, so that spans which follow each other neither overlap nor leave a gap."""
+    value = nanoseconds / 1000
+    return value if int(value * 1000.0) == nanoseconds else nextafter(value, inf)

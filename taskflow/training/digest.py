@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 _BLOCK = 1 << 20  # bytes
 _MOST = 1 << 10  # blocks that are read of one array; of a larger one so many, evenly spread, and always both ends
+_MOST_FILES = 1 << 10  # that are looked into; of more so many, evenly spread, and always the first and the last
 
 
 def digest_of(*values: Any) -> str:
@@ -26,10 +28,30 @@ def digest_of(*values: Any) -> str:
     return digest.hexdigest()
 
 
+def digest_of_files(paths: Sequence[str]) -> str:
+    """A text that depends on what is in the files, in this order, but not on their names.
+
+    Of more than 1024 files so many are read, evenly spread, and of each the first mebibyte: at most a gibibyte, for pictures
+    about a tenth of that, so that a million files take a second and not an epoch. Whoever wants every file to count adds what is
+    known of each without reading it, such as its name and size. OSError if one cannot be read.
+    """
+    digest = blake2b(f"{len(paths)}\0".encode(), digest_size=16)
+    for number in _spread(len(paths), _MOST_FILES):
+        with open(paths[number], "rb") as file:
+            start = file.read(_BLOCK)
+        digest.update(f"{len(start)}\0".encode())
+        digest.update(start)
+    return digest.hexdigest()
+
+
+def _spread(count: int, most: int) -> Sequence[int]:
+    """All of 0 ... count - 1, or ``most`` of them, evenly spread and always both ends."""
+    return range(count) if count <= most else np.linspace(0, count - 1, most).astype(np.int64).tolist()
+
+
 def _add(digest: Any, array: np.ndarray[Any, Any]) -> None:
     digest.update(f"{array.dtype.str}{array.shape}\0".encode())
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     count = -(-flat.size // _BLOCK)
-    chosen = range(count) if count <= _MOST else np.linspace(0, count - 1, _MOST).astype(np.int64)
-    for block in chosen:
+    for block in _spread(count, _MOST):
         digest.update(flat[block * _BLOCK : (block + 1) * _BLOCK].data)

@@ -13,9 +13,10 @@ alone and under mpirun, and prints the losses of the run, which are the same und
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stdout
 from dataclasses import fields
 from functools import wraps
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import Any
 
 import click
 
-from taskflow.runtime.launch import LaunchError, connect, launcher
+from taskflow.runtime.launch import LaunchError, connect, say_once, speaks
 from taskflow.training.job import finish, one_line, prepare
 from taskflow.training.options import Options, shared_options
 from taskflow.training.subject import Preset, Run, Training
@@ -67,19 +68,15 @@ class Program(click.Command):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Exit code 2 for arguments that cannot be understood."""
+        """Exit code 2 for arguments that cannot be understood. Help, too, is printed once."""
+        asks = "--help" in args and not speaks()
         try:
-            return super().make_context(info_name, args, parent, **extra)
+            with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere if asks else sys.stdout):
+                return super().make_context(info_name, args, parent, **extra)
         except click.UsageError as error:
             name = _names(parent, info_name) if parent is not None else info_name
             say_once(f"{name}: {error.format_message()} (--help lists what there is)")
             sys.exit(2)
-
-
-def say_once(text: str) -> None:
-    """A line on stderr, under mpirun on rank 0 only. Works before MPI has started."""
-    if (started := launcher()) is None or started.rank == 0:
-        click.echo(text, err=True)
 
 
 def _called(context: click.Context, build: Builder) -> str:

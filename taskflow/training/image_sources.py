@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from taskflow.training.background import Job
-from taskflow.training.digest import digest_of
+from taskflow.training.digest import digest_of, digest_of_files
 from taskflow.training.draws import Numbers, order
 from taskflow.training.pictures import Pixels, enlarged, need_pillow, picture
 
@@ -66,10 +66,12 @@ class FolderImages(ImageSource):
 
     @property
     def digest(self) -> str:
-        """Of names below the folder, sizes of the files, and labels: reading all pictures would take longer than an epoch."""
+        """Of names below the folder, sizes of the files, labels, and what is in the files, or in 1024 of them, evenly spread
+        (`digest_of_files`): reading all of a large folder would take as long as an epoch. So a picture that was replaced by one of
+        the same length is surely noticed in a folder of up to 1024."""
         top = os.path.commonpath(self.paths)
         names = [f"{os.path.relpath(path, top)} {os.path.getsize(path)}" for path in self.paths]
-        return digest_of("\n".join(names), self.labels, self.classes, self.shape)
+        return digest_of("\n".join(names), digest_of_files(self.paths), self.labels, self.classes, self.shape)
 
     def job(self, index: int, seed: int, number: int | None) -> Job:
         return partial(picture, self.paths[index], self.shape[1], self.shape[0], seed, number)

@@ -12,7 +12,8 @@ import pytest
 import taskflow
 from taskflow.mapper import DataParallel
 from taskflow.partition import Tile
-from taskflow.runtime.trace_file import read_trace, verify_events
+from taskflow.runtime.trace_check import verify_events
+from taskflow.runtime.trace_file import read_trace
 
 
 @taskflow.task(x="read-write")

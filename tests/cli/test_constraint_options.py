@@ -18,9 +18,13 @@ PROBLEM = ("search", "mlp", "--size", "small", "-m", "k80", "-n", "4", "--budget
 def test_options_say_what_a_file_says(tmp_path: Path) -> None:
     file = tmp_path / "c.json"
     file.write_text(json.dumps({"x": {"max_pieces": 2}}))
-    made = gathered(str(file), ("fc1=n/4 @ 0-3",), ("relu*:n,c", "a:b:c"), ("fc*: n<=2, degree<=4 pieces<=8 @ 0-2",))
+    made = gathered(
+        str(file), ("fc1=n/4 @ 0-3",), ("fc2=ring/spread/4",), ("relu*:n,c", "a:b:c"),
+        ("fc*: n<=2, degree<=4 pieces<=8 @ 0-2",),
+    )
     assert made == Constraints.parse({
-        "x": {"max_pieces": 2}, "fc1": {"pin": "n/4 @ 0-3"}, "relu*": {"forbid": ["n", "c"]}, "a:b": {"forbid": ["c"]},
+        "x": {"max_pieces": 2}, "fc1": {"pin": "n/4 @ 0-3"}, "fc2": {"sync": "ring/spread/4"},
+        "relu*": {"forbid": ["n", "c"]}, "a:b": {"forbid": ["c"]},
         "fc*": {"max_degree": {"n": 2, "": 4}, "max_pieces": 8, "devices": [0, 1, 2]},
     })
 
@@ -42,6 +46,9 @@ def test_a_plan_that_respects_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (("--pin-sync", "fc1"), "--pin-sync 'fc1': write LAYER=TRAVEL/PLACE"),
+        (("--pin-sync", "fc1=fast/every"), "write TRAVEL/PLACE or TRAVEL/PLACE/CHUNKS"),
+        (("--pin-sync", "relu1=ring/every"), "no layer of MLP that has weights matches 'relu1'"),
         (("--pin", "fc1"), "--pin 'fc1': write OPERATOR=CUT @ DEVICES"),
         (("--pin", "fc1=n/9"), "operator fc1: "),
         (("--forbid", "fc1"), "--forbid 'fc1': write OPERATOR:DIMENSION"),
@@ -56,3 +63,26 @@ def test_a_plan_that_respects_them(tmp_path: Path) -> None:
 def test_mistakes(options: tuple[str, ...], message: str) -> None:
     result = CliRunner().invoke(main, [*PROBLEM, *options])
     assert result.exit_code == 2 and message in result.stderr and result.stderr.count("\n") == 1, result.output
+
+
+def test_compare_and_explain_respect_them_too() -> None:
+    where = ("--size", "small", "-m", "k80", "-n", "4")
+    asks = ("--pin", "fc1=c/2 @ 1,3", "--pin-sync", "fc*=tree/owner")
+    result = CliRunner().invoke(main, ["compare", "mlp", *where, *asks, "--budget", "40p", "--json"])
+    assert result.exit_code == 0, result.output
+    value = json.loads(result.stdout)
+    assert [row["name"] for row in value["strategies"]][:3] == ["data (mended)", "model (mended)", "expert (mended)"]
+    assert value["constraints"] == ["fc1: pinned to c/2 @ 1,3", "fc*: weights by tree/owner"]
+    result = CliRunner().invoke(
+        main, ["explain", "data", "fc1", "--model", "mlp", *where, "--pin-sync", "fc*=tree/owner", "--limit", "fc1: n<=1 @ 0-1",
+               "--what-if", "links=2x", "--search", "--budget", "40p", "--json"])
+    assert result.exit_code == 0, result.output
+    value = json.loads(result.stdout)
+    operator = value["operator"]
+    assert value["strategy"] == "data (mended)" and operator["syncs"] == {"fc1": "tree/owner"}
+    assert set(operator["devices"]) <= {0, 1} and operator["alternatives"]
+    for other in operator["alternatives"]:
+        assert set(other["devices"]) <= {0, 1} and other["degrees"][0] == 1
+    assert value["what_if"][0]["search"] is not None
+    lines = CliRunner().invoke(main, ["compare", "mlp", *where, *asks, "--budget", "40p"]).stdout.splitlines()
+    assert "data (mended)" in lines[3] and "1.00x" in lines[3]  # still what the others are compared with

@@ -17,7 +17,8 @@ from click.testing import CliRunner, Result
 
 from taskflow.cli.main import main
 from taskflow.runtime.differences import Row, differences
-from taskflow.runtime.trace_file import read_trace, verify_events
+from taskflow.runtime.trace_check import verify_events
+from taskflow.runtime.trace_file import read_trace
 
 ROOT = Path(__file__).resolve().parents[2]
 MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")

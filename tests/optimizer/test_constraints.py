@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,12 +16,13 @@ from hypothesis import strategies as st
 import taskflow
 from taskflow.graph import OperatorGraph
 from taskflow.machine import load_machine
-from taskflow.mapper import OpConfig, Strategy, choose
+from taskflow.mapper import OpConfig, Place, Strategy, Sync, Travel, choose
 from taskflow.models import build
 from taskflow.optimizer.bounds import lower_bound
 from taskflow.optimizer.constraints import Constraints, mended
-from taskflow.optimizer.evaluator import Evaluator
+from taskflow.optimizer.evaluator import NO_SYNCS, Evaluator
 from taskflow.optimizer.found import Budget, SearchOptions
+from taskflow.optimizer.moves import SYNCS
 from taskflow.optimizer.permitted import Permitted
 from taskflow.optimizer.polish import polished
 from taskflow.optimizer.search import make_evaluator, search
@@ -39,7 +42,7 @@ def small() -> OperatorGraph:
 
 @st.composite
 def rules(draw: Any, graph: OperatorGraph, processors: int) -> dict[str, Any]:
-    """A table of rules that do not contradict each other: each operator has at most one."""
+    """A table of rules that do not contradict each other: each operator has at most one, and one layer's weights may be pinned."""
     table: dict[str, Any] = {}
     nodes = draw(st.lists(st.sampled_from(graph.nodes), min_size=1, max_size=5, unique_by=lambda n: n.name))
     space = Space(graph, processors, SpaceOptions(placements="arbitrary"))
@@ -59,6 +62,9 @@ def rules(draw: Any, graph: OperatorGraph, processors: int) -> dict[str, Any]:
         if draw(st.booleans()) or not entry:
             entry["max_pieces"] = draw(st.integers(1, processors))
         table[node.name] = entry
+    if draw(st.booleans()):
+        layer = draw(st.sampled_from(sorted({p.layer for p in graph.parameters})))
+        table.setdefault(layer, {})["sync"] = str(draw(st.sampled_from(SYNCS)))
     return table
 
 
@@ -67,16 +73,19 @@ class Watched:
 
     def __init__(self, judge: Evaluator, constraints: Constraints) -> None:
         self.permitted = constraints.resolve(judge.graph, len(judge.machine.processors))
+        self.syncs = constraints.syncs(judge.graph)
         self.seen = 0
         plain_set, plain_propose = judge.set, judge.propose
 
         def watch_set(strategy: Strategy) -> float:
             self.check(strategy.configs)
+            assert all(strategy.sync(layer) == sync for layer, sync in self.syncs.items())
             return plain_set(strategy)
 
-        def watch_propose(changes: Any, *rest: Any, **more: Any) -> float:
+        def watch_propose(changes: Any, limit: float = inf, syncs: Any = NO_SYNCS) -> float:
             self.check(changes)
-            return plain_propose(changes, *rest, **more)
+            assert all(syncs.get(layer, sync) == sync for layer, sync in self.syncs.items())
+            return plain_propose(changes, limit, syncs)
 
         judge.set, judge.propose = watch_set, watch_propose  # type: ignore[method-assign, assignment]
 
@@ -112,6 +121,9 @@ def test_no_search_goes_outside(algorithm: str, data: Any) -> None:
         assert len(config.processors) <= entry.get("max_pieces", devices)
         for dim, degree in zip(node.dims, config.degrees):
             assert degree == 1 or dim.name not in entry.get("forbid", ())
+    for layer in {p.layer for p in graph.parameters}:
+        if "sync" in table.get(layer, {}):
+            assert str(found.strategy.sync(layer)) == table[layer]["sync"]
 
 
 def test_several_workers_stay_inside_too() -> None:
@@ -119,6 +131,41 @@ def test_several_workers_stay_inside_too() -> None:
     graph, machine = GRAPHS["mlp"], load_machine("k80", 4)
     found = search(graph, machine, budget="0.5s", workers=2, constraints=table)
     Constraints.parse(table).verify(found.strategy, graph)
+
+
+@pytest.mark.parametrize("pinned", ["tree/every", "ring/owner", "owner/spread/3"])
+def test_exact_search_takes_a_pinned_synchronisation_for_the_only_one(pinned: str) -> None:
+    """Also one that searches do not try by themselves; the proof then is of plans that have it."""
+    graph, machine = small(), load_machine("k80", 2)
+    options = SpaceOptions("powers", reduction=False, follow="passive")
+    table = {"fc1": {"sync": pinned}, "fc2": {"max_pieces": 2, "sync": "owner/owner"}}
+    found = search(graph, machine, budget="40s", algorithm="exact", constraints=table, space=options)
+    free = search(graph, machine, budget="40s", algorithm="exact", constraints={"fc2": {"max_pieces": 2}}, space=options)
+    assert found.optimal and free.optimal and str(found.strategy.sync("fc1")) == pinned
+    assert found.strategy.sync("fc2") == Sync(Travel.OWNER, Place.OWNER)
+    assert found.proof is not None and free.proof is not None and found.proof.strategies < free.proof.strategies
+    judge, random = make_evaluator(graph, machine), Random(0)
+    space = Space(graph, 2, replace(options, constraints=Constraints.parse(table)))
+    syncs = Constraints.parse(table).syncs(graph)
+    for _ in range(300):
+        assert judge.set(Strategy(2, space.random(random), syncs)) >= found.seconds * (1 - 1e-9)
+
+
+def test_synchronisation_is_matched_by_layer_or_operator() -> None:
+    graph = GRAPHS["rnnlm"]
+    shared = next(node for node in graph if node.parameters and node.parameters[0].layer != node.name)
+    layer = shared.parameters[0].layer
+    assert Constraints.parse({shared.name: {"sync": "tree/owner"}}).syncs(graph) == {layer: Sync(Travel.TREE, Place.OWNER)}
+    assert set(Constraints.parse({"*": {"sync": "ring/spread/4"}}).syncs(graph)) == {p.layer for p in graph.parameters}
+    assert not Constraints.parse({layer: {"sync": "tree/owner"}}).resolve(graph, 4)  # nothing is said of operators
+    assert str(Constraints.parse({"a": {"sync": "ring/spread/4", "max_pieces": 2}}).rules[0]) == (
+        "a: pieces<=2, weights by ring/spread/4"
+    )
+    plan = choose("data", graph, load_machine("k80", 4))[0]
+    mended_plan = Constraints.parse({layer: {"sync": "tree/owner"}}).mend(plan, graph)
+    assert mended_plan.name == "data (mended)" and mended_plan.configs == plan.configs
+    with pytest.raises(ValueError, match=r"weights of .* must be synchronised as pinned, tree/owner"):
+        Constraints.parse({layer: {"sync": "tree/owner"}}).verify(plan, graph)
 
 
 @settings(max_examples=2, deadline=None, derandomize=True)
@@ -232,7 +279,7 @@ def test_starting_plans_are_mended_and_named_so() -> None:
     graph, machine = GRAPHS["mlp"], load_machine("k80", 4)
     mine = Strategy(4, choose("random", graph, machine, seed=1)[0].configs, {}, "mine")
     found = search(graph, machine, budget="50p", starts=[mine], constraints={"fc1": {"pin": "whole @ 3"}})
-    assert set(found.starts) == {"data, mended", "expert, mended", "model, mended", "mine, mended"}
+    assert set(found.starts) == {"data (mended)", "expert (mended)", "model (mended)", "mine (mended)"}
     assert found.strategy["fc1"] == OpConfig((1, 1, 1)[: len(graph.node("fc1").dims)], (3,))
     free = search(graph, machine, budget="50p", constraints={"fc1": {"max_pieces": 4}})
     assert set(free.starts) == {"data", "expert", "model"}
@@ -253,8 +300,13 @@ def test_starting_plans_are_mended_and_named_so() -> None:
         ({"fc1": {"devices": []}}, "'devices' must name at least one processor"),
         ({"fc1": {"pin": "n/2 @ 0-7"}}, "constraints: 'fc1': operator fc1: 2 pieces need as many processors, got 8"),
         ({"fc1": {"pin": "half"}}, "'half' in 'half' is not a cut"),
-        ({"fc1": {"pinned": "whole"}}, "must be a table with some of pin, forbid, devices, max_degree, max_pieces; got ['pinned']"),
+        ({"fc1": {"pinned": "whole"}}, "some of pin, forbid, devices, max_degree, max_pieces, sync; got ['pinned']"),
         ({"fc1": {}}, "got 'nothing'"),
+        ({"fc1": {"sync": "ring"}}, "such as ring/every or owner/spread/8"),
+        ({"fc1": {"sync": "ring/nowhere"}}, "one of every, owner, spread; got 'ring/nowhere'"),
+        ({"fc1": {"sync": 3}}, "'sync' must be a text such as 'ring/every', got 3"),
+        ({"relu*": {"sync": "ring/every"}}, "no layer of MLP that has weights matches 'relu*'; there are fc1, "),
+        ({"fc1": {"sync": "ring/every"}, "fc*": {"sync": "tree/every"}}, "weights of fc1 are pinned twice: fc1: weights by"),
         ({"fc1": {"max_degree": 0}}, "max_degree must be an integer, 1 or more, got 0"),
         ({"fc1": {"max_pieces": "two"}}, "max_pieces must be an integer"),
         (["fc1"], "must be a table, operator pattern -> {pin, "),

@@ -25,8 +25,10 @@ from taskflow.runtime import trace as trace_module
 from taskflow.runtime.clocks import Offset, on_first_clock
 from taskflow.runtime.executor import Executor
 from taskflow.runtime.trace import TraceError
+from taskflow.runtime.trace_check import verify_events
 from taskflow.runtime.trace_events import COVERING
-from taskflow.runtime.trace_file import read_trace, verify_events, write_trace
+from taskflow.runtime.trace_file import read_trace, write_trace
+from taskflow.runtime.trace_recording import microseconds
 from taskflow.tasks.simulate import roofline, simulate
 from taskflow.tasks.task import Kind
 
@@ -45,16 +47,36 @@ def spans(content: dict[str, Any], *categories: str) -> list[dict[str, Any]]:
     return [e for e in content["traceEvents"] if e["ph"] == "X" and e["cat"] in categories]
 
 
+def ns(microseconds: float) -> int:
+    """The nanoseconds that a time of the file stands for, whether its reader rounds or cuts off."""
+    found = round(microseconds * 1000.0)
+    assert int(microseconds * 1000.0) == found
+    return found
+
+
 def covered(content: dict[str, Any]) -> None:
-    """Each rank's tracks cover the time from its first traced step to the end of its last, without gap or overlap."""
+    """Each rank's tracks cover the time from its first traced step to the end of its last, without gap or overlap, and so the
+    sum of its spans is the run's time: exactly, to the nanosecond."""
+    assert {e["pid"] for e in spans(content, "step")} == set(range(1, content["otherData"]["ranks"] + 1))
     for pid in {e["pid"] for e in spans(content, "step")}:
-        mine = sorted((e for e in spans(content, *COVERING) if e["pid"] == pid), key=lambda e: (e["ts"], e["ts"] + e["dur"]))
-        steps = [e for e in spans(content, "step") if e["pid"] == pid]
-        for before, after in pairwise(mine):
-            assert before["ts"] + before["dur"] == pytest.approx(after["ts"], abs=1e-6)
-        begin, end = min(e["ts"] for e in steps), max(e["ts"] + e["dur"] for e in steps)
-        assert sum(e["dur"] for e in mine) == pytest.approx(end - begin, abs=1e-3)  # microseconds
-        assert mine[0]["ts"] == begin
+        found = [(ns(e["ts"]), ns(e["ts"]) + ns(e["dur"])) for e in spans(content, *COVERING) if e["pid"] == pid]
+        mine = sorted(found)
+        steps = sorted((ns(e["ts"]), ns(e["ts"]) + ns(e["dur"])) for e in spans(content, "step") if e["pid"] == pid)
+        assert all(before[1] == after[0] for before, after in pairwise(mine))
+        assert sum(end - begin for begin, end in mine) == steps[-1][1] - steps[0][0]
+        assert mine[0][0] == steps[0][0] and mine[-1][1] == steps[-1][1]
+    seconds = content["otherData"]["step_seconds"]
+    for number, whole in zip(content["otherData"]["steps"], seconds):
+        ends = [(ns(e["ts"]), ns(e["ts"]) + ns(e["dur"])) for e in spans(content, "step") if e["args"]["step"] == number]
+        assert max(end for _, end in ends) - min(begin for begin, _ in ends) == round(whole * 1e9)
+
+
+def valid(content: dict[str, Any]) -> None:
+    """By the published description of the format, and by what viewers ask beyond it."""
+    verify_events(content)
+    jsonschema = pytest.importorskip("jsonschema", reason="needs pip install jsonschema (extra test)")
+    schema = json.loads((Path(__file__).parent / "trace_event.schema.json").read_text())
+    jsonschema.Draft202012Validator(schema).validate(content)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +95,6 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Exe
 
 def test_a_trace_has_every_task_of_every_step(local: tuple[dict[str, Any], Executor, list[float]]) -> None:
     content, run, _ = local
-    verify_events(content)
     covered(content)
     graph = run.program("train").graph
     ran = Counter((e["args"]["step"], e["args"]["task"]) for e in spans(content, "compute"))
@@ -115,6 +136,32 @@ def test_the_prediction_is_the_simulators(local: tuple[dict[str, Any], Executor,
     assert seen == {(step, task.number) for step in (3, 4, 5) for task in graph.tasks}
 
 
+def test_a_trace_is_in_the_published_format(local: tuple[dict[str, Any], Executor, list[float]]) -> None:
+    valid(local[0])
+
+
+def arrows_bind(content: dict[str, Any]) -> None:
+    """As Perfetto binds them: an arrow's end to the span of its track that has begun last when it comes."""
+    events = sorted((e for e in content["traceEvents"] if e["ph"] in "Xsf"), key=lambda e: ns(e["ts"]))
+    open_now: dict[int, dict[str, Any]] = {}
+    for event in events:
+        if event["ph"] == "X":
+            open_now[event["tid"]] = event
+        else:
+            span = open_now[event["tid"]]
+            assert ns(span["ts"]) <= ns(event["ts"]) <= ns(span["ts"]) + ns(span["dur"])
+            assert span["name"].startswith("send " if event["ph"] == "s" else "wait for ")
+            count = len({e["args"]["task"] for e in content["traceEvents"] if e["ph"] == "X" and e["cat"] == "predicted"})
+            step, task = divmod(int(event["id"], 16), count)
+            assert (step + 1, task) == (span["args"]["step"], span["args"]["task"])
+
+
+@pytest.mark.parametrize("nanoseconds", [0, 1, 999, 1001, 1_234_567, 987_654_321, 86_400 * 10**9 + 1, *range(4000, 4100)])
+def test_times_survive_rounding_and_cutting_off(nanoseconds: int) -> None:
+    assert ns(microseconds(nanoseconds)) == nanoseconds
+    assert microseconds(nanoseconds) == pytest.approx(nanoseconds / 1000, rel=1e-15)
+
+
 def traced_ranks(folder: Path, ranks: int, *arguments: str) -> tuple[dict[str, Any], dict[str, Any]]:
     path = folder / "run.json.gz"
     command = [str(MPIRUN), "-n", str(ranks), sys.executable, str(PROGRAM), str(path), *arguments]
@@ -132,6 +179,7 @@ def test_ranks_are_merged_on_one_clock(tmp_path: Path, mapper: str, skew: float,
     content, said = traced_ranks(tmp_path, 3, str(skew), str(drift), mapper)
     verify_events(content)
     covered(content)
+    arrows_bind(content)
     clocks = content["otherData"]["clocks"]
     assert [c["rank"] for c in clocks] == [0, 1, 2] and clocks[0]["ahead_seconds"] == 0
     for clock in clocks:
@@ -226,13 +274,24 @@ def test_what_cannot_be_written_or_read_is_said(tmp_path: Path) -> None:
 GOOD = {"name": "a", "cat": "compute", "ph": "X", "ts": 1.0, "dur": 2.0, "pid": 1, "tid": 1, "args": {}}
 
 
+@pytest.mark.parametrize("span", [{"ts": 3.0}, {"ts": 1.0, "dur": 1.0}, {"ts": 1.5, "dur": 1.5}, {"ts": 2.0, "tid": 2}])
+def test_spans_that_nest_or_follow_are_allowed(span: dict[str, Any]) -> None:
+    verify_events({"traceEvents": [GOOD, {**GOOD, **span}], "displayTimeUnit": "ms"})
+
+
 @pytest.mark.parametrize("event,wrong", [
     ({**GOOD, "dur": -1}, "ends before it begins"),
     ({**GOOD, "ph": "Q"}, "ph is one of"),
     ({**GOOD, "pid": "one"}, "whole numbers"),
     ({**GOOD, "ts": None}, "numbers as ts"),
     ({k: v for k, v in GOOD.items() if k != "dur"}, "lacks dur"),
-    ({"name": "m", "cat": "flow", "ph": "s", "id": "1", "ts": 1, "pid": 1, "tid": 1}, "flow 1 must have a start and an end"),
+    ({"name": "m", "cat": "flow", "ph": "s", "id": "0x1", "ts": 1, "pid": 1, "tid": 1}, "flow 0x1 must have a start and an end"),
+    ({"name": "m", "cat": "flow", "ph": "s", "id": "3.1", "ts": 1, "pid": 1, "tid": 1}, "hexadecimal number as id"),
+    ({**GOOD, "ts": 2.0}, "overlaps a"),
+    ({**GOOD, "ts": 2.999, "dur": 0.002}, "overlaps a"),
+    ({**GOOD, "ts": -1.0}, "begins before the trace"),
+    ({**GOOD, "pid": 2}, "thread 1 must belong to one process"),
+    ({**GOOD, "pid": 0}, "process number from 1 on"),
     ({"name": "thread_label", "ph": "M", "pid": 1, "tid": 1, "args": {}}, "no metadata that viewers know"),
 ])
 def test_events_that_viewers_would_not_understand_are_found(event: dict[str, Any], wrong: str) -> None:

@@ -4,6 +4,7 @@ wrong with them."""
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import taskflow
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import OpConfig, Strategy
 from taskflow.tasks.items import Placement
+from taskflow.training import digest
 from taskflow.training.background import Background
 from taskflow.training.image_batches import ImageBatches
 from taskflow.training.image_sources import FolderImages, digits, image_folder
@@ -244,6 +246,7 @@ PARENT = """
 import sys, time
 from functools import partial
 import numpy as np
+from taskflow.training import digest
 from taskflow.training.background import Background
 if __name__ == "__main__":
     background = Background(2)
@@ -272,3 +275,29 @@ def test_sampling_refuses_what_has_no_samples() -> None:
     for count, batch in ((0, 1), (1, 0)):
         with pytest.raises(ValueError, match="must be positive"):
             Sampling(count, batch, True)
+
+
+def test_the_digest_sees_what_is_in_the_files(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A picture that was replaced by another one of the same name and length makes other data; where the folder lies does not."""
+    copy = tmp_path / "copy"
+    shutil.copytree(tree, copy)
+    before = image_folder(tree, SIZE)[0].digest
+    assert image_folder(copy, SIZE)[0].digest == before
+    changed = copy / "train" / "dog" / "3.JPEG"
+    content = bytearray(changed.read_bytes())
+    content[-30] ^= 1
+    changed.write_bytes(content)
+    assert image_folder(copy, SIZE)[0].digest != before
+    # Of many files some are read, always both ends.
+    monkeypatch.setattr(digest, "_MOST_FILES", 3)
+    names = [str(tmp_path / f"{i}") for i in range(10)]
+    for name in names:
+        Path(name).write_bytes(b"a")
+    some = digest.digest_of_files(names)
+    seen = []
+    for name in names:
+        Path(name).write_bytes(b"b")
+        seen.append(digest.digest_of_files(names) != some)
+        Path(name).write_bytes(b"a")
+    assert seen == [i in (0, 4, 9) for i in range(10)]
+    assert digest.digest_of_files(names[:3]) != digest.digest_of_files(names[:2])

@@ -1,0 +1,13 @@
+"""Ranks: which of them runs a command that mpirun starts many times. Starts no MPI."""
+
+from __future__ import annotations
+
+from taskflow.runtime.launch import speaks
+
+TOGETHER = ("taskflow profile", "taskflow machine measure")
+"""Commands whose ranks work together, beside `taskflow train`; of all others rank 0 alone does the work."""
+
+
+def works(path: str) -> bool:
+    """Whether this process is to run the command ``path``, such as ``taskflow search``."""
+    return path in TOGETHER or speaks()
