@@ -58,6 +58,13 @@ def _arrays(value: Any) -> list[np.ndarray]:
     return [a for one in value for a in _arrays(one)] if isinstance(value, (tuple, list)) else []
 
 
+class Pointer:
+    """Where an array lies, as CuPy's `MemoryPointer` says it."""
+
+    def __init__(self, ptr: int) -> None:
+        self.ptr = ptr
+
+
 class DeviceArray(np.lib.mixins.NDArrayOperatorsMixin):
     """An array that numpy cannot take for one of its own."""
 
@@ -86,6 +93,8 @@ class DeviceArray(np.lib.mixins.NDArrayOperatorsMixin):
     def __getattr__(self, name: str) -> Any:
         if name in ("shape", "dtype", "size", "ndim", "nbytes", "strides", "flags", "itemsize"):
             return getattr(self.host, name)
+        if name == "data":
+            return Pointer(self.host.ctypes.data)
         if name == "T":
             return DeviceArray(self.host.T)
         if name in ("astype", "reshape", "view", "sum", "max", "min", "mean", "all", "any", "copy", "swapaxes", "transpose"):

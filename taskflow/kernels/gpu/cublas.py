@@ -7,6 +7,9 @@ which then takes it anew in every captured graph. So this handle is our own, wit
 from __future__ import annotations
 
 import ctypes
+import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,7 @@ import numpy as np
 from taskflow.kernels.gpu.gemm import ColumnMajor
 
 LIBRARIES = ("libcublas.so.13", "libcublas.so.12")
-"""The names that the dynamic linker knows: CuPy has loaded one of them when it was imported."""
+"""The names by which the dynamic linker knows it once CuPy's own binding, which knows where wheels keep it, has loaded it."""
 WORKSPACE_BYTES = 32 << 20  # what cuBLAS's documentation recommends for Hopper
 
 # cudaDataType_t, cublasComputeType_t and cublasGemmAlgo_t, from library_types.h and cublas_api.h
@@ -110,7 +113,10 @@ class Cublas:
 
 def opened() -> Any:
     """The library. OSError, with the command that mends it, if there is none."""
-    for name in LIBRARIES:
+    with suppress(ImportError):
+        import cupy_backends.cuda.libs.cublas  # noqa: F401  (loads it)
+    found = [str(one) for folder in sys.path for one in sorted(Path(folder).glob("nvidia/*/lib/libcublas.so.1[23]"))]
+    for name in (*LIBRARIES, *found):
         try:
             return ctypes.CDLL(name)
         except OSError:

@@ -153,3 +153,11 @@ extern "C" __global__ void round_bfloat(Int count, const REAL *x, unsigned short
             out[i] = (unsigned short)((bits + 0x7FFFu + ((bits >> 16) & 1)) >> 16);
     }
 }
+
+extern "C" __global__ void widen_bfloat(Int count, const unsigned short *x, REAL *out, int add) {
+    EACH(i, count) {
+        union { float number; Word bits; } value;
+        value.bits = (Word)x[i] << 16;
+        put(out, i, (REAL)value.number, add);
+    }
+}
