@@ -106,9 +106,12 @@ class Normalize(Operator):
         center, weight, dy = call.inputs[2], call.weights[0], _flat(call.grad)
         dx, dmoments, dmean, dvariance = call.grad_inputs
         xp, count, channels = call.kernels.xp, self._count(call), len(center)
-        products, zero = xp.empty((2, channels), DOUBLE), xp.zeros(channels, dy.dtype)
-        totals = None
-        changes = xp.zeros(call.inputs[1].shape, DOUBLE) if dmoments is not None else None
+        products, totals = xp.empty((2, channels), DOUBLE), None
+        zero = call.kernels.constant(("zeros", channels, dy.dtype), lambda: np.zeros(channels, dy.dtype))
+        changes = None
+        if dmoments is not None:
+            fill = xp.empty if call.state.training else xp.zeros
+            changes = fill(call.inputs[1].shape, DOUBLE)
         for group in self._groups(call):
             gradient, found = dy[group.rows], xp.empty((5, channels), DOUBLE)
             call.kernels.channel_products(group.x, center, gradient, out=products)

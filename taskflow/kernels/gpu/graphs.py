@@ -49,8 +49,10 @@ class CudaRecorder(Recorder):
                 raise NotRecorded(f"{type(error).__name__}: {' '.join(str(error).split())}") from error
         checks = device.found[before:]
         del device.found[before:]
+        pool = self._pool  # lives as long as what writes to its memory
 
         def replay() -> None:
+            assert pool is not None
             graph.launch(stream)
             device.found.extend(checks)
 
