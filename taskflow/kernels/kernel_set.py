@@ -150,6 +150,24 @@ class KernelSet(ABC):
     ) -> None:
         """out (N, C, P) = (x - center) scale + offset, with center, scale and offset (C)."""
 
+    @abstractmethod
+    def channel_scales(self, sums: Array, count: int, eps: float, weight: Array, bias: Array, out: Array) -> None:
+        """out (2, C): the scale and offset with which `channel_affine` normalises by the mean and variance that ``sums`` (2, C)
+        float64 tell: those of x - center and of its square, over ``count`` elements; weight and bias (C)."""
+
+    @abstractmethod
+    def channel_changes(self, sums: Array, count: int, eps: float, weight: Array, products: Array, out: Array) -> None:
+        """out (5, C) float64: the scale of `channel_scales`, and the gradients of bias, of weight and of both ``sums``, from
+        ``products`` (2, C) float64, what `channel_products` says of the gradient of the normalised images."""
+
+    @abstractmethod
+    def channel_running(
+        self, moments: Array, count: int, momentum: float, correction: float, mean: Array, variance: Array, new_mean: Array,
+        new_variance: Array,
+    ) -> None:
+        """Running mean and variance (C) moved by ``momentum`` to the average of groups, each of ``count`` elements; moments (G,
+        2, C) float64 has every group's sums of x - mean and of its square. ``correction`` multiplies the variance."""
+
     # ---- normalisation of rows ------------------------------------------------------------------------------------
     @abstractmethod
     def layer_norm(

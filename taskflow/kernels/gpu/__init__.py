@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 
 from taskflow.kernels.device import DeviceMissing
 from taskflow.kernels.gpu.kernels import GPUKernels
@@ -33,8 +32,7 @@ def gpu_kernels(precision: str | None = None) -> GPUKernels:
 
     wanted = precision or os.environ.get(PRECISION_VARIABLE) or "fp32"
     kernels = GPUKernels(CupyDevice(choose_gpu(os.environ, visible), wanted))
-    with suppress(ImportError):  # then convolutions are patches and products
-        kernels.take_cudnn()
+    kernels.take_cudnn()
     return kernels
 
 

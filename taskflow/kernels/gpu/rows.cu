@@ -199,8 +199,30 @@ extern "C" __global__ void embedding(
     }
 }
 
-// keys (rows), rising: index times rows plus the row. The first block of equal indices adds their rows in order.
+// Of the rows with one index the first's block adds all, in order: atomic additions would come in any order.
 extern "C" __global__ void embedding_backward(
+    Int rows, Int columns, Int entries, const Int *index, Int first, const REAL *dy, REAL *out
+) {
+    __shared__ Int seen[MOST_THREADS];
+    EACH_BLOCK(b, rows) {
+        Int mine = index[b], entry = mine - first;
+        int before = 0;
+        EACH_THREAD(i, b) if (index[i] == mine) before = 1;
+        before = block_max(before);
+        if (before || entry < 0 || entry >= entries) continue;
+        for (Int from = b; from < rows; from += blockDim.x) {
+            Int many = rows - from < (Int)blockDim.x ? rows - from : (Int)blockDim.x;
+            __syncthreads();
+            if (threadIdx.x < many) seen[threadIdx.x] = index[from + threadIdx.x];
+            __syncthreads();
+            for (Int i = 0; i < many; i++)
+                if (seen[i] == mine) EACH_THREAD(c, columns) out[entry * columns + c] += dy[(from + i) * columns + c];
+        }
+    }
+}
+
+// The same for many rows, of which it compares neighbours only. keys (rows), rising: index times rows plus the row.
+extern "C" __global__ void embedding_backward_sorted(
     Int rows, Int columns, Int entries, const Int *keys, Int first, const REAL *dy, REAL *out
 ) {
     EACH_BLOCK(b, rows) {

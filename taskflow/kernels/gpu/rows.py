@@ -12,6 +12,7 @@ from taskflow.kernels.kernel_set import Array
 
 MOMENTS, PRODUCTS, SUMS = 0, 1, 2  # what `channel_totals` sums
 SQUARE_PART = 1 << 14  # elements of one part of a sum of squares
+COMPARED_ROWS = 1 << 13  # of an embedding's gradient: up to so many, each is compared with all; more are sorted
 MANY_BLOCKS = 512  # enough to keep any GPU busy
 
 
@@ -153,8 +154,12 @@ class RowsOnGPU(PointwiseOnGPU):
             out.fill(0)
         if not rows:
             return
-        # Sorted, so that rows of one entry are added one after the other: atomic additions would come in any order.
+        sizes = (whole(n) for n in (rows, columns, entries))
+        if rows <= COMPARED_ROWS:
+            index = self._integers(index)
+            self._blocks(out, "embedding_backward", rows, *sizes, index, whole(first), self._dense(dy), out)
+            return
+        # Sorting waits for the GPU, so this cannot be recorded; comparing all with all would take longer.
         keys = self._integers(index) * rows + self.constant(("rows", rows), lambda: np.arange(rows))
         keys.sort()
-        sizes = (whole(n) for n in (rows, columns, entries))
-        self._blocks(out, "embedding_backward", rows, *sizes, keys, whole(first), self._dense(dy), out)
+        self._blocks(out, "embedding_backward_sorted", rows, *sizes, keys, whole(first), self._dense(dy), out)
