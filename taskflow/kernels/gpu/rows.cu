@@ -79,15 +79,15 @@ extern "C" __global__ void cross_entropy_backward(
     }
 }
 
-// Blocks of classes: number b of `blocks` is [b classes / blocks, (b + 1) classes / blocks); arrays hold `here` of them, from
+// Blocks of classes: number b of `parts` is [b classes / parts, (b + 1) classes / parts); arrays hold `here` of them, from
 // number `first` on. One block of threads works on one row's block of classes. pairs: (rows, here, 2).
 extern "C" __global__ void class_blocks(
-    Int rows, Int columns, Int here, Int classes, Int blocks, Int first, const REAL *logits, const Int *target, Int ignore,
+    Int rows, Int columns, Int here, Int classes, Int parts, Int first, const REAL *logits, const Int *target, Int ignore,
     REAL *probabilities, double *pairs, double smoothing
 ) {
-    Int start = first * classes / blocks;
+    Int start = first * classes / parts;
     EACH_BLOCK(i, rows * here) {
-        Int r = i / here, b = first + i % here, low = b * classes / blocks, width = (b + 1) * classes / blocks - low;
+        Int r = i / here, b = first + i % here, low = b * classes / parts, width = (b + 1) * classes / parts - low;
         const REAL *from = logits + r * columns + low - start;
         REAL *to = probabilities + r * columns + low - start;
         Int right = target[r];
@@ -118,47 +118,47 @@ extern "C" __global__ void class_blocks(
 }
 
 extern "C" __global__ void class_blocks_backward(
-    Int rows, Int columns, Int here, Int classes, Int blocks, Int first, const REAL *probabilities, const Int *target,
+    Int rows, Int columns, Int here, Int classes, Int parts, Int first, const REAL *probabilities, const Int *target,
     Int ignore, const double *pairs, REAL *out, int add, double smoothing
 ) {
-    Int start = first * classes / blocks;
+    Int start = first * classes / parts;
     EACH(i, rows * columns) {
         Int r = i / columns, c = start + i % columns, wanted = target[r];
-        const double *pair = pairs + 2 * (r * here + ((c + 1) * blocks - 1) / classes - first);
+        const double *pair = pairs + 2 * (r * here + ((c + 1) * parts - 1) / classes - first);
         REAL hit = c == wanted ? (REAL)(pair[1] * (1 - smoothing)) : (REAL)0;
         REAL value = probabilities[i] * (REAL)pair[0] + (REAL)(pair[1] * (smoothing / classes)) + hit;
         put(out, i, wanted == ignore ? (REAL)0 : value, add);
     }
 }
 
-// The loss from the pairs of all blocks (rows, blocks, 2): losses (rows), and each block's share of its row's chances.
+// The loss from the pairs of all blocks of classes (rows, parts, 2): losses (rows), and each block's share of its row's chances.
 extern "C" __global__ void cross_entropy_of_blocks(
-    Int rows, Int blocks, const REAL *pairs, const Int *target, Int ignore, REAL *shares, double *losses
+    Int rows, Int parts, const REAL *pairs, const Int *target, Int ignore, REAL *shares, double *losses
 ) {
     EACH_BLOCK(r, rows) {
-        const REAL *from = pairs + 2 * r * blocks;
-        REAL *to = shares + r * blocks, top = -INFINITY, total = 0, chosen = 0;
+        const REAL *from = pairs + 2 * r * parts;
+        REAL *to = shares + r * parts, top = -INFINITY, total = 0, chosen = 0;
         int ignored = target[r] == ignore;
-        EACH_THREAD(b, blocks) {
+        EACH_THREAD(b, parts) {
             top = from[2 * b] > top || from[2 * b] != from[2 * b] ? from[2 * b] : top;
             chosen += from[2 * b + 1];
         }
         top = block_max(top);
         chosen = block_sum(chosen);
-        EACH_THREAD(b, blocks) total += exp(from[2 * b] - top);
+        EACH_THREAD(b, parts) total += exp(from[2 * b] - top);
         total = block_sum(total);
-        EACH_THREAD(b, blocks) to[b] = ignored ? (REAL)0 : exp(from[2 * b] - top) / total;
+        EACH_THREAD(b, parts) to[b] = ignored ? (REAL)0 : exp(from[2 * b] - top) / total;
         if (threadIdx.x == 0) losses[r] = ignored ? 0 : log((double)total) + ((double)top - chosen);
     }
 }
 
 extern "C" __global__ void cross_entropy_of_blocks_backward(
-    Int rows, Int blocks, const REAL *shares, const Int *target, Int ignore, double scale, const double *scale_at,
+    Int rows, Int parts, const REAL *shares, const Int *target, Int ignore, double scale, const double *scale_at,
     REAL *out, int add
 ) {
     REAL factor = (REAL)(scale_at ? scale * scale_at[0] : scale);
-    EACH(i, rows * blocks) {
-        int ignored = target[i / blocks] == ignore;
+    EACH(i, rows * parts) {
+        int ignored = target[i / parts] == ignore;
         put(out, 2 * i, ignored ? (REAL)0 : shares[i] * factor, add);
         put(out, 2 * i + 1, ignored ? (REAL)0 : -factor, add);
     }
