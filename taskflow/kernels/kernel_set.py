@@ -18,6 +18,7 @@ from taskflow.kernels.device import HOST, Device
 Array = Any
 Pair = tuple[int, int]  # of the two dimensions of an image: height, width
 Padding = tuple[tuple[int, int], tuple[int, int]]  # zeros (top, bottom), (left, right)
+Split = tuple[int, int, int]  # classes; into how many blocks they are divided; the number of the first block that is here
 Key = tuple[int, int]  # two 32-bit words: the key of the counter-based generator
 
 
@@ -229,6 +230,35 @@ class KernelSet(ABC):
     ) -> None:
         """-> scale (probabilities - (1 - smoothing) onehot(target) - smoothing / C), zero in rows whose target is
         ``ignore``: (R, C)."""
+
+    # ---- the same in blocks of classes: see taskflow.operators.class_blocks ----------------------------------------
+    @abstractmethod
+    def class_blocks(
+        self, logits: Array, target: Array, ignore: int, split: Split, probabilities: Array, out: Array, smoothing: float = 0.0
+    ) -> None:
+        """logits (R, W): the scores of some whole blocks of all classes, target (R) integers below the number of classes ->
+        out (R, 2 b) float64, for each of these blocks a pair: the logarithm of the sum of exp(scores), and of the score
+        (1 - smoothing) onehot(target) . scores + smoothing / classes . sum of scores what lies in the block;
+        probabilities (R, W) is filled with the softmax of every block. Both are zeros in rows whose target is ``ignore``;
+        other targets outside of the classes are an IndexError, or not a number on a device that does not wait."""
+
+    @abstractmethod
+    def class_blocks_backward(
+        self, probabilities: Array, target: Array, ignore: int, split: Split, dy: Array, out: Array, accumulate: bool = False,
+        smoothing: float = 0.0,
+    ) -> None:
+        """dy (R, 2 b) float64, the gradient of what `class_blocks` gives -> that of the scores (R, W)."""
+
+    @abstractmethod
+    def cross_entropy_of_blocks(self, y: Array, target: Array, ignore: int, shares: Array) -> Any:
+        """y (R, 2 B), the pairs of all blocks -> the sum over rows of log(sum of exp(first)) - sum of second, rows whose
+        target is ``ignore`` left out; shares (R, B) is filled with the softmax over the blocks' first, zeros in those rows."""
+
+    @abstractmethod
+    def cross_entropy_of_blocks_backward(
+        self, shares: Array, target: Array, ignore: int, scale: float, out: Array, accumulate: bool = False
+    ) -> None:
+        """-> for each block the pair scale shares, -scale; zeros in rows whose target is ``ignore``: (R, 2 B)."""
 
     # ---- embedding ----------------------------------------------------------------------------------------------
     @abstractmethod

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
+from taskflow.models.vocabulary import blocks_of
 from taskflow.operators.attention import attend_heads, attention_heads
 from taskflow.operators.tensor import Parameter, Tensor
 
@@ -52,11 +53,14 @@ def transformer(config: TransformerConfig, dtype: str = "float32") -> OperatorGr
     x, table = build.encode(source)
     y = build.decode(target, x, source, table)
     scores = ops.linear(y, c.vocabulary, False, name="softmax", parameters=table)
+    blocks = blocks_of(c.vocabulary)
     if c.padding is None:
-        graph.minimize(ops.cross_entropy(scores, labels, label_smoothing=c.label_smoothing, name="loss"))
+        graph.minimize(
+            ops.cross_entropy(scores, labels, label_smoothing=c.label_smoothing, blocks=blocks, name="loss")
+        )
     else:
         loss = ops.cross_entropy(
-            scores, labels, reduction="sum", label_smoothing=c.label_smoothing, name="loss"
+            scores, labels, reduction="sum", label_smoothing=c.label_smoothing, blocks=blocks, name="loss"
         )
         graph.minimize(ops.per_label(loss, labels, name="mean"))
     return graph

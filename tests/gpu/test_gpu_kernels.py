@@ -116,9 +116,48 @@ def test_cross_entropy(dtype: str, smoothing: float, kind: str, kernels: Any) ->
     near(both(kernels, "cross_entropy_backward", backward, "@p", "@t", -100, 0.3, "@out", True, smoothing=smoothing))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("kind", ["int64", "int32"])
+@pytest.mark.parametrize(("split", "here"), [((33, 4, 0), 4), ((33, 4, 1), 2), ((1000, 3, 2), 1), ((33, 33, 5), 20)])
+def test_class_blocks(split: tuple[int, int, int], here: int, kind: str, smoothing: float, dtype: str, kernels: Any) -> None:
+    classes, blocks, first = split
+    columns = (first + here) * classes // blocks - first * classes // blocks
+    x, target = draw(dtype, 30, columns) * 20, np.random.default_rng(0).integers(0, classes, 30).astype(kind)
+    target[::7] = -100
+    x[1, :] = -np.inf  # nothing has a chance
+    x[2, :5] = 1e4
+    arrays = {"x": x, "t": target, "p": np.ones_like(x), "out": np.ones((30, 2 * here))}
+    target[1] = first * classes // blocks + columns if first + here < blocks else -100  # its score would be infinite, too
+    with np.errstate(invalid="ignore"):
+        forward = both(kernels, "class_blocks", arrays, "@x", "@t", -100, split, "@p", "@out", smoothing=smoothing)
+    eps = float(np.finfo(dtype).eps)
+    np.testing.assert_allclose(forward[1].pop("out"), forward[0].pop("out"), rtol=64 * eps, atol=1e-12)
+    near(forward)
+    given = {"p": forward[0]["p"], "t": target, "dy": draw("float64", 30, 2 * here), "out": draw(dtype, 30, columns)}
+    for add in (False, True):
+        options = {"accumulate": add, "smoothing": smoothing}
+        near(both(kernels, "class_blocks_backward", given, "@p", "@t", -100, split, "@dy", "@out", **options))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("blocks", [1, 5, 64, 300])
+def test_cross_entropy_of_blocks(blocks: int, dtype: str, kernels: Any) -> None:
+    y, target = draw(dtype, 20, 2 * blocks) * 10, np.random.default_rng(0).integers(0, 4, 20)
+    arrays = {"y": y, "t": target, "shares": np.ones((20, blocks), dtype)}
+    forward = both(kernels, "cross_entropy_of_blocks", arrays, "@y", "@t", 3, "@shares")
+    near(forward)
+    given = {"s": forward[0]["shares"], "t": target, "out": draw(dtype, 20, 2 * blocks)}
+    for add in (False, True):
+        near(both(kernels, "cross_entropy_of_blocks_backward", given, "@s", "@t", 3, 0.3, "@out", add))
+
+
 def test_a_wrong_target_is_no_number(kernels: Any) -> None:
     x, target = kernels.xp.zeros((2, 3), np.float32), kernels.xp.full(2, 3, np.int64)
     assert np.isnan(float(kernels.cross_entropy(x, target, -100, x)))
+    pairs = kernels.xp.zeros((2, 4), np.float64)
+    kernels.class_blocks(x, target, -100, (3, 2, 0), x, pairs)
+    assert np.isnan(kernels.device.to_host(pairs)[:, 1]).all()
 
 
 # ---- random numbers --------------------------------------------------------------------------------------------------

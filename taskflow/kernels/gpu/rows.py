@@ -8,7 +8,7 @@ import numpy as np
 
 from taskflow.kernels.gpu.launching import NULL, factor, flag, parts_of, whole
 from taskflow.kernels.gpu.pointwise import PointwiseOnGPU
-from taskflow.kernels.kernel_set import Array
+from taskflow.kernels.kernel_set import Array, Split
 
 MOMENTS, PRODUCTS, SUMS = 0, 1, 2  # what `channel_totals` sums
 SQUARE_PART = 1 << 14  # elements of one part of a sum of squares
@@ -140,6 +140,46 @@ class RowsOnGPU(PointwiseOnGPU):
         self._each(
             out, "cross_entropy_backward", out.size, whole(rows), whole(columns), self._dense(probabilities),
             self._integers(target), whole(ignore), *factor(scale), out, flag(accumulate), np.float64(smoothing),
+        )
+
+    def class_blocks(
+        self, logits: Array, target: Array, ignore: int, split: Split, probabilities: Array, out: Array, smoothing: float = 0.0
+    ) -> None:
+        (rows, columns), here = logits.shape, out.shape[1] // 2
+        sizes = (whole(n) for n in (rows, columns, here, *split))
+        self._blocks(
+            logits, "class_blocks", rows * here, *sizes, self._dense(logits), self._integers(target), whole(ignore),
+            probabilities, out, np.float64(smoothing),
+        )
+
+    def class_blocks_backward(
+        self, probabilities: Array, target: Array, ignore: int, split: Split, dy: Array, out: Array, accumulate: bool = False,
+        smoothing: float = 0.0,
+    ) -> None:
+        (rows, columns), here = out.shape, dy.shape[1] // 2
+        sizes = (whole(n) for n in (rows, columns, here, *split))
+        self._each(
+            out, "class_blocks_backward", out.size, *sizes, self._dense(probabilities), self._integers(target),
+            whole(ignore), self._dense(dy), out, flag(accumulate), np.float64(smoothing),
+        )
+
+    def cross_entropy_of_blocks(self, y: Array, target: Array, ignore: int, shares: Array) -> Any:
+        rows, blocks = shares.shape
+        losses, out = self.xp.empty(rows, np.float64), self.xp.empty((), np.float64)
+        self._blocks(
+            y, "cross_entropy_of_blocks", rows, whole(rows), whole(blocks), self._dense(y), self._integers(target),
+            whole(ignore), shares, losses,
+        )
+        self._total(y, losses, out)
+        return out
+
+    def cross_entropy_of_blocks_backward(
+        self, shares: Array, target: Array, ignore: int, scale: Any, out: Array, accumulate: bool = False
+    ) -> None:
+        rows, blocks = shares.shape
+        self._each(
+            out, "cross_entropy_of_blocks_backward", shares.size, whole(rows), whole(blocks), self._dense(shares),
+            self._integers(target), whole(ignore), *factor(scale), out, flag(accumulate),
         )
 
     # ---- embedding ----------------------------------------------------------------------------------------------
