@@ -181,7 +181,11 @@ def _layout(direction: int, x: Shape, weight: Shape, y: Shape, stride: Pair, gro
             return PLAIN if positions >= 64 else PREFERRED
         return PLAIN if positions >= 256 or (positions >= 64 and x[1] <= y[1]) else PREFERRED
     if direction == BACKWARD_WEIGHT:
+        if weight[2] == 1 and stride == (1, 1) and groups == 1 and x[1] >= 16:
+            return CHANNELS_LAST  # kernels of one row, such as 1 x 7
         return PLAIN if positions <= 64 and groups == 1 else PREFERRED
+    if direction == BACKWARD_DATA and x[1] < 16 and stride != (1, 1) and groups == 1:
+        return PLAIN  # of an image
     if groups > 1 or x[1] < 16 or weight[3] == 1:
         return PREFERRED
     return CHANNELS_LAST

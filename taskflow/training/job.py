@@ -150,6 +150,7 @@ def _report(
         "ranks": executor.transport.size,
         "processors": executor.strategy.processors,
         "mapper": options.mapper,
+        "strategy": executor.strategy.name,
         "kernels": executor.kernels.name,
         "steps": len(result.losses),
         "loss_first": result.losses[0],

@@ -8,6 +8,7 @@ from taskflow.graph import OperatorGraph
 from taskflow.kernels import KernelSet
 from taskflow.machine import Machine
 from taskflow.mapper import DataParallel, Mapper, Strategy, choose
+from taskflow.mapper.choose import MAPPERS
 from taskflow.optimizer.found import Budget
 from taskflow.optimizer.search import search
 from taskflow.rules import UpdateRule
@@ -41,6 +42,10 @@ def plan(
     if name == "search":
         return _searched(graph, machine, transport, rule, clip_norm, seed, budget, say), DataParallel()
     if name != "best":
+        if name not in MAPPERS and not name.endswith(".json") and ":" not in name:
+            raise ValueError(
+                f"no mapper {name!r}; use {', '.join(MAPPERS)}, search, best, a strategy file FILE.json, or package.module:Class"
+            )
         return on_all_ranks(transport, lambda: choose(name, graph, machine, seed=seed))
     candidates = {other: choose(other, graph, machine)[0] for other in ("data", "expert")}
     candidates["search"] = _searched(graph, machine, transport, rule, clip_norm, seed, budget, say)

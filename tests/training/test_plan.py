@@ -74,6 +74,11 @@ def test_of_equally_fast_plans_the_smaller_is_best() -> None:
     assert best([slow]) is slow
 
 
+def test_a_mapper_that_there_is_not_gets_the_names_of_all() -> None:
+    with pytest.raises(ValueError, match="no mapper 'fastest'; use data, .*search, best, a strategy file"):
+        plan("fastest", GRAPH, MACHINE, LocalTransport(), rule=taskflow.SGD(lr=0.1))
+
+
 def test_what_fails_on_rank_0_fails_everywhere() -> None:
     sent: list[Any] = []
     for rank in (0, 1):
