@@ -19,7 +19,7 @@ NOTES = ("NONDETERMINISTIC", "DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION
 numerical_note = SimpleNamespace(**{name: name for name in NOTES})
 
 
-class cudnnGraphNotSupportedError(RuntimeError):  # noqa: N801, N818 (the frontend's name)
+class cudnnGraphNotSupportedError(RuntimeError):
     """As the frontend raises it."""
 
 
