@@ -12,9 +12,9 @@ Parts, in the order in which they are worth their time:
 - accuracy: predicted and measured steps, and whether the order of strategies is kept.
 - cpu (only if it is named): examples/rnnlm.py on 1 to 16 ranks of this machine's cores, and benchmarks/accuracy.py with 16.
 
-Each measurement runs in a process of its own with a time limit, and the script goes on after one that fails: ``failed`` has the errors,
-``left`` what there was no time for. --out is written after each, so that what is stopped keeps what it has, and --resume goes on from
-there. Without a GPU: one line on stderr, exit code 2; with failures: 1.
+Each measurement runs in a process of its own with a time limit, and the script goes on after one that fails: ``failed`` has the
+errors, ``left`` what there was no time for. --out is written after each, so that what is stopped keeps what it has, and --resume
+goes on from there. Without a GPU: one line on stderr, exit code 2; with failures: 1.
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ def mpirun(count: int, *program: str) -> list[str]:
 
 
 # ---- parts -----------------------------------------------------------------------------------------------------------
-def tasks(parts: tuple[str, ...], networks: tuple[str, ...], precisions: tuple[str, ...], settings: dict[str, str]) -> Iterator[Task]:
+def tasks(
+    parts: tuple[str, ...], networks: tuple[str, ...], precisions: tuple[str, ...], settings: dict[str, str]
+) -> Iterator[Task]:
     """All measurements, the broad before the deep."""
     device = settings["device"]
 
@@ -126,7 +128,8 @@ def tasks(parts: tuple[str, ...], networks: tuple[str, ...], precisions: tuple[s
 
 def tests(seconds: float, which: str, graphs: str) -> dict[str, Any]:
     """The tests marked gpu, with or without those of recorded steps: how many passed, and what the others said."""
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-k", which, "tests/gpu", "-p", "no:cacheprovider", "-rfE", "--tb=line"]
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-k", which, "tests/gpu", "-p", "no:cacheprovider"]
+    command += ["-rfE", "--tb=line"]
     try:
         out = run(command, seconds, TASKFLOW_GRAPHS=graphs, PYTHONUNBUFFERED="1")
     except Failed as error:
@@ -174,7 +177,8 @@ def judged(result: dict[str, Any]) -> dict[str, Any]:
         }
         if precision in peaks:
             row["share_of_products"] = mine["flops"] / mine["step_seconds"] / peaks[precision]
-        others = {s: training[f"{network} {precision} {s}"] for s in ("eager", "compile") if f"{network} {precision} {s}" in training}
+        keys = {other: f"{network} {precision} {other}" for other in ("eager", "compile")}
+        others = {other: training[at] for other, at in keys.items() if at in training}
         for other, theirs in others.items():
             row[f"against_{other}"] = theirs["step_seconds"] / mine["step_seconds"]
         if others:

@@ -13,6 +13,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from statistics import median
@@ -79,9 +80,10 @@ def device_facts(device: str) -> dict[str, Any]:
         of: Any = kernels.device
         size = PRODUCT if device == "gpu" else 256
         a, b, out = (kernels.xp.ones((size, size), np.float32) for _ in range(3))
+        product = partial(kernels.matmul, a, b, out=out)
         for _ in range(3):
-            kernels.matmul(a, b, out=out)
-        seconds = median(of.timed(lambda: kernels.matmul(a, b, out=out)) for _ in range(5))
+            product()
+        seconds = median(of.timed(product) for _ in range(5))
         found["flops_per_second"][precision] = 2 * size**3 / seconds
         found |= {"name": of.name, "without_cudnn": getattr(kernels, "without_cudnn", ""), **(of.facts if device == "gpu" else {})}
         if device == "gpu":

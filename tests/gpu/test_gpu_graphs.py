@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +14,10 @@ from host_device import compiles, host_kernels
 from language_model import random_strategy, undivided
 from network_feeds import feeds
 
+from taskflow.kernels.device import NotRecorded
 from taskflow.kernels.gpu import launching
+from taskflow.kernels.gpu.dials import MOST
+from taskflow.kernels.gpu.graphs import CudaRecorder
 from taskflow.models import build
 from taskflow.rules import SGD, Adam, AdamW, UpdateRule
 from taskflow.runtime import recording
@@ -123,6 +129,77 @@ def test_what_cannot_be_recorded_is_left_out(refused: int, capfd: Any, monkeypat
         assert recorded.recorded == 0
     else:
         assert "it is left out" in said and 0 < recorded.recorded < len(run.program("train").actions)
+
+
+class FakeStream:
+    """Says what it was asked for; ``broken``: ending a capture fails, as after something that cannot be captured."""
+
+    def __init__(self, said: list[str], broken: bool = False) -> None:
+        self.said, self.broken = said, broken
+
+    def begin_capture(self) -> None:
+        self.said.append("begin")
+
+    def end_capture(self) -> Any:
+        self.said.append("end")
+        if self.broken:
+            raise RuntimeError("cudaErrorStreamCaptureInvalidated")
+        return SimpleNamespace(launch=lambda stream: self.said.append("launch"))
+
+
+def recorder(said: list[str], broken: bool = False) -> Any:
+    """A `CudaRecorder` on a device that says what it is asked for."""
+
+    @contextmanager
+    def using(malloc: Any) -> Iterator[None]:
+        said.append("pool")
+        yield
+        said.append("no pool")
+
+    cuda = SimpleNamespace(MemoryPool=lambda: SimpleNamespace(malloc=None), using_allocator=using)
+    module = SimpleNamespace(cuda=cuda, zeros=np.zeros)
+    device = SimpleNamespace(xp=module, compute=FakeStream(said, broken), found=["before"], dials=None)
+    device.upload = lambda host, out: np.copyto(out, host)
+    return CudaRecorder(device), device
+
+
+def test_a_capture_begins_and_ends_whatever_happens() -> None:
+    said: list[str] = []
+    record, device = recorder(said)
+
+    def asks() -> None:
+        said.append("asks")
+        device.found.append("check")
+        assert device.dials is not None
+        where = device.dials.place(("sgd",), lambda lr, step: [lr, step])
+        assert where.shape == (2,) and device.dials.place(("sgd",), lambda lr, step: [lr, step]).base is where.base
+
+    replay = record.record([asks, asks])
+    assert said == ["pool", "begin", "asks", "asks", "end", "no pool"] and device.dials is None
+    assert device.found == ["before"], "what was noted while capturing is not yet to be asked"
+    record.set(0.5, 7)
+    replay()
+    assert said[-1] == "launch" and device.found == ["before", "check", "check"]
+    assert record._dials._there[:2].tolist() == [0.5, 7.0]
+
+    for broken in (False, True):
+        said.clear()
+        record, device = recorder(said, broken)
+        with pytest.raises(NotRecorded, match="ZeroDivisionError: division by zero") as failed:
+            record.record([lambda: device.found.append("check"), lambda: 1 / 0, asks])  # noqa: B023
+        assert failed.value.number == 1 and device.found == ["before"] and device.dials is None
+        assert said == ["pool", "begin", "end"] or said[:3] == ["pool", "begin", "end"]
+    with pytest.raises(NotRecorded, match="CaptureInvalidated") as failed:
+        record.record([lambda: None])
+    assert failed.value.number is None and device.found == ["before"]
+
+
+def test_too_many_dials_are_refused() -> None:
+    record, _ = recorder([])
+    for number in range(MOST):
+        record._dials.place(number, lambda lr, step: [lr])
+    with pytest.raises(RuntimeError, match="256 numbers that change"):
+        record._dials.place("one more", lambda lr, step: [lr])
 
 
 def test_segments_cover_everything_in_order() -> None:
