@@ -1,4 +1,4 @@
-"""Recording: a step's tasks that stay on the device, recorded in long runs and then replayed, in place of being asked for one by one.
+"""Recording: a step's tasks that stay on the device are recorded in long runs, which are then replayed as wholes.
 
 The first run of a program asks for everything one by one (which compiles kernels and plans convolutions), the second records, the
 others replay. What needs the host stays as it is: inputs, messages, the user's own functions. What cannot be recorded on this

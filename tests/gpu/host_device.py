@@ -255,8 +255,9 @@ class HostRecorder(Recorder):
         tape: list[Any] = []
         TAPE.actions, self.device.dials = tape, self.dials
         try:
-            for number, action in enumerate(actions):
+            for action in actions:
                 action()
+                number += 1
         except Exception as error:
             del self.device.found[found:]
             raise NotRecorded(str(error), number) from error

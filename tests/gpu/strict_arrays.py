@@ -7,6 +7,7 @@ theirs in one operation, numpy's functions that would convert them, numbers of n
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,10 +37,14 @@ class Tape:
             for array in result if isinstance(result, (tuple, list)) else [result]:
                 if isinstance(array, np.ndarray) and not any(np.may_share_memory(array, one) for one in _arrays(given)):
                     assert not isinstance(result, (tuple, list)), "more than one new array"
-                    result = array.copy()
-                    self.actions.append(lambda: np.copyto(result, compute()))
-                    break
+                    new = array.copy()
+                    self.actions.append(partial(self._fill, new, compute))
+                    return new
         return result
+
+    @staticmethod
+    def _fill(array: np.ndarray, compute: Callable[[], Any]) -> None:
+        array[...] = compute()
 
     def read(self, what: str) -> None:
         """RuntimeError while something is being recorded."""

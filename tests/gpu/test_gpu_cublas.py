@@ -20,7 +20,12 @@ from taskflow.kernels.gpu.gemm import column_major, plan
 
 LIKE_CUBLAS = """
 #include <cstddef>
-struct State { int calls, stream_at, workspace_at; void *stream, *workspace; size_t bytes; int single, batched, compute, algorithm; };
+struct State {
+    int calls, stream_at, workspace_at;
+    void *stream, *workspace;
+    size_t bytes;
+    int single, batched, compute, algorithm;
+};
 static State state;
 extern "C" State *seen() { return &state; }
 extern "C" int cublasCreate_v2(void **handle) { *handle = &state; return 0; }

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from host_device import compiles, host_kernels
 from language_model import random_strategy, undivided
-from network_feeds import feeds
 
+from taskflow.kernels.device import NotRecorded
 from taskflow.kernels.gpu import launching
+from taskflow.kernels.gpu.dials import MOST
+from taskflow.kernels.gpu.graphs import CudaRecorder
 from taskflow.models import build
 from taskflow.rules import SGD, Adam, AdamW, UpdateRule
 from taskflow.runtime import recording
 from taskflow.runtime.executor import Executor
 from taskflow.runtime.recording import LEAST, segments
+from taskflow.training.synthetic import random_feeds
 
 STEPS = 4
 
@@ -50,8 +56,8 @@ def trained(name: str, kernels: Any, processors: int, rule: UpdateRule, **option
     run = Executor(graph, strategy, rule, seed=3, kernels=kernels, **options)
     losses = []
     for step in range(STEPS):
-        losses.append(run.train(feeds(name, graph, step), lr=rule.lr / (1 + step) if step > 1 else None))
-        losses.append(run.evaluate(feeds(name, graph, 99 + step)))
+        losses.append(run.train(random_feeds(graph, step), lr=rule.lr / (1 + step) if step > 1 else None))
+        losses.append(run.evaluate(random_feeds(graph, 99 + step)))
     return run, np.array(losses)
 
 
@@ -80,8 +86,8 @@ def test_what_is_checked_is_checked_in_every_replay(both: Any) -> None:
     graph = build("RNNLM", preset="small", dtype="float64")
     run = Executor(graph, undivided(graph), SGD(0.1), seed=3, kernels=both[1])
     for step in range(4):
-        run.train(feeds("RNNLM", graph, step))
-    batch = feeds("RNNLM", graph, 4)
+        run.train(random_feeds(graph, step))
+    batch = random_feeds(graph, 4)
     next(iter(batch.values()))[0, 0] = 10**6
     with pytest.raises(ValueError, match="must be at least 0 and below"):
         run.train(batch)
@@ -94,7 +100,7 @@ def test_another_seed_is_recorded_anew(both: Any) -> None:
         run = Executor(graph, undivided(graph), SGD(0.05), seed=3, kernels=kernels)
         for step in range(6):
             run.state.seed = 3 if step < 3 else 4
-            losses.append(run.train(feeds("AlexNet", graph, step)))
+            losses.append(run.train(random_feeds(graph, step)))
     assert losses[:6] == losses[6:]
 
 
@@ -123,6 +129,77 @@ def test_what_cannot_be_recorded_is_left_out(refused: int, capfd: Any, monkeypat
         assert recorded.recorded == 0
     else:
         assert "it is left out" in said and 0 < recorded.recorded < len(run.program("train").actions)
+
+
+class FakeStream:
+    """Says what it was asked for; ``broken``: ending a capture fails, as after something that cannot be captured."""
+
+    def __init__(self, said: list[str], broken: bool = False) -> None:
+        self.said, self.broken = said, broken
+
+    def begin_capture(self) -> None:
+        self.said.append("begin")
+
+    def end_capture(self) -> Any:
+        self.said.append("end")
+        if self.broken:
+            raise RuntimeError("cudaErrorStreamCaptureInvalidated")
+        return SimpleNamespace(launch=lambda stream: self.said.append("launch"))
+
+
+def recorder(said: list[str], broken: bool = False) -> Any:
+    """A `CudaRecorder` on a device that says what it is asked for."""
+
+    @contextmanager
+    def using(malloc: Any) -> Iterator[None]:
+        said.append("pool")
+        yield
+        said.append("no pool")
+
+    cuda = SimpleNamespace(MemoryPool=lambda: SimpleNamespace(malloc=None), using_allocator=using)
+    module = SimpleNamespace(cuda=cuda, zeros=np.zeros)
+    device = SimpleNamespace(xp=module, compute=FakeStream(said, broken), found=["before"], dials=None)
+    device.upload = lambda host, out: np.copyto(out, host)
+    return CudaRecorder(device), device
+
+
+def test_a_capture_begins_and_ends_whatever_happens() -> None:
+    said: list[str] = []
+    record, device = recorder(said)
+
+    def asks() -> None:
+        said.append("asks")
+        device.found.append("check")
+        assert device.dials is not None
+        where = device.dials.place(("sgd",), lambda lr, step: [lr, step])
+        assert where.shape == (2,) and device.dials.place(("sgd",), lambda lr, step: [lr, step]).base is where.base
+
+    replay = record.record([asks, asks])
+    assert said == ["pool", "begin", "asks", "asks", "end", "no pool"] and device.dials is None
+    assert device.found == ["before"], "what was noted while capturing is not yet to be asked"
+    record.set(0.5, 7)
+    replay()
+    assert said[-1] == "launch" and device.found == ["before", "check", "check"]
+    assert record._dials._there[:2].tolist() == [0.5, 7.0]
+
+    for broken in (False, True):
+        said.clear()
+        record, device = recorder(said, broken)
+        with pytest.raises(NotRecorded, match="ZeroDivisionError: division by zero") as failed:
+            record.record([lambda: device.found.append("check"), lambda: 1 / 0, asks])  # noqa: B023
+        assert failed.value.number == 1 and device.found == ["before"] and device.dials is None
+        assert said == ["pool", "begin", "end"] or said[:3] == ["pool", "begin", "end"]
+    with pytest.raises(NotRecorded, match="CaptureInvalidated") as failed:
+        record.record([lambda: None])
+    assert failed.value.number is None and device.found == ["before"]
+
+
+def test_too_many_dials_are_refused() -> None:
+    record, _ = recorder([])
+    for number in range(MOST):
+        record._dials.place(number, lambda lr, step: [lr])
+    with pytest.raises(RuntimeError, match="256 numbers that change"):
+        record._dials.place("one more", lambda lr, step: [lr])
 
 
 def test_segments_cover_everything_in_order() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from taskflow.kernels import NumpyKernels
+from taskflow.kernels.gpu import rows as rows_module
 
 NUMPY = NumpyKernels()
 DTYPES = ("float32", "float64")
@@ -70,6 +71,26 @@ def test_channels(dtype: str, shape: tuple[int, int, int], kernels: Any) -> None
     near(both(kernels, "channel_sums", {**arrays, "out": draw(dtype, channels)}, "@x", "@out", True), size)
     affine = {**arrays, "scale": draw(dtype, channels, seed=2), "offset": draw(dtype, channels, seed=3)}
     near(both(kernels, "channel_affine", affine, "@x", "@center", "@scale", "@offset", "@dy", True))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("groups", "channels"), [(1, 1), (1, 300), (3, 5)])
+def test_numbers_of_channels(dtype: str, groups: int, channels: int, kernels: Any) -> None:
+    count = 7
+    x = draw("float64", count, groups, channels) + 3
+    moments = np.stack([x.sum(axis=0), (x * x).sum(axis=0)], axis=1)
+    moments[0, :, 0] = 2.5 * count, 6.25 * count  # does not vary
+    weight, bias, mean = (draw(dtype, channels, seed=i) for i in range(3))
+    arrays = {
+        "moments": moments, "sums": moments[0].copy(), "products": draw("float64", 2, channels, seed=4), "weight": weight,
+        "bias": bias, "mean": mean, "variance": mean**2, "new_mean": mean * 0, "new_variance": mean * 0,
+    }
+    scales = {**arrays, "out": np.zeros((2, channels), dtype)}
+    near(both(kernels, "channel_scales", scales, "@sums", count, 1e-5, "@weight", "@bias", "@out"), 10)
+    changes = {**arrays, "out": np.zeros((5, channels))}
+    near(both(kernels, "channel_changes", changes, "@sums", count, 1e-5, "@weight", "@products", "@out"), 1e4)
+    moved = ("@mean", "@variance", "@new_mean", "@new_variance")
+    near(both(kernels, "channel_running", arrays, "@moments", count, 0.1, count / (count - 1), *moved), 10)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -177,7 +198,11 @@ def test_random_numbers_are_the_cpus(dtype: str, shape: Any, lo: Any, box: Any, 
 
 # ---- the others ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_embedding_gradients_add_rows_in_order(dtype: str, kernels: Any) -> None:
+@pytest.mark.parametrize("compared", [1 << 13, 0])
+def test_embedding_gradients_add_rows_in_order(
+    dtype: str, compared: int, kernels: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows_module, "COMPARED_ROWS", compared)
     index = np.random.default_rng(0).integers(-2, 12, 300)
     arrays = {"i": index, "dy": draw(dtype, 300, 5), "out": draw(dtype, 6, 5)}
     expected, actual = both(kernels, "embedding_backward", arrays, "@i", 3, "@dy", "@out", True)

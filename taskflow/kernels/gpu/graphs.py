@@ -33,8 +33,9 @@ class CudaRecorder(Recorder):
             try:
                 stream.begin_capture()
                 device.dials = self._dials
-                for number, action in enumerate(actions):
+                for action in actions:
                     action()
+                    number += 1
             except Exception as error:
                 with suppress(Exception):  # a capture that has failed says so again when it ends
                     stream.end_capture()

@@ -28,6 +28,16 @@ class GPUKernels(ImagesOnGPU):
         self.without_cudnn = ""
         """Why cuDNN is not used, if it was to be."""
 
+    def try_out(self) -> None:
+        """Run one kernel and one product, and wait for them; what is missing raises its own error. ArithmeticError for a wrong
+        answer."""
+        x, out = self.xp.ones((2, 2), np.float32), self.xp.empty((2, 2), np.float32)
+        self.matmul(x, x, out=out)
+        self.activate("relu", out, out)
+        found = self.device.to_host(out)
+        if not (found == 2).all():
+            raise ArithmeticError(f"a product of ones gave {found.tolist()}, not 2")
+
     def take_cudnn(self) -> None:
         """Use cuDNN for convolutions. If it is not there or does not work, ``without_cudnn`` says why."""
         device: Any = self.device
