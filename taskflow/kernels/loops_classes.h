@@ -5,22 +5,37 @@
    of them, from number ``first`` on. Targets lie among the classes or are ``ignore``: the caller has looked. Pairs are in
    double precision, so that the total over blocks is as exact as over single classes. */
 
-/* out = softmax(x) for one block of one row; returns log(sum of exp(x)). Of minus infinities alone: zeros, and -inf. */
+/* out = softmax(x) for one block of one row; returns log(sum of exp(x)). Of minus infinities alone: zeros, and -inf. What does
+   not fill a vector goes through an array that does: one by one, a few exponentials would take as long as all others. */
 INLINE double F(softmax_block)(const T *x, T *out, Size width)
 {
-    T most = -INFINITY, sum = 0;
+    enum { LANES = 16 };
+    const Size whole = width - width % LANES, rest = width - whole;
+    T most = -INFINITY, sum = 0, tail[LANES];
+    for (int j = 0; j < LANES; j++) tail[j] = -INFINITY;
+    for (Size j = 0; j < rest; j++) tail[j] = x[whole + j];
 #pragma omp simd reduction(max : most)
-    for (Size j = 0; j < width; j++) most = x[j] > most ? x[j] : most;
+    for (Size j = 0; j < whole; j++) most = x[j] > most ? x[j] : most;
+#pragma omp simd reduction(max : most)
+    for (int j = 0; j < LANES; j++) most = tail[j] > most ? tail[j] : most;
     const T base = most == -INFINITY ? 0 : most;
 #pragma omp simd reduction(+ : sum)
-    for (Size j = 0; j < width; j++) {
+    for (Size j = 0; j < whole; j++) {
         const T e = F(exp_)(x[j] - base);
         out[j] = e;
         sum += e;
     }
+    if (rest) {
+#pragma omp simd reduction(+ : sum)
+        for (int j = 0; j < LANES; j++) {
+            tail[j] = F(exp_)(tail[j] - base);
+            sum += tail[j];
+        }
+    }
     const T inverse = sum == 0 ? 0 : 1 / sum;
 #pragma omp simd
-    for (Size j = 0; j < width; j++) out[j] *= inverse;
+    for (Size j = 0; j < whole; j++) out[j] *= inverse;
+    for (Size j = 0; j < rest; j++) out[whole + j] = tail[j] * inverse;
     return (double)base + log((double)sum);
 }
 
