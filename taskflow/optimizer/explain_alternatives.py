@@ -83,7 +83,7 @@ def alternatives(
 def _shares(evaluator: Evaluator) -> dict[Work, float]:
     tasks = evaluator.lowered()
     path = critical_path(tasks, evaluator.timeline(), evaluator.machine)
-    return shares(path, labels(evaluator.graph, tasks))
+    return shares(path, labels(tasks))
 
 
 def _difference(

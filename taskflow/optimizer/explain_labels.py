@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from taskflow.graph import OperatorGraph
-from taskflow.tasks.task import Compute, Kind, Task, TaskGraph
+from taskflow.tasks.task import Kind, TaskGraph
+from taskflow.tasks.topic import Purpose, Topic
 
 
 class Work(Enum):
@@ -36,56 +36,32 @@ class Label:
         return f"{self.operator} {self.what}".strip()
 
 
-NORM = Label(Work.SYNC, "", "gradient norm")
-_PREFIXES = (  # of a tensor in a task's name: what a transfer of it is, and what is done to it on one processor
-    ("d ", "gradient of output", "sums of gradients"), ("sum ", "partial output", "sums of partial outputs"),
-    ("", "output", "moves"),
-)
+_WORK = {
+    Purpose.FORWARD: Work.COMPUTE, Purpose.BACKWARD: Work.COMPUTE, Purpose.GATHERED: Work.COMPUTE, Purpose.NORM: Work.SYNC,
+    Purpose.WEIGHT_GRADIENTS: Work.SYNC, Purpose.NEW_WEIGHTS: Work.SYNC, Purpose.UPDATE: Work.UPDATE,
+}
+"""What tasks are for whose purpose says it alone; others are transfers between processors and computation within one."""
+_HERE = {Purpose.GRADIENT: "sums of gradients", Purpose.PARTIAL: "sums of partial outputs", Purpose.OUTPUT: "moves"}
+"""What is done on one processor with what is called otherwise when it travels."""
 
 
-def labels(graph: OperatorGraph, tasks: TaskGraph) -> tuple[Label, ...]:
-    """A label for every task of a lowered step of ``graph``, by number."""
-    names = _Names(graph, tasks)
-    backward = [t.number for t in tasks if isinstance(t.work, Compute) and t.work.backward]
-    last = max(backward, default=len(tasks))  # what comes after it keeps weights equal, or carries state
-    return tuple(names.label(task, after_backward=task.number > last) for task in tasks)
+def labels(tasks: TaskGraph) -> tuple[Label, ...]:
+    """A label for every task of a lowered step, by number."""
+    known: dict[tuple[Topic, bool], Label] = {}
+    found = []
+    for task in tasks:
+        key = task.topic, task.kind is Kind.COPY
+        if key not in known:
+            known[key] = _label(*key)
+        found.append(known[key])
+    return tuple(found)
 
 
-class _Names:
-    """Whose name the tasks' names begin with."""
-
-    def __init__(self, graph: OperatorGraph, tasks: TaskGraph) -> None:
-        self._tensors = {t.name: node.name for node in graph for t in node.outputs}
-        self._weights = {p.name: p.layer for p in graph.parameters} | {b.name: b.layer for b in tasks.bundles}
-        self._known: dict[tuple[str, bool], Label] = {}
-
-    def label(self, task: Task, after_backward: bool) -> Label:
-        if isinstance(task.work, Compute):
-            return Label(Work.COMPUTE, task.work.node.name, "backward" if task.work.backward else "forward")
-        if task.kind in (Kind.NORM, Kind.CLIP):
-            return NORM
-        stem, bracket, _ = task.name.rpartition("[")
-        stem = stem if bracket else task.name
-        moved = task.kind is Kind.COPY
-        if task.kind is Kind.UPDATE:
-            return self._of_weights(stem.removeprefix("update "), "update", Work.UPDATE)
-        if stem.startswith("carry "):
-            name = self._tensors.get(stem.removeprefix("carry "), "")
-            return Label(Work.TRANSFER if moved else Work.COMPUTE, name, "next step's state")
-        if stem in ("sum of squares", "clip"):
-            return NORM
-        if after_backward and stem.startswith("weights "):
-            return self._of_weights(stem.removeprefix("weights "), "new weights", Work.SYNC)
-        if after_backward and stem.startswith("d "):
-            return self._of_weights(stem.removeprefix("d "), "gradients of weights", Work.SYNC)
-        for prefix, transfer, here in _PREFIXES:
-            name = stem.removeprefix(prefix)
-            if stem.startswith(prefix) and name in self._tensors:
-                return Label(Work.TRANSFER if moved else Work.COMPUTE, self._tensors[name], transfer if moved else here)
-        return self._of_weights(stem, "weights put together", Work.COMPUTE)
-
-    def _of_weights(self, name: str, what: str, work: Work) -> Label:
-        return Label(work, self._weights.get(name, ""), what)
+def _label(topic: Topic, moved: bool) -> Label:
+    purpose = topic.purpose
+    work = _WORK.get(purpose, Work.TRANSFER if moved else Work.COMPUTE)
+    name = "" if purpose is Purpose.NORM else topic.name  # the norm is of the whole step
+    return Label(work, name, purpose.value if moved else _HERE.get(purpose, purpose.value))
 
 
 def totals(tasks: TaskGraph, found: Sequence[Label], seconds: Sequence[float]) -> dict[Work, float]:

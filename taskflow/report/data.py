@@ -61,7 +61,7 @@ def report_data(
     say("lower")
     tasks, timeline = judge.lowered(), judge.timeline()
     spans = spans_of(tasks, timeline)
-    operator = operator_of(tasks, spans, graph)
+    operator = operator_of(tasks, graph)
     say("critical path")
     path = [lap.task for lap in critical_path(tasks, timeline, machine)]
     say("memory")

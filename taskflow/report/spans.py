@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.tasks.simulate import Timeline
 from taskflow.tasks.task import Kind, TaskGraph
+from taskflow.tasks.topic import Purpose
 
 try:
     from taskflow.optimizer.core import KINDS, CoreEvaluator
@@ -62,7 +63,7 @@ def spans_of(tasks: TaskGraph, timeline: Timeline) -> Spans:
     """Of a lowered step. Tasks are in program order: what follows the last backward task synchronises weights."""
     number = {kind: i for i, kind in enumerate(_ORDER)}
     kinds = np.array([number[task.kind] for task in tasks], np.int64)
-    new = np.array([task.name.startswith("weights ") for task in tasks], bool)
+    new = np.array([task.topic.purpose is Purpose.NEW_WEIGHTS for task in tasks], bool)
     return Spans(
         _categories(kinds, new),
         np.array([task.processor for task in tasks], np.int64),

@@ -133,7 +133,7 @@ class Executor:
             "model": self.graph.name, "strategy": self.strategy.name, "update_rule": repr(self.rule), "kernels": self.kernels.name,
             "plan": {node.name: self.strategy[node.name].describe(node) for node in self.graph}, **(about or {}),
         }
-        subject = Subject(self.graph, self.machine, self.placement, cost, self._priority(), said)
+        subject = Subject(self.machine, self.placement, cost, self._priority(), said)
         self._tracer = Tracer(self.transport, path, range(first, first + 3) if steps is None else steps, subject, clock)
         return self._tracer
 

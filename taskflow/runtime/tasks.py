@@ -269,7 +269,7 @@ class Tasks:
         """
         first = self._replays + 2
         chosen = range(first, first + 3) if replays is None else replays
-        self._tracer = Tracer(self.transport, path, chosen, Subject(None, host(self.processors), self._placement))
+        self._tracer = Tracer(self.transport, path, chosen, Subject(host(self.processors), self._placement))
         return self._tracer
 
     def _activate(self, program: Program | None) -> None:

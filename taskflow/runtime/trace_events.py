@@ -18,7 +18,7 @@ from taskflow.runtime.trace_predicted import predicted_events
 from taskflow.runtime.trace_recording import KINDS, Recording, Subject, microseconds, thread
 from taskflow.tasks.simulate import Timeline
 from taskflow.tasks.task import Compute, Kind, Task, TaskGraph
-from taskflow.tasks.topic import Topics
+from taskflow.tasks.topic import SYNCHRONISATION, Purpose
 
 Event = dict[str, Any]
 STEP, SEND, RECEIVE, WAIT, OTHER, COMPUTE = 1, 2, 3, 4, 5, 10
@@ -57,8 +57,7 @@ class _Writer:
 
     def __init__(self, tasks: TaskGraph, recordings: Sequence[Recording], subject: Subject) -> None:
         self._tasks, self._recordings, self._subject = tasks.tasks, recordings, subject
-        topics = Topics(tasks, subject.graph)
-        self.arguments = [_arguments(task, topics) for task in tasks.tasks]
+        self.arguments = [_arguments(task) for task in tasks.tasks]
         aligned = [[on_first_clock(times, *r.offsets) for times in r.times] for r in recordings]
         self._origin = min(float(steps[0][0]) for steps in aligned)
         # In whole nanoseconds, so that durations add up exactly.
@@ -161,13 +160,25 @@ class _Writer:
         return {"needed_by": self._tasks[needed_by].name if needed_by >= 0 else "end of step"}
 
 
-def _arguments(task: Task, topics: Topics) -> Event:
+def _phase(task: Task) -> str:
+    """Which part of a step it belongs to."""
+    purpose = task.topic.purpose
+    if purpose is Purpose.BACKWARD:
+        return "backward"
+    if purpose in (Purpose.FORWARD, Purpose.CALL):
+        return "forward"
+    if purpose in SYNCHRONISATION:
+        return "synchronisation"
+    return "transfer" if task.kind is Kind.COPY else "other"
+
+
+def _arguments(task: Task) -> Event:
     """What the viewer shows when one clicks on a task."""
-    topic, work = topics.of(task), task.work
+    topic, work = task.topic, task.work
     said: Event = {
-        "task": task.number, "operator": topic.name, "phase": topic.phase.value, "kind": task.kind.value, "bytes": task.nbytes,
-        "flops": task.flops,
-    }  # fmt: skip
+        "task": task.number, "operator": topic.name or topic.purpose.value, "phase": _phase(task), "kind": task.kind.value,
+        "bytes": task.nbytes, "flops": task.flops,
+    }
     if isinstance(work, Compute):
         said["piece"] = str(work.piece)
         said["operator_kind"] = work.node.operator.kind

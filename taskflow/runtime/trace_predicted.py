@@ -19,10 +19,11 @@ def predicted_events(
     tasks: TaskGraph, timeline: Timeline, subject: Subject, starts: Mapping[int, int],
     arguments: Sequence[Event], first_pid: int, ranks: Sequence[int],
 ) -> list[Event]:
-    """Events of the timeline, once for each step of ``starts`` (step -> when it began, in nanoseconds). ``arguments``: by task
-    number, what the viewer shows; ``first_pid``: the first of the process numbers that are free."""
+    """Events of the timeline, once for each step of ``starts`` (step -> when it began, in nanoseconds; see `shown_from`).
+    ``arguments``: by task number, what the viewer shows; ``first_pid``: the first of the process numbers that are free."""
     machine = subject.machine
     count = len(machine.processors)
+    starts = shown_from(starts, timeline)
     events: list[Event] = []
     used_links: set[int] = set()
     copying: set[int] = set()
@@ -51,6 +52,16 @@ def predicted_events(
         names += _process(first_pid + count, "predicted links", 2 * len(ranks) + 1)
         names += [_thread(first_pid + count, link + 1, links[link]) for link in sorted(used_links)]
     return names + events
+
+
+def shown_from(starts: Mapping[int, int], timeline: Timeline) -> dict[int, int]:
+    """From when on each step's prediction is shown: from the step's start, or, where the steps before lasted less than predicted,
+    from the end of the prediction of the one before, since viewers drop spans that overlap."""
+    lasts, free, found = round(timeline.makespan * 1e9), 0, {}
+    for step, start in starts.items():
+        found[step] = max(start, free)
+        free = found[step] + lasts
+    return found
 
 
 def _names(subject: Subject, first_pid: int, copying: set[int]) -> Iterator[Event]:

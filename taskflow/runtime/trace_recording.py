@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from math import inf, nextafter
 from typing import Any
 
-from taskflow.graph import OperatorGraph
 from taskflow.machine import Machine
 from taskflow.runtime.clocks import Offset
 from taskflow.runtime.schedule import Arrive, Flush, Item, Placement, Post, Run, Send
@@ -37,10 +36,9 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Of which run a trace is: what its tasks mean, where they ran, and what was predicted. ``cost``: seconds of a task, for
+    """Of which run a trace is: where its tasks ran, and what was predicted. ``cost``: seconds of a task, for
     the prediction (default: the machine's roofline); ``about``: what else the file shall say (anything that JSON can)."""
 
-    graph: OperatorGraph | None
     machine: Machine
     placement: Placement
     cost: Cost | None = None

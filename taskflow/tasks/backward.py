@@ -10,6 +10,7 @@ from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.regions import Rect, covers
 from taskflow.tasks.lowering import Lowering, Piece, TensorKey
 from taskflow.tasks.task import Compute, GradientTo, Kind, Part
+from taskflow.tasks.topic import Purpose, Topic
 
 
 def gradient_flow(graph: OperatorGraph) -> tuple[set[int], set[TensorKey], set[str]]:
@@ -35,6 +36,7 @@ def gradient_flow(graph: OperatorGraph) -> tuple[set[int], set[TensorKey], set[s
 def backward(state: Lowering, node: Node) -> None:
     """Emit the backward tasks of an active node; every node that reads its outputs has been through here."""
     gathered: list[dict[tuple[Rect, int], int] | None] = []  # per output: (Rect, processor) -> buffer
+    state.emit.topic = Topic(Purpose.GRADIENT, node.name)
     for tensor in node.outputs:
         gathered.append(_gather(state, tensor))
     if all(table is None for table in gathered):
@@ -42,6 +44,7 @@ def backward(state: Lowering, node: Node) -> None:
     for tensor, table in zip(node.outputs, gathered):
         if table is not None:
             _share(state, node, tensor, table)
+    state.emit.topic = Topic(Purpose.BACKWARD, node.name)
     for piece in state.pieces[node.number]:
         _task(state, piece, tuple(
             None if table is None else table[rect, piece.processor] for table, rect in zip(gathered, piece.writes)
@@ -221,6 +224,7 @@ def collect_weight_gradients(state: Lowering) -> None:
         if emit.graph.buffers[buffer].base is not None:
             continue
         for bundle, cell in [(b, c) for b, c in state.layout.cells[name] if rect.contains(c.rect)]:
+            emit.topic = Topic(Purpose.WEIGHT_GRADIENTS, bundle.layer)
             flat = flat_gradient(state, bundle.name, processor)
             span = Rect((cell.offset,), (cell.offset + cell.rect.volume,))
             into = emit.alias(flat, span, f"d {name}", cell.rect)
@@ -230,6 +234,7 @@ def collect_weight_gradients(state: Lowering) -> None:
             )
             filled.add(cell)
     for bundle in state.layout.bundles:
+        emit.topic = Topic(Purpose.WEIGHT_GRADIENTS, bundle.layer)
         for processor in bundle.group:
             flat_or_none = state.flat_gradients.get((bundle.name, processor))
             if flat_or_none is None:

@@ -23,14 +23,19 @@ from taskflow.tasks.task import (
     Transfer,
     Work,
 )
+from taskflow.tasks.topic import OTHER, Topic
+
+Copying = tuple[str, Part, Part] | tuple[str, Part, Part, Topic]  # name, source, target
 
 
 class Emitter:
     """Builds a TaskGraph. A task waits for the last writers of what it reads, and for the last writers and the readers
-    since then of what it writes; parts that do not overlap do not order anything."""
+    since then of what it writes; parts that do not overlap do not order anything. ``topic``: that of the tasks which are
+    emitted from now on, where they are given no other."""
 
     def __init__(self, processors: int) -> None:
         self.graph = TaskGraph(processors)
+        self.topic = OTHER
         self._spaces: dict[tuple[int, ...], Space] = {}
         self._known: list[_Known | None] = []  # by buffer
 
@@ -87,6 +92,7 @@ class Emitter:
         flops: int = 0,
         nbytes: int | None = None,
         also_after: Sequence[int] = (),
+        topic: Topic | None = None,
     ) -> int:
         """Add a task; returns its number."""
         number = len(self.graph.tasks)
@@ -111,36 +117,37 @@ class Emitter:
             Task(
                 number, kind, name, processor, processor if source is None else source, work,
                 tuple(reads), tuple(writes), tuple(sorted(after)), flops, size if nbytes is None else nbytes,
+                topic or self.topic,
             )
         )
         return number
 
-    def transfer(self, name: str, source: Part, target: Part, *, add: bool = False) -> int:
+    def transfer(self, name: str, source: Part, target: Part, *, add: bool = False, topic: Topic | None = None) -> int:
         """Copy between two buffers: a message if they are on different processors."""
         giver, taker = self.graph.buffers[source.buffer].processor, self.graph.buffers[target.buffer].processor
         if giver == taker:
             reads = (source, target) if add else (source,)
-            return self.emit(Kind.MOVE, name, taker, Transfer(source, target, add), reads, (target,))
+            return self.emit(Kind.MOVE, name, taker, Transfer(source, target, add), reads, (target,), topic=topic)
         if add:
             raise ValueError(f"{name}: a copy between processors cannot add")
         return self.emit(
             Kind.COPY, name, taker, Transfer(source, target), (source,), (target,), source=giver,
-            nbytes=source.rect.volume * self.graph.buffers[source.buffer].dtype.itemsize,
+            nbytes=source.rect.volume * self.graph.buffers[source.buffer].dtype.itemsize, topic=topic,
         )
 
-    def transfers(self, copies: Sequence[tuple[str, Part, Part]]) -> None:
-        """Several copies (name, source, target) that do not wait for one another, in rounds: of those that are ready at the
-        same time the lower number goes first, so in one round each processor should give to one other and take from one.
-        Reader by reader, all would ask the first owner first. Within a round neighbours, who may share a link, do not follow
-        each other."""
+    def transfers(self, copies: Sequence[Copying]) -> None:
+        """Several copies (name, source, target, and perhaps a topic) that do not wait for one another, in rounds: of those that
+        are ready at the same time the lower number goes first, so in one round each processor should give to one other and
+        take from one. Reader by reader, all would ask the first owner first. Within a round neighbours, who may share a link,
+        do not follow each other."""
         buffers, processors = self.graph.buffers, self.graph.processors
 
-        def turn(copy: tuple[str, Part, Part]) -> tuple[int, int]:
+        def turn(copy: Copying) -> tuple[int, int]:
             giver, taker = buffers[copy[1].buffer].processor, buffers[copy[2].buffer].processor
             return distance(giver, taker, processors), apart(taker, processors)
 
-        for name, source, target in sorted(copies, key=turn):
-            self.transfer(name, source, target)
+        for name, source, target, *topic in sorted(copies, key=turn):
+            self.transfer(name, source, target, topic=topic[0] if topic else None)
 
     def sum(self, name: str, sources: Sequence[Part], target: Part, *, fresh: bool = False) -> int:
         """target += sources in order (``fresh``: target = sources), all on one processor."""

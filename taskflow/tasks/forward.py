@@ -9,6 +9,7 @@ from taskflow.regions import Rect
 from taskflow.tasks.lowering import Lowering, Owners, Piece
 from taskflow.tasks.reduce import reduce_all
 from taskflow.tasks.task import Compute, Kind
+from taskflow.tasks.topic import Purpose, Topic
 
 LASTING = "lasting:"  # the prefix of kept buffers that training and evaluation share
 
@@ -23,6 +24,7 @@ def forward(state: Lowering, node: Node) -> None:
     written: list[dict[Rect, list[tuple[int, int]]]] = [{} for _ in node.outputs]  # Rect -> (processor, buffer)s
     inputs = [() if kept else _inputs(state, piece) for piece in state.pieces[node.number]]
     state.bring()
+    state.emit.topic = Topic(Purpose.FORWARD, node.name)
     for piece, instances in zip(state.pieces[node.number], inputs):
         outputs = tuple(
             state.emit.buffer(
@@ -34,6 +36,7 @@ def forward(state: Lowering, node: Node) -> None:
             _task(state, piece, instances, outputs)
         for table, rect, buffer in zip(written, piece.writes, outputs):
             table.setdefault(rect, []).append((piece.processor, buffer))
+    state.emit.topic = Topic(Purpose.PARTIAL, node.name)
     for tensor, table in zip(node.outputs, written):
         partial = [
             (f"sum {tensor.name}{rect}", [(p, state.emit.whole(b)) for p, b in parts])

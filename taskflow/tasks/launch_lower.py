@@ -28,6 +28,7 @@ from taskflow.tasks.launch import Launch, Point
 from taskflow.tasks.launch_call import PointCall
 from taskflow.tasks.launch_future import Combine, Future
 from taskflow.tasks.task import Kind, Part, TaskGraph, UserCall
+from taskflow.tasks.topic import Purpose, Topic
 
 _NUMBER = np.dtype(np.float64)
 
@@ -63,8 +64,10 @@ class LaunchLowering:
                     self._sum(movement)
             for clear in launched.clears:
                 part = self._part(clear.instance, clear.rect)
+                self._emitter.topic = Topic(Purpose.ELEMENTS, clear.instance.region.name)
                 self._emitter.fill(f"zero {clear.instance}", part, 0.0)
             result = None if results is None else Part(results[point.processor], Rect((i,), (i + 1,)))
+            self._emitter.topic = Topic(Purpose.CALL, launch.task.name)
             self._call(launch, point, launched, result)
         if future is not None and results is not None:
             self._combine(launch, results, future)
@@ -77,6 +80,7 @@ class LaunchLowering:
     def _copy(self, copy: CopyNeed) -> None:
         target = self._part(copy.target, copy.rect)
         name = f"{copy.region.name}{copy.rect}"
+        self._emitter.topic = Topic(Purpose.ELEMENTS, copy.region.name)
         if copy.origin.processor != INITIAL:
             self._emitter.transfer(name, self._part(copy.origin, copy.rect), target)
         elif self._written(copy.region):
@@ -88,6 +92,7 @@ class LaunchLowering:
     def _sum(self, need: ReduceNeed) -> None:
         processor = need.target.processor
         name = f"{need.region.name}{need.rect}"
+        self._emitter.topic = Topic(Purpose.ELEMENTS, need.region.name)
         parts: list[tuple[Rect, Part]] = []
         for contribution in need.contributions:
             source = self._part(contribution.instance, contribution.rect)

@@ -18,6 +18,7 @@ from taskflow.tasks.lowering import Lowering, Piece, SourceSelector, TensorKey
 from taskflow.tasks.parameters import ParameterLayout, lay_out
 from taskflow.tasks.synchronise import synchronise
 from taskflow.tasks.task import TaskGraph
+from taskflow.tasks.topic import Purpose, Topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,4 +135,5 @@ def _carry(state: Lowering, carried: Tensor, becomes: Tensor) -> None:
     """Write next step's state. It is read by this step's tasks, so these copies wait for them."""
     for rect, processor, buffer in state.owners[carried.node, carried.index]:
         source = state.read(becomes, rect, processor)
+        state.emit.topic = Topic(Purpose.CARRIED, state.graph.nodes[carried.node].name)
         state.emit.transfer(f"carry {carried.name}{rect}", state.emit.whole(source), state.emit.whole(buffer))

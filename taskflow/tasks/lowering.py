@@ -15,6 +15,7 @@ from taskflow.regions import Rect
 from taskflow.tasks.emit import Emitter
 from taskflow.tasks.parameters import ParameterLayout
 from taskflow.tasks.task import Cell, Part
+from taskflow.tasks.topic import Purpose, Topic
 
 TensorKey = tuple[int, int]  # (node, output)
 ReaderKey = tuple[int, int, int, Rect]  # (node, output, processor, Rect read)
@@ -88,7 +89,11 @@ class Lowering:
     flat_gradients: dict[tuple[str, int], int] = field(default_factory=dict)
     filled_cells: dict[tuple[str, int], set[Cell]] = field(default_factory=dict)
     forward_buffers: dict[tuple[int, int], tuple[tuple[int, ...], ...]] = field(default_factory=dict)
-    wanted: list[tuple[str, Part, Part]] = field(default_factory=list)  # copies that `bring` is to emit
+    wanted: list[tuple[str, Part, Part, Topic]] = field(default_factory=list)  # copies that `bring` is to emit
+    topics: list[Topic] = field(init=False)  # of copies of a node's outputs, by node
+
+    def __post_init__(self) -> None:
+        self.topics = [Topic(Purpose.OUTPUT, node.name) for node in self.graph]
 
     def read(self, tensor: Tensor, rect: Rect, processor: int) -> int:
         """The instance that a task on ``processor`` reads ``rect`` of ``tensor`` from; made and filled if it is not there."""
@@ -123,7 +128,10 @@ class Lowering:
             shared = owned.intersect(rect)
             giver_buffer = self._source(tensor, shared, giver, source, processor)
             self.wanted.append(
-                (f"{name}{shared}", self.emit.part(giver_buffer, shared), self.emit.part(buffer, shared))
+                (
+                    f"{name}{shared}", self.emit.part(giver_buffer, shared), self.emit.part(buffer, shared),
+                    self.topics[tensor.node],
+                )
             )
         if self.select_source is not None:
             self.bring()
@@ -164,13 +172,14 @@ class Lowering:
             )
         else:
             buffer = self.emit.buffer(parameter.name, rect, processor, parameter.spec.dtype)
+            topic = Topic(Purpose.GATHERED, parameter.layer)
             for bundle, cell in cells:
                 flat = self.flat_weights[bundle.name, processor]
                 shown = self.emit.alias(
                     flat, Rect((cell.offset,), (cell.offset + cell.rect.volume,)), parameter.name, cell.rect
                 )
                 self.emit.transfer(
-                    f"{parameter.name}{cell.rect}", self.emit.whole(shown), self.emit.part(buffer, cell.rect)
+                    f"{parameter.name}{cell.rect}", self.emit.whole(shown), self.emit.part(buffer, cell.rect), topic=topic
                 )
         self.weight_uses[key] = buffer
         return buffer

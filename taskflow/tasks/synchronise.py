@@ -15,6 +15,7 @@ from taskflow.tasks.backward import collect_weight_gradients, flat_gradient
 from taskflow.tasks.lowering import Lowering
 from taskflow.tasks.reduce import broadcast_all, reduce_all
 from taskflow.tasks.task import Bundle, Clip, Kind, Norm, Part, Update
+from taskflow.tasks.topic import Purpose, Topic
 
 SMALLEST_CHUNK_BYTES = 1 << 20  # below this a message's latency costs more than its bytes
 DOUBLE = np.dtype(np.float64)
@@ -50,11 +51,14 @@ def synchronise(state: Lowering, rule: UpdateRule, clip_norm: float | None) -> N
         _reduce(state, made, givers)
     scales = _clip(state, chunks, clip_norm) if clip_norm is not None else {}
     for made in divided:
+        layer = made[0].bundle.layer
         if made[0].sync.place is Place.EVERY:
+            state.emit.topic = Topic(Purpose.WEIGHT_GRADIENTS, layer)
             _send(state, made, "d", flat_gradient)
         else:
             for chunk in made:
                 _update(state, rule, chunk.bundle, chunk.span, chunk.root, scales)
+            state.emit.topic = Topic(Purpose.NEW_WEIGHTS, layer)
             _send(state, made, "weights", lambda state, name, p: state.flat_weights[name, p])
     for bundle in {c.bundle.name: c.bundle for c in chunks if c.sync.place is Place.EVERY}.values():
         for processor in bundle.group:
@@ -89,6 +93,7 @@ def _reduce(state: Lowering, chunks: list[Chunk], givers: set[tuple[str, int]]) 
     """Sum the holders' gradients of a bundle's chunks at their roots. A holder whose tasks made no gradient, and so is not
     among the ``givers``, sends nothing."""
     groups = []
+    state.emit.topic = Topic(Purpose.WEIGHT_GRADIENTS, chunks[0].bundle.layer)
     for chunk in chunks:
         name, bundle = f"d {chunk.name}", chunk.bundle.name
         with_gradient = [p for p in chunk.order if (bundle, p) in givers]
@@ -122,6 +127,7 @@ def _clip(state: Lowering, chunks: list[Chunk], limit: float) -> dict[int, int]:
         target = squares[chunk.root]
         source = Part(state.flat_gradients[chunk.bundle.name, chunk.root], chunk.span)
         whole = emit.whole(target)
+        emit.topic = Topic(Purpose.NORM, chunk.bundle.layer)
         emit.emit(
             Kind.NORM, f"norm {chunk.name}", chunk.root, Norm(source, target, accumulate),
             (source, whole) if accumulate else (source,), (whole,), flops=2 * chunk.span.volume,
@@ -130,6 +136,7 @@ def _clip(state: Lowering, chunks: list[Chunk], limit: float) -> dict[int, int]:
         return {}
     first = min(squares)
     arrived = []
+    emit.topic = Topic(Purpose.NORM, "")
     for processor in sorted(squares):
         part = emit.whole(squares[processor])
         if processor != first:
@@ -172,4 +179,5 @@ def _update(
         (weights, gradients, *state_parts, *((emit.whole(scale),) if scale is not None else ())),
         (weights, *state_parts),
         flops=rule.flops(span.volume),
+        topic=Topic(Purpose.UPDATE, bundle.layer),
     )

@@ -12,6 +12,7 @@ import numpy as np
 from taskflow.graph import Node
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
+from taskflow.tasks.topic import OTHER, Topic
 
 
 class Kind(Enum):
@@ -172,7 +173,8 @@ Work = Compute | Transfer | Summation | Filling | Norm | Clip | Update | UserCal
 @dataclass(frozen=True, slots=True)
 class Task:
     """One thing that one processor, or the link between two, does. ``number`` is its place in program order and breaks
-    ties. ``after`` are the tasks that must end before it starts. ``nbytes``: bytes moved by a copy, touched by others."""
+    ties. ``after`` are the tasks that must end before it starts. ``nbytes``: bytes moved by a copy, touched by others.
+    ``topic``: what it is for, and of which operator or layer."""
 
     number: int
     kind: Kind
@@ -185,6 +187,7 @@ class Task:
     after: tuple[int, ...]
     flops: int
     nbytes: int
+    topic: Topic = OTHER
 
     def __str__(self) -> str:
         where = f"{self.source}->{self.processor}" if self.kind is Kind.COPY else f"@ {self.processor}"

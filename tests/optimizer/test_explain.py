@@ -48,7 +48,7 @@ def test_the_critical_path_is_the_step_and_the_table_the_tasks(model: str, mappe
     ):
         assert fsum(parts) == pytest.approx(found.seconds, rel=1e-9)
     seconds = [s.end - s.start for s in timeline.spans]
-    everything = totals(tasks, labels(judge.graph, tasks), seconds)
+    everything = totals(tasks, labels(tasks), seconds)
     for work in Work:
         assert fsum(o.seconds[work] for o in found.operators) == pytest.approx(everything[work], rel=1e-9, abs=1e-15)
     assert sum(o.transfer_bytes + o.sync_bytes for o in found.operators) == tasks.transfer_bytes
@@ -70,7 +70,7 @@ def test_labels_say_what_tasks_are_for(model: str) -> None:
     graph, tasks = judge.graph, judge.lowered()
     names, layers = {n.name for n in graph}, {p.layer for p in graph.parameters}
     weight_regions = {b.name for b in tasks.bundles}
-    for task, label in zip(tasks, labels(graph, tasks)):
+    for task, label in zip(tasks, labels(tasks)):
         assert label.operator in names and (label.what != "weights put together" or task.kind is Kind.MOVE)
         if isinstance(task.work, Compute):
             assert label.work is Work.COMPUTE and label.operator == task.work.node.name

@@ -28,8 +28,9 @@ from taskflow.runtime.trace import TraceError
 from taskflow.runtime.trace_check import verify_events
 from taskflow.runtime.trace_events import COVERING
 from taskflow.runtime.trace_file import read_trace, write_trace
+from taskflow.runtime.trace_predicted import shown_from
 from taskflow.runtime.trace_recording import microseconds
-from taskflow.tasks.simulate import roofline, simulate
+from taskflow.tasks.simulate import Span, Timeline, roofline, simulate
 from taskflow.tasks.task import Kind
 
 PROGRAM = Path(__file__).parent / "programs" / "trace_everywhere.py"
@@ -122,7 +123,8 @@ def test_the_prediction_is_the_simulators(local: tuple[dict[str, Any], Executor,
     graph = run.program("train").graph
     timeline = simulate(graph, run.machine, roofline(run.machine))
     assert content["otherData"]["predicted_step_seconds"] == timeline.makespan
-    starts = {e["args"]["step"]: e["ts"] for e in spans(content, "step")}
+    began = {e["args"]["step"]: ns(e["ts"]) for e in spans(content, "step")}
+    starts = {step: start / 1000 for step, start in shown_from(began, timeline).items()}
     names = {e["pid"]: e["args"]["name"] for e in content["traceEvents"] if e["name"] == "process_name"}
     seen = set()
     for event in spans(content, "predicted"):
@@ -154,6 +156,11 @@ def arrows_bind(content: dict[str, Any]) -> None:
             count = len({e["args"]["task"] for e in content["traceEvents"] if e["ph"] == "X" and e["cat"] == "predicted"})
             step, task = divmod(int(event["id"], 16), count)
             assert (step + 1, task) == (span["args"]["step"], span["args"]["task"])
+
+
+def test_a_prediction_begins_with_its_step_unless_the_one_before_is_not_over() -> None:
+    timeline = Timeline((Span(0, 0.0, 0.0, 4e-6),), (0,))
+    assert shown_from({3: 0, 4: 5000, 5: 7000, 6: 8000, 7: 90_000}, timeline) == {3: 0, 4: 5000, 5: 9000, 6: 13_000, 7: 90_000}
 
 
 @pytest.mark.parametrize("nanoseconds", [0, 1, 999, 1001, 1_234_567, 987_654_321, 86_400 * 10**9 + 1, *range(4000, 4100)])
