@@ -35,9 +35,8 @@ STRATEGIES = ("data", "model", "expert", "random")
 
 def made(name: str, preset: str) -> tuple[str, Any, Any, dict[str, Any]]:
     """The network's name as it is known, its config, graph and a batch."""
-    from taskflow.training.synthetic import random_feeds
-
     from taskflow.models import build, find
+    from taskflow.training.synthetic import random_feeds
 
     known, model = find(name)
     config = getattr(model, preset)
