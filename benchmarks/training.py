@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import exp, log
 from pathlib import Path
@@ -80,8 +81,9 @@ class Worker:
     def close(self) -> None:
         """End the process."""
         if self._process.poll() is None and self._process.stdin is not None:
-            self._process.stdin.write("\n")
-            self._process.stdin.close()
+            with suppress(BrokenPipeError):  # it may end by itself meanwhile
+                self._process.stdin.write("\n")
+                self._process.stdin.close()
         try:
             self._process.wait(20)
         except subprocess.TimeoutExpired:
