@@ -33,7 +33,7 @@ class CupyDevice(LaunchingDevice):
     """
 
     __slots__ = (
-        "_cublas", "_device", "_functions", "_staged", "_timing", "_workspace", "compute", "dials", "found", "index", "precision",
+        "_cublas", "_device", "_functions", "_staged", "_timing", "compute", "dials", "found", "index", "precision",
         "transfer", "xp",
     )
     compute: Any
@@ -54,8 +54,7 @@ class CupyDevice(LaunchingDevice):
         self._device.use()
         self.compute, self.transfer = _streams_of(cupy, index)
         self.compute.use()
-        self._workspace: Any = cupy.empty(WORKSPACE_BYTES, np.uint8)
-        self._cublas = Cublas(self.compute.ptr, (self._workspace.data.ptr, WORKSPACE_BYTES), precision)
+        self._cublas = _products_of(cupy, index, self.compute, precision)
         self._functions: dict[tuple[str, str], Any] = {}
         self._staged: deque[tuple[Any, Any]] = deque()
         self.found, self.dials = [], None
@@ -251,7 +250,16 @@ class CupyDevice(LaunchingDevice):
         self.transfer.synchronize()
 
 
+_products: dict[tuple[int, str], tuple[Cublas, Any]] = {}
 _streams: dict[int, tuple[Any, Any]] = {}
+
+
+def _products_of(cupy: Any, index: int, stream: Any, precision: str) -> Cublas:
+    """cuBLAS on the kernels' stream: one handle a process, GPU and precision, beside its working memory."""
+    if (index, precision) not in _products:
+        memory = cupy.empty(WORKSPACE_BYTES, np.uint8)
+        _products[index, precision] = Cublas(stream.ptr, (memory.data.ptr, WORKSPACE_BYTES), precision), memory
+    return _products[index, precision][0]
 
 
 def _streams_of(cupy: Any, index: int) -> tuple[Any, Any]:
