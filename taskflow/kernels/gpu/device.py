@@ -76,7 +76,8 @@ class CupyDevice(LaunchingDevice):
         function((blocks,), (THREADS,), arguments)
 
     def gemm(self, call: ColumnMajor, first: Array, second: Array, out: Array, accumulate: bool) -> None:
-        self._cublas.gemm(call, out.dtype, first.data.ptr, second.data.ptr, out.data.ptr, accumulate)
+        narrow = first.dtype == np.uint16
+        self._cublas.gemm(call, out.dtype, first.data.ptr, second.data.ptr, out.data.ptr, accumulate, narrow)
 
     def dial(self, key: Hashable, numbers: Numbers) -> Any:
         """See `LaunchingDevice`."""
@@ -242,6 +243,7 @@ class CupyDevice(LaunchingDevice):
         return {
             "cupy": str(self.xp.__version__), "cuda": str(runtime.runtimeGetVersion()), "driver": str(runtime.driverGetVersion()),
             "cublas": str(self._cublas.version), "cudnn": version, "precision": self.precision,
+            "graphs": "off" if self.recorder() is None else "on",
         }
 
     def synchronize(self) -> None:
