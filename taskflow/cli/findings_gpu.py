@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import shutil
+import sys
 from collections.abc import Iterator
 
 from taskflow.cli.findings import MEND, NOTE, OK, Finding, package, tried
@@ -11,6 +13,12 @@ from taskflow.cli.findings import MEND, NOTE, OK, Finding, package, tried
 CUPY = ("cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x", "cupy")
 CUDNN = ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
 NCCL = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
+TRY = (
+    "from taskflow.kernels import kernels_on\n"
+    "kernels = kernels_on('gpu')\n"
+    "print(kernels.device.name, kernels.without_cudnn, sep='\\n')"
+)
+"""A program that runs one kernel and one product, and says on which card, and why it goes without cuDNN, if it does."""
 OLDEST = 12  # CUDA's version that the packages below are made for
 
 
@@ -34,10 +42,41 @@ def gpu() -> Iterator[Finding]:
         yield Finding("CUDA driver", MEND, f"CUDA {major}.{minor} is too old", f"install a driver for CUDA {OLDEST} or newer")
     else:
         yield Finding("CUDA driver", OK, f"for CUDA up to {major}.{minor}")
-    yield _installed("CuPy", CUPY, f"pip install cupy-cuda{suffix}x")
+    yield from modes(devices_and_modes())
+    yield _installed("CuPy", CUPY, f"pip install 'cupy-cuda{suffix}x[ctk]'")
     yield _installed("cuDNN", CUDNN, f"pip install nvidia-cudnn-cu{suffix}")
     yield _installed("cuDNN frontend", ("nvidia-cudnn-frontend",), "pip install nvidia-cudnn-frontend")
     yield _installed("NCCL", NCCL, f"pip install nvidia-nccl-cu{suffix}")
+    if any(package(name) for name in CUPY):
+        yield from works()
+
+
+def works() -> Iterator[Finding]:
+    """Whether a kernel and a product run, tried in a process of its own."""
+    code, text = tried(sys.executable, "-c", TRY, environ={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    lines = text.splitlines() or ["no message"]
+    if code:
+        yield Finding("GPU kernels", MEND, lines[-1], "see the message; TASKFLOW_GPU chooses another GPU")
+        return
+    yield Finding("GPU kernels", OK, f"a kernel and a product ran on {lines[0]}")
+    if len(lines) > 1 and lines[1]:
+        yield Finding(
+            "cuDNN at work", MEND, f"not used, convolutions go by patches and products: {lines[1]}",
+            "pip install 'soap-taskflow[gpu]'",
+        )
+
+
+def modes(found: list[tuple[str, str, str]]) -> Iterator[Finding]:
+    """What keeps several ranks from a card, or cuts it up; of its name, compute mode and MIG mode."""
+    for name, compute, mig in found:
+        if "exclusive" in compute.lower():
+            yield Finding("GPU sharing", NOTE, f"{name}: compute mode {compute}: one process at a time; several ranks on it need "
+                          "MPS, or nvidia-smi -c 0")  # fmt: skip
+        elif "prohibited" in compute.lower():
+            yield Finding("GPU sharing", MEND, f"{name}: compute mode {compute}: no process may use it", "nvidia-smi -c 0")
+        if mig.lower() == "enabled":
+            yield Finding("MIG", NOTE, f"{name} is cut into instances, of which CUDA shows a process one: CUDA_VISIBLE_DEVICES "
+                          "names it")  # fmt: skip
 
 
 def _installed(about: str, names: tuple[str, ...], mend: str) -> Finding:
@@ -52,6 +91,16 @@ def devices_found() -> list[str]:
         return []
     code, text = tried(program, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
     return [" ".join(line.split()) for line in text.splitlines() if line.strip()] if code == 0 else []
+
+
+def devices_and_modes() -> list[tuple[str, str, str]]:
+    """Of every card nvidia-smi's name, compute mode and MIG mode."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    code, text = tried(program, "--query-gpu=name,compute_mode,mig.mode.current", "--format=csv,noheader")
+    rows = [[part.strip() for part in line.split(",")] for line in text.splitlines()] if code == 0 else []
+    return [(row[0], row[1], row[2]) for row in rows if len(row) == 3]
 
 
 def driver_version() -> int | None:

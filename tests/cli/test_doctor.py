@@ -107,10 +107,11 @@ def test_no_driver_and_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(findings_gpu, "driver_version", lambda driver=driver: driver)
         found = found_by(findings_gpu.gpu)
         assert found["GPU"].found == "NVIDIA H200, 143771 MiB, 580.1" and found["CUDA driver"].state == OK
-        assert found["CuPy"].mend == f"pip install cupy-cuda{suffix}x"
+        assert found["CuPy"].mend == f"pip install 'cupy-cuda{suffix}x[ctk]'"
         assert found["NCCL"].mend == f"pip install nvidia-nccl-cu{suffix}"
     monkeypatch.setattr(findings_gpu, "driver_version", lambda: 11080)
     assert found_by(findings_gpu.gpu)["CUDA driver"].found == "CUDA 11.8 is too old"
+    monkeypatch.setattr(findings_gpu, "works", lambda: iter(()))
     monkeypatch.setattr(findings_gpu, "package", lambda name: "14.0" if name == "cupy-cuda12x" else None)
     assert found_by(findings_gpu.gpu)["CuPy"] == Finding("CuPy", OK, "cupy-cuda12x 14.0")
 
@@ -131,3 +132,27 @@ def test_a_blas_that_is_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said and said[0].mend == "unset OPENBLAS_CORETYPE"
     monkeypatch.delenv("OPENBLAS_CORETYPE")
     assert not [f for f in findings._kernels() if f.state == MEND and f.about == "BLAS"]
+
+
+def test_what_keeps_a_card_from_working(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answers(code: int, text: str) -> dict[str, Finding]:
+        monkeypatch.setattr(findings_gpu, "tried", lambda *command, environ=None: (code, text))
+        return found_by(findings_gpu.works)
+
+    found = answers(0, "NVIDIA H200")
+    assert found == {"GPU kernels": Finding("GPU kernels", OK, "a kernel and a product ran on NVIDIA H200")}
+    found = answers(0, "NVIDIA H200\nImportError: no libcudnn")
+    assert found["cuDNN at work"].state == MEND and "no libcudnn" in found["cuDNN at work"].found
+    found = answers(1, "Traceback\ntaskflow.DeviceMissing: GPU 0 cannot be used: memory is full")
+    assert found["GPU kernels"].state == MEND and found["GPU kernels"].found.endswith("memory is full")
+    rows = [("A", "Default", "Disabled"), ("B", "Exclusive_Process", "[N/A]"), ("C", "Prohibited", "Enabled")]
+    said = [(one.about, one.state) for one in findings_gpu.modes(rows)]
+    assert said == [("GPU sharing", NOTE), ("GPU sharing", MEND), ("MIG", NOTE)]
+
+
+def test_the_doctor_really_tries_a_gpu() -> None:
+    (found,) = [one for one in findings_gpu.works() if one.about == "GPU kernels"]
+    if found.state == MEND:
+        assert "GPU" in found.found and "\n" not in found.found
+    else:
+        assert found.found.startswith("a kernel and a product ran on ")

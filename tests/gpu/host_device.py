@@ -171,10 +171,15 @@ class HostDevice(LaunchingDevice):
         return np.ctypeslib.as_ctypes_type(wanted_type)(value.item())
 
     def gemm(self, call: gemm.ColumnMajor, first: Any, second: Any, out: Any, accumulate: bool) -> None:
-        assert first.dtype == second.dtype == out.dtype
-        operands = tuple(map(flat, (first, second, out)))
-        if not TAPE.note(lambda: column_major_product(call, *operands, accumulate)):
-            column_major_product(call, *operands, accumulate)
+        assert first.dtype == second.dtype == (np.uint16 if self.precision == "bf16" and first.dtype != out.dtype else out.dtype)
+        given, into = tuple(map(flat, (first, second))), flat(out)
+
+        def act() -> None:
+            wide = (one if one.dtype != np.uint16 else (one.astype(np.uint32) << 16).view(np.float32) for one in given)
+            column_major_product(call, *wide, into, accumulate)
+
+        if not TAPE.note(act):
+            act()
 
     def dial(self, key: Any, numbers: Any) -> Any:
         return NULL if self.dials is None else self.dials.place(key, numbers)

@@ -42,6 +42,16 @@ def test_what_takes_too_long_is_ended_with_all_its_children(tmp_path: Path) -> N
         gpu.run([sys.executable, "-c", "import sys; print('first\\nat last', file=sys.stderr); sys.exit(3)"], 20)
 
 
+def test_failing_tests_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "F.\nFAILED tests/gpu/test_a.py::test_b - assert 1 == 2\nERROR tests/gpu/test_a.py::test_c\n1 failed, 1 passed in 2s"
+    program = f"import os, sys; assert os.environ['TASKFLOW_GRAPHS'] == '0'; print({said!r}); sys.exit(1)"
+    plain = gpu.run
+    monkeypatch.setattr(gpu, "run", lambda command, *rest, **more: plain([sys.executable, "-c", program], *rest, **more))
+    found = gpu.tests(20, "not graphs", "0")
+    assert found["summary"] == "1 failed, 1 passed in 2s"
+    assert [line.split()[1].split("::")[1] for line in found["failures"]] == ["test_b", "test_c"]
+
+
 def test_it_goes_on_and_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 

@@ -33,6 +33,18 @@ def drawn(seed: int, direction: Direction) -> Sliding:
     return Sliding(direction, image, weight, output, stride, padding, dilation)
 
 
+STEPS = (
+    "validate", "build_operation_graph", "create_execution_plans", "deselect_numeric_notes", "deselect_workspace_greater_than",
+    "check_support", "build_plans", "get_workspace_size", "execute",
+)
+
+
+def test_the_frontend_has_what_we_call() -> None:
+    cudnn = frontend()
+    assert all(hasattr(cudnn.pygraph, name) for name in (*STEPS, *(direction.value for direction in Direction)))
+    assert hasattr(cudnn, "create_handle") and hasattr(cudnn, "set_stream") and hasattr(cudnn.heur_mode, "FALLBACK")
+
+
 @pytest.mark.parametrize("direction", list(Direction))
 def test_graphs_are_described_with_our_shapes(direction: Direction) -> None:
     cudnn = frontend()
@@ -40,11 +52,15 @@ def test_graphs_are_described_with_our_shapes(direction: Direction) -> None:
         sliding = drawn(seed, direction)
         for variant in {v for several in VARIANTS.values() for v in several}:
             graph, tensors = describe(cudnn, sliding, variant)
-            assert tuple(tuple(t.dim) for t in tensors) == sliding.operands
-            assert [node.node_type.name for node in graph.nodes] == [direction.value.upper()]
-            assert tensors[0].data_type == tensors[1].data_type == getattr(cudnn.data_type, variant.operands)
-            assert tensors[2].data_type == getattr(cudnn.data_type, variant.result)
-            assert all(tuple(t.stride) == tuple(n // 4 for n in np.empty(t.dim, np.float32).strides) for t in tensors)
+            assert tuple(tuple(t.get_dim()) for t in tensors) == sliding.operands
+            kinds = [getattr(cudnn.data_type, name) for name in (variant.operands, variant.operands, variant.result)]
+            assert [t.get_data_type() for t in tensors] == kinds
+            dense = [tuple(n // 4 for n in np.empty(shape, np.float32).strides) for shape in sliding.operands]
+            assert [tuple(t.get_stride()) for t in tensors] == dense
+            if hasattr(graph, "nodes"):
+                assert [node.node_type.name for node in graph.nodes] == [direction.value.upper()]
+            else:  # up to 1.24 the frontend checks a graph by itself; later ones ask a GPU
+                graph.validate()
             assert all(hasattr(cudnn.numerical_note, name) for name in variant.without)
 
 
@@ -122,7 +138,7 @@ def test_a_frontend_that_does_not_work_is_said(monkeypatch: pytest.MonkeyPatch) 
     kernels = host_kernels()
     monkeypatch.setattr(fake_cudnn.Frontend, "create_handle", lambda _: 1 / 0)
     monkeypatch.setitem(sys.modules, "cudnn", fake_cudnn.Frontend())
-    monkeypatch.setattr(type(kernels.device), "compute", None, raising=False)
+    monkeypatch.setattr(type(kernels.device), "compute", type("S", (), {"ptr": 1}), raising=False)
     monkeypatch.setattr(type(kernels.device), "precision", "fp32", raising=False)
     kernels.take_cudnn()
     assert kernels.convolutions is None and kernels.without_cudnn.startswith("ZeroDivisionError")

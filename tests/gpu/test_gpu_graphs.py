@@ -15,6 +15,7 @@ from language_model import random_strategy, undivided
 
 from taskflow.kernels.device import NotRecorded
 from taskflow.kernels.gpu import launching
+from taskflow.kernels.gpu.device import CupyDevice
 from taskflow.kernels.gpu.dials import MOST
 from taskflow.kernels.gpu.graphs import CudaRecorder
 from taskflow.models import build
@@ -192,6 +193,44 @@ def test_a_capture_begins_and_ends_whatever_happens() -> None:
     with pytest.raises(NotRecorded, match="CaptureInvalidated") as failed:
         record.record([lambda: None])
     assert failed.value.number is None and device.found == ["before"]
+
+
+def test_what_is_timed_again_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    record, device = recorder(said)
+    timed = CupyDevice.__new__(CupyDevice)
+    event = SimpleNamespace(record=lambda stream: said.append("event"), synchronize=lambda: None)
+    cuda = SimpleNamespace(Event=lambda: event, get_elapsed_time=lambda begin, end: 2.0)
+    timed.xp, timed.compute, timed._timing = SimpleNamespace(cuda=cuda), device.compute, (None, None)
+    monkeypatch.setattr(CupyDevice, "recorder", lambda self: record)
+
+    def action() -> None:
+        said.append("asks")
+
+    assert timed.timed(action) == 2e-3 and said == ["event", "asks", "event"]
+    said.clear()
+    timed.timed(action)
+    assert said == ["pool", "begin", "asks", "end", "no pool", "event", "launch", "event"]
+    said.clear()
+    timed.timed(action)
+    assert said == ["event", "launch", "event"]
+
+    def waits() -> None:
+        said.append("waits")
+        if said[-2:-1] == ["begin"]:
+            raise RuntimeError("cudaErrorStreamCaptureUnsupported")
+
+    for expected in (
+        ["event", "waits", "event"], ["pool", "begin", "waits", "end", "event", "waits", "event"], ["event", "waits", "event"],
+    ):
+        said.clear()
+        timed.timed(waits)
+        assert [one for one in said if one != "no pool"] == expected
+    monkeypatch.setattr(CupyDevice, "recorder", lambda self: None)
+    said.clear()
+    timed.timed(action)
+    timed.timed(action)
+    assert said == ["event", "asks", "event"] * 2
 
 
 def test_too_many_dials_are_refused() -> None:

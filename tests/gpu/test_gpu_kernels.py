@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from host_device import HostDevice, compiles, host_kernels
 
 from taskflow.kernels import NumpyKernels
+from taskflow.kernels.gpu import kernels as kernels_module
 from taskflow.kernels.gpu import rows as rows_module
 
 NUMPY = NumpyKernels()
@@ -252,3 +254,30 @@ def test_functions_at_their_ends(dtype: str, kernels: Any) -> None:
         near(both(kernels, "gelu_backward", arrays, "@x", approximate, "@dy", "@out", True))
     with pytest.raises(ValueError, match="must be relu, sigmoid or tanh, got 'sin'"):
         kernels.activate("sin", kernels.xp.zeros(3, dtype), kernels.xp.zeros(3, dtype))
+
+
+@pytest.mark.skipif(not compiles(), reason="no C++20 compiler: the GPU's kernels cannot be run on the host")
+def test_large_products_in_bf16_round_their_operands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels_module, "NARROW_EDGE", 8)
+    monkeypatch.setattr(HostDevice, "precision", "bf16")
+    kernels = host_kernels()
+    cases = (
+        ("large, as they lie", (9, 8), (8, 10), False, False), ("large, turned", (9, 8), (8, 10), True, True),
+        ("a stack", (2, 9, 8), (2, 8, 10), True, False),
+    )
+    for about, left, right, turn, again in cases:
+        a, b = draw("float32", *left), draw("float32", *right, seed=1)
+        there = []
+        for x, turned in ((a, turn), (b, again)):
+            kept = kernels.xp.empty((*x.shape[:-2], *x.shape[:-3:-1]) if turned else x.shape, np.float32)
+            kernels.device.upload(np.ascontiguousarray(x.swapaxes(-1, -2)) if turned else x, kept)
+            there.append(kept.swapaxes(-1, -2) if turned else kept)
+        out = kernels.xp.ones((*left[:-1], right[-1]), np.float32)
+        kernels.device.launches.clear()
+        kernels.matmul(*there, out=out, accumulate=True)
+        assert kernels.device.launches == {"round_bfloat"}, about
+        found, exact = kernels.device.to_host(out), a @ b + 1
+        assert 1e-5 < np.abs(found - exact).max() < 0.1, about
+        small = kernels.xp.empty((7, 10), np.float32)
+        kernels.matmul(there[0][..., :7, :].reshape(-1, 8)[:7], there[1].reshape(-1, 8, 10)[0], out=small)
+        np.testing.assert_allclose(kernels.device.to_host(small), a.reshape(-1, 9, 8)[0, :7] @ b.reshape(-1, 8, 10)[0], rtol=1e-4)

@@ -109,6 +109,19 @@ def _strides(shape: Shape) -> list[int]:
     return strides
 
 
+_handles: dict[tuple[int, int], tuple[Any, Any]] = {}  # by frontend and stream: one a process
+
+
+def _handle_on(cudnn: Any, stream: Any) -> Any:
+    """cuDNN's handle on a stream, kept with the frontend that made it."""
+    key = id(cudnn), int(stream.ptr)
+    if key not in _handles:
+        handle = cudnn.create_handle()
+        cudnn.set_stream(handle=handle, stream=stream.ptr)
+        _handles[key] = handle, cudnn
+    return _handles[key][0]
+
+
 class Convolutions:
     """Plans and runs convolutions of float32 arrays on one GPU.
 
@@ -125,8 +138,7 @@ class Convolutions:
 
         self._cudnn: Any = cudnn
         self._xp, self._variants, self._rounded, self._widen = xp, VARIANTS[precision], rounded, widen
-        self._handle: Any = cudnn.create_handle()
-        cudnn.set_stream(handle=self._handle, stream=stream.ptr)
+        self._handle: Any = _handle_on(cudnn, stream)
         self._planned: dict[Sliding, Planned | None] = {}
         self._proved: set[Sliding] = set()  # has run: what fails from now on is no lack of support
         self._workspaces: list[Any] = [xp.empty(0, np.uint8)]  # the last serves; recorded steps may still use the others

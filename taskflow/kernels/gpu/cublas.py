@@ -21,7 +21,7 @@ LIBRARIES = ("libcublas.so.13", "libcublas.so.12")
 WORKSPACE_BYTES = 32 << 20  # what cuBLAS's documentation recommends for Hopper
 
 # cudaDataType_t, cublasComputeType_t and cublasGemmAlgo_t, from library_types.h and cublas_api.h
-REAL_32, REAL_64 = 0, 1
+REAL_32, REAL_64, BFLOAT_16 = 0, 1, 14
 COMPUTE_64 = 70
 COMPUTE_32 = {"fp32": 68, "tf32": 77, "bf16": 75}
 """By precision: CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32, CUBLAS_COMPUTE_32F_FAST_16BF."""
@@ -79,21 +79,25 @@ class Cublas:
             self._numbers[numbers.dtype] = kind, compute, zero, zero + numbers.itemsize, numbers
 
     def gemm(
-        self, call: ColumnMajor, dtype: np.dtype[Any], first: int, second: int, out: int, accumulate: bool
+        self, call: ColumnMajor, dtype: np.dtype[Any], first: int, second: int, out: int, accumulate: bool, narrow: bool = False
     ) -> None:
-        """The product of matrices at three addresses on the GPU; both scalars are read before it returns."""
-        kind, compute, zero, one, _ = self._numbers[dtype]
+        """The product of matrices at three addresses on the GPU, the result's of ``dtype``; both scalars are read before it
+        returns. ``narrow``: the operands are bfloat16s, the result and sums float32."""
+        result, compute, zero, one, _ = self._numbers[dtype]
+        kind = result
+        if narrow:
+            kind, compute = BFLOAT_16, COMPUTE_32["fp32"]
         beta = one if accumulate else zero
         c = call
         if c.count == 1:
             status = self._single(
                 self._handle, c.transpose_first, c.transpose_second, c.m, c.n, c.k, one, first, kind, c.first_pitch, second,
-                kind, c.second_pitch, beta, out, kind, c.out_pitch, compute, DEFAULT_ALGORITHM,
+                kind, c.second_pitch, beta, out, result, c.out_pitch, compute, DEFAULT_ALGORITHM,
             )
         else:
             status = self._batched(
                 self._handle, c.transpose_first, c.transpose_second, c.m, c.n, c.k, one, first, kind, c.first_pitch,
-                c.first_step, second, kind, c.second_pitch, c.second_step, beta, out, kind, c.out_pitch, c.out_step, c.count,
+                c.first_step, second, kind, c.second_pitch, c.second_step, beta, out, result, c.out_pitch, c.out_step, c.count,
                 compute, DEFAULT_ALGORITHM,
             )
         if status:

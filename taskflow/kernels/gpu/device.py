@@ -33,7 +33,7 @@ class CupyDevice(LaunchingDevice):
     """
 
     __slots__ = (
-        "_cublas", "_device", "_functions", "_staged", "_timing", "_workspace", "compute", "dials", "found", "index", "precision",
+        "_cublas", "_device", "_functions", "_staged", "_timing", "compute", "dials", "found", "index", "precision",
         "transfer", "xp",
     )
     compute: Any
@@ -54,8 +54,7 @@ class CupyDevice(LaunchingDevice):
         self._device.use()
         self.compute, self.transfer = _streams_of(cupy, index)
         self.compute.use()
-        self._workspace: Any = cupy.empty(WORKSPACE_BYTES, np.uint8)
-        self._cublas = Cublas(self.compute.ptr, (self._workspace.data.ptr, WORKSPACE_BYTES), precision)
+        self._cublas = _products_of(cupy, index, self.compute, precision)
         self._functions: dict[tuple[str, str], Any] = {}
         self._staged: deque[tuple[Any, Any]] = deque()
         self.found, self.dials = [], None
@@ -77,7 +76,8 @@ class CupyDevice(LaunchingDevice):
         function((blocks,), (THREADS,), arguments)
 
     def gemm(self, call: ColumnMajor, first: Array, second: Array, out: Array, accumulate: bool) -> None:
-        self._cublas.gemm(call, out.dtype, first.data.ptr, second.data.ptr, out.data.ptr, accumulate)
+        narrow = first.dtype == np.uint16
+        self._cublas.gemm(call, out.dtype, first.data.ptr, second.data.ptr, out.data.ptr, accumulate, narrow)
 
     def dial(self, key: Hashable, numbers: Numbers) -> Any:
         """See `LaunchingDevice`."""
@@ -243,6 +243,7 @@ class CupyDevice(LaunchingDevice):
         return {
             "cupy": str(self.xp.__version__), "cuda": str(runtime.runtimeGetVersion()), "driver": str(runtime.driverGetVersion()),
             "cublas": str(self._cublas.version), "cudnn": version, "precision": self.precision,
+            "graphs": "off" if self.recorder() is None else "on",
         }
 
     def synchronize(self) -> None:
@@ -251,7 +252,16 @@ class CupyDevice(LaunchingDevice):
         self.transfer.synchronize()
 
 
+_products: dict[tuple[int, str], tuple[Cublas, Any]] = {}
 _streams: dict[int, tuple[Any, Any]] = {}
+
+
+def _products_of(cupy: Any, index: int, stream: Any, precision: str) -> Cublas:
+    """cuBLAS on the kernels' stream: one handle a process, GPU and precision, beside its working memory."""
+    if (index, precision) not in _products:
+        memory = cupy.empty(WORKSPACE_BYTES, np.uint8)
+        _products[index, precision] = Cublas(stream.ptr, (memory.data.ptr, WORKSPACE_BYTES), precision), memory
+    return _products[index, precision][0]
 
 
 def _streams_of(cupy: Any, index: int) -> tuple[Any, Any]:

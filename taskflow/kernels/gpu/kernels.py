@@ -11,6 +11,10 @@ from taskflow.kernels.gpu.images import ImagesOnGPU
 from taskflow.kernels.gpu.launching import LaunchingDevice, flag, whole
 from taskflow.kernels.kernel_set import Array, Padding, Pair
 
+NARROW_EDGE = 256
+"""From this many rows, columns and terms on, a product in bf16 rounds its operands in memory first: cuBLAS multiplies those at the
+full rate, float32 arrays at TF32's; smaller products are bound by memory, and would read their operands twice."""
+
 
 class GPUKernels(ImagesOnGPU):
     """Arrays of float32 and float64 in the GPU's memory. Calls return before they are done; they are done in order.
@@ -57,7 +61,16 @@ class GPUKernels(ImagesOnGPU):
         self._each(out, "widen_bfloat", out.size, whole(out.size), narrow, out, flag(accumulate))
 
     def matmul(self, a: Array, b: Array, out: Array, accumulate: bool = False) -> None:
+        if self.device.precision == "bf16" and out.dtype == np.float32 and min(*out.shape[-2:], a.shape[-1]) >= NARROW_EDGE:
+            a, b = self._narrowed(a), self._narrowed(b)
         self.device.multiply(a, b, out, accumulate)
+
+    def _narrowed(self, x: Array) -> Array:
+        """As bfloat16s that lie as ``x`` does, if its rows or columns are one run of memory."""
+        turned = x.swapaxes(-1, -2)
+        if turned.flags.c_contiguous and not x.flags.c_contiguous:
+            return self.rounded(turned).swapaxes(-1, -2)
+        return self.rounded(x)
 
     def conv2d(
         self, x: Array, weight: Array, bias: Array | None, stride: Pair, padding: Padding, dilation: Pair, groups: int,

@@ -24,6 +24,8 @@ class LaunchingDevice(Device):
 
     __slots__ = ()
     waits = False
+    precision: str = "fp32"
+    """How float32 multiplies: fp32, tf32 or bf16."""
 
     @abstractmethod
     def launch(self, dtype: np.dtype[Any], name: str, blocks: int, arguments: tuple[Any, ...]) -> None:
@@ -32,7 +34,7 @@ class LaunchingDevice(Device):
 
     @abstractmethod
     def gemm(self, call: ColumnMajor, first: Array, second: Array, out: Array, accumulate: bool) -> None:
-        """cublasGemmStridedBatchedEx on the memory of the arrays."""
+        """cublasGemmStridedBatchedEx on the memory of the arrays; operands in uint16 are bfloat16s."""
 
     # ---- copies beside the kernels: each returns an event, whose ``done`` says whether it has come to pass ------------
     @abstractmethod
