@@ -40,8 +40,8 @@ TASK_SECONDS = {"data": 35.7, "expert": 28.2, "found": 28.7}
 
 WHY = {
     "speedup": "costs are analytic and link rates the presets', where the authors measured; the search may need more time",
-    "moved": "the search looks for the fastest step, not for the fewest bytes; cross entropy needs whole rows of classes, so a "
-             "softmax cut by channels has to move its scores; LSTMs over several steps are not cut by hidden units",
+    "moved": "the search looks for the fastest step, not for the fewest bytes: all devices hold the LSTM layers' weights, and "
+             "plans that hold fewer copies of them are slower here; LSTMs over several steps are not cut by hidden units",
     "tasks": "analytic costs: the devices' peak rates at the efficiencies of the cost model, where the authors measured",
     "placement": "the paper's rival is what reinforcement learning found in 12 to 27 hours, ours a search of the same space",
     "optcnn": "OptCNN's choices here may cut contracted dimensions and are judged by a simulator in which transfers wait for "

@@ -1,8 +1,8 @@
 """The default search: annealing of whole layers, annealing with learned moves, and local descent, in turn.
 
-1. Starts: data, expert and model parallel, variants of the expert's, on many processors hybrids of samples and weights
-   (`taskflow.optimizer.hybrids`), and the plan of dynamic programming.
-2. Layers: from the best start, annealing with the moves of `taskflow.optimizer.tied`; then every layer and every group of
+1. Starts: data, expert and model parallel, variants of the expert's, and the plan of dynamic programming.
+2. Layers: from the best start, annealing with the moves of `taskflow.optimizer.tied`; on many processors, hybrids of samples and
+   weights (`taskflow.optimizer.hybrids`) are tried beside what that finds; then every layer and every group of
    alike operators takes the best of a list of configurations.
 3. Annealing of layers again, and of single operators and groups with the moves of `taskflow.optimizer.moves`.
 4. Local descent: every operator tries every candidate configuration, until no change of one operator helps (or, where a
@@ -105,10 +105,9 @@ class _Guided:
 
     # ---- layers --------------------------------------------------------------------------------------------------
     def _warm_up(self) -> None:
-        """Hybrids; then anneal whole layers, colder each time, from the best plan; then ask for the plans of others."""
+        """Anneal whole layers, colder each time, from the best plan; after the first time also try the plans of others, and in
+        the end hybrids."""
         large = self.space.processors >= HIERARCHY
-        if large and not self.run.options.starts:
-            self.tied.hybrids(Slice(self.run, 0.1))
         for number, temperature in enumerate(HOT):
             self.run.back_to_best()
             self.tied.anneal(Slice(self.run, 0.2 if large else 0.02), temperature)
@@ -116,6 +115,9 @@ class _Guided:
                 part = Slice(self.run, 0.2)
                 with suppress(TimeoutError):
                     self.run.set(make(lambda: part.over))  # noqa: B023 (called before the next round)
+        if large and not self.run.options.starts:
+            # Not before: annealing that starts from them seldom leaves them, and may have found something better.
+            self.tied.hybrids(Slice(self.run, 0.2))
         self._layers(Slice(self.run, 0.1 if large else 0.3))
 
     # ---- descent over groups -------------------------------------------------------------------------------------

@@ -31,7 +31,8 @@ def hybrids(
     """A plan for each order of all processors, with the best cuts by `Loads`; nothing is simulated. Layers with weights are
     decided one after another, those with the most first; when ``over`` answers true, the plan is given as far as it is."""
     count = len(machine.processors)
-    orders = [team for team in teams(machine) if len(team) == count][:MOST_ORDERS]
+    # Those dealt around the largest groups first: the natural order is the known strategies'.
+    orders = [team for team in reversed(teams(machine)) if len(team) == count][:MOST_ORDERS]
     heaviest = sorted((layer for layer in layers if layer.weights), key=_weight_bytes, reverse=True)
     for number, team in enumerate(orders):
         configs: dict[str, OpConfig] = {}

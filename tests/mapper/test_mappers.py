@@ -30,6 +30,7 @@ from taskflow.mapper import (
     map_graph,
     save,
 )
+from taskflow.models import build
 
 BATCH_8 = replace(CONFIG, batch=8)
 HERE = "test_mappers"  # this module's name, as choose() imports it
@@ -398,3 +399,14 @@ def test_strategies_of_mappers_are_plain_values() -> None:
     strategy, _ = choose("data", model(), taskflow.host(2))
     assert isinstance(strategy, Strategy)
     assert json.dumps({k: [c.degrees, c.processors] for k, c in strategy.configs.items()})
+
+
+def test_expert_leaves_scores_where_they_are() -> None:
+    """A dense layer cut by channels, and the loss behind it by blocks of classes on the same processors."""
+    graph = build("Transformer", preset="small")
+    strategy = map_graph(Expert(), graph, taskflow.host(4))
+    for name, degree in (("softmax", 4), ("loss.blocks", 4)):
+        degrees = dict(zip((dim.name for dim in graph.node(name).dims), strategy[name].degrees))
+        assert degrees.pop("c") == degree and set(degrees.values()) == {1}
+        assert strategy[name].processors == (0, 1, 2, 3)
+    assert strategy["loss"].degrees[0] == 4

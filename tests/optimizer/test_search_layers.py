@@ -12,6 +12,7 @@ from taskflow.machine import host
 from taskflow.mapper import Strategy
 from taskflow.models import build
 from taskflow.optimizer.found import Budget, SearchOptions
+from taskflow.optimizer.hybrids import hybrids
 from taskflow.optimizer.loads import Loads
 from taskflow.optimizer.run import Run, Slice
 from taskflow.optimizer.search import make_evaluator
@@ -106,6 +107,43 @@ def test_annealing_of_layers_improves_and_keeps_layers_together() -> None:
     assert judge.set(run.best) == run.best_seconds
     for layer in tied.layers:
         assert len({run.best[node.name] for node in layer.leaders}) == 1
+
+
+def test_hybrids_cut_the_heavy_layer_where_that_helps() -> None:
+    """NMT on two nodes or more: the softmax layer goes to groups of processors on different nodes, which share its weights."""
+    graph, machine = build("NMT", devices=16), taskflow.load_machine("k80", 16)
+    judge, space = make_evaluator(graph, machine), Space(graph, 16)
+    data = judge.set(known(graph, machine)[0])
+    found = layers(graph)
+    plans = list(hybrids(graph, machine, space, found, Loads(judge), lambda: False))
+    assert len(plans) >= 2 and len({plan["encoder.lstm0"].processors for plan in plans}) == len(plans)
+    for plan in plans:
+        plan.verify(graph)
+        assert all(plan[node.name] == plan["softmax"] for node in graph if node.name.startswith("softmax."))
+    best = min(plans, key=judge.set)
+    assert judge.set(best) < 0.8 * data
+    classes = [dim.name for dim in graph.node("softmax").dims].index("c")
+    parts = best["softmax"].degrees[classes]
+    assert parts > 1
+    assert best["loss.blocks"].degrees[-1] == parts and best["loss.blocks"].processors == best["softmax"].processors
+    # Without time the plan is data parallelism on another order of the processors.
+    (none,) = hybrids(graph, machine, space, found, Loads(judge), lambda: True)
+    assert none["softmax"].degrees[0] == 16 and sorted(none["softmax"].processors) == list(range(16))
+
+
+def test_dealt_layers_keep_their_cuts() -> None:
+    graph, machine = build("NMT", devices=8, layers=1, steps=20), taskflow.load_machine("k80", 8)
+    run = Run("tied", make_evaluator(graph, machine), SearchOptions(Budget(proposals=10)))
+    run.set(known(graph, machine)[0])
+    tied, before = Tied(run, Space(graph, 8), Random(0)), run.strategy
+    some = [tied._dealt(tied.layers[0], tied.layers) for _ in range(20)]
+    assert any(changes[name].processors != before[name].processors for changes in some for name in changes)
+    for changes in some:
+        placed = {config.processors for name, config in changes.items() if len(config.processors) == 8}
+        assert len(placed) == 1
+        for layer in tied.layers:
+            for node in layer.leaders:
+                assert changes[node.name].degrees == before[node.name].degrees
 
 
 def test_synchronisation_by_default_is_the_mappers() -> None:
