@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 PIPED = 10_000  # columns: no line of a file is wrapped
+LONGEST_WHOLE = 14  # letters of a word that is not broken, however narrow the terminal
 
 
 def render(headings: Sequence[str], rows: Sequence[Sequence[str]], *, words: Sequence[int] = (0,), width: int | None = None) -> str:
@@ -20,7 +21,9 @@ def render(headings: Sequence[str], rows: Sequence[Sequence[str]], *, words: Seq
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
     for i, heading in enumerate(headings):
         if i in words:
-            table.add_column(heading, overflow="fold")
+            words_here = [word for text in (heading, *(row[i] for row in rows)) for word in text.split()]
+            whole = max((len(word) for word in words_here if len(word) <= LONGEST_WHOLE), default=1)
+            table.add_column(heading, overflow="fold", min_width=whole)
         else:
             longest = max((len(line) for line in heading.split("\n")), default=0)
             longest = max([longest, *(len(row[i]) for row in rows)])
@@ -31,7 +34,8 @@ def render(headings: Sequence[str], rows: Sequence[Sequence[str]], *, words: Seq
     console = Console(file=io.StringIO(), width=PIPED, force_terminal=terminal or None, markup=False, highlight=False)
     if terminal or width is not None:
         seen = width or Console(file=sys.stdout).width
-        need = console.measure(table, options=console.options.update(width=PIPED)).minimum
+        # Without edges rich counts two columns less than it then needs.
+        need = console.measure(table, options=console.options.update(width=PIPED)).minimum + 2
         console = Console(
             file=io.StringIO(), width=max(seen, need), force_terminal=terminal or None, markup=False, highlight=False
         )
