@@ -62,10 +62,9 @@ def explain_command(
     \b
     Examples:
       taskflow explain plan.json
-      taskflow explain plan.json softmax --json
+      taskflow explain plan.json softmax --limit 'softmax: pieces<=4' --json
       taskflow explain expert --model nmt -m k80 -n 8 --what-if links=2x --what-if network=4x,compute=2x
       taskflow explain plan.json --what-if memory=2x --search --budget 30s
-      taskflow explain plan.json softmax --pin-sync 'lstm*=ring/every' --limit 'softmax: pieces<=4'
     """
     limit, constraints = Budget.parse(budget), taken_from(asked)
     parsed = [Scenario(tuple(Change.parse(part) for part in text.split(","))) for text in scenarios]

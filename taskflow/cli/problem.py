@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from taskflow.cli.tables import render
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, load_machine, preset_names
 from taskflow.mapper import MAPPERS, Strategy, choose
+from taskflow.mapper.strategy import FORMAT
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.memory import memory_use
 from taskflow.optimizer.room import Room
@@ -136,10 +138,19 @@ def output_options(command: F) -> F:
         except (ValueError, OSError, ImportError, LaunchError) as error:
             if context.meta.get(DEBUG):
                 raise
-            say_once(f"{path}: {' '.join(str(error).split())}")  # under mpirun every rank raises the same error
+            say_once(f"{path}: {_one_line(error)}")  # under mpirun every rank raises the same error
             sys.exit(MISTAKE)
 
     return checked  # type: ignore[return-value]
+
+
+def _one_line(error: Exception) -> str:
+    """What an error says; of what the system refuses, in words and with the file's name."""
+    text = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        wanted = re.sub(r"\.\d+\.tmp$", "", str(error.filename or ""))  # files are written beside and then take their place
+        text = f"{wanted}: {error.strerror}" if wanted else error.strerror
+    return " ".join(text.split())
 
 
 def command_path(context: click.Context) -> str:
@@ -178,6 +189,7 @@ def plan_problem(
 ) -> Problem:
     """The problem of a plan: what is not given is taken from the strategy file, which records what it was made for.
     ValueError if it is in neither."""
+    _a_strategy(plan)
     made = recorded(plan) if plan.endswith(".json") else {}
     context = click.get_current_context(silent=True)
     given = parse_settings(context.meta.get(SETTINGS, ()) if context is not None else ())
@@ -202,8 +214,8 @@ def recorded(path: str) -> dict[str, Any]:
         content = json.loads(Path(path).read_text())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path}: not a strategy file (it must be a table)")
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ValueError(f"{path}: not a strategy file (its format must be {FORMAT!r})")
     made = content.get("made_from")
     if isinstance(made, dict):
         return made
@@ -215,9 +227,14 @@ def recorded(path: str) -> dict[str, Any]:
 
 def named_strategy(problem: Problem, name: str, seed: int = 0) -> Strategy:
     """A strategy by a mapper's name, from a file, or by a Mapper class (``package.module:Class``)."""
-    if not name.endswith(".json") and name not in MAPPERS and ":" not in name:
-        raise ValueError(f"no strategy {name!r}; use {', '.join(MAPPERS)}, a strategy file FILE.json, or package.module:Class")
+    _a_strategy(name)
     return choose(name, problem.graph, problem.machine, seed=seed)[0]
+
+
+def _a_strategy(name: str) -> None:
+    """ValueError unless the name may be that of a strategy, known before anything is built for it."""
+    if not name.endswith(".json") and name not in MAPPERS and name != "search" and ":" not in name:
+        raise ValueError(f"no strategy {name!r}; use {', '.join(MAPPERS)}, a strategy file FILE.json, or package.module:Class")
 
 
 def describe(problem: Problem, strategy: Strategy) -> dict[str, Any]:

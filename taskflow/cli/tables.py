@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 PIPED = 10_000  # columns: no line of a file is wrapped
+MOST_SHORT = 8
+LONGEST_WHOLE = 14  # letters of a word that is not broken, however narrow the terminal
 
 
 def render(headings: Sequence[str], rows: Sequence[Sequence[str]], *, words: Sequence[int] = (0,), width: int | None = None) -> str:
@@ -20,7 +22,9 @@ def render(headings: Sequence[str], rows: Sequence[Sequence[str]], *, words: Seq
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
     for i, heading in enumerate(headings):
         if i in words:
-            table.add_column(heading, overflow="fold")
+            words_here = [word for text in (heading, *(row[i] for row in rows)) for word in text.split()]
+            whole = max((len(word) for word in words_here if len(word) <= LONGEST_WHOLE), default=1)
+            table.add_column(heading, overflow="fold", min_width=whole)
         else:
             longest = max((len(line) for line in heading.split("\n")), default=0)
             longest = max([longest, *(len(row[i]) for row in rows)])
@@ -28,13 +32,21 @@ def render(headings: Sequence[str], rows: Sequence[Sequence[str]], *, words: Seq
     for row in rows:
         table.add_row(*row)
     terminal = sys.stdout.isatty()
-    console = Console(file=io.StringIO(), width=PIPED, force_terminal=terminal or None, markup=False, highlight=False)
-    if terminal or width is not None:
-        seen = width or Console(file=sys.stdout).width
-        need = console.measure(table, options=console.options.update(width=PIPED)).minimum
-        console = Console(
-            file=io.StringIO(), width=max(seen, need), force_terminal=terminal or None, markup=False, highlight=False
-        )
+    if not terminal and width is None:
+        return _printed(table, PIPED, terminal)
+    numbers = [text for cells in (headings, *rows) for i, text in enumerate(cells) if i not in words and "\n" not in text]
+    console = Console(width=PIPED)
+    need = console.measure(table, options=console.options.update(width=PIPED)).minimum
+    seen = max(width or Console(file=sys.stdout).width, need)
+    for more in range(MOST_SHORT + 1):  # what rich measures is a few columns short of what it needs to cut no number off
+        text = _printed(table, seen + more, terminal)
+        if all(number in text for number in numbers):
+            break
+    return text
+
+
+def _printed(table: Table, width: int, terminal: bool) -> str:
+    console = Console(file=io.StringIO(), width=width, force_terminal=terminal or None, markup=False, highlight=False)
     console.print(table)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in text.splitlines())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from html import escape
 from math import inf, isfinite
 from typing import Any
 
@@ -115,7 +116,7 @@ class Proof:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Found:
     """The result of a search.
 
@@ -181,6 +182,12 @@ class Found:
             f"{self.seconds * 1e3:.4g} ms a step ({against}{proved}); {self.algorithm}, seed {self.seed}, "
             f"{self.proposals} proposals in {self.search_seconds:.1f} s, {self.stopped}"
         )
+
+    def __repr__(self) -> str:
+        return f"{self.strategy!r}; {self}"
+
+    def _repr_html_(self) -> str:
+        return f"<div><div>{escape(str(self))}</div>{self.strategy._repr_html_()}</div>"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,16 @@
 """where_time_goes: an evaluator's usage, from the compiled core's arrays where there are any.
 
 `Evaluator.usage` lowers the whole graph in Python, which takes seconds for a network on many devices; searches and
-reports ask too often for that. The critical path here is followed through times alone: from the last task to one that ends
-when it starts and shares a processor with it, or, failing that, to any that ends then.
+reports ask too often for that. What a task needs is told by times alone here; all else of the critical path is `critical.walk`'s.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from taskflow.optimizer.critical import Course, Needed, walk
 from taskflow.optimizer.evaluator import Evaluator, Usage
+from taskflow.tasks.simulate import message_resources
 from taskflow.tasks.task import Kind
 
 try:
@@ -23,37 +24,41 @@ def where_time_goes(evaluator: Evaluator) -> Usage:
     if CoreEvaluator is None or not isinstance(evaluator, CoreEvaluator):
         return evaluator.usage()
     table = evaluator.task_table()
-    processors = evaluator.machine.processors
-    links: dict[int, float] = {}
+    on, count = _course(evaluator, table), len(evaluator.machine.processors)
     copies = table["kind"] == KINDS.index(Kind.COPY)
-    busy = np.bincount(table["processor"][~copies], table["cost"][~copies], len(processors))
-    pairs = table["source"][copies].astype(np.int64) * len(processors) + table["processor"][copies]
-    which, inverse = np.unique(pairs, return_inverse=True)
-    for pair, seconds in zip(which.tolist(), np.bincount(inverse, table["cost"][copies]).tolist()):
-        for link in evaluator.machine.route(*divmod(pair, len(processors))):
-            links[link.number] = links.get(link.number, 0.0) + seconds
-    return Usage(
-        evaluator.seconds, tuple(busy.tolist()), links, int(table["nbytes"][copies].sum()), _critical(evaluator, table)
-    )
+    busy = np.bincount(table["processor"][~copies], table["cost"][~copies], count)
+    occupied = np.bincount(on.resource, np.repeat(table["cost"], np.diff(on.place)), count)
+    links = {r - count: float(occupied[r]) for r in np.unique(on.resource).tolist() if r >= count}
+    nodes = [int(table["node"][lap.task]) for lap in walk(on, _needed(on, table))]
+    names = dict.fromkeys(evaluator.graph.nodes[node].name for node in nodes if node >= 0)
+    return Usage(evaluator.seconds, tuple(busy.tolist()), links, int(table["nbytes"][copies].sum()), tuple(names))
 
 
-def _critical(evaluator: Evaluator, table: dict[str, np.ndarray]) -> tuple[str, ...]:  # type: ignore[type-arg]
-    ready, start, end, *_ = evaluator._core.times()  # type: ignore[attr-defined]
-    by_end = np.argsort(end, kind="stable")
-    ends = end[by_end]
-    names: dict[str, None] = {}
-    task, seen = int(by_end[-1]) if len(by_end) else -1, 0
-    while task >= 0 and seen <= len(end):
-        seen += 1
-        if table["node"][task] >= 0:
-            names[evaluator.graph.nodes[table["node"][task]].name] = None
-        low, high = np.searchsorted(ends, start[task], "left"), np.searchsorted(ends, start[task], "right")
+def _course(evaluator: Evaluator, table: dict[str, np.ndarray]) -> Course:  # type: ignore[type-arg]
+    ready, start, end, _, _, starts, place = evaluator._core.times()  # type: ignore[attr-defined]
+    place = np.concatenate([place, [len(starts)]])
+    machine, count = evaluator.machine, len(evaluator.machine.processors)
+    copies = table["kind"] == KINDS.index(Kind.COPY)
+    resource = np.repeat(table["processor"].astype(np.int64), np.diff(place))
+    rows = np.flatnonzero(copies)
+    pairs = table["source"][rows].astype(np.int64) * count + table["processor"][rows]
+    order = np.argsort(pairs, kind="stable")
+    for some in np.split(rows[order], np.flatnonzero(np.diff(pairs[order])) + 1) if len(rows) else ():
+        occupied = message_resources(int(table["source"][some[0]]), int(table["processor"][some[0]]), machine)
+        resource[place[some][:, None] + np.arange(len(occupied))] = occupied
+    return Course(ready, start, end, place, starts, resource)
+
+
+def _needed(on: Course, table: dict[str, np.ndarray]) -> Needed:  # type: ignore[type-arg]
+    """By times alone: a task that ends then and shares a processor with the one that waited, or, failing that, any."""
+    by_end = np.argsort(on.end, kind="stable")
+    ends = on.end[by_end]
+
+    def needed(task: int, at: float) -> int:
+        low, high = np.searchsorted(ends, at, "left"), np.searchsorted(ends, at, "right")
         # A task of no duration ends when it starts: never go to one twice.
-        found = [int(t) for t in by_end[low:high] if start[t] < start[task]]
-        if not found and ready[task] < start[task]:  # it waited for a link that a copy left before it ended
-            low, high = np.searchsorted(ends, ready[task], "left"), np.searchsorted(ends, ready[task], "right")
-            found = [int(t) for t in by_end[low:high] if start[t] < ready[task]]
+        found = [int(t) for t in by_end[low:high] if on.start[t] < at]
         here = {int(table["processor"][task]), int(table["source"][task])}
-        close = [t for t in found if here & {int(table["processor"][t]), int(table["source"][t])}]
-        task = (close or found or [-1])[0]
-    return tuple(reversed(names))
+        return next((t for t in found if here & {int(table["processor"][t]), int(table["source"][t])}), (found or [-1])[0])
+
+    return needed

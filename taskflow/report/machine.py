@@ -9,6 +9,7 @@ import numpy as np
 from taskflow.machine import Machine
 from taskflow.report.spans import Spans
 from taskflow.report.split import PARTS, device_split, link_use
+from taskflow.tasks.simulate import message_resources
 
 
 def machine_value(machine: Machine, spans: Spans) -> dict[str, Any]:
@@ -44,7 +45,7 @@ def machine_value(machine: Machine, spans: Spans) -> dict[str, Any]:
         ],
         "routes": {f"{s} {t}": [place[link.number] for link in route] for (s, t), route in found.items()},
         "copies": {
-            f"{s} {t}": [any(k.occupies_sender for k in route), any(k.occupies_receiver for k in route)]
-            for (s, t), route in found.items() if any(k.occupies_endpoints for k in route)
+            f"{s} {t}": [s in occupied, t in occupied]
+            for s, t in found if {s, t} & set(occupied := message_resources(s, t, machine))
         },
     }

@@ -33,7 +33,8 @@ _ORDER = (
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """One row a task: its category, processor, the processor that sends it (else the same), seconds, bytes."""
+    """One row a task: its category, processor, the processor that sends it (else the same), seconds, bytes. A message is on its
+    way from ``begun``, when it gets hold of the first thing of its route; it keeps each for ``end - start``."""
 
     category: NDArray[np.int64]
     processor: NDArray[np.int64]
@@ -41,6 +42,7 @@ class Spans:
     start: NDArray[np.float64]
     end: NDArray[np.float64]
     nbytes: NDArray[np.int64]
+    begun: NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.category)
@@ -71,6 +73,7 @@ def spans_of(tasks: TaskGraph, timeline: Timeline) -> Spans:
         np.array([span.start for span in timeline.spans], np.float64),
         np.array([span.end for span in timeline.spans], np.float64),
         np.array([task.nbytes for task in tasks], np.int64),
+        np.array([span.starts[0] if span.starts else span.start for span in timeline.spans], np.float64),
     )
 
 
@@ -80,13 +83,14 @@ def spans_at(judge: Evaluator) -> Spans:
     if CoreEvaluator is None or not isinstance(judge, CoreEvaluator):
         return spans_of(judge.lowered(), judge.timeline())
     table = judge.task_table()
-    _, start, end, *_ = judge._core.times()
+    _, start, end, _, _, starts, place = judge._core.times()
     number = np.array([_ORDER.index(kind) for kind in KINDS], np.int64)
     kinds = number[table["kind"]]
     new = np.cumsum(kinds == _ORDER.index(Kind.UPDATE)) > 0
     return Spans(
         _categories(kinds, new), table["processor"].astype(np.int64), table["source"].astype(np.int64),
         np.asarray(start, np.float64), np.asarray(end, np.float64), table["nbytes"].astype(np.int64),
+        np.where(np.diff(place, append=len(starts)) > 0, np.append(starts, 0.0)[place], start),
     )
 
 

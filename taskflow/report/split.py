@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from taskflow.machine import Machine
 from taskflow.report.spans import BACKWARD, FORWARD, LOCAL, VALUES, Spans
+from taskflow.tasks.simulate import message_resources
 
 # Every moment of a device belongs to the first of these that holds: it computes; it copies or adds values; it adds or
-# updates weights; it copies a message by itself; idle while values are on their way to it; idle while weights or their
-# gradients are on their way to it; idle otherwise (waiting for other devices, for busy links, or done).
+# updates weights; it copies a message by itself; idle while values are on their way to it, over whichever link; idle while
+# weights or their gradients are; idle otherwise (waiting for other devices, or done).
 PARTS = (
     "compute", "local values", "synchronise", "copy messages", "wait for values", "wait for weights", "wait for others",
 )
@@ -23,26 +24,38 @@ def device_split(spans: Spans, machine: Machine) -> NDArray[np.float64]:
     count = len(machine.processors)
     sends, receives = copying_ends(spans, machine)
     result = np.zeros((count, len(PARTS)))
+    took = spans.end - spans.start
     for p in range(count):
         own = spans.processor == p
         work = own & ~spans.message
-        layers = (
-            work & ((spans.category == FORWARD) | (spans.category == BACKWARD)),
-            work & (spans.category == LOCAL),
-            work & (spans.category > LOCAL),
-            (own & receives) | ((spans.source == p) & sends),
-            own & (spans.category == VALUES),
-            own & (spans.category > VALUES),
-        )
-        result[p] = _first_of(spans, layers)
+        computes = work & ((spans.category == FORWARD) | (spans.category == BACKWARD))
+        sending, receiving = (spans.source == p) & sends, own & receives
+        values, weights = own & (spans.category == VALUES), own & (spans.category > VALUES)
+        result[p] = _first_of(spans.makespan, (
+            _of(spans.start, spans.end, computes),
+            _of(spans.start, spans.end, work & (spans.category == LOCAL)),
+            _of(spans.start, spans.end, work & (spans.category > LOCAL)),
+            # The sender is the first thing that a message occupies, the receiver the last.
+            (np.concatenate([spans.start[receiving], spans.begun[sending]]),
+             np.concatenate([spans.end[receiving], (spans.begun + took)[sending]])),
+            _of(spans.begun, spans.end, values),
+            _of(spans.begun, spans.end, weights),
+        ))  # fmt: skip
     return result
 
 
-def _first_of(spans: Spans, layers: tuple[NDArray[np.bool_], ...]) -> NDArray[np.float64]:
+Layer = tuple[NDArray[np.float64], NDArray[np.float64]]
+"""Starts and ends."""
+
+
+def _of(starts: NDArray[np.float64], ends: NDArray[np.float64], rows: NDArray[np.bool_]) -> Layer:
+    return starts[rows], ends[rows]
+
+
+def _first_of(makespan: float, layers: tuple[Layer, ...]) -> NDArray[np.float64]:
     """How long each layer holds and none before it; last, how long none holds."""
-    times, which, change = [np.array([0.0, spans.makespan])], [np.zeros(2, np.int64)], [np.zeros(2, np.int64)]
-    for number, layer in enumerate(layers):
-        starts, ends = spans.start[layer], spans.end[layer]
+    times, which, change = [np.array([0.0, makespan])], [np.zeros(2, np.int64)], [np.zeros(2, np.int64)]
+    for number, (starts, ends) in enumerate(layers):
         times += [starts, ends]
         which += [np.full(len(starts) * 2, number)]
         change += [np.ones(len(starts), np.int64), -np.ones(len(ends), np.int64)]
@@ -61,28 +74,29 @@ def _first_of(spans: Spans, layers: tuple[NDArray[np.bool_], ...]) -> NDArray[np
 
 
 def copying_ends(spans: Spans, machine: Machine) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which messages occupy their sender, and which their receiver (`Link.occupies_endpoints`)."""
+    """Which messages occupy their sender, and which their receiver."""
     sends, receives = np.zeros(len(spans), bool), np.zeros(len(spans), bool)
-    for rows, route in _by_route(spans, machine):
-        sends[rows] = any(link.occupies_sender for link in route)
-        receives[rows] = any(link.occupies_receiver for link in route)
+    for rows, source, target in _by_route(spans, machine):
+        occupied = message_resources(source, target, machine)
+        sends[rows], receives[rows] = source in occupied, target in occupied
     return sends, receives
 
 
 def link_use(spans: Spans, machine: Machine) -> Mapping[int, tuple[str, float, int, int]]:
     """By number of each link in use: its name, busy seconds, bytes and messages."""
     found: dict[int, tuple[str, float, int, int]] = {}
-    took = spans.end - spans.start
-    for rows, route in _by_route(spans, machine):
+    took, count = spans.end - spans.start, len(machine.processors)
+    for rows, source, target in _by_route(spans, machine):
         seconds, nbytes = float(took[rows].sum()), int(spans.nbytes[rows].sum())
-        for link in route:
-            _, s, b, n = found.get(link.number, ("", 0.0, 0, 0))
-            found[link.number] = (link.name, s + seconds, b + nbytes, n + len(rows))
+        names = {link.number: link.name for link in machine.route(source, target)}
+        for number in (r - count for r in message_resources(source, target, machine) if r >= count):
+            _, s, b, n = found.get(number, ("", 0.0, 0, 0))
+            found[number] = (names[number], s + seconds, b + nbytes, n + len(rows))
     return found
 
 
-def _by_route(spans: Spans, machine: Machine):  # type: ignore[no-untyped-def]
-    """(rows of all messages between two processors, their route)."""
+def _by_route(spans: Spans, machine: Machine) -> Iterator[tuple[NDArray[np.int64], int, int]]:
+    """(rows of all messages between two processors, the sender, the receiver)."""
     messages = np.flatnonzero(spans.message)
     if not len(messages):
         return
@@ -91,4 +105,4 @@ def _by_route(spans: Spans, machine: Machine):  # type: ignore[no-untyped-def]
     order = np.argsort(pairs, kind="stable")
     cuts = np.flatnonzero(np.diff(pairs[order])) + 1
     for rows in np.split(messages[order], cuts):
-        yield rows, machine.route(int(spans.source[rows[0]]), int(spans.processor[rows[0]]))
+        yield rows, int(spans.source[rows[0]]), int(spans.processor[rows[0]])

@@ -80,12 +80,15 @@ def roofline(machine: Machine) -> Cost:
 def resources(task: Task, machine: Machine) -> tuple[int, ...]:
     """What the task occupies: its processor's number, or those of its links counted on after the processors, between those
     of the sender and the receiver where these copy themselves (`Link.occupies_endpoints`)."""
-    if task.kind is not Kind.COPY:
-        return (task.processor,)
-    route = machine.route(task.source, task.processor)
+    return message_resources(task.source, task.processor, machine) if task.kind is Kind.COPY else (task.processor,)
+
+
+def message_resources(source: int, target: int, machine: Machine) -> tuple[int, ...]:
+    """What a message between two processors occupies, numbered as in `resources`."""
+    route = machine.route(source, target)
     links = tuple(len(machine.processors) + link.number for link in route)
-    sender = (task.source,) if any(link.occupies_sender for link in route) else ()
-    receiver = (task.processor,) if any(link.occupies_receiver for link in route) else ()
+    sender = (source,) if any(link.occupies_sender for link in route) else ()
+    receiver = (target,) if any(link.occupies_receiver for link in route) else ()
     return (*sender, *links, *receiver)
 
 

@@ -221,3 +221,30 @@ def test_ctrl_c_gives_the_best_plan_so_far(tmp_path: Path) -> None:
     assert found["stopped"] == "interrupted" and found["search_seconds"] < 60 and "Traceback" not in err
     assert found["iteration_seconds"] <= min(found["starts_iteration_seconds"].values())
     assert json.loads(plan.read_text())["format"] == "taskflow-strategy"
+
+
+@pytest.mark.parametrize("words,message", [
+    (["explain", "other.json"], "other.json: not a strategy file (its format must be 'taskflow-strategy')"),
+    (["explain", "plann"], "no strategy 'plann'; use data, model, expert, "),
+    (["explain", "."], "no strategy '.'; use data, model, expert, "),
+    (["report", "data", "--model", "mlp", "--size", "small", "-m", "k80", "-n", "2", "--out", "/proc/x.html"],
+     "taskflow report: /proc/x.html: No such file or directory"),
+])
+def test_what_is_no_plan_or_cannot_be_written_is_said(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other.json").write_text('{"format": "x"}')
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 2 and message in result.stderr and result.stderr.count("\n") == 1, result.output
+
+
+def test_words_of_a_narrow_table_stay_whole() -> None:
+    text = render(["critical path", "of", "takes"], [["backward", "relu1 5 us and averyverylongname.of.a.layer", "5 us"]] * 2,
+                  words=(0, 1), width=30)  # fmt: skip
+    for width in range(20, 80):
+        last = render(["critical path", "of", "takes", "bytes"], [["forward", "fc1 5.1 us and 2 more", "25.28 us", ""]],
+                      words=(0, 1), width=width)  # fmt: skip
+        assert "bytes" in last and "25.28 us" in last, width
+    words = text.split()
+    assert words.count("backward") == 2 and "critical" in words and "path" in words and "relu1" in words

@@ -12,6 +12,7 @@ import taskflow
 from taskflow.drawing import Drawing, device_colour
 from taskflow.machine import load_machine
 from taskflow.mapper import OpConfig, Strategy, choose
+from taskflow.models import build
 from taskflow.partition import Grid, Image, Partition, Replicate, Tile
 from taskflow.regions import Rect
 from taskflow.tasks.simulate import Timeline
@@ -115,3 +116,12 @@ def test_names_are_text() -> None:
         html = value._repr_html_()
         assert "<img" not in html and "</script" not in html
         assert EVIL in "".join(ET.fromstring(html).itertext())
+
+
+def test_a_found_plan_says_how_it_was_found_and_shows_its_pieces() -> None:
+    graph, machine = build("mlp", preset="small"), load_machine("k80", 4)
+    found = taskflow.search(graph, machine, budget="20p", constraints={"fc1": {"pin": "n/4 @ 0-3"}})
+    line = repr(found)
+    assert "\n" not in line and line.startswith(repr(found.strategy)) and "20 proposals" in line and "ms a step" in line
+    html = found._repr_html_()
+    assert boxes(html) == boxes(found.strategy._repr_html_()) and "ms a step" in html

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from report_cases import judge_of, report_of
 
+import taskflow
+from taskflow.machine.format import parse, unparse
 from taskflow.mapper import MAPPERS, choose
 from taskflow.optimizer.evaluator import PythonEvaluator
 from taskflow.optimizer.memory import memory_use
@@ -15,6 +17,7 @@ from taskflow.optimizer.memory_profile import memory_profile
 from taskflow.report.columns import pack, unpack
 from taskflow.report.spans import CATEGORIES, MESSAGES, spans_at, spans_of
 from taskflow.report.split import PARTS, device_split, link_use
+from taskflow.tasks.simulate import message_resources
 from taskflow.tasks.task import Compute, Kind
 
 CASES = [("RNNTC", "expert", 4), ("AlexNet", "expert", 3), ("NMT", "random", 4), ("LeNet", "data", 2), ("MLP", "model", 4)]
@@ -106,9 +109,10 @@ def test_the_split_of_a_step_made_by_hand() -> None:
     def column(*numbers: int) -> np.ndarray:
         return np.array(numbers, np.int64)
 
+    starts, ends = np.array([0.0, 2.0, 0.0, 5.0, 6.0]), np.array([2.0, 5.0, 1.0, 6.0, 8.0])
     spans = Spans(
-        column(FORWARD, VALUES, FORWARD, FORWARD, GRADIENTS), column(0, 1, 1, 1, 0), column(0, 0, 1, 1, 1),
-        np.array([0.0, 2.0, 0.0, 5.0, 6.0]), np.array([2.0, 5.0, 1.0, 6.0, 8.0]), column(1, 1, 1, 1, 1),
+        column(FORWARD, VALUES, FORWARD, FORWARD, GRADIENTS), column(0, 1, 1, 1, 0), column(0, 0, 1, 1, 1), starts, ends,
+        column(1, 1, 1, 1, 1), starts,
     )
     split = device_split(spans, load_machine("k80", 2))
     expected = {"compute": [2, 2], "wait for values": [0, 3], "wait for weights": [2, 0], "wait for others": [4, 3]}
@@ -116,12 +120,27 @@ def test_the_split_of_a_step_made_by_hand() -> None:
         assert split[:, PARTS.index(part)].tolist() == [first, second], part
 
 
+def test_a_message_is_on_its_way_from_its_first_link_on() -> None:
+    """One that holds its sender 0-1, a link 1-2 and its receiver 3-4: both ends copy for a second, and 1 waits from 0 on."""
+    from taskflow.report.spans import VALUES, Spans
+
+    content = unparse(taskflow.host(2))
+    content["nodes"][0]["links"][0]["occupies_endpoints"] = True
+    machine = parse(content, "both")
+    assert message_resources(0, 1, machine)[0] == 0 and message_resources(0, 1, machine)[-1] == 1
+    one = np.array([VALUES], np.int64)
+    spans = Spans(one, one * 0 + 1, one * 0, np.array([3.0]), np.array([4.0]), one, np.array([0.0]))
+    split = {part: device_split(spans, machine)[:, i].tolist() for i, part in enumerate(PARTS)}
+    assert split["copy messages"] == [1.0, 1.0]
+    assert split["wait for values"] == [0.0, 3.0] and split["wait for others"] == [3.0, 0.0]
+
+
 @pytest.mark.parametrize("mapper", ["data", "expert", "random"])
 def test_compiled_and_lowered_spans_agree(mapper: str) -> None:
     judge = judge_of("RNNTC", 4)
     judge.set(choose(mapper, judge.graph, judge.machine)[0])
     one, other = spans_at(judge), spans_of(judge.lowered(), judge.timeline())
-    for name in ("processor", "source", "start", "end", "nbytes"):
+    for name in ("processor", "source", "start", "end", "nbytes", "begun"):
         assert (getattr(one, name) == getattr(other, name)).all(), name
     assert (one.message == other.message).all()
     assert (np.minimum(one.category, 5) == np.minimum(other.category, 5)).all()
