@@ -23,6 +23,7 @@ public:
                const std::vector<uint8_t>& same, const std::function<void(int)>& make) {
         around_ = &around, layers_ = &layers, routes_ = &routes, make_ = &make;
         n_ = uint32_t(around.size()), before_ = before;
+        room_ = (~0u - n_) / (3 * uint32_t(layers.size()) + 1);
         stop_ = limit * SLACK, limited_ = limit < std::numeric_limits<double>::infinity();
         bool from_start = true;
         for (const Layer& layer : layers) from_start = from_start && !at_once(layer);
@@ -44,9 +45,8 @@ public:
 private:
     static constexpr double SLACK = 1 + 1e-9;  // sums of remaining work are rounded differently from the times
     static constexpr uint32_t NOWHERE = ~0u;
-    // A task's place in program order: part of the step, layer, number within. Parts: tasks before synchronisation; sums,
-    // sending and updates of all layers in turn; carried state.
-    enum : uint64_t { PART = 1ull << 60, LAYER = 1ull << 40 };
+    // A follower's number that says: a slot.
+    static constexpr uint32_t SLOT = 1u << 31;
 
     const Tasks* around_ = nullptr;
     std::vector<Layer>* layers_ = nullptr;
@@ -56,9 +56,10 @@ private:
     double stop_ = 0;
     bool limited_ = false;
     struct Slot { double ready; uint32_t waits, layer; };
-    std::vector<Event> events_, pool_;  // of the tasks around; of the fragments that have joined in
+    std::vector<Event> events_;  // of the tasks around, and then of the fragments that have joined in
     std::vector<Slot> slots_;
-    std::vector<uint32_t> next_, base_;
+    std::vector<uint32_t> next_;             // followers of both
+    std::vector<uint32_t> base_, next_base_;  // by layer: where those of its fragment begin
     std::vector<Resource> resources_;
     std::vector<double> tail_;
     Queue queue_;
@@ -83,7 +84,7 @@ private:
             if (layer.fragment) add_load(*layer.fragment);
         }
         link(slots);
-        pool_.clear(), base_.assign(layers_->size(), NOWHERE);
+        base_.assign(layers_->size(), NOWHERE), next_base_.assign(layers_->size(), 0);
     }
     std::vector<uint32_t> first_;
     // Followers of what is still to be done, and what the rest waits for.
@@ -94,7 +95,7 @@ private:
         events_.resize(n_ + 1);
         const bool begun = mark_ != nullptr;
         for (uint32_t i = 0; i < n_; ++i) {
-            Event& event = events_[i] = {0.0, t.cost[i], 0, t.resource[i], 0};
+            Event& event = events_[i] = {0.0, t.cost[i], 0, t.resource[i], 0, order(i)};
             if (begun && done_[i] >= 0) continue;
             for (uint32_t k = t.after_offset[i]; k < t.after_offset[i + 1]; ++k) {
                 const uint32_t a = t.after[k];
@@ -120,9 +121,9 @@ private:
         }
         for (uint32_t s = 0; s < slots; ++s)
             for (uint32_t k = t.join_offset[s]; k < t.join_offset[s + 1]; ++k)
-                if (!begun || done_[t.join_after[k]] < 0) next_[first[t.join_after[k] + 1]++] = n_ + s;
+                if (!begun || done_[t.join_after[k]] < 0) next_[first[t.join_after[k] + 1]++] = s | SLOT;
         for (uint32_t i = 0; i < n_; ++i) events_[i].first = first[i];
-        events_[n_] = {0.0, 0.0, 0, 0, first[n_]};
+        events_[n_] = {0.0, 0.0, 0, 0, first[n_], 0};
     }
 
     void add_load(const Fragment& f) {
@@ -151,16 +152,18 @@ private:
         return longest;
     }
 
-    uint64_t rank(uint32_t task) const { return task < before_ ? task : 4 * PART + task; }
-    static uint64_t rank(const Fragment& f, uint32_t layer, uint32_t task) {
-        const uint64_t part = task < f.part_end[0] ? 1 : task < f.part_end[1] ? 2 : 3;
-        return part * PART + layer * LAYER + task;
+    // A task's place in program order: tasks before synchronisation; sums, sending and updates of all layers in turn;
+    // carried state. Fragments are not all made, so each part of each has room for as many as there may be.
+    uint32_t room_ = 0;
+    uint32_t order(uint32_t task) const {
+        return task < before_ ? task : task + 3 * uint32_t(layers_->size()) * room_;
     }
-
-    Event& event(uint64_t rank) {
-        const uint64_t part = rank / PART;
-        const uint32_t task = uint32_t(rank % LAYER);
-        return part == 0 || part == 4 ? events_[task] : pool_[base_[rank % PART / LAYER] + task];
+    uint32_t order(uint32_t layer, uint32_t part) const {
+        return before_ + (part * uint32_t(layers_->size()) + layer) * room_;
+    }
+    void queue(uint32_t task, const Event& event) { queue(task, event, event.ready); }
+    void queue(uint32_t task, const Event& event, double time) {
+        queue_.push(Queue::long_key(time, uint64_t(event.order) << 32 | task));
     }
 
     double simulate() {
@@ -172,19 +175,14 @@ private:
         }
         while (!queue_.empty()) {
             const Queue::Key key = queue_.pop();
-            if (!queue_.empty()) __builtin_prefetch(&event(uint64_t(queue_.top())));
-            const uint64_t rank = uint64_t(key);
-            const uint64_t part = rank / PART;
-            const uint32_t task = uint32_t(rank % LAYER), layer = uint32_t(rank % PART / LAYER);
-            const bool outside = part == 0 || part == 4;
-            Event& event = outside ? events_[task] : pool_[base_[layer] + task];
+            if (!queue_.empty()) __builtin_prefetch(&events_[uint32_t(queue_.top())]);
+            const uint32_t task = uint32_t(key);
+            Event& event = events_[task];
             const double end = occupy(event, key);
             if (end < 0) return std::numeric_limits<double>::infinity();
             if (end > makespan && !on_its_way_) makespan = end;
             if (logs_) log(task, key, event, end, makespan);
-            if (on_its_way_) continue;
-            if (outside) leave(task, end);
-            else follow(layer, event.first, pool_[base_[layer] + task + 1].first, end);
+            if (!on_its_way_) follow(event.first, events_[task + 1].first, end);
         }
         return makespan;
     }
@@ -218,39 +216,32 @@ private:
     }
     bool on_its_way_ = false;
     double way_start_ = 0;
-    void leave(uint32_t task, double end) {
-        for (uint32_t k = events_[task].first, last = events_[task + 1].first; k < last; ++k) {
-            const uint32_t f = next_[k];
-            if (f >= n_) { fill(f - n_, end); continue; }
-            Event& event = events_[f];
-            if (event.ready < end) event.ready = end;
-            if (--event.waits == 0) queue_.push(Queue::long_key(event.ready, rank(f)));
-        }
-    }
     void fill(uint32_t s, double end) {
         Slot& slot = slots_[s];
         if (slot.ready < end) slot.ready = end;
         if (!--slot.waits) filled(s);
     }
     void filled(uint32_t s) {
-        const Slot& slot = slots_[s];
-        const uint32_t k = slot.layer;
+        const uint32_t k = slots_[s].layer;
         if (!(*layers_)[k].trained) return;
         if (base_[k] == NOWHERE) join_in(k);
-        const Fragment& f = *(*layers_)[k].fragment;
-        const uint32_t local = s - (*layers_)[k].first_slot;
-        follow(k, f.slot_first[local], f.slot_first[local + 1], slots_[s].ready);
+        follow_slot(k, s, slots_[s].ready);
     }
-    void follow(uint32_t layer, uint32_t first, uint32_t last, double end) {
-        const Fragment& fragment = *(*layers_)[layer].fragment;
-        Event* events = &pool_[base_[layer]];
+    void follow_slot(uint32_t k, uint32_t s, double end) {
+        const uint32_t* first = (*layers_)[k].fragment->slot_first.data() + (s - (*layers_)[k].first_slot);
+        follow(next_base_[k] + first[0], next_base_[k] + first[1], end);
+    }
+    void follow(uint32_t first, uint32_t last, double end) {
         for (uint32_t k = first; k < last; ++k) {
-            const uint32_t f = fragment.next[k];
-            Event& event = events[f];
+            const uint32_t f = next_[k];
+            if (f & SLOT) { fill(f & ~SLOT, end); continue; }
+            Event& event = events_[f];
             // Messages of a chunk follow one another, and hundreds of chunks take turns: more than the cache foresees.
-            __builtin_prefetch(events + f + 3);
+            __builtin_prefetch(&event + 3);
             if (event.ready < end) event.ready = end;
-            if (--event.waits == 0) logs_ = false, queue_.push(Queue::long_key(event.ready, rank(fragment, layer, f)));
+            if (--event.waits) continue;
+            if (f > n_) logs_ = false;
+            queue(f, event);
         }
     }
     // A slot that nothing fills is filled from the start; so are tasks that wait for no slot.
@@ -269,12 +260,19 @@ private:
             add_load(*layer.fragment);
         }
         const Fragment& f = *layer.fragment;
-        base_[k] = uint32_t(pool_.size());
-        pool_.insert(pool_.end(), f.events.begin(), f.events.end());
+        if (f.size() > room_) throw std::length_error("simulation: a layer has more tasks than there is room for");
+        const uint32_t base = base_[k] = uint32_t(events_.size()), next = next_base_[k] = uint32_t(next_.size());
+        events_.insert(events_.end(), f.events.begin(), f.events.end());
+        next_.insert(next_.end(), f.next.begin(), f.next.end());
+        for (size_t i = next; i < next_.size(); ++i) next_[i] += base;
+        uint32_t begin = 0;
+        for (uint32_t part = 0; part < 3; begin = f.part_end[part++])
+            for (uint32_t i = begin, from = order(k, part); i < f.part_end[part]; ++i) events_[base + i].order += from;
+        for (uint32_t i = 0; i <= f.size(); ++i) events_[base + i].first += next;
         for (uint32_t i = 0; i < f.size(); ++i)
-            if (!f.events[i].waits) queue_.push(Queue::long_key(0.0, rank(f, k, i)));
+            if (!events_[base + i].waits) logs_ = false, queue(base + i, events_[base + i]);
         for (uint32_t s = 0; s < layer.slots; ++s)
-            if (unfilled(layer.first_slot + s)) follow(k, f.slot_first[s], f.slot_first[s + 1], 0.0);
+            if (unfilled(layer.first_slot + s)) follow_slot(k, layer.first_slot + s, 0.0);
     }
 
     // ---- beginning where a kept run is the same (core_restart.h) ---------------------------------------------------

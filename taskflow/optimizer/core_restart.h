@@ -29,11 +29,11 @@ inline const Past::Mark* Apart::find_start(const std::vector<uint8_t>& same) {
 inline double Apart::begin() {
     queue_.clear();
     now_.clear();
-    position_ = 0, between_ = std::max(64u, 2 * uint32_t(resources_.size()));
+    position_ = 0, between_ = std::max(32u, uint32_t(resources_.size()));
     if (logs_) now_.tasks.resize(n_), now_.stride = resources_.size();
     if (!mark_) {
         for (uint32_t i = 0; i < n_; ++i)
-            if (!events_[i].waits) queue_.push(Queue::long_key(0.0, rank(i)));
+            if (!events_[i].waits) queue(i, events_[i]);
         for (uint32_t k = 0; k < layers_->size(); ++k)
             if (at_once((*layers_)[k])) join_in(k);
         return 0;
@@ -49,12 +49,12 @@ inline double Apart::begin() {
         if (done_[i] >= 0 || events_[i].waits) continue;
         const uint32_t old = old_place_[i];
         if (old == Past::NEVER || kept_.tasks[old].taken >= mark_->position) {
-            queue_.push(Queue::long_key(events_[i].ready, rank(i)));
+            queue(i, events_[i]);
             continue;
         }
         const Past::Way& way = kept_.ways[transit_[old]];
         events_[i].waits = way.hop;
-        queue_.push(Queue::long_key(way.start, rank(i)));
+        queue(i, events_[i], way.start);
     }
     for (uint32_t s = 0; s < slots_.size(); ++s)
         if (!slots_[s].waits && !unfilled(s)) filled(s);
