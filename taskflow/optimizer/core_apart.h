@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "core_fragment.h"
+#include "core_past.h"
 
 namespace taskflow {
 
@@ -16,27 +17,36 @@ public:
         bool trained;
     };
     // Seconds of the step; infinity as soon as it is certain to pass `limit`. ``around``: see Lowering::run_around, of whose
-    // tasks ``before`` come before synchronisation. ``make(layer)`` makes a fragment that was not kept.
+    // tasks ``before`` come before synchronisation. ``make(layer)`` makes a fragment that was not kept. ``same``: which of
+    // the blocks around are those of the step that was kept last.
     double run(const Tasks& around, uint32_t before, std::vector<Layer>& layers, const Routes& routes, double limit,
-               const std::function<void(int)>& make) {
+               const std::vector<uint8_t>& same, const std::function<void(int)>& make) {
         around_ = &around, layers_ = &layers, routes_ = &routes, make_ = &make;
         n_ = uint32_t(around.size()), before_ = before;
+        room_ = (~0u - n_) / (3 * uint32_t(layers.size()) + 1);
         stop_ = limit * SLACK, limited_ = limit < std::numeric_limits<double>::infinity();
+        bool from_start = true;
+        for (const Layer& layer : layers) from_start = from_start && !at_once(layer);
+        logs_ = from_start;  // else fragments join in at once, and their tasks have no place in what is kept
+        mark_ = logs_ ? find_start(same) : nullptr;
         prepare();
         if (limited_) {
-            for (double work : left_)
-                if (work > stop_) return std::numeric_limits<double>::infinity();
-            if (tails() > stop_) return std::numeric_limits<double>::infinity();
+            for (const Resource& r : resources_)
+                if (r.left > stop_) return std::numeric_limits<double>::infinity();
+            if (longest() > stop_) return std::numeric_limits<double>::infinity();
         }
         return simulate();
     }
 
+    // The last run, whole, is where the next ones may begin; or, after `forget`, nothing is.
+    void keep();
+    void forget() { kept_.clear(); }
+
 private:
     static constexpr double SLACK = 1 + 1e-9;  // sums of remaining work are rounded differently from the times
     static constexpr uint32_t NOWHERE = ~0u;
-    // A task's place in program order: part of the step, layer, number within. Parts: tasks before synchronisation; sums,
-    // sending and updates of all layers in turn; carried state.
-    enum : uint64_t { PART = 1ull << 60, LAYER = 1ull << 40 };
+    // A follower's number that says: a slot.
+    static constexpr uint32_t SLOT = 1u << 31;
 
     const Tasks* around_ = nullptr;
     std::vector<Layer>* layers_ = nullptr;
@@ -46,10 +56,12 @@ private:
     double stop_ = 0;
     bool limited_ = false;
     struct Slot { double ready; uint32_t waits, layer; };
-    std::vector<Event> events_, pool_;  // of the tasks around; of the fragments that have joined in
+    std::vector<Event> events_;  // of the tasks around, and then of the fragments that have joined in
     std::vector<Slot> slots_;
-    std::vector<uint32_t> next_, base_;
-    std::vector<double> left_, free_, tail_;
+    std::vector<uint32_t> next_;             // followers of both
+    std::vector<uint32_t> base_, next_base_;  // by layer: where those of its fragment begin
+    std::vector<Resource> resources_;
+    std::vector<double> tail_;
     Queue queue_;
 
     template <class F> void each_resource(int32_t r, F f) const {
@@ -61,8 +73,9 @@ private:
     void prepare() {
         const Tasks& t = *around_;
         const uint32_t slots = uint32_t(t.joins());
-        left_.assign(routes_->total_resources, 0.0);
-        for (uint32_t i = 0; i < n_; ++i) each_resource(t.resource[i], [&](int32_t r) { left_[r] += t.cost[i]; });
+        resources_.assign(routes_->total_resources, {0.0, 0.0, 0.0});
+        for (uint32_t i = 0; i < n_; ++i) each_resource(t.resource[i], [&](int32_t r) { resources_[r].left += t.cost[i]; });
+        for (Resource& r : resources_) r.total = r.left;
         slots_.resize(slots);
         for (uint32_t s = 0; s < slots; ++s) slots_[s] = {0.0, t.join_offset[s + 1] - t.join_offset[s], 0};
         for (uint32_t k = 0; k < layers_->size(); ++k) {
@@ -70,30 +83,55 @@ private:
             for (uint32_t s = 0; s < layer.slots; ++s) slots_[layer.first_slot + s].layer = k;
             if (layer.fragment) add_load(*layer.fragment);
         }
-        std::vector<uint32_t>& first = first_;
-        first.assign(n_ + 2, 0);
-        for (uint32_t a : t.after) ++first[a + 2];
-        for (uint32_t a : t.join_after) ++first[a + 2];
-        for (uint32_t i = 2; i < n_ + 2; ++i) first[i] += first[i - 1];
-        next_.resize(t.after.size() + t.join_after.size());
-        for (uint32_t i = 0; i < n_; ++i)
-            for (uint32_t k = t.after_offset[i]; k < t.after_offset[i + 1]; ++k) next_[first[t.after[k] + 1]++] = i;
-        for (uint32_t s = 0; s < slots; ++s)
-            for (uint32_t k = t.join_offset[s]; k < t.join_offset[s + 1]; ++k) next_[first[t.join_after[k] + 1]++] = n_ + s;
-        events_.resize(n_ + 1);
-        for (uint32_t i = 0; i < n_; ++i)
-            events_[i] = {0.0, t.cost[i], t.after_offset[i + 1] - t.after_offset[i], t.resource[i], first[i]};
-        events_[n_] = {0.0, 0.0, 0, 0, first[n_]};
-        pool_.clear(), base_.assign(layers_->size(), NOWHERE);
+        link(slots);
+        base_.assign(layers_->size(), NOWHERE), next_base_.assign(layers_->size(), 0);
     }
     std::vector<uint32_t> first_;
+    // Followers of what is still to be done, and what the rest waits for.
+    void link(uint32_t slots) {
+        const Tasks& t = *around_;
+        std::vector<uint32_t>& first = first_;
+        first.assign(n_ + 2, 0);
+        events_.resize(n_ + 1);
+        const bool begun = mark_ != nullptr;
+        for (uint32_t i = 0; i < n_; ++i) {
+            Event& event = events_[i] = {0.0, t.cost[i], 0, t.resource[i], 0, order(i)};
+            if (begun && done_[i] >= 0) continue;
+            for (uint32_t k = t.after_offset[i]; k < t.after_offset[i + 1]; ++k) {
+                const uint32_t a = t.after[k];
+                if (begun && done_[a] >= 0) event.ready = std::max(event.ready, done_[a]);
+                else ++first[a + 2], ++event.waits;
+            }
+        }
+        for (uint32_t s = 0; s < slots; ++s) {
+            Slot& slot = slots_[s];
+            slot.waits = 0;
+            for (uint32_t k = t.join_offset[s]; k < t.join_offset[s + 1]; ++k) {
+                const uint32_t a = t.join_after[k];
+                if (begun && done_[a] >= 0) slot.ready = std::max(slot.ready, done_[a]);
+                else ++first[a + 2], ++slot.waits;
+            }
+        }
+        for (uint32_t i = 2; i < n_ + 2; ++i) first[i] += first[i - 1];
+        next_.resize(first[n_ + 1]);
+        for (uint32_t i = 0; i < n_; ++i) {
+            if (!events_[i].waits) continue;
+            for (uint32_t k = t.after_offset[i]; k < t.after_offset[i + 1]; ++k)
+                if (!begun || done_[t.after[k]] < 0) next_[first[t.after[k] + 1]++] = i;
+        }
+        for (uint32_t s = 0; s < slots; ++s)
+            for (uint32_t k = t.join_offset[s]; k < t.join_offset[s + 1]; ++k)
+                if (!begun || done_[t.join_after[k]] < 0) next_[first[t.join_after[k] + 1]++] = s | SLOT;
+        for (uint32_t i = 0; i < n_; ++i) events_[i].first = first[i];
+        events_[n_] = {0.0, 0.0, 0, 0, first[n_], 0};
+    }
 
     void add_load(const Fragment& f) {
-        for (size_t r = 0; r < f.load.size(); ++r) left_[r] += f.load[r];
+        for (size_t r = 0; r < f.load.size(); ++r) resources_[r].left += f.load[r], resources_[r].total += f.load[r];
     }
 
     // The longest path of costs from each task's end to the end of the step, as far as it is known.
-    double tails() {
+    double longest() {
         const Tasks& t = *around_;
         tail_.assign(n_, 0.0);
         double longest = 0;
@@ -114,34 +152,37 @@ private:
         return longest;
     }
 
-    uint64_t rank(uint32_t task) const { return task < before_ ? task : 4 * PART + task; }
-    static uint64_t rank(const Fragment& f, uint32_t layer, uint32_t task) {
-        const uint64_t part = task < f.part_end[0] ? 1 : task < f.part_end[1] ? 2 : 3;
-        return part * PART + layer * LAYER + task;
+    // A task's place in program order: tasks before synchronisation; sums, sending and updates of all layers in turn;
+    // carried state. Fragments are not all made, so each part of each has room for as many as there may be.
+    uint32_t room_ = 0;
+    uint32_t order(uint32_t task) const {
+        return task < before_ ? task : task + 3 * uint32_t(layers_->size()) * room_;
+    }
+    uint32_t order(uint32_t layer, uint32_t part) const {
+        return before_ + (part * uint32_t(layers_->size()) + layer) * room_;
+    }
+    void queue(uint32_t task, const Event& event) { queue(task, event, event.ready); }
+    void queue(uint32_t task, const Event& event, double time) {
+        queue_.push(Queue::long_key(time, uint64_t(event.order) << 32 | task));
     }
 
     double simulate() {
-        queue_.clear();
-        free_.assign(routes_->total_resources, 0.0);
-        for (uint32_t i = 0; i < n_; ++i)
-            if (!events_[i].waits) queue_.push(Queue::long_key(0.0, rank(i)));
-        for (uint32_t k = 0; k < layers_->size(); ++k)
-            if (at_once((*layers_)[k])) join_in(k);
-        double makespan = 0;
+        double makespan = begin();
+        if (mark_ && !logs_) {  // something of a layer could begin before the mark: nothing is certain about that
+            mark_ = nullptr, logs_ = true;
+            prepare();
+            makespan = begin();
+        }
         while (!queue_.empty()) {
             const Queue::Key key = queue_.pop();
-            const uint64_t rank = uint64_t(key);
-            const uint64_t part = rank / PART;
-            const bool outside = part == 0 || part == 4;
-            const uint32_t task = uint32_t(rank % LAYER), layer = uint32_t(rank % PART / LAYER);
-            Event& event = outside ? events_[task] : pool_[base_[layer] + task];
-            const double tail = !limited_ ? 0.0 : outside ? tail_[task] : (*layers_)[layer].fragment->tail[task];
+            if (!queue_.empty()) __builtin_prefetch(&events_[uint32_t(queue_.top())]);
+            const uint32_t task = uint32_t(key);
+            Event& event = events_[task];
             const double end = occupy(event, key);
-            if (end < 0 || end + tail > stop_) return std::numeric_limits<double>::infinity();
-            if (on_its_way_) continue;
-            if (end > makespan) makespan = end;
-            if (outside) leave(task, end);
-            else follow(layer, event.first, pool_[base_[layer] + task + 1].first, end);
+            if (end < 0) return std::numeric_limits<double>::infinity();
+            if (end > makespan && !on_its_way_) makespan = end;
+            if (logs_) log(task, key, event, end, makespan);
+            if (!on_its_way_) follow(event.first, events_[task + 1].first, end);
         }
         return makespan;
     }
@@ -153,56 +194,54 @@ private:
         const double cost = event.cost;
         const int32_t r = event.resource;
         if (r >= 0) {
-            if (free_[r] > start) start = free_[r];
-            const double end = free_[r] = start + cost;
-            return end + (left_[r] -= cost) > stop_ ? -1 : end;
+            Resource& resource = resources_[r];
+            if (resource.free > start) start = resource.free;
+            const double end = resource.free = start + cost;
+            return end + (resource.left -= cost) > stop_ ? -1 : end;
         }
         const uint32_t from = uint32_t(routes_->offset[-1 - r]), hops = uint32_t(routes_->offset[-r]) - from;
         const double at = start = Queue::long_time(key);
         double end;
         do {
-            const int32_t link = routes_->resources[from + event.waits];
-            if (free_[link] > start) start = free_[link];
-            end = free_[link] = start + cost;
-            if (end + (left_[link] -= cost) > stop_) return -1;
+            Resource& link = resources_[routes_->resources[from + event.waits]];
+            if (link.free > start) start = link.free;
+            end = link.free = start + cost;
+            if (end + (link.left -= cost) > stop_) return -1;
         } while (++event.waits < hops && start == at);
         if (event.waits < hops) {
-            on_its_way_ = true;
+            on_its_way_ = true, way_start_ = start;
             queue_.push(Queue::long_key(start, uint64_t(key)));
         }
         return end;
     }
     bool on_its_way_ = false;
-    void leave(uint32_t task, double end) {
-        for (uint32_t k = events_[task].first, last = events_[task + 1].first; k < last; ++k) {
-            const uint32_t f = next_[k];
-            if (f >= n_) { fill(f - n_, end); continue; }
-            Event& event = events_[f];
-            if (event.ready < end) event.ready = end;
-            if (--event.waits == 0) queue_.push(Queue::long_key(event.ready, rank(f)));
-        }
-    }
+    double way_start_ = 0;
     void fill(uint32_t s, double end) {
         Slot& slot = slots_[s];
         if (slot.ready < end) slot.ready = end;
-        if (--slot.waits) return;
-        const uint32_t k = slot.layer;
+        if (!--slot.waits) filled(s);
+    }
+    void filled(uint32_t s) {
+        const uint32_t k = slots_[s].layer;
         if (!(*layers_)[k].trained) return;
         if (base_[k] == NOWHERE) join_in(k);
-        const Fragment& f = *(*layers_)[k].fragment;
-        const uint32_t local = s - (*layers_)[k].first_slot;
-        follow(k, f.slot_first[local], f.slot_first[local + 1], slots_[s].ready);
+        follow_slot(k, s, slots_[s].ready);
     }
-    void follow(uint32_t layer, uint32_t first, uint32_t last, double end) {
-        const Fragment& fragment = *(*layers_)[layer].fragment;
-        Event* events = &pool_[base_[layer]];
+    void follow_slot(uint32_t k, uint32_t s, double end) {
+        const uint32_t* first = (*layers_)[k].fragment->slot_first.data() + (s - (*layers_)[k].first_slot);
+        follow(next_base_[k] + first[0], next_base_[k] + first[1], end);
+    }
+    void follow(uint32_t first, uint32_t last, double end) {
         for (uint32_t k = first; k < last; ++k) {
-            const uint32_t f = fragment.next[k];
-            Event& event = events[f];
+            const uint32_t f = next_[k];
+            if (f & SLOT) { fill(f & ~SLOT, end); continue; }
+            Event& event = events_[f];
             // Messages of a chunk follow one another, and hundreds of chunks take turns: more than the cache foresees.
-            __builtin_prefetch(events + f + 3);
+            __builtin_prefetch(&event + 3);
             if (event.ready < end) event.ready = end;
-            if (--event.waits == 0) queue_.push(Queue::long_key(event.ready, rank(fragment, layer, f)));
+            if (--event.waits) continue;
+            if (f > n_) logs_ = false;
+            queue(f, event);
         }
     }
     // A slot that nothing fills is filled from the start; so are tasks that wait for no slot.
@@ -217,17 +256,37 @@ private:
         Layer& layer = (*layers_)[k];
         if (!layer.fragment) {
             (*make_)(int(k));
-            left_.resize(routes_->total_resources, 0.0), free_.resize(routes_->total_resources, 0.0);
+            resources_.resize(routes_->total_resources, {0.0, 0.0, 0.0});
             add_load(*layer.fragment);
         }
         const Fragment& f = *layer.fragment;
-        base_[k] = uint32_t(pool_.size());
-        pool_.insert(pool_.end(), f.events.begin(), f.events.end());
+        if (f.size() > room_) throw std::length_error("simulation: a layer has more tasks than there is room for");
+        const uint32_t base = base_[k] = uint32_t(events_.size()), next = next_base_[k] = uint32_t(next_.size());
+        events_.insert(events_.end(), f.events.begin(), f.events.end());
+        next_.insert(next_.end(), f.next.begin(), f.next.end());
+        for (size_t i = next; i < next_.size(); ++i) next_[i] += base;
+        uint32_t begin = 0;
+        for (uint32_t part = 0; part < 3; begin = f.part_end[part++])
+            for (uint32_t i = begin, from = order(k, part); i < f.part_end[part]; ++i) events_[base + i].order += from;
+        for (uint32_t i = 0; i <= f.size(); ++i) events_[base + i].first += next;
         for (uint32_t i = 0; i < f.size(); ++i)
-            if (!f.events[i].waits) queue_.push(Queue::long_key(0.0, rank(f, k, i)));
+            if (!events_[base + i].waits) logs_ = false, queue(base + i, events_[base + i]);
         for (uint32_t s = 0; s < layer.slots; ++s)
-            if (unfilled(layer.first_slot + s)) follow(k, f.slot_first[s], f.slot_first[s + 1], 0.0);
+            if (unfilled(layer.first_slot + s)) follow_slot(k, layer.first_slot + s, 0.0);
     }
+
+    // ---- beginning where a kept run is the same (core_restart.h) ---------------------------------------------------
+    Past kept_, now_;
+    bool logs_ = false;              // as long as only tasks around have run
+    const Past::Mark* mark_ = nullptr;  // of the kept run, where this one begins; null: at the start of the step
+    uint32_t position_ = 0, between_ = 1;  // how much has been taken; how much between two marks
+    std::vector<double> done_;       // by task: when it ended if that is before the mark, else -1
+    std::vector<uint32_t> old_place_, transit_;
+    const Past::Mark* find_start(const std::vector<uint8_t>& same);
+    double begin();
+    void log(uint32_t task, Queue::Key key, const Event& event, double end, double makespan);
 };
 
 }  // namespace taskflow
+
+#include "core_restart.h"

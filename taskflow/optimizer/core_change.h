@@ -33,6 +33,7 @@ inline void Lowering::set_up() {
 
 inline void Lowering::update(const Plans& plans, const Plans* before) {
     if (forward_.empty()) set_up();
+    compares_ = before != nullptr;
     if (stamp_ > 1u << 30) {
         for (auto& marks : mark_) std::fill(marks.begin(), marks.end(), 0);
         std::fill(slot_mark_.begin(), slot_mark_.end(), 0), stamp_ = 0;
@@ -163,7 +164,11 @@ inline void Lowering::walk() {
 }
 
 // ---- the flat task graph -------------------------------------------------------------------------------------------
-inline void Lowering::append(Tasks& out, const Tasks& block, uint32_t number, uint32_t label) {
+inline bool Lowering::equal(const Tasks& a, const Tasks& b) {
+    return a.cost == b.cost && a.resource == b.resource && a.after_offset == b.after_offset && a.after == b.after;
+}
+inline void Lowering::append(Tasks& out, const Tasks& block, uint32_t number, uint32_t label, const Tasks* before) {
+    same_.push_back(compares_ && (before == &block || (before && equal(block, *before))));
     const uint32_t at = uint32_t(out.size()), count = uint32_t(block.size()), edges = uint32_t(out.after.size());
     flat_base_[number] = at;
     if (block.blocks.empty()) out.blocks.push_back({label, at});
@@ -189,19 +194,23 @@ inline void Lowering::append(Tasks& out, const Tasks& block, uint32_t number, ui
 
 inline void Lowering::put_together(Tasks& out) {
     const int n = nodes();
+    same_.clear();
     for (int k = 0; k < n; ++k) {
-        append(out, forward_[k].now().copies, copies_block(k), copies_block(k));
-        append(out, forward_[k].now().work, work_block(k), work_block(k));
+        const Forward &f = forward_[k].now(), &was = forward_[k].before();
+        append(out, f.copies, copies_block(k), copies_block(k), &was.copies);
+        append(out, f.work, work_block(k), work_block(k), &was.work);
     }
-    append(out, forward_[n].now().copies, loss_block(), loss_block());
+    append(out, forward_[n].now().copies, loss_block(), loss_block(), &forward_[n].before().copies);
     if (!m.trains) return;
     for (int k = n - 1; k >= 0; --k) {
-        append(out, backward_[k].now().sums, sums_block(k), sums_block(k));
-        append(out, backward_[k].now().work, backward_block(k), backward_block(k));
+        const Backward &b = backward_[k].now(), &was = backward_[k].before();
+        append(out, b.sums, sums_block(k), sums_block(k), &was.sums);
+        append(out, b.work, backward_block(k), backward_block(k), &was.work);
     }
-    for (int k = n - 1; k >= 0; --k) append(out, collects_[k].now(), collect_block(k), COLLECT + uint32_t(n - 1 - k));
+    for (int k = n - 1; k >= 0; --k)
+        append(out, collects_[k].now(), collect_block(k), COLLECT + uint32_t(n - 1 - k), &collects_[k].before());
     for (int k = 0; k < int(m.layers.size()); ++k)
-        append(out, layers_[k].now().fills, fill_block(k), COLLECT + uint32_t(n + k));
+        append(out, layers_[k].now().fills, fill_block(k), COLLECT + uint32_t(n + k), &layers_[k].before().fills);
 }
 
 // What stands behind the slots, as joins: of every member and cell of the layer the task that wrote its gradient, then

@@ -11,6 +11,7 @@ struct Event {  // what simulation needs of a task, in half a cache line
     uint32_t waits;
     int32_t resource;
     uint32_t first;  // of its followers
+    uint32_t order;  // its place in program order
 };
 
 struct Fragment {
@@ -50,11 +51,11 @@ inline std::shared_ptr<Fragment> make_fragment(Lowering& lowering, int layer, Ta
     f.load.assign(routes.total_resources, 0.0);
     for (uint32_t t = 0; t < n; ++t) {
         const int32_t r = spare.resource[t];
-        f.events[t] = {0.0, spare.cost[t], spare.after_offset[t + 1] - spare.after_offset[t], r, first[t]};
+        f.events[t] = {0.0, spare.cost[t], spare.after_offset[t + 1] - spare.after_offset[t], r, first[t], t};
         if (r >= 0) f.load[r] += spare.cost[t];
         else for (int32_t k = routes.offset[-1 - r]; k < routes.offset[-r]; ++k) f.load[routes.resources[k]] += spare.cost[t];
     }
-    f.events[n] = {0.0, 0.0, 0, 0, first[n]};
+    f.events[n] = {0.0, 0.0, 0, 0, first[n], n};
     f.slot_first.assign(first.begin() + n, first.begin() + all + 1);
     f.tail.assign(n, 0.0), f.slot_tail.assign(slots, 0.0);
     for (uint32_t t = n; t-- > 0;) {

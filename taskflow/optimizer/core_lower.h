@@ -22,9 +22,9 @@ public:
             if (limit < std::numeric_limits<double>::infinity() && longest_path(out) > limit * (1 + 1e-9)) return false;
             open(rest_, tail_block());
             synchronise();
-            append(out, rest_, tail_block(), COLLECT);
+            append(out, rest_, tail_block(), COLLECT, nullptr);
         }
-        append(out, forward_[nodes() + 1].now().copies, carry_block(), CARRY);
+        append_carried(out);
         return true;
     }
     // The same without the layers' synchronisation; in its place the slots that `fragment` waits for, as joins. Returns how
@@ -36,9 +36,11 @@ public:
         if (m.trains)
             for (const auto& layer : layers_) append_slots(out, layer.now());
         const uint32_t count = uint32_t(out.size());
-        append(out, forward_[nodes() + 1].now().copies, carry_block(), CARRY);
+        append_carried(out);
         return count;
     }
+    // By block of the flat task graph: whether it is as it was in what was accepted last.
+    const std::vector<uint8_t>& same() const { return same_; }
     // What was lowered last is what the next changes start from.
     void accept() {
         for (auto& f : forward_) f.accept();
@@ -209,7 +211,14 @@ private:
     void mark_backward();
     void walk();
     void put_together(Tasks& out);
-    void append(Tasks& out, const Tasks& block, uint32_t number, uint32_t label);
+    void append(Tasks& out, const Tasks& block, uint32_t number, uint32_t label, const Tasks* before);
+    static bool equal(const Tasks& a, const Tasks& b);
+    std::vector<uint8_t> same_;
+    bool compares_ = false;  // whether there is anything to be the same as
+    void append_carried(Tasks& out) {
+        const Sides<Forward>& carried = forward_[nodes() + 1];
+        append(out, carried.now().copies, carry_block(), CARRY, &carried.before().copies);
+    }
     void append_slots(Tasks& out, const Collected& layer);
     std::vector<uint32_t> flat_base_;  // block -> its first task's place in the flat task graph
     uint32_t flat_place(uint32_t task) const {

@@ -54,6 +54,7 @@ public:
     typedef unsigned __int128 Key;
     void clear() { heap_.clear(); }
     bool empty() const { return heap_.empty(); }
+    Key top() const { return heap_[0]; }
     static Key key(double time, uint32_t number) {
         uint64_t bits;
         std::memcpy(&bits, &time, 8);

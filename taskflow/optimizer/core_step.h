@@ -117,6 +117,8 @@ public:
         accepted_ = true;
         size_ = spare_size_;
         flat_ = spare_flat_;
+        if (flat_) apart_.forget();
+        else apart_.keep();
         if (flat_) std::swap(tasks_, spare_tasks_), std::swap(times_, spare_times_);
     }
     // Makes the flat tasks of the current strategy, with all columns, and their times.
@@ -165,7 +167,7 @@ private:
             parts_[k] = {trained ? kept : nullptr, first_slot, slots, trained};
             first_slot += slots;
         }
-        const double seconds = apart_.run(around_, before, parts_, model_.routes, limit, [this](int layer) {
+        const double seconds = apart_.run(around_, before, parts_, model_.routes, limit, lowering_.same(), [this](int layer) {
             parts_[layer].fragment = proposed_.fragments[layer] =
                 make_fragment(lowering_, layer, spare_tasks_, model_.routes, proposed_.layers[layer],
                               proposed_.syncs[layer], flats_[layer]);
