@@ -1,6 +1,7 @@
 """How exact predictions are: predicted against measured step times on this machine, for strategies that nothing was fitted to.
 
     python benchmarks/accuracy.py [--networks RNNLM ...] [--rounds 7] [--json]      # 2 ranks under mpirun, a core each
+    python benchmarks/accuracy.py --ranks 16                                        # as many ranks as the machine has cores
     python benchmarks/accuracy.py --virtual                                         # one process, two virtual processors
     python benchmarks/accuracy.py --alone                                           # costs measured while the other core is idle
 
@@ -238,7 +239,7 @@ def judge_network(row: dict[str, Any]) -> None:
 
 
 def launch(
-    networks: tuple[str, ...], rounds: int, budget: str, patience: float, virtual: bool, alone: bool
+    networks: tuple[str, ...], rounds: int, budget: str, patience: float, virtual: bool, alone: bool, ranks: int = 2
 ) -> list[dict[str, Any]]:
     """Run the job in processes of its own, each with one thread; its rows."""
     command = [sys.executable, __file__, "--worker", "--rounds", str(rounds), "--budget", budget, "--patience", str(patience)]
@@ -247,7 +248,7 @@ def launch(
         mpirun = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
         if mpirun is None:
             raise SystemExit("accuracy: there is no mpirun; pip install mpich mpi4py, or use --virtual")
-        command = [mpirun, "-n", "2", *command]
+        command = [mpirun, "-n", str(ranks), *command]
     # The machine's setting that holds OpenBLAS to AVX2 is lifted, for kernels' measurements and steps alike.
     environment = {k: v for k, v in os.environ.items() if k != "OPENBLAS_CORETYPE"} | {
         "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT),
@@ -284,20 +285,22 @@ def report(row: dict[str, Any]) -> None:
 @click.option("--rounds", default=7, show_default=True)
 @click.option("--budget", default="15s", show_default=True, help="Of the search for one of the strategies.")
 @click.option("--patience", default=60.0, show_default=True, help="Seconds a network to wait for undisturbed rounds.")
+@click.option("--ranks", default=2, show_default=True, type=click.IntRange(1), help="A core each.")
 @click.option("--virtual", is_flag=True, help="One process with two virtual processors instead of two ranks.")
 @click.option("--alone", is_flag=True, help="Measure costs while the other core is idle, to see what company changes.")
 @click.option("--json", "as_json", is_flag=True)
 @click.option("--worker", is_flag=True, hidden=True)
 def main(
-    networks: tuple[str, ...], rounds: int, budget: str, patience: float, virtual: bool, alone: bool, as_json: bool, worker: bool
+    networks: tuple[str, ...], rounds: int, budget: str, patience: float, ranks: int, virtual: bool, alone: bool, as_json: bool,
+    worker: bool,
 ) -> None:
     if worker:
         work(networks, rounds, budget, patience, virtual, alone)
         return
-    rows = launch(networks, rounds, budget, patience, virtual, alone)
+    rows = launch(networks, rounds, budget, patience, virtual, alone, ranks)
     plans = [plan for row in rows for plan in row["strategies"]]
     result = {
-        "benchmark": "accuracy", "mode": "virtual" if virtual else "ranks", "ranks": 1 if virtual else 2,
+        "benchmark": "accuracy", "mode": "virtual" if virtual else "ranks", "ranks": 1 if virtual else ranks,
         "mean_error": mean(abs(p["error"]) for p in plans), "maximum_error": max(abs(p["error"]) for p in plans),
         "kendall_tau": mean(row["kendall_tau"] for row in rows), "regret": max(row["regret"] for row in rows),
         "foreign_load": max(row["foreign_load"] for row in rows), "load_average": os.getloadavg()[0], "networks": rows,

@@ -23,6 +23,7 @@ from taskflow.machine import load_machine
 from taskflow.models import build, find
 from taskflow.runtime.launch import launcher
 from taskflow.training.plan import plan
+from taskflow.training.synthetic import random_feeds
 
 RATE = single.RATE
 
@@ -33,11 +34,10 @@ class Ours:
     def __init__(self, side: str, name: str, batch: int, preset: str, machine: str, budget: str) -> None:
         self.transport = taskflow.connect(processors=2)
         self.rank = self.transport.rank
-        known, model = find(name)
-        graph = build(known, batch, preset=preset)
+        graph = build(find(name)[0], batch, preset=preset)
         cluster, rule = load_machine(machine, self.transport.size), taskflow.SGD(RATE)
         strategy, mapper = plan(side, graph, cluster, self.transport, rule=rule, budget=budget)
-        self.batch = single.feeds(graph, getattr(model, preset))
+        self.batch = random_feeds(graph)
         self.began = single.resident_bytes("VmRSS")
         self.run = taskflow.Executor(graph, strategy, rule, transport=self.transport, machine=cluster, mapper=mapper)
         self.how = f"taskflow, {side}, {self.run.kernels.name} kernels, {self.run.moved_bytes_per_step() / 1e6:.1f} MB a step"
@@ -73,7 +73,7 @@ class Theirs:
         known, model = find(name)
         share = batch // started.size
         config = replace(getattr(model, preset), batch=share)
-        whole = single.feeds(build(known, batch, preset=preset), getattr(model, preset))
+        whole = random_feeds(build(known, batch, preset=preset))
         mine = slice(self.rank * share, (self.rank + 1) * share)
         self.given = {key: torch.from_numpy(value[mine].copy()) for key, value in whole.items()}
         self.began = single.resident_bytes("VmRSS")

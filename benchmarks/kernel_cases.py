@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from taskflow.kernels import KernelSet
+from taskflow.models.vocabulary import BLOCKS
 
 Call = Callable[[], object]
 
@@ -229,6 +230,25 @@ def rows(dtype: Any) -> Iterator[Case]:
         "cross_entropy 256 x 32000 backward",
         lambda s: lambda: s.cross_entropy_backward(y, target, -100, 1.0, y), torch_loss_backward,
     )
+    split, pairs, shares = (classes, BLOCKS, 0), np.empty((count, 2 * BLOCKS)), np.empty((count, BLOCKS))
+    dx = np.empty_like(y)  # in place, numbers would shrink from call to call until they are denormal
+
+    def in_blocks(s: Any) -> Call:
+        def run() -> None:
+            s.class_blocks(logits, target, -100, split, y, pairs)
+            s.cross_entropy_of_blocks(pairs, target, -100, shares)
+
+        return run
+
+    def in_blocks_backward(s: Any) -> Call:
+        def run() -> None:
+            s.cross_entropy_of_blocks_backward(shares, target, -100, 1.0, pairs)
+            s.class_blocks_backward(y, target, -100, split, pairs, dx)
+
+        return run
+
+    yield Case(f"cross_entropy in {BLOCKS} blocks 256 x 32000", in_blocks, lambda t: torch_loss(t, 0.0))
+    yield Case(f"cross_entropy in {BLOCKS} blocks 256 x 32000 backward", in_blocks_backward, torch_loss_backward)
     index, dy, table = np.arange(2560) * 7919 % 10_000, array(dtype, 2560, 512), np.zeros((10_000, 512), dtype)
 
     def torch_embedding(t: Any) -> Call:

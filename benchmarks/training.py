@@ -2,12 +2,15 @@
 update by SGD), and peak memory.
 
     python benchmarks/training.py [--json] [--models AlexNet,NMT] [--threads 1 2] [--variants eager,compile] [--rounds 5]
+        [--mapper best]
 
 PyTorch runs eagerly, eagerly with channels_last (networks of images), and compiled; each stock, and with the settings
 of malloc that spare it page faults ("tuned"). Every variant has a process of its own, and takes steps in turn with
 ours: a ratio is that of the medians of one such pair, and beside it stands that of the processor time (on one core),
-which other work on the machine disturbs less. On two cores ours runs two ranks of one core each (data parallel) or,
-with --ours threads, one process with two threads, which needs less memory; PyTorch has two threads. --quick takes
+which other work on the machine disturbs less. On two cores ours runs two ranks of one core each, under the strategy of
+--mapper, which is chosen once before, by a job of its own (best: of data parallelism, the expert's and the searched plan the
+fastest on this machine, of equally fast ones the smallest), or, with --ours threads, one process with two threads; PyTorch
+has two threads. Peak memory is that of all ranks together. --quick takes
 small presets, to see whether all works. Needs PyTorch: pip install torch.
 """
 
@@ -18,6 +21,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log
@@ -34,7 +38,7 @@ WORKER = Path(__file__).with_name("training_worker.py")
 # Batches for the memory of a small machine and minutes of run time; the paper has 256 for AlexNet and 64 for the others.
 BATCHES = {"AlexNet": 64, "Inception-v3": 8, "ResNet-101": 8, "RNNTC": 64, "RNNLM": 64, "NMT": 64}
 QUICK = {"AlexNet": 8, "Inception-v3": 4, "ResNet-101": 4, "RNNTC": 6, "RNNLM": 6, "NMT": 6}
-RANKS, THREADS = "taskflow", "taskflow-threads"  # ours
+PLAN, RANKS, THREADS = "plan", "taskflow", "taskflow-threads"  # ours
 SIDES = ("eager", "channels_last", "compile")
 IMAGES = ("AlexNet", "Inception-v3", "ResNet-101")
 TUNED = {"MALLOC_MMAP_THRESHOLD_": "2000000000", "MALLOC_TRIM_THRESHOLD_": "8000000000", "MALLOC_TOP_PAD_": "400000000"}
@@ -47,10 +51,12 @@ class WorkerError(RuntimeError):
 class Worker:
     """A process of training_worker.py."""
 
-    def __init__(self, side: str, name: str, batch: int, preset: str, threads: int, tuned: bool) -> None:
-        command = [sys.executable, str(WORKER), side, name, str(batch), preset, str(threads)]
+    def __init__(
+        self, side: str, name: str, batch: int, preset: str, threads: int, tuned: bool, more: Sequence[str] = ()
+    ) -> None:
+        command = [sys.executable, str(WORKER), side, name, str(batch), preset, str(threads), *more]
         each = threads
-        if side == RANKS and threads > 1:
+        if side in (PLAN, RANKS) and threads > 1:
             mpirun = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
             if mpirun is None:
                 raise WorkerError("there is no mpirun: pip install mpich")
@@ -123,13 +129,28 @@ def compare(ours: Worker, theirs: Worker, variant: str, rounds: int) -> Pair:
     return Pair(variant, our_seconds, their_seconds, their_cpu / our_cpu, taken[0][-1][2], taken[1][-1][2], theirs.how)
 
 
+def planned(name: str, batch: int, preset: str, threads: int, mapper: str, folder: str) -> tuple[str, str]:
+    """The file of ``mapper``'s strategy for so many ranks, and what its choice said."""
+    file = str(Path(folder) / f"{name}-{threads}.json")
+    job = Worker(PLAN, name, batch, preset, threads, False, (mapper, file))
+    job.close()
+    return file, job.how
+
+
 def measure(
-    name: str, threads: int, rounds: int, quick: bool, variants: Sequence[str], side_of_ours: str, note: Any
+    name: str, threads: int, rounds: int, quick: bool, variants: Sequence[str], side_of_ours: str, mapper: str, note: Any
 ) -> dict[str, Any]:
     """The variants of one network at one number of cores."""
     preset, batch = ("small", QUICK[name]) if quick else ("paper", BATCHES[name])
     sides = [side for side in variants if side != "channels_last" or name in IMAGES]
-    ours = Worker(side_of_ours, name, batch, preset, threads, False)
+    strategy = "whole"
+    with tempfile.TemporaryDirectory() as folder:
+        more: tuple[str, ...] = ()
+        if threads > 1 and side_of_ours == RANKS:
+            file, strategy = planned(name, batch, preset, threads, mapper, folder)
+            note(f"{name}, {threads} ranks, strategy {strategy}")
+            more = (file,)
+        ours = Worker(side_of_ours, name, batch, preset, threads, False, more)
     pairs, absent = [], {}
     try:
         for side in sides:
@@ -154,7 +175,7 @@ def measure(
     if not stock or not tuned:
         raise click.ClickException(f"{name}: no variant of PyTorch runs: {absent}")
     return {
-        "model": name, "threads": threads, "batch": batch, "preset": preset, "ours": ours.how,
+        "model": name, "threads": threads, "batch": batch, "preset": preset, "ours": ours.how, "strategy": strategy,
         "samples_per_second": batch / median(p.ours_seconds for p in pairs),
         "vs_stock": min(p.ratio for p in stock), "vs_tuned": min(p.ratio for p in tuned),
         "cpu_vs_stock": min(p.cpu_ratio for p in stock), "cpu_vs_tuned": min(p.cpu_ratio for p in tuned),
@@ -189,14 +210,19 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return result
 
 
+def short(strategy: str) -> str:
+    """``expert`` of "best: expert (data 940 ms ...)"."""
+    return strategy.removeprefix("best: ").split()[0].rstrip(":")
+
+
 def show(result: dict[str, Any], console: Console) -> None:
     """The same as a table."""
-    table = Table("network", "cores", "batch", "samples/s", "stock", "best stock", "tuned", "best tuned", "MB", "torch MB",
-                  title="taskflow's speed over PyTorch's best variant, and peak memory")
+    table = Table("network", "cores", "batch", "strategy", "samples/s", "stock", "best stock", "tuned", "best tuned", "MB",
+                  "torch MB", title="taskflow's speed over PyTorch's best variant, and peak memory")
     for row in result["networks"]:
         least = min(row["torch_peak_bytes"].values())
         table.add_row(
-            row["model"], str(row["threads"]), str(row["batch"]), f"{row['samples_per_second']:.2f}",
+            row["model"], str(row["threads"]), str(row["batch"]), short(row["strategy"]), f"{row['samples_per_second']:.2f}",
             f"{row['vs_stock']:.2f}", row["best_stock"], f"{row['vs_tuned']:.2f}", row["best_tuned"],
             f"{row['peak_bytes'] / 1e6:.0f}", f"{least / 1e6:.0f}",
         )
@@ -215,11 +241,13 @@ def show(result: dict[str, Any], console: Console) -> None:
 @click.option("--variants", default=",".join(SIDES), show_default=True, help="Of PyTorch, separated by commas.")
 @click.option("--ours", type=click.Choice(["ranks", "threads"]), default="ranks", show_default=True,
               help="How ours uses several cores.")
+@click.option("--mapper", default="best", show_default=True,
+              help="Of our ranks' strategy: data, expert, search, best, or a strategy FILE.json.")
 @click.option("--rounds", default=5, show_default=True, type=click.IntRange(1), help="Steps of each side in a pair.")
 @click.option("--quick", is_flag=True, help="Small presets: whether it works, not how fast.")
 def main(
     as_json: bool, models: str, threads: tuple[int, ...], more_threads: tuple[int, ...], variants: str, ours: str,
-    rounds: int, quick: bool,
+    mapper: str, rounds: int, quick: bool,
 ) -> None:
     """Measure and print."""
     names = [name.strip() for name in models.split(",") if name.strip()]
@@ -232,7 +260,7 @@ def main(
     counts = (*threads, *more_threads) or (1, 2)  # "--threads 1 2" gives the 2 as an argument
     errors = Console(stderr=True)
     side = RANKS if ours == "ranks" else THREADS
-    rows = [measure(name, count, rounds, quick, sides, side, errors.print) for count in counts for name in names]
+    rows = [measure(name, count, rounds, quick, sides, side, mapper, errors.print) for count in counts for name in names]
     result = summary(rows)
     if as_json:
         print(json.dumps(result, indent=1))

@@ -1,9 +1,13 @@
 """One side of benchmarks/training.py: a network in a process of its own, which takes a training step when told to.
 
-    python training_worker.py SIDE MODEL BATCH PRESET THREADS
+    python training_worker.py SIDE MODEL BATCH PRESET THREADS [MAPPER]
+    python training_worker.py plan MODEL BATCH PRESET THREADS MAPPER FILE
 
-SIDE: taskflow (under mpirun: a processor a rank), taskflow-threads (the same in one process), eager, channels_last or
-compile. Each line on standard input is a number of steps to take; the answer is a line of JSON: seconds of each step
+SIDE: taskflow (under mpirun: a processor a rank, under MAPPER's strategy), taskflow-threads (the same in one process), eager,
+channels_last or compile. The second form chooses a strategy as `taskflow train` does, writes it, prints what it found and
+ends: so what searching and trying need is no part of the memory that is measured.
+
+Each line on standard input is a number of steps to take; the answer is a line of JSON: seconds of each step
 by the clock and of this process on its cores, and the peak memory since the network was begun. The first line that is
 printed says that the network is ready, and which kernels compute it. An empty line ends it.
 """
@@ -22,23 +26,11 @@ import numpy as np
 
 import taskflow
 from taskflow.models import build, find
+from taskflow.training.plan import plan
+from taskflow.training.synthetic import random_feeds
 
 Step = Callable[[], Any]
 RATE = 0.01
-
-
-def feeds(graph: Any, config: Any) -> dict[str, np.ndarray]:
-    """A batch of random images, tokens and labels, the same on both sides."""
-    numbers, result = np.random.default_rng(0), {}
-    for node in graph:
-        if node.operator.kind == "input":
-            spec = node.outputs[0].spec
-            size = "classes" if node.name == "labels" and hasattr(config, "classes") else "vocabulary"
-            if spec.differentiable:
-                result[node.name] = numbers.normal(size=spec.shape).astype(spec.dtype)
-            else:
-                result[node.name] = numbers.integers(0, getattr(config, size), spec.shape)
-    return result
 
 
 def resident_bytes(which: str) -> int:
@@ -57,12 +49,23 @@ def forget_peak() -> None:
 # ---- sides -----------------------------------------------------------------------------------------------------------
 
 
-def ours(graph: Any, batch: dict[str, np.ndarray], transport: Any) -> tuple[Step, str]:
+def ours(graph: Any, batch: dict[str, np.ndarray], transport: Any, mapper: str) -> tuple[Step, str]:
     """A step of taskflow, and how it is done."""
-    strategy, _ = taskflow.choose("data", graph, taskflow.host(transport.size))
+    strategy, _ = taskflow.choose(mapper, graph, taskflow.host(transport.size))
     run = taskflow.Executor(graph, strategy, taskflow.SGD(RATE), transport=transport)
     ranks = f"{transport.size} ranks, " if transport.size > 1 else ""
     return lambda: run.train(batch), f"{ranks}{run.kernels.name} kernels, {getattr(run.kernels, 'threads', 1)} threads"
+
+
+def find_plan(graph: Any, transport: Any, mapper: str, file: str) -> None:
+    """Choose a strategy, and write it."""
+    said: list[str] = []
+    machine = taskflow.host(transport.size)
+    strategy, _ = plan(mapper, graph, machine, transport, rule=taskflow.SGD(RATE), say=said.append)
+    if transport.rank == 0:
+        taskflow.save_strategy(strategy, graph, machine.name, file)
+        print(json.dumps({"ready": said[-1].splitlines()[-1] if said else mapper}), flush=True)
+    transport.close()
 
 
 def theirs(side: str, name: str, config: Any, batch: dict[str, np.ndarray], threads: int) -> tuple[Step, str]:
@@ -93,19 +96,25 @@ def theirs(side: str, name: str, config: Any, batch: dict[str, np.ndarray], thre
     return step, f"torch {torch.__version__}, {threads} threads"
 
 
-def main(side: str, name: str, batch_size: int, preset: str, threads: int) -> None:
+def main(
+    side: str, name: str, batch_size: int, preset: str, threads: int, mapper: str = "data", file: str | None = None
+) -> None:
     """Build the network, take two steps to warm up, then do as told."""
-    if not side.startswith("taskflow"):
+    of_ours = side in ("plan", "taskflow", "taskflow-threads")
+    if not of_ours:
         import torch  # so that what it needs by itself does not count as the network's memory
 
         torch.set_num_threads(threads)
-    transport = taskflow.connect() if side.startswith("taskflow") else None
+    transport = taskflow.connect() if of_ours else None
     known, model = find(name)
     graph = build(known, batch_size, preset=preset)
-    batch = feeds(graph, getattr(model, preset))
+    if file is not None:
+        find_plan(graph, transport, mapper, file)
+        return
+    batch = random_feeds(graph)
     began = resident_bytes("VmRSS")
     if transport is not None:
-        step, how = ours(graph, batch, transport)
+        step, how = ours(graph, batch, transport, mapper)
     else:
         from dataclasses import replace
 
@@ -134,6 +143,6 @@ def main(side: str, name: str, batch_size: int, preset: str, threads: int) -> No
 
 
 if __name__ == "__main__":
-    side, name, batch_size, preset, threads = sys.argv[1:]
+    side, name, batch_size, preset, threads, *more = sys.argv[1:]
     os.environ.pop("OPENBLAS_CORETYPE", None)
-    main(side, name, int(batch_size), preset, int(threads))
+    main(side, name, int(batch_size), preset, int(threads), *more)

@@ -31,6 +31,22 @@ cdef extern from "native_loops.h" nogil:
         bint single, Size rows, Size width, void* probabilities, Size probabilities_stride, int64_t* target,
         int64_t ignore, double smoothing, double scale, void* out, Size out_stride, bint add)
 
+    # classes, blocks, first: how all classes are divided, and the first block that is here. Pairs: of double.
+    void any_class_blocks(
+        bint single, Size rows, Size here, Size classes, Size blocks, Size first, void* logits, Size logits_stride,
+        int64_t* target, int64_t ignore, double smoothing, void* probabilities, Size probabilities_stride,
+        void* pairs, Size pairs_stride)
+    void any_class_blocks_backward(
+        bint single, Size rows, Size here, Size classes, Size blocks, Size first, void* probabilities,
+        Size probabilities_stride, int64_t* target, int64_t ignore, double smoothing, void* pairs, Size pairs_stride,
+        void* out, Size out_stride, bint add)
+    double any_cross_entropy_of_blocks(
+        bint single, Size rows, Size blocks, void* pairs, Size pairs_stride, int64_t* target, int64_t ignore,
+        void* shares, Size shares_stride)
+    void any_cross_entropy_of_blocks_backward(
+        bint single, Size rows, Size blocks, void* shares, Size shares_stride, int64_t* target, int64_t ignore,
+        double scale, void* out, Size out_stride, bint add)
+
     void any_embedding(
         bint single, Size rows, Size width, void* table, Size table_stride, Size size, int64_t* index, int64_t first,
         void* out, Size out_stride)

@@ -152,6 +152,96 @@ def cross_entropy_backward(
             kind == cnp.NPY_FLOAT32, n, width, a.data, a.stride, t, ignore, smoothing, scale, b.data, b.stride, accumulate)
 
 
+cdef Py_ssize_t blocks_here(str kernel, tuple split, Py_ssize_t width, Py_ssize_t pairs) except -1:
+    """How many blocks the pairs are of; ValueError unless the columns are just these blocks' classes."""
+    cdef Py_ssize_t classes = split[0], blocks = split[1], first = split[2], here = pairs // 2
+    if (
+        pairs % 2 or not 1 <= blocks <= classes or first < 0 or first + here > blocks
+        or width != (first + here) * classes // blocks - first * classes // blocks
+    ):
+        raise ValueError(
+            f"{kernel}: {width} columns and {pairs} / 2 pairs are no blocks of (classes, blocks, first) = {split}")
+    return here
+
+
+def class_blocks(
+    cnp.ndarray logits not None, target, int64_t ignore, tuple split, cnp.ndarray probabilities not None,
+    cnp.ndarray out not None, double smoothing
+):
+    cdef int kind = real_type("class_blocks", logits)
+    cdef Rows a, b, c
+    two("class_blocks", "logits", logits)
+    two("class_blocks", "out", out)
+    cdef Py_ssize_t n = cnp.PyArray_DIM(logits, 0), width = cnp.PyArray_DIM(logits, 1), pairs = cnp.PyArray_DIM(out, 1)
+    cdef Py_ssize_t here = blocks_here("class_blocks", split, width, pairs)
+    cdef Py_ssize_t classes = split[0], blocks = split[1], first = split[2]
+    rows2("class_blocks", "logits", logits, kind, n, width, False, &a)
+    rows2("class_blocks", "probabilities", probabilities, kind, n, width, True, &b)
+    rows2("class_blocks", "out", out, cnp.NPY_FLOAT64, n, pairs, True, &c)
+    cdef cnp.ndarray wanted = integers("class_blocks", "target", target, n)
+    cdef int64_t* t = <int64_t*>cnp.PyArray_DATA(wanted)
+    targets_inside("class_blocks", t, n, ignore, classes)
+    with nogil:
+        any_class_blocks(
+            kind == cnp.NPY_FLOAT32, n, here, classes, blocks, first, a.data, a.stride, t, ignore, smoothing,
+            b.data, b.stride, c.data, c.stride)
+
+
+def class_blocks_backward(
+    cnp.ndarray probabilities not None, target, int64_t ignore, tuple split, cnp.ndarray dy not None,
+    cnp.ndarray out not None, bint accumulate, double smoothing
+):
+    cdef int kind = real_type("class_blocks_backward", probabilities)
+    cdef Rows a, b, c
+    two("class_blocks_backward", "probabilities", probabilities)
+    two("class_blocks_backward", "dy", dy)
+    cdef Py_ssize_t n = cnp.PyArray_DIM(probabilities, 0), width = cnp.PyArray_DIM(probabilities, 1)
+    cdef Py_ssize_t pairs = cnp.PyArray_DIM(dy, 1), here = blocks_here("class_blocks_backward", split, width, pairs)
+    cdef Py_ssize_t classes = split[0], blocks = split[1], first = split[2]
+    rows2("class_blocks_backward", "probabilities", probabilities, kind, n, width, False, &a)
+    rows2("class_blocks_backward", "dy", dy, cnp.NPY_FLOAT64, n, pairs, False, &b)
+    rows2("class_blocks_backward", "out", out, kind, n, width, True, &c)
+    cdef cnp.ndarray wanted = integers("class_blocks_backward", "target", target, n)
+    cdef int64_t* t = <int64_t*>cnp.PyArray_DATA(wanted)
+    targets_inside("class_blocks_backward", t, n, ignore, classes)
+    with nogil:
+        any_class_blocks_backward(
+            kind == cnp.NPY_FLOAT32, n, here, classes, blocks, first, a.data, a.stride, t, ignore, smoothing,
+            b.data, b.stride, c.data, c.stride, accumulate)
+
+
+def cross_entropy_of_blocks(cnp.ndarray y not None, target, int64_t ignore, cnp.ndarray shares not None):
+    cdef int kind = real_type("cross_entropy_of_blocks", y)
+    cdef Rows a, b
+    cdef double loss
+    two("cross_entropy_of_blocks", "shares", shares)
+    cdef Py_ssize_t n = cnp.PyArray_DIM(shares, 0), blocks = cnp.PyArray_DIM(shares, 1)
+    rows2("cross_entropy_of_blocks", "y", y, kind, n, 2 * blocks, False, &a)
+    rows2("cross_entropy_of_blocks", "shares", shares, kind, n, blocks, True, &b)
+    cdef cnp.ndarray wanted = integers("cross_entropy_of_blocks", "target", target, n)
+    cdef int64_t* t = <int64_t*>cnp.PyArray_DATA(wanted)
+    with nogil:
+        loss = any_cross_entropy_of_blocks(
+            kind == cnp.NPY_FLOAT32, n, blocks, a.data, a.stride, t, ignore, b.data, b.stride)
+    return loss
+
+
+def cross_entropy_of_blocks_backward(
+    cnp.ndarray shares not None, target, int64_t ignore, double scale, cnp.ndarray out not None, bint accumulate
+):
+    cdef int kind = real_type("cross_entropy_of_blocks_backward", shares)
+    cdef Rows a, b
+    two("cross_entropy_of_blocks_backward", "shares", shares)
+    cdef Py_ssize_t n = cnp.PyArray_DIM(shares, 0), blocks = cnp.PyArray_DIM(shares, 1)
+    rows2("cross_entropy_of_blocks_backward", "shares", shares, kind, n, blocks, False, &a)
+    rows2("cross_entropy_of_blocks_backward", "out", out, kind, n, 2 * blocks, True, &b)
+    cdef cnp.ndarray wanted = integers("cross_entropy_of_blocks_backward", "target", target, n)
+    cdef int64_t* t = <int64_t*>cnp.PyArray_DATA(wanted)
+    with nogil:
+        any_cross_entropy_of_blocks_backward(
+            kind == cnp.NPY_FLOAT32, n, blocks, a.data, a.stride, t, ignore, scale, b.data, b.stride, accumulate)
+
+
 # ---- embedding ------------------------------------------------------------------------------------------------------
 
 def embedding(cnp.ndarray table not None, index, int64_t first, cnp.ndarray out not None):

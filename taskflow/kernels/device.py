@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -14,6 +15,28 @@ HostArray = np.ndarray[Any, Any]
 
 class DeviceMissing(OSError):
     """A device that was asked for is not there; the message says in one sentence what is missing and what mends it."""
+
+
+class Recorder(ABC):
+    """Records what actions ask a device for, to have it done again as one whole. What changes from step to step, a learning
+    rate and the step's number, is set before."""
+
+    @abstractmethod
+    def record(self, actions: Sequence[Callable[[], object]]) -> Callable[[], None]:
+        """Call the actions, whose work is noted and not done; the function that is returned has it done. Whatever they raise
+        comes as `NotRecorded`, after which the device is as before."""
+
+    @abstractmethod
+    def set(self, lr: float, step: int) -> None:
+        """The learning rate, and the number from 0, of the step that is done next."""
+
+
+class NotRecorded(RuntimeError):
+    """Something that a device was asked for cannot be recorded. ``number``: of the action that asked, if that is known."""
+
+    def __init__(self, message: str, number: int | None = None) -> None:
+        super().__init__(message)
+        self.number = number
 
 
 class Device:
@@ -60,6 +83,13 @@ class Device:
 
     def synchronize(self) -> None:
         """Return when all that was asked for is done."""
+
+    def activate(self) -> None:
+        """Let the calls of this thread go to this device."""
+
+    def recorder(self) -> Recorder | None:
+        """A new one, or None where recording would gain nothing."""
+        return None
 
 
 HOST = Device()

@@ -18,6 +18,7 @@ from taskflow.kernels.device import HOST, Device
 Array = Any
 Pair = tuple[int, int]  # of the two dimensions of an image: height, width
 Padding = tuple[tuple[int, int], tuple[int, int]]  # zeros (top, bottom), (left, right)
+Split = tuple[int, int, int]  # classes; into how many blocks they are divided; the number of the first block that is here
 Key = tuple[int, int]  # two 32-bit words: the key of the counter-based generator
 
 
@@ -57,6 +58,9 @@ class KernelSet(ABC):
             self.matmul(a, b, out, accumulate=True)
 
         return multiply
+
+    def forget(self, b: Array) -> None:
+        """What `multiplier` has laid out for a matrix in b's memory is not needed again soon: that may go. Nothing else changes."""
 
     @abstractmethod
     def sum_rows(self, x: Array, out: Array, accumulate: bool = False) -> None:
@@ -147,6 +151,24 @@ class KernelSet(ABC):
     ) -> None:
         """out (N, C, P) = (x - center) scale + offset, with center, scale and offset (C)."""
 
+    @abstractmethod
+    def channel_scales(self, sums: Array, count: int, eps: float, weight: Array, bias: Array, out: Array) -> None:
+        """out (2, C): the scale and offset with which `channel_affine` normalises by the mean and variance that ``sums`` (2, C)
+        float64 tell: those of x - center and of its square, over ``count`` elements; weight and bias (C)."""
+
+    @abstractmethod
+    def channel_changes(self, sums: Array, count: int, eps: float, weight: Array, products: Array, out: Array) -> None:
+        """out (5, C) float64: the scale of `channel_scales`, and the gradients of bias, of weight and of both ``sums``, from
+        ``products`` (2, C) float64, what `channel_products` says of the gradient of the normalised images."""
+
+    @abstractmethod
+    def channel_running(
+        self, moments: Array, count: int, momentum: float, correction: float, mean: Array, variance: Array, new_mean: Array,
+        new_variance: Array,
+    ) -> None:
+        """Running mean and variance (C) moved by ``momentum`` to the average of groups, each of ``count`` elements; moments (G,
+        2, C) float64 has every group's sums of x - mean and of its square. ``correction`` multiplies the variance."""
+
     # ---- normalisation of rows ------------------------------------------------------------------------------------
     @abstractmethod
     def layer_norm(
@@ -208,6 +230,35 @@ class KernelSet(ABC):
     ) -> None:
         """-> scale (probabilities - (1 - smoothing) onehot(target) - smoothing / C), zero in rows whose target is
         ``ignore``: (R, C)."""
+
+    # ---- the same in blocks of classes: see taskflow.operators.class_blocks ----------------------------------------
+    @abstractmethod
+    def class_blocks(
+        self, logits: Array, target: Array, ignore: int, split: Split, probabilities: Array, out: Array, smoothing: float = 0.0
+    ) -> None:
+        """logits (R, W): the scores of some whole blocks of all classes, target (R) integers below the number of classes ->
+        out (R, 2 b) float64, for each of these blocks a pair: the logarithm of the sum of exp(scores), and of the score
+        (1 - smoothing) onehot(target) . scores + smoothing / classes . sum of scores what lies in the block;
+        probabilities (R, W) is filled with the softmax of every block. Both are zeros in rows whose target is ``ignore``;
+        other targets outside of the classes are an IndexError, or not a number on a device that does not wait."""
+
+    @abstractmethod
+    def class_blocks_backward(
+        self, probabilities: Array, target: Array, ignore: int, split: Split, dy: Array, out: Array, accumulate: bool = False,
+        smoothing: float = 0.0,
+    ) -> None:
+        """dy (R, 2 b) float64, the gradient of what `class_blocks` gives -> that of the scores (R, W)."""
+
+    @abstractmethod
+    def cross_entropy_of_blocks(self, y: Array, target: Array, ignore: int, shares: Array) -> Any:
+        """y (R, 2 B), the pairs of all blocks -> the sum over rows of log(sum of exp(first)) - sum of second, rows whose
+        target is ``ignore`` left out; shares (R, B) is filled with the softmax over the blocks' first, zeros in those rows."""
+
+    @abstractmethod
+    def cross_entropy_of_blocks_backward(
+        self, shares: Array, target: Array, ignore: int, scale: float, out: Array, accumulate: bool = False
+    ) -> None:
+        """-> for each block the pair scale shares, -scale; zeros in rows whose target is ``ignore``: (R, 2 B)."""
 
     # ---- embedding ----------------------------------------------------------------------------------------------
     @abstractmethod

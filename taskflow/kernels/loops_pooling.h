@@ -304,6 +304,10 @@ INLINE void F(sum_wide)(const Windows *w, const T *x, Size row, const T *scale, 
 
 LOOP void F(sum_pool)(const Windows *w, const T *x, const T *scale, T *out)
 {
+    if (F(boxed)(w)) {
+        F(box_pool)(w, x, NULL, scale, out, 0);
+        return;
+    }
     T sums[F(SPAN)];
     const int wide = w->kernel[1] > F(SPAN) / 2 || w->out[1] == 1;
     for (Size plane = 0; plane < w->planes; plane++, x += w->size[0] * w->size[1])
@@ -358,6 +362,10 @@ INLINE void F(sum_wide_backward)(const Windows *w, const T *dy, Size row, const 
 
 LOOP void F(sum_pool_backward)(const Windows *w, const T *dy, const T *scale, T *out, int add)
 {
+    if (F(boxed)(w)) {
+        F(box_pool)(w, dy, scale, NULL, out, add);
+        return;
+    }
     T sums[F(SPAN)], share[F(CHUNK)];
     const Size area = w->size[0] * w->size[1];
     const int wide = w->kernel[1] > F(SPAN) / 2 || w->out[1] == 1;

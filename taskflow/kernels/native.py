@@ -6,7 +6,7 @@ import numpy as np
 
 from taskflow.kernels import _native, _pointwise
 from taskflow.kernels.blas import find_blas
-from taskflow.kernels.kernel_set import Array, Key
+from taskflow.kernels.kernel_set import Array, Key, Split
 from taskflow.kernels.native_images import NativeImages, scratch
 
 
@@ -83,6 +83,25 @@ class NativeKernels(NativeImages):
         smoothing: float = 0.0,
     ) -> None:
         _native.cross_entropy_backward(probabilities, target, ignore, scale, out, accumulate, smoothing)
+
+    def class_blocks(
+        self, logits: Array, target: Array, ignore: int, split: Split, probabilities: Array, out: Array, smoothing: float = 0.0
+    ) -> None:
+        _native.class_blocks(logits, target, ignore, split, probabilities, out, smoothing)
+
+    def class_blocks_backward(
+        self, probabilities: Array, target: Array, ignore: int, split: Split, dy: Array, out: Array, accumulate: bool = False,
+        smoothing: float = 0.0,
+    ) -> None:
+        _native.class_blocks_backward(probabilities, target, ignore, split, dy, out, accumulate, smoothing)
+
+    def cross_entropy_of_blocks(self, y: Array, target: Array, ignore: int, shares: Array) -> float:
+        return _native.cross_entropy_of_blocks(y, target, ignore, shares)
+
+    def cross_entropy_of_blocks_backward(
+        self, shares: Array, target: Array, ignore: int, scale: float, out: Array, accumulate: bool = False
+    ) -> None:
+        _native.cross_entropy_of_blocks_backward(shares, target, ignore, scale, out, accumulate)
 
     def embedding(self, table: Array, index: Array, first: int, out: Array) -> None:
         _native.embedding(table, index, first, out)

@@ -47,7 +47,7 @@ class OneDNNKernels(NativeKernels):
             raise ValueError(f"OneDNNKernels: threads must be at least 1, got {threads}")
         self.threads: int = self._library.most_threads if threads is None else threads
         self._made: dict[Any, Any] = {}
-        self._packed: dict[Any, tuple[object, Any]] = {}
+        self._packed: dict[int, dict[Any, tuple[object, Any]]] = {}  # by memory, then by product: stamp, packed matrix
 
     # ---- matrix products ----------------------------------------------------------------------------------------
     def matmul(self, a: Array, b: Array, out: Array, accumulate: bool = False) -> None:
@@ -90,14 +90,17 @@ class OneDNNKernels(NativeKernels):
         return self._made[key]
 
     def _pack(self, product: Any, b: Array, stamp: object) -> Array:
-        key = (b.ctypes.data if stamp is not None else 0, product)
-        known, block = self._packed.get(key, (None, None))
+        blocks = self._packed.setdefault(b.ctypes.data if stamp is not None else 0, {})
+        known, block = blocks.get(product, (None, None))
         if block is None:
             block = np.empty(product.nbytes, np.uint8)
         if stamp is None or known != stamp:
             product.pack(b, block)
-            self._packed[key] = (stamp, block)
+            blocks[product] = (stamp, block)
         return block
+
+    def forget(self, b: Array) -> None:
+        self._packed.pop(b.ctypes.data, None)
 
     # ---- convolution --------------------------------------------------------------------------------------------
     def conv2d(
@@ -178,7 +181,11 @@ def _layout(direction: int, x: Shape, weight: Shape, y: Shape, stride: Pair, gro
             return PLAIN if positions >= 64 else PREFERRED
         return PLAIN if positions >= 256 or (positions >= 64 and x[1] <= y[1]) else PREFERRED
     if direction == BACKWARD_WEIGHT:
+        if weight[2] == 1 and stride == (1, 1) and groups == 1 and x[1] >= 16:
+            return CHANNELS_LAST  # kernels of one row, such as 1 x 7
         return PLAIN if positions <= 64 and groups == 1 else PREFERRED
+    if direction == BACKWARD_DATA and x[1] < 16 and stride != (1, 1) and groups == 1:
+        return PLAIN  # of an image
     if groups > 1 or x[1] < 16 or weight[3] == 1:
         return PREFERRED
     return CHANNELS_LAST

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.kernels.kernel_set import Array, Key
+from taskflow.kernels.kernel_set import Array, Key, Split
 from taskflow.kernels.philox import words_at
 from taskflow.kernels.shared import SharedKernels
 
@@ -90,6 +90,68 @@ class NumpyKernels(SharedKernels):
         gradient[target == ignore] = 0
         _put(gradient, out, accumulate)
 
+    def class_blocks(
+        self, logits: Array, target: Array, ignore: int, split: Split, probabilities: Array, out: Array, smoothing: float = 0.0
+    ) -> None:
+        classes, columns = split[0], logits.shape[1]
+        _check_targets(target, ignore, classes)
+        start, starts, widths = _blocks(split, columns)
+        counts = target != ignore
+        pairs = out.reshape(len(out), len(starts), 2)
+        # Before ``probabilities`` is filled, which may be ``logits``.
+        pairs[..., 1] = 0
+        if smoothing:
+            pairs[..., 1] = smoothing / classes * np.add.reduceat(logits, starts, axis=1, dtype=np.float64)
+        rows = np.flatnonzero(counts & (target >= start) & (target < start + columns))
+        here = target[rows] - start
+        pairs[rows, np.searchsorted(starts, here, "right") - 1, 1] += (1 - smoothing) * logits[rows, here].astype(np.float64)
+        top = np.maximum.reduceat(logits, starts, axis=1)
+        top[np.isneginf(top)] = 0  # nothing in the block has a chance: its sum is 0
+        np.subtract(logits, np.repeat(top, widths, axis=1), out=probabilities)
+        np.exp(probabilities, out=probabilities)
+        total = np.add.reduceat(probabilities, starts, axis=1)
+        with np.errstate(divide="ignore"):
+            pairs[..., 0] = np.log(total, dtype=np.float64) + top
+        total[total == 0] = 1
+        probabilities /= np.repeat(total, widths, axis=1)
+        pairs[~counts], probabilities[~counts] = 0, 0
+
+    def class_blocks_backward(
+        self, probabilities: Array, target: Array, ignore: int, split: Split, dy: Array, out: Array, accumulate: bool = False,
+        smoothing: float = 0.0,
+    ) -> None:
+        classes, columns = split[0], out.shape[1]
+        _check_targets(target, ignore, classes)
+        start, starts, widths = _blocks(split, columns)
+        pairs = dy.reshape(len(dy), len(starts), 2)
+        gradient = probabilities * np.repeat(pairs[..., 0].astype(out.dtype), widths, axis=1)
+        if smoothing:
+            gradient += np.repeat((pairs[..., 1] * (smoothing / classes)).astype(out.dtype), widths, axis=1)
+        rows = np.flatnonzero((target != ignore) & (target >= start) & (target < start + columns))
+        here = target[rows] - start
+        gradient[rows, here] += (
+            (1 - smoothing) * pairs[rows, np.searchsorted(starts, here, "right") - 1, 1]
+        ).astype(out.dtype)
+        gradient[target == ignore] = 0
+        _put(gradient, out, accumulate)
+
+    def cross_entropy_of_blocks(self, y: Array, target: Array, ignore: int, shares: Array) -> float:
+        pairs, counts = y.reshape(*shares.shape, 2), target != ignore
+        top = pairs[..., 0].max(axis=1, keepdims=True)
+        np.exp(pairs[..., 0] - top, out=shares)
+        total = shares.sum(axis=1, keepdims=True)
+        shares /= total
+        shares[~counts] = 0
+        losses = np.log(total[:, 0], dtype=np.float64) + (top[:, 0] - pairs[..., 1].sum(axis=1))
+        return float(losses[counts].sum())
+
+    def cross_entropy_of_blocks_backward(
+        self, shares: Array, target: Array, ignore: int, scale: float, out: Array, accumulate: bool = False
+    ) -> None:
+        gradient = np.stack((shares * scale, np.full_like(shares, -scale)), axis=-1)
+        gradient[target == ignore] = 0
+        _put(gradient.reshape(out.shape), out, accumulate)
+
     def embedding(self, table: Array, index: Array, first: int, out: Array) -> None:
         here = (index >= first) & (index < first + len(table))
         out[...] = 0
@@ -166,6 +228,15 @@ def _check_targets(target: Array, ignore: int, classes: int) -> None:
         raise IndexError(
             f"cross_entropy: a target must lie in [0, {classes}) or be ignore={ignore}, got {target[row]} in row {row}"
         )
+
+
+def _blocks(split: Split, columns: int) -> tuple[int, Array, Array]:
+    """The first class that is here; where the blocks that are here begin among these classes, and how wide they are."""
+    classes, blocks, first = split
+    start = first * classes // blocks
+    edges = np.arange(first, blocks + 1) * classes // blocks - start
+    edges = edges[edges <= columns]
+    return start, edges[:-1], np.diff(edges)
 
 
 def _cut_off(x: Array, ends: Array, columns: int) -> Array:

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.kernels.kernel_set import Array, KernelSet, Key, Padding, Pair
+from taskflow.kernels.channel_numbers import ChannelNumbers
+from taskflow.kernels.kernel_set import Array, Key, Padding, Pair
 
 
-class SharedKernels(KernelSet):
+class SharedKernels(ChannelNumbers):
     """Convolution as im2col and a matrix product, sample by sample; pooling tap by tap; normalisation; activations; dropout."""
 
     __slots__ = ()

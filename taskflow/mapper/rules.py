@@ -81,6 +81,8 @@ class Expert(Mapper):
             return cut_only(node, Soap.SAMPLE, count // self._per_node)
         if node.operator.kind == "linear":
             return cut_only(node, Soap.PARAMETER, count)
+        if node.operator.kind == "class_blocks":  # of a dense layer's scores, which stay where they are
+            return tuple(min(count, dim.size) if dim.name == "c" else 1 for dim in node.dims)
         return cut_only(node, Soap.SAMPLE, count)
 
     def map_task(self, node: Node, piece: int, degrees: Sequence[int], machine: Machine) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
 from taskflow.models.recurrent import Layers, Shared, State, chunks, part, zeros
+from taskflow.models.vocabulary import blocks_of
 from taskflow.operators.tensor import Parameter, Tensor
 
 
@@ -62,7 +63,9 @@ def nmt(config: NMTConfig, dtype: str = "float32") -> OperatorGraph:
         if c.dropout:
             y = ops.dropout(y, c.dropout, name=part("dropout", k))
         scores = shared(ops.linear, "softmax", k, y, c.vocabulary)
-        loss = ops.cross_entropy(scores, wanted[k], reduction="sum", name=part("loss", k))
+        loss = ops.cross_entropy(
+            scores, wanted[k], reduction="sum", blocks=blocks_of(c.vocabulary), name=part("loss", k)
+        )
         mean = part("mean", k)
         graph.minimize(
             ops.scale(loss, 1 / (c.batch * c.steps), name=mean) if c.padding is None

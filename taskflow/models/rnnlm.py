@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
 from taskflow.models.recurrent import Layers, Shared, chunks, part, zeros
+from taskflow.models.vocabulary import blocks_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,9 @@ def rnnlm(config: RNNLMConfig, dtype: str = "float32") -> OperatorGraph:
         if c.dropout:
             y = ops.dropout(y, c.dropout, name=part("dropout", k))
         scores = shared(ops.linear, "softmax", k, y, c.vocabulary)
-        loss = ops.cross_entropy(scores, wanted[k], reduction="sum", name=part("loss", k))
+        loss = ops.cross_entropy(
+            scores, wanted[k], reduction="sum", blocks=blocks_of(c.vocabulary), name=part("loss", k)
+        )
         graph.minimize(ops.scale(loss, 1.0 / (c.batch * c.steps), name=part("mean", k)))
     for before, after in zip(start, layers.state):
         for state, becomes in zip(before, after):

@@ -7,8 +7,11 @@ from dataclasses import dataclass, replace
 
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
+from taskflow.models.vocabulary import blocks_of
+from taskflow.operators.attention import attend_heads, attention_heads
 from taskflow.operators.tensor import Parameter, Tensor
 
+Pair = tuple[Tensor, Tensor]  # keys and values
 
 @dataclass(frozen=True, slots=True)
 class TransformerConfig:
@@ -50,11 +53,14 @@ def transformer(config: TransformerConfig, dtype: str = "float32") -> OperatorGr
     x, table = build.encode(source)
     y = build.decode(target, x, source, table)
     scores = ops.linear(y, c.vocabulary, False, name="softmax", parameters=table)
+    blocks = blocks_of(c.vocabulary)
     if c.padding is None:
-        graph.minimize(ops.cross_entropy(scores, labels, label_smoothing=c.label_smoothing, name="loss"))
+        graph.minimize(
+            ops.cross_entropy(scores, labels, label_smoothing=c.label_smoothing, blocks=blocks, name="loss")
+        )
     else:
         loss = ops.cross_entropy(
-            scores, labels, reduction="sum", label_smoothing=c.label_smoothing, name="loss"
+            scores, labels, reduction="sum", label_smoothing=c.label_smoothing, blocks=blocks, name="loss"
         )
         graph.minimize(ops.per_label(loss, labels, name="mean"))
     return graph
@@ -62,48 +68,95 @@ def transformer(config: TransformerConfig, dtype: str = "float32") -> OperatorGr
 
 @dataclass(frozen=True, slots=True)
 class TransformerEncoder:
-    """The encoder alone, with transformer's names: input ``source`` (batch, steps) int64."""
+    """The encoder, and what the decoder's layers need of it, with transformer's names: input ``source`` (batch, steps) int64."""
 
     graph: OperatorGraph
-    memory: Tensor  # (batch, steps, hidden): what the decoder attends to
+    heard: tuple[Pair, ...]  # of every decoder layer the keys and values, each (batch, heads, steps, hidden / heads)
 
 
 def transformer_encoder(config: TransformerConfig, dtype: str = "float32") -> TransformerEncoder:
     """What runs once a sentence to translate; without dropout."""
+    c = replace(config, dropout=0.0)
     graph = OperatorGraph(dtype, "Transformer encoder")
-    source = ops.input(graph, (config.batch, config.steps), "int64", name="source")
-    return TransformerEncoder(graph, _Layers(replace(config, dropout=0.0)).encode(source)[0])
+    source = ops.input(graph, (c.batch, c.steps), "int64", name="source")
+    memory, _ = _Layers(c).encode(source)
+    names = (f"decoder.layers.{i}.multihead_attn" for i in range(c.layers))
+    return TransformerEncoder(graph, tuple(_keys_and_values(memory, c.heads, name) for name in names))
 
 
 @dataclass(frozen=True, slots=True)
 class TransformerDecoder:
-    """The decoder over the beginnings of ``beams`` translations of each sentence, with transformer's names.
+    """One step of the decoder for ``beams`` translations of each sentence, with transformer's names.
 
-    Inputs: ``target`` (batch, beams, steps) int64, the words so far, and ``last`` (batch * beams, 1) int64, the position
-    of the last one; what lies behind it changes nothing. ``memory`` and ``source`` are states: what they hold comes
-    from the encoder."""
+    Inputs: ``words`` and ``parents`` (batch, beams) int64: the word that each translation ends with, and which of the sentence's
+    translations of the step before it goes on from. For all rows of batch * beams alike, where in the sentence the step is:
+    ``waves`` (rows, 1, hidden), what `positional_encoding` adds there; ``now`` (rows, steps), 1 there and 0 elsewhere;
+    ``lengths`` (rows) int64, how many words there are with this one. ``heard`` and ``source`` are states that come from the
+    encoder; ``said`` states of the decoder's own, zeros at the beginning of a sentence."""
 
     graph: OperatorGraph
-    memory: Tensor  # (batch, steps, hidden)
+    heard: tuple[Pair, ...]  # of every layer, each (batch, heads, steps, hidden / heads)
+    said: tuple[Pair, ...]  # of every layer, each (batch, beams, heads, steps, hidden / heads)
     source: Tensor | None  # (batch, steps) int64; None where there is no padding
     scores: Tensor  # (batch, beams, vocabulary), not normalised: of the word after the last one
 
 
 def transformer_decoder(config: TransformerConfig, beams: int, dtype: str = "float32") -> TransformerDecoder:
-    """What runs once a word to say; without dropout. It goes over all positions again: nothing is carried."""
+    """What runs once a word to say; without dropout. Keys and values of earlier words are carried from step to step."""
     c = replace(config, dropout=0.0)
     graph = OperatorGraph(dtype, "Transformer decoder")
-    rows = c.batch * beams
-    target = ops.input(graph, (c.batch, beams, c.steps), "int64", name="target")
-    last = ops.input(graph, (rows, 1), "int64", name="last")
-    memory = ops.state(graph, (c.batch, c.steps, c.hidden), name="memory")
+    rows, each = c.batch * beams, c.hidden // c.heads
+    words, parents = (ops.input(graph, (c.batch, beams), "int64", name=name) for name in ("words", "parents"))
+    waves = ops.input(graph, (rows, 1, c.hidden), name="waves")
+    now, lengths = ops.input(graph, (rows, c.steps), name="now"), ops.input(graph, (rows,), "int64", name="lengths")
     source = None if c.padding is None else ops.state(graph, (c.batch, c.steps), "int64", name="source")
-    words = ops.reshape(target, (rows, c.steps), name="target.rows")
-    y = _Layers(c).decode(words, memory, source, None)
-    table = graph.node("embedding").parameters
-    ended = ops.reshape(ops.gather(y, last, name="ended"), (c.batch, beams, c.hidden), name="ended.beams")
-    scores = ops.linear(ended, c.vocabulary, False, name="softmax", parameters=table)
-    return TransformerDecoder(graph, memory, source, scores)
+    heard, said = (
+        tuple(_states(graph, shape, which, i) for i in range(c.layers))
+        for which, shape in (("heard", (c.batch, c.heads, c.steps, each)), ("said", (c.batch, beams, c.heads, c.steps, each)))
+    )
+    given = ops.reshape(words, (rows, 1), name="words.rows")
+    x = ops.embedding(given, c.vocabulary, c.hidden, name="embedding")
+    table = graph.parameters_of(x)
+    y = ops.add(ops.scale(x, c.hidden**0.5, name="decoder.scale"), waves, name="decoder.positions")
+    layers = _Layers(c)
+    for i, (memory, cache) in enumerate(zip(heard, said)):
+        name = f"decoder.layers.{i}.self_attn"
+        kept = tuple(_write(state, parents, now, y, c.heads, name, which) for state, which in zip(cache, "kv"))
+        q = attention_heads(y, c.heads, "q", name=name)
+        y = layers.join(y, attend_heads(q, *kept, lengths=lengths, name=name), name)
+        for state, value in zip(cache, kept):
+            graph.carry(state, ops.reshape(value, state.shape, name=f"{state.name}.next"))
+        name = f"decoder.layers.{i}.multihead_attn"
+        side = ops.reshape(y, (c.batch, beams, c.hidden), name=f"{name}.side_by_side")  # they attend to one memory
+        q = attention_heads(side, c.heads, "q", name=name)
+        padding = None if source is None or c.padding is None else (source, c.padding)
+        z = attend_heads(q, *memory, padding=padding, name=name)
+        y = layers.join(y, ops.reshape(z, y.shape, name=f"{name}.apart"), name)
+        y = layers.feed_forward(y, f"decoder.layers.{i}")
+    last = ops.reshape(y, (c.batch, beams, c.hidden), name="last")
+    scores = ops.linear(last, c.vocabulary, False, name="softmax", parameters=table)
+    return TransformerDecoder(graph, heard, said, source, scores)
+
+
+def _keys_and_values(x: Tensor, heads: int, name: str) -> Pair:
+    """Of an attention to x (N, S, H), each (N, heads, S, H / heads)."""
+    return attention_heads(x, heads, "k", name=name), attention_heads(x, heads, "v", name=name)
+
+
+def _states(graph: OperatorGraph, shape: tuple[int, ...], which: str, layer: int) -> Pair:
+    k, v = (ops.state(graph, shape, name=f"{which}.{kind}{layer}") for kind in "kv")
+    return k, v
+
+
+def _write(state: Tensor, parents: Tensor, now: Tensor, y: Tensor, heads: int, name: str, which: str) -> Tensor:
+    """state (N, beams, heads, T, F) of the translations that ``parents`` names, with the key or value of y (rows, 1, H) where
+    now (rows, T) is 1 and it had zeros: (rows, heads, T, F)."""
+    rows, (steps, each) = now.shape[0], state.shape[3:]
+    kept = ops.gather(state, parents, name=f"{state.name}.kept")
+    kept = ops.reshape(kept, (rows, heads, steps, each), name=f"{state.name}.rows")
+    new = ops.reshape(attention_heads(y, heads, which, name=name), (rows, heads, each), name=f"{state.name}.new")
+    placed = ops.einsum("rhe,rt->rhte", new, now, name=f"{state.name}.place")
+    return ops.add(kept, placed, name=f"{state.name}.write")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +173,12 @@ class _Layers:
             x = self.feed_forward(x, f"encoder.layers.{i}")
         return x, words.graph.parameters_of(words)
 
-    def decode(
-        self, target: Tensor, memory: Tensor, source: Tensor | None, table: tuple[Parameter, ...] | None
-    ) -> Tensor:
-        """target (N times beams, T), memory (N, S, H), source (N, S) -> (N times beams, T, H)."""
+    def decode(self, target: Tensor, memory: Tensor, source: Tensor, table: tuple[Parameter, ...]) -> Tensor:
+        """target (N, T), memory (N, S, H), source (N, S) -> (N, T, H)."""
         c = self.config
-        name = "decoder.embedding" if table else "embedding"  # where there is no encoder, it declares the matrix
-        words = ops.embedding(target, c.vocabulary, c.hidden, std=c.hidden**-0.5, name=name, parameters=table)
+        words = ops.embedding(
+            target, c.vocabulary, c.hidden, std=c.hidden**-0.5, name="decoder.embedding", parameters=table
+        )
         y = self.start(words, "decoder")
         for i in range(c.layers):
             y = self.attend(y, y, f"decoder.layers.{i}.self_attn", causal=True)
@@ -145,20 +197,16 @@ class _Layers:
         """Attention of x to memory, whose words are ``tokens``, added to x, normalised."""
         c = self.config
         padding = None if tokens is None or c.padding is None else (tokens, c.padding)
-        query = x
-        if x.shape[0] != memory.shape[0]:  # a sentence's translations attend to one memory, side by side
-            query = ops.reshape(x, (memory.shape[0], -1, c.hidden), name=f"{name}.side_by_side")
-        y = ops.multi_head_attention(query, memory, c.heads, causal=causal, padding=padding, name=name)
-        if y.shape != x.shape:
-            y = ops.reshape(y, x.shape, name=f"{name}.apart")
-        return self._join(x, y, name)
+        y = ops.multi_head_attention(x, memory, c.heads, causal=causal, padding=padding, name=name)
+        return self.join(x, y, name)
 
     def feed_forward(self, x: Tensor, name: str) -> Tensor:
         """Two linear layers, added to x, normalised."""
         y = ops.relu(ops.linear(x, self.config.inner, name=f"{name}.linear1"), name=f"{name}.relu")
-        return self._join(x, ops.linear(y, self.config.hidden, name=f"{name}.linear2"), f"{name}.feed_forward")
+        return self.join(x, ops.linear(y, self.config.hidden, name=f"{name}.linear2"), f"{name}.feed_forward")
 
-    def _join(self, x: Tensor, y: Tensor, name: str) -> Tensor:
+    def join(self, x: Tensor, y: Tensor, name: str) -> Tensor:
+        """y added to x, normalised."""
         total = ops.add(x, self._drop(y, f"{name}.drop"), name=f"{name}.add")
         return ops.layer_norm(total, name=f"{name}.norm")
 

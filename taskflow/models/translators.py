@@ -15,6 +15,7 @@ from taskflow.mapper import Strategy
 from taskflow.models.decode import Array, Speaker
 from taskflow.models.nmt import NMTConfig, nmt_decoder, nmt_encoder
 from taskflow.models.transformer import TransformerConfig, transformer_decoder, transformer_encoder
+from taskflow.operators.positional_encoding import waves
 from taskflow.operators.tensor import Tensor
 from taskflow.runtime.executor import Executor
 
@@ -94,22 +95,28 @@ class NMTTranslator(Translator):
 
 
 class TransformerTranslator(Translator):
-    """Transformer: the decoder goes over the words said so far again for each new one."""
+    """Transformer: keys and values of the words said so far are carried from word to word, where the strategy puts them, so that
+    a word costs no more than looking at what was said before."""
 
     def _build(self, config: TransformerConfig, dtype: str) -> Parts:
         encoder, decoder = transformer_encoder(config, dtype), transformer_decoder(config, self.beams, dtype)
-        passed = ((encoder.memory, decoder.memory),)
+        passed = tuple(pair for given, held in zip(encoder.heard, decoder.heard) for pair in zip(given, held))
+        self._waves = waves(config.steps, config.hidden, dtype)
         return Parts(encoder.graph, decoder.graph, passed, decoder.source, decoder.scores)
 
     def _restart(self) -> None:
-        self._said, self._count = np.zeros((self.batch, self.beams, self.steps), np.int64), 0
+        self._decoder.close()  # nothing may be on its way out of the memory that is written now
+        self._decoder.reset_state("predict")
+        self._count = 0
 
     def scores(self, words: Array, parents: Array) -> Array | None:
-        self._said = np.take_along_axis(self._said, parents[:, :, None], axis=1)
-        self._said[:, :, self._count] = words
-        last = np.full((self.batch * self.beams, 1), self._count, np.int64)
+        rows, at = self.batch * self.beams, self._count
+        now = np.zeros((rows, self.steps), self._waves.dtype)
+        now[:, at] = 1
+        here = np.broadcast_to(self._waves[at], (rows, 1, self._waves.shape[1]))
         self._count += 1
-        return self._decoder.predict({"target": self._said, "last": last}, self._parts.scores)
+        feeds = {"words": words, "parents": parents, "waves": here, "now": now, "lengths": np.full(rows, self._count)}
+        return self._decoder.predict(feeds, self._parts.scores)
 
 
 def _beside(value: Array, state: Tensor) -> Array:

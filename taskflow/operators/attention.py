@@ -73,24 +73,36 @@ def multi_head_attention(
             f"{name}: needs (N, T, features), (N, S, features) with features a multiple of num_heads={num_heads}, "
             f"got {query} and {memory}"
         )
-    samples, steps, width = query.shape
-    each = width // num_heads
+    q = attention_heads(query, num_heads, "q", bias=bias, name=name)
+    k, v = (attention_heads(memory, num_heads, which, bias=bias, name=name) for which in "kv")
+    return attend_heads(q, k, v, causal=causal, padding=padding, dropout=dropout, bias=bias, name=name)
 
-    def heads(x: Tensor, which: str) -> Tensor:
-        """A projection of (N, T, H) as (N, heads, T, H / heads)."""
-        projected = linear(x, width, bias, name=f"{name}.{which}_proj")
-        parts = reshape(projected, (samples, x.shape[1], num_heads, each), name=f"{name}.{which}_heads")
-        return transpose(parts, 1, 2, name=f"{name}.{which}_first")
 
-    q = scale(heads(query, "q"), each**-0.5, name=f"{name}.scale")
-    k, v = heads(memory, "k"), heads(memory, "v")
+def attention_heads(x: Tensor, num_heads: int, which: str, *, bias: bool = True, name: str) -> Tensor:
+    """x (N, T, H) -> (N, num_heads, T, H / num_heads): its queries, keys or values (``which``: q, k, v) for `attend_heads`, by the
+    linear layer ``name.q_proj``, ``k_proj`` or ``v_proj``; queries scaled by the root of their features."""
+    samples, steps, width = x.shape
+    projected = linear(x, width, bias, name=f"{name}.{which}_proj")
+    parts = reshape(projected, (samples, steps, num_heads, width // num_heads), name=f"{name}.{which}_heads")
+    found = transpose(parts, 1, 2, name=f"{name}.{which}_first")
+    return scale(found, (width // num_heads) ** -0.5, name=f"{name}.scale") if which == "q" else found
+
+
+def attend_heads(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, padding: tuple[Tensor, int] | None = None,
+    lengths: Tensor | None = None, dropout: float = 0.0, bias: bool = True, name: str,
+) -> Tensor:
+    """What `multi_head_attention` does once queries q (N, heads, T, F), keys and values k, v (N, heads, S, F) are there, such as
+    those of earlier positions that a decoder keeps. ``lengths`` (N) integers: sample n has so many keys, the others are nothing.
+    Returns (N, T, heads F), through the linear layer ``name.out_proj``."""
+    samples, heads, steps, each = q.shape
     scores = _masked(matmul(q, k, transpose_other=True, name=f"{name}.scores"), padding, name)
-    weights = softmax(scores, -1, causal=causal, name=f"{name}.softmax")
+    weights = softmax(scores, -1, causal=causal, lengths=lengths, name=f"{name}.softmax")
     if dropout:
         weights = drop(weights, dropout, name=f"{name}.drop")
     context = transpose(matmul(weights, v, name=f"{name}.context"), 1, 2, name=f"{name}.steps_first")
-    joined = reshape(context, (samples, steps, width), name=f"{name}.joined")
-    return linear(joined, width, bias, name=f"{name}.out_proj")
+    joined = reshape(context, (samples, steps, heads * each), name=f"{name}.joined")
+    return linear(joined, heads * each, bias, name=f"{name}.out_proj")
 
 
 def _masked(scores: Tensor, padding: tuple[Tensor, int] | None, name: str) -> Tensor:

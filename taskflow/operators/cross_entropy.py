@@ -9,6 +9,8 @@ from random import Random
 
 import numpy as np
 
+from taskflow.operators.class_blocks import class_blocks
+from taskflow.operators.cross_entropy_of_blocks import cross_entropy_of_blocks
 from taskflow.operators.operator import (
     Call,
     Dim,
@@ -124,6 +126,7 @@ def cross_entropy(
     ignore_index: int = -100,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
+    blocks: int | None = None,
     name: str | None = None,
 ) -> Tensor:
     """The cross-entropy of unnormalised scores and right classes, in nats.
@@ -132,5 +135,17 @@ def cross_entropy(
     ``ignore_index``. ``reduction``: "mean" divides by the number of all targets, ignored ones too; "sum" does not.
     ``label_smoothing``: the weight that the right class gives to all classes in equal shares.
     Returns a scalar ().
+
+    ``blocks``: the same loss in two operators, of which the first (``name``.blocks) can be cut by so many blocks of classes
+    too. A layer with many classes that is cut by channels then keeps its scores where they are: of each block only two
+    numbers are sent on. At most C.
     """
+    if blocks is not None:
+        pairs = class_blocks(
+            input, target, blocks, ignore_index=ignore_index, label_smoothing=label_smoothing,
+            name=None if name is None else f"{name}.blocks",
+        )
+        return cross_entropy_of_blocks(
+            pairs, target, ignore_index=ignore_index, reduction=reduction, dtype=input.spec.dtype.name, name=name
+        )
     return input.graph.apply(CrossEntropy(ignore_index, reduction, label_smoothing), (input, target), name=name)[0]

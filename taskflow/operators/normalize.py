@@ -33,15 +33,12 @@ from taskflow.regions.rect import Rect
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """What a piece has of one group of samples; all but ``x`` and ``rows`` of (C), in double precision."""
+    """What a piece has of one group of samples."""
 
     number: int  # of the group, counted from the piece's first
     rows: slice  # of the piece's samples
     x: Array  # (N, C, P)
-    away: Array  # mean - center
-    scale: Array  # weight / standard deviation
-    inverse: Array  # 1 / standard deviation
-    varies: Array  # False where the sums say that the variance is not positive
+    sums: Array  # (2, C) float64: of x - center and its square, over the whole group
 
 
 @register("normalize")
@@ -99,43 +96,43 @@ class Normalize(Operator):
         return Keeps(outputs=False)
 
     def forward(self, call: Call) -> None:
-        center, bias, y = call.inputs[2], call.weights[1], _flat(call.outputs[0])
+        center, (weight, bias), y = call.inputs[2], call.weights, _flat(call.outputs[0])
+        scales = call.kernels.xp.empty((2, len(center)), y.dtype)
         for group in self._groups(call):
-            offset = bias - group.away * group.scale
-            kind = y.dtype
-            call.kernels.channel_affine(
-                group.x, center, group.scale.astype(kind), offset.astype(kind), out=y[group.rows]
-            )
+            call.kernels.channel_scales(group.sums, self._count(call), self.eps, weight, bias, out=scales)
+            call.kernels.channel_affine(group.x, center, scales[0], scales[1], out=y[group.rows])
 
     def backward(self, call: Call) -> None:
-        center, dy = call.inputs[2], _flat(call.grad)
-        dx, dmoments, *running = call.grad_inputs
-        channels = len(center)
-        # Of: bias, weight, running mean, running variance.
-        xp = call.kernels.xp
-        totals = [xp.zeros(channels, DOUBLE) for _ in range(4)]
-        sums, changes = xp.empty((2, channels), DOUBLE), xp.zeros(call.inputs[1].shape, DOUBLE)
-        zero = np.zeros_like(center)
+        center, weight, dy = call.inputs[2], call.weights[0], _flat(call.grad)
+        dx, dmoments, dmean, dvariance = call.grad_inputs
+        xp, count, channels = call.kernels.xp, self._count(call), len(center)
+        products, totals = xp.empty((2, channels), DOUBLE), None
+        zero = call.kernels.constant(("zeros", channels, dy.dtype), lambda: np.zeros(channels, dy.dtype))
+        changes = None
+        if dmoments is not None:
+            fill = xp.empty if call.state.training else xp.zeros
+            changes = fill(call.inputs[1].shape, DOUBLE)
         for group in self._groups(call):
-            gradient = dy[group.rows]
-            call.kernels.channel_products(group.x, center, gradient, out=sums)
-            total, product = sums[0], sums[1] - group.away * sums[0]
-            dvariance = -0.5 * group.scale * group.inverse**2 * product * group.varies
-            totals[0] += total
-            totals[1] += product * group.inverse
-            totals[2] -= group.scale * total
-            if call.state.training:
-                count = self._count(call)
-                changes[group.number, 0] = (-group.scale * total - 2 * group.away * dvariance) / count
-                changes[group.number, 1] = dvariance / count
-            else:
-                totals[3] += dvariance
+            gradient, found = dy[group.rows], xp.empty((5, channels), DOUBLE)
+            call.kernels.channel_products(group.x, center, gradient, out=products)
+            call.kernels.channel_changes(group.sums, count, self.eps, weight, products, out=found)
             if dx is not None:
                 call.kernels.channel_affine(
-                    gradient, zero, group.scale.astype(dy.dtype), zero, out=_flat(dx.array)[group.rows],
-                    accumulate=dx.accumulate,
+                    gradient, zero, found[0].astype(dy.dtype), zero, out=_flat(dx.array)[group.rows], accumulate=dx.accumulate
                 )
-        for target, value in zip((*reversed(call.grad_weights), *running, dmoments), (*totals, changes)):
+            if changes is not None and call.state.training:
+                changes[group.number] = found[3:]
+            # Of bias, weight, running mean, and in evaluation of the running variance.
+            some = [found[1], found[2]]
+            if dmean is not None:
+                some.append(-found[0] * found[1])
+            if dvariance is not None:
+                some.append(found[4] * (0 if call.state.training else count))
+            totals = some if totals is None else [a + b for a, b in zip(totals, some)]
+        assert totals is not None, "a piece has samples"
+        dweight, dbias = call.grad_weights
+        targets = (dbias, dweight, *(target for target in (dmean, dvariance) if target is not None))
+        for target, value in zip((*targets, dmoments), (*totals, changes)):
             if target is not None:
                 target.put(value)
 
@@ -147,19 +144,15 @@ class Normalize(Operator):
         return self.samples * prod(call.specs[0].shape[2:])
 
     def _groups(self, call: Call) -> Iterator[_Group]:
-        x, (_, moments, _, running) = _flat(call.inputs[0]), call.inputs
+        x, (_, moments, _, variance) = _flat(call.inputs[0]), call.inputs
         first, last = call.piece.lo[0], call.piece.hi[0]
-        weight = call.weights[0].astype(DOUBLE)
+        if not call.state.training:  # what sums the running statistics would have
+            moments = call.kernels.xp.zeros(moments.shape, DOUBLE)
+            moments[:, 1] = variance.astype(DOUBLE) * self._count(call)
         for number, sums in enumerate(moments):
             start = (first // self.samples + number) * self.samples
             rows = slice(max(start, first) - first, min(start + self.samples, last) - first)
-            if call.state.training:
-                away, squares = sums / self._count(call)
-                variance = squares - away * away
-            else:
-                away, variance = call.kernels.xp.zeros(len(weight), DOUBLE), running.astype(DOUBLE)
-            inverse = 1 / np.sqrt(np.maximum(variance, 0) + self.eps)
-            yield _Group(number, rows, x[rows], away, weight * inverse, inverse, variance > 0)
+            yield _Group(number, rows, x[rows], sums)
 
     @classmethod
     def example(cls, random: Random) -> Example:

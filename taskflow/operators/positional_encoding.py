@@ -54,8 +54,8 @@ class PositionalEncoding(Operator):
     def forward(self, call: Call) -> None:
         part = call.piece.slices(call.specs[0].rect)[1:]
         whole = (*call.specs[0].shape[1:], call.specs[0].dtype.str)
-        waves = call.kernels.constant(("positional_encoding", *whole), lambda: _waves(*whole))
-        np.add(call.inputs[0], waves[part], out=call.outputs[0])
+        added = call.kernels.constant(("positional_encoding", *whole), lambda: waves(*whole))
+        np.add(call.inputs[0], added[part], out=call.outputs[0])
 
     def backward(self, call: Call) -> None:
         if (dx := call.grad_inputs[0]) is not None:
@@ -73,7 +73,8 @@ class PositionalEncoding(Operator):
 
 
 @lru_cache(maxsize=16)
-def _waves(steps: int, features: int, dtype: str) -> np.ndarray[Any, Any]:
+def waves(steps: int, features: int, dtype: str) -> np.ndarray[Any, Any]:
+    """What is added, (steps, features)."""
     rates = 10000.0 ** (-2 * (np.arange(features) // 2) / features)
     angles = np.arange(steps)[:, None] * rates
     return np.where(np.arange(features) % 2, np.cos(angles), np.sin(angles)).astype(dtype)

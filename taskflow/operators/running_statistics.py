@@ -64,10 +64,9 @@ class RunningStatistics(Operator):
         if not call.state.training:
             new_mean[...], new_variance[...] = mean, variance
             return
-        away, squares = moments[:, 0] / self.count, moments[:, 1] / self.count
-        new_mean[...] = mean + self.momentum * away.mean(axis=0)
-        unbiased = (squares - away * away).mean(axis=0) * self._correction
-        new_variance[...] = variance + self.momentum * (unbiased - variance)
+        call.kernels.channel_running(
+            moments, self.count, self.momentum, self._correction, mean, variance, new_mean, new_variance
+        )
 
     def backward(self, call: Call) -> None:
         moments, mean, _ = call.inputs

@@ -2,7 +2,7 @@
 // layer's plan, how it is synchronised, and which holders have a gradient. At many devices it is most of a step's tasks.
 #pragma once
 
-#include "core_synchronise.h"
+#include "core_lower.h"
 
 namespace taskflow {
 

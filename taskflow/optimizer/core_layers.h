@@ -65,6 +65,8 @@ struct LayerPlan {
     std::vector<BundlePlan> bundles;
     std::vector<std::vector<BundleCell>> covers;  // distinct (parameter, Rect) -> its cells, in the layout's order
     std::vector<std::vector<int32_t>> cover;      // use -> piece -> covers, or -1 for an empty Rect
+    std::vector<uint8_t> gathers;                 // use -> whether some piece needs several cells
+    std::vector<int32_t> member_base;             // bundle -> members of the bundles before it
     int indices = 0, members = 0;                 // group members x cells, and group members, of all bundles
 };
 
@@ -156,9 +158,14 @@ inline LayerPlan plan_layer(const Geometry& geometry, const LayerInfo& layer, co
     }
     for (BundlePlan& b : plan.bundles) {
         b.first_index = plan.indices;
+        plan.member_base.push_back(plan.members);
         plan.indices += int(b.group.size() * b.cells.size());
         plan.members += int(b.group.size());
     }
+    for (const auto& cover : plan.cover)
+        plan.gathers.push_back(std::any_of(cover.begin(), cover.end(), [&](int32_t c) {
+            return c >= 0 && plan.covers[c].size() > 1;
+        }));
     return plan;
 }
 

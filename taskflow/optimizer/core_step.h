@@ -10,7 +10,7 @@ namespace taskflow {
 
 class Step {
 public:
-    Step() : lowering_(model_) {}
+    Step() : lowering_(model_, false) {}
 
     // ---- the model -------------------------------------------------------------------------------------------------
     void machine(int processors, const std::vector<int>& classes, bool rates, const std::vector<double>& flops,
@@ -105,13 +105,16 @@ public:
     double evaluate(double limit) {
         if (limit < std::numeric_limits<double>::infinity() && overloaded(limit))
             return std::numeric_limits<double>::infinity();
-        Plans plans = taken_apart(proposed_);
+        const Plans plans = taken_apart(proposed_), now = accepted_ ? taken_apart(current_) : Plans();
+        before_ = accepted_ ? &now : nullptr;
         if (by_delta) return evaluate_by_delta(plans, limit);
         // The factor of clipping needs all layers' sums at once, so there the layers cannot be kept apart.
         return model_.clips ? evaluate_flat(plans, limit) : evaluate_apart(plans, limit);
     }
     void accept() {
         current_ = proposed_;
+        lowering_.accept();
+        accepted_ = true;
         size_ = spare_size_;
         flat_ = spare_flat_;
         if (flat_) std::swap(tasks_, spare_tasks_), std::swap(times_, spare_times_);
@@ -120,7 +123,8 @@ public:
     void complete() {
         if (flat_ && (!tasks_.kind.empty() || !tasks_.size())) return;
         const double infinity = std::numeric_limits<double>::infinity();
-        lowering_.run(taken_apart(current_), tasks_, true, infinity);
+        Lowering described(model_, true);
+        described.run(taken_apart(current_), nullptr, tasks_, infinity);
         if (!flat_) simulation_.run(tasks_, model_.routes, times_, infinity);
         flat_ = true;
     }
@@ -137,24 +141,24 @@ private:
     };
 
     double evaluate_flat(const Plans& plans, double limit) {
-        if (!lowering_.run(plans, spare_tasks_, false, limit)) return std::numeric_limits<double>::infinity();
+        if (!lowering_.run(plans, before_, spare_tasks_, limit)) return std::numeric_limits<double>::infinity();
         spare_flat_ = true, spare_size_ = spare_tasks_.size();
         return simulation_.run(spare_tasks_, model_.routes, spare_times_, limit);
     }
     double evaluate_by_delta(const Plans& plans, double limit) {
-        if (!lowering_.run(plans, spare_tasks_, false, limit)) return std::numeric_limits<double>::infinity();
+        if (!lowering_.run(plans, before_, spare_tasks_, limit)) return std::numeric_limits<double>::infinity();
         spare_flat_ = true, spare_size_ = spare_tasks_.size();
         if (!flat_ || !tasks_.size()) return simulation_.run(spare_tasks_, model_.routes, spare_times_, limit);
         return delta_.run(tasks_, times_, spare_tasks_, model_.routes, simulation_, spare_times_, limit);
     }
     double evaluate_apart(const Plans& plans, double limit) {
-        const uint32_t before = lowering_.run_around(plans, around_);
+        const uint32_t before = lowering_.run_around(plans, before_, around_);
         parts_.resize(model_.trains ? plans.layers.size() : 0);
         flats_.resize(parts_.size());
         uint32_t first_slot = 0;
         for (size_t k = 0; k < parts_.size(); ++k) {
             const uint32_t slots = 2 * uint32_t(plans.layers[k]->indices);
-            lowering_.flat(int(k), flats_[k]);
+            flats_[k] = lowering_.flat(int(k));
             const bool trained = std::find(flats_[k].begin(), flats_[k].end(), 1) != flats_[k].end();
             auto& kept = proposed_.fragments[k];
             if (kept && !kept->made_for(proposed_.layers[k], proposed_.syncs[k], flats_[k])) kept.reset();
@@ -226,6 +230,8 @@ private:
 
     Model model_;
     Lowering lowering_;
+    bool accepted_ = false;           // whether current_ has been lowered
+    const Plans* before_ = nullptr;   // current_, during an evaluation
     Simulation simulation_;
     Delta delta_;
     State current_, proposed_;

@@ -76,6 +76,8 @@ def weight_type(outputs: Sequence[Spec]) -> np.dtype[Any]:
 
 def compute_type(operator: Operator, inputs: Sequence[Spec]) -> np.dtype[Any]:
     """The type that an operator computes in."""
+    if operator.kind == "class_blocks":  # only what it says of whole blocks is in double precision
+        return inputs[0].dtype
     return weight_type((*operator.output(inputs), *inputs))
 
 

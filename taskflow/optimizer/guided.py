@@ -1,6 +1,7 @@
 """The default search: annealing of whole layers, annealing with learned moves, and local descent, in turn.
 
-1. Starts: data, expert and model parallel, variants of the expert's, and the plan of dynamic programming.
+1. Starts: data, expert and model parallel, variants of the expert's, on many processors hybrids of samples and weights
+   (`taskflow.optimizer.hybrids`), and the plan of dynamic programming.
 2. Layers: from the best start, annealing with the moves of `taskflow.optimizer.tied`; then every layer and every group of
    alike operators takes the best of a list of configurations.
 3. Annealing of layers again, and of single operators and groups with the moves of `taskflow.optimizer.moves`.
@@ -104,8 +105,10 @@ class _Guided:
 
     # ---- layers --------------------------------------------------------------------------------------------------
     def _warm_up(self) -> None:
-        """Anneal whole layers, colder each time, from the best plan; then ask for the plans of others."""
+        """Hybrids; then anneal whole layers, colder each time, from the best plan; then ask for the plans of others."""
         large = self.space.processors >= HIERARCHY
+        if large and not self.run.options.starts:
+            self.tied.hybrids(Slice(self.run, 0.1))
         for number, temperature in enumerate(HOT):
             self.run.back_to_best()
             self.tied.anneal(Slice(self.run, 0.2 if large else 0.02), temperature)

@@ -13,7 +13,7 @@ from taskflow.rules import UpdateRule
 from taskflow.tasks.emit import contiguous
 from taskflow.tasks.items import Placement, items_of, lifetimes
 from taskflow.tasks.lower import lower
-from taskflow.tasks.memory import Lifetime, plan_memory
+from taskflow.tasks.memory import Lifetime, peak_of
 from taskflow.tasks.simulate import Cost, roofline, simulate
 from taskflow.tasks.task import Kind, Part, TaskGraph
 
@@ -105,7 +105,7 @@ def use_of(processor: int, kept: tuple[list[int], list[int], list[int]], lives: 
     """What one processor needs, from `kept_bytes` and the lifetimes of its other buffers."""
     weights, state, packed = kept
     return MemoryUse(
-        processor, weights[processor], state[processor], plan_memory(lives).peak_bytes, packed[processor]
+        processor, weights[processor], state[processor], peak_of(lives), packed[processor]
     )
 
 

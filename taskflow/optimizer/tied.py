@@ -16,6 +16,7 @@ from taskflow.graph import Node
 from taskflow.mapper import OpConfig, Sync
 from taskflow.operators.operator import Soap
 from taskflow.optimizer.constraints import mended
+from taskflow.optimizer.hybrids import hybrids
 from taskflow.optimizer.loads import Loads
 from taskflow.optimizer.moves import SYNCS
 from taskflow.optimizer.run import Run, Slice
@@ -28,7 +29,7 @@ MANY_TASKS = 3000  # of a step that takes longer to simulate than its loads to a
 DRAWN = (1, 2, 4, 8, 16)  # from so many moves the one with the lowest loads is simulated
 SURE = 0.95  # loads are at most this much too high
 TARGETS = ("one", "alike", "stretch", "all", "split")
-ACTIONS = ("team", "shift", "recut", "copy", "sync")
+ACTIONS = ("team", "shift", "recut", "copy", "deal", "sync")
 MOST_PER_LAYER = 200  # proposals of one annealing
 MOST_NOTHING = 1000  # moves one after another that change nothing: then there is nothing to change
 
@@ -54,6 +55,13 @@ class Tied:
         self._measured: tuple[object, np.ndarray] = (None, np.zeros(0))  # type: ignore[type-arg]
         kinds = len(TARGETS) * len(ACTIONS)
         self._wins, self._tries = [1.0] * kinds, [1.0] * kinds
+
+    def hybrids(self, part: Slice) -> None:
+        """Try `taskflow.optimizer.hybrids` while the slice lasts."""
+        if self._loads is not None:
+            evaluator = self.run.evaluator
+            for plan in hybrids(evaluator.graph, evaluator.machine, self.space, self.layers, self._loads, lambda: part.over):
+                self.run.set(plan)
 
     def anneal(self, part: Slice, temperature: float) -> None:
         """From the current strategy until the slice is over; ``temperature``: at the start, as a share of the best time."""
@@ -113,6 +121,8 @@ class Tied:
         if ACTIONS[action] == "sync":
             sync = SYNCS[self.random.randrange(len(SYNCS))]
             return {}, {name: sync for layer in chosen for name in layer.weights}
+        if ACTIONS[action] == "deal":
+            return self._dealt(self.layers[at], chosen), {}
         team, degrees = self._wanted(self.layers[at], ACTIONS[action])
         config = self._config(self.layers[at], team, degrees)
         changes: dict[str, OpConfig] = {}
@@ -127,6 +137,17 @@ class Tied:
             own = config if layer is self.layers[at] else self._config(layer, team, self._like(at, config, layer))
             changes.update(self._spread(layer, own))
         return changes, {}
+
+    def _dealt(self, layer: Layer, chosen: Sequence[Layer]) -> dict[str, OpConfig]:
+        """Layers on as many processors as this one keep their cuts, and all take the processors of one team in its order."""
+        count = len(set(self.run.strategy[layer.leaders[0].name].processors))
+        team = self._some(self.teams[count]) if count in self.teams else ()
+        changes: dict[str, OpConfig] = {}
+        for other in chosen if team else ():
+            current = self.run.strategy[other.leaders[0].name]
+            if len(set(current.processors)) == len(current.processors) == count:
+                changes.update(self._spread(other, on_team(current.degrees, team)))
+        return changes
 
     def _spread(self, layer: Layer, config: OpConfig) -> dict[str, OpConfig]:
         key = (layer.leaders[0].name, config)

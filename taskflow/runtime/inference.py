@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 Outputs = Tensor | str | Sequence[Tensor | str] | None
 Predictions = Array | dict[str, Array]
-_COMPARING = ("cross_entropy", "mse_loss")  # losses whose first input is what the network answers
+_COMPARING = ("class_blocks", "cross_entropy", "mse_loss")  # losses whose first input is what the network answers
 
 
 def predict(executor: Executor, feeds: Mapping[str, Any], outputs: Outputs, everywhere: bool) -> Predictions | None:

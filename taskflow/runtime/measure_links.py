@@ -37,16 +37,18 @@ def measure_link(
     """Every rank calls it; ``pairs`` of ranks measure one after the other, and the medians of their figures count.
 
     ``copied``: whether the ranks' cores copy, so that it has to be found out which; a network card reads and writes memory
-    by itself (that is assumed, not measured).
+    by itself (that is assumed, not measured). Cores that copy share their memory's bandwidth, and in a step the other works too:
+    such messages are measured with one in the other direction at the same time, a card's without.
     """
-    tag = transport.reserve_tags(2 * len(SIZES) + 3)
+    tag = transport.reserve_tags(2 * len(SIZES) + 2)
+    meeting = tag + 2 * len(SIZES) + 1
     mine: list[tuple[float, float]] = []
     needs: list[tuple[bool, bool]] = []  # whether the receiver can do without the sender, and the other way round
     for a, b in pairs:
         transport.barrier()
         if transport.rank in (a, b):
             peer, first = (b, True) if transport.rank == a else (a, False)
-            times = {n: _one_way(transport, n, peer, first, tag + 2 * i, device) for i, n in enumerate(SIZES)}
+            times = {n: _one_way(transport, n, peer, first, tag + 2 * i, meeting, copied, device) for i, n in enumerate(SIZES)}
             if first:
                 mine.append(fit(times))
         if copied:
@@ -72,31 +74,44 @@ def who_copies(votes: Sequence[tuple[bool, ...]]) -> Ends:
 
 
 # ---- one pair --------------------------------------------------------------------------------------------------------
-def _one_way(transport: Transport, nbytes: int, peer: int, first: bool, tag: int, device: Device) -> float:
-    """Half of the median time of a message there and back."""
+def _one_way(
+    transport: Transport, nbytes: int, peer: int, first: bool, tag: int, meeting: int, together: bool, device: Device
+) -> float:
+    """Median time of a message: of two at the same time, there and back, if ``together``; else half of one there and one back.
+
+    Each is written anew before it is sent, as a step's are, so that the receiver does not find in its own caches what it copied
+    before; that is not timed, and both are ready for each other when the time begins.
+    """
     xp = device.xp
     array, back = xp.ones(nbytes, np.uint8), xp.ones(nbytes, np.uint8)  # written, so that they are in memory
     send = transport.sender(array, peer, tag + (not first))
     receive = transport.receiver(back, peer, tag + first)
+    token = xp.ones(1, np.uint8)
+    ready = transport.receiver(token, peer, meeting) if first else transport.sender(token, peer, meeting)
     times: list[float] = []
     rounds = LEAST_ROUNDS
     while len(times) < rounds:
         if first and len(times) == LEAST_ROUNDS - 1:  # the last that both count on: its first byte says how many follow
             rounds = _rounds(times)
-            array[0] = rounds
+        array.fill(rounds)
+        device.synchronize()
+        if first:
+            ready.start()
+            transport.wait(ready, "measure: the other side is ready")
         start = perf_counter()
         receive.start()
-        if first:
-            send.start()
-            transport.wait(receive, "measure: pong")
-        else:
-            transport.wait(receive, "measure: ping")
-            send.start()
+        if not first:
+            transport.wait(ready, "measure: ready, round before")
+            ready.start()
+            if not together:
+                transport.wait(receive, "measure: ping")
+        send.start()
+        transport.wait(receive, "measure: pong")
         transport.wait(send, "measure: sent")
         times.append(perf_counter() - start)
         if not first and len(times) == LEAST_ROUNDS:
             rounds = int(back[0])
-    return median(times[1:]) / 2
+    return median(times[1:]) / (1 if together else 2)
 
 
 def _rounds(times: Sequence[float]) -> int:

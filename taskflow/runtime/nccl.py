@@ -22,7 +22,13 @@ class NCCLTransport(WrappedTransport):
 
         self._nccl: Any = nccl
         identity = inner.broadcast(nccl.get_unique_id() if inner.rank == 0 else None)
-        self.communicator: Any = nccl.NcclCommunicator(inner.size, identity, inner.rank)
+        try:
+            self.communicator: Any = nccl.NcclCommunicator(inner.size, identity, inner.rank)
+        except Exception as error:  # CuPy's own type, which cannot be named without it
+            raise RuntimeError(
+                f"rank {inner.rank}: NCCL does not start ({' '.join(str(error).split())}); NCCL_DEBUG=WARN says more, "
+                "TASKFLOW_TRANSFERS=mpi-host goes without it"
+            ) from error
         self._under_way: list[NCCLMessage] = []
 
     def sender(self, array: Any, peer: int, tag: int) -> Channel:

@@ -16,6 +16,7 @@ from taskflow.kernels import KernelSet
 from taskflow.mapper.report import MeasuredTask
 from taskflow.operators.operator import StepState
 from taskflow.runtime.bind import Action, bind
+from taskflow.runtime.recording import Recording
 from taskflow.runtime.schedule import Arrive, Flush, Item, Post, Run, Schedule, Send
 from taskflow.runtime.storage import Kept, Storage
 from taskflow.runtime.transport import Channel, Transport
@@ -64,21 +65,33 @@ class Program:
         for item in plan.items:
             self.actions.append(self._action(item, kernels, state, binder))
         self.bytes_sent = sum(i.task.nbytes for i in plan.items if isinstance(i, Send))
+        recorder = kernels.device.recorder() if binder is bind else None
+        self.recording = None if recorder is None else Recording(plan.items, self.actions, recorder, state, self._fail)
 
     def run(self) -> None:
         """One step. What a task raises comes with the task's name."""
+        self.storage.device.activate()
+        if self.recording is not None:
+            self.recording.run()
+            self.transport.settle()
+            return
         actions = iter(self.actions)
         try:
             for action in actions:
                 action()
         except Exception as error:
-            item = self.plan.items[len(self.actions) - length_hint(actions) - 1]
-            fail(error, item.copy if isinstance(item, (Arrive, Flush)) else item.task)
+            self._fail(error, len(self.actions) - length_hint(actions) - 1)
         self.transport.settle()
+
+    def _fail(self, error: Exception, number: int) -> NoReturn:
+        """Raise what an action has raised."""
+        item = self.plan.items[number]
+        fail(error, item.copy if isinstance(item, (Arrive, Flush)) else item.task)
 
     def run_timed(self, times: MutableSequence[float], clock: Callable[[], float]) -> None:
         """One step; ``times`` gets the clock before the first item and after each, so that the step's time is covered without
         a gap. What a task raises comes with the task's name."""
+        self.storage.device.activate()
         append = times.append
         append(clock())
         try:
@@ -86,11 +99,11 @@ class Program:
                 action()
                 append(clock())
         except Exception as error:
-            item = self.plan.items[len(times) - 1]
-            fail(error, item.copy if isinstance(item, (Arrive, Flush)) else item.task)
+            self._fail(error, len(times) - 1)
 
     def run_measured(self) -> list[Measured]:
         """One step, with the time of every item."""
+        self.storage.device.activate()
         result: list[Measured] = []
         for item, action in zip(self.plan.items, self.actions):
             start = perf_counter()

@@ -56,7 +56,13 @@ class Storage:
         self.kept = kept
         self.device = kept.device
         self._offsets = memory.offsets
-        self.arena = self.device.xp.empty(memory.nbytes, np.uint8) if arena is None else arena
+        try:
+            self.arena = self.device.xp.empty(memory.nbytes, np.uint8) if arena is None else arena
+        except MemoryError as error:
+            raise MemoryError(
+                f"{self.device.name} has no room for the {memory.nbytes / 1e9:.2f} GB that a step works in beside its weights "
+                f"({error}); take a smaller batch or more processors, or start fewer ranks on it"
+            ) from error
         self._arrays: dict[int, Array] = {}
         self._touched: dict[tuple[int, Rect], tuple[Reads, tuple[Rect, ...]]] = {}
 

@@ -32,6 +32,7 @@ from taskflow.training.subject import Preset, Run, Training
 __all__ = ["Preset", "Run", "Training", "example", "run_example"]
 
 Builder = Callable[..., Training]
+INTERRUPTED = 130  # as shells have it: 128 and the signal's number
 
 
 def example(presets: Mapping[str, Preset], *, data: str, data_help: str) -> Callable[[Builder], click.Command]:
@@ -94,9 +95,16 @@ def _names(parent: click.Context, name: str | None) -> str:
     return " ".join(["taskflow", *names])
 
 
+def _going_on(options: Options) -> str:
+    """How a run that was interrupted goes on."""
+    if options.checkpoint is not None and Path(options.checkpoint).is_file():
+        return f"go on from the last checkpoint with --resume {options.checkpoint}"
+    return "with --checkpoint FILE --checkpoint-every N, a run can go on with --resume FILE"
+
+
 def run_example(program: str, preset: Preset, options: Options, build: Callable[[Run], Training]) -> int:
     """Connect, plan, train, report. Returns the exit status: 2 for what the user can mend, after one line on stderr that
-    begins with ``program``. Every rank runs it."""
+    begins with ``program``. Ctrl-C ends the process with status INTERRUPTED. Every rank runs it."""
     try:
         transport = connect(watchdog_seconds=options.watchdog)
     except (LaunchError, ValueError) as error:
@@ -118,6 +126,11 @@ def run_example(program: str, preset: Preset, options: Options, build: Callable[
             if options.debug:
                 raise
             return 2
-        status = finish(program, preset, options, job, say)
+        try:
+            status = finish(program, preset, options, job, say)
+        except KeyboardInterrupt:
+            if first:
+                click.echo(f"{program}: interrupted; {_going_on(options)}", err=True)
+            sys.exit(INTERRUPTED)  # the other ranks are told by the signal too; nobody waits for anybody
     transport.close()
     return status

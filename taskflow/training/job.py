@@ -119,7 +119,7 @@ def _executor(
     graph = training.graph
     strategy, chooser = plan(
         options.mapper, graph, machine, transport, rule=preset.rule, clip_norm=preset.clip_norm, seed=seed,
-        budget=options.search_budget, say=say,
+        budget=options.search_budget, say=say, kernels=kernels,
     )
     if (file := options.save_strategy) is not None:
         on_first_rank(transport, lambda: save(strategy, graph, machine.name, file))
@@ -150,6 +150,7 @@ def _report(
         "ranks": executor.transport.size,
         "processors": executor.strategy.processors,
         "mapper": options.mapper,
+        "strategy": executor.strategy.name,
         "kernels": executor.kernels.name,
         "steps": len(result.losses),
         "loss_first": result.losses[0],

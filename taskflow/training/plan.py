@@ -1,17 +1,20 @@
-"""plan: the strategy that a training run uses, also where it has to be searched for first."""
+"""plan: the strategy that a training run uses, also where it has to be searched for, or tried, first."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from taskflow.graph import OperatorGraph
+from taskflow.kernels import KernelSet
 from taskflow.machine import Machine
 from taskflow.mapper import DataParallel, Mapper, Strategy, choose
+from taskflow.mapper.choose import MAPPERS
 from taskflow.optimizer.found import Budget
 from taskflow.optimizer.search import search
 from taskflow.rules import UpdateRule
 from taskflow.runtime.transport import Transport
 from taskflow.training.together import on_all_ranks
+from taskflow.training.trial import best, trial
 
 SEARCH_BUDGET = "5s"
 
@@ -27,14 +30,45 @@ def plan(
     seed: int = 0,
     budget: Budget | str | float = SEARCH_BUDGET,
     say: Callable[[str], None] | None = None,
+    kernels: KernelSet | None = None,
 ) -> tuple[Strategy, Mapper]:
     """The strategy for a mapper's name, the same on every rank, and the mapper that answers the runtime's other questions.
 
-    ``search``: rank 0 searches for ``budget``, tells ``say`` the predicted times, and sends the plan to the others. Other
-    names go to `taskflow.choose`. Every rank must call this. Raises what `choose` and `search` raise, on every rank.
+    ``search``: rank 0 searches for ``budget``, tells ``say`` the predicted times, and sends the plan to the others. ``best``:
+    data parallel, the expert's and the searched plan are tried for a few steps each (see `trial`), and the fastest is
+    taken, of equally fast ones that which needs least memory. Other names go to `taskflow.choose`. ``kernels``: what the
+    trial computes with. Every rank must call this. Raises what `choose` and `search` raise, on every rank.
     """
-    if name != "search":
+    if name == "search":
+        return _searched(graph, machine, transport, rule, clip_norm, seed, budget, say), DataParallel()
+    if name != "best":
+        if name not in MAPPERS and not name.endswith(".json") and ":" not in name:
+            raise ValueError(
+                f"no mapper {name!r}; use {', '.join(MAPPERS)}, search, best, a strategy file FILE.json, or package.module:Class"
+            )
         return on_all_ranks(transport, lambda: choose(name, graph, machine, seed=seed))
+    candidates = {other: choose(other, graph, machine)[0] for other in ("data", "expert")}
+    candidates["search"] = _searched(graph, machine, transport, rule, clip_norm, seed, budget, say)
+    different = {name: s for name, s in candidates.items() if next(k for k, v in candidates.items() if _same(v, s)) == name}
+    if len(different) == 1:
+        return candidates["data"], DataParallel()
+    tried = trial(different, graph, machine, transport, rule, clip_norm=clip_norm, kernels=kernels)
+    chosen = best(tried).name
+    if say is not None:
+        say(f"best: {chosen} ({', '.join(map(str, tried))})")
+    return candidates[chosen], DataParallel()
+
+
+def _same(one: Strategy, other: Strategy) -> bool:
+    """Whether they differ in their names only."""
+    return one.configs == other.configs and one.syncs == other.syncs
+
+
+def _searched(
+    graph: OperatorGraph, machine: Machine, transport: Transport, rule: UpdateRule, clip_norm: float | None, seed: int,
+    budget: Budget | str | float, say: Callable[[str], None] | None,
+) -> Strategy:
+    """What rank 0 finds, on every rank."""
     result: Strategy | str = ""
     if transport.rank == 0:
         try:
@@ -48,4 +82,4 @@ def plan(
     result = transport.broadcast(result)
     if isinstance(result, str):
         raise ValueError(result)
-    return result, DataParallel()
+    return result

@@ -34,7 +34,7 @@ def _below(graph: OperatorGraph, start: Node) -> int:
             continue
         if node.operator.kind == "embedding":
             limits.append(node.parameters[0].shape[0])
-        elif node.operator.kind == "cross_entropy":
+        elif node.operator.kind in ("class_blocks", "cross_entropy"):
             limits.append(node.inputs[0].shape[-1])
         elif node.operator.kind in _SHAPES:
             names |= {tensor.name for tensor in node.outputs}

@@ -202,7 +202,7 @@ def test_what_is_printed() -> None:
     ("mlp", ("--data", "nowhere"), "nowhere is no folder"),
     ("rnntc", ("--data", "nowhere"), "there is no file or folder nowhere"),
     ("lenet", ("--data", ".", "--data", "."), "give one folder with --data, got 2"),
-    ("mlp", ("--mapper", "best"), "no mapper 'best'"),
+    ("mlp", ("--mapper", "fastest"), "no mapper 'fastest'"),
 ])
 def test_mistakes_are_named_in_one_line(name: str, arguments: tuple[str, ...], message: str) -> None:
     done = start(name, *arguments)

@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from strict_arrays import DeviceArray, xp
+from strict_arrays import TAPE, DeviceArray, xp
 
+from taskflow.kernels.device import NotRecorded, Recorder
 from taskflow.kernels.gpu import gemm, source
+from taskflow.kernels.gpu.dials import Dials
 from taskflow.kernels.gpu.kernels import GPUKernels
 from taskflow.kernels.gpu.launching import NULL, LaunchingDevice
 
@@ -125,10 +127,12 @@ class Later:
 class HostDevice(LaunchingDevice):
     """``strict``: arrays refuse to be mixed with numpy's, as a GPU's do."""
 
-    __slots__ = ("found", "launches", "xp")
+    __slots__ = ("dials", "found", "launches", "recorders", "records", "xp")
     name = "host emulation"
 
-    def __init__(self, strict: bool = True) -> None:
+    def __init__(self, strict: bool = True, records: bool = False) -> None:
+        self.dials: Dials | None = None
+        self.records, self.recorders = records, []
         self.xp = xp if strict else np
         self.found: list[tuple[Any, str]] = []
         self.launches: set[str] = set()
@@ -139,9 +143,15 @@ class HostDevice(LaunchingDevice):
         assert blocks >= 1
         self.launches.add(name)
         values = [self._argument(name, dtype, *p, a) for p, a in zip(kernel.parameters, arguments)]
-        getattr(library(dtype.name), f"host_{name}")(
-            ctypes.c_uint(min(blocks, BLOCKS)), ctypes.c_uint(THREADS), *values
-        )
+
+        def act() -> None:
+            assert arguments is not None  # whose memory the addresses are in
+            getattr(library(dtype.name), f"host_{name}")(
+                ctypes.c_uint(min(blocks, BLOCKS)), ctypes.c_uint(THREADS), *values
+            )
+
+        if not TAPE.note(act):
+            act()
 
     def _argument(self, name: str, dtype: np.dtype[Any], kind: str, called: str, value: Any) -> Any:
         where = f"{name}: {called} ({kind})"
@@ -162,7 +172,18 @@ class HostDevice(LaunchingDevice):
 
     def gemm(self, call: gemm.ColumnMajor, first: Any, second: Any, out: Any, accumulate: bool) -> None:
         assert first.dtype == second.dtype == out.dtype
-        column_major_product(call, *map(flat, (first, second, out)), accumulate)
+        operands = tuple(map(flat, (first, second, out)))
+        if not TAPE.note(lambda: column_major_product(call, *operands, accumulate)):
+            column_major_product(call, *operands, accumulate)
+
+    def dial(self, key: Any, numbers: Any) -> Any:
+        return NULL if self.dials is None else self.dials.place(key, numbers)
+
+    def recorder(self) -> Recorder | None:
+        if not self.records:
+            return None
+        self.recorders.append(HostRecorder(self))
+        return self.recorders[-1]
 
     def pinned(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
         return np.empty(shape, dtype)
@@ -200,10 +221,12 @@ class HostDevice(LaunchingDevice):
         return block[offset : offset + size].view(dtype).reshape(shape)
 
     def to_host(self, array: Any) -> np.ndarray:
+        TAPE.read("to_host")
         return np.array(array.host if isinstance(array, DeviceArray) else array)
 
     def upload(self, host: np.ndarray, out: Any) -> None:
         assert isinstance(host, np.ndarray), f"upload: not the host's: {type(host)}"
+        TAPE.read("upload")
         (out.host if isinstance(out, DeviceArray) else out)[...] = host
 
     def number(self, value: Any) -> Any:
@@ -217,6 +240,43 @@ class HostDevice(LaunchingDevice):
         for fits, message in found:
             if not fits:
                 raise ValueError(message.replace("{given}", "another"))
+
+
+class HostRecorder(Recorder):
+    """Notes what is asked of a `HostDevice`. ``replays``: how often something was replayed; ``refuse``: actions that fail."""
+
+    def __init__(self, device: HostDevice) -> None:
+        self.device, self.dials = device, Dials(device)
+        self.replays = 0
+        self.recorded: list[int] = []
+
+    def record(self, actions: Any) -> Any:
+        found, number = len(self.device.found), 0
+        tape: list[Any] = []
+        TAPE.actions, self.device.dials = tape, self.dials
+        try:
+            for action in actions:
+                action()
+                number += 1
+        except Exception as error:
+            del self.device.found[found:]
+            raise NotRecorded(str(error), number) from error
+        finally:
+            TAPE.actions = self.device.dials = None
+        checks = self.device.found[found:]
+        del self.device.found[found:]
+        self.recorded.append(len(actions))
+
+        def replay() -> None:
+            self.replays += 1
+            for one in tape:
+                one()
+            self.device.found.extend(checks)
+
+        return replay
+
+    def set(self, lr: float, step: int) -> None:
+        self.dials.set(lr, step)
 
 
 def flat(array: Any) -> np.ndarray:
@@ -248,6 +308,6 @@ def column_major_product(
         into[...] = left @ right + (into if accumulate else 0)
 
 
-def host_kernels(strict: bool = True) -> GPUKernels:
-    """The GPU's kernel set on the host."""
-    return GPUKernels(HostDevice(strict))
+def host_kernels(strict: bool = True, records: bool = False) -> GPUKernels:
+    """The GPU's kernel set on the host. ``records``: as on a GPU whose steps are captured."""
+    return GPUKernels(HostDevice(strict, records))

@@ -17,10 +17,10 @@ from taskflow.runtime.launch import connect  # noqa: E402
 
 
 def main(which: str, processors: int) -> None:
-    if which == "host":
+    if which in ("host", "recorded"):
         from host_device import host_kernels
 
-        kernels = host_kernels()
+        kernels = host_kernels(records=which == "recorded")
     else:
         from taskflow.kernels import kernels_on
 
@@ -32,6 +32,9 @@ def main(which: str, processors: int) -> None:
     losses = [run.train(feeds(step)) for step in range(4)]
     losses.append(run.evaluate(feeds(9)))
     described, weights = run.describe(), run.parameters()
+    recording = run.program("train").recording
+    recorded = transport.gather(0 if recording is None else recording.recorded)
+    assert which != "recorded" or recorded is None or sum(recorded) > 0
     run.close()
     if transport.rank == 0:
         assert weights is not None

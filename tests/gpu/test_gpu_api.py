@@ -24,16 +24,11 @@ def test_the_strict_module_has_nothing_that_cupy_has_not() -> None:
     assert not [name for name in methods.split() if not hasattr(cupy.ndarray, name)]
 
 
-def test_cublas_takes_what_we_give() -> None:
-    from cupy_backends.cuda.libs import cublas
+def test_cublas_is_loaded_with_cupy() -> None:
+    from taskflow.kernels.gpu.cublas import opened
 
-    assert parameters(cublas.gemmStridedBatchedEx) == [
-        "handle", "transa", "transb", "m", "n", "k", "alpha", "A", "Atype", "lda", "strideA", "B", "Btype", "ldb", "strideB",
-        "beta", "C", "Ctype", "ldc", "strideC", "batchCount", "computeType", "algo",
-    ]
-    for name in ("CUBLAS_COMPUTE_32F", "CUBLAS_COMPUTE_64F", "CUBLAS_COMPUTE_32F_FAST_TF32", "CUBLAS_COMPUTE_32F_FAST_16BF"):
-        assert isinstance(getattr(cublas, name), int)
-    assert (cupy.cuda.runtime.CUDA_R_32F, cupy.cuda.runtime.CUDA_R_64F) == (0, 1)
+    library = opened()
+    assert all(hasattr(library, name) for name in ("cublasGemmEx", "cublasGemmStridedBatchedEx", "cublasSetWorkspace_v2"))
 
 
 def test_streams_events_and_copies() -> None:
@@ -42,6 +37,9 @@ def test_streams_events_and_copies() -> None:
     assert parameters(cuda.MemoryPointer.copy_to_host_async) == ["mem", "size", "stream"]
     assert parameters(cuda.Stream.wait_event) == ["event"] and parameters(cuda.Event.record) == ["stream"]
     assert parameters(cuda.get_elapsed_time) == ["start_event", "end_event"]
+    assert parameters(cuda.Stream.begin_capture) == ["mode"] and parameters(cuda.Graph.launch) == ["stream"]
+    assert "blocking" in parameters(cupy.ndarray.get), "get waits, on a stream of ours too"
+    assert hasattr(cuda, "MemoryPool") and hasattr(cuda, "using_allocator") and hasattr(cuda.Stream, "end_capture")
     assert hasattr(cuda.Event, "done") and hasattr(cuda.Event, "synchronize") and hasattr(cuda, "alloc_pinned_memory")
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from taskflow.kernels import NumpyKernels
+from taskflow.kernels.gpu import rows as rows_module
 
 NUMPY = NumpyKernels()
 DTYPES = ("float32", "float64")
@@ -73,6 +74,26 @@ def test_channels(dtype: str, shape: tuple[int, int, int], kernels: Any) -> None
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("groups", "channels"), [(1, 1), (1, 300), (3, 5)])
+def test_numbers_of_channels(dtype: str, groups: int, channels: int, kernels: Any) -> None:
+    count = 7
+    x = draw("float64", count, groups, channels) + 3
+    moments = np.stack([x.sum(axis=0), (x * x).sum(axis=0)], axis=1)
+    moments[0, :, 0] = 2.5 * count, 6.25 * count  # does not vary
+    weight, bias, mean = (draw(dtype, channels, seed=i) for i in range(3))
+    arrays = {
+        "moments": moments, "sums": moments[0].copy(), "products": draw("float64", 2, channels, seed=4), "weight": weight,
+        "bias": bias, "mean": mean, "variance": mean**2, "new_mean": mean * 0, "new_variance": mean * 0,
+    }
+    scales = {**arrays, "out": np.zeros((2, channels), dtype)}
+    near(both(kernels, "channel_scales", scales, "@sums", count, 1e-5, "@weight", "@bias", "@out"), 10)
+    changes = {**arrays, "out": np.zeros((5, channels))}
+    near(both(kernels, "channel_changes", changes, "@sums", count, 1e-5, "@weight", "@products", "@out"), 1e4)
+    moved = ("@mean", "@variance", "@new_mean", "@new_variance")
+    near(both(kernels, "channel_running", arrays, "@moments", count, 0.1, count / (count - 1), *moved), 10)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(1, 3), (200, 9), (5, 301)])
 def test_layer_norm(dtype: str, shape: tuple[int, int], kernels: Any) -> None:
     rows, columns = shape
@@ -116,9 +137,48 @@ def test_cross_entropy(dtype: str, smoothing: float, kind: str, kernels: Any) ->
     near(both(kernels, "cross_entropy_backward", backward, "@p", "@t", -100, 0.3, "@out", True, smoothing=smoothing))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("kind", ["int64", "int32"])
+@pytest.mark.parametrize(("split", "here"), [((33, 4, 0), 4), ((33, 4, 1), 2), ((1000, 3, 2), 1), ((33, 33, 5), 20)])
+def test_class_blocks(split: tuple[int, int, int], here: int, kind: str, smoothing: float, dtype: str, kernels: Any) -> None:
+    classes, blocks, first = split
+    columns = (first + here) * classes // blocks - first * classes // blocks
+    x, target = draw(dtype, 30, columns) * 20, np.random.default_rng(0).integers(0, classes, 30).astype(kind)
+    target[::7] = -100
+    x[1, :] = -np.inf  # nothing has a chance
+    x[2, :5] = 1e4
+    arrays = {"x": x, "t": target, "p": np.ones_like(x), "out": np.ones((30, 2 * here))}
+    target[1] = first * classes // blocks + columns if first + here < blocks else -100  # its score would be infinite, too
+    with np.errstate(invalid="ignore"):
+        forward = both(kernels, "class_blocks", arrays, "@x", "@t", -100, split, "@p", "@out", smoothing=smoothing)
+    eps = float(np.finfo(dtype).eps)
+    np.testing.assert_allclose(forward[1].pop("out"), forward[0].pop("out"), rtol=64 * eps, atol=1e-12)
+    near(forward)
+    given = {"p": forward[0]["p"], "t": target, "dy": draw("float64", 30, 2 * here), "out": draw(dtype, 30, columns)}
+    for add in (False, True):
+        options = {"accumulate": add, "smoothing": smoothing}
+        near(both(kernels, "class_blocks_backward", given, "@p", "@t", -100, split, "@dy", "@out", **options))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("blocks", [1, 5, 64, 300])
+def test_cross_entropy_of_blocks(blocks: int, dtype: str, kernels: Any) -> None:
+    y, target = draw(dtype, 20, 2 * blocks) * 10, np.random.default_rng(0).integers(0, 4, 20)
+    arrays = {"y": y, "t": target, "shares": np.ones((20, blocks), dtype)}
+    forward = both(kernels, "cross_entropy_of_blocks", arrays, "@y", "@t", 3, "@shares")
+    near(forward)
+    given = {"s": forward[0]["shares"], "t": target, "out": draw(dtype, 20, 2 * blocks)}
+    for add in (False, True):
+        near(both(kernels, "cross_entropy_of_blocks_backward", given, "@s", "@t", 3, 0.3, "@out", add))
+
+
 def test_a_wrong_target_is_no_number(kernels: Any) -> None:
     x, target = kernels.xp.zeros((2, 3), np.float32), kernels.xp.full(2, 3, np.int64)
     assert np.isnan(float(kernels.cross_entropy(x, target, -100, x)))
+    pairs = kernels.xp.zeros((2, 4), np.float64)
+    kernels.class_blocks(x, target, -100, (3, 2, 0), x, pairs)
+    assert np.isnan(kernels.device.to_host(pairs)[:, 1]).all()
 
 
 # ---- random numbers --------------------------------------------------------------------------------------------------
@@ -138,7 +198,11 @@ def test_random_numbers_are_the_cpus(dtype: str, shape: Any, lo: Any, box: Any, 
 
 # ---- the others ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_embedding_gradients_add_rows_in_order(dtype: str, kernels: Any) -> None:
+@pytest.mark.parametrize("compared", [1 << 13, 0])
+def test_embedding_gradients_add_rows_in_order(
+    dtype: str, compared: int, kernels: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows_module, "COMPARED_ROWS", compared)
     index = np.random.default_rng(0).integers(-2, 12, 300)
     arrays = {"i": index, "dy": draw(dtype, 300, 5), "out": draw(dtype, 6, 5)}
     expected, actual = both(kernels, "embedding_backward", arrays, "@i", 3, "@dy", "@out", True)

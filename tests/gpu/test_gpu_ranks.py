@@ -32,9 +32,11 @@ def reference() -> dict[str, Any]:
 
 
 @pytest.mark.skipif(not compiles(), reason="no C++20 compiler: the GPU's kernels cannot be run on the host")
-@pytest.mark.parametrize(("ranks", "way"), [(3, "mpi-host"), (2, "mpi-host")])
-def test_messages_through_pinned_memory(ranks: int, way: str, reference: dict[str, Any]) -> None:
-    found = started(ranks, "host", TASKFLOW_TRANSFERS=way)
+@pytest.mark.parametrize(("ranks", "way", "which"), [
+    (3, "mpi-host", "host"), (2, "mpi-host", "host"), (2, "mpi-host", "recorded"), (4, "mpi-host", "recorded"),
+])
+def test_messages_through_pinned_memory(ranks: int, way: str, which: str, reference: dict[str, Any]) -> None:
+    found = started(ranks, which, TASKFLOW_TRANSFERS=way)
     assert found["losses"] == pytest.approx(reference["losses"], rel=1e-9)
     assert found["sum"] == pytest.approx(reference["sum"], rel=1e-9)
     assert f"transfers by {way}" in found["describe"]

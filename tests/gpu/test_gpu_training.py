@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from language_model import random_strategy, undivided
-from network_feeds import feeds
 
 from taskflow.kernels import NumpyKernels
 from taskflow.models import build
 from taskflow.rules import SGD, Adam, UpdateRule
 from taskflow.runtime.executor import Executor
+from taskflow.training.synthetic import random_feeds
 
 SIX = ("AlexNet", "Inception-v3", "ResNet-101", "RNNTC", "RNNLM", "NMT")
 STEPS = 2
@@ -23,7 +23,7 @@ def losses(name: str, kernels: Any, processors: int, rule: UpdateRule, steps: in
     graph = build(name, preset="small", dtype="float64")
     strategy = undivided(graph) if processors == 1 else random_strategy(graph, processors, Random(processors))
     run = Executor(graph, strategy, rule, seed=3, kernels=kernels, **options)
-    return np.array([run.train(feeds(name, graph, step)) for step in range(steps)])
+    return np.array([run.train(random_feeds(graph, step)) for step in range(steps)])
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n == "Inception-v3" else n for n in SIX])
@@ -39,11 +39,11 @@ def test_adam_and_what_is_read_back(kernels: Any) -> None:
     for of in (NumpyKernels(), kernels):
         graph = build("RNNLM", preset="small", dtype="float64")
         run = Executor(graph, random_strategy(graph, 2, Random(1)), Adam(0.01), seed=3, kernels=of)
-        trained = [run.train(feeds("RNNLM", graph, step)) for step in range(3)]
+        trained = [run.train(random_feeds(graph, step)) for step in range(3)]
         weights = run.parameters()
         assert weights is not None
         run.set_parameters({name: value * 0.5 for name, value in weights.items()})
-        runs.append((trained, run.evaluate(feeds("RNNLM", graph, 9)), weights))
+        runs.append((trained, run.evaluate(random_feeds(graph, 9)), weights))
     (trained, evaluated, weights), (trained_there, evaluated_there, weights_there) = runs
     np.testing.assert_allclose(trained_there, trained, rtol=1e-8)
     np.testing.assert_allclose(evaluated_there, evaluated, rtol=1e-8)
@@ -59,7 +59,7 @@ def test_a_rerun_is_bitwise_equal(kernels: Any) -> None:
 def test_a_token_outside_of_the_table_is_an_error(kernels: Any) -> None:
     graph = build("RNNLM", preset="small", dtype="float64")
     run = Executor(graph, undivided(graph), SGD(0.1), seed=3, kernels=kernels)
-    batch = feeds("RNNLM", graph, 0)
+    batch = random_feeds(graph, 0)
     next(iter(batch.values()))[0, 0] = 10**6
     with pytest.raises(ValueError, match="must be at least 0 and below"):
         run.train(batch)

@@ -98,6 +98,24 @@ def test_sum_pool(seed: int, dtype: Any) -> None:
         near(b, a, scale=25)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [(35, 35), (8, 8), (1, 5), (5, 1), (2, 2), (1, 1), (62, 62), (63, 64), (3, 2000)])
+def test_sums_of_neighbours(size: tuple[int, int], dtype: Any) -> None:
+    """3 x 3 windows, one apart, with a border: whole planes at once, up to a size, and their gradient by the same loop."""
+    rng = np.random.default_rng(0)
+    given = {"kernel": (3, 3), "stride": (1, 1), "padding": ((1, 1), (1, 1)), "scale": rng.normal(size=size).astype(dtype)}
+    x, before = (rng.normal(size=(2, 3, *size)).astype(dtype) for _ in range(2))
+    a, b = np.full_like(x, 7), np.full_like(x, 7)
+    for kernels, out in ((NUMPY, a), (NATIVE, b)):
+        kernels.sum_pool2d(x, **given, out=out)
+    near(b, a, scale=25)
+    for accumulate in (False, True):
+        a, b = before.copy(), before.copy()
+        for kernels, out in ((NUMPY, a), (NATIVE, b)):
+            kernels.sum_pool2d_backward(x, **given, out=out, accumulate=accumulate)
+        near(b, a, scale=25)
+
+
 @pytest.mark.parametrize(("kernel", "stride", "padding", "shape"), [
     ((7, 7), (1, 1), ((0, 0), (0, 0)), (2, 5, 7, 7)),  # global
     ((7, 9), (7, 9), ((0, 0), (0, 0)), (2, 3, 21, 9)),

@@ -46,10 +46,17 @@ def test_a_quick_run(model: str, threads: str) -> None:
     (network,) = found["networks"]
     assert network["model"] == model and network["preset"] == "small"
     assert ("2 ranks" in network["ours"]) is (threads == "2")
+    assert network["strategy"].split()[0] == {"1": "whole", "2": "best:"}[threads]
     assert set(network["variants"]) == {"eager", "eager tuned"}
     assert network["samples_per_second"] > 0 and network["peak_bytes"] > 0
     assert found["geomean_vs_stock"] == pytest.approx(network["variants"]["eager"]["ratio"])
     assert found["geomean_vs_tuned"] == pytest.approx(network["variants"]["eager tuned"]["ratio"])
+
+
+def test_the_strategy_is_named_in_the_table() -> None:
+    assert training.short("best: expert (data 940 ms 1300 MB, expert 861 ms 700 MB)") == "expert"
+    assert training.short("search: 431.4 ms a step (1.00x data)") == "search"
+    assert training.short("whole") == "whole"
 
 
 def test_a_worker_that_fails_is_told() -> None:

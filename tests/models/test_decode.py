@@ -14,8 +14,9 @@ from language_model import random_strategy, undivided
 from taskflow.mapper import Strategy, alike
 from taskflow.models.decode import Speaker, Translation, beam_search, greedy, length_penalty, log_softmax
 from taskflow.models.nmt import NMTConfig, nmt
-from taskflow.models.transformer import TransformerConfig, transformer
+from taskflow.models.transformer import TransformerConfig, transformer, transformer_decoder
 from taskflow.models.translators import NMTTranslator, TransformerTranslator, Translator
+from taskflow.regions import Rect
 from taskflow.rules import Adam
 from taskflow.runtime.executor import Executor
 from taskflow.runtime.local import LocalTransport
@@ -144,6 +145,35 @@ def exhaustive(
     return result
 
 
+def test_what_was_said_before_is_forgotten(trained: tuple[str, Executor]) -> None:
+    """States of one sentence, such as the keys of its words, must not be seen in the next."""
+    config = NETWORKS[trained[0]][1]
+    one, other = (sentences(seed, config)["source"] for seed in (21, 22))
+    speaker = translator(trained, 2)
+    first = beam_search(speaker, one)
+    beam_search(speaker, other)
+    assert beam_search(speaker, one) == first
+
+
+def test_a_word_costs_no_more_than_looking_at_those_before() -> None:
+    """Of the Transformer: another position adds its keys' and values' elements to a step, and no product with weights."""
+
+    def flops(config: TransformerConfig, beams: int) -> int:
+        graph = transformer_decoder(config, beams).graph
+        return sum(
+            node.operator.flops(node.specs, Rect.of(tuple(dim.size for dim in node.dims))) for node in graph
+        )
+
+    config, beams = TransformerConfig(3, 20, 50, 64, 128, 4, 2), 2
+    more = flops(replace(config, steps=40), beams) - flops(config, beams)
+    elements = 20 * config.batch * beams * config.hidden * config.layers
+    # Keys and values said: placed (2 each), added, multiplied (2 each); those heard: multiplied; softmax of the scores.
+    assert 0 < more < 16 * elements
+    whole = transformer(replace(config, batch=config.batch * beams))
+    one = sum(n.operator.flops(n.specs, Rect.of(tuple(d.size for d in n.dims))) for n in whole if n.name.startswith("decoder"))
+    assert flops(config, beams) < one / 5  # all positions anew took all of it
+
+
 def test_strategies_change_nothing(trained: tuple[str, Executor]) -> None:
     source = sentences(11, NETWORKS[trained[0]][1])["source"]
     expected = beam_search(translator(trained, 3, seed=0), source)
@@ -191,10 +221,11 @@ def test_wrong_arguments_are_named(trained: tuple[str, Executor]) -> None:
     with pytest.raises(ValueError, match="beams must be at least 1, got 0"):
         kind(config, 0, undivided, run, begin=BEGIN, end=END)
     speaker = translator(trained, 2)
-    with pytest.raises(ValueError, match="NMT decoder has no state 'h'" if name == "NMT" else "no state 'h'; there are memory"):
+    others = "memory, source" if name == "NMT" else "source, heard"
+    with pytest.raises(ValueError, match=f"{name} decoder has no state 'h'; there are {others}"):
         speaker._decoder.set_state({"h": np.zeros(3)})
-    with pytest.raises(ValueError, match=r"state memory: shape must be \(4, 5, 8\), got \(3,\)"):
-        speaker._decoder.set_state({"memory": np.zeros(3)})
+    with pytest.raises(ValueError, match=r"state source: shape must be \(4, 5\), got \(3,\)"):
+        speaker._decoder.set_state({"source": np.zeros(3)})
 
 
 class Scripted(Speaker):

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from language_model import random_strategy, undivided
-from network_feeds import feeds
 
 from taskflow.models import MODELS, build, find
 from taskflow.rules import SGD, Adam
 from taskflow.runtime.executor import Executor
+from taskflow.training.synthetic import random_feeds
 
 # Counts: torchvision's alexnet, inception_v3 (aux_logits=False) and resnet101; LeCun et al.'s LeNet with full connections
 # between its convolutions; the others from their layers' sizes.
@@ -126,7 +126,7 @@ def test_losses_are_the_same_under_any_strategy(name: str) -> None:
         graph = build(name, preset="small", dtype="float64", **sizes)
         strategy = random_strategy(graph, 4, Random(seed)) if seed else undivided(graph)
         run = Executor(graph, strategy, SGD(0.05), seed=5)
-        losses.append([run.train(feeds(name, graph, step)) for step in range(2)])
+        losses.append([run.train(random_feeds(graph, step)) for step in range(2)])
     assert losses[0][0] != losses[0][1]
     np.testing.assert_allclose(losses[1:], [losses[0]] * len(losses[1:]), rtol=1e-10)
 
@@ -136,6 +136,6 @@ def test_the_small_presets_learn(name: str) -> None:
     """The loss of a batch that is seen again and again falls."""
     graph = build(name, preset="small")
     run = Executor(graph, undivided(graph), Adam(0.02), seed=1, clip_norm=1.0)
-    batch = feeds(name, graph, 0)
+    batch = random_feeds(graph, 0)
     losses = [run.train(batch) for _ in range(40)]
     assert min(losses[-5:]) < 0.7 * losses[0]

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 from language_model import random_strategy, undivided
-from test_models import feeds
 
 from taskflow.graph import OperatorGraph
 from taskflow.models import build, find
 from taskflow.rules import SGD
 from taskflow.runtime.executor import Executor
+from taskflow.training.synthetic import random_feeds
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
 nn, F = torch.nn, torch.nn.functional
@@ -110,7 +110,7 @@ def test_small_presets_train_as_torch_does(name: str, seed: int) -> None:
     net.load_state_dict(start, strict=False)
     update = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
     for step in range(steps):
-        batch = feeds(name, graph, step)
+        batch = random_feeds(graph, step)
         loss = net(**{key: torch.from_numpy(value) for key, value in batch.items()})
         update.zero_grad()
         loss.backward()

@@ -23,6 +23,21 @@ def _cross_entropy(op: Any, x: Any, target: Any) -> Any:
     return total / target.numel() if op.reduction == "mean" else total
 
 
+def _class_blocks(op: Any, x: Any, target: Any) -> Any:
+    classes, counts = x.shape[-1], target != op.ignore_index
+    right = (1 - op.label_smoothing) * F.one_hot(target, classes).to(x.dtype) + op.label_smoothing / classes
+    edges = [b * classes // op.blocks for b in range(op.blocks + 1)]
+    parts = [slice(*pair) for pair in zip(edges, edges[1:])]
+    pairs = torch.stack([torch.stack((x[..., p].logsumexp(-1), (x * right)[..., p].sum(-1)), -1) for p in parts], -2)
+    return pairs * counts[..., None, None]
+
+
+def _cross_entropy_of_blocks(op: Any, y: Any, target: Any) -> Any:
+    losses = y[..., 0].logsumexp(-1) - y[..., 1].sum(-1)
+    total = losses[target != op.ignore_index].sum()
+    return total / target.numel() if op.reduction == "mean" else total
+
+
 def _lstm(op: Any, x: Any, h0: Any, c0: Any, *others: Any) -> Any:
     layer = torch.nn.LSTM(x.shape[2], op.hidden_size, batch_first=True, dtype=torch.float64)
     *tokens, w_ih, w_hh, b_ih, b_hh = others
@@ -97,9 +112,11 @@ TORCH = {
     "max_pool2d": lambda op, x: F.max_pool2d(x, op.kernel, op.stride, op.padding, op.dilation, op.ceil_mode),
     "pad": lambda op, x: F.pad(x, [w for pair in reversed(op.edges) for w in pair], value=op.value),
     "add": lambda op, a, b: a + b,
+    "class_blocks": _class_blocks,
     "concat": lambda op, *xs: torch.cat(xs, op.dim),
     "conv2d": _conv2d,
     "cross_entropy": _cross_entropy,
+    "cross_entropy_of_blocks": _cross_entropy_of_blocks,
     "dropout": lambda op, x: F.dropout(x, op.p, training=False),
     "einsum": lambda op, *xs: torch.einsum(op.equation, *xs),
     "embedding": lambda op, x, weight: F.embedding(x, weight),

@@ -65,6 +65,7 @@ def test_wrong_feeds(feeds: dict[str, np.ndarray], message: str) -> None:
 @pytest.mark.parametrize(("kind", "which", "message"), [
     ("embedding", 0, "indices must be at least 0 and below"),
     ("cross_entropy", 1, "targets must be at least 0 and below"),
+    ("class_blocks", 1, "targets must be at least 0 and below"),
 ])
 def test_data_out_of_range_is_refused(kind: str, which: int, message: str, wrong: int) -> None:
     case = draw(kind, 3)

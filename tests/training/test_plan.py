@@ -10,6 +10,7 @@ import taskflow
 from taskflow.models import build
 from taskflow.runtime.local import LocalTransport
 from taskflow.training.plan import plan
+from taskflow.training.trial import Tried, best, trial
 
 GRAPH = build("RNNLM", batch=8, preset="small")
 MACHINE = taskflow.host(2)
@@ -41,6 +42,41 @@ def test_rank_0_searches_and_all_train_with_its_plan() -> None:
 def test_other_names_are_chosen_without_a_search() -> None:
     strategy, _ = plan("expert", GRAPH, MACHINE, LocalTransport(), rule=taskflow.SGD(lr=0.1))
     assert strategy == taskflow.choose("expert", GRAPH, MACHINE)[0]
+
+
+def test_the_best_is_tried_and_nothing_of_the_trial_stays() -> None:
+    said: list[str] = []
+    transport = LocalTransport()
+    strategy, _ = plan("best", GRAPH, MACHINE, transport, rule=taskflow.SGD(lr=0.1), budget="40p", say=said.append)
+    chosen = said[-1].split()[1]
+    assert said[-1].startswith("best: ") and "data" in said[-1] and "expert" in said[-1] and " ms " in said[-1]
+    if chosen != "search":
+        assert strategy == taskflow.choose(chosen, GRAPH, MACHINE)[0]
+    strategy.verify(GRAPH)
+    alone, _ = plan("best", GRAPH, taskflow.host(1), transport, rule=taskflow.SGD(lr=0.1), budget="5p", say=said.append)
+    assert alone == taskflow.choose("data", GRAPH, taskflow.host(1))[0]
+
+
+def test_a_trial_measures_each_strategy() -> None:
+    candidates = {name: taskflow.choose(name, GRAPH, MACHINE)[0] for name in ("data", "expert")}
+    tried = trial(candidates, GRAPH, MACHINE, LocalTransport(), taskflow.SGD(lr=0.1))
+    assert [each.name for each in tried] == ["data", "expert"]
+    assert all(each.seconds > 0 for each in tried)
+    for each in tried:
+        run = taskflow.Executor(GRAPH, candidates[each.name], taskflow.SGD(lr=0.1), machine=MACHINE)
+        assert each.nbytes == run.program("train").plan.memory.nbytes + run.kept.nbytes
+
+
+def test_of_equally_fast_plans_the_smaller_is_best() -> None:
+    slow, large, small = Tried("slow", 1.2, 10), Tried("large", 1.0, 30), Tried("small", 1.01, 20)
+    assert best([slow, large, small]) is small
+    assert best([slow, large]) is large
+    assert best([slow]) is slow
+
+
+def test_a_mapper_that_there_is_not_gets_the_names_of_all() -> None:
+    with pytest.raises(ValueError, match=r"no mapper 'fastest'; use data, .*search, best, a strategy file"):
+        plan("fastest", GRAPH, MACHINE, LocalTransport(), rule=taskflow.SGD(lr=0.1))
 
 
 def test_what_fails_on_rank_0_fails_everywhere() -> None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-from taskflow.training.example import Preset
+from taskflow.training.checkpoint import read_checkpoint
+from taskflow.training.example import INTERRUPTED, Preset
 from taskflow.training.networks import NETWORKS, program
 from taskflow.training.networks import rnnlm as rnnlm_program
 from taskflow.training.schedules import StepDecay
@@ -206,3 +209,36 @@ def test_every_network_has_a_program() -> None:
         assert {"--trace", "--trace-steps", "--checkpoint", "--checkpoint-every", "--resume", "--machine", "--json"} <= options
     with pytest.raises(ValueError, match="no program trains 'cube'; there are AlexNet"):
         program("cube")
+
+
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=needs_mpi)])
+def test_an_interrupted_run_says_how_it_goes_on(folder: Path, ranks: int) -> None:
+    """Ctrl-C: one line that names the checkpoint, from which the run can really go on."""
+    pytest.importorskip("sklearn", reason="pip install scikit-learn")
+    program_line = [sys.executable, "-m", "taskflow", "train", "mlp", "--quiet"]
+    command = [*([str(MPIRUN), "-n", "2"] if ranks == 2 else []), *program_line, "--checkpoint", "run.safetensors"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    job = subprocess.Popen(
+        [*command, "--checkpoint-every", "2", "--steps", "1000000"], cwd=folder, env=environment, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )
+    try:
+        until = monotonic() + 60
+        while not (folder / "run.safetensors").is_file() and monotonic() < until and job.poll() is None:
+            sleep(0.05)
+        job.send_signal(signal.SIGINT)
+        _, said = job.communicate(timeout=30)
+    finally:
+        job.kill()
+    assert job.returncode != 0
+    assert said.count("interrupted; go on from the last checkpoint with --resume run.safetensors") == 1, said
+    assert "Traceback" not in said
+    if ranks == 1:
+        assert job.returncode == INTERRUPTED and len(said.splitlines()) == 1, said
+    at = read_checkpoint("run.safetensors").step
+    done = subprocess.run(
+        [*program_line, "--resume", "run.safetensors", "--steps", str(at + 1), "--json"], cwd=folder, env=environment, text=True,
+        capture_output=True, timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["resumed_at_step"] == at

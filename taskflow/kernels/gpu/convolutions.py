@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -12,6 +13,9 @@ import numpy as np
 from taskflow.kernels.kernel_set import Array, Padding, Pair
 
 Shape = tuple[int, ...]
+FLOAT, BFLOAT = "FLOAT", "BFLOAT16"
+MOST_WORKSPACE = 4 << 30
+"""Bytes of working memory that a plan may ask for."""
 
 
 class Direction(Enum):
@@ -23,8 +27,28 @@ class Direction(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Variant:
+    """One way to multiply: the types of operands and result, and what cuDNN's plans may not be (names of numerical notes)."""
+
+    operands: str
+    result: str
+    without: tuple[str, ...]
+
+
+_ORDER = ("NONDETERMINISTIC",)
+_EXACT = (*_ORDER, "DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION")
+VARIANTS: dict[str, tuple[Variant, ...]] = {
+    "fp32": (Variant(FLOAT, FLOAT, (*_EXACT, "TENSOR_CORE")), Variant(FLOAT, FLOAT, _EXACT)),
+    "tf32": (Variant(FLOAT, FLOAT, _ORDER),),
+    "bf16": (Variant(BFLOAT, FLOAT, _ORDER), Variant(BFLOAT, BFLOAT, _ORDER), Variant(FLOAT, FLOAT, _ORDER)),
+}
+"""By precision, from the best to what is left: in fp32 no plan rounds its operands; none changes the order of its sums from run to
+run. Sums are in float32; a result in bfloat16 is rounded once more, for cuDNNs that have no other."""
+
+
+@dataclass(frozen=True, slots=True)
 class Sliding:
-    """How windows go over images: one convolution of given shapes. ``precision``: in bf16 the operands come as bfloat16."""
+    """How windows go over images: one convolution of given shapes."""
 
     direction: Direction
     image: Shape
@@ -33,7 +57,6 @@ class Sliding:
     stride: Pair
     padding: Padding
     dilation: Pair
-    precision: str
 
     @property
     def operands(self) -> tuple[Shape, Shape, Shape]:
@@ -44,33 +67,37 @@ class Sliding:
             return self.output, self.weight, self.image
         return self.image, self.output, self.weight
 
+    def __str__(self) -> str:
+        first, second, result = ("x".join(map(str, shape)) for shape in self.operands)
+        return f"{self.direction.value} of {first} and {second} to {result}"
+
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A graph, its tensors (two operands and the result), and the bytes that it works in."""
+    """A graph, its tensors (two operands and the result), the bytes that it works in, and how it multiplies."""
 
     graph: Any
     tensors: tuple[Any, Any, Any]
     workspace: int
+    variant: Variant
 
 
-def describe(cudnn: Any, sliding: Sliding, handle: Any = None) -> tuple[Any, tuple[Any, Any, Any]]:
-    """The graph of one convolution, not yet planned, and its tensors: float32 images (N, C, H, W), sums in float32, and in fp32
-    no plan that rounds its operands or whose sums change their order from run to run."""
+def describe(cudnn: Any, sliding: Sliding, variant: Variant, handle: Any = None) -> tuple[Any, tuple[Any, Any, Any]]:
+    """The graph of one convolution, not yet planned, and its tensors: images (N, C, H, W), sums in float32."""
     kind = cudnn.data_type
+    operands, result_kind = getattr(kind, variant.operands), getattr(kind, variant.result)
     graph = cudnn.pygraph(
-        io_data_type=kind.FLOAT, intermediate_data_type=kind.FLOAT, compute_data_type=kind.FLOAT, handle=handle
+        io_data_type=operands, intermediate_data_type=kind.FLOAT, compute_data_type=kind.FLOAT, handle=handle
     )
-    given = kind.BFLOAT16 if sliding.precision == "bf16" else kind.FLOAT
     first, second, result = sliding.operands
-    a = graph.tensor(dim=list(first), stride=_strides(first), data_type=given, name="first")
-    b = graph.tensor(dim=list(second), stride=_strides(second), data_type=given, name="second")
+    a = graph.tensor(dim=list(first), stride=_strides(first), data_type=operands, name="first")
+    b = graph.tensor(dim=list(second), stride=_strides(second), data_type=operands, name="second")
     (top, bottom), (left, right) = sliding.padding
     out = getattr(graph, sliding.direction.value)(
         a, b, pre_padding=[top, left], post_padding=[bottom, right], stride=list(sliding.stride),
         dilation=list(sliding.dilation), compute_data_type=kind.FLOAT,
     )
-    out.set_output(True).set_data_type(kind.FLOAT).set_dim(list(result)).set_stride(_strides(result))
+    out.set_output(True).set_data_type(result_kind).set_dim(list(result)).set_stride(_strides(result))
     return graph, (a, b, out)
 
 
@@ -85,19 +112,26 @@ def _strides(shape: Shape) -> list[int]:
 class Convolutions:
     """Plans and runs convolutions of float32 arrays on one GPU.
 
-    Args: the array module, the stream, how float32 multiplies, and what rounds an array to bfloat16 (as uint16). Raises
-    ImportError if the frontend or cuDNN is not there.
+    Args: the array module, the stream, how float32 multiplies, what rounds an array to bfloat16 (as uint16), and what widens
+    one of those into a float32 array (or adds it there). Whatever the frontend raises when it is imported or finds no library
+    is raised here.
     """
 
-    def __init__(self, xp: Any, stream: Any, precision: str, rounded: Callable[[Array], Array]) -> None:
+    def __init__(
+        self, xp: Any, stream: Any, precision: str, rounded: Callable[[Array], Array],
+        widen: Callable[[Array, Array, bool], None],
+    ) -> None:
         import cudnn
 
         self._cudnn: Any = cudnn
-        self._xp, self._precision, self._rounded = xp, precision, rounded
+        self._xp, self._variants, self._rounded, self._widen = xp, VARIANTS[precision], rounded, widen
         self._handle: Any = cudnn.create_handle()
         cudnn.set_stream(handle=self._handle, stream=stream.ptr)
         self._planned: dict[Sliding, Planned | None] = {}
-        self._workspace: Any = xp.empty(0, np.uint8)
+        self._proved: set[Sliding] = set()  # has run: what fails from now on is no lack of support
+        self._workspaces: list[Any] = [xp.empty(0, np.uint8)]  # the last serves; recorded steps may still use the others
+        self.declined: dict[str, str] = {}
+        """Convolutions that are done by patches and products, and what cuDNN said about them."""
 
     def run(
         self, direction: Direction, image: Array, weight: Array, output: Array, stride: Pair, padding: Padding, dilation: Pair,
@@ -108,45 +142,77 @@ class Convolutions:
         arrays = (image, weight, output)
         if not all(a.dtype == np.float32 and a.size and a.flags.c_contiguous for a in arrays):
             return False
-        shapes = tuple(image.shape), tuple(weight.shape), tuple(output.shape)
-        sliding = Sliding(direction, *shapes, stride, padding, dilation, self._precision)
+        sliding = Sliding(
+            direction, tuple(image.shape), tuple(weight.shape), tuple(output.shape), stride, padding, dilation
+        )
         if sliding not in self._planned:
             self._planned[sliding] = self._plan(sliding)
         planned = self._planned[sliding]
         if planned is None:
             return False
+        try:  # where it fails, nothing has been added to the result
+            self._execute(planned, direction, arrays, accumulate)
+            self._proved.add(sliding)
+        except Exception as error:
+            if sliding in self._proved:
+                raise
+            self._decline(sliding, error)
+            self._planned[sliding] = None
+            return False
+        return True
+
+    def _execute(self, planned: Planned, direction: Direction, arrays: tuple[Array, Array, Array], accumulate: bool) -> None:
+        image, weight, output = arrays
         if direction is Direction.FORWARD:
             first, second, result = image, weight, output
         elif direction is Direction.DATA:
             first, second, result = output, weight, image
         else:
             first, second, result = image, output, weight
-        if self._precision == "bf16":
+        variant = planned.variant
+        if variant.operands == BFLOAT:
             first, second = self._rounded(first), self._rounded(second)
-        into = self._xp.empty_like(result) if accumulate else result
-        if planned.workspace > self._workspace.size:
-            self._workspace = self._xp.empty(planned.workspace, np.uint8)
+        narrow = variant.result == BFLOAT
+        into = result
+        if narrow or accumulate:
+            into = self._xp.empty(result.shape, np.uint16 if narrow else np.float32)
+        if planned.workspace > self._workspaces[-1].size:
+            self._workspaces.append(self._xp.empty(planned.workspace, np.uint8))
         pointers = {tensor: int(array.data.ptr) for tensor, array in zip(planned.tensors, (first, second, into))}
-        planned.graph.execute(pointers, int(self._workspace.data.ptr), handle=self._handle)
-        if accumulate:
+        planned.graph.execute(pointers, int(self._workspaces[-1].data.ptr), handle=self._handle)
+        if narrow:
+            self._widen(into, result, accumulate)
+        elif accumulate:
             result += into
-        return True
 
     def _plan(self, sliding: Sliding) -> Planned | None:
-        """None if cuDNN has none."""
+        """The first variant that cuDNN has a plan for; None if it has none. It says so in whatever way it likes: its versions
+        raise errors of several types for that."""
+        error: Exception | None = None
+        for variant in self._variants:
+            try:
+                return self._plan_as(sliding, variant)
+            except Exception as found:
+                error = found
+        assert error is not None
+        self._decline(sliding, error)
+        return None
+
+    def _plan_as(self, sliding: Sliding, variant: Variant) -> Planned:
         cudnn = self._cudnn
-        notes = cudnn.numerical_note
-        try:
-            graph, tensors = describe(cudnn, sliding, self._handle)
-            graph.validate()
-            graph.build_operation_graph()
-            graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
-            unwanted = [notes.NONDETERMINISTIC]
-            if sliding.precision == "fp32":
-                unwanted += [notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS, notes.REDUCED_PRECISION_REDUCTION]
-            graph.deselect_numeric_notes(unwanted)
-            graph.check_support()
-            graph.build_plans()
-        except (cudnn.cudnnGraphNotSupportedError, NotImplementedError):
-            return None
-        return Planned(graph, tensors, int(graph.get_workspace_size()))
+        graph, tensors = describe(cudnn, sliding, variant, self._handle)
+        graph.validate()
+        graph.build_operation_graph()
+        graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+        graph.deselect_numeric_notes([getattr(cudnn.numerical_note, name) for name in variant.without])
+        graph.deselect_workspace_greater_than(MOST_WORKSPACE)
+        graph.check_support()
+        graph.build_plans()
+        return Planned(graph, tensors, int(graph.get_workspace_size()), variant)
+
+    def _decline(self, sliding: Sliding, error: Exception) -> None:
+        """Say the first time that cuDNN does not do something, and note it every time."""
+        said = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        if not self.declined:
+            print(f"taskflow: cuDNN declines {sliding} ({said}); this goes by patches and products", file=sys.stderr)
+        self.declined[str(sliding)] = said

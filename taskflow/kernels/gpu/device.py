@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from socket import gethostname
 from typing import Any
 
 import numpy as np
 
+from taskflow.kernels.device import NotRecorded, Recorder
 from taskflow.kernels.gpu import source
+from taskflow.kernels.gpu.cublas import WORKSPACE_BYTES, Cublas
+from taskflow.kernels.gpu.dials import Dials
 from taskflow.kernels.gpu.gemm import ColumnMajor
-from taskflow.kernels.gpu.launching import THREADS, LaunchingDevice
+from taskflow.kernels.gpu.graphs import CudaRecorder
+from taskflow.kernels.gpu.launching import NULL, THREADS, LaunchingDevice, Numbers
 from taskflow.kernels.kernel_set import Array
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 OPTIONS = ("-std=c++17",)  # of NVRTC; no fast-math: the CPU's numbers are the measure
-_GEMM_DEFAULT = -1  # cublasGemmAlgo_t CUBLAS_GEMM_DEFAULT
+GRAPHS_VARIABLE = "TASKFLOW_GRAPHS"
+"""0: steps are not captured as CUDA graphs."""
 
 
 class CupyDevice(LaunchingDevice):
@@ -25,35 +32,34 @@ class CupyDevice(LaunchingDevice):
     float32 products and convolutions multiply: in float32, or rounded to TF32 or bfloat16 with sums in float32.
     """
 
-    __slots__ = ("_cublas", "_found", "_functions", "_staged", "_types", "compute", "index", "precision", "transfer", "xp")
+    __slots__ = (
+        "_cublas", "_device", "_functions", "_staged", "_timing", "_workspace", "compute", "dials", "found", "index", "precision",
+        "transfer", "xp",
+    )
     compute: Any
     transfer: Any
+    dials: Dials | None
+    """While a step is being captured: where its kernels find what changes from step to step."""
+    found: list[tuple[Any, str]]
+    """What `require` has noted for `verify`."""
 
     def __init__(self, index: int, precision: str) -> None:
         if precision not in PRECISIONS:
             raise ValueError(f"GPU: precision must be {', '.join(PRECISIONS[:-1])} or {PRECISIONS[-1]}, got {precision!r}")
         import cupy
-        from cupy_backends.cuda.libs import cublas
 
         self.xp: Any = cupy
         self.index, self.precision = index, precision
-        cupy.cuda.Device(index).use()
+        self._device: Any = cupy.cuda.Device(index)
+        self._device.use()
         self.compute, self.transfer = _streams_of(cupy, index)
         self.compute.use()
-        self._cublas: Any = cublas
-        real, double = cupy.cuda.runtime.CUDA_R_32F, cupy.cuda.runtime.CUDA_R_64F
-        how = {
-            "fp32": cublas.CUBLAS_COMPUTE_32F, "tf32": cublas.CUBLAS_COMPUTE_32F_FAST_TF32,
-            "bf16": cublas.CUBLAS_COMPUTE_32F_FAST_16BF,
-        }
-        # By type of the arrays: cuBLAS's name of it, how it computes, and one and zero where it can read them.
-        self._types: dict[np.dtype[Any], tuple[int, int, np.ndarray[Any, Any]]] = {
-            np.dtype(np.float32): (real, how[precision], np.array([0, 1], np.float32)),
-            np.dtype(np.float64): (double, cublas.CUBLAS_COMPUTE_64F, np.array([0, 1], np.float64)),
-        }
+        self._workspace: Any = cupy.empty(WORKSPACE_BYTES, np.uint8)
+        self._cublas = Cublas(self.compute.ptr, (self._workspace.data.ptr, WORKSPACE_BYTES), precision)
         self._functions: dict[tuple[str, str], Any] = {}
         self._staged: deque[tuple[Any, Any]] = deque()
-        self._found: list[tuple[Any, str]] = []
+        self.found, self.dials = [], None
+        self._timing: tuple[Any, Callable[[], object] | None] = None, None  # what is timed, and what replays it
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -71,14 +77,20 @@ class CupyDevice(LaunchingDevice):
         function((blocks,), (THREADS,), arguments)
 
     def gemm(self, call: ColumnMajor, first: Array, second: Array, out: Array, accumulate: bool) -> None:
-        kind, compute, numbers = self._types[out.dtype]
-        one = numbers.ctypes.data + numbers.itemsize
-        self._cublas.gemmStridedBatchedEx(
-            self.xp.cuda.get_cublas_handle(), call.transpose_first, call.transpose_second, call.m, call.n, call.k, one,
-            first.data.ptr, kind, call.first_pitch, call.first_step, second.data.ptr, kind, call.second_pitch,
-            call.second_step, one if accumulate else numbers.ctypes.data, out.data.ptr, kind, call.out_pitch, call.out_step,
-            call.count, compute, _GEMM_DEFAULT,
-        )
+        self._cublas.gemm(call, out.dtype, first.data.ptr, second.data.ptr, out.data.ptr, accumulate)
+
+    def dial(self, key: Hashable, numbers: Numbers) -> Any:
+        """See `LaunchingDevice`."""
+        return NULL if self.dials is None else self.dials.place(key, numbers)
+
+    def recorder(self) -> Recorder | None:
+        """One that captures CUDA graphs; none if TASKFLOW_GRAPHS is 0."""
+        return None if os.environ.get(GRAPHS_VARIABLE) == "0" else CudaRecorder(self)
+
+    def activate(self) -> None:
+        """See `Device`: CuPy keeps the current GPU and stream for each thread by itself."""
+        self._device.use()
+        self.compute.use()
 
     # ---- memory -------------------------------------------------------------------------------------------------
     def carve(self, block: Array, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -87,12 +99,14 @@ class CupyDevice(LaunchingDevice):
 
     def to_host(self, array: Array) -> np.ndarray[Any, Any]:
         """See `Device`; waits for the kernels."""
-        return np.asarray(array.get())
+        return np.asarray(array.get(stream=self.compute))
 
     def upload(self, host: np.ndarray[Any, Any], out: Array) -> None:
         """See `Device`; returns when the values are in pinned memory, from where the GPU takes them."""
         if not out.size:
             return
+        if self.dials is not None:  # a replay would send what the host's array held when it was captured
+            raise RuntimeError("an array of the host cannot be sent while a step is being captured")
         target = out if out.flags.c_contiguous else self.xp.empty(out.shape, out.dtype)
         staging = self.pinned(out.shape, out.dtype)
         np.copyto(staging, host)
@@ -139,8 +153,10 @@ class CupyDevice(LaunchingDevice):
 
     @property
     def identity(self) -> str:
-        found = self.xp.cuda.runtime.getDeviceProperties(self.index)["uuid"]
-        return found.hex() if isinstance(found, bytes) else str(found)
+        found = self.xp.cuda.runtime.getDeviceProperties(self.index).get("uuid")
+        if isinstance(found, bytes) and any(found):
+            return found.hex()
+        return f"{gethostname()} {self._device.pci_bus_id}"
 
     @property
     def nccl_version(self) -> int:
@@ -165,11 +181,11 @@ class CupyDevice(LaunchingDevice):
 
     def require(self, fits: Array, values: Array, message: str) -> None:
         """See `Device`; `verify` asks."""
-        self._found.append((fits.all(), message))
+        self.found.append((fits.all(), message))
 
     def verify(self) -> None:
         """ValueError if something did not fit since the last time."""
-        found, self._found = self._found, []
+        found, self.found = self.found, []
         if not found:
             return
         answers = self.xp.stack([fits for fits, _ in found]).get()
@@ -178,13 +194,34 @@ class CupyDevice(LaunchingDevice):
                 raise ValueError(message.replace("{given}", "another (the GPU says so when the step is over)"))
 
     def timed(self, action: Callable[[], object]) -> float:
-        """See `Device`: between two events on the kernels' stream."""
+        """See `Device`: between two events on the kernels' stream. From the second time on that one action is timed, it is
+        replayed from a graph where it can be, as in a recorded step: else the time to ask for small kernels would count."""
+        asked, replay = self._timing
+        if asked is not action:
+            self._timing, run = (action, None), action
+        else:
+            if replay is None:
+                replay = self._recorded(action)
+                self._timing = action, replay
+            run = replay
         begin, end = self.xp.cuda.Event(), self.xp.cuda.Event()
         begin.record(self.compute)
-        action()
+        run()
         end.record(self.compute)
         end.synchronize()
         return float(self.xp.cuda.get_elapsed_time(begin, end)) * 1e-3
+
+    def _recorded(self, action: Callable[[], object]) -> Callable[[], object]:
+        """What replays an action; itself if it cannot be recorded or steps are not."""
+        recorder = self.recorder()
+        if recorder is None:
+            return action
+        try:
+            replay = recorder.record([action])
+        except NotRecorded:
+            return action
+        recorder.set(0.0, 1)
+        return replay
 
     @property
     def facts(self) -> dict[str, int]:
@@ -201,11 +238,11 @@ class CupyDevice(LaunchingDevice):
             import cudnn
 
             version = str(cudnn.backend_version())
-        except ImportError:
+        except Exception:  # not installed, or installed without the library that it opens
             version = "none"
         return {
             "cupy": str(self.xp.__version__), "cuda": str(runtime.runtimeGetVersion()), "driver": str(runtime.driverGetVersion()),
-            "cublas": str(self._cublas.getVersion(self.xp.cuda.get_cublas_handle())), "cudnn": version, "precision": self.precision,
+            "cublas": str(self._cublas.version), "cudnn": version, "precision": self.precision,
         }
 
     def synchronize(self) -> None:

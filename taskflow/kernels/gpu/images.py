@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from taskflow.kernels.gpu.launching import check_output, flag, whole
-from taskflow.kernels.gpu.rows import RowsOnGPU
+from taskflow.kernels.gpu.norms import NormsOnGPU
 from taskflow.kernels.kernel_set import Array, Padding, Pair
 
 PATCH_BYTES = 256 << 20
 """The most memory for patches; more samples than fit go one group after the other."""
 
 
-class ImagesOnGPU(RowsOnGPU):
+class ImagesOnGPU(NormsOnGPU):
     """One thread an element of what is filled."""
 
     __slots__ = ()

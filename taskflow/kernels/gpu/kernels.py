@@ -8,7 +8,7 @@ import numpy as np
 
 from taskflow.kernels.gpu.convolutions import Convolutions, Direction
 from taskflow.kernels.gpu.images import ImagesOnGPU
-from taskflow.kernels.gpu.launching import LaunchingDevice, whole
+from taskflow.kernels.gpu.launching import LaunchingDevice, flag, whole
 from taskflow.kernels.kernel_set import Array, Padding, Pair
 
 
@@ -18,24 +18,43 @@ class GPUKernels(ImagesOnGPU):
     An index or target out of range is not an error at once: the device's ``verify`` raises it, or a loss is not a number.
     """
 
-    __slots__ = ("convolutions",)
+    __slots__ = ("convolutions", "without_cudnn")
     name = "gpu"
 
     def __init__(self, device: LaunchingDevice) -> None:
         super().__init__(device)
         self.convolutions: Convolutions | None = None
         """cuDNN's; without them, and for what they decline, patches and products."""
+        self.without_cudnn = ""
+        """Why cuDNN is not used, if it was to be."""
+
+    def try_out(self) -> None:
+        """Run one kernel and one product, and wait for them; what is missing raises its own error. ArithmeticError for a wrong
+        answer."""
+        x, out = self.xp.ones((2, 2), np.float32), self.xp.empty((2, 2), np.float32)
+        self.matmul(x, x, out=out)
+        self.activate("relu", out, out)
+        found = self.device.to_host(out)
+        if not (found == 2).all():
+            raise ArithmeticError(f"a product of ones gave {found.tolist()}, not 2")
 
     def take_cudnn(self) -> None:
-        """Use cuDNN for convolutions. ImportError if it is not there."""
+        """Use cuDNN for convolutions. If it is not there or does not work, ``without_cudnn`` says why."""
         device: Any = self.device
-        self.convolutions = Convolutions(self.xp, device.compute, device.precision, self.rounded)
+        try:
+            self.convolutions = Convolutions(self.xp, device.compute, device.precision, self.rounded, self.widen)
+        except Exception as error:  # of the frontend's own types, or of the linker's
+            self.without_cudnn = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
     def rounded(self, x: Array) -> Array:
         """A float array as the nearest bfloat16s, in uint16s of the same shape."""
         out = self.xp.empty(x.shape, np.uint16)
         self._each(x, "round_bfloat", x.size, whole(x.size), self._dense(x), out)
         return out
+
+    def widen(self, narrow: Array, out: Array, accumulate: bool) -> None:
+        """Bfloat16s (as uint16) as float numbers, or add them to those."""
+        self._each(out, "widen_bfloat", out.size, whole(out.size), narrow, out, flag(accumulate))
 
     def matmul(self, a: Array, b: Array, out: Array, accumulate: bool = False) -> None:
         self.device.multiply(a, b, out, accumulate)

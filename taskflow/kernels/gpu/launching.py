@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ from taskflow.kernels.kernel_set import Array, KernelSet
 THREADS = 256  # of a block; MOST_THREADS in base.cu
 MOST_BLOCKS = 4096
 NULL = np.uint64(0)
+Numbers = Callable[[float, int], Sequence[float]]
+"""What changes from step to step, of its learning rate and its number from 0."""
 
 
 class LaunchingDevice(Device):
@@ -67,6 +69,11 @@ class LaunchingDevice(Device):
     @abstractmethod
     def libraries(self) -> dict[str, str]:
         """Everything beside the card that times depend on, with its version."""
+
+    def dial(self, key: Hashable, numbers: Numbers) -> Any:
+        """Where a kernel finds ``numbers`` of each step, as float64, while a step is being recorded; else NULL. Equal keys stand
+        for equal numbers."""
+        return NULL
 
     @property
     def nccl_version(self) -> int:

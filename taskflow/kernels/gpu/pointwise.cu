@@ -98,12 +98,17 @@ extern "C" __global__ void dropout_backward(
     EACH(i, count) put(out, i, mask[i] ? dy[i] * factor : (REAL)0, add);
 }
 
-// scale_at: where the gradients' factor lies, or null.
+// scale_at: where the gradients' factor lies, or null. dial: where numbers of this step lie that replace arguments (here lr and
+// first), or null: a recorded step is replayed with the arguments that it was recorded with.
 extern "C" __global__ void sgd(
     Int count, REAL *w, const REAL *g, REAL *velocity, REAL lr, REAL momentum, REAL fresh, REAL weight_decay, int nesterov,
-    double scale, const double *scale_at, int first
+    double scale, const double *scale_at, int first, const double *dial
 ) {
     REAL factor = (REAL)(scale_at ? scale * scale_at[0] : scale);
+    if (dial) {
+        lr = (REAL)dial[0];
+        first = dial[1] != 0;
+    }
     EACH(i, count) {
         REAL step = g[i] * factor + w[i] * weight_decay;
         if (velocity) {
@@ -116,11 +121,17 @@ extern "C" __global__ void sgd(
 }
 
 // kept: 1 - lr weight_decay if the weights themselves decay. size: lr over the first moment's correction; root: of the second's.
+// dial: these three, or null.
 extern "C" __global__ void adam(
     Int count, REAL *w, const REAL *g, REAL *m, REAL *v, REAL kept, REAL weight_decay, REAL fresh1, REAL beta2, REAL fresh2,
-    REAL size, REAL root, REAL eps, double scale, const double *scale_at
+    REAL size, REAL root, REAL eps, double scale, const double *scale_at, const double *dial
 ) {
     REAL factor = (REAL)(scale_at ? scale * scale_at[0] : scale);
+    if (dial) {
+        kept = (REAL)dial[0];
+        size = (REAL)dial[1];
+        root = (REAL)dial[2];
+    }
     EACH(i, count) {
         REAL weight = w[i] * kept, gradient = g[i] * factor + weight * weight_decay;
         REAL first = m[i] + (gradient - m[i]) * fresh1, second = v[i] * beta2 + gradient * gradient * fresh2;
@@ -140,5 +151,13 @@ extern "C" __global__ void round_bfloat(Int count, const REAL *x, unsigned short
             out[i] = (unsigned short)((bits >> 16) | 64);
         else
             out[i] = (unsigned short)((bits + 0x7FFFu + ((bits >> 16) & 1)) >> 16);
+    }
+}
+
+extern "C" __global__ void widen_bfloat(Int count, const unsigned short *x, REAL *out, int add) {
+    EACH(i, count) {
+        union { float number; Word bits; } value;
+        value.bits = (Word)x[i] << 16;
+        put(out, i, (REAL)value.number, add);
     }
 }

@@ -64,7 +64,8 @@ class PointwiseOnGPU(Launching):
     ) -> None:
         kind = out.dtype.type
         places = self._places(key, stream, shape, lo, out)
-        self._each(out, "dropout", out.size, *places, kind(p), kind(1 / (1 - p)), self._dense(x), out, mask)
+        dial = self.device.dial(("dropout",), lambda _, step: [step])  # an operator's stream is its step
+        self._each(out, "dropout", out.size, *places, kind(p), kind(1 / (1 - p)), self._dense(x), out, mask, dial)
 
     def dropout_backward(self, mask: Array, p: float, dy: Array, out: Array, accumulate: bool = False) -> None:
         scale = out.dtype.type(1 / (1 - p))
@@ -91,9 +92,10 @@ class PointwiseOnGPU(Launching):
         weight_decay: float, nesterov: bool, scale: Any, first: bool,
     ) -> None:
         kind = w.dtype.type
+        dial = self.device.dial(("sgd",), lambda lr, step: [lr, step == 0])
         self._each(
             w, "sgd", w.size, whole(w.size), w, self._dense(g), NULL if velocity is None else velocity, kind(lr), kind(momentum),
-            kind(1 - dampening), kind(weight_decay), flag(nesterov), *factor(scale), flag(first),
+            kind(1 - dampening), kind(weight_decay), flag(nesterov), *factor(scale), flag(first), dial,
         )
 
     def adam(
@@ -101,10 +103,17 @@ class PointwiseOnGPU(Launching):
         weight_decay: float, decoupled: bool, scale: Any, step: int,
     ) -> None:
         kind = w.dtype.type
-        kept, decay = (1 - lr * weight_decay, 0.0) if decoupled else (1.0, weight_decay)
+        along = weight_decay if decoupled else 0.0
+
+        def numbers(lr: float, step: int) -> list[float]:
+            """kept, size and root of the step with a number from 0."""
+            return [1 - lr * along, lr / (1 - beta1 ** (step + 1)), (1 - beta2 ** (step + 1)) ** 0.5]
+
+        kept, size, root = numbers(lr, step - 1)
         self._each(
-            w, "adam", w.size, whole(w.size), w, self._dense(g), m, v, kind(kept), kind(decay), kind(1 - beta1), kind(beta2),
-            kind(1 - beta2), kind(lr / (1 - beta1**step)), kind((1 - beta2**step) ** 0.5), kind(eps), *factor(scale),
+            w, "adam", w.size, whole(w.size), w, self._dense(g), m, v, kind(kept), kind(weight_decay - along), kind(1 - beta1),
+            kind(beta2), kind(1 - beta2), kind(size), kind(root), kind(eps), *factor(scale),
+            self.device.dial(("adam", beta1, beta2, along), numbers),
         )
 
 

@@ -62,10 +62,12 @@ extern "C" __global__ void normal(
     }
 }
 
+// dial: where the stream's number lies, or null.
 extern "C" __global__ void dropout(
     Int count, Word k0, Word k1, Word stream, int dims, const Int *box, Long base, REAL p, REAL factor, const REAL *x,
-    REAL *out, unsigned char *mask
+    REAL *out, unsigned char *mask, const double *dial
 ) {
+    if (dial) stream = (Word)dial[0];
     EACH(i, count) {
         Word words[4];
         Long position = position_of(i, dims, box, base);

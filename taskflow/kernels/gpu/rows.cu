@@ -79,6 +79,91 @@ extern "C" __global__ void cross_entropy_backward(
     }
 }
 
+// Blocks of classes: number b of `parts` is [b classes / parts, (b + 1) classes / parts); arrays hold `here` of them, from
+// number `first` on. One block of threads works on one row's block of classes. pairs: (rows, here, 2).
+extern "C" __global__ void class_blocks(
+    Int rows, Int columns, Int here, Int classes, Int parts, Int first, const REAL *logits, const Int *target, Int ignore,
+    REAL *probabilities, double *pairs, double smoothing
+) {
+    Int start = first * classes / parts;
+    EACH_BLOCK(i, rows * here) {
+        Int r = i / here, b = first + i % here, low = b * classes / parts, width = (b + 1) * classes / parts - low;
+        const REAL *from = logits + r * columns + low - start;
+        REAL *to = probabilities + r * columns + low - start;
+        Int right = target[r];
+        int ignored = right == ignore, inside = right >= low && right < low + width;
+        double chosen = inside ? (double)from[right - low] : 0, all = 0;
+        REAL top = -INFINITY, total = 0;
+        EACH_THREAD(c, width) {
+            top = from[c] > top || from[c] != from[c] ? from[c] : top;
+            all += from[c];
+        }
+        top = block_max(top);
+        all = block_sum(all);
+        if (top == -INFINITY) top = 0;  // nothing in the block has a chance: its sum is 0
+        EACH_THREAD(c, width) {
+            REAL e = exp(from[c] - top);
+            to[c] = e;
+            total += e;
+        }
+        total = block_sum(total);
+        EACH_THREAD(c, width) to[c] = ignored || total == 0 ? (REAL)0 : to[c] / total;
+        if (threadIdx.x == 0) {
+            int right_is_a_class = right >= 0 && right < classes;
+            double score = (1 - smoothing) * chosen + (smoothing == 0 ? 0 : smoothing * (all / classes));
+            pairs[2 * i] = ignored ? 0 : log((double)total) + top;
+            pairs[2 * i + 1] = ignored ? 0 : right_is_a_class ? score : NAN;
+        }
+    }
+}
+
+extern "C" __global__ void class_blocks_backward(
+    Int rows, Int columns, Int here, Int classes, Int parts, Int first, const REAL *probabilities, const Int *target,
+    Int ignore, const double *pairs, REAL *out, int add, double smoothing
+) {
+    Int start = first * classes / parts;
+    EACH(i, rows * columns) {
+        Int r = i / columns, c = start + i % columns, wanted = target[r];
+        const double *pair = pairs + 2 * (r * here + ((c + 1) * parts - 1) / classes - first);
+        REAL hit = c == wanted ? (REAL)(pair[1] * (1 - smoothing)) : (REAL)0;
+        REAL value = probabilities[i] * (REAL)pair[0] + (REAL)(pair[1] * (smoothing / classes)) + hit;
+        put(out, i, wanted == ignore ? (REAL)0 : value, add);
+    }
+}
+
+// The loss from the pairs of all blocks of classes (rows, parts, 2): losses (rows), and each block's share of its row's chances.
+extern "C" __global__ void cross_entropy_of_blocks(
+    Int rows, Int parts, const REAL *pairs, const Int *target, Int ignore, REAL *shares, double *losses
+) {
+    EACH_BLOCK(r, rows) {
+        const REAL *from = pairs + 2 * r * parts;
+        REAL *to = shares + r * parts, top = -INFINITY, total = 0, chosen = 0;
+        int ignored = target[r] == ignore;
+        EACH_THREAD(b, parts) {
+            top = from[2 * b] > top || from[2 * b] != from[2 * b] ? from[2 * b] : top;
+            chosen += from[2 * b + 1];
+        }
+        top = block_max(top);
+        chosen = block_sum(chosen);
+        EACH_THREAD(b, parts) total += exp(from[2 * b] - top);
+        total = block_sum(total);
+        EACH_THREAD(b, parts) to[b] = ignored ? (REAL)0 : exp(from[2 * b] - top) / total;
+        if (threadIdx.x == 0) losses[r] = ignored ? 0 : log((double)total) + ((double)top - chosen);
+    }
+}
+
+extern "C" __global__ void cross_entropy_of_blocks_backward(
+    Int rows, Int parts, const REAL *shares, const Int *target, Int ignore, double scale, const double *scale_at,
+    REAL *out, int add
+) {
+    REAL factor = (REAL)(scale_at ? scale * scale_at[0] : scale);
+    EACH(i, rows * parts) {
+        int ignored = target[i / parts] == ignore;
+        put(out, 2 * i, ignored ? (REAL)0 : shares[i] * factor, add);
+        put(out, 2 * i + 1, ignored ? (REAL)0 : -factor, add);
+    }
+}
+
 extern "C" __global__ void layer_norm(
     Int rows, Int columns, const REAL *x, const REAL *weight, const REAL *bias, REAL eps, REAL *out, REAL *statistics
 ) {
@@ -199,8 +284,30 @@ extern "C" __global__ void embedding(
     }
 }
 
-// keys (rows), rising: index times rows plus the row. The first block of equal indices adds their rows in order.
+// Of the rows with one index the first's block adds all, in order: atomic additions would come in any order.
 extern "C" __global__ void embedding_backward(
+    Int rows, Int columns, Int entries, const Int *index, Int first, const REAL *dy, REAL *out
+) {
+    __shared__ Int seen[MOST_THREADS];
+    EACH_BLOCK(b, rows) {
+        Int mine = index[b], entry = mine - first;
+        int before = 0;
+        EACH_THREAD(i, b) if (index[i] == mine) before = 1;
+        before = block_max(before);
+        if (before || entry < 0 || entry >= entries) continue;
+        for (Int from = b; from < rows; from += blockDim.x) {
+            Int many = rows - from < (Int)blockDim.x ? rows - from : (Int)blockDim.x;
+            __syncthreads();
+            if (threadIdx.x < many) seen[threadIdx.x] = index[from + threadIdx.x];
+            __syncthreads();
+            for (Int i = 0; i < many; i++)
+                if (seen[i] == mine) EACH_THREAD(c, columns) out[entry * columns + c] += dy[(from + i) * columns + c];
+        }
+    }
+}
+
+// The same for many rows, of which it compares neighbours only. keys (rows), rising: index times rows plus the row.
+extern "C" __global__ void embedding_backward_sorted(
     Int rows, Int columns, Int entries, const Int *keys, Int first, const REAL *dy, REAL *out
 ) {
     EACH_BLOCK(b, rows) {

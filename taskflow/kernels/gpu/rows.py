@@ -8,10 +8,11 @@ import numpy as np
 
 from taskflow.kernels.gpu.launching import NULL, factor, flag, parts_of, whole
 from taskflow.kernels.gpu.pointwise import PointwiseOnGPU
-from taskflow.kernels.kernel_set import Array
+from taskflow.kernels.kernel_set import Array, Split
 
 MOMENTS, PRODUCTS, SUMS = 0, 1, 2  # what `channel_totals` sums
 SQUARE_PART = 1 << 14  # elements of one part of a sum of squares
+COMPARED_ROWS = 1 << 13  # of an embedding's gradient: up to so many, each is compared with all; more are sorted
 MANY_BLOCKS = 512  # enough to keep any GPU busy
 
 
@@ -141,6 +142,46 @@ class RowsOnGPU(PointwiseOnGPU):
             self._integers(target), whole(ignore), *factor(scale), out, flag(accumulate), np.float64(smoothing),
         )
 
+    def class_blocks(
+        self, logits: Array, target: Array, ignore: int, split: Split, probabilities: Array, out: Array, smoothing: float = 0.0
+    ) -> None:
+        (rows, columns), here = logits.shape, out.shape[1] // 2
+        sizes = (whole(n) for n in (rows, columns, here, *split))
+        self._blocks(
+            logits, "class_blocks", rows * here, *sizes, self._dense(logits), self._integers(target), whole(ignore),
+            probabilities, out, np.float64(smoothing),
+        )
+
+    def class_blocks_backward(
+        self, probabilities: Array, target: Array, ignore: int, split: Split, dy: Array, out: Array, accumulate: bool = False,
+        smoothing: float = 0.0,
+    ) -> None:
+        (rows, columns), here = out.shape, dy.shape[1] // 2
+        sizes = (whole(n) for n in (rows, columns, here, *split))
+        self._each(
+            out, "class_blocks_backward", out.size, *sizes, self._dense(probabilities), self._integers(target),
+            whole(ignore), self._dense(dy), out, flag(accumulate), np.float64(smoothing),
+        )
+
+    def cross_entropy_of_blocks(self, y: Array, target: Array, ignore: int, shares: Array) -> Any:
+        rows, blocks = shares.shape
+        losses, out = self.xp.empty(rows, np.float64), self.xp.empty((), np.float64)
+        self._blocks(
+            y, "cross_entropy_of_blocks", rows, whole(rows), whole(blocks), self._dense(y), self._integers(target),
+            whole(ignore), shares, losses,
+        )
+        self._total(y, losses, out)
+        return out
+
+    def cross_entropy_of_blocks_backward(
+        self, shares: Array, target: Array, ignore: int, scale: Any, out: Array, accumulate: bool = False
+    ) -> None:
+        rows, blocks = shares.shape
+        self._each(
+            out, "cross_entropy_of_blocks_backward", shares.size, whole(rows), whole(blocks), self._dense(shares),
+            self._integers(target), whole(ignore), *factor(scale), out, flag(accumulate),
+        )
+
     # ---- embedding ----------------------------------------------------------------------------------------------
     def embedding(self, table: Array, index: Array, first: int, out: Array) -> None:
         rows, columns = out.shape
@@ -153,8 +194,12 @@ class RowsOnGPU(PointwiseOnGPU):
             out.fill(0)
         if not rows:
             return
-        # Sorted, so that rows of one entry are added one after the other: atomic additions would come in any order.
+        sizes = (whole(n) for n in (rows, columns, entries))
+        if rows <= COMPARED_ROWS:
+            index = self._integers(index)
+            self._blocks(out, "embedding_backward", rows, *sizes, index, whole(first), self._dense(dy), out)
+            return
+        # Sorting waits for the GPU, so this cannot be recorded; comparing all with all would take longer.
         keys = self._integers(index) * rows + self.constant(("rows", rows), lambda: np.arange(rows))
         keys.sort()
-        sizes = (whole(n) for n in (rows, columns, entries))
-        self._blocks(out, "embedding_backward", rows, *sizes, keys, whole(first), self._dense(dy), out)
+        self._blocks(out, "embedding_backward_sorted", rows, *sizes, keys, whole(first), self._dense(dy), out)

@@ -1,0 +1,41 @@
+"""Mending: what to do about an error of CUDA's libraries, by what it says. Pure: CuPy's own types cannot be named without it."""
+
+from __future__ import annotations
+
+INSTALL = 'pip install "soap-taskflow[gpu]"'
+
+REMEDIES: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("insufficientdriver", "unsupportedptxversion", "cuda driver version is insufficient"),
+     "the NVIDIA driver is not installed or older than CuPy's CUDA: update it, or pip install cupy-cuda12x, not cupy-cuda13x"),
+    (("nodevice", "no cuda-capable device"),
+     "CUDA shows this process no GPU: see CUDA_VISIBLE_DEVICES and nvidia-smi"),
+    (("outofmemory", "out of memory", "memoryallocation", "alloc_failed"),
+     "the GPU's memory is full: nvidia-smi shows who holds it; start fewer ranks on it, or take a smaller batch"),
+    (("devicesunavailable", "devices unavailable", "busy or unavailable", "exclusive"),
+     "the GPU takes no other process: its compute mode is exclusive (nvidia-smi -c 0 lets several in), or start MPS's daemon"),
+    (("mps",), "the MPS daemon does not answer: start it again, or unset CUDA_MPS_PIPE_DIRECTORY"),
+    (("systemnotready", "driver mismatch", "systemdrivermismatch", "compatnotsupported"),
+     "driver and libraries do not belong together: start the machine again after an update of the driver"),
+    (("nvrtc", "cuda_fp16.h", "cannot open source file"),
+     f"CUDA's compiler or its headers are missing: {INSTALL} brings them (cupy-cuda13x[ctk])"),
+    (("cublas",), f"cuBLAS is missing or does not start: {INSTALL} brings it"),
+    (("nokernelimage", "invaliddevicefunction", "invalid gpu architecture"),
+     "this GPU is too old or too new for the installed CUDA: it serves those that CUDA 13 does, from Turing on"),
+    (("libcuda", "driver shared library", "cudart", "stub library"),
+     "the NVIDIA driver is not installed where the linker looks (libcuda.so.1); run where nvidia-smi shows a GPU"),
+)
+"""What an error says, in small letters without spaces or as it stands, and what mends it; the first that fits counts."""
+
+
+def remedy(error: BaseException) -> str:
+    """What mends an error, in one clause; what to look at if it is not known."""
+    said = f"{type(error).__name__} {error}".lower()
+    for signs, mend in REMEDIES:
+        if any(sign in said or sign in said.replace(" ", "") for sign in signs):
+            return mend
+    return "see nvidia-smi and `taskflow doctor`"
+
+
+def line(error: BaseException) -> str:
+    """An error on one line, without its tail if it is long."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:240]

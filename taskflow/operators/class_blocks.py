@@ -1,0 +1,137 @@
+"""class_blocks: what each block of a classifier's classes adds to its cross-entropy, so that the loss can be cut by classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+
+from taskflow.operators.operator import (
+    Call,
+    Dim,
+    Example,
+    Keeps,
+    Operator,
+    Reads,
+    Soap,
+    Spec,
+    positive,
+    register,
+    sample_and_attributes,
+    takes,
+)
+from taskflow.operators.tensor import Tensor
+from taskflow.regions.rect import Rect
+
+DOUBLE = np.dtype(np.float64)
+
+
+@register("class_blocks")
+@dataclass(frozen=True, slots=True)
+class ClassBlocks(Operator):
+    """x (N, ..., C), target (N, ...) integers -> y (N, ..., B, 2) float64: for each of ``blocks`` blocks of the classes the
+    logarithm of the sum of exp(x), and what lies in the block of the score that is to be high: (1 - e) x[target] and
+    e / C of the sum of all scores, with ``label_smoothing`` e. Zeros where the target is ``ignore_index``.
+
+    Block b is [b C / B, (b + 1) C / B), rounded down: fixed by the model, not by the strategy, so that numbers do not depend
+    on it. A layer whose scores are cut by classes keeps them where they are, if the loss is cut by blocks like that: of
+    each block only a pair goes on. In double precision: a logarithm rounded in single would make the loss of high scores inexact.
+    """
+
+    blocks: int
+    ignore_index: int = -100
+    label_smoothing: float = 0.0
+
+    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+        takes("class_blocks", inputs, 2)
+        x, target = inputs
+        positive("class_blocks", blocks=self.blocks)
+        if not 0 <= self.label_smoothing <= 1:
+            raise ValueError(f"class_blocks: label_smoothing must be from 0 to 1, got {self.label_smoothing}")
+        if len(x.shape) < 2 or not x.differentiable or target.shape != x.shape[:-1] or target.dtype.kind not in "iu":
+            raise ValueError(
+                f"class_blocks: inputs must be float (N, ..., classes) and integers (N, ...), got {x} and {target}"
+            )
+        if self.blocks > x.shape[-1]:
+            raise ValueError(f"class_blocks: each block needs a class, got {self.blocks} blocks of {x.shape[-1]} classes")
+        return (Spec((*target.shape, self.blocks, 2), DOUBLE),)
+
+    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
+        # Named as `linear` names the classes, so that one is cut as the other is.
+        return (*sample_and_attributes(inputs[1].shape), Dim("c", self.blocks, Soap.ATTRIBUTE))
+
+    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
+        classes = inputs[0].shape[-1]
+        first, end = (b * classes // self.blocks for b in (piece.lo[-1], piece.hi[-1]))
+        return Reads((Rect((*piece.lo[:-1], first), (*piece.hi[:-1], end)), Rect(piece.lo[:-1], piece.hi[:-1])))
+
+    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
+        return (Rect((*piece.lo, 0), (*piece.hi, 2)),)
+
+    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
+        return Keeps(inputs=False, weights=False, outputs=False)
+
+    def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
+        # As `cross_entropy`: probabilities (here of each block for itself) and targets, so that the logits need not be kept.
+        scores, target = self.reads(inputs, piece).inputs
+        return (Spec(scores.shape, inputs[0].dtype), Spec(target.shape, inputs[1].dtype))
+
+    def forward(self, call: Call) -> None:
+        (x, target), (y,), (probabilities, kept) = call.inputs, call.outputs, call.saved
+        classes, rows = call.specs[0].shape[-1], target.size
+        call.kernels.device.require(
+            (target == self.ignore_index) | ((target >= 0) & (target < classes)), target,
+            f"{call.name}: targets must be at least 0 and below {classes}, or {self.ignore_index} to be ignored, got {{given}}",
+        )
+        kept[...] = target
+        call.kernels.class_blocks(
+            x.reshape(rows, x.shape[-1]), target.reshape(rows), self.ignore_index, self._split(call),
+            probabilities.reshape(rows, x.shape[-1]), y.reshape(rows, 2 * y.shape[-2]), smoothing=self.label_smoothing,
+        )
+
+    def backward(self, call: Call) -> None:
+        (probabilities, target), dy, dx = call.saved, call.grad, call.grad_inputs[0]
+        if dx is not None:
+            rows, columns = target.size, probabilities.shape[-1]
+            call.kernels.class_blocks_backward(
+                probabilities.reshape(rows, columns), target.reshape(rows), self.ignore_index, self._split(call),
+                dy.reshape(rows, 2 * dy.shape[-2]), out=dx.array.reshape(rows, columns), accumulate=dx.accumulate,
+                smoothing=self.label_smoothing,
+            )
+
+    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return 5 * self.reads(inputs, piece).inputs[0].volume  # the softmax of every block
+
+    def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return self.reads(inputs, piece).inputs[0].volume
+
+    def _split(self, call: Call) -> tuple[int, int, int]:
+        return call.specs[0].shape[-1], self.blocks, call.piece.lo[-1]
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        shape = tuple(random.randint(1, 3) for _ in range(random.randint(1, 3)))
+        classes = random.randint(2, 9)
+        ignored = random.choice((-100, random.randrange(classes)))
+        operator = cls(random.randint(1, min(4, classes)), ignored, random.choice((0.0, 0.1, 0.5)))
+        specs = (Spec((*shape, classes), np.dtype(np.float64)), Spec(shape, np.dtype(np.int64)))
+        return Example(operator, specs, high=classes)
+
+
+def class_blocks(
+    input: Tensor,
+    target: Tensor,
+    blocks: int,
+    *,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    name: str | None = None,
+) -> Tensor:
+    """What `cross_entropy_of_blocks` makes the loss of scores and right classes from; `cross_entropy` builds both.
+
+    Args: input (N, ..., C), classes last; target (N, ...) integers below C, or ``ignore_index``; ``blocks``, at most C.
+    Returns (N, ..., blocks, 2) float64.
+    """
+    return input.graph.apply(ClassBlocks(blocks, ignore_index, label_smoothing), (input, target), name=name)[0]

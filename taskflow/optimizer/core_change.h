@@ -1,0 +1,229 @@
+// What a proposal changes, and the flat task graph put together from blocks that are kept and blocks that are made anew.
+#pragma once
+
+#include "core_lower.h"
+
+namespace taskflow {
+
+inline void Lowering::set_up() {
+    const size_t n = m.nodes.size(), layers = m.layers.size();
+    take_turns();
+    forward_.resize(n + 2), backward_.resize(n), collects_.resize(n), layers_.resize(layers);
+    int tensors = 0;
+    for (const NodeInfo& node : m.nodes) {
+        tensor_base_.push_back(tensors), tensors += int(node.itemsizes.size());
+        inputs_.push_back(node.inputs);
+    }
+    inputs_.push_back(m.losses);
+    inputs_.emplace_back();
+    for (auto& [_, becomes] : m.carries) inputs_.back().push_back(becomes);
+    readers_of_.resize(tensors), readers_.resize(tensors);
+    for (size_t k = 0; k < inputs_.size(); ++k)
+        for (Of of : inputs_[k]) readers_of_[tensor(of)].push_back(int(k));
+    layers_of_.resize(n), covers_.resize(n);
+    for (size_t k = 0; k < n; ++k) covers_[k].resize(m.nodes[k].parameters.size());
+    for (size_t k = 0; k < layers; ++k)
+        for (auto [node, _] : m.layers[k].uses)
+            if (layers_of_[node].empty() || layers_of_[node].back() != int(k)) layers_of_[node].push_back(int(k));
+    int bits = 1;
+    while (carry_block() >> bits) ++bits;
+    shift_ = 31 - bits;
+    mark_.resize(size_t(1) << bits), flat_base_.resize(carry_block() + 1);
+}
+
+inline void Lowering::update(const Plans& plans, const Plans* before) {
+    if (forward_.empty()) set_up();
+    if (stamp_ > 1u << 30) {
+        for (auto& marks : mark_) std::fill(marks.begin(), marks.end(), 0);
+        std::fill(slot_mark_.begin(), slot_mark_.end(), 0), stamp_ = 0;
+    }
+    p = &plans;
+    for (size_t i = 0; i < m.layers.size(); ++i)
+        for (size_t u = 0; u < m.layers[i].uses.size(); ++u) {
+            auto [n, k] = m.layers[i].uses[u];
+            covers_[n][k] = &p->layers[i]->cover[u];
+        }
+    restart_ = false;
+    mark(before);
+    walk();
+    if (!restart_) return;
+    mark(nullptr);
+    walk();
+}
+
+inline void Lowering::mark(const Plans* before) {
+    mark_forward(before);
+    mark_backward();
+    const size_t tensors = readers_.size(), layers = m.layers.size();
+    shared_reads_.assign(tensors, 0), gradient_reads_.assign(tensors, 0);
+    gathering_.assign(layers, 0), gradient_weights_.assign(layers, 0);
+    for (size_t n = 0; n < inputs_.size(); ++n) {
+        if (forward_dirty_[n])
+            for (Of of : inputs_[n]) shared_reads_[tensor(of)] = !sole(of);
+        if (n >= m.nodes.size()) continue;
+        for (int k : layers_of_[n]) gathering_[k] |= forward_dirty_[n], gradient_weights_[k] |= backward_dirty_[n];
+        if (!backward_dirty_[n]) continue;
+        for (Of of : inputs_[n]) gradient_reads_[tensor(of)] |= !sole(of);
+        for (size_t o = 0; o < m.nodes[n].itemsizes.size(); ++o) gradient_reads_[tensor({int(n), int(o)})] = 1;
+    }
+}
+
+// An operator's forward pass is lowered anew if it changed; if what it reads has other pieces or its pieces' tasks other
+// names; if others read the same and may now share with it, or do no more; or if an operator whose instances it uses is.
+inline void Lowering::mark_forward(const Plans* before) {
+    const size_t n = m.nodes.size();
+    changed_.assign(n + 2, 0), moved_.assign(n, 0), forward_dirty_.assign(n + 2, 0);
+    layer_dirty_.assign(m.layers.size(), 0);
+    for (size_t k = 0; k < n; ++k) changed_[k] = moved_[k] = !before || before->configs[k] != p->configs[k];
+    for (size_t i = 0; i < m.layers.size(); ++i) {
+        const LayerPlan *was = before ? before->layers[i] : nullptr, *now = p->layers[i];
+        if (was == now) continue;
+        layer_dirty_[i] = 1;
+        for (size_t u = 0; u < m.layers[i].uses.size(); ++u)
+            if (!was || was->gathers[u] || now->gathers[u]) moved_[m.layers[i].uses[u].first] = 1;
+    }
+    for (size_t k = 0; k < n + 2; ++k) {
+        bool dirty = !before || (k < n && moved_[k]);
+        for (size_t i = 0; i < inputs_[k].size() && !dirty; ++i) {
+            const Of of = inputs_[k][i];
+            dirty = moved_[of.first];
+            if (!sole(of))
+                for (int r : readers_of_[tensor(of)]) dirty |= r < int(k) && changed_[r];
+        }
+        if (!dirty)
+            for (int lender : forward_[k].before().lenders) dirty |= forward_dirty_[lender];
+        forward_dirty_[k] = dirty;
+    }
+    // An operator with weights of several layers brings their gradients together in one block.
+    for (bool again = true; again;) {
+        again = false;
+        for (const auto& of_node : layers_of_) {
+            if (of_node.size() < 2) continue;
+            bool any = false, all = true;
+            for (int k : of_node) any |= layer_dirty_[k], all &= layer_dirty_[k] != 0;
+            if (any && !all) again = true;
+            if (any) for (int k : of_node) layer_dirty_[k] = 1;
+        }
+    }
+}
+
+// Backward: if forward is; what sums the gradients that a changed operator puts; and those that put theirs after it where
+// it may have put one first.
+inline void Lowering::mark_backward() {
+    const int n = nodes();
+    backward_dirty_.assign(n, 0);
+    for (int k = 0; k < n; ++k) {
+        backward_dirty_[k] |= forward_dirty_[k];
+        if (!changed_[k]) continue;
+        for (Of of : inputs_[k]) {
+            backward_dirty_[of.first] = 1;
+            for (int r : readers_of_[tensor(of)])
+                if (r < k) backward_dirty_[r] = 1;
+        }
+        for (int layer : layers_of_[k])
+            for (auto [mate, _] : m.layers[layer].uses)
+                if (mate < k) backward_dirty_[mate] = 1;
+    }
+    uint8_t& carried = forward_dirty_[n + 1];
+    auto look = [&](int k) {
+        if (k < n) carried |= changed_[k] | forward_dirty_[k] | backward_dirty_[k];
+        else if (k == n) carried |= forward_dirty_[n];
+    };
+    for (auto& [state, becomes] : m.carries)
+        for (Of of : {state, becomes}) {
+            look(of.first);
+            for (int r : readers_of_[tensor(of)]) look(r);
+        }
+}
+
+inline void Lowering::walk() {
+    const int n = nodes();
+    instances_.clear(), uses_.clear(), puts_.clear(), gradients_.clear();
+    for (size_t k = 0; k < readers_.size(); ++k)
+        if (gradient_reads_[k]) readers_[k].clear();
+    for (auto& f : forward_) f.keep();
+    for (auto& b : backward_) b.keep();
+    for (auto& c : collects_) c.keep();
+    for (auto& l : layers_) l.keep();
+    for (int k = 0; k < n; ++k) {
+        if (forward_dirty_[k]) lower_forward(k);
+        else recall_forward(k);
+    }
+    if (forward_dirty_[n]) losses();
+    else recall_forward(n);
+    if (m.trains) {
+        for (int k = n - 1; k >= 0; --k) {
+            if (!m.nodes[k].active) continue;
+            if (backward_dirty_[k]) lower_backward(k);
+            else if (backward_[k].now().ran) recall_backward(k);
+        }
+        collect();
+    }
+    if (forward_dirty_[n + 1]) carry();
+}
+
+// ---- the flat task graph -------------------------------------------------------------------------------------------
+inline void Lowering::append(Tasks& out, const Tasks& block, uint32_t number, uint32_t label) {
+    const uint32_t at = uint32_t(out.size()), count = uint32_t(block.size()), edges = uint32_t(out.after.size());
+    flat_base_[number] = at;
+    if (block.blocks.empty()) out.blocks.push_back({label, at});
+    for (auto [inner, place] : block.blocks) out.blocks.push_back({inner, at + place});
+    if (!count) return;
+    out.cost.insert(out.cost.end(), block.cost.begin(), block.cost.end());
+    out.resource.insert(out.resource.end(), block.resource.begin(), block.resource.end());
+    out.after_offset.resize(at + count + 1), out.after.resize(edges + block.after.size());
+    for (uint32_t k = 1; k <= count; ++k) out.after_offset[at + k] = edges + block.after_offset[k];
+    uint32_t* after = out.after.data() + edges;
+    for (uint32_t a : block.after) *after++ = a & JOIN ? a : flat_place(a);
+    for (size_t j = 0; j < block.joins(); ++j) {
+        for (uint32_t k = block.join_offset[j]; k < block.join_offset[j + 1]; ++k)
+            out.join_after.push_back(flat_place(block.join_after[k]));
+        out.join_offset.push_back(uint32_t(out.join_after.size()));
+        out.join_at.push_back(at + block.join_at[j]);
+    }
+    if (!described_) return;
+    auto add = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
+    add(out.kind, block.kind), add(out.processor, block.processor), add(out.source, block.source);
+    add(out.node, block.node), add(out.flops, block.flops), add(out.nbytes, block.nbytes);
+}
+
+inline void Lowering::put_together(Tasks& out) {
+    const int n = nodes();
+    for (int k = 0; k < n; ++k) {
+        append(out, forward_[k].now().copies, copies_block(k), copies_block(k));
+        append(out, forward_[k].now().work, work_block(k), work_block(k));
+    }
+    append(out, forward_[n].now().copies, loss_block(), loss_block());
+    if (!m.trains) return;
+    for (int k = n - 1; k >= 0; --k) {
+        append(out, backward_[k].now().sums, sums_block(k), sums_block(k));
+        append(out, backward_[k].now().work, backward_block(k), backward_block(k));
+    }
+    for (int k = n - 1; k >= 0; --k) append(out, collects_[k].now(), collect_block(k), COLLECT + uint32_t(n - 1 - k));
+    for (int k = 0; k < int(m.layers.size()); ++k)
+        append(out, layers_[k].now().fills, fill_block(k), COLLECT + uint32_t(n + k));
+}
+
+// What stands behind the slots, as joins: of every member and cell of the layer the task that wrote its gradient, then
+// those that read its weights.
+inline void Lowering::append_slots(Tasks& out, const Collected& layer) {
+    const uint32_t edges = uint32_t(out.join_after.size());
+    out.join_after.resize(edges + layer.slot_after.size());
+    for (size_t k = 0; k < layer.slot_after.size(); ++k) out.join_after[edges + k] = flat_place(layer.slot_after[k]);
+    for (size_t k = 1; k < layer.slot_offset.size(); ++k) out.join_offset.push_back(edges + layer.slot_offset[k]);
+}
+
+inline double Lowering::longest_path(const Tasks& tasks) {  // of tasks that have no joins yet
+    double longest = 0;
+    path_.resize(tasks.size());
+    for (size_t task = 0; task < tasks.size(); ++task) {
+        double ready = 0;
+        for (uint32_t k = tasks.after_offset[task]; k < tasks.after_offset[task + 1]; ++k)
+            ready = std::max(ready, path_[tasks.after[k]]);
+        path_[task] = ready + tasks.cost[task];
+        longest = std::max(longest, path_[task]);
+    }
+    return longest;
+}
+
+}  // namespace taskflow

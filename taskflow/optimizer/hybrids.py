@@ -1,0 +1,84 @@
+"""Hybrids: sample-parallel plans in which layers with many weights are cut in other dimensions too, as their loads suggest.
+
+Which processors are neighbours in the samples' order decides much on a hierarchical machine: if a layer is cut into groups of
+pieces that read the same samples, each of which holds another part of the weights, then groups within a node exchange
+samples cheaply and hold whole weights on every node; groups that are dealt around the nodes synchronise half or a quarter of the
+weights on every node, and a part of what they read is at hand. So every order of the machine's processors gives a plan of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
+
+from taskflow.graph import Node, OperatorGraph
+from taskflow.machine import Machine
+from taskflow.mapper import OpConfig, Strategy
+from taskflow.operators.operator import Soap
+from taskflow.optimizer.loads import Loads
+from taskflow.optimizer.skeleton import Layer
+from taskflow.optimizer.space import OperatorSpace, Space
+from taskflow.optimizer.starts import with_syncs
+from taskflow.optimizer.teams import on_team, teams
+
+MOST_ORDERS = 8  # of a machine's processors
+PASSES = 2  # over the layers: what one takes may change what is best for another
+
+
+def hybrids(
+    graph: OperatorGraph, machine: Machine, space: Space, layers: Sequence[Layer], loads: Loads, over: Callable[[], bool]
+) -> Iterator[Strategy]:
+    """A plan for each order of all processors, with the best cuts by `Loads`; nothing is simulated. Layers with weights are
+    decided one after another, those with the most first; when ``over`` answers true, the plan is given as far as it is."""
+    count = len(machine.processors)
+    orders = [team for team in teams(machine) if len(team) == count][:MOST_ORDERS]
+    heaviest = sorted((layer for layer in layers if layer.weights), key=_weight_bytes, reverse=True)
+    for number, team in enumerate(orders):
+        configs: dict[str, OpConfig] = {}
+        for layer in layers:
+            leader = layer.leaders[0]
+            samples = max(cuts(leader, space[leader], count), key=lambda degrees: _samples(leader, degrees))
+            configs.update(layer.spread(on_team(samples, team[: prod(samples)])))
+        for layer in heaviest * PASSES:
+            if over():
+                break
+            configs |= _best(layer, configs, team, space, loads)
+        yield with_syncs(Strategy(count, configs, {}, f"hybrid {number}"), graph, machine)
+        if over():
+            return
+
+
+def _best(
+    layer: Layer, configs: dict[str, OpConfig], team: Sequence[int], space: Space, loads: Loads
+) -> dict[str, OpConfig]:
+    """The configurations of a layer with which the busiest processor and the busiest link together do least."""
+    count, leader = len(team), layer.leaders[0]
+    before = loads.of(configs)
+    best: dict[str, OpConfig] = {}
+    least = before[:count].max() + before[count:].max(initial=0.0)
+    for degrees in cuts(leader, space[leader], count):
+        changes = layer.spread(on_team(degrees, team[: prod(degrees)]))
+        after = loads.after(before, configs, changes)
+        busy = after[:count].max() + after[count:].max(initial=0.0)
+        if busy < least:
+            best, least = changes, busy
+    return best
+
+
+def cuts(node: Node, space: OperatorSpace, pieces: int) -> list[tuple[int, ...]]:
+    """Cuts of at most two dimensions, none of them contracted, into so many pieces, or as near below as there are."""
+    fits = [
+        degrees for degrees in space.tuples
+        if prod(degrees) <= pieces and sum(d > 1 for d in degrees) <= 2
+        and all(d == 1 or dim.soap is not Soap.REDUCTION for d, dim in zip(degrees, node.dims))
+    ] or [min(space.tuples, key=prod)]  # pinned to something else
+    most = max(map(prod, fits))
+    return [degrees for degrees in fits if prod(degrees) == most]
+
+
+def _samples(node: Node, degrees: Sequence[int]) -> int:
+    return prod(d for d, dim in zip(degrees, node.dims) if dim.soap is Soap.SAMPLE)
+
+
+def _weight_bytes(layer: Layer) -> int:
+    return sum(p.spec.nbytes for p in {p.name: p for node in layer.leaders for p in node.parameters}.values())
