@@ -60,7 +60,7 @@ def search_command(
       taskflow search nmt --machine k80 --devices 4 --budget 10s --out plan.json
       taskflow search rnnlm -m p100 --set hidden=1024 --set steps=20 --budget 20000p --seed 7 --json
       taskflow search my_model.py:build -m machine.json --batch 256 --algorithm mcmc
-      taskflow search alexnet -m k80 -n 4 --pin 'classifier.6=c/4 @ 0-3' --forbid 'features.*:c' --pin-sync '*=ring/every'
+      taskflow search alexnet -m k80 -n 4 --pin 'classifier.6=c/4 @ 0-3' --limit '*: degree<=4' --pin-sync 'features.*=ring/every'
     """
     limit, constraints = Budget.parse(budget), taken_from(asked)
     writable(out)
