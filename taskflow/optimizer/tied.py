@@ -25,6 +25,7 @@ from taskflow.optimizer.space import Space, orders
 from taskflow.optimizer.teams import on_team, teams
 
 MOST_SPREADS = 20_000  # layers' configurations that are remembered for all their operators
+MANY_PROCESSORS = 8
 MANY_TASKS = 3000  # of a step that takes longer to simulate than its loads to add up
 DRAWN = (1, 2, 4, 8, 16)  # from so many moves the one with the lowest loads is simulated
 SURE = 0.95  # loads are at most this much too high
@@ -53,7 +54,9 @@ class Tied:
             self._alike.setdefault(self._kind(layer), []).append(layer)
         self._loads = _loads(run)
         self._measured: tuple[object, np.ndarray] = (None, np.zeros(0))  # type: ignore[type-arg]
-        kinds = len(TARGETS) * len(ACTIONS)
+        few = space.processors < MANY_PROCESSORS  # whose orders differ little
+        self._actions = tuple(action for action in ACTIONS if action != "deal" or not few)
+        kinds = len(TARGETS) * len(self._actions)
         self._wins, self._tries = [1.0] * kinds, [1.0] * kinds
 
     def hybrids(self, part: Slice) -> None:
@@ -102,7 +105,7 @@ class Tied:
         """The number of its kind, and what it changes."""
         weights = [0.05 + w / t for w, t in zip(self._wins, self._tries)]
         kind = self.random.choices(range(len(weights)), weights)[0]
-        drawn, syncs = self._draw(*divmod(kind, len(ACTIONS)))
+        drawn, syncs = self._draw(*divmod(kind, len(self._actions)))
         changes = mended(self.run.permitted, drawn) if self.run.permitted else drawn
         current = self.run.strategy
         return (
@@ -118,12 +121,12 @@ class Tied:
     def _draw(self, target: int, action: int) -> tuple[dict[str, OpConfig], dict[str, Sync]]:
         at = self.random.randrange(len(self.layers))
         chosen = self._targets(TARGETS[target], at)
-        if ACTIONS[action] == "sync":
+        if self._actions[action] == "sync":
             sync = SYNCS[self.random.randrange(len(SYNCS))]
             return {}, {name: sync for layer in chosen for name in layer.weights}
-        if ACTIONS[action] == "deal":
+        if self._actions[action] == "deal":
             return self._dealt(self.layers[at], chosen), {}
-        team, degrees = self._wanted(self.layers[at], ACTIONS[action])
+        team, degrees = self._wanted(self.layers[at], self._actions[action])
         config = self._config(self.layers[at], team, degrees)
         changes: dict[str, OpConfig] = {}
         rest: Sequence[int] = ()
