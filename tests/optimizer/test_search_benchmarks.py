@@ -26,14 +26,16 @@ def printed(script: str, *arguments: str) -> list[dict[str, Any]]:
 
 
 def test_table4_runs() -> None:
-    rows = printed("table4", "--models", "RNNTC", "--devices", "4", "--starts", "1", "--budget", "60")
-    assert [row["algorithm"] for row in rows] == ["full", "delta"]
-    full, delta = rows
+    rows = printed("table4", "--models", "RNNTC", "--devices", "4", "--starts", "1", "--budget", "60", "--default", "0.5")
+    assert [row["algorithm"] for row in rows] == ["full", "delta", "default"]
+    full, delta, default = rows
     assert full["complete"] and delta["complete"]
     # Both simulations give the same times, so the searches take the same way.
     assert full["proposals"] == delta["proposals"] and full["found_iteration_seconds"] == delta["found_iteration_seconds"]
     assert (full["paper_seconds"], delta["paper_seconds"]) == (16, 7.5)
     assert full["times_faster_than_paper"] == pytest.approx(16 / full["search_seconds"])
+    assert full["data_iteration_seconds"] == default["data_iteration_seconds"] >= default["found_iteration_seconds"]
+    assert default["near_seconds"] <= default["wall_seconds"]
 
 
 def test_paper_results_run() -> None:
