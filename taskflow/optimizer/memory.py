@@ -15,7 +15,7 @@ from taskflow.tasks.items import Placement, items_of, lifetimes
 from taskflow.tasks.lower import lower
 from taskflow.tasks.memory import Lifetime, peak_of
 from taskflow.tasks.simulate import Cost, roofline, simulate
-from taskflow.tasks.task import Kind, Part, TaskGraph
+from taskflow.tasks.task import Kind, Part, Task, TaskGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +71,21 @@ def memory_use(tasks: TaskGraph, order: Sequence[int]) -> tuple[MemoryUse, ...]:
 
 
 def orders(tasks: TaskGraph, order: Sequence[int]) -> list[list[int]]:
-    """By processor: the tasks of ``order`` that run there, arrive there or leave from there; `items_of` leaves out all
-    others, and is faster if they are not there."""
+    """By processor: the tasks of ``order`` that run there, arrive there or leave from there, and those elsewhere that first
+    need what has left; `items_of` leaves out all others, and is faster if they are not there."""
     found: list[list[int]] = [[] for _ in range(tasks.processors)]
+    going: dict[int, Task] = {}  # copies that nobody has needed so far
     for number in order:
         task = tasks.tasks[number]
-        found[task.processor].append(number)
+        at = {task.processor, task.source}
+        for before in task.after:
+            if before in going and going[before].processor in at:
+                found[going.pop(before).source].append(number)
+        for processor in at:
+            found[processor].append(number)
         if task.source != task.processor:
-            found[task.source].append(number)
-    return found
+            going[number] = task
+    return [list(dict.fromkeys(numbers)) for numbers in found]
 
 
 def kept_bytes(tasks: TaskGraph) -> tuple[list[int], list[int], list[int]]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taskflow.optimizer.memory import MemoryUse, kept_bytes, orders, use_of
-from taskflow.tasks.items import Arrive, Flush, Item, Placement, items_of, lifetimes
+from taskflow.tasks.items import Arrive, Flush, Leave, Placement, Planned, items_of, lifetimes
 from taskflow.tasks.memory import ALIGNMENT, Lifetime
 from taskflow.tasks.simulate import Timeline
 from taskflow.tasks.task import TaskGraph
@@ -50,10 +50,10 @@ def _live(lives: list[Lifetime], items: int) -> NDArray[np.int64]:
     return np.cumsum(changes[: max(1, items)])
 
 
-def _times(items: list[Item], timeline: Timeline) -> NDArray[np.float64]:
+def _times(items: list[Planned], timeline: Timeline) -> NDArray[np.float64]:
     at = [0.0]
     for item in items:
-        if isinstance(item, (Arrive, Flush)):  # a message is there, or has left
+        if isinstance(item, (Arrive, Leave, Flush)):  # a message is there, or has left
             at.append(timeline.spans[item.copy.number].end)
         else:
             span = timeline.spans[item.task.number]

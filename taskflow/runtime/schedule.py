@@ -14,6 +14,7 @@ from taskflow.tasks.items import (
     Arrive,
     Flush,
     Item,
+    Leave,
     Placement,
     Post,
     Run,
@@ -48,7 +49,8 @@ def schedule(
     if not reuse_memory:
         lives = [Lifetime(life.buffer, life.nbytes, 0, len(items)) for life in lives]
     memory = plan_memory(lives)
-    return Schedule(rank, tuple(_with_flushes(graph, items, memory)), memory, *_tags(graph, placement, rank))
+    doing = [item for item in items if not isinstance(item, Leave)]
+    return Schedule(rank, tuple(_with_flushes(graph, doing, memory)), memory, *_tags(graph, placement, rank))
 
 
 def _tags(graph: TaskGraph, placement: Placement, rank: int) -> tuple[dict[int, int], int]:

@@ -2,7 +2,8 @@
 
 Every rank walks the same global order of tasks and takes what concerns its processors. A copy to another rank is a Send;
 from another rank a Post (the receive may begin) and, before the first task that needs it, an Arrive (wait for it). Before
-memory is written whose earlier contents may still be on their way out, a Flush waits for those sends.
+memory is written whose earlier contents may still be on their way out, a Flush waits for those sends. So that this seldom
+takes time, what is sent stays in memory until the receiver's first task that needs it has its turn (Leave).
 """
 
 from __future__ import annotations
@@ -46,6 +47,14 @@ class Arrive:
 
 
 @dataclass(frozen=True, slots=True)
+class Leave:
+    """Here the receiver of a copy needs it, so by now it should have left: until here its source lives. Where the receiver
+    copies by itself, it often does so no earlier. Nothing is done; the schedule leaves it out when memory is planned."""
+
+    copy: Task
+
+
+@dataclass(frozen=True, slots=True)
 class Flush:
     """Wait until the copy, perhaps of the step before, has left; ``needed_by`` overwrites its source."""
 
@@ -54,6 +63,7 @@ class Flush:
 
 
 Item = Run | Send | Post | Arrive | Flush
+Planned = Item | Leave
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,34 +88,41 @@ class Placement:
         return [p for p in range(self.processors) if self.rank(p) == rank]
 
 
-def items_of(graph: TaskGraph, order: Sequence[int], placement: Placement, rank: int) -> list[Item]:
+def items_of(graph: TaskGraph, order: Sequence[int], placement: Placement, rank: int) -> list[Planned]:
     """What ``rank`` does of the global ``order`` (a topological order of all tasks), less the Flushes, which depend on
     where memory lies."""
     return _with_arrivals(graph, _own(graph, order, placement, rank))
 
 
-def _own(graph: TaskGraph, order: Sequence[int], placement: Placement, rank: int) -> list[Item]:
-    items: list[Item] = []
+def _own(graph: TaskGraph, order: Sequence[int], placement: Placement, rank: int) -> list[Planned]:
+    items: list[Planned] = []
     ranks = [placement.rank(p) for p in range(placement.processors)]
+    going: dict[int, Task] = {}  # copies that nobody has needed so far
     for number in order:
         task = graph.tasks[number]
         here, giver = ranks[task.processor], ranks[task.source]
+        if going:
+            for before in task.after:
+                if before in going and ranks[going[before].processor] in (here, giver):
+                    items.append(Leave(going.pop(before)))
         if here == rank and giver == rank:
             items.append(Run(task))
         elif giver == rank:
             items.append(Send(task, here))
+            going[number] = task
         elif here == rank:
             items.append(Post(task, giver))
+    items.extend(map(Leave, going.values()))
     return items
 
 
-def _with_arrivals(graph: TaskGraph, items: Sequence[Item]) -> list[Item]:
+def _with_arrivals(graph: TaskGraph, items: Sequence[Planned]) -> list[Planned]:
     """Wait for each received copy before the first item that depends on it, at the latest at the end of the step."""
-    result: list[Item] = []
+    result: list[Planned] = []
     pending: dict[int, Task] = {}
     for item in items:
-        assert isinstance(item, (Run, Send, Post))
-        if pending:
+        assert isinstance(item, (Run, Send, Post, Leave))
+        if pending and not isinstance(item, Leave):
             for before in item.task.after:
                 if before in pending:
                     result.append(Arrive(pending.pop(before), item.task))
@@ -116,7 +133,7 @@ def _with_arrivals(graph: TaskGraph, items: Sequence[Item]) -> list[Item]:
     return result
 
 
-def uses(item: Item) -> tuple[Sequence[Part], Sequence[Part]]:
+def uses(item: Planned) -> tuple[Sequence[Part], Sequence[Part]]:
     """The parts of this rank's memory that an item reads and writes."""
     if type(item) is Run:  # what most are; a match statement would take as long as all that is done with the answer
         return item.task.reads, item.task.writes
@@ -129,6 +146,8 @@ def uses(item: Item) -> tuple[Sequence[Part], Sequence[Part]]:
             return (), task.writes
         case Arrive(copy, _):
             return (), copy.writes
+        case Leave(copy):
+            return copy.reads, ()
         case Flush():
             return (), ()
 
@@ -139,7 +158,7 @@ def root_of(graph: TaskGraph, buffer: int) -> Buffer:
     return of if of.base is None else graph.buffers[of.base]
 
 
-def lifetimes(graph: TaskGraph, items: Sequence[Item], local: set[int]) -> list[Lifetime]:
+def lifetimes(graph: TaskGraph, items: Sequence[Planned], local: set[int]) -> list[Lifetime]:
     """When each buffer that is not kept is in use, by position in ``items``; ``local`` are the rank's processors."""
     # By buffer: the one whose memory it is, and whether that is neither kept nor elsewhere.
     roots = [number if (base := of.base) is None else base for number, of in enumerate(graph.buffers)]
