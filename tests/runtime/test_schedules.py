@@ -17,9 +17,10 @@ from taskflow.rules import SGD
 from taskflow.runtime.local import LocalTransport
 from taskflow.runtime.null import ScheduleError, replay
 from taskflow.runtime.program import Program
-from taskflow.runtime.schedule import Arrive, Placement, schedule
+from taskflow.runtime.schedule import Arrive, Flush, Placement, Send, schedule
 from taskflow.runtime.stamp import Record, stamp_binder, stamped
 from taskflow.runtime.storage import Kept
+from taskflow.tasks.items import root_of
 from taskflow.tasks.lower import lower
 from taskflow.tasks.simulate import resources, roofline, simulate, stays
 from taskflow.tasks.task import Kind
@@ -73,6 +74,31 @@ def test_a_copy_occupies_who_makes_it():
             for first, second in pairwise(there):
                 assert first.end <= second.start + rounding
         assert (copying_too > 0) == bool(ends)
+
+
+def test_memory_of_what_is_sent_is_not_taken_before_the_receivers_turn():
+    """Else a sender would wait for a receiver that copies by itself when it gets there (CPU ranks of one machine)."""
+    looked_at = 0
+    for seed in range(25):
+        tasks, _, _, timeline, _ = lowered(seed, least=2)
+        place = {number: i for i, number in enumerate(timeline.order)}
+        needed: dict[int, int] = {}  # by copy: the place of the first task that needs it on the other side
+        for number in timeline.order:
+            for before in tasks.tasks[number].after:
+                copy, task = tasks.tasks[before], tasks.tasks[number]
+                if copy.processor != copy.source and copy.processor in (task.processor, task.source):
+                    needed.setdefault(before, place[number])
+        placement = Placement(tasks.processors, tasks.processors)
+        for rank in range(tasks.processors):
+            begun = set()
+            for item in schedule(tasks, timeline.order, placement, rank).items:
+                if isinstance(item, Send):
+                    begun.add(item.task.number)
+                elif isinstance(item, Flush) and item.copy.number in begun and item.copy is not item.needed_by:
+                    if not root_of(tasks, item.copy.reads[0].buffer).kept:
+                        looked_at += 1
+                        assert place[item.needed_by.number] >= needed[item.copy.number], (seed, rank, item)
+    assert looked_at > 100
 
 
 def test_null_runtime_notices_a_missing_wait():
