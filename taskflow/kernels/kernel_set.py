@@ -59,9 +59,6 @@ class KernelSet(ABC):
 
         return multiply
 
-    def forget(self, b: Array) -> None:
-        """What `multiplier` has laid out for a matrix in b's memory is not needed again soon: that may go. Nothing else changes."""
-
     @abstractmethod
     def sum_rows(self, x: Array, out: Array, accumulate: bool = False) -> None:
         """x (R, C) -> out (C), the sum over rows."""

@@ -47,7 +47,7 @@ class OneDNNKernels(NativeKernels):
             raise ValueError(f"OneDNNKernels: threads must be at least 1, got {threads}")
         self.threads: int = self._library.most_threads if threads is None else threads
         self._made: dict[Any, Any] = {}
-        self._packed: dict[int, dict[Any, tuple[object, Any]]] = {}  # by memory, then by product: stamp, packed matrix
+        self._packed: dict[Any, tuple[object, Any]] = {}
 
     # ---- matrix products ----------------------------------------------------------------------------------------
     def matmul(self, a: Array, b: Array, out: Array, accumulate: bool = False) -> None:
@@ -90,17 +90,14 @@ class OneDNNKernels(NativeKernels):
         return self._made[key]
 
     def _pack(self, product: Any, b: Array, stamp: object) -> Array:
-        blocks = self._packed.setdefault(b.ctypes.data if stamp is not None else 0, {})
-        known, block = blocks.get(product, (None, None))
+        key = (b.ctypes.data if stamp is not None else 0, product)
+        known, block = self._packed.get(key, (None, None))
         if block is None:
             block = np.empty(product.nbytes, np.uint8)
         if stamp is None or known != stamp:
             product.pack(b, block)
-            blocks[product] = (stamp, block)
+            self._packed[key] = (stamp, block)
         return block
-
-    def forget(self, b: Array) -> None:
-        self._packed.pop(b.ctypes.data, None)
 
     # ---- convolution --------------------------------------------------------------------------------------------
     def conv2d(

@@ -132,7 +132,6 @@ class LSTM(Operator):
     def backward(self, call: Call) -> None:
         w_ih, w_hh, _, _ = call.weights
         dx, dh0, dc0, *_ = call.grad_inputs
-        call.kernels.forget(w_hh)  # the forward pass is over, and gradients need memory
         dgates, dc, dh = self._through_time(call)
         steps, samples, width = dgates.shape
         rows = dgates.reshape(steps * samples, width)
