@@ -15,8 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
+from taskflow.training import token_file
 from taskflow.training.corpus import Corpus, cached
-from taskflow.training.token_file import PART, on_disk, parts
+from taskflow.training.token_file import on_disk, parts
 from taskflow.training.tokens import BLANKS, TEXT, Numbering, TokenArray, frequent, numbered, token_type
 
 _FORMAT = 1  # raise it when the same files would give other tokens
@@ -185,7 +186,7 @@ def _cut(count: int, valid: float, test: float, sources: Sequence[Path]) -> tupl
 
 def _bytes(path: Path) -> Iterator[TokenArray]:
     with open(path, "rb") as file:
-        while piece := file.read(PART):
+        while piece := file.read(token_file.PART):
             yield np.frombuffer(piece, np.uint8)
 
 
