@@ -11,7 +11,7 @@ from taskflow.mapper.strategy import Strategy
 from taskflow.operators.tensor import Tensor
 from taskflow.rules import UpdateRule
 from taskflow.tasks.emit import contiguous
-from taskflow.tasks.items import Placement, items_of, lifetimes
+from taskflow.tasks.items import Placement, items_of, lifetimes, needs
 from taskflow.tasks.lower import lower
 from taskflow.tasks.memory import Lifetime, peak_of
 from taskflow.tasks.simulate import Cost, roofline, simulate
@@ -77,11 +77,10 @@ def orders(tasks: TaskGraph, order: Sequence[int]) -> list[list[int]]:
     going: dict[int, Task] = {}  # copies that nobody has needed so far
     for number in order:
         task = tasks.tasks[number]
-        at = {task.processor, task.source}
         for before in task.after:
-            if before in going and going[before].processor in at:
+            if before in going and needs(task, going[before]):
                 found[going.pop(before).source].append(number)
-        for processor in at:
+        for processor in {task.processor, task.source}:
             found[processor].append(number)
         if task.source != task.processor:
             going[number] = task

@@ -94,6 +94,12 @@ def items_of(graph: TaskGraph, order: Sequence[int], placement: Placement, rank:
     return _with_arrivals(graph, _own(graph, order, placement, rank))
 
 
+def needs(task: Task, copy: Task) -> bool:
+    """Whether a task that comes after ``copy`` needs what has arrived: it runs there, or sends from there. (Others wait for it to
+    have left.)"""
+    return copy.processor in (task.processor, task.source)
+
+
 def _own(graph: TaskGraph, order: Sequence[int], placement: Placement, rank: int) -> list[Planned]:
     items: list[Planned] = []
     ranks = [placement.rank(p) for p in range(placement.processors)]
@@ -103,7 +109,7 @@ def _own(graph: TaskGraph, order: Sequence[int], placement: Placement, rank: int
         here, giver = ranks[task.processor], ranks[task.source]
         if going:
             for before in task.after:
-                if before in going and ranks[going[before].processor] in (here, giver):
+                if before in going and needs(task, going[before]):
                     items.append(Leave(going.pop(before)))
         if here == rank and giver == rank:
             items.append(Run(task))
