@@ -53,3 +53,12 @@ def test_search_quality_runs() -> None:
     for algorithm in ("guided", "mcmc", "optcnn"):
         assert 0 < row[algorithm]["least_seconds"] <= row[algorithm]["iteration_seconds"] <= row[algorithm]["most_seconds"]
     assert row["guided"]["most_seconds"] <= min(row["starts_iteration_seconds"].values())
+
+
+def test_published_speeds_are_compared() -> None:
+    rows = printed("published", "--source", "nvidia", "--most", "8")
+    assert [(row["machine"], row["devices"]) for row in rows] == [("a100", 1), ("a100", 8)]
+    for row in rows:
+        assert row["ratio"] == row["images_per_second"] / row["published_images_per_second"]
+    # The card's tensor cores do 156 TFLOP/s in TF32, and an image of ResNet-50 takes 24.5 GFLOP: no more than 6,367 a second.
+    assert 100 < rows[0]["images_per_second"] < 6367 and 7 < rows[1]["scaling"] <= 8
