@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 from taskflow.kernels.kernel_set import Array, KernelSet
 
@@ -100,13 +101,18 @@ class SGD(UpdateRule):
 class Adam(UpdateRule):
     """Adam (Kingma and Ba, arXiv 1412.6980, algorithm 1), weight decay as a part of the gradient (torch.optim.Adam)."""
 
+    decoupled: ClassVar[bool] = False  # from the gradient
+
     lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        _adam_check("Adam", self.lr, self.betas, self.eps, self.weight_decay)
+        name = type(self).__name__
+        _not_negative(name, lr=self.lr, eps=self.eps, weight_decay=self.weight_decay)
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"{name}: betas must be two numbers in [0, 1), got {self.betas}")
 
     @property
     def buffers(self) -> int:
@@ -125,48 +131,20 @@ class Adam(UpdateRule):
     ) -> None:
         _check(self, buffers, step)
         (m, v), (beta1, beta2) = buffers, self.betas
-        kernels.adam(w, g, m, v, lr, beta1, beta2, self.eps, self.weight_decay, False, scale, step)
+        kernels.adam(w, g, m, v, lr, beta1, beta2, self.eps, self.weight_decay, self.decoupled, scale, step)
 
     def flops(self, elements: int) -> int:
-        return elements * (_ADAM_FLOPS + 2 * bool(self.weight_decay))
+        # Scaling 1, first moment 3, second moment 4, root 1, correction 1, eps 1, quotient 1, step 2; decay 2 or 1.
+        return elements * (14 + (2 - self.decoupled) * bool(self.weight_decay))
 
 
 @dataclass(frozen=True, slots=True)
-class AdamW(UpdateRule):
+class AdamW(Adam):
     """Adam with the weights themselves decayed (Loshchilov and Hutter, arXiv 1711.05101; torch.optim.AdamW)."""
 
-    lr: float = 1e-3
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
+    decoupled: ClassVar[bool] = True
+
     weight_decay: float = 1e-2
-
-    def __post_init__(self) -> None:
-        _adam_check("AdamW", self.lr, self.betas, self.eps, self.weight_decay)
-
-    @property
-    def buffers(self) -> int:
-        return 2
-
-    def update(
-        self,
-        kernels: KernelSet,
-        w: Array,
-        g: Array,
-        buffers: tuple[Array, ...],
-        *,
-        lr: float,
-        step: int,
-        scale: float,
-    ) -> None:
-        _check(self, buffers, step)
-        (m, v), (beta1, beta2) = buffers, self.betas
-        kernels.adam(w, g, m, v, lr, beta1, beta2, self.eps, self.weight_decay, True, scale, step)
-
-    def flops(self, elements: int) -> int:
-        return elements * (_ADAM_FLOPS + bool(self.weight_decay))
-
-
-_ADAM_FLOPS = 14  # scaling 1, first moment 3, second moment 4, root 1, correction 1, eps 1, quotient 1, step 2
 
 
 def _check(rule: UpdateRule, buffers: tuple[Array, ...], step: int) -> None:
@@ -181,9 +159,3 @@ def _not_negative(rule: str, **values: float) -> None:
     for name, value in values.items():
         if not value >= 0:  # so that NaN is refused too
             raise ValueError(f"{rule}: {name} must be 0 or more, got {value}")
-
-
-def _adam_check(rule: str, lr: float, betas: tuple[float, float], eps: float, weight_decay: float) -> None:
-    _not_negative(rule, lr=lr, eps=eps, weight_decay=weight_decay)
-    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
-        raise ValueError(f"{rule}: betas must be two numbers in [0, 1), got {betas}")

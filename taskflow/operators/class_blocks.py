@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 import numpy as np
 
+from taskflow.operators.loss import require_classes, scores
 from taskflow.operators.operator import (
     Call,
     Dim,
@@ -48,12 +50,7 @@ class ClassBlocks(Operator):
         takes("class_blocks", inputs, 2)
         x, target = inputs
         positive("class_blocks", blocks=self.blocks)
-        if not 0 <= self.label_smoothing <= 1:
-            raise ValueError(f"class_blocks: label_smoothing must be from 0 to 1, got {self.label_smoothing}")
-        if len(x.shape) < 2 or not x.differentiable or target.shape != x.shape[:-1] or target.dtype.kind not in "iu":
-            raise ValueError(
-                f"class_blocks: inputs must be float (N, ..., classes) and integers (N, ...), got {x} and {target}"
-            )
+        scores("class_blocks", inputs, self.label_smoothing)
         if self.blocks > x.shape[-1]:
             raise ValueError(f"class_blocks: each block needs a class, got {self.blocks} blocks of {x.shape[-1]} classes")
         return (Spec((*target.shape, self.blocks, 2), DOUBLE),)
@@ -81,10 +78,7 @@ class ClassBlocks(Operator):
     def forward(self, call: Call) -> None:
         (x, target), (y,), (probabilities, kept) = call.inputs, call.outputs, call.saved
         classes, rows = call.specs[0].shape[-1], target.size
-        call.kernels.device.require(
-            (target == self.ignore_index) | ((target >= 0) & (target < classes)), target,
-            f"{call.name}: targets must be at least 0 and below {classes}, or {self.ignore_index} to be ignored, got {{given}}",
-        )
+        require_classes(call, classes, self.ignore_index)
         kept[...] = target
         call.kernels.class_blocks(
             x.reshape(rows, x.shape[-1]), target.reshape(rows), self.ignore_index, self._split(call),
@@ -100,6 +94,9 @@ class ClassBlocks(Operator):
                 dy.reshape(rows, 2 * dy.shape[-2]), out=dx.array.reshape(rows, columns), accumulate=dx.accumulate,
                 smoothing=self.label_smoothing,
             )
+
+    def computes_in(self, inputs: Sequence[Spec]) -> np.dtype[Any]:
+        return inputs[0].dtype  # only what it says of whole blocks is in double precision
 
     def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return 5 * self.reads(inputs, piece).inputs[0].volume  # the softmax of every block

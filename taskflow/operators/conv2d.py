@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from taskflow.operators.operator import (
     Spec,
     Target,
     WeightSpec,
+    Work,
     iteration_space,
     positive,
     register,
@@ -42,6 +44,8 @@ class Conv2d(Operator):
     the kernel that meet only padding are not read. K cuts the weights (parameter); C is contracted and can be cut if
     there is one group. With several, a piece reads the input channels of the groups that it touches.
     """
+
+    work: ClassVar[Work] = Work.CONVOLUTION
 
     out_channels: int
     kernel: Pair

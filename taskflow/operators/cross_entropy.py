@@ -4,32 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 from random import Random
 
 import numpy as np
 
 from taskflow.operators.class_blocks import class_blocks
 from taskflow.operators.cross_entropy_of_blocks import cross_entropy_of_blocks
-from taskflow.operators.operator import (
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Spec,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.loss import Loss, require_classes, scores
+from taskflow.operators.operator import Call, Example, Reads, Spec, register
 from taskflow.operators.tensor import Tensor
 from taskflow.regions.rect import Rect
 
 
 @register("cross_entropy")
 @dataclass(frozen=True, slots=True)
-class CrossEntropy(Operator):
+class CrossEntropy(Loss):
     """x (N, ..., C), target (N, ...) integers -> a scalar: the sum over targets of -log softmax(x)[target], or their
     mean.
 
@@ -47,29 +36,12 @@ class CrossEntropy(Operator):
     label_smoothing: float = 0.0
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
-        takes("cross_entropy", inputs, 2)
-        x, target = inputs
-        if self.reduction not in ("mean", "sum"):
-            raise ValueError(f"cross_entropy: reduction must be 'mean' or 'sum', got {self.reduction!r}")
-        if not 0 <= self.label_smoothing <= 1:
-            raise ValueError(f"cross_entropy: label_smoothing must be from 0 to 1, got {self.label_smoothing}")
-        if len(x.shape) < 2 or not x.differentiable or target.shape != x.shape[:-1] or target.dtype.kind not in "iu":
-            raise ValueError(
-                f"cross_entropy: inputs must be float (N, ..., classes) and integers (N, ...), got {x} and {target}"
-            )
+        x, target = self.pair(inputs)
+        scores(self.kind, (x, target), self.label_smoothing)
         return (Spec((), x.dtype),)
-
-    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
-        return sample_and_attributes(inputs[1].shape)
 
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         return Reads((Rect((*piece.lo, 0), (*piece.hi, inputs[0].shape[-1])), piece))
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (Rect((), ()),)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(inputs=False, weights=False, outputs=False)
 
     def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
         # The probabilities, and the targets again, so that the much larger logits need not be kept for their sake.
@@ -79,16 +51,13 @@ class CrossEntropy(Operator):
     def forward(self, call: Call) -> None:
         (x, target), (y,), (probabilities, kept) = call.inputs, call.outputs, call.saved
         classes = x.shape[-1]
-        call.kernels.device.require(
-            (target == self.ignore_index) | ((target >= 0) & (target < classes)), target,
-            f"{call.name}: targets must be at least 0 and below {classes}, or {self.ignore_index} to be ignored, got {{given}}",
-        )
+        require_classes(call, classes, self.ignore_index)
         kept[...] = target
         total = call.kernels.cross_entropy(
             x.reshape(-1, classes), target.reshape(-1), self.ignore_index, probabilities.reshape(-1, classes),
             smoothing=self.label_smoothing,
         )
-        y[...] = total * self._factor(call)
+        y[...] = total * self.factor(call)
 
     def backward(self, call: Call) -> None:
         (probabilities, target), dy, dx = call.saved, call.grad, call.grad_inputs[0]
@@ -96,7 +65,7 @@ class CrossEntropy(Operator):
             classes = probabilities.shape[-1]
             call.kernels.cross_entropy_backward(
                 probabilities.reshape(-1, classes), target.reshape(-1), self.ignore_index,
-                call.kernels.device.number(dy) * self._factor(call), out=dx.array.reshape(-1, classes), accumulate=dx.accumulate,
+                call.kernels.device.number(dy) * self.factor(call), out=dx.array.reshape(-1, classes), accumulate=dx.accumulate,
                 smoothing=self.label_smoothing,
             )
 
@@ -105,9 +74,6 @@ class CrossEntropy(Operator):
 
     def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return piece.volume * inputs[0].shape[-1]
-
-    def _factor(self, call: Call) -> float:
-        return 1 / prod(call.specs[1].shape) if self.reduction == "mean" else 1.0
 
     @classmethod
     def example(cls, random: Random) -> Example:

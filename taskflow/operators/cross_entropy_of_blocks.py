@@ -4,30 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 from random import Random
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Spec,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.loss import Loss
+from taskflow.operators.operator import Call, Example, Reads, Spec, register
 from taskflow.operators.tensor import Tensor
 from taskflow.regions.rect import Rect
 
 
 @register("cross_entropy_of_blocks")
 @dataclass(frozen=True, slots=True)
-class CrossEntropyOfBlocks(Operator):
+class CrossEntropyOfBlocks(Loss):
     """y (N, ..., B, 2) pairs, target (N, ...) integers -> a scalar of type ``dtype``: the sum over targets of
     log(sum of exp(first of the pairs)) - sum of the second, or their mean. Otherwise as `cross_entropy`: pieces give partial
     sums, targets equal to ``ignore_index`` add nothing, and the mean divides by the number of all targets.
@@ -38,10 +27,7 @@ class CrossEntropyOfBlocks(Operator):
     dtype: str = "float32"
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
-        takes("cross_entropy_of_blocks", inputs, 2)
-        y, target = inputs
-        if self.reduction not in ("mean", "sum"):
-            raise ValueError(f"cross_entropy_of_blocks: reduction must be 'mean' or 'sum', got {self.reduction!r}")
+        y, target = self.pair(inputs)
         if np.dtype(self.dtype).kind != "f":
             raise ValueError(f"cross_entropy_of_blocks: dtype must be of floats, got {self.dtype!r}")
         shape, pairs = y.shape[:-2], y.shape[-2:]
@@ -51,17 +37,8 @@ class CrossEntropyOfBlocks(Operator):
             )
         return (Spec((), np.dtype(self.dtype)),)
 
-    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
-        return sample_and_attributes(inputs[1].shape)
-
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         return Reads((Rect((*piece.lo, 0, 0), (*piece.hi, *inputs[0].shape[-2:])), piece))
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (Rect((), ()),)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(inputs=False, weights=False, outputs=False)
 
     def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
         y, target = inputs
@@ -74,7 +51,7 @@ class CrossEntropyOfBlocks(Operator):
         summed = call.kernels.cross_entropy_of_blocks(
             y.reshape(rows, 2 * blocks), target.reshape(rows), self.ignore_index, shares.reshape(rows, blocks)
         )
-        total[...] = summed * self._factor(call)
+        total[...] = summed * self.factor(call)
 
     def backward(self, call: Call) -> None:
         (shares, target), given, dy = call.saved, call.grad, call.grad_inputs[0]
@@ -82,7 +59,7 @@ class CrossEntropyOfBlocks(Operator):
             rows, blocks = target.size, shares.shape[-1]
             call.kernels.cross_entropy_of_blocks_backward(
                 shares.reshape(rows, blocks), target.reshape(rows), self.ignore_index,
-                call.kernels.device.number(given) * self._factor(call), out=dy.array.reshape(rows, 2 * blocks),
+                call.kernels.device.number(given) * self.factor(call), out=dy.array.reshape(rows, 2 * blocks),
                 accumulate=dy.accumulate,
             )
 
@@ -91,9 +68,6 @@ class CrossEntropyOfBlocks(Operator):
 
     def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return piece.volume * inputs[0].shape[-2]
-
-    def _factor(self, call: Call) -> float:
-        return 1 / prod(call.specs[1].shape) if self.reduction == "mean" else 1.0
 
     @classmethod
     def example(cls, random: Random) -> Example:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from random import Random
 from string import ascii_letters
+from typing import ClassVar
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from taskflow.operators.operator import (
     Reads,
     Soap,
     Spec,
+    Work,
     register,
     takes,
 )
@@ -36,6 +38,8 @@ class Einsum(Operator):
 
     The letters are the iteration space: those of the output cut it, the others are contracted.
     """
+
+    work: ClassVar[Work] = Work.CONTRACTION
 
     equation: str
 

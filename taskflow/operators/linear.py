@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from taskflow.operators.operator import (
     Soap,
     Spec,
     WeightSpec,
+    Work,
     positive,
     register,
     takes,
@@ -32,6 +34,8 @@ from taskflow.regions.rect import Rect
 @dataclass(frozen=True, slots=True)
 class Linear(Operator):
     """x (N, ..., K), weight (C, K), bias (C) -> y (N, ..., C). C cuts the weights (parameter), K is contracted."""
+
+    work: ClassVar[Work] = Work.CONTRACTION
 
     out_features: int
     bias: bool = True

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from taskflow.operators.operator import (
     Soap,
     Spec,
     WeightSpec,
+    Work,
     positive,
     register,
     takes,
@@ -52,6 +54,8 @@ class LSTM(Operator):
     With ``padding`` there is a fourth input, tokens (N, T) integers: where the token is ``padding``, h and c stay as the
     step before left them, so that a sentence's last state does not depend on what fills its row.
     """
+
+    work: ClassVar[Work] = Work.RECURRENT
 
     hidden_size: int
     padding: int | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from taskflow.operators.operator import (
     Reads,
     Soap,
     Spec,
+    Work,
     register,
     sample_and_attributes,
     takes,
@@ -31,6 +33,8 @@ from taskflow.regions.rect import Rect
 class MatMul(Operator):
     """a (N, ..., M, K), b (N, ..., K, P) -> y (N, ..., M, P), or (M, K), (K, P) -> (M, P). K is contracted.
     With ``transpose_other`` b is (N, ..., P, K) and is multiplied as it lies."""
+
+    work: ClassVar[Work] = Work.CONTRACTION
 
     transpose_other: bool = False
 

@@ -4,62 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 from random import Random
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Spec,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.loss import Loss
+from taskflow.operators.operator import Call, Example, Keeps, Reads, Spec, register
 from taskflow.operators.tensor import Tensor
 from taskflow.regions.rect import Rect
 
 
 @register("mse_loss")
 @dataclass(frozen=True, slots=True)
-class MSELoss(Operator):
+class MSELoss(Loss):
     """x, target of one shape -> a scalar: the sum of (x - target)^2, or their mean. Pieces give partial sums."""
 
     reduction: str = "mean"
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
-        takes("mse_loss", inputs, 2)
-        x, target = inputs
-        if self.reduction not in ("mean", "sum"):
-            raise ValueError(f"mse_loss: reduction must be 'mean' or 'sum', got {self.reduction!r}")
+        x, target = self.pair(inputs)
         if x != target or not x.differentiable or not x.shape:
             raise ValueError(f"mse_loss: inputs must be float tensors (N, ...) of one shape and type, got {x} and {target}")
         return (Spec((), x.dtype),)
 
-    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
-        return sample_and_attributes(inputs[0].shape)
-
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         return Reads((piece, piece))
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (Rect((), ()),)
 
     def keeps(self, inputs: Sequence[Spec]) -> Keeps:
         return Keeps(weights=False, outputs=False)
 
     def forward(self, call: Call) -> None:
         x, target = call.inputs
-        call.outputs[0][...] = call.kernels.sum_of_squares((x - target).reshape(-1)) * self._factor(call)
+        call.outputs[0][...] = call.kernels.sum_of_squares((x - target).reshape(-1)) * self.factor(call)
 
     def backward(self, call: Call) -> None:
         (x, target), (dx, dtarget) = call.inputs, call.grad_inputs
-        gradient = (x - target) * (2 * self._factor(call) * call.kernels.device.number(call.grad))
+        gradient = (x - target) * (2 * self.factor(call) * call.kernels.device.number(call.grad))
         if dx is not None:
             dx.put(gradient)
         if dtarget is not None:
@@ -70,9 +50,6 @@ class MSELoss(Operator):
 
     def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return 2 * piece.volume
-
-    def _factor(self, call: Call) -> float:
-        return 1 / prod(call.specs[0].shape) if self.reduction == "mean" else 1.0
 
     @classmethod
     def example(cls, random: Random) -> Example:

@@ -169,6 +169,15 @@ class Example:
     high: int = 2  # integer inputs are drawn from range(high)
 
 
+class Work(Enum):
+    """Classes of kernels by what limits them; machine files name them in ``efficiency``."""
+
+    CONTRACTION = "contraction"  # matrix products
+    CONVOLUTION = "convolution"
+    RECURRENT = "recurrent"  # products, most of them one time step after the other
+    MEMORY = "memory"  # one pass over its arrays
+
+
 class Operator(ABC):
     """Base of all operators. Subclasses are frozen dataclasses whose fields are the attributes; they hold no shapes and no
     state, so one object may serve many nodes. ``inputs`` below are always the specs of the whole input tensors."""
@@ -176,6 +185,8 @@ class Operator(ABC):
     __slots__ = ()
 
     kind: ClassVar[str]
+    work: ClassVar[Work] = Work.MEMORY
+    """What its kernels do, which decides how fast they are predicted to be on a described device."""
     unread_in_evaluation: ClassVar[tuple[int, ...]] = ()
     """Which inputs `forward` does not look at in evaluation, so that what computes them need not run. They hold anything."""
 
@@ -216,6 +227,11 @@ class Operator(ABC):
     def backward(self, call: Call) -> None:
         """Put into ``call.grad_inputs`` and ``call.grad_weights``, over the same Rects as forward reads, what
         ``call.grad_outputs`` (over the same Rects as forward writes) give."""
+
+    def computes_in(self, inputs: Sequence[Spec]) -> np.dtype[Any]:
+        """The type that most of its arithmetic is in: that of its first float output, or else input (float32 if none is)."""
+        types = (s.dtype for s in (*self.output(inputs), *inputs) if s.differentiable)
+        return next(types, np.dtype(np.float32))
 
     @abstractmethod
     def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:

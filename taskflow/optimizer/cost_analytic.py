@@ -9,10 +9,10 @@ and were chosen from what is said beside them, none of them from a result of thi
 from __future__ import annotations
 
 from taskflow.machine import Device, Machine
-from taskflow.operators.operator import Operator, Spec
+from taskflow.operators.operator import Operator, Spec, Work
 from taskflow.optimizer.cost import Gradients, RememberedCosts
 from taskflow.optimizer.cost_gradients import Adding
-from taskflow.optimizer.cost_work import CONTRACTION, CONVOLUTION, MEMORY, RECURRENT, Phase, compute_type, phases
+from taskflow.optimizer.cost_work import Phase, phases
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
 from taskflow.tasks.task import Kind
@@ -20,13 +20,13 @@ from taskflow.tasks.task import Kind
 EFFICIENCY = {
     # Large products in vendors' libraries reach 60 to 95 % of the peak, depending on the generation and on the clock
     # that the power limit allows; the layers' own sizes are seldom the best ones.
-    CONTRACTION: 0.75,
+    Work.CONTRACTION: 0.75,
     # Convolutions run as products whose factors are gathered on the way; they reach somewhat less.
-    CONVOLUTION: 0.6,
+    Work.CONVOLUTION: 0.6,
     # A recurrent layer's kernels are products too; what its steps lose by being small is in `fill` and in launches.
-    RECURRENT: 0.75,
+    Work.RECURRENT: 0.75,
     # Copying and adding long arrays reaches 75 to 85 % of the memory's peak, with error correction.
-    MEMORY: 0.8,
+    Work.MEMORY: 0.8,
 }
 
 UNFUSED = 0.5
@@ -50,21 +50,21 @@ class AnalyticCosts(RememberedCosts):
         self, operator: Operator, inputs: tuple[Spec, ...], piece: Rect, backward: bool, wanted: Gradients, adds: Adding,
         device: Device,
     ) -> float:
-        rate = device.rate(compute_type(operator, inputs))
+        rate = device.rate(operator.computes_in(inputs))
         return sum(phase_seconds(phase, device, rate) for phase in phases(operator, inputs, piece, backward, wanted, adds))
 
     def _memory(self, kind: Kind, nbytes: int, flops: int, device: Device, rule: UpdateRule | None) -> float:
-        return phase_seconds(Phase(MEMORY, flops, nbytes, 1), device, device.rate())
+        return phase_seconds(Phase(Work.MEMORY, flops, nbytes, 1), device, device.rate())
 
 
 def phase_seconds(phase: Phase, device: Device, rate: float) -> float:
     """Seconds of a phase on a device whose peak is ``rate`` operations a second."""
-    memory = device.memory_bytes_per_second * device.reaches(MEMORY, EFFICIENCY[MEMORY])
+    memory = device.memory_bytes_per_second * device.reaches(Work.MEMORY.value, EFFICIENCY[Work.MEMORY])
     nbytes = phase.nbytes
-    if phase.kernels == MEMORY:
+    if phase.kernels == Work.MEMORY:
         arithmetic = phase.flops / (rate * UNFUSED)
     else:
-        reached = rate * device.reaches(phase.kernels, EFFICIENCY[phase.kernels]) * fill(phase.width, device)
+        reached = rate * device.reaches(phase.kernels.value, EFFICIENCY[phase.kernels]) * fill(phase.width, device)
         arithmetic = phase.flops / reached
     first = max(arithmetic, nbytes / memory)
     # What stays in the cache is read from memory the first time only.

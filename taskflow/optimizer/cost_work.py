@@ -8,18 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.operators.operator import Operator, Spec
+from taskflow.operators.operator import Operator, Spec, Work
 from taskflow.regions import Rect
-
-CONTRACTION, CONVOLUTION, RECURRENT, MEMORY = "contraction", "convolution", "recurrent", "memory"
-
-KERNELS = {
-    "linear": CONTRACTION, "matmul": CONTRACTION, "einsum": CONTRACTION,
-    "conv1d": CONVOLUTION, "conv2d": CONVOLUTION, "conv3d": CONVOLUTION,
-    "lstm": RECURRENT,
-}  # fmt: skip
-"""The class of an operator kind's kernels. Every other kind passes over its arrays once: its memory decides."""
-
 
 SPLIT = 4096
 """Libraries cut contractions longer than a few thousand (gradients of convolutions' weights) and add the parts."""
@@ -30,7 +20,7 @@ class Phase:
     """``repeats`` kernels one after the other, each of ``flops`` and ``nbytes``. ``width``: the results that a kernel
     can work on at the same time, which decides how much of a device it fills. ``launches``: kernel starts each time."""
 
-    kernels: str
+    kernels: Work
     flops: float
     nbytes: float
     width: int
@@ -74,27 +64,20 @@ def weight_type(outputs: Sequence[Spec]) -> np.dtype[Any]:
     return next((s.dtype for s in outputs if s.differentiable), np.dtype(np.float32))
 
 
-def compute_type(operator: Operator, inputs: Sequence[Spec]) -> np.dtype[Any]:
-    """The type that an operator computes in."""
-    if operator.kind == "class_blocks":  # only what it says of whole blocks is in double precision
-        return inputs[0].dtype
-    return weight_type((*operator.output(inputs), *inputs))
-
-
 def phases(
     operator: Operator, inputs: Sequence[Spec], piece: Rect, backward: bool, wanted: Sequence[bool],
     adds: Sequence[bool] = (),
 ) -> tuple[Phase, ...]:
     """The work of a piece. ``wanted``: for each input, whether backward gives its gradient. ``adds``: for each input, then for
     each weight, whether backward adds to a gradient that is there (none, if empty), which is read for that."""
-    kernels = KERNELS.get(operator.kind, MEMORY)
+    kernels = operator.work
     touched = arrays(operator, inputs, piece)
     flops = operator.backward_flops(inputs, piece) if backward else operator.flops(inputs, piece)
-    if kernels == RECURRENT:
+    if kernels == Work.RECURRENT:
         return _recurrent(touched, inputs[0].shape[1], flops, backward, wanted, adds)
-    if kernels == MEMORY:
+    if kernels == Work.MEMORY:
         nbytes = _pass_bytes(operator, inputs, touched, backward, wanted, adds)
-        return (Phase(MEMORY, flops, nbytes, max(1, piece.volume)),)
+        return (Phase(Work.MEMORY, flops, nbytes, max(1, piece.volume)),)
     if not backward:
         return (Phase(kernels, flops, touched.forward_bytes, _width(flops, sum(touched.output_elements))),)
     return _products(kernels, inputs, touched, flops, wanted, adds)
@@ -129,7 +112,7 @@ def _pass_bytes(
 
 
 def _products(
-    kernels: str, inputs: Sequence[Spec], touched: Arrays, flops: int, wanted: Sequence[bool], adds: Sequence[bool]
+    kernels: Work, inputs: Sequence[Spec], touched: Arrays, flops: int, wanted: Sequence[bool], adds: Sequence[bool]
 ) -> tuple[Phase, ...]:
     """Backward of a contraction: for each factor whose gradient is wanted a product of the output's gradient with the
     other factor. Biases, far smaller, are left out."""
@@ -166,19 +149,20 @@ def _recurrent(
     gates = 4 * touched.output_elements[0]
     x, y, saved = touched.inputs[0], touched.outputs[0], touched.saved
     if not backward:
-        whole = Phase(RECURRENT, flops * (1 - share), x + input_weight + 4 * y, max(1, gates))
+        whole = Phase(Work.RECURRENT, flops * (1 - share), x + input_weight + 4 * y, max(1, gates))
         # Each step reads the recurrent weights again, unless they stay in the device's cache.
-        step = Phase(RECURRENT, flops * share / steps, recurrent_weight + (y + saved) / steps, max(1, gates // steps), steps, 2)
+        again = recurrent_weight + (y + saved) / steps
+        step = Phase(Work.RECURRENT, flops * share / steps, again, max(1, gates // steps), steps, 2)
         return whole, step
     # Of twice the forward's flops, half of the recurrent part runs step by step; the rest is two products over all
     # steps for the weights, and one for the input if its gradient is wanted.
     chain = Phase(
-        RECURRENT, flops * share / 2 / steps, recurrent_weight + (y + 2 * saved) / steps,
+        Work.RECURRENT, flops * share / 2 / steps, recurrent_weight + (y + 2 * saved) / steps,
         max(1, touched.output_elements[0] // steps), steps, 2,
     )
     weights = Phase(
-        RECURRENT, flops / 2, 4 * y + x + y + input_weight + recurrent_weight + _added(touched, adds),
+        Work.RECURRENT, flops / 2, 4 * y + x + y + input_weight + recurrent_weight + _added(touched, adds),
         _width(flops / 2, sum(touched.weight_elements[:2])),
     )
-    towards_input = Phase(RECURRENT, flops * (1 - share) / 2, 4 * y + input_weight + x, max(1, touched.input_elements[0]))
+    towards_input = Phase(Work.RECURRENT, flops * (1 - share) / 2, 4 * y + input_weight + x, max(1, touched.input_elements[0]))
     return (chain, weights, towards_input) if wanted[0] else (chain, weights)

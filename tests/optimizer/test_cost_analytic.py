@@ -10,14 +10,15 @@ import pytest
 from language_model import model, random_strategy
 
 from taskflow.machine import Cluster, load_machine, transfer_seconds
+from taskflow.machine.format import CLASSES
 from taskflow.operators.linear import Linear
 from taskflow.operators.lstm import LSTM
 from taskflow.operators.matmul import MatMul
-from taskflow.operators.operator import REGISTRY, Operator, Soap, Spec, iteration_space
+from taskflow.operators.operator import REGISTRY, Operator, Soap, Spec, Work, iteration_space
 from taskflow.optimizer.cost import CostModel
 from taskflow.optimizer.cost_analytic import AnalyticCosts, fill
 from taskflow.optimizer.cost_gradients import added_bytes
-from taskflow.optimizer.cost_work import KERNELS, arrays, phases
+from taskflow.optimizer.cost_work import arrays, phases
 from taskflow.regions import Rect
 from taskflow.rules import SGD, Adam
 from taskflow.tasks.lower import lower
@@ -183,6 +184,10 @@ def test_matmul_has_a_product_for_each_factor() -> None:
     assert len(phases(operator, specs, space, True, (False, True))) == 1
 
 
+def test_machine_files_name_the_classes_of_operators() -> None:
+    assert {work.value for work in Work} == set(CLASSES)
+
+
 @pytest.mark.parametrize("kind", sorted(REGISTRY))
 def test_every_operator_has_a_cost(kind: str) -> None:
     model: CostModel = AnalyticCosts(load_machine("p100"))
@@ -195,7 +200,7 @@ def test_every_operator_has_a_cost(kind: str) -> None:
         contracted = any(dim.soap is Soap.REDUCTION for dim in operator.dims(specs))
         factors = len(operator.weights(specs)) > 0 or sum(s.differentiable for s in specs) > 1
         if contracted and factors and operator.flops(specs, iteration_space(operator, specs)):
-            assert kind in KERNELS, f"{kind} is a product: give its kernels a class in cost_work.KERNELS"
+            assert operator.work is not Work.MEMORY, f"{kind} is a product: say so in {type(operator).__name__}.work"
 
 
 @pytest.mark.parametrize("seed", range(5))
