@@ -84,7 +84,7 @@ def test_a_bound_asks_for_the_least() -> None:
 
 def test_what_is_added_to_is_read_too() -> None:
     operator, specs = Linear(512, bias=False), (Spec((64, 512), F32),)
-    costs, space = AnalyticCosts(load_machine("k80")), iteration_space(operator, specs)
+    costs, space = AnalyticCosts(load_machine("k80-peak")), iteration_space(operator, specs)
     fills = costs.compute_seconds(operator, specs, space, True)
     assert costs.compute_seconds(operator, specs, space, True, added_bytes=512 * 512 * 4) > fills
 
