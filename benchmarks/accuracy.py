@@ -9,7 +9,8 @@ Kernels are timed one by one (a time for each cost key), links by messages of th
 step's measured time is the median over rounds of the fastest of a few steps; strategies take turns, so that a busy moment meets
 all of them, and rounds in which other programs ran are repeated while there is patience. With --virtual, one core runs both
 processors' tasks in turn: predicted is the sum of their seconds, measured the processor time of a step (the median, as
-kernels' times are), which other programs disturb less; what it leaves out is waiting.
+kernels' times are), which other programs disturb less; what it leaves out is waiting. Kendall's tau is given for all pairs of strategies
+and for those that measuring tells apart: each round of one took less than every round of the other.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def work(networks: tuple[str, ...], rounds: int, budget: str, patience: float, v
             rows = [
                 {
                     "strategy": strategy.name, "predicted_seconds": predicted, "measured_seconds": median(measured),
-                    "fastest_seconds": min(measured), "rounds": len(measured),
+                    "fastest_seconds": min(measured), "slowest_seconds": max(measured), "rounds": len(measured),
                 }
                 for (strategy, predicted), measured in zip(plans, times)
             ]
@@ -227,15 +228,27 @@ def judge_network(row: dict[str, Any]) -> None:
     plans = row["strategies"]
     for plan in plans:
         plan["error"] = plan["predicted_seconds"] / plan["measured_seconds"] - 1
-    signs = [
-        (a["predicted_seconds"] - b["predicted_seconds"]) * (a["measured_seconds"] - b["measured_seconds"])
-        for a, b in combinations(plans, 2)
-    ]
-    row["kendall_tau"] = (sum(s > 0 for s in signs) - sum(s < 0 for s in signs)) / len(signs)
+    pairs = list(combinations(plans, 2))
+    apart = [(a, b) for a, b in pairs if told_apart(a, b)]
+    row["kendall_tau"], row["pairs"] = tau(pairs), len(pairs)
+    row["kendall_tau_told_apart"], row["pairs_told_apart"] = tau(apart), len(apart)
     row["mean_error"] = mean(abs(p["error"]) for p in plans)
     row["maximum_error"] = max(abs(p["error"]) for p in plans)
     chosen = min(plans, key=lambda p: p["predicted_seconds"])["measured_seconds"]
     row["regret"] = chosen / min(p["measured_seconds"] for p in plans) - 1
+
+
+def told_apart(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    """Whether measuring says which of two is faster: each round of one took less than every round of the other."""
+    return a["slowest_seconds"] < b["fastest_seconds"] or b["slowest_seconds"] < a["fastest_seconds"]
+
+
+def tau(pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> float:
+    """Pairs predicted in the measured order less those in the other, of all; 1 for none."""
+    signs = [
+        (a["predicted_seconds"] - b["predicted_seconds"]) * (a["measured_seconds"] - b["measured_seconds"]) for a, b in pairs
+    ]
+    return (sum(s > 0 for s in signs) - sum(s < 0 for s in signs)) / len(signs) if signs else 1.0
 
 
 def launch(
@@ -270,7 +283,8 @@ def report(row: dict[str, Any]) -> None:
     """One network, for people."""
     click.echo(
         f"{row['network']}: {row['operators']} operators; mean error {row['mean_error']:.1%}, at most {row['maximum_error']:.1%}, "
-        f"tau {row['kendall_tau']:.2f}, regret {row['regret']:.1%}; foreign load {row['foreign_load']:.0%}; "
+        f"tau {row['kendall_tau']:.2f} (of {row['pairs_told_apart']} of {row['pairs']} pairs that differ in every round "
+        f"{row['kendall_tau_told_apart']:.2f}), regret {row['regret']:.1%}; foreign load {row['foreign_load']:.0%}; "
         f"{row['costs']['name']}, {row['costs']['measured_keys']} keys beside {row['costs']['reuse_bytes'] >> 20} MiB", err=True,
     )
     for plan in sorted(row["strategies"], key=lambda p: p["measured_seconds"]):
@@ -302,12 +316,14 @@ def main(
     result = {
         "benchmark": "accuracy", "mode": "virtual" if virtual else "ranks", "ranks": 1 if virtual else ranks,
         "mean_error": mean(abs(p["error"]) for p in plans), "maximum_error": max(abs(p["error"]) for p in plans),
-        "kendall_tau": mean(row["kendall_tau"] for row in rows), "regret": max(row["regret"] for row in rows),
+        "kendall_tau": mean(row["kendall_tau"] for row in rows),
+        "kendall_tau_told_apart": mean(row["kendall_tau_told_apart"] for row in rows), "regret": max(row["regret"] for row in rows),
         "foreign_load": max(row["foreign_load"] for row in rows), "load_average": os.getloadavg()[0], "networks": rows,
     }
     click.echo(
         f"{len(plans)} strategies of {len(rows)} networks: mean error {result['mean_error']:.1%}, at most "
-        f"{result['maximum_error']:.1%}, tau {result['kendall_tau']:.2f}, regret at most {result['regret']:.1%}; "
+        f"{result['maximum_error']:.1%}, tau {result['kendall_tau']:.2f} (told apart {result['kendall_tau_told_apart']:.2f}), "
+        f"regret at most {result['regret']:.1%}; "
         f"foreign load up to {result['foreign_load']:.0%}, load average {result['load_average']:.1f}", err=True,
     )
     if as_json:
