@@ -9,8 +9,8 @@ Kernels are timed one by one (a time for each cost key), links by messages of th
 step's measured time is the median over rounds of the fastest of a few steps; strategies take turns, so that a busy moment meets
 all of them, and rounds in which other programs ran are repeated while there is patience. With --virtual, one core runs both
 processors' tasks in turn: predicted is the sum of their seconds, measured the processor time of a step (the median, as
-kernels' times are), which other programs disturb less; what it leaves out is waiting. Kendall's tau is given for all pairs of strategies
-and for those that measuring tells apart: each round of one took less than every round of the other.
+kernels' times are), which other programs disturb less; what it leaves out is waiting. Kendall's tau is given for all pairs of
+strategies and for those that measuring tells apart: each round of one took less than every round of the other.
 """
 
 from __future__ import annotations

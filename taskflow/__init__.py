@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from taskflow.mapper import Mapper, OpConfig, Place, Strategy, Sync, Travel, choose, map_graph
     from taskflow.mapper import load as load_strategy
     from taskflow.mapper import save as save_strategy
+    from taskflow.models.pytorch import from_torch
     from taskflow.operators import *  # noqa: F403
     from taskflow.operators import input as input
     from taskflow.optimizer.found import Found
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 # Python's own ``input``.
 __all__ = [
     "SGD", "Adam", "AdamW", "Executor", "Found", "Mapper", "OpConfig", "OperatorGraph", "Place", "Strategy", "Sync", "Tasks",
-    "Travel", "choose", "connect", "host", "load_machine", "load_strategy", "map_graph", "save_strategy", "search", "task",
+    "Travel", "choose", "connect", "from_torch", "host", "load_machine", "load_strategy", "map_graph", "save_strategy", "search",
+    "task",
 ]
 
 _WHERE = {
@@ -60,6 +62,7 @@ _WHERE = {
     "Found": "taskflow.optimizer.found:Found",
     "search": "taskflow.optimizer.search:search",
     "load_machine": "taskflow.machine:load_machine",
+    "from_torch": "taskflow.models.pytorch:from_torch",
     "task": "taskflow.tasks.launch_function:task",
 }
 

@@ -74,11 +74,18 @@ def prepare(page: Path, folder: Path) -> None:
         (folder / name).write_text(text)
 
 
+def require_torch(page: Path) -> None:
+    """Skip pages whose Python needs PyTorch where it is not installed."""
+    if any("import torch\n" in block.text for block, _ in python_blocks(page)):
+        pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
+
+
 # ---- Python ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("page", named([page for page in PAGES if python_blocks(page)]))
 def test_python_blocks_print_what_is_shown(page: Path, tmp_path: Path) -> None:
+    require_torch(page)
     pairs = python_blocks(page)
     prepare(page, tmp_path)
     done = subprocess.run(
@@ -117,6 +124,7 @@ def shortened(command: Command) -> list[str]:
 
 def run_commands(page: Path, folder: Path, slow: bool) -> None:
     """In order and in one folder, since one writes what another reads."""
+    require_torch(page)
     prepare(page, folder)
     variables = environment(folder)
     for command in commands(page):

@@ -57,10 +57,11 @@ def save_weights(executor: Executor, path: str | Path, *, metadata: Mapping[str,
 
 
 def load_weights(
-    executor: Executor, path: str | Path, *, strict: bool = True, rename: Rename | None = None
+    executor: Executor, path: str | Path | StoredWeights, *, strict: bool = True, rename: Rename | None = None
 ) -> tuple[str, ...]:
     """Set parameters and running statistics from a file: safetensors (also a checkpoint), or a state_dict that torch.save
-    wrote (``.pth``, ``.pt``, ``.bin``; needs torch). Every rank calls it; rank 0 alone reads the file, one array at a time.
+    wrote (``.pth``, ``.pt``, ``.bin``; needs torch); or from arrays, such as `taskflow.models.pytorch.weights_of` a module.
+    Every rank calls it; rank 0 alone reads the file, one array at a time.
 
     ``rename`` turns what the file has into our names, such as `taskflow.models.torchvision_weights.of`. Other float types are
     converted. Returns the names that were set. Raises, on every rank, FileNotFoundError, ImportError, and ValueError that
@@ -68,7 +69,7 @@ def load_weights(
     """
 
     def check() -> tuple[StoredWeights, list[str]]:
-        stored = read_weights(path)
+        stored = path if isinstance(path, StoredWeights) else read_weights(path)
         stored = stored if rename is None else rename(stored)
         return stored, _fitting(stored, executor.weight_holdings, strict, executor.graph.name)
 

@@ -1,0 +1,10 @@
+"""Networks written for PyTorch, as operator graphs: to plan their training here, and to train them with their weights.
+
+    graph = taskflow.from_torch(torchvision.models.resnet50(), (512, 3, 224, 224))
+    found = taskflow.search(graph, taskflow.load_machine("h100", 16), budget="30s")
+"""
+
+from taskflow.models.pytorch.importer import from_torch
+from taskflow.models.pytorch.weights import weights_of
+
+__all__ = ["from_torch", "weights_of"]

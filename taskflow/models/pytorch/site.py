@@ -1,0 +1,51 @@
+"""Site: where a module of PyTorch is being turned into operators, and whose parameters it shares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from taskflow.graph import OperatorGraph
+from taskflow.operators.tensor import Parameter, Tensor
+
+
+class Unsupported(ValueError):
+    """What has no counterpart here; the message says what, and `from_torch` adds where."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """``name``: the module's path, which its operators are named by. ``known``: our parameters by identity of PyTorch's."""
+
+    name: str
+    graph: OperatorGraph
+    known: dict[int, Parameter] = field(default_factory=dict)
+
+    def below(self, name: str) -> Site:
+        """The same for a module in this one."""
+        return Site(f"{self.name}.{name}", self.graph, self.known)
+
+    def shared(self, *theirs: Any) -> Sequence[Parameter] | None:
+        """Our parameters for these of PyTorch's (None among them: it has none) if a layer before has them too; None if they are
+        new. Raises Unsupported if only some of them are."""
+        given = [parameter for parameter in theirs if parameter is not None]
+        found = [self.known[id(p)] for p in given if id(p) in self.known]
+        if not found or not given:
+            return None
+        if len(found) < len(given):
+            raise Unsupported("shares some of its parameters with another layer, but not all of them")
+        return found
+
+    def own(self, made: Tensor, *theirs: Any) -> Tensor:
+        """Remember which of our parameters stand for these; returns ``made``, the layer's result."""
+        given = [parameter for parameter in theirs if parameter is not None]
+        for parameter, ours in zip(given, self.graph.parameters_of(made)):
+            self.known.setdefault(id(parameter), ours)
+        return made
+
+
+def require(fine: bool, why: str) -> None:
+    """Raise Unsupported unless ``fine``."""
+    if not fine:
+        raise Unsupported(why)

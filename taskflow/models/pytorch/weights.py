@@ -1,0 +1,47 @@
+"""The weights of a PyTorch module under our names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from taskflow.training.weights import StoredWeights
+
+COUNTER = "num_batches_tracked"  # of batch normalisation; it only counts
+
+
+def weights_of(module: Any) -> StoredWeights:
+    """Parameters and running statistics of a module that `from_torch` made a graph of, for `load_weights`. Parameters that several
+    layers share come once. Arrays are read when they are asked for: later changes of the module are seen."""
+    arrays = dict(_all(module))
+    shapes = {name: tuple(shape) for name, (shape, _) in arrays.items()}
+    return StoredWeights(f"PyTorch's {type(module).__name__}", shapes, lambda name: arrays[name][1]())
+
+
+def _all(module: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    import torch
+
+    seen: set[int] = set()
+    for path, part in module.named_modules():
+        prefix = f"{path}." if path else ""
+        for name, tensor in (*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)):
+            if id(tensor) in seen or name == COUNTER or name in part._non_persistent_buffers_set:
+                continue
+            seen.add(id(tensor))
+            if isinstance(part, torch.nn.LSTM):  # weight_ih_l0 (4 h, i) of all layers in one module; ours have one each
+                kind, _, layer = name.rpartition("_l")
+                shape = (4, tensor.shape[0] // 4, *tensor.shape[1:])
+                yield f"{prefix}l{layer}.{kind}", (shape, _reader(tensor, shape))
+            elif isinstance(part, torch.nn.MultiheadAttention) and name.startswith("in_proj_"):
+                third = tensor.shape[0] // 3
+                shape = (third, *tensor.shape[1:])
+                for i, which in enumerate("qkv"):
+                    yield f"{prefix}{which}_proj.{name[8:]}", (shape, _reader(tensor, shape, slice(i * third, (i + 1) * third)))
+            else:
+                yield f"{prefix}{name}", (tensor.shape, _reader(tensor, tuple(tensor.shape)))
+
+
+def _reader(tensor: Any, shape: tuple[int, ...], part: slice = slice(None)) -> Any:
+    return lambda: np.asarray(tensor.detach().cpu().numpy()[part]).reshape(shape)

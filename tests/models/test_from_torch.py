@@ -1,0 +1,227 @@
+"""from_torch: PyTorch's modules as graphs compute what PyTorch computes, forward and in training, whole and cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import taskflow
+from taskflow.models import build
+from taskflow.models.pytorch import from_torch, weights_of
+from taskflow.training.weights import load_weights
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
+nn, F = torch.nn, torch.nn.functional
+pytestmark = pytest.mark.torch
+
+
+class Residual(nn.Module):
+    """Convolutions with every kind of padding, normalisation, a projection, pooling; names in depth."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True))
+        self.pool = nn.MaxPool2d(3, 2, 1)
+        self.same = nn.Conv2d(8, 8, (3, 5), padding="same", groups=2)
+        self.down = nn.Conv2d(8, 12, 1, padding="valid")
+        self.up = nn.Conv2d(8, 12, 3, padding=(1, 1))
+        self.norm = nn.BatchNorm2d(12)
+        self.head = nn.Linear(12 * 4, 10)
+
+    def forward(self, x: Any) -> Any:
+        x = self.pool(self.stem(x))
+        y = F.leaky_relu(self.same(x), 0.1)
+        y = self.norm(self.up(y)) + self.down(x)
+        y = F.adaptive_avg_pool2d(F.relu(y), (2, 2))
+        return self.head(torch.flatten(y, 1))
+
+
+class Branches(nn.Module):
+    """Concatenation, splits, slices, views by sizes, averages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(4, 6, 1), nn.Conv2d(4, 6, 3, padding=1)
+        self.average = nn.AvgPool2d(2, count_include_pad=False)
+        self.shared = nn.Linear(6, 6)
+        self.out = nn.Linear(12, 5)
+
+    def forward(self, x: Any, factor: float = 0.5) -> Any:
+        n, channels = x.shape[0], x.size(1)
+        both = torch.cat([F.silu(self.a(x)), torch.tanh(self.b(x))], dim=1)
+        both = self.average(both) * factor - F.avg_pool2d(both, 2) / 4
+        first, second = both.chunk(2, 1)
+        rows = first.permute(0, 2, 3, 1).reshape(n, -1, channels + 2)
+        rows = self.shared(F.gelu(self.shared(rows)))  # one layer, twice
+        rest = second[:, :, 0:2, -1].mean(dim=(2,), keepdim=True).squeeze(2).unsqueeze(1)
+        return self.out(torch.cat((rows.mean(1, keepdim=True), -rest), 2)[:, 0])
+
+
+class Tokens(nn.Module):
+    """Embeddings, an LSTM, and an output layer that shares the embedding's table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(11, 6)
+        self.rnn = nn.LSTM(6, 6, 2, batch_first=True)
+        self.norm = nn.LayerNorm(6)
+        self.scores = nn.Linear(6, 11, bias=False)
+        self.scores.weight = self.table.weight
+
+    def forward(self, tokens: Any) -> Any:
+        y, (h, _) = self.rnn(self.table(tokens))
+        return self.scores(self.norm(y + h[-1].unsqueeze(1)))
+
+
+class Causal(nn.Module):
+    """Attention as language models write it, beside PyTorch's own layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.places = nn.Embedding(9, 8), nn.Embedding(5, 8)
+        self.qkv, self.proj = nn.Linear(8, 24), nn.Linear(8, 8)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, norm_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, norm=nn.LayerNorm(8), enable_nested_tensor=False)
+        self.mix = nn.MultiheadAttention(8, 4, batch_first=True)
+        self.scores = nn.Linear(8, 9)
+
+    def forward(self, tokens: Any, places: Any) -> Any:
+        x = self.table(tokens) + self.places(places)
+        n, steps, width = x.size()
+        q, k, v = self.qkv(x).split(width, dim=2)
+        q = q.view(n, steps, 2, width // 2).transpose(1, 2)
+        k = k.view(n, steps, 2, width // 2).transpose(1, 2)
+        v = v.view(n, steps, 2, width // 2).transpose(1, 2)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.proj(y.transpose(1, 2).contiguous().view(n, steps, width))
+        x = self.encoder(x)
+        return self.scores(x + self.mix(x, x, x, need_weights=False)[0])
+
+
+def images(*shape: int) -> Callable[[Any], tuple[Any, ...]]:
+    return lambda generator: (torch.randn(*shape, dtype=torch.float64, generator=generator),)
+
+
+def tokens(high: int, *shapes: tuple[int, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    return lambda generator: tuple(torch.randint(high, shape, generator=generator) for shape in shapes)
+
+
+CASES = {
+    "residual": (Residual, images(4, 3, 16, 16), 10, (4,)),
+    "branches": (Branches, images(4, 4, 8, 8), 5, (4,)),
+    "tokens": (Tokens, tokens(11, (4, 5)), 11, (4, 5)),
+    "causal": (Causal, tokens(5, (4, 5), (4, 5)), 9, (4, 5)),
+}
+
+
+def prepared(case: str) -> tuple[Any, tuple[Any, ...], Any, taskflow.OperatorGraph]:
+    """A module in double precision, its arguments, labels, and its graph."""
+    make, examples, classes, shape = CASES[case]
+    torch.manual_seed(3)
+    module = make().double()
+    generator = torch.Generator().manual_seed(5)
+    arguments = examples(generator)
+    return module, arguments, torch.randint(classes, shape, generator=generator), from_torch(module, *arguments)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("cut", [False, True], ids=["whole", "cut"])
+def test_it_trains_as_in_pytorch(case: str, cut: bool) -> None:
+    module, arguments, labels, graph = prepared(case)
+    assert graph.parameter_count == sum(p.numel() for p in module.parameters())
+    strategy = taskflow.choose("random" if cut else "data", graph, taskflow.host(3 if cut else 1))[0]
+    run = taskflow.Executor(graph, strategy, taskflow.SGD(lr=0.05, momentum=0.9))
+    load_weights(run, weights_of(module))
+    inputs = [node.name for node in graph if node.operator.kind == "input"]
+    feeds = dict(zip(inputs, [argument.numpy() for argument in arguments])) | {"labels": labels.numpy()}
+    ours = [run.train(feeds) for _ in range(4)]
+    rule = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
+    theirs = []
+    for _ in range(4):
+        scores = module(*arguments)
+        loss = F.cross_entropy(scores.reshape(-1, scores.shape[-1]), labels.reshape(-1))
+        rule.zero_grad()
+        loss.backward()
+        rule.step()
+        theirs.append(loss.item())
+    np.testing.assert_allclose(ours, theirs, rtol=1e-8)
+    assert theirs[-1] < theirs[0]
+
+
+def test_a_graph_names_layers_by_their_paths() -> None:
+    module, _, _, graph = prepared("residual")
+    assert {p.name for p in graph.parameters} == {name for name, _ in module.named_parameters()}
+    assert graph.name == "Residual" and graph.node("stem.0").operator.kind == "conv2d"
+
+
+def test_shapes_do_for_floats_and_losses_may_be_chosen() -> None:
+    module = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.2))
+    graph = from_torch(module, (8, 4), loss="mse_loss", name="small")
+    assert graph.name == "small" and graph.dtype == np.float32
+    assert [n.name for n in graph if n.operator.kind == "input"] == ["input", "targets"]
+    own = from_torch(module, (8, 4), loss=lambda y: taskflow.mean(taskflow.mul(y, y)))
+    assert len(own.losses) == 1 and not from_torch(module, (8, 4), loss=None).losses
+    found = taskflow.search(graph, taskflow.load_machine("k80", 2), budget="50p")
+    assert found.seconds > 0
+
+
+def test_what_has_no_counterpart_is_listed() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.token = nn.Parameter(torch.zeros(1, 4))
+            self.act, self.up = nn.Hardswish(), nn.Upsample(scale_factor=2)
+
+        def forward(self, x: Any) -> Any:
+            return torch.cumsum(self.up(self.act(x)) + self.token, 0).tril()
+
+    with pytest.raises(ValueError, match=r"no counterpart for .*up \(Upsample\)") as error:
+        from_torch(Odd(), (2, 4))
+    for part in ("act (Hardswish)", "token (used outside of a layer)", "cumsum (a function)", "tril (a tensor's method)"):
+        assert part in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "module, message",
+    [
+        (nn.Sequential(nn.Conv2d(3, 4, 3, padding=1, padding_mode="reflect")), "0: padding_mode 'reflect'"),
+        (nn.Sequential(nn.BatchNorm2d(3, affine=False)), "0: needs affine"),
+        (nn.Sequential(nn.MaxPool2d(9)), "0: max_pool2d: .*kernel"),
+    ],
+)
+def test_what_a_layer_cannot_do_is_said(module: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        from_torch(module, (2, 3, 8, 8))
+
+
+def test_wrong_calls_are_said() -> None:
+    class Depends(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x if x.sum() > 0 else -x
+
+    with pytest.raises(ValueError, match=r"cannot follow Depends .*must not depend on numbers"):
+        from_torch(Depends(), (2, 4))
+    with pytest.raises(ValueError, match=r"must be a torch\.nn\.Module, got int"):
+        from_torch(3, (2, 4))
+    with pytest.raises(ValueError, match=r"input: there is no example"):
+        from_torch(nn.Sequential(nn.Linear(4, 3)))
+    with pytest.raises(ValueError, match=r"loss must be .*'hinge'"):
+        from_torch(nn.Sequential(nn.Linear(4, 3)), (2, 4), loss="hinge")
+
+
+@pytest.mark.parametrize("name", ["alexnet", "resnet101", "inception_v3"])
+def test_torchvisions_networks_are_ours(name: str) -> None:
+    """The graphs of torchvision's own modules have the parameters and the arithmetic of ours."""
+    try:
+        from torchvision import models
+    except (ImportError, RuntimeError) as error:
+        pytest.skip(f"torchvision cannot be imported: {error}")
+    module = getattr(models, name)(**({"init_weights": False, "aux_logits": False} if name == "inception_v3" else {}))
+    ours = build({"alexnet": "AlexNet", "resnet101": "ResNet-101", "inception_v3": "Inception-v3"}[name], batch=4)
+    theirs = from_torch(module, ours.node("images").outputs[0].shape)
+    assert theirs.parameter_count == ours.parameter_count
+    flops = [sum(n.operator.flops(n.specs, n.space) for n in graph if n.parameters) for graph in (theirs, ours)]
+    assert flops[0] == flops[1]
