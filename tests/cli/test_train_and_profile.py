@@ -62,7 +62,7 @@ def one_line(done: Any, message: str) -> None:
 
 
 def ranks(folder: Path, count: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-    launchers = ("PMI", "OMPI_", "SLURM_", "HYDRA_", "MPI_LOCAL")
+    launchers = ("PMI", "OMPI_COMM_", "SLURM_", "HYDRA_", "MPI_LOCAL")
     variables = {key: value for key, value in os.environ.items() if not key.startswith(launchers)}
     variables |= {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}", "OMP_NUM_THREADS": "1"}
     command = [str(MPIRUN), "-n", str(count), sys.executable, "-m", "taskflow", *arguments]

@@ -56,7 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def start(folder: Path, *arguments: str, ranks: int = 0, data: bool = True) -> subprocess.CompletedProcess[str]:
     """Run the example in ``folder``; ``ranks`` 0 is without mpirun."""
-    launchers = ("PMI", "OMPI_", "SLURM_", "HYDRA_", "MPI_LOCAL")
+    launchers = ("PMI", "OMPI_COMM_", "SLURM_", "HYDRA_", "MPI_LOCAL")
     variables = {key: value for key, value in os.environ.items() if not key.startswith(launchers)}
     variables |= {"TASKFLOW_CACHE": str(folder / "cache"), "PYTHONPATH": str(ROOT), "TASKFLOW_WATCHDOG_SECONDS": "40"}
     command = [sys.executable, str(ROOT / "examples" / "rnnlm.py"), *(["--data", "text.txt"] if data else []), *arguments]

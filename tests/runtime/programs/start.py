@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -24,12 +25,23 @@ JOB_VARIABLE = "TASKFLOW_TEST_JOB"
 LEAVE_SECONDS = 2.0
 """How long after mpirun's end a process of the job may go on."""
 
+
+
+def _maker() -> str:
+    """Whose mpirun it is: "Open MPI", or "MPICH" for all that start as MPICH's does (Intel's too); empty without one."""
+    if MPIRUN is None:
+        return ""
+    said = subprocess.run([MPIRUN, "--version"], capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False).stdout
+    return "Open MPI" if "Open MPI" in said else "MPICH"
+
+
+MAKER = _maker()
 needs_mpi = pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun beside this python or on PATH")
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a job ended; ``text`` is standard output and error together."""
+    """How a job ended; ``text`` is standard output and error together, without what Open MPI's mpirun adds (`_ours`)."""
 
     code: int
     text: str
@@ -38,7 +50,7 @@ class Ended:
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """This process's variables, less those of a launcher around pytest, with this checkout first to import."""
-    launchers = ("PMI_", "PMIX_", "OMPI_", "SLURM_", "HYDRA_", "MPI_LOCAL", "PALS_", "MV2_")
+    launchers = ("PMI_", "PMIX_", "OMPI_COMM_", "SLURM_", "HYDRA_", "MPI_LOCAL", "PALS_", "MV2_")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(launchers)}
     kept["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")]))
     return {**kept, **(extra or {})}
@@ -75,10 +87,17 @@ def mpirun(
         os.killpg(job.pid, signal.SIGKILL)
         text += job.communicate()[0]
         pytest.fail(f"{' '.join(command[3:])}: still running after {limit} s; it said:\n{text}")
-    ended = Ended(job.returncode, text, time.monotonic() - began)
+    ended = Ended(job.returncode, _ours(text), time.monotonic() - began)
     left = processes_left(f"{JOB_VARIABLE}={job_name}")
     assert not left, f"{' '.join(command[3:])}: left behind after {LEAVE_SECONDS} s: {left}\n{text}"
     return ended
+
+
+def _ours(text: str) -> str:
+    """Without the paragraphs between two lines of dashes, and the NUL behind them, in which Open MPI's mpirun says how a job
+    ended, and without the stack that it shows of a crash."""
+    text = re.sub(r"^-{40,}\n.*?^-{40,}\n\0?", "", text, flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"^\[\S+:\d+\] .*\n", "", text, flags=re.MULTILINE)
 
 
 def processes_left(mark: str) -> dict[int, str]:
