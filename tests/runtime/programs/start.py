@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from mpi_words import spoken
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -41,7 +41,7 @@ needs_mpi = pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun beside
 
 @dataclass(frozen=True)
 class Ended:
-    """How a job ended; ``text`` is standard output and error together, without what Open MPI's mpirun adds (`_ours`)."""
+    """How a job ended; ``text`` is standard output and error together, without what Open MPI's mpirun adds (`spoken`)."""
 
     code: int
     text: str
@@ -87,23 +87,16 @@ def mpirun(
         os.killpg(job.pid, signal.SIGKILL)
         text += job.communicate()[0]
         pytest.fail(f"{' '.join(command[3:])}: still running after {limit} s; it said:\n{text}")
-    ended = Ended(job.returncode, _ours(text), time.monotonic() - began)
+    ended = Ended(job.returncode, spoken(text), time.monotonic() - began)
     left = processes_left(f"{JOB_VARIABLE}={job_name}")
     assert not left, f"{' '.join(command[3:])}: left behind after {LEAVE_SECONDS} s: {left}\n{text}"
     return ended
 
 
-def _ours(text: str) -> str:
-    """Without the paragraphs between two lines of dashes, and the NUL behind them, in which Open MPI's mpirun says how a job
-    ended, and without the stack that it shows of a crash."""
-    text = re.sub(r"^-{40,}\n.*?^-{40,}\n\0?", "", text, flags=re.MULTILINE | re.DOTALL)
-    return re.sub(r"^\[\S+:\d+\] .*\n", "", text, flags=re.MULTILINE)
-
-
 def processes_left(mark: str) -> dict[int, str]:
     """Processes that still have ``mark`` in their environment after a moment, and their commands; they are killed."""
     until = time.monotonic() + LEAVE_SECONDS
-    while (left := _processes(mark.encode())) and time.monotonic() < until:
+    while (left := processes_with(mark)) and time.monotonic() < until:
         time.sleep(0.02)
     for process in left:
         with contextlib.suppress(OSError):
@@ -111,10 +104,11 @@ def processes_left(mark: str) -> dict[int, str]:
     return left
 
 
-def _processes(mark: bytes) -> dict[int, str]:
+def processes_with(mark: str) -> dict[int, str]:
+    """Processes that have ``mark`` in their environment, and their commands."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if mark in (folder / "environ").read_bytes():
+            if mark.encode() in (folder / "environ").read_bytes():
                 found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ")
     return found
