@@ -12,9 +12,8 @@ the highest number down, so a connection with a number above those of mpirun's c
 MPICH's mpirun and its kin learn of a death by the end of the rank's PMI connection, and then throw away what is written. So
 the watcher holds that connection too, and lets go when it has said its word. Open MPI's leaves the time.
 
-On several nodes the watchers tell rank 0's, over TCP, and it decides: what comes first is first, but a rank that was
-killed by SIGKILL or SIGTERM, as mpirun kills, waits a moment for one that ended otherwise. It also names a node that
-answers no more.
+On several nodes the watchers tell rank 0's, over TCP, as soon as a connection closes, and what it hears first is first: an MPI
+that sees a peer gone ends its own rank, in ways that look like a failure too. It also names a node that answers no more.
 
 Run as a program (``python -I -S watcher.py``) this file is that process, so it imports little and nothing of ours.
 """
@@ -35,9 +34,6 @@ _MEET_SECONDS = 2.0
 """How long the watcher's start may wait for the connections of the other ranks."""
 _END_SECONDS = 5.0
 """How long after its connection a process may take to end (a GPU's driver takes a second)."""
-_BETTER_SECONDS = 0.02
-"""How long a death that mpirun may have brought waits for another node to tell of one that it has not: mpirun does not stay longer
-to pass on what the watcher says."""
 _READ_SECONDS = 0.2
 """How long mpirun may need to pass on what the watcher has written."""
 _MPIRUN_SECONDS = 3.0
@@ -50,14 +46,11 @@ _PIDFD_INFO_EXIT = 1 << 3
 
 
 class Judge:
-    """Which of several deaths is named. Pure: it is told what happens, and when it is asked."""
+    """Which of several deaths is named: the first, whatever way the others end because of it."""
 
-    def __init__(self, several: bool) -> None:
-        """``several``: whether deaths come from several nodes, so that their order is not sure."""
-        self._several = several
+    def __init__(self) -> None:
         self._dying: list[int] = []
-        self._causes: dict[int, tuple[str, bool]] = {}
-        self._since = 0.0
+        self._causes: dict[int, str] = {}
 
     def dying(self, rank: int) -> None:
         """A rank's connection has ended."""
@@ -67,22 +60,14 @@ class Judge:
         """But not the rank."""
         self._dying.remove(rank)
 
-    def died(self, rank: int, cause: str, killed: bool, now: float) -> None:
-        """How it ended; ``killed``: as mpirun kills."""
-        self._since = self._since or now
-        self._causes[rank] = cause, killed
+    def died(self, rank: int, cause: str) -> None:
+        """How it ended."""
+        self._causes[rank] = cause
 
-    def named(self, now: float) -> tuple[int, str] | None:
+    def named(self) -> tuple[int, str] | None:
         """The rank that ended first and its cause, once both are known."""
-        if not self._dying or self._dying[0] not in self._causes:
-            return None
-        rank = self._dying[0]
-        if self._several and self._causes[rank][1]:
-            others = [other for other in self._dying if other in self._causes and not self._causes[other][1]]
-            if not others and now < self._since + _BETTER_SECONDS:
-                return None
-            rank = (others or [rank])[0]
-        return rank, self._causes[rank][0]
+        first = self._dying[0] if self._dying else None
+        return None if first is None or first not in self._causes else (first, self._causes[first])
 
 
 class Watcher:
@@ -101,7 +86,7 @@ class Watcher:
         self._meeting = None if meeting is None else socket.socket(fileno=meeting)
         self._invitation = invitation
         self._decides = nodes == 1 or meeting is not None
-        self._judge = Judge(nodes > 1)
+        self._judge = Judge()
         self._lines: dict[int, socket.socket] = {}
         self._handles: dict[int, int] = {}
         self._held: dict[int, list[int]] = {}
@@ -132,8 +117,7 @@ class Watcher:
                 return  # nobody can know whose death was first
             self._add(other)
         while self._present or (self._decides and any(other.name for other in self._others.values())):
-            soon = bool(self._judge._causes)
-            for file, _ in self._events.poll(0.005 if soon else None):  # in the order in which they became ready
+            for file, _ in self._events.poll():  # in the order in which they became ready
                 if self._meeting is not None and file == self._meeting.fileno():
                     self._add(Other(self._meeting.accept()[0]))
                 elif file in self._others:
@@ -143,7 +127,7 @@ class Watcher:
                     self._accept()
                 elif rank in self._present and self._is_over(rank, file):
                     return
-            if self._decides and (found := self._judge.named(time.monotonic())) is not None:
+            if self._decides and (found := self._judge.named()) is not None:
                 _write(f"taskflow: rank {found[0]} of {self._size}: {found[1]}\n")
                 time.sleep(_READ_SECONDS)
                 # After _exit(0) mpirun may return 0: so it learns of a rank that was killed before it learns of that one.
@@ -221,11 +205,10 @@ class Watcher:
         status = _status(self._handles.get(rank), process)
         where = f" on {socket.gethostname()}" if self._nodes > 1 else ""
         cause = f"{_cause(status, _out_of_memory_kills() - self._kills)} (pid {process}{where})"
-        killed = status is None or status & 0x7F in (signal.SIGKILL, signal.SIGTERM)
         if self._decides:
-            self._judge.died(rank, cause, killed, time.monotonic())
+            self._judge.died(rank, cause)
         else:
-            self._tell(f"died {rank} {int(killed)} {cause}")
+            self._tell(f"died {rank} {cause}")
 
     def _end_ranks(self, seconds: float) -> None:
         """Give mpirun ``seconds`` to end them; then kill them, so that it ends the job."""
@@ -305,8 +288,8 @@ class Watcher:
         elif word == "lives":
             self._judge.lives(int(rest))
         elif word == "died":
-            rank, killed, cause = rest.split(" ", 2)
-            self._judge.died(int(rank), cause, killed == "1", time.monotonic())
+            rank, _, cause = rest.partition(" ")
+            self._judge.died(int(rank), cause)
         return False
 
     def _drop(self, other: Other) -> None:
