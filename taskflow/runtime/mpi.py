@@ -9,6 +9,7 @@ import os
 import pickle
 import sys
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -48,17 +49,25 @@ _HEAD_TAG, _BODY_TAG = 1, 2
 _PROTOCOL = pickle.HIGHEST_PROTOCOL
 
 
-def load_mpi(crowded: bool = False) -> ModuleType:
+def load_mpi(crowded: bool = False, check: Callable[[ModuleType], None] | None = None) -> ModuleType:
     """Start MPI, once, and return ``mpi4py.MPI``. ``crowded``: ranks outnumber the cores of this node, so MPI's own
-    waits (start and end of the program) must yield at once. ImportError or RuntimeError if there is no MPI."""
-    if "mpi4py.MPI" not in sys.modules:
+    waits (start and end of the program) must yield at once. ``check`` is given the library before it starts, and may raise.
+    ImportError or RuntimeError if there is no MPI."""
+    if "mpi4py.MPI" in sys.modules:
+        from mpi4py import MPI
+    else:
         if crowded:  # MPICH reads this when it starts; other libraries do not know it
             os.environ.setdefault("MPIR_CVAR_POLLS_BEFORE_YIELD", "1")
         import mpi4py
 
-        mpi4py.rc.thread_level = "funneled"  # BLAS has threads, but only this one calls MPI
-    from mpi4py import MPI
-
+        mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
+        from mpi4py import MPI
+    if check is not None:
+        check(MPI)
+    if not MPI.Is_initialized():
+        with warnings.catch_warnings():  # that mpirun may be another MPI's: `launch` says it, once
+            warnings.filterwarnings("ignore", "suspicious MPI execution environment", RuntimeWarning)
+            MPI.Init_thread(MPI.THREAD_FUNNELED)  # BLAS has threads, but only this one calls MPI
     return MPI
 
 

@@ -45,31 +45,6 @@ _PIDFD_GET_INFO = 0xC040FF0B
 _PIDFD_INFO_EXIT = 1 << 3
 
 
-class Judge:
-    """Which of several deaths is named: the first, whatever way the others end because of it."""
-
-    def __init__(self) -> None:
-        self._dying: list[int] = []
-        self._causes: dict[int, str] = {}
-
-    def dying(self, rank: int) -> None:
-        """A rank's connection has ended."""
-        self._dying.append(rank)
-
-    def lives(self, rank: int) -> None:
-        """But not the rank."""
-        self._dying.remove(rank)
-
-    def died(self, rank: int, cause: str) -> None:
-        """How it ended."""
-        self._causes[rank] = cause
-
-    def named(self) -> tuple[int, str] | None:
-        """The rank that ended first and its cause, once both are known."""
-        first = self._dying[0] if self._dying else None
-        return None if first is None or first not in self._causes else (first, self._causes[first])
-
-
 class Watcher:
     """Knows the ranks of its node by their PIDs, and sleeps until one of them says something or ends."""
 
@@ -86,7 +61,9 @@ class Watcher:
         self._meeting = None if meeting is None else socket.socket(fileno=meeting)
         self._invitation = invitation
         self._decides = nodes == 1 or meeting is not None
-        self._judge = Judge()
+        self._order: list[int] = []  # ranks whose connections have ended, and
+        self._causes: dict[int, str] = {}  # what has come of it
+        self._asked = False
         self._lines: dict[int, socket.socket] = {}
         self._handles: dict[int, int] = {}
         self._held: dict[int, list[int]] = {}
@@ -116,7 +93,7 @@ class Watcher:
             if other is None:
                 return  # nobody can know whose death was first
             self._add(other)
-        while self._present or (self._decides and any(other.name for other in self._others.values())):
+        while self._present or self._asked or (self._decides and any(other.name for other in self._others.values())):
             for file, _ in self._events.poll():  # in the order in which they became ready
                 if self._meeting is not None and file == self._meeting.fileno():
                     self._add(Other(self._meeting.accept()[0]))
@@ -127,11 +104,11 @@ class Watcher:
                     self._accept()
                 elif rank in self._present and self._is_over(rank, file):
                     return
-            if self._decides and (found := self._judge.named()) is not None:
-                _write(f"taskflow: rank {found[0]} of {self._size}: {found[1]}\n")
+            if self._order and (cause := self._causes.get(self._order[0])) is not None:
+                _write(f"taskflow: rank {self._order[0]} of {self._size}: {cause}\n")
                 time.sleep(_READ_SECONDS)
                 # After _exit(0) mpirun may return 0: so it learns of a rank that was killed before it learns of that one.
-                self._end_all(0.0 if "_exit(0)" in found[1] else _MPIRUN_SECONDS)
+                self._end_all(0.0 if "_exit(0)" in cause else _MPIRUN_SECONDS)
                 return
         self._tell("over")
 
@@ -195,10 +172,10 @@ class Watcher:
         return handle is None or bool(select.select([handle], [], [], _END_SECONDS)[0])
 
     def _dying(self, rank: int) -> None:
-        self._judge.dying(rank) if self._decides else self._tell(f"dying {rank}")
+        self._order.append(rank) if self._decides else self._tell(f"dying {rank}")
 
     def _lives(self, rank: int) -> None:
-        self._judge.lives(rank) if self._decides else self._tell(f"lives {rank}")
+        self._order.remove(rank) if self._decides else self._tell(f"lives {rank}")
 
     def _died(self, rank: int) -> None:
         process = self._processes[rank]
@@ -206,9 +183,10 @@ class Watcher:
         where = f" on {socket.gethostname()}" if self._nodes > 1 else ""
         cause = f"{_cause(status, _out_of_memory_kills() - self._kills)} (pid {process}{where})"
         if self._decides:
-            self._judge.died(rank, cause)
+            self._causes[rank] = cause
         else:
             self._tell(f"died {rank} {cause}")
+            self._asked = True  # what is held is held until it has been named
 
     def _end_ranks(self, seconds: float) -> None:
         """Give mpirun ``seconds`` to end them; then kill them, so that it ends the job."""
@@ -250,16 +228,17 @@ class Watcher:
         """Something came from another node's watcher; True if that is the end of the watch."""
         try:
             texts = other.hear()
-        except ConnectionResetError:  # its node ends all that runs there, as batch systems do
+        except ConnectionResetError:
             texts = None
         except OSError as error:
-            _write(f"taskflow: {other.name} does not answer any more ({os.strerror(error.errno or 0)}): it is switched off, or its "
-                   "network is gone\n")
-            self._drop(other)
+            self._lost(other, f"does not answer any more ({os.strerror(error.errno or 0)}): switched off, or its network is gone")
             self._end_all()
             return True
         if texts is None:
-            self._drop(other)
+            if self._decides and other.name:  # without a word: mpirun will know whether more has ended than the watcher
+                self._lost(other, "has lost the watcher of its ranks: switched off, or all processes killed there")
+            else:
+                self._drop(other)
             return not self._decides
         for text in texts:
             if self._act(other, text):
@@ -284,18 +263,22 @@ class Watcher:
         elif word == "over":
             self._drop(other)
         elif word == "dying":
-            self._judge.dying(int(rest))
+            self._order.append(int(rest))
         elif word == "lives":
-            self._judge.lives(int(rest))
+            self._order.remove(int(rest))
         elif word == "died":
             rank, _, cause = rest.partition(" ")
-            self._judge.died(int(rank), cause)
+            self._causes[int(rank)] = cause
         return False
 
     def _drop(self, other: Other) -> None:
         del self._others[other.line.fileno()]
         self._events.unregister(other.line)
         other.line.close()  # from here on its number is -1
+
+    def _lost(self, other: Other, how: str) -> None:
+        self._drop(other)
+        _write(f"taskflow: {other.name} {how}\n")
 
     def _end_all(self, seconds: float = _MPIRUN_SECONDS) -> None:
         self._tell(f"end {seconds}")

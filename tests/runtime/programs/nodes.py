@@ -139,6 +139,8 @@ def _connect(folder: Path, name: str) -> socket.socket:
 def serve(folder: str, name: str) -> None:
     """Start what `run` asks for, with its files and in its folder, and wait for whatever ends."""
     socket.sethostname(name)
+    os.environ["TMPDIR"] = f"{folder}/{name}"  # files there are named by PIDs
+    os.mkdir(os.environ["TMPDIR"])
     for command in (["mount", "-t", "tmpfs", "none", "/dev/shm"], ["mount", "--bind", f"{folder}/hosts", "/etc/hosts"]):
         subprocess.run(command, check=True)
     listening = socket.socket(socket.AF_UNIX)
