@@ -1,3 +1,4 @@
+import os
 import signal
 import sys
 from pathlib import Path
@@ -6,3 +7,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 # A shell that starts the tests in the background has them ignore Ctrl-C, and all that they start: some test what it does.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# Open MPI's mpirun wants to be told that it may start as root (as in a container) and more ranks than cores; others read neither.
+for variable in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
+    os.environ.setdefault(variable, "1")
+os.environ.setdefault("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")

@@ -56,7 +56,7 @@ def named(pages: list[Path]) -> list[object]:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    launchers = ("PMI", "OMPI_", "SLURM_", "HYDRA_", "MPI_LOCAL", "MV2_")
+    launchers = ("PMI", "OMPI_COMM_", "SLURM_", "HYDRA_", "MPI_LOCAL", "MV2_")
     variables = {key: value for key, value in os.environ.items() if not key.startswith(launchers)}
     path = f"{Path(sys.executable).parent}{os.pathsep}{variables.get('PATH', '')}"
     return {**variables, "PYTHONPATH": str(ROOT), "PATH": path, "TASKFLOW_CACHE": str(folder / "cache"),

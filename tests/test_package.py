@@ -36,7 +36,7 @@ print(json.dumps({
 
 def look(**environment: str) -> dict:
     """What a fresh interpreter sees when it imports taskflow."""
-    variables = {k: v for k, v in os.environ.items() if not k.startswith(("PMI", "OMPI", "PYTEST", "COV"))}
+    variables = {k: v for k, v in os.environ.items() if not k.startswith(("PMI", "OMPI_COMM_", "PYTEST", "COV"))}
     done = subprocess.run(
         [sys.executable, "-c", LOOK], cwd=ROOT, env={**variables, **environment}, text=True, capture_output=True, timeout=60,
         check=True,

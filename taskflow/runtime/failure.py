@@ -24,8 +24,9 @@ from enum import IntEnum
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
+from taskflow.runtime.lifeline import Lifeline
 from taskflow.runtime.waiting import Pace, poll
-from taskflow.runtime.watcher import FAILS, LEFT, Lifeline
+from taskflow.runtime.watcher import FAILS, LEFT
 
 if TYPE_CHECKING:
     from mpi4py import MPI

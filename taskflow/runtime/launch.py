@@ -51,8 +51,10 @@ _VARIABLES = (
     ("PMI (MPICH, Intel MPI)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
     ("PALS", "PALS_RANKID", "PALS_NRANKS", "PALS_LOCAL_SIZE"),
     # Not SLURM_NTASKS and SLURM_PROCID: a batch script has those too, and it is not a rank.
-    ("Slurm (srun)", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"),
+    ("Slurm (srun)", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", ""),
 )
+_NOT_OPEN_MPI = ("MPICH", "Intel MPI", "MVAPICH", "MVAPICH2")
+"""Libraries that do not start under Open MPI's mpirun: MPICH's ends the process, with a message for its makers."""
 
 
 def launcher(environ: Mapping[str, str] | None = None) -> Launcher | None:
@@ -63,10 +65,9 @@ def launcher(environ: Mapping[str, str] | None = None) -> Launcher | None:
         if size is None or (size == 1 and name.startswith("Slurm")):  # srun of one task: also an interactive shell
             continue
         rank = _number(environ.get(rank_variable)) or 0
-        if name.startswith("Slurm"):
-            local = _slurm_tasks(environ.get(local_variable, ""), _number(environ.get("SLURM_NODEID")) or 0)
-        else:
-            local = _number(environ.get(local_variable))
+        local = _number(environ.get(local_variable))
+        if local is None and _number(environ.get("SLURM_STEP_NUM_TASKS")) == size:  # srun, by whatever protocol MPI starts
+            local = _slurm_tasks(environ.get("SLURM_STEP_TASKS_PER_NODE", ""), _number(environ.get("SLURM_NODEID")) or 0)
         return Launcher(name, rank, size, min(local or size, size))
     if (rank_only := _number(environ.get("PMIX_RANK"))) is not None:  # PMIx keeps the size to itself
         local_size = _number(environ.get("OMPI_COMM_WORLD_LOCAL_SIZE")) or 0
@@ -150,6 +151,8 @@ def _start_mpi(started: Launcher, limit: float) -> int:
             f"connect: started as a rank by {started.name}, but mpi4py is not installed for {sys.executable}; "
             "pip install mpi4py mpich, or on a cluster, against its own MPI: pip install --no-binary mpi4py mpi4py"
         ) from error
+    except LaunchError:
+        raise
     except (ImportError, RuntimeError, OSError) as error:
         raise LaunchError(
             f"connect: mpi4py is installed, but its MPI library does not load ({_line(error)}); pip install mpich, or "
@@ -157,7 +160,7 @@ def _start_mpi(started: Launcher, limit: float) -> int:
         ) from error
     size = int(mpi.COMM_WORLD.size)
     if started.size not in (0, size):
-        raise LaunchError(_mismatch(started, size, _line(mpi.Get_library_version())))
+        raise LaunchError(_mismatch(started, f"sees {size}", _line(mpi.Get_library_version())))
     return size
 
 
@@ -167,25 +170,34 @@ def _start_when_all_ranks_have_called_connect(started: Launcher, limit: float) -
     was, and so this function has the name of what is missing."""
     from taskflow.runtime.mpi import load_mpi
 
+    def check(mpi: ModuleType) -> None:
+        if started.name == "Open MPI" and (maker := mpi.get_vendor()[0]) in _NOT_OPEN_MPI:
+            raise LaunchError(_mismatch(started, f"is {maker}'s", _line(mpi.Get_library_version())))
+
+    crowded = started.local_size > node_cores()
     if not limit:
-        return load_mpi(crowded=started.local_size > node_cores())
+        return load_mpi(crowded, check)
     target = os.open(os.devnull, os.O_WRONLY) if started.rank > 1 else os.dup(2)  # two that speak are enough
     with open(target, "w") as file:
         faulthandler.dump_traceback_later(limit, exit=True, file=file)
         try:
-            return load_mpi(crowded=started.local_size > node_cores())
+            return load_mpi(crowded, check)
         finally:
             faulthandler.cancel_dump_traceback_later()
 
 
-def _mismatch(started: Launcher, size: int, library: str) -> str:
+def _mismatch(started: Launcher, what: str, library: str) -> str:
     mine = os.path.join(os.path.dirname(sys.executable), "mpirun")
-    found = os.access(mine, os.X_OK)
-    advice = f"start with {mine}, the mpirun of this python" if found else "use the mpirun of that library"
+    if started.name.startswith("Slurm"):
+        advice = "say srun --mpi=pmi2 or pmix (srun --mpi=list shows what there is), use the library's mpirun in the batch script"
+    elif os.access(mine, os.X_OK):
+        advice = f"start with {mine}, the mpirun of this python"
+    else:
+        advice = "use the mpirun of that library"
     return (
-        f"connect: {started.name} started {started.size} ranks, but the MPI library that mpi4py loaded sees {size}: "
-        f"mpirun and library are not of the same MPI. Library: {library}. mpirun on PATH: "
-        f"{shutil.which('mpirun') or 'none'}. Either {advice}, or build mpi4py against the MPI of your mpirun: "
+        f"connect: {started.name} started {started.size} ranks, but the MPI library that mpi4py loaded {what}: "
+        f"launcher and library are not of the same MPI. Library: {library}. mpirun on PATH: "
+        f"{shutil.which('mpirun') or 'none'}. Either {advice}, or build mpi4py against the MPI of your launcher: "
         "pip install --no-binary mpi4py mpi4py"
     )
 

@@ -21,6 +21,7 @@ from taskflow.kernels import KernelSet, default_kernels
 from taskflow.kernels.device import HOST
 from taskflow.machine import NETWORK, Cluster, Device, Group, NodeTemplate, Wire
 from taskflow.runtime.measure_links import Fitted, measure_link, measure_local_copies
+from taskflow.runtime.node import node_key
 from taskflow.runtime.transfers import for_device
 from taskflow.runtime.transport import Transport
 
@@ -85,7 +86,7 @@ def _silent(_: str) -> None:
 # ---- where ranks are -------------------------------------------------------------------------------------------------
 def _nodes(transport: Transport) -> list[int]:
     """How many ranks each node has, in rank order."""
-    hosts = transport.broadcast(transport.gather(platform.node()))
+    hosts = transport.broadcast(transport.gather(node_key()))
     return group(hosts)
 
 

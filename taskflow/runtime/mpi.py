@@ -9,6 +9,7 @@ import os
 import pickle
 import sys
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -48,17 +49,25 @@ _HEAD_TAG, _BODY_TAG = 1, 2
 _PROTOCOL = pickle.HIGHEST_PROTOCOL
 
 
-def load_mpi(crowded: bool = False) -> ModuleType:
+def load_mpi(crowded: bool = False, check: Callable[[ModuleType], None] | None = None) -> ModuleType:
     """Start MPI, once, and return ``mpi4py.MPI``. ``crowded``: ranks outnumber the cores of this node, so MPI's own
-    waits (start and end of the program) must yield at once. ImportError or RuntimeError if there is no MPI."""
-    if "mpi4py.MPI" not in sys.modules:
+    waits (start and end of the program) must yield at once. ``check`` is given the library before it starts, and may raise.
+    ImportError or RuntimeError if there is no MPI."""
+    if "mpi4py.MPI" in sys.modules:
+        from mpi4py import MPI
+    else:
         if crowded:  # MPICH reads this when it starts; other libraries do not know it
             os.environ.setdefault("MPIR_CVAR_POLLS_BEFORE_YIELD", "1")
         import mpi4py
 
-        mpi4py.rc.thread_level = "funneled"  # BLAS has threads, but only this one calls MPI
-    from mpi4py import MPI
-
+        mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
+        from mpi4py import MPI
+    if check is not None:
+        check(MPI)
+    if not MPI.Is_initialized():
+        with warnings.catch_warnings():  # that mpirun may be another MPI's: `launch` says it, once
+            warnings.filterwarnings("ignore", "suspicious MPI execution environment", RuntimeWarning)
+            MPI.Init_thread(MPI.THREAD_FUNNELED)  # BLAS has threads, but only this one calls MPI
     return MPI
 
 
@@ -102,23 +111,30 @@ def _meet(mpi: ModuleType) -> Ranks:
     job = Job(_duplicate(world), world.Abort, plain_sleep if doorbell is None else doorbell.sleep)
     job.watch()  # first of all: what follows may fail on one rank
     control = _duplicate(world)
-    # By rank: name of the node, addresses of the doorbell and of a watcher, the process.
+    # By rank: its node, addresses of the doorbell and of a watcher, the process.
     table = np.zeros((world.size, 4, 64), np.uint8)
-    table[world.rank, 0] = _padded(mpi.Get_processor_name().encode()[-63:])
+    table[world.rank, 0] = _padded(job.lifeline.node)
     if doorbell is not None:
         table[world.rank, 1] = _padded(doorbell.address)
     table[world.rank, 2] = _padded(job.lifeline.address)
-    table[world.rank, 3] = _padded(job.lifeline.identity)
+    table[world.rank, 3] = _padded(str(os.getpid()).encode())
     _poll_plainly(control.Iallgather(mpi.IN_PLACE, table))
     here = (table[:, 0] == table[world.rank, 0]).all(axis=1)
-    if here.all():
-        identities = [_unpadded(cell) or b"" for cell in table[:, 3]]
-        job.lifeline.begin(world.rank, _unpadded(table[0, 2]) or b"", identities)
+    _begin_watch(job, control, table)
     ranks_here, cores = int(here.sum()), node_cores()
     # Where each rank has a core to spin on, a ring would cost the sender more than it saves the receiver.
     ringing = doorbell is not None and ranks_here > cores
     bells = [_unpadded(table[rank, 1]) if ringing and here[rank] else None for rank in range(world.size)]
     return Ranks(world, control, job, pace_for(ranks_here, cores), doorbell, bells)
+
+
+def _begin_watch(job: Job, control: MPI.Intracomm, table: Array) -> None:
+    """Every rank calls it with the same ``table``; on several nodes rank 0 tells where the watchers meet."""
+    nodes, _, addresses, processes = ([_unpadded(cell) or b"" for cell in table[:, column]] for column in range(4))
+    invitation = _padded(job.lifeline.invite() if control.rank == 0 and len(set(nodes)) > 1 else b"").copy()
+    if len(set(nodes)) > 1:
+        _poll_plainly(control.Ibcast(invitation, 0))
+    job.lifeline.begin(control.rank, nodes, addresses, [int(process) for process in processes], _unpadded(invitation) or b"")
 
 
 def _padded(text: bytes) -> Array:

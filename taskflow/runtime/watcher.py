@@ -1,13 +1,19 @@
 """Names a rank that is killed: it cannot speak itself, and mpirun kills the others at once and shows no more than a PID.
 
-The lowest rank starts one small process beside the job, in a session of its own, so that what ends the ranks passes it
-by. Each rank holds a connection to it, and it sleeps until one of them says something or ends. A rank that leaves or
-fails says so first; one that ends without a word is named, once. The watcher ends with the job. Linux only, and only
-for jobs on one node: elsewhere a rank that mpirun kills looks the same as the one that was killed first.
+The lowest rank of each node starts one small process beside the job, in a session of its own, so that what ends the ranks
+passes it by. Each rank holds a connection to it (`lifeline`), and it sleeps until one of them says something or ends. A rank that
+leaves or fails says so first; one that ends without a word is named, once, and if mpirun does not end the job, the
+watchers do. They end with the job. Linux only.
 
 Which one was first? A PID's end tells it badly: mpirun notices a death by the files that close, which comes before, and
 on a busy machine those it kills in answer are often gone sooner (3 of 6 jobs). A process that dies closes its files from
 the highest number down, so a connection with a number above those of mpirun's closes before mpirun can know.
+
+MPICH's mpirun and its kin learn of a death by the end of the rank's PMI connection, and then throw away what is written. So
+the watcher holds that connection too, and lets go when it has said its word. Open MPI's leaves the time.
+
+On several nodes the watchers tell rank 0's, over TCP, as soon as a connection closes, and what it hears first is first: an MPI
+that sees a peer gone ends its own rank, in ways that look like a failure too. It also names a node that answers no more.
 
 Run as a program (``python -I -S watcher.py``) this file is that process, so it imports little and nothing of ours.
 """
@@ -17,104 +23,56 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import socket
 import struct
 import sys
 import time
 
-LEFT, FAILS = b"L", b"F"
-_RANKS = 4096
-"""Connections that wait to be accepted; the kernel may allow fewer."""
-_START_SECONDS = 10.0
+LEFT, FAILS, HOLD = b"L", b"F", b"H"
 _MEET_SECONDS = 2.0
 """How long the watcher's start may wait for the connections of the other ranks."""
 _END_SECONDS = 5.0
 """How long after its connection a process may take to end (a GPU's driver takes a second)."""
+_READ_SECONDS = 0.2
+"""How long mpirun may need to pass on what the watcher has written."""
+_MPIRUN_SECONDS = 3.0
+"""How long mpirun has to end the job after a death."""
+_NODE_VARIABLE, _NODE_SECONDS = "TASKFLOW_NODE_SECONDS", 60.0
+"""How long a node may not answer."""
 _PIDFD_GET_INFO = 0xC040FF0B
 """_IOWR(0xFF, 11, 64 bytes), Linux 6.13; the exit status (last 4 of those bytes) since 6.15."""
 _PIDFD_INFO_EXIT = 1 << 3
 
 
-class Lifeline:
-    """A rank's line to the watcher. Until ``begin`` was called, and where there is no watcher, it does nothing."""
-
-    def __init__(self) -> None:
-        self._listening: socket.socket | None = None
-        self._line: socket.socket | None = None
-        self._process = os.getpid()
-        self.address = b""
-        """Where the watcher listens if this rank starts it; empty where there can be none."""
-        self.identity = b""
-        """This process, and the namespaces in which its PID and the address mean something."""
-        if sys.platform == "linux" and hasattr(os, "pidfd_open"):
-            with contextlib.suppress(OSError):
-                spaces = [os.stat(f"/proc/self/ns/{kind}").st_ino for kind in ("pid", "net")]
-                self._listening = socket.socket(socket.AF_UNIX)
-                self._listening.bind("")  # the kernel picks a free address, which leaves no file behind
-                self._listening.listen(_RANKS)  # so that the others can connect before the watcher runs
-                self.address = self._listening.getsockname()
-                self.identity = "{}.{}:{}".format(*spaces, self._process).encode()
-
-    def begin(self, rank: int, address: bytes, identities: list[bytes]) -> None:
-        """Every rank calls this: ``identities`` of all ranks, and the ``address`` of rank 0, which starts the watcher.
-        A watcher that does not start is no error."""
-        listening, self._listening = self._listening, None
-        if listening is None:
-            return
-        spaces = {identity.partition(b":")[0] for identity in identities}
-        with listening, contextlib.suppress(OSError):
-            if not address or len(identities) < 2 or len(spaces) > 1:
-                return
-            self._line = _highest(socket.socket(socket.AF_UNIX))
-            self._line.setblocking(False)
-            self._line.connect(address)
-            if rank == 0:
-                _start(listening.fileno(), [identity.partition(b":")[2].decode() for identity in identities])
-
-    def say(self, word: bytes) -> None:
-        """LEFT: this rank's program is over. FAILS: it is about to end the job. Never fails."""
-        if self._line is not None and os.getpid() == self._process:
-            with contextlib.suppress(OSError):  # no watcher, or one that has ended
-                self._line.send(word, socket.MSG_NOSIGNAL)
-
-
-def _highest(line: socket.socket) -> socket.socket:
-    """The same socket under a number above those of all files that are open."""
-    import fcntl
-
-    with line:
-        above = 1 + max(int(name) for name in os.listdir("/proc/self/fd"))
-        return socket.socket(fileno=fcntl.fcntl(line, fcntl.F_DUPFD_CLOEXEC, above))
-
-
-def _start(listening: int, processes: list[str]) -> None:
-    """Start the watcher and return when it knows the ranks. It leaves this process's children by a fork of its own."""
-    import subprocess
-
-    command = [sys.executable, "-I", "-S", os.path.abspath(__file__), str(listening), *processes]
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=(listening,), start_new_session=True,
-            cwd="/",
-        ).wait(_START_SECONDS)
-
-
-# ---- the watcher's own process ---------------------------------------------------------------------------------------
 class Watcher:
-    """Knows the ranks by their PIDs, and sleeps until one of them says something or ends."""
+    """Knows the ranks of its node by their PIDs, and sleeps until one of them says something or ends."""
 
-    def __init__(self, listening: int, processes: list[int]) -> None:
-        """``processes``: by rank. ``listening``: a socket of this process, to which they connect."""
-        self._processes = processes
-        self._present = set(range(len(processes)))
+    def __init__(
+        self, listening: int, processes: dict[int, int], size: int, nodes: int = 1, meeting: int | None = None,
+        invitation: bytes = b"",
+    ) -> None:
+        """``processes``: PIDs by rank. ``listening``: a socket of this process, to which they connect. ``size``: ranks of the job.
+        ``meeting``: on rank 0's node, if there are several, the one to which the other nodes' watchers connect; these find it
+        by the ``invitation``."""
+        self._processes, self._size, self._nodes = processes, size, nodes
+        self._present = set(processes)
         self._listening = socket.socket(fileno=listening)
+        self._meeting = None if meeting is None else socket.socket(fileno=meeting)
+        self._invitation = invitation
+        self._decides = nodes == 1 or meeting is not None
+        self._order: list[int] = []  # ranks whose connections have ended, and
+        self._causes: dict[int, str] = {}  # what has come of it
+        self._asked = False
         self._lines: dict[int, socket.socket] = {}
         self._handles: dict[int, int] = {}
+        self._held: dict[int, list[int]] = {}
         self._sources: dict[int, int] = {}
+        self._others: dict[int, Other] = {}
         self._kills = _out_of_memory_kills()
         self._events = select.epoll()
         self._events.register(listening, select.EPOLLIN)
-        for rank, process in enumerate(processes):
+        for rank, process in processes.items():
             with contextlib.suppress(ProcessLookupError):  # its connection, if there was time for one, tells
                 self._handles[rank] = os.pidfd_open(process)
                 self._listen_to(rank, self._handles[rank])
@@ -127,15 +85,34 @@ class Watcher:
                 self._accept()
 
     def run(self) -> None:
-        """Return once a rank was named, one is about to end the job, or all have left."""
-        while self._present:
+        """Return once a rank was named and the job has ended, one is about to end the job, or all have left."""
+        if self._meeting is not None:
+            self._events.register(self._meeting, select.EPOLLIN)
+        elif not self._decides:
+            other = self._call()
+            if other is None:
+                return  # nobody can know whose death was first
+            self._add(other)
+        while self._present or self._asked or (self._decides and any(other.name for other in self._others.values())):
             for file, _ in self._events.poll():  # in the order in which they became ready
-                rank = self._sources.get(file)
-                if rank is None:
+                if self._meeting is not None and file == self._meeting.fileno():
+                    self._add(Other(self._meeting.accept()[0]))
+                elif file in self._others:
+                    if self._hear(self._others[file]):
+                        return
+                elif (rank := self._sources.get(file)) is None:
                     self._accept()
                 elif rank in self._present and self._is_over(rank, file):
                     return
+            if self._order and (cause := self._causes.get(self._order[0])) is not None:
+                _write(f"taskflow: rank {self._order[0]} of {self._size}: {cause}\n")
+                time.sleep(_READ_SECONDS)
+                # After _exit(0) mpirun may return 0: so it learns of a rank that was killed before it learns of that one.
+                self._end_all(0.0 if "_exit(0)" in cause else _MPIRUN_SECONDS)
+                return
+        self._tell("over")
 
+    # ---- ranks of this node ------------------------------------------------------------------------------------------
     def _listen_to(self, rank: int, file: int) -> None:
         self._sources[file] = rank
         self._events.register(file, select.EPOLLIN)
@@ -144,46 +121,212 @@ class Watcher:
         line, _ = self._listening.accept()
         line.setblocking(False)
         process, _, _ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        if process in self._processes:  # anybody of this machine may connect
-            rank = self._processes.index(process)
-            self._lines[rank] = line
-            self._listen_to(rank, line.fileno())
+        for rank, expected in self._processes.items():
+            if process == expected:  # anybody of this machine may connect
+                self._lines[rank] = line
+                self._listen_to(rank, line.fileno())
 
     def _is_over(self, rank: int, file: int) -> bool:
         """Something came from a rank's line or process; True if that is the end of the watch."""
         line = self._lines.get(rank)
-        if line is None:
-            return True  # never connected, so that nobody can know how it ended
-        try:
-            word = line.recv(1)
-        except OSError:
-            word = b""
-        if word == LEFT:
-            self._present.discard(rank)
-            self._events.unregister(line)
-            with contextlib.suppress(KeyError):
-                self._events.unregister(self._handles[rank])
-        elif not word and self._has_ended(rank):
-            self._name(rank)
+        if line is None:  # never connected, so that nobody can know how it ended
+            self._tell("quiet")
             return True
-        elif not word:  # it has closed its files, and lives
-            self._events.unregister(line)
-            del self._lines[rank]
-        return word == FAILS
+        try:
+            word, files, _, _ = socket.recv_fds(line, 1, 1)
+        except OSError:
+            word, files = b"", []
+        if word == HOLD:
+            self._held[rank] = files
+        elif word == LEFT:
+            self._release(rank)
+            self._forget(rank)
+        elif word == FAILS:
+            self._tell("quiet")
+            return True
+        elif not word:
+            self._dying(rank)
+            if self._has_ended(rank):
+                self._died(rank)
+                self._forget(rank)
+            else:  # it has closed its files, and lives
+                self._lives(rank)
+                self._release(rank)
+                self._events.unregister(line)
+                del self._lines[rank]
+        return False
+
+    def _forget(self, rank: int) -> None:
+        self._present.discard(rank)
+        for file in (self._lines[rank].fileno(), self._handles.get(rank)):
+            with contextlib.suppress(OSError, TypeError):
+                self._events.unregister(file)  # type: ignore[arg-type]
+
+    def _release(self, rank: int) -> None:
+        for file in self._held.pop(rank, []):
+            os.close(file)
 
     def _has_ended(self, rank: int) -> bool:
         """Whether a rank's process has ended, or does within a moment: its files close first."""
         handle = self._handles.get(rank)
         return handle is None or bool(select.select([handle], [], [], _END_SECONDS)[0])
 
-    def _name(self, rank: int) -> None:
+    def _dying(self, rank: int) -> None:
+        self._order.append(rank) if self._decides else self._tell(f"dying {rank}")
+
+    def _lives(self, rank: int) -> None:
+        self._order.remove(rank) if self._decides else self._tell(f"lives {rank}")
+
+    def _died(self, rank: int) -> None:
         process = self._processes[rank]
-        cause = _cause(_status(self._handles.get(rank), process), _out_of_memory_kills() - self._kills)
-        text = f"taskflow: rank {rank} of {len(self._processes)}: {cause} (pid {process})\n"
-        with contextlib.suppress(OSError):  # nobody reads it
-            os.write(2, text.encode(errors="replace"))
+        status = _status(self._handles.get(rank), process)
+        where = f" on {socket.gethostname()}" if self._nodes > 1 else ""
+        cause = f"{_cause(status, _out_of_memory_kills() - self._kills)} (pid {process}{where})"
+        if self._decides:
+            self._causes[rank] = cause
+        else:
+            self._tell(f"died {rank} {cause}")
+            self._asked = True  # what is held is held until it has been named
+
+    def _end_ranks(self, seconds: float) -> None:
+        """Give mpirun ``seconds`` to end them; then kill them, so that it ends the job."""
+        if seconds:
+            for rank in list(self._held):
+                self._release(rank)
+        alive = {rank: self._handles[rank] for rank in self._present if rank in self._handles}
+        until = time.monotonic() + seconds
+        while alive and (rest := until - time.monotonic()) > 0:
+            ended = select.select(list(alive.values()), [], [], rest)[0]
+            alive = {rank: handle for rank, handle in alive.items() if handle not in ended}
+        for handle in alive.values():
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+
+    # ---- watchers of other nodes -------------------------------------------------------------------------------------
+    def _call(self) -> Other | None:
+        """Connect to the watcher of rank 0's node; None if none of its addresses answers."""
+        port, addresses = struct.unpack("!H", self._invitation[16:18])[0], self._invitation[18:]
+        for at in range(0, len(addresses), 4):
+            with contextlib.suppress(OSError):
+                line = socket.create_connection((socket.inet_ntoa(addresses[at : at + 4]), port), _MEET_SECONDS)
+                ranks = ",".join(map(str, sorted(self._processes)))
+                other = Other(line, f"the node of rank 0, as seen from {socket.gethostname()},")
+                other.say(f"{self._invitation[:16].hex()} {socket.gethostname()} {ranks}")
+                return other
+        return None
+
+    def _add(self, other: Other) -> None:
+        self._others[other.line.fileno()] = other
+        self._events.register(other.line, select.EPOLLIN)
+
+    def _tell(self, text: str) -> None:
+        """To all other watchers that this one knows; those that a node does not decide for itself, to rank 0's."""
+        for other in self._others.values():
+            other.say(text)
+
+    def _hear(self, other: Other) -> bool:
+        """Something came from another node's watcher; True if that is the end of the watch."""
+        try:
+            texts = other.hear()
+        except ConnectionResetError:
+            texts = None
+        except OSError as error:
+            self._lost(other, f"does not answer any more ({os.strerror(error.errno or 0)}): switched off, or its network is gone")
+            self._end_all()
+            return True
+        if texts is None:
+            if self._decides and other.name:  # without a word: mpirun will know whether more has ended than the watcher
+                self._lost(other, "has lost the watcher of its ranks: switched off, or all processes killed there")
+            else:
+                self._drop(other)
+            return not self._decides
+        for text in texts:
+            if self._act(other, text):
+                return True
+            if other.line.fileno() not in self._others:  # not one of ours, or it has said all
+                return False
+        return False
+
+    def _act(self, other: Other, text: str) -> bool:
+        word, _, rest = text.partition(" ")
+        if not other.name:
+            if word != self._invitation[:16].hex():  # anybody of the network may connect
+                self._drop(other)
+            name, _, ranks = rest.partition(" ")
+            other.name = f"node {name} (rank{'s' * (',' in ranks)} {ranks.replace(',', ', ')})"
+        elif word == "quiet":
+            self._tell("quiet")
+            return True
+        elif word == "end":
+            self._end_ranks(float(rest))
+            return True
+        elif word == "over":
+            self._drop(other)
+        elif word == "dying":
+            self._order.append(int(rest))
+        elif word == "lives":
+            self._order.remove(int(rest))
+        elif word == "died":
+            rank, _, cause = rest.partition(" ")
+            self._causes[int(rank)] = cause
+        return False
+
+    def _drop(self, other: Other) -> None:
+        del self._others[other.line.fileno()]
+        self._events.unregister(other.line)
+        other.line.close()  # from here on its number is -1
+
+    def _lost(self, other: Other, how: str) -> None:
+        self._drop(other)
+        _write(f"taskflow: {other.name} {how}\n")
+
+    def _end_all(self, seconds: float = _MPIRUN_SECONDS) -> None:
+        self._tell(f"end {seconds}")
+        self._end_ranks(seconds)
 
 
+class Other:
+    """The line to another node's watcher: texts that end with a newline."""
+
+    def __init__(self, line: socket.socket, name: str = "") -> None:
+        """``name``: of its node; empty until it has said who it is."""
+        self.line, self.name = line, name
+        self._rest = b""
+        line.setblocking(False)
+        seconds = _node_seconds()
+        if seconds:
+            third = max(1, round(seconds / 3))
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, third)
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, third)
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2)
+
+    def say(self, text: str) -> None:
+        """Never fails, never waits: what is said in a job's life is less than a socket holds."""
+        with contextlib.suppress(OSError):
+            self.line.send(text.encode() + b"\n", socket.MSG_NOSIGNAL)
+
+    def hear(self) -> list[str] | None:
+        """The texts that have come; None if no more will. OSError if the node does not answer."""
+        data = self.line.recv(1 << 16)
+        if not data:
+            return None
+        *texts, self._rest = (self._rest + data).split(b"\n")
+        return [text.decode(errors="replace") for text in texts]
+
+
+def _node_seconds() -> float:
+    with contextlib.suppress(ValueError):
+        return max(0.0, float(os.environ.get(_NODE_VARIABLE, "") or _NODE_SECONDS))
+    return _NODE_SECONDS
+
+
+def _write(text: str) -> None:
+    with contextlib.suppress(OSError):  # nobody reads it
+        os.write(2, text.encode(errors="replace"))
+
+
+# ---- how a process has ended -----------------------------------------------------------------------------------------
 def _status(handle: int | None, process: int) -> int | None:
     """The wait status of a process that has ended, which is not a child; None if the kernel does not tell."""
     with contextlib.suppress(OSError, ValueError):
@@ -211,8 +354,6 @@ def _cause(status: int | None, kills: int) -> str:
     number = status & 0x7F
     if not number:
         return f"ended by _exit({status >> 8}) in C, without leaving the program"
-    import signal
-
     name = signal.Signals(number).name if number in set(signal.Signals) else "?"
     if number == signal.SIGTERM:
         return "told to end by signal 15 (SIGTERM), maybe with all ranks, as by mpirun or a batch system"
@@ -225,9 +366,14 @@ def _out_of_memory_kills() -> int:
     return 0
 
 
-def main(listening: str, *processes: str) -> None:
-    """The watcher's program: what ``_start`` gives it."""
-    watcher = Watcher(int(listening), [int(process) for process in processes])
+def main(listening: str, meeting: str = "") -> None:
+    """The watcher's program: the numbers of its sockets, and what ``lifeline._start`` writes."""
+    size, nodes, invitation, *ranks = sys.stdin.read().split()
+    processes = {int(rank): int(process) for rank, _, process in (pair.partition(":") for pair in ranks)}
+    watcher = Watcher(
+        int(listening), processes, int(size), int(nodes), int(meeting) if meeting else None,
+        b"" if invitation == "-" else bytes.fromhex(invitation),
+    )
     watcher.meet()
     if not os.fork():
         watcher.run()

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from mpi_words import spoken
 
 from taskflow.cli.main import main
 from taskflow.runtime.differences import Row, differences
@@ -62,11 +63,13 @@ def one_line(done: Any, message: str) -> None:
 
 
 def ranks(folder: Path, count: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-    launchers = ("PMI", "OMPI_", "SLURM_", "HYDRA_", "MPI_LOCAL")
+    launchers = ("PMI", "OMPI_COMM_", "SLURM_", "HYDRA_", "MPI_LOCAL")
     variables = {key: value for key, value in os.environ.items() if not key.startswith(launchers)}
     variables |= {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}", "OMP_NUM_THREADS": "1"}
     command = [str(MPIRUN), "-n", str(count), sys.executable, "-m", "taskflow", *arguments]
-    return subprocess.run(command, cwd=folder, env=variables, text=True, capture_output=True, timeout=100)
+    done = subprocess.run(command, cwd=folder, env=variables, text=True, capture_output=True, timeout=100)
+    done.stderr = spoken(done.stderr)
+    return done
 
 
 # ---- train -----------------------------------------------------------------------------------------------------------

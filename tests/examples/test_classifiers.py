@@ -61,7 +61,7 @@ def report(done: Result | subprocess.CompletedProcess[str]) -> dict:
 
 
 def under_mpirun(name: str, *arguments: str, ranks: int = 4) -> dict:
-    launchers = ("PMI", "OMPI_", "SLURM_", "HYDRA_", "MPI_LOCAL")
+    launchers = ("PMI", "OMPI_COMM_", "SLURM_", "HYDRA_", "MPI_LOCAL")
     variables = {key: value for key, value in os.environ.items() if not key.startswith(launchers)}
     program = str(ROOT / "examples" / f"{name}.py")
     command = [str(MPIRUN), "-n", str(ranks), sys.executable, program, "--json", "--quiet", *arguments]

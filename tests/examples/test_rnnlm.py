@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from mpi_words import spoken
 
 ROOT = Path(__file__).resolve().parents[2]
 MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
@@ -56,7 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def start(folder: Path, *arguments: str, ranks: int = 0, data: bool = True) -> subprocess.CompletedProcess[str]:
     """Run the example in ``folder``; ``ranks`` 0 is without mpirun."""
-    launchers = ("PMI", "OMPI_", "SLURM_", "HYDRA_", "MPI_LOCAL")
+    launchers = ("PMI", "OMPI_COMM_", "SLURM_", "HYDRA_", "MPI_LOCAL")
     variables = {key: value for key, value in os.environ.items() if not key.startswith(launchers)}
     variables |= {"TASKFLOW_CACHE": str(folder / "cache"), "PYTHONPATH": str(ROOT), "TASKFLOW_WATCHDOG_SECONDS": "40"}
     command = [sys.executable, str(ROOT / "examples" / "rnnlm.py"), *(["--data", "text.txt"] if data else []), *arguments]
@@ -71,7 +72,7 @@ def start(folder: Path, *arguments: str, ranks: int = 0, data: bool = True) -> s
     except subprocess.TimeoutExpired:
         os.killpg(job.pid, signal.SIGKILL)  # the group of its own that start_new_session made: mpirun and its ranks
         pytest.fail(f"still running after {LIMIT_SECONDS} s:\n{job.communicate()}")
-    return subprocess.CompletedProcess(command, job.returncode, out, err)
+    return subprocess.CompletedProcess(command, job.returncode, out, spoken(err))
 
 
 def report(done: subprocess.CompletedProcess[str]) -> dict:

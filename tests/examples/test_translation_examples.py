@@ -36,7 +36,7 @@ def start(
     folder: Path, name: str, *arguments: str, ranks: int = 0, data: bool = True, limit_seconds: int = 120
 ) -> subprocess.CompletedProcess[str]:
     """Run an example in ``folder``; ``ranks`` 0 is without mpirun."""
-    launchers = ("PMI", "OMPI_", "SLURM_", "HYDRA_", "MPI_LOCAL")
+    launchers = ("PMI", "OMPI_COMM_", "SLURM_", "HYDRA_", "MPI_LOCAL")
     variables = {key: value for key, value in os.environ.items() if not key.startswith(launchers)}
     variables |= {"TASKFLOW_CACHE": str(folder / "cache"), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     files = ["--data", "numbers.de", "--data", "numbers.en", "--vocabulary", "500"] if data else []

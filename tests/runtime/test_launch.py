@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from programs.start import environment, mpirun, needs_mpi
+from programs.start import MAKER, environment, mpirun, needs_mpi
 
 from taskflow.runtime.launch import Launcher, connect, launcher, limit_threads
 from taskflow.runtime.local import LocalTransport
@@ -51,6 +51,34 @@ def run_python(code: str, extra: Mapping[str, str]) -> subprocess.CompletedProce
             },
             ("Slurm (srun)", 6, 7, 1),
         ),
+        (  # srun --mpi=pmi2: PMI has no number of ranks on a node, Slurm has
+            {
+                "PMI_RANK": "2", "PMI_SIZE": "6", "SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "6", "SLURM_NODEID": "1",
+                "SLURM_STEP_TASKS_PER_NODE": "2(x3)",
+            },
+            ("PMI (MPICH, Intel MPI)", 2, 6, 2),
+        ),
+        (  # srun --mpi=pmix
+            {
+                "PMIX_RANK": "3", "PMIX_NAMESPACE": "slurm.pmix.7.0", "SLURM_PROCID": "3", "SLURM_NTASKS": "4",
+                "SLURM_STEP_NUM_TASKS": "4", "SLURM_NODEID": "1", "SLURM_STEP_TASKS_PER_NODE": "2(x2)", "SLURM_LOCALID": "1",
+            },
+            ("Slurm (srun)", 3, 4, 2),
+        ),
+        (  # MPICH's mpirun in a batch script: srun has started its proxies, one a node
+            {
+                "PMI_RANK": "5", "PMI_SIZE": "8", "MPI_LOCALNRANKS": "4", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2",
+                "SLURM_NODEID": "1", "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+            },
+            ("PMI (MPICH, Intel MPI)", 5, 8, 4),
+        ),
+        (  # Open MPI's there
+            {
+                "OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_SIZE": "4", "PMIX_RANK": "5",
+                "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NODEID": "1", "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+            },
+            ("Open MPI", 5, 8, 4),
+        ),
     ],
 )
 def test_launcher(environ: dict[str, str], expected: tuple[str, int, int, int] | None) -> None:
@@ -66,14 +94,26 @@ def test_alone() -> None:
 
 @pytest.mark.mpi
 @needs_mpi
-@pytest.mark.parametrize("variables", [{"PMI_SIZE": "4"}, {"OMPI_COMM_WORLD_SIZE": "4"}])
+@pytest.mark.parametrize("variables", [{"PMI_SIZE": "4"}, {"OMPI_COMM_WORLD_SIZE": "4"}, {"MV2_COMM_WORLD_SIZE": "4"}])
 def test_mpirun_of_another_mpi(variables: dict[str, str]) -> None:
     ended = run_python("from taskflow.runtime.launch import connect; connect()", variables)
     assert ended.returncode == 1
     assert ended.stderr.count("LaunchError: connect:") == 1
-    assert "started 4 ranks, but the MPI library that mpi4py loaded sees 1" in ended.stderr
+    # MPICH's library does not even start under Open MPI's mpirun: it is found out before.
+    before = "OMPI_COMM_WORLD_SIZE" in variables and MAKER == "MPICH"
+    assert f"started 4 ranks, but the MPI library that mpi4py loaded {'is ' if before else 'sees 1'}" in ended.stderr
     for part in ("Library: ", "mpirun on PATH: ", "pip install --no-binary mpi4py mpi4py"):
         assert part in ended.stderr
+
+
+@pytest.mark.mpi
+@needs_mpi
+def test_srun_that_does_not_start_mpi() -> None:
+    variables = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_TASKS_PER_NODE": "4", "SLURM_NODEID": "0"}
+    ended = run_python("from taskflow.runtime.launch import connect; connect()", variables)
+    assert ended.returncode == 1
+    assert "Slurm (srun) started 4 ranks, but the MPI library that mpi4py loaded sees 1" in ended.stderr
+    assert "srun --mpi=pmi2 or pmix" in ended.stderr
 
 
 @pytest.mark.mpi

@@ -6,7 +6,7 @@ import re
 import sys
 
 import pytest
-from programs.start import Ended, mpirun, needs_mpi
+from programs.start import MAKER, Ended, mpirun, needs_mpi
 
 pytestmark = [pytest.mark.mpi, needs_mpi, pytest.mark.timeout(90)]
 PROGRAM = "train_failing.py"
@@ -82,5 +82,8 @@ def test_ranks_that_disagree(case: str, subject: str) -> None:
 
 def test_ctrl_c() -> None:
     ended = mpirun(3, PROGRAM, "none", interrupt_at="training")
-    check(ended, r"rank \d of 3: interrupted \(Ctrl-C\)$")
+    if MAKER == "Open MPI":  # it ends the ranks by other signals, and lets none of them speak
+        assert ended.code != 0 and ended.seconds < 10 and "taskflow: rank" not in ended.text
+    else:
+        check(ended, r"rank \d of 3: interrupted \(Ctrl-C\)$")
     assert "Traceback" not in ended.text

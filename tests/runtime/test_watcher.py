@@ -8,9 +8,11 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 
 import pytest
+from programs.start import processes_with
 
 from taskflow.runtime import watcher
 
@@ -47,12 +49,14 @@ class Job:
         ]
         for rank in self.ranks:
             rank.stdout.readline()
-        command = [sys.executable, "-I", "-S", watcher.__file__, str(listening.fileno())]
+        self.mark = uuid.uuid4().hex
         self.watcher = subprocess.Popen(
-            command + [str(rank.pid) for rank in self.ranks], pass_fds=(listening.fileno(),), stderr=subprocess.PIPE,
-            text=True,
+            [sys.executable, "-I", "-S", watcher.__file__, str(listening.fileno())], pass_fds=(listening.fileno(),),
+            stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "MARK": self.mark},
         )
         listening.close()
+        with self.watcher.stdin as file:
+            file.write(" ".join(["2", "1", "-", *(f"{rank}:{process.pid}" for rank, process in enumerate(self.ranks))]))
         assert self.watcher.wait(10) == 0  # the watcher itself goes on, as nobody's child
 
     def tell(self, rank: int, command: str) -> None:
@@ -62,6 +66,7 @@ class Job:
 
     def said(self) -> str:
         """What the watcher has said, once it has ended."""
+        self.watcher.stdin = None
         return self.watcher.communicate(timeout=10)[1]
 
     def end(self) -> None:
@@ -89,24 +94,13 @@ def test_the_first_that_is_killed_is_named(job):
 
 @pytest.mark.parametrize("order", [[0, 1], [1, 0]])
 def test_the_order_of_deaths_counts_even_if_the_watcher_was_late(job, order):
-    watching = next(
-        int(name) for name in os.listdir("/proc") if name.isdigit() and command_of(name).endswith(
-            "\0".join(["", *(str(rank.pid) for rank in job.ranks), ""]))
-    )
+    (watching,) = processes_with(job.mark)
     os.kill(watching, signal.SIGSTOP)
     for rank in order:
         job.ranks[rank].kill()
         job.ranks[rank].wait()  # so that only the pidfd still knows how it ended
     os.kill(watching, signal.SIGCONT)
     assert job.said().startswith(f"taskflow: rank {order[0]} of 2: ")
-
-
-def command_of(process: str) -> str:
-    try:
-        with open(f"/proc/{process}/cmdline") as file:
-            return file.read()
-    except OSError:
-        return ""
 
 
 def test_exit_and_other_signals(job):

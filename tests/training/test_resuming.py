@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from mpi_words import spoken
 
 from taskflow.training.checkpoint import read_checkpoint
 from taskflow.training.example import INTERRUPTED, Preset
@@ -151,11 +152,13 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run_in_one_line(monkeypatc
 
 
 def under_mpirun(folder: Path, ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-    launchers = ("PMI", "OMPI_", "SLURM_", "HYDRA_", "MPI_LOCAL")
+    launchers = ("PMI", "OMPI_COMM_", "SLURM_", "HYDRA_", "MPI_LOCAL")
     variables = {key: value for key, value in os.environ.items() if not key.startswith(launchers)}
     variables |= {"TASKFLOW_CACHE": str(folder / "cache"), "PYTHONPATH": str(ROOT), "TASKFLOW_WATCHDOG_SECONDS": "40"}
     command = [str(MPIRUN), "-n", str(ranks), *arguments]
-    return subprocess.run(command, cwd=folder, env=variables, text=True, capture_output=True, timeout=100)
+    done = subprocess.run(command, cwd=folder, env=variables, text=True, capture_output=True, timeout=100)
+    done.stderr = spoken(done.stderr)
+    return done
 
 
 @pytest.mark.mpi
@@ -173,9 +176,9 @@ def test_other_ranks_take_over(folder: Path) -> None:
 
 
 OWN_DATA = """
-import os, sys
-from pathlib import Path
-sys.argv[1:1] = ["--data", "text.txt" if os.environ["PMI_RANK"] == "0" else "other.txt"]
+import sys
+from taskflow.runtime.launch import launcher
+sys.argv[1:1] = ["--data", "text.txt" if launcher().rank == 0 else "other.txt"]
 from taskflow.training.networks.rnnlm import main
 main()
 """

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from mpi_words import spoken
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -24,12 +25,23 @@ JOB_VARIABLE = "TASKFLOW_TEST_JOB"
 LEAVE_SECONDS = 2.0
 """How long after mpirun's end a process of the job may go on."""
 
+
+
+def _maker() -> str:
+    """Whose mpirun it is: "Open MPI", or "MPICH" for all that start as MPICH's does (Intel's too); empty without one."""
+    if MPIRUN is None:
+        return ""
+    said = subprocess.run([MPIRUN, "--version"], capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False).stdout
+    return "Open MPI" if "Open MPI" in said else "MPICH"
+
+
+MAKER = _maker()
 needs_mpi = pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun beside this python or on PATH")
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a job ended; ``text`` is standard output and error together."""
+    """How a job ended; ``text`` is standard output and error together, without what Open MPI's mpirun adds (`spoken`)."""
 
     code: int
     text: str
@@ -38,7 +50,7 @@ class Ended:
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """This process's variables, less those of a launcher around pytest, with this checkout first to import."""
-    launchers = ("PMI_", "PMIX_", "OMPI_", "SLURM_", "HYDRA_", "MPI_LOCAL", "PALS_", "MV2_")
+    launchers = ("PMI_", "PMIX_", "OMPI_COMM_", "SLURM_", "HYDRA_", "MPI_LOCAL", "PALS_", "MV2_")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(launchers)}
     kept["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")]))
     return {**kept, **(extra or {})}
@@ -75,7 +87,7 @@ def mpirun(
         os.killpg(job.pid, signal.SIGKILL)
         text += job.communicate()[0]
         pytest.fail(f"{' '.join(command[3:])}: still running after {limit} s; it said:\n{text}")
-    ended = Ended(job.returncode, text, time.monotonic() - began)
+    ended = Ended(job.returncode, spoken(text), time.monotonic() - began)
     left = processes_left(f"{JOB_VARIABLE}={job_name}")
     assert not left, f"{' '.join(command[3:])}: left behind after {LEAVE_SECONDS} s: {left}\n{text}"
     return ended
@@ -84,7 +96,7 @@ def mpirun(
 def processes_left(mark: str) -> dict[int, str]:
     """Processes that still have ``mark`` in their environment after a moment, and their commands; they are killed."""
     until = time.monotonic() + LEAVE_SECONDS
-    while (left := _processes(mark.encode())) and time.monotonic() < until:
+    while (left := processes_with(mark)) and time.monotonic() < until:
         time.sleep(0.02)
     for process in left:
         with contextlib.suppress(OSError):
@@ -92,10 +104,11 @@ def processes_left(mark: str) -> dict[int, str]:
     return left
 
 
-def _processes(mark: bytes) -> dict[int, str]:
+def processes_with(mark: str) -> dict[int, str]:
+    """Processes that have ``mark`` in their environment, and their commands."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if mark in (folder / "environ").read_bytes():
+            if mark.encode() in (folder / "environ").read_bytes():
                 found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ")
     return found
