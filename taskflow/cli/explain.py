@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -80,7 +81,7 @@ def explain_command(
         result = {**problem.header(), "plan": plan, "strategy": strategy.name, **as_value(found)}
         result["constraints"] = [str(rule) for rule in constraints.rules]
         if operator is not None:
-            result["operator"] = _operator(problem, operator, display, constraints)
+            result["operator"] = _operator(problem, operator, display, constraints, result["operators"])
         if parsed:
             outcomes = what_if(
                 problem.graph, problem.machine, strategy, parsed, rule=problem.evaluator.rule,
@@ -148,12 +149,14 @@ def _stretch(stretch: Stretch) -> dict[str, Any]:
         "kind": stretch.kind, "start_seconds": stretch.start, "seconds": stretch.seconds,
         "operators": [{"operator": name, "seconds": s} for name, s in stretch.operators], "tasks": stretch.tasks,
         "bytes": stretch.nbytes, "devices": list(stretch.processors), "links": list(stretch.links),
-        "other_seconds": stretch.minor,
+        "other_seconds": dict(stretch.others),
     }
 
 
-def _operator(problem: Problem, name: str, display: Display, constraints: Constraints) -> dict[str, Any]:
-    """Its configuration, its tasks, and the alternatives."""
+def _operator(
+    problem: Problem, name: str, display: Display, constraints: Constraints, costs: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Its configuration, what it costs (its row of ``costs``), its tasks, and the alternatives."""
     judge, node = problem.evaluator, problem.graph.node(name)
     strategy: Strategy = judge.strategy
     tasks, timeline = judge.lowered(), judge.timeline()
@@ -167,7 +170,7 @@ def _operator(problem: Problem, name: str, display: Display, constraints: Constr
         "name": name, "is": str(node), "configuration": strategy[name].describe(node),
         "degrees": list(strategy[name].degrees), "devices": list(strategy[name].processors),
         "syncs": {layer: str(strategy.sync(layer)) for layer in dict.fromkeys(p.layer for p in node.parameters)},
-        "iteration_seconds": now,
+        "iteration_seconds": now, "costs": next((dict(cost) for cost in costs if cost["operator"] == name), None),
         "tasks": [
             {
                 "task": task.name, "direction": "backward" if work.backward else "forward", "piece": str(work.piece),
