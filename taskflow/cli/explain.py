@@ -22,6 +22,7 @@ from taskflow.cli.problem import (
     seed_option,
 )
 from taskflow.cli.progress import Display
+from taskflow.cli.tables import tell
 from taskflow.mapper import Strategy
 from taskflow.optimizer.constraints import Constraints
 from taskflow.optimizer.explain import Explanation, Stretch, explain
@@ -92,10 +93,10 @@ def explain_command(
         emit(result)
         return
     if not quiet:
-        click.echo(f"{problem.graph} on {problem.machine}; costs: {result['costs']}; plan: {strategy.name}")
-    click.echo(in_words(found, top) if operator is None else operator_in_words(result["operator"], top))
+        tell(f"{problem.graph} on {problem.machine}; costs: {result['costs']}; plan: {strategy.name}")
+    tell(in_words(found, top) if operator is None else operator_in_words(result["operator"], top))
     if parsed:
-        click.echo("\n" + what_if_in_words(result["what_if"], found.seconds))
+        tell("\n" + what_if_in_words(result["what_if"], found.seconds))
 
 
 def _known(problem: Problem, operator: str) -> None:

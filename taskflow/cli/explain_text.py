@@ -62,7 +62,7 @@ def _path(found: Explanation, top: int) -> str:
         ])
     left = len(found.stretches) - len(shown)
     rest = f"\n{left} shorter stretch{'es are' if left > 1 else ' is'} left out (--top)." if left else ""
-    table = render(["critical path", "of", "where", "from", "takes", "share", "bytes"], rows, words=(0, 1, 2))
+    table = render(["critical path", "of", "where", "from", "takes", "share", "bytes"], rows, words=(0, 1, 2), spare=(6, 3))
     mixed = " A stretch includes short tasks of other kinds between its own." if any(s.others for s in shown) else ""
     return f"{table}\nThe path is as long as the step: each task starts when the one before it ends.{mixed}{rest}"
 
@@ -98,7 +98,7 @@ def _operators(found: Explanation, top: int) -> str:
     rest = f"\n{len(ranked) - top} operators with less on the path are left out (--top)." if len(ranked) > top else ""
     devices = sum(not b.link for b in found.busy)
     return (
-        f"{render(headings, rows)}\nFrom the fourth column on: sums over all tasks, of {devices} "
+        f"{render(headings, rows, spare=(8, 7, 2))}\nFrom the fourth column on: sums over all tasks, of {devices} "
         f"device{'s' * (devices != 1)} and the links between them, which work at the same time.\n"
         "Transfers: of what the operator makes. Sync: adding up its weights' gradients, updating, sending new weights. "
         f"Waiting: for a busy device or link.{rest}"

@@ -22,6 +22,7 @@ from taskflow.cli.problem import (
     writable,
 )
 from taskflow.cli.progress import Display
+from taskflow.cli.tables import tell
 from taskflow.optimizer.evaluator import ALGORITHMS as SIMULATIONS
 from taskflow.optimizer.evaluator import timeline_json
 
@@ -62,5 +63,5 @@ def simulate_command(
         emit(row)
         return
     if not quiet:
-        click.echo(f"{problem.graph} on {problem.machine}: {row['tasks']} tasks; costs: {row['costs']}")
-    click.echo(table([row]))
+        tell(f"{problem.graph} on {problem.machine}: {row['tasks']} tasks; costs: {row['costs']}")
+    tell(table([row]))
