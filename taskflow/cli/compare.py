@@ -20,6 +20,7 @@ from taskflow.cli.problem import (
     table,
 )
 from taskflow.cli.search import run_search
+from taskflow.cli.tables import tell
 from taskflow.optimizer.found import Budget
 from taskflow.optimizer.space import SpaceOptions
 
@@ -76,4 +77,4 @@ def compare_command(
     if as_json:
         emit({**problem.header(), "strategies": rows, "constraints": [str(rule) for rule in constraints.rules]})
     else:
-        click.echo(f"{problem.graph} on {problem.machine}; costs: {problem.header()['costs']}\n{table(rows)}")
+        tell(f"{problem.graph} on {problem.machine}; costs: {problem.header()['costs']}\n{table(rows)}")

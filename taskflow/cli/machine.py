@@ -10,6 +10,7 @@ import click
 
 from taskflow.cli import completing
 from taskflow.cli.problem import emit, output_options
+from taskflow.cli.tables import tell
 from taskflow.machine import Cluster, Link, load_machine, save, transfer_seconds
 from taskflow.machine.format import unparse
 
@@ -63,9 +64,9 @@ def measure_command(
             if as_json:
                 emit(unparse(machine))
             else:
-                click.echo(describe(machine))
+                tell(describe(machine))
                 if out and not quiet:
-                    click.echo(f"written to {out}; use it with --machine {out}")
+                    tell(f"written to {out}; use it with --machine {out}")
     finally:
         transport.close()
 
@@ -126,7 +127,7 @@ def show_command(machine: str, devices: int | None, as_json: bool, quiet: bool) 
     if as_json:
         emit(summary(cluster))
     else:
-        click.echo(describe(cluster))
+        tell(describe(cluster))
 
 
 def summary(machine: Cluster) -> dict[str, Any]:

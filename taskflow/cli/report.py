@@ -20,6 +20,7 @@ from taskflow.cli.problem import (
 )
 from taskflow.cli.progress import Display
 from taskflow.cli.search import run_search
+from taskflow.cli.tables import tell
 from taskflow.mapper import search_of
 from taskflow.optimizer.found import Budget
 from taskflow.optimizer.space import SpaceOptions
@@ -67,4 +68,4 @@ def report_command(plan: str, budget: str, seed: int, out: str, as_json: bool, q
             "baselines": report.value["baselines"],
         })
     else:
-        click.echo(f"{Path(out)}: {size / 1e6:.2f} MB; open it in a browser")
+        tell(f"{Path(out)}: {size / 1e6:.2f} MB; open it in a browser")

@@ -95,7 +95,7 @@ def finish(program: str, preset: Preset, options: Options, job: Job, say: Say) -
             click.echo(f"{program}: {one_line(error)}", err=True)
         executor.close()
         return 1
-    _report(executor, training, options, job, result, say)
+    _report(executor, training, options, job, result)
     executor.close()
     return 0
 
@@ -132,15 +132,17 @@ def _executor(
     for batches in training.lazy:
         batches.restrict(rows)
     say(
-        f"{graph}\n{training.describe}\n{transport.size} ranks, {len(machine.processors)} processors, "
+        f"{graph}\n{training.describe}\n{_many(transport.size, 'rank')}, {_many(len(machine.processors), 'processor')}, "
         f"mapper {options.mapper}: {executor.describe()}"
     )
     return executor
 
 
-def _report(
-    executor: Executor, training: Training, options: Options, job: Job, result: Result, say: Say
-) -> None:
+def _many(count: int, called: str) -> str:
+    return f"{count} {called}{'s' * (count != 1)}"
+
+
+def _report(executor: Executor, training: Training, options: Options, job: Job, result: Result) -> None:
     """One line for a person, and with --json one for programs, on rank 0."""
     moved = executor.moved_bytes_per_step()
     if executor.transport.rank != 0:
@@ -166,9 +168,10 @@ def _report(
         "losses": result.losses,
         **training.facts,
     }
-    say(
-        f"loss {result.losses[0]:.3f} -> {result.losses[-1]:.3f} in {len(result.losses)} steps, "
-        f"{result.items_per_second:,.0f} {training.unit}/s, {moved / 1e6:.1f} MB moved a step"
-    )
+    if not (options.quiet and options.as_json):  # with --quiet alone, this is the result
+        click.echo(
+            f"loss {result.losses[0]:.3f} -> {result.losses[-1]:.3f} in {len(result.losses)} steps, "
+            f"{result.items_per_second:,.0f} {training.unit}/s, {moved / 1e6:.1f} MB moved a step", err=True
+        )
     if options.as_json:
         click.echo(json.dumps(report))
