@@ -27,7 +27,7 @@ from taskflow.optimizer.space import SpaceOptions
 BY_HAND, SEARCHES = ("data", "model", "expert"), ("placement", "optcnn", "mcmc", "guided")
 
 
-@click.command("compare")
+@click.command("compare", short_help="Searched plans beside those that people write.")
 @problem_options
 @budget_option("10s")
 @seed_option

@@ -37,7 +37,7 @@ from taskflow.tasks.task import Compute
 MOST_STEPS = 2000  # of the critical path in JSON
 
 
-@click.command("explain")
+@click.command("explain", short_help="Say why a plan takes as long as it does.")
 @click.argument("plan", shell_complete=completing.strategies)
 @click.argument("operator", required=False)
 @plan_options

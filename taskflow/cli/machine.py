@@ -17,13 +17,13 @@ from taskflow.machine.format import unparse
 MOST_SECONDS = 60.0
 
 
-@click.group("machine")
+@click.group("machine", short_help="Measure this machine, or show any.")
 def machine_group() -> None:
     """Measure the machine at hand, or show what is known of one."""
 
 
 # ---- measure ---------------------------------------------------------------------------------------------------------
-@machine_group.command("measure")
+@machine_group.command("measure", short_help="Measure this machine, a processor a rank.")
 @click.option("--out", type=click.Path(dir_okay=False), help="Write the machine to this file; --machine FILE reads it again.")
 @click.option("--name", help="What results call it (default: the file's name, or `measured`).")
 @click.option("--processors", type=click.IntRange(1), help="Without mpirun: so many virtual processors of this process.")
@@ -111,7 +111,7 @@ class _Display:
 
 
 # ---- show ------------------------------------------------------------------------------------------------------------
-@machine_group.command("show")
+@machine_group.command("show", short_help="Show processors, rates, memory and links.")
 @click.argument("machine", shell_complete=completing.machines)
 @click.option("--devices", "-n", type=click.IntRange(1), help="Its first so many devices (default: all).")
 @output_options

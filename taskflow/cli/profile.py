@@ -23,7 +23,7 @@ _PATIENCE_SECONDS = 3600.0
 """How long ranks wait while the first one measures the costs of tasks."""
 
 
-@click.command("profile")
+@click.command("profile", short_help="Measured beside predicted times, by operator.")
 @functools.partial(problem_options, required=False)
 @click.option("--strategy", "--mapper", "strategy", default="data", show_default=True, shell_complete=completing.strategies,
               help="data, model, expert, ..., search, a strategy FILE.json, or package.module:Class.")

@@ -29,7 +29,7 @@ from taskflow.report import report_data, write_page
 FIND = "search"  # as PLAN: find one first
 
 
-@click.command("report")
+@click.command("report", short_help="Write a plan as one HTML page.")
 @click.argument("plan", shell_complete=completing.strategies)
 @plan_options
 @budget_option("30s")

@@ -29,7 +29,7 @@ from taskflow.optimizer.search import ALGORITHMS, search
 from taskflow.optimizer.space import DEGREES, PLACEMENTS, SpaceOptions
 
 
-@click.command("search")
+@click.command("search", short_help="Find a fast strategy for a model.")
 @problem_options
 @budget_option("30s")
 @seed_option

@@ -27,7 +27,7 @@ from taskflow.optimizer.evaluator import ALGORITHMS as SIMULATIONS
 from taskflow.optimizer.evaluator import timeline_json
 
 
-@click.command("simulate")
+@click.command("simulate", short_help="Predict the time of one step under a strategy.")
 @problem_options
 @click.option("--strategy", default="data", show_default=True, shell_complete=completing.strategies,
               help="data, model, expert, ..., a strategy FILE.json, or package.module:Class.")

@@ -27,7 +27,7 @@ from taskflow.optimizer.explain_difference import LayerChange, difference
 from taskflow.optimizer.room import Room
 
 
-@click.group("strategy")
+@click.group("strategy", short_help="Show, compare (diff) and check plans.")
 def strategy_group() -> None:
     """Show, compare and check plans: strategy files, or what mappers answer.
 
@@ -36,7 +36,7 @@ def strategy_group() -> None:
 
 
 # ---- show ------------------------------------------------------------------------------------------------------------
-@strategy_group.command("show")
+@strategy_group.command("show", short_help="List how each operator is cut and placed.")
 @click.argument("plan", shell_complete=completing.strategies)
 @plan_options
 @seed_option
@@ -80,7 +80,7 @@ def _operator(problem: Problem, strategy: Strategy, name: str) -> dict[str, Any]
 
 
 # ---- diff ------------------------------------------------------------------------------------------------------------
-@strategy_group.command("diff")
+@strategy_group.command("diff", short_help="Say where two plans differ, and what it costs.")
 @click.argument("first", shell_complete=completing.strategies)
 @click.argument("second", shell_complete=completing.strategies)
 @plan_options
@@ -156,7 +156,7 @@ def _some(names: list[str]) -> str:
 
 
 # ---- check -----------------------------------------------------------------------------------------------------------
-@strategy_group.command("check")
+@strategy_group.command("check", short_help="Say whether a plan fits model and machine.")
 @click.argument("plan", shell_complete=completing.strategies)
 @plan_options
 @seed_option

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, redirect_stdout
@@ -62,8 +63,9 @@ def example(presets: Mapping[str, Preset], *, data: str, data_help: str) -> Call
         for option in reversed(shared):
             whole = option(whole)
         about = (build.__globals__.get("__doc__") or "").split("\n\n")[0]
+        short = re.split(",? under a strategy", " ".join(about.split()))[0].rstrip(".") + "."
         epilog = "Swap --mapper and the losses stay the same: only the speed changes."
-        return click.command(cls=Program, help=about, epilog=epilog)(whole)
+        return click.command(cls=Program, help=about, short_help=short, epilog=epilog)(whole)
 
     return decorate
 

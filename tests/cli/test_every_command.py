@@ -120,6 +120,15 @@ def test_help_has_examples_and_is_narrow(name: str) -> None:
     assert max(map(len, usage.splitlines())) <= 80 and "--help" in usage + rest
 
 
+@pytest.mark.parametrize("group", ["", "strategy", "machine", "train"])
+def test_help_of_groups_fits_and_cuts_nothing_off(group: str) -> None:
+    result = CliRunner().invoke(main, [*group.split(), "--help"])
+    commands = result.output.partition("Commands:")[2]
+    assert result.exit_code == 0 and commands and "..." not in commands
+    shown = [line for line in result.output.splitlines() if "mpirun" not in line]
+    assert max(map(len, shown)) <= 80, max(shown, key=len)
+
+
 # ---- completion ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", CASES)
 def test_options_of_every_subcommand_complete(name: str) -> None:
