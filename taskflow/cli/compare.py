@@ -20,13 +20,14 @@ from taskflow.cli.problem import (
     table,
 )
 from taskflow.cli.search import run_search
+from taskflow.cli.tables import tell
 from taskflow.optimizer.found import Budget
 from taskflow.optimizer.space import SpaceOptions
 
 BY_HAND, SEARCHES = ("data", "model", "expert"), ("placement", "optcnn", "mcmc", "guided")
 
 
-@click.command("compare")
+@click.command("compare", short_help="Searched plans beside those that people write.")
 @problem_options
 @budget_option("10s")
 @seed_option
@@ -76,4 +77,4 @@ def compare_command(
     if as_json:
         emit({**problem.header(), "strategies": rows, "constraints": [str(rule) for rule in constraints.rules]})
     else:
-        click.echo(f"{problem.graph} on {problem.machine}; costs: {problem.header()['costs']}\n{table(rows)}")
+        tell(f"{problem.graph} on {problem.machine}; costs: {problem.header()['costs']}\n{table(rows)}")

@@ -15,7 +15,7 @@ from taskflow.cli.tables import render
 MARKS = {OK: "ok", NOTE: "-", MEND: "missing", WRONG: "WRONG"}
 
 
-@click.command("doctor")
+@click.command("doctor", short_help="Say what is there, and what mends what is not.")
 @output_options
 def doctor_command(as_json: bool, quiet: bool) -> None:
     """Say what taskflow finds: Python, MPI, kernels, memory, GPUs, caches; and which command mends what is missing.

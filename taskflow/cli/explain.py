@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -21,6 +22,7 @@ from taskflow.cli.problem import (
     seed_option,
 )
 from taskflow.cli.progress import Display
+from taskflow.cli.tables import tell
 from taskflow.mapper import Strategy
 from taskflow.optimizer.constraints import Constraints
 from taskflow.optimizer.explain import Explanation, Stretch, explain
@@ -35,7 +37,7 @@ from taskflow.tasks.task import Compute
 MOST_STEPS = 2000  # of the critical path in JSON
 
 
-@click.command("explain")
+@click.command("explain", short_help="Say why a plan takes as long as it does.")
 @click.argument("plan", shell_complete=completing.strategies)
 @click.argument("operator", required=False)
 @plan_options
@@ -80,7 +82,7 @@ def explain_command(
         result = {**problem.header(), "plan": plan, "strategy": strategy.name, **as_value(found)}
         result["constraints"] = [str(rule) for rule in constraints.rules]
         if operator is not None:
-            result["operator"] = _operator(problem, operator, display, constraints)
+            result["operator"] = _operator(problem, operator, display, constraints, result["operators"])
         if parsed:
             outcomes = what_if(
                 problem.graph, problem.machine, strategy, parsed, rule=problem.evaluator.rule,
@@ -91,10 +93,10 @@ def explain_command(
         emit(result)
         return
     if not quiet:
-        click.echo(f"{problem.graph} on {problem.machine}; costs: {result['costs']}; plan: {strategy.name}")
-    click.echo(in_words(found, top) if operator is None else operator_in_words(result["operator"], top))
+        tell(f"{problem.graph} on {problem.machine}; costs: {result['costs']}; plan: {strategy.name}")
+    tell(in_words(found, top) if operator is None else operator_in_words(result["operator"], top))
     if parsed:
-        click.echo("\n" + what_if_in_words(result["what_if"], found.seconds))
+        tell("\n" + what_if_in_words(result["what_if"], found.seconds))
 
 
 def _known(problem: Problem, operator: str) -> None:
@@ -148,12 +150,14 @@ def _stretch(stretch: Stretch) -> dict[str, Any]:
         "kind": stretch.kind, "start_seconds": stretch.start, "seconds": stretch.seconds,
         "operators": [{"operator": name, "seconds": s} for name, s in stretch.operators], "tasks": stretch.tasks,
         "bytes": stretch.nbytes, "devices": list(stretch.processors), "links": list(stretch.links),
-        "other_seconds": stretch.minor,
+        "other_seconds": dict(stretch.others),
     }
 
 
-def _operator(problem: Problem, name: str, display: Display, constraints: Constraints) -> dict[str, Any]:
-    """Its configuration, its tasks, and the alternatives."""
+def _operator(
+    problem: Problem, name: str, display: Display, constraints: Constraints, costs: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Its configuration, what it costs (its row of ``costs``), its tasks, and the alternatives."""
     judge, node = problem.evaluator, problem.graph.node(name)
     strategy: Strategy = judge.strategy
     tasks, timeline = judge.lowered(), judge.timeline()
@@ -167,7 +171,7 @@ def _operator(problem: Problem, name: str, display: Display, constraints: Constr
         "name": name, "is": str(node), "configuration": strategy[name].describe(node),
         "degrees": list(strategy[name].degrees), "devices": list(strategy[name].processors),
         "syncs": {layer: str(strategy.sync(layer)) for layer in dict.fromkeys(p.layer for p in node.parameters)},
-        "iteration_seconds": now,
+        "iteration_seconds": now, "costs": next((dict(cost) for cost in costs if cost["operator"] == name), None),
         "tasks": [
             {
                 "task": task.name, "direction": "backward" if work.backward else "forward", "piece": str(work.piece),

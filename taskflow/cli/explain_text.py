@@ -7,10 +7,11 @@ from typing import Any
 
 from taskflow.cli.tables import nbytes, percent, render, seconds
 from taskflow.mapper.config import ranges
-from taskflow.optimizer.explain import Explanation, Stretch
+from taskflow.optimizer.explain import Busy, Explanation, Stretch
 from taskflow.optimizer.explain_labels import Work
 
-NAMED = 3  # operators of a stretch that are named
+NAMED = 3  # operators of a stretch, or devices that are equally busy, that are named
+BUSY = 0.75  # of the step: what is in use for less does not limit it alone
 
 
 def in_words(found: Explanation, top: int) -> str:
@@ -19,17 +20,33 @@ def in_words(found: Explanation, top: int) -> str:
 
 
 def _limits(found: Explanation) -> str:
-    whole = found.seconds
+    whole, limit = found.seconds, found.limit
     parts = ", ".join(f"{work.value} {percent(s, whole)}" for work, s in found.shares.items() if s > 0)
     lines = [f"A step takes {seconds(whole)}. On its critical path: {parts}."]
-    for link, called in ((False, "device"), (True, "link")):
-        of = [b for b in found.busy if b.link is link]
-        if of:
-            names = ", ".join(f"{b.name} {percent(b.seconds, whole)}" for b in of[:4])
-            lines.append(f"Busiest {called}{'s' if len(of) > 1 else ''}: {names}.")
-    verb = "carries data" if found.limit.link else "computes"
-    lines.append(f"What limits it: {found.limit.name}, which {verb} for {percent(found.limit.seconds, whole)} of the step.")
+    used = [_used([b for b in found.busy if b.link is link], "link" if link else "device", whole) for link in (False, True)]
+    lines.append(f"In use: {'; '.join(text for text in used if text)}.")
+    verb = "carries data" if limit.link else "is at work"
+    lines.append(f"What limits it: {limit.name}, which {verb} for {percent(limit.seconds, whole)} of the step.")
+    if limit.seconds < BUSY * whole:
+        lines[-1] += " Nothing is in use longer: in the rest, tasks wait for each other, in the order of the critical path."
     return "\n".join(lines)
+
+
+def _used(busy: Sequence[Busy], called: str, whole: float) -> str:
+    """How busy the things of one sort are that are in use, the busiest first."""
+    if not busy:
+        return ""
+    most, least = (percent(b.seconds, whole) for b in (busy[0], busy[-1]))
+    if len(busy) == 1:
+        return f"{busy[0].name} for {most} of the step"
+    if most == least:
+        return f"{len(busy)} {called}s for {most} of the step each"
+    return f"{len(busy)} {called}s for {least} to {most} of the step, most of all {_first(busy, most, whole)}"
+
+
+def _first(busy: Sequence[Busy], most: str, whole: float) -> str:
+    names = [b.name for b in busy if percent(b.seconds, whole) == most]
+    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 
 
 def _path(found: Explanation, top: int) -> str:
@@ -44,15 +61,17 @@ def _path(found: Explanation, top: int) -> str:
             percent(stretch.seconds, found.seconds), nbytes(stretch.nbytes) if stretch.nbytes else "",
         ])
     left = len(found.stretches) - len(shown)
-    rest = f"\n{left} shorter stretches are left out (--top)." if left else ""
-    table = render(["critical path", "of", "where", "from", "takes", "share", "bytes"], rows, words=(0, 1, 2))
-    return f"{table}\nThe path is as long as the step: each task starts when the one before it ends.{rest}"
+    rest = f"\n{left} shorter stretch{'es are' if left > 1 else ' is'} left out (--top)." if left else ""
+    table = render(["critical path", "of", "where", "from", "takes", "share", "bytes"], rows, words=(0, 1, 2), spare=(6, 3))
+    mixed = " A stretch includes short tasks of other kinds between its own." if any(s.others for s in shown) else ""
+    return f"{table}\nThe path is as long as the step: each task starts when the one before it ends.{mixed}{rest}"
 
 
 def _named(stretch: Stretch) -> str:
     named = [f"{name or 'all'} {seconds(s)}" for name, s in stretch.operators[:NAMED]]
     more = len(stretch.operators) - NAMED
-    return ", ".join(named) + (f" and {more} more" if more > 0 else "")
+    between = ", ".join(f"{kind} {seconds(s)}" for kind, s in stretch.others)
+    return ", ".join(named) + (f" and {more} more" if more > 0 else "") + (f"; between: {between}" if between else "")
 
 
 def _where(stretch: Stretch) -> str:
@@ -76,37 +95,80 @@ def _operators(found: Explanation, top: int) -> str:
     headings = [
         "operator", "on the path", "share", "computation", "transfers", "sync", "waiting", "moved", "sync bytes",
     ]
-    rest = f" {len(ranked) - top} more with --top." if len(ranked) > top else ""
+    rest = f"\n{len(ranked) - top} operators with less on the path are left out (--top)." if len(ranked) > top else ""
+    devices = sum(not b.link for b in found.busy)
     return (
-        f"{render(headings, rows)}\nSums over all tasks on all devices and links; waiting: from ready to start. "
-        f"Transfers are of what the operator makes, sync of its weights.{rest}"
+        f"{render(headings, rows, spare=(8, 7, 2))}\nFrom the fourth column on: sums over all tasks, of {devices} "
+        f"device{'s' * (devices != 1)} and the links between them, which work at the same time.\n"
+        "Transfers: of what the operator makes. Sync: adding up its weights' gradients, updating, sending new weights. "
+        f"Waiting: for a busy device or link.{rest}"
     )
 
 
 def operator_in_words(value: Mapping[str, Any], top: int) -> str:
     """One operator's explanation."""
-    lines = [f"{value['is']}\nconfiguration: {value['configuration']}; the step takes {seconds(value['iteration_seconds'])}"]
+    tasks, alternatives = value["tasks"], value["alternatives"]
+    lines = [value["is"], f"configuration: {value['configuration']}", *_cost_of(value)]
     lines += [f"weights of {layer}: synchronised by {sync}" for layer, sync in value["syncs"].items()]
+    for direction in ("forward", "backward"):
+        if of := [t for t in tasks if t["direction"] == direction]:
+            lines.append(f"{direction}: {_together(of)}")
     rows = [
-        [t["task"], t["direction"], str(t["device"]), seconds(t["end_seconds"] - t["start_seconds"]), seconds(t["start_seconds"]),
+        [t["task"], str(t["device"]), seconds(t["end_seconds"] - t["start_seconds"]), seconds(t["start_seconds"]),
          seconds(t["start_seconds"] - t["ready_seconds"])]
-        for t in value["tasks"][: 2 * top]
+        for t in tasks[:top]
     ]
-    lines.append("\n" + render(["task", "", "device", "takes", "starts", "waited"], rows, words=(0, 1)))
-    if len(value["tasks"]) > 2 * top:
-        lines.append(f"{len(value['tasks']) - 2 * top} more tasks with --top or --json.")
+    lines.append("\n" + render(["task", "device", "takes", "starts", "waited"], rows))
+    if len(tasks) > top:
+        lines.append(f"{len(tasks) - top} more tasks with --top or --json.")
     rows = [
         [a["configuration"], a["reason"], seconds(a["iteration_seconds"]), f"{a['against_plan']:+.1%}", _grows(a)]
-        for a in value["alternatives"]
+        for a in alternatives
     ]
     if rows:
         headings = ["instead", "which is", "step", "against", "what changes on the critical path"]
         lines.append("\n" + render(headings, rows, words=(0, 1, 4)))
         lines.append("Each simulated with everything else as it is, and the layer's synchronisation unchanged.")
-    best = min((a["against_plan"] for a in value["alternatives"]), default=0.0)
-    if best < 0:
-        lines.append(f"One of them is {-best:.1%} faster: search further, or start from it.")
+        lines.append(_verdict(min(a["against_plan"] for a in alternatives), len(alternatives)))
     return "\n".join(lines)
+
+
+def _verdict(best: float, tried: int) -> str:
+    if best < 0:
+        return f"One of them is {-best:.1%} faster: search further, or start from it."
+    if best == 0:
+        return f"None of these {tried} is faster, and some are as fast."
+    return f"None of these {tried} is faster: the best of them makes the step {best:.1%} longer."
+
+
+def _cost_of(value: Mapping[str, Any]) -> list[str]:
+    """What the operator costs, and how much of it is on the critical path."""
+    cost, whole = value["costs"], value["iteration_seconds"]
+    if cost is None:
+        return [f"a step takes {seconds(whole)}; this operator has no tasks in it"]
+    work = [("computation", cost["compute_seconds"]), ("transfers", cost["transfer_seconds"]),
+            ("synchronisation", cost["sync_seconds"]), ("update", cost["update_seconds"]), ("waiting", cost["waiting_seconds"])]
+    sums = ", ".join(f"{name} {seconds(s)}" for name, s in work if s > 0) or "nothing that takes time"
+    moved = [(cost["transfer_bytes"], "of values"), (cost["sync_bytes"], "of weights and their gradients")]
+    sent = " and ".join(f"{nbytes(n)} {what}" for n, what in moved if n)
+    return [
+        f"a step takes {seconds(whole)}; on its critical path this operator has {seconds(cost['critical_seconds'])} "
+        f"({percent(cost['critical_seconds'], whole)})",
+        f"sums over all its tasks: {sums}" + (f"; moved: {sent}" if sent else ""),
+    ]
+
+
+def _together(tasks: Sequence[Mapping[str, Any]]) -> str:
+    """Tasks of one direction in one line."""
+    took = [t["end_seconds"] - t["start_seconds"] for t in tasks]
+    low, high = seconds(min(took)), seconds(max(took))
+    number = f"{len(tasks)} task{'s' * (len(tasks) != 1)} of {low if low == high else f'{low} to {high}'}"
+    begin, end = min(t["start_seconds"] for t in tasks), max(t["end_seconds"] for t in tasks)
+    waited = max(t["start_seconds"] - t["ready_seconds"] for t in tasks)
+    return (
+        f"{number} on {len({t['device'] for t in tasks})} device{'s' * (len({t['device'] for t in tasks}) != 1)}, between "
+        f"{seconds(begin)} and {seconds(end)}" + (f", waiting up to {seconds(waited)}" if waited > 0 else "")
+    )
 
 
 def _grows(alternative: Mapping[str, Any]) -> str:

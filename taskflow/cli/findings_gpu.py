@@ -9,9 +9,11 @@ import sys
 from collections.abc import Iterator
 
 from taskflow.cli.findings import MEND, NOTE, OK, Finding, package, tried
+from taskflow.kernels.gpu.mending import EXTRAS, INSTALL, install
 
 CUPY = ("cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x", "cupy")
 CUDNN = ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
+FRONTEND = ("nvidia-cudnn-frontend",)
 NCCL = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
 TRY = (
     "from taskflow.kernels import kernels_on\n"
@@ -19,7 +21,7 @@ TRY = (
     "print(kernels.device.name, kernels.without_cudnn, sep='\\n')"
 )
 """A program that runs one kernel and one product, and says on which card, and why it goes without cuDNN, if it does."""
-OLDEST = 12  # CUDA's version that the packages below are made for
+OLDEST = min(EXTRAS)  # CUDA's version that there are packages for
 
 
 def gpu() -> Iterator[Finding]:
@@ -37,22 +39,20 @@ def gpu() -> Iterator[Finding]:
         yield Finding("CUDA driver", MEND, "nvidia-smi is there, but libcuda.so.1 does not load", "install NVIDIA's driver")
         return
     major, minor = driver // 1000, driver % 1000 // 10
-    suffix = "13" if major >= 13 else "12"
+    mend = install(major)
     if major < OLDEST:
         yield Finding("CUDA driver", MEND, f"CUDA {major}.{minor} is too old", f"install a driver for CUDA {OLDEST} or newer")
     else:
         yield Finding("CUDA driver", OK, f"for CUDA up to {major}.{minor}")
     yield from modes(devices_and_modes())
-    yield _installed("CuPy", CUPY, f"pip install 'cupy-cuda{suffix}x[ctk]'")
-    yield _installed("cuDNN", CUDNN, f"pip install nvidia-cudnn-cu{suffix}")
-    yield _installed("cuDNN frontend", ("nvidia-cudnn-frontend",), "pip install nvidia-cudnn-frontend")
-    yield _installed("NCCL", NCCL, f"pip install nvidia-nccl-cu{suffix}")
+    for about, names in (("CuPy", CUPY), ("cuDNN", CUDNN), ("cuDNN frontend", FRONTEND), ("NCCL", NCCL)):
+        yield _installed(about, names, mend)
     if any(package(name) for name in CUPY):
-        yield from works()
+        yield from works(mend)
 
 
-def works() -> Iterator[Finding]:
-    """Whether a kernel and a product run, tried in a process of its own."""
+def works(mend: str = INSTALL) -> Iterator[Finding]:
+    """Whether a kernel and a product run, tried in a process of its own; ``mend`` brings cuDNN where it is missing."""
     code, text = tried(sys.executable, "-c", TRY, environ={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     lines = text.splitlines() or ["no message"]
     if code:
@@ -62,7 +62,7 @@ def works() -> Iterator[Finding]:
     if len(lines) > 1 and lines[1]:
         yield Finding(
             "cuDNN at work", MEND, f"not used, convolutions go by patches and products: {lines[1]}",
-            "pip install 'soap-taskflow[gpu]'",
+            mend,
         )
 
 

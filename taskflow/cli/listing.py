@@ -14,7 +14,7 @@ from taskflow.machine import load_machine, preset_names
 from taskflow.models import MODELS
 
 
-@click.command("models")
+@click.command("models", short_help="The networks that there are, and their sizes.")
 @output_options
 def models_command(as_json: bool, quiet: bool) -> None:
     """The networks that there are, and the sizes that --set takes.
@@ -44,7 +44,7 @@ def models_command(as_json: bool, quiet: bool) -> None:
     click.echo(render(["model", "operators", "parameters", "batch a device", "sizes (--set)"], lines, words=(0, 4)))
 
 
-@click.command("machines")
+@click.command("machines", short_help="The machines that there are.")
 @output_options
 def machines_command(as_json: bool, quiet: bool) -> None:
     """The machines that there are; any other is a JSON file.

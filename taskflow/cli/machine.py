@@ -10,19 +10,20 @@ import click
 
 from taskflow.cli import completing
 from taskflow.cli.problem import emit, output_options
+from taskflow.cli.tables import tell
 from taskflow.machine import Cluster, Link, load_machine, save, transfer_seconds
 from taskflow.machine.format import unparse
 
 MOST_SECONDS = 60.0
 
 
-@click.group("machine")
+@click.group("machine", short_help="Measure this machine, or show any.")
 def machine_group() -> None:
     """Measure the machine at hand, or show what is known of one."""
 
 
 # ---- measure ---------------------------------------------------------------------------------------------------------
-@machine_group.command("measure")
+@machine_group.command("measure", short_help="Measure this machine, a processor a rank.")
 @click.option("--out", type=click.Path(dir_okay=False), help="Write the machine to this file; --machine FILE reads it again.")
 @click.option("--name", help="What results call it (default: the file's name, or `measured`).")
 @click.option("--processors", type=click.IntRange(1), help="Without mpirun: so many virtual processors of this process.")
@@ -63,9 +64,9 @@ def measure_command(
             if as_json:
                 emit(unparse(machine))
             else:
-                click.echo(describe(machine))
+                tell(describe(machine))
                 if out and not quiet:
-                    click.echo(f"written to {out}; use it with --machine {out}")
+                    tell(f"written to {out}; use it with --machine {out}")
     finally:
         transport.close()
 
@@ -110,7 +111,7 @@ class _Display:
 
 
 # ---- show ------------------------------------------------------------------------------------------------------------
-@machine_group.command("show")
+@machine_group.command("show", short_help="Show processors, rates, memory and links.")
 @click.argument("machine", shell_complete=completing.machines)
 @click.option("--devices", "-n", type=click.IntRange(1), help="Its first so many devices (default: all).")
 @output_options
@@ -126,7 +127,7 @@ def show_command(machine: str, devices: int | None, as_json: bool, quiet: bool) 
     if as_json:
         emit(summary(cluster))
     else:
-        click.echo(describe(cluster))
+        tell(describe(cluster))
 
 
 def summary(machine: Cluster) -> dict[str, Any]:

@@ -78,13 +78,15 @@ def main() -> None:
     \b
     Exit codes:
       0    done; nothing wrong was found
-      1    a check failed: a plan that does not fit, plans that differ (diff), an installation that cannot run (doctor)
-      2    a mistake in the command, a file or a model; one line says what to do (--debug: where it comes from)
+      1    a check failed: a plan does not fit (check), plans differ (diff),
+           the installation cannot run (doctor); or a run broke off (train)
+      2    a mistake in the command, a file or a model; one line says what to
+           do about it (--debug: where it comes from)
       130  ended by Ctrl-C (search prints the best plan so far first)
 
     \b
     Examples:
       taskflow search nmt -m k80 -n 4 --budget 10s --out plan.json
       taskflow explain plan.json
-      taskflow simulate my_model.py:build --set width=512 -m p100 --strategy expert
+      taskflow simulate my_model.py:build --set width=512 -n 4 --strategy data
     """

@@ -11,7 +11,7 @@ from taskflow.cli import completing
 from taskflow.cli.model import build_model, parse_settings
 from taskflow.cli.problem import RULES, SETTINGS, emit, output_options, problem_options, seed_option
 from taskflow.cli.progress import Display, wanted
-from taskflow.cli.tables import nbytes, percent, render, seconds
+from taskflow.cli.tables import nbytes, percent, render, seconds, tell
 from taskflow.machine import Cluster, host, load_machine
 from taskflow.optimizer.cost import CostModel
 from taskflow.runtime.differences import Differences, Row, differences
@@ -23,7 +23,7 @@ _PATIENCE_SECONDS = 3600.0
 """How long ranks wait while the first one measures the costs of tasks."""
 
 
-@click.command("profile")
+@click.command("profile", short_help="Measured beside predicted times, by operator.")
 @functools.partial(problem_options, required=False)
 @click.option("--strategy", "--mapper", "strategy", default="data", show_default=True, shell_complete=completing.strategies,
               help="data, model, expert, ..., search, a strategy FILE.json, or package.module:Class.")
@@ -129,26 +129,27 @@ def _show(found: Differences, top: int, as_json: bool, quiet: bool) -> None:
         emit(found.as_json(top))
         return
     about = found.about
+    ranks = f"{about['ranks']} rank{'s' * (about['ranks'] != 1)}"
     if not quiet:
-        click.echo(
-            f"{about.get('model', 'tasks')} under {about.get('strategy', 'no strategy')}: {about['ranks']} ranks, "
+        tell(
+            f"{about.get('model', 'tasks')} under {about.get('strategy', 'no strategy')}: {ranks}, "
             f"{about['processors']} processors, steps {about['steps'][0]}-{about['steps'][-1]}; "
             f"costs: {about.get('costs', 'roofline')}"
         )
-        click.echo(_table(found.rows, "operator"))
+        tell(_table(found.rows, "operator"))
         if top:
-            click.echo(f"\nlargest mispredictions\n{_table(found.largest(top), 'task')}")
-        click.echo("")
+            tell(f"\nlargest mispredictions\n{_table(found.largest(top), 'task')}")
+        tell("")
     if about["processors"] > about["ranks"]:
-        click.echo(
-            f"{about['processors']} processors share {about['ranks']} ranks and run in turn: compare tasks, and the step with "
+        tell(
+            f"{about['processors']} processors share {ranks} and run in turn: compare tasks, and the step with "
             f"{seconds(found.predicted_in_turn_seconds / about['ranks'])}, what all tasks take in turn"
         )
     for rank, spent in enumerate(found.rank_seconds):
         whole = sum(spent.values())
         parts = ", ".join(f"{name} {seconds(value)} ({percent(value, whole)})" for name, value in spent.items())
-        click.echo(f"rank {rank}: {parts}")
-    click.echo(
+        tell(f"rank {rank}: {parts}")
+    tell(
         f"step: predicted {seconds(found.predicted_step_seconds)}, measured {seconds(found.step_seconds)}, "
         f"ratio {found.step_seconds / found.predicted_step_seconds:.2f}"
     )
@@ -164,4 +165,4 @@ def _table(rows: Any, first: str) -> str:
         )
 
     headings = (first, "part", "tasks", "predicted", "measured", "ratio", "waited", "sent")
-    return render(headings, [cells(row) for row in rows], words=(0, 1))
+    return render(headings, [cells(row) for row in rows], words=(0, 1), spare=(2,))

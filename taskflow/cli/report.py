@@ -20,6 +20,7 @@ from taskflow.cli.problem import (
 )
 from taskflow.cli.progress import Display
 from taskflow.cli.search import run_search
+from taskflow.cli.tables import tell
 from taskflow.mapper import search_of
 from taskflow.optimizer.found import Budget
 from taskflow.optimizer.space import SpaceOptions
@@ -28,7 +29,7 @@ from taskflow.report import report_data, write_page
 FIND = "search"  # as PLAN: find one first
 
 
-@click.command("report")
+@click.command("report", short_help="Write a plan as one HTML page.")
 @click.argument("plan", shell_complete=completing.strategies)
 @plan_options
 @budget_option("30s")
@@ -67,4 +68,4 @@ def report_command(plan: str, budget: str, seed: int, out: str, as_json: bool, q
             "baselines": report.value["baselines"],
         })
     else:
-        click.echo(f"{Path(out)}: {size / 1e6:.2f} MB; open it in a browser")
+        tell(f"{Path(out)}: {size / 1e6:.2f} MB; open it in a browser")

@@ -22,13 +22,14 @@ from taskflow.cli.problem import (
     writable,
 )
 from taskflow.cli.progress import Display
+from taskflow.cli.tables import tell
 from taskflow.mapper import save
 from taskflow.optimizer.found import Budget, Found
 from taskflow.optimizer.search import ALGORITHMS, search
 from taskflow.optimizer.space import DEGREES, PLACEMENTS, SpaceOptions
 
 
-@click.command("search")
+@click.command("search", short_help="Find a fast strategy for a model.")
 @problem_options
 @budget_option("30s")
 @seed_option
@@ -74,11 +75,11 @@ def search_command(
     if as_json:
         emit(row)
     else:
-        click.echo(f"{problem.graph} on {problem.machine}\n{found}")
+        tell(f"{problem.graph} on {problem.machine}\n{found}")
         moved, peak = row["transfer_bytes"] / 1e6, row["peak_memory_bytes"] / 1e9
-        click.echo(f"{moved:.1f} MB moved a step, {peak:.2f} GB at most on a device")
+        tell(f"{moved:.1f} MB moved a step, {peak:.2f} GB at most on a device")
         if not quiet:
-            click.echo(found.strategy.describe(problem.graph))
+            tell(found.strategy.describe(problem.graph))
     if found.stopped == "interrupted":
         sys.exit(INTERRUPTED)
 

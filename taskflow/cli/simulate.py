@@ -22,11 +22,12 @@ from taskflow.cli.problem import (
     writable,
 )
 from taskflow.cli.progress import Display
+from taskflow.cli.tables import tell
 from taskflow.optimizer.evaluator import ALGORITHMS as SIMULATIONS
 from taskflow.optimizer.evaluator import timeline_json
 
 
-@click.command("simulate")
+@click.command("simulate", short_help="Predict the time of one step under a strategy.")
 @problem_options
 @click.option("--strategy", default="data", show_default=True, shell_complete=completing.strategies,
               help="data, model, expert, ..., a strategy FILE.json, or package.module:Class.")
@@ -62,5 +63,5 @@ def simulate_command(
         emit(row)
         return
     if not quiet:
-        click.echo(f"{problem.graph} on {problem.machine}: {row['tasks']} tasks; costs: {row['costs']}")
-    click.echo(table([row]))
+        tell(f"{problem.graph} on {problem.machine}: {row['tasks']} tasks; costs: {row['costs']}")
+    tell(table([row]))

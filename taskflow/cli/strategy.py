@@ -21,13 +21,13 @@ from taskflow.cli.problem import (
     seed_option,
 )
 from taskflow.cli.progress import Display
-from taskflow.cli.tables import nbytes, render, seconds
+from taskflow.cli.tables import nbytes, render, seconds, tell
 from taskflow.mapper import Strategy
 from taskflow.optimizer.explain_difference import LayerChange, difference
 from taskflow.optimizer.room import Room
 
 
-@click.group("strategy")
+@click.group("strategy", short_help="Show, compare (diff) and check plans.")
 def strategy_group() -> None:
     """Show, compare and check plans: strategy files, or what mappers answer.
 
@@ -36,7 +36,7 @@ def strategy_group() -> None:
 
 
 # ---- show ------------------------------------------------------------------------------------------------------------
-@strategy_group.command("show")
+@strategy_group.command("show", short_help="List how each operator is cut and placed.")
 @click.argument("plan", shell_complete=completing.strategies)
 @plan_options
 @seed_option
@@ -59,14 +59,14 @@ def show_command(plan: str, seed: int, as_json: bool, quiet: bool, **asked: Any)
         emit({**problem.header(), **row, "strategy": operators})
         return
     if not quiet:
-        click.echo(f"{strategy.name}: {problem.graph} on {problem.machine}")
-        click.echo(f"{seconds(row['iteration_seconds'])} a step, {nbytes(row['transfer_bytes'])} moved; costs: "
+        tell(f"{strategy.name}: {problem.graph} on {problem.machine}")
+        tell(f"{seconds(row['iteration_seconds'])} a step, {nbytes(row['transfer_bytes'])} moved; costs: "
                    f"{problem.header()['costs']}\n")  # fmt: skip
     lines = [
         [o["operator"], o["kind"], o["configuration"].partition(" @ ")[0], o["configuration"].partition(" @ ")[2], o["sync"] or ""]
         for o in operators
     ]
-    click.echo(render(["operator", "kind", "cut", "devices", "weights"], lines, words=(0, 1, 2, 3, 4)))
+    tell(render(["operator", "kind", "cut", "devices", "weights"], lines, words=(0, 1, 2, 3, 4)))
 
 
 def _operator(problem: Problem, strategy: Strategy, name: str) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def _operator(problem: Problem, strategy: Strategy, name: str) -> dict[str, Any]
 
 
 # ---- diff ------------------------------------------------------------------------------------------------------------
-@strategy_group.command("diff")
+@strategy_group.command("diff", short_help="Say where two plans differ, and what it costs.")
 @click.argument("first", shell_complete=completing.strategies)
 @click.argument("second", shell_complete=completing.strategies)
 @plan_options
@@ -111,13 +111,13 @@ def diff_command(first: str, second: str, seed: int, as_json: bool, quiet: bool,
             "second_iteration_seconds": after, "layers": [_change(problem, change) for change in changes],
         })
     elif not changes:
-        click.echo(f"{first} and {second} are the same plan, {seconds(before)} a step")
+        tell(f"{first} and {second} are the same plan, {seconds(before)} a step")
     else:
         if not quiet:
-            click.echo(f"{problem.graph} on {problem.machine}; costs: {problem.header()['costs']}")
-        click.echo(f"{first} {seconds(before)}, {second} {seconds(after)} a step ({(after / before - 1):+.1%})\n")
-        click.echo(_diff_table(problem, changes, before))
-        click.echo("The second plan applied to the first one layer at a time, in this order, and simulated after each.")
+            tell(f"{problem.graph} on {problem.machine}; costs: {problem.header()['costs']}")
+        tell(f"{first} {seconds(before)}, {second} {seconds(after)} a step ({(after / before - 1):+.1%})\n")
+        tell(_diff_table(problem, changes, before))
+        tell("The second plan applied to the first one layer at a time, in this order, and simulated after each.")
     if changes:
         sys.exit(FAILED)
 
@@ -148,7 +148,7 @@ def _diff_table(problem: Problem, changes: tuple[LayerChange, ...], whole: float
                       f"{change.effect / whole:+.1%}", seconds(change.after)] if i == 0 else ["", "", ""]  # fmt: skip
             rows.append([change.layer if i == 0 else "", who, a, b, *effect])
     headings = ["layer", "operators", "first", "second", "effect", "of step", "then"]
-    return render(headings, rows, words=(0, 1, 2, 3))
+    return render(headings, rows, words=(0, 1, 2, 3), spare=(6, 5))
 
 
 def _some(names: list[str]) -> str:
@@ -156,7 +156,7 @@ def _some(names: list[str]) -> str:
 
 
 # ---- check -----------------------------------------------------------------------------------------------------------
-@strategy_group.command("check")
+@strategy_group.command("check", short_help="Say whether a plan fits model and machine.")
 @click.argument("plan", shell_complete=completing.strategies)
 @plan_options
 @seed_option
@@ -190,10 +190,10 @@ def check_command(plan: str, seed: int, as_json: bool, quiet: bool, **asked: Any
         emit({**problem.header(), **row, "plan": plan, "fits": not problems, "problems": problems})
     elif problems:
         for text in problems:
-            click.echo(f"{plan} does not fit: {text}")
+            tell(f"{plan} does not fit: {text}")
     else:
         memory = f"{'about ' if row['peak_memory_is'] == 'estimate' else ''}{nbytes(row['peak_memory_bytes'])}"
         step = seconds(row["iteration_seconds"])
-        click.echo(f"{plan} fits {problem.graph.name} on {problem.machine}: {step} a step, {memory} at most on a device")
+        tell(f"{plan} fits {problem.graph.name} on {problem.machine}: {step} a step, {memory} at most on a device")
     if problems:
         sys.exit(FAILED)

@@ -4,22 +4,49 @@ from __future__ import annotations
 
 import io
 import sys
+import textwrap
 from collections.abc import Sequence
 
+import click
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 PIPED = 10_000  # columns: no line of a file is wrapped
 MOST_SHORT = 8
-LONGEST_WHOLE = 14  # letters of a word that is not broken, however narrow the terminal
+LONGEST_WHOLE = 15  # letters of a word that is not broken, however narrow the terminal
 
 
-def render(headings: Sequence[str], rows: Sequence[Sequence[str]], *, words: Sequence[int] = (0,), width: int | None = None) -> str:
+def render(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], *, words: Sequence[int] = (0,), spare: Sequence[int] = (),
+    width: int | None = None,
+) -> str:
     """A table as text. ``words``: the columns that hold words, which may be folded over several lines; all others hold
-    numbers, which stand at the right and stay whole even if the terminal is too narrow. ``width``: of the terminal (None:
-    as it is; what is not a terminal has no width)."""
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+    numbers, which stand at the right and stay whole even if the terminal is too narrow. ``spare``: columns that a narrow
+    terminal does without, the first of them first; a line below says so. ``width``: of the terminal (None: as it is; what
+    is not a terminal has no width)."""
+    terminal = sys.stdout.isatty()
+    if not terminal and width is None:
+        return _printed(_table(headings, rows, words, close=False), PIPED, terminal)
+    seen = width or Console(file=sys.stdout).width
+    text = ""
+    for left in ([], *(sorted(spare[:more]) for more in range(len(spare) + 1))):
+        kept = [i for i in range(len(headings)) if i not in left]
+        fewer = [[row[i] for i in kept] for row in rows]
+        close = bool(text)  # the second time, before a column goes, all stand closer
+        text = _whole([headings[i] for i in kept], fewer, [kept.index(i) for i in words if i in kept], close, seen, terminal)
+        if left:
+            text += f"\n(a wider terminal also shows: {', '.join(headings[i] for i in left)})"
+        if max(map(cell_len, _plain(text).splitlines())) <= seen:
+            break
+    return text
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int], close: bool) -> Table:
+    """``close``: with less room between columns."""
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=close, header_style="bold")
     for i, heading in enumerate(headings):
         if i in words:
             words_here = [word for text in (heading, *(row[i] for row in rows)) for word in text.split()]
@@ -31,18 +58,26 @@ def render(headings: Sequence[str], rows: Sequence[Sequence[str]], *, words: Seq
             table.add_column(heading, justify="right", no_wrap=True, min_width=longest)
     for row in rows:
         table.add_row(*row)
-    terminal = sys.stdout.isatty()
-    if not terminal and width is None:
-        return _printed(table, PIPED, terminal)
+    return table
+
+
+def _whole(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int], close: bool, width: int, terminal: bool
+) -> str:
+    """The table in the least width from this one on that cuts no number."""
+    table, console = _table(headings, rows, words, close), Console(width=PIPED)
     numbers = [text for cells in (headings, *rows) for i, text in enumerate(cells) if i not in words and "\n" not in text]
-    console = Console(width=PIPED)
     need = console.measure(table, options=console.options.update(width=PIPED)).minimum
-    seen = max(width or Console(file=sys.stdout).width, need)
-    for more in range(MOST_SHORT + 1):  # what rich measures is a few columns short of what it needs to cut no number off
-        text = _printed(table, seen + more, terminal)
+    for more in range(MOST_SHORT + 1):  # what rich measures is a few columns short of what it needs
+        text = _printed(table, max(width, need) + more, terminal)
         if all(number in text for number in numbers):
             break
     return text
+
+
+def _plain(text: str) -> str:
+    """Without the terminal's own signs."""
+    return Text.from_ansi(text).plain
 
 
 def _printed(table: Table, width: int, terminal: bool) -> str:
@@ -50,6 +85,22 @@ def _printed(table: Table, width: int, terminal: bool) -> str:
     console.print(table)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+def tell(text: str) -> None:
+    """Print for people: on a terminal, sentences are broken between words; tables and what is piped stay as they are."""
+    if sys.stdout.isatty():
+        text = "\n".join(_broken(line, Console(file=sys.stdout).width) for line in text.split("\n"))
+    click.echo(text)
+
+
+def _broken(line: str, width: int) -> str:
+    if len(line) <= width or "  " in line.strip() or "\x1b" in line:
+        return line
+    indent = line[: len(line) - len(line.lstrip())]
+    return textwrap.fill(
+        line, width, subsequent_indent=f"{indent}  ", break_long_words=False, break_on_hyphens=False, drop_whitespace=True
+    )
 
 
 def seconds(value: float) -> str:

@@ -5,7 +5,7 @@ Everything is read off the simulated timeline of the task graph that the runtime
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum, isclose
 
@@ -38,8 +38,8 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Stretch:
     """Steps of one kind in a row: ``forward``, ``backward``, ``transfers``, or ``synchronisation`` with updates. ``operators``:
-    (name, seconds) of those whose steps they are, the longest first. ``minor``: seconds of short steps of other kinds
-    between them, which are counted in ``seconds`` too."""
+    (name, seconds) of those whose steps they are, the longest first. ``others``: (kind, seconds) of short steps of other
+    kinds between them, which are counted in ``seconds`` too."""
 
     kind: str
     start: float
@@ -49,7 +49,7 @@ class Stretch:
     nbytes: int
     processors: tuple[int, ...]
     links: tuple[str, ...]
-    minor: float
+    others: tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,15 +177,20 @@ def _kind(label: Label) -> str:
 
 def _stretch(kind: str, run: Sequence[Step]) -> Stretch:
     own = [step for step in run if _kind(step.label) == kind]
-    of: dict[str, float] = {}
-    for step in own:
-        of[step.label.operator] = of.get(step.label.operator, 0.0) + step.seconds
-    ranked = sorted(of.items(), key=lambda item: -item[1])
     return Stretch(
-        kind, run[0].start, fsum(s.seconds for s in run), tuple(ranked), sum(s.tasks for s in run),
-        sum(s.nbytes for s in run), tuple(dict.fromkeys(p for s in own for p in s.processors)),
-        tuple(dict.fromkeys(k for s in own for k in s.links)), fsum(s.seconds for s in run if _kind(s.label) != kind),
+        kind, run[0].start, fsum(s.seconds for s in run), _ranked((s.label.operator, s.seconds) for s in own),
+        sum(s.tasks for s in run), sum(s.nbytes for s in run), tuple(dict.fromkeys(p for s in own for p in s.processors)),
+        tuple(dict.fromkeys(k for s in own for k in s.links)),
+        _ranked((_kind(s.label), s.seconds) for s in run if _kind(s.label) != kind),
     )
+
+
+def _ranked(amounts: Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
+    """The sum of each name, the largest first."""
+    sums: dict[str, float] = {}
+    for name, seconds in amounts:
+        sums[name] = sums.get(name, 0.0) + seconds
+    return tuple(sorted(sums.items(), key=lambda item: -item[1]))
 
 
 def operator_costs(

@@ -2,7 +2,7 @@
 
 Layout of the packed text: base64 of gzip of [length of the JSON: 4 bytes, little endian][JSON, UTF-8][column after column].
 Each column is stored byte plane by byte plane (all lowest bytes first), which gzip shrinks further; a rising column is stored
-as differences. The JSON's ``columns`` say name, bytes a number, length, and whether it holds differences.
+as differences. The JSON's ``columns`` say name, bytes a number, length, the largest number, and whether differences are stored.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ def unpack(text: str) -> tuple[dict[str, Any], dict[str, Numbers]]:
 def _column(name: str, column: Numbers) -> tuple[dict[str, Any], bytes]:
     if len(column) and (column.min() < 0 or column.max() >= 2**53):
         raise ValueError(f"column {name}: numbers must be 0 to 2^53 - 1, got {column.min()} to {column.max()}")
+    largest = int(column.max()) if len(column) else 0
     delta = len(column) > 1 and bool((np.diff(column) >= 0).all())
     stored = np.diff(column, prepend=0) if delta else column
     most = int(stored.max()) if len(stored) else 0
     width = max(1, -(-most.bit_length() // 8))
     planes = [((stored >> (8 * plane)) & 255).astype(np.uint8).tobytes() for plane in range(width)]
-    return {"name": name, "bytes": width, "length": len(column), "delta": delta}, b"".join(planes)
+    return {"name": name, "bytes": width, "length": len(column), "largest": largest, "delta": delta}, b"".join(planes)

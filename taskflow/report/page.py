@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from taskflow.report.columns import pack
 from taskflow.report.data import Report
@@ -34,13 +38,23 @@ def page(report: Report) -> str:
         "operators": operator_table(value),
         "machine": machine_tables(value),
         "script": "\n".join(_static(name) for name in SCRIPTS),
-        "data": pack(value, report.columns),
+        "data": pack(value, _small(report.columns)),
     }
     text = _static("page.html")
     parts = text.split("{{")  # filled in one pass, so that a value that looks like a blank stays as it is
     return parts[0] + "".join(
         blanks[name] + rest for name, _, rest in (part.partition("}}") for part in parts[1:])
     )
+
+
+def _small(columns: Mapping[str, NDArray[np.int64]]) -> dict[str, NDArray[np.int64]]:
+    """Ends and busy times as what they differ by from starts and from the whole span: small numbers, which `data.js` adds up."""
+    took = columns["end"] - columns["start"]
+    idle = took - columns["busy"]
+    instead = {"end": ("took", took), "busy": ("idle", idle)}
+    if len(idle) and idle.min() < 0:  # joined messages that nothing kept apart
+        del instead["busy"]
+    return dict(instead.get(name, (name, column)) for name, column in columns.items())
 
 
 def title(value: dict[str, Any]) -> str:

@@ -81,7 +81,7 @@ def operator_table(value: dict[str, Any]) -> str:
             seconds(times[FORWARD]), seconds(times[BACKWARD]), seconds(times[SUM] + times[UPDATE]),
             nbytes(moved[VALUES]), nbytes(moved[GRADIENTS] + moved[WEIGHTS]), f"{operator['parameters']:,}",
         ])
-        attributes.append(f' data-operator="{number}"')
+        attributes.append(f' data-operator="{number}" tabindex="0"')
     head = ["operator", "kind", "configuration", "sync", "forward", "backward", "update", "values moved",
             "weights moved", "parameters"]
     return _table("operator-table", "Operators: seconds and bytes of all devices together", head, rows, attributes)

@@ -66,7 +66,9 @@ def _against_nccl(offers: Sequence[Offer], environment: Mapping[str, str]) -> st
     """Why NCCL cannot be used; "" if it can."""
     without = [rank for rank, offer in enumerate(offers) if not offer.nccl]
     if without:
-        return f"rank {without[0]} does not find it (pip install nvidia-nccl-cu13)"
+        from taskflow.kernels.gpu.mending import INSTALL  # here, for most programs need nothing of the GPU's rooms
+
+        return f"rank {without[0]} does not find it ({INSTALL})"
     if len({offer.nccl for offer in offers}) > 1:
         return f"ranks have different versions, {sorted({offer.nccl for offer in offers})}"
     first: dict[str, int] = {}

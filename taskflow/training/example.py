@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, redirect_stdout
@@ -32,6 +33,11 @@ from taskflow.training.subject import Preset, Run, Training
 __all__ = ["Preset", "Run", "Training", "example", "run_example"]
 
 Builder = Callable[..., Training]
+EXAMPLES = (
+    "{program} --processors 4 --steps 20",
+    "mpirun -n 4 {program} --mapper search --save-strategy plan.json",
+    "mpirun -n 4 {program} --mapper plan.json --checkpoint run.safetensors --json",
+)
 INTERRUPTED = 130  # as shells have it: 128 and the signal's number
 
 
@@ -57,8 +63,9 @@ def example(presets: Mapping[str, Preset], *, data: str, data_help: str) -> Call
         for option in reversed(shared):
             whole = option(whole)
         about = (build.__globals__.get("__doc__") or "").split("\n\n")[0]
+        short = re.split(",? under a strategy", " ".join(about.split()))[0].rstrip(".") + "."
         epilog = "Swap --mapper and the losses stay the same: only the speed changes."
-        return click.command(cls=Program, help=about, epilog=epilog)(whole)
+        return click.command(cls=Program, help=about, short_help=short, epilog=epilog)(whole)
 
     return decorate
 
@@ -78,6 +85,15 @@ class Program(click.Command):
             name = _names(parent, info_name) if parent is not None else info_name
             say_once(f"{name}: {error.format_message()} (--help lists what there is)")
             sys.exit(2)
+
+
+    def format_epilog(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """What always holds, and examples with the name under which the program was called."""
+        super().format_epilog(context, formatter)
+        program = _names(context.parent, context.info_name) if context.parent is not None else f"python {context.info_name}"
+        with formatter.section("Examples"):
+            for line in EXAMPLES:
+                formatter.write(f"  {line.format(program=program)}\n")
 
 
 def _called(context: click.Context, build: Builder) -> str:

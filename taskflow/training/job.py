@@ -21,6 +21,7 @@ from taskflow.training.digest import digest_of
 from taskflow.training.loop import Result, rows_read, train
 from taskflow.training.options import Options, steps_to_trace
 from taskflow.training.plan import plan
+from taskflow.training.progress import Working
 from taskflow.training.resume import CheckpointError, Position, can_be_written, check_resume, read_resume, saver
 from taskflow.training.stream import Batches, Say
 from taskflow.training.subject import Preset, Run, Training
@@ -56,17 +57,21 @@ def prepare(
     if saved is not None and preset.per_processor:  # it goes on with the batch that it had, on however many processors
         batch = saved[1].batch
     run = Run(preset.model, batch, options.data, seed, options.dtype, steps, count, transport.size, say)
-    training = on_all_ranks(transport, lambda: build(run))
-    for batches in training.lazy:
-        background.callback(batches.close)
-    same_everywhere(transport, lambda: _digest(training), "training data")
+    quiet = options.quiet or transport.rank > 0
+    with Working("reading the data and building the network", quiet):
+        training = on_all_ranks(transport, lambda: build(run))
+        for batches in training.lazy:
+            background.callback(batches.close)
+        same_everywhere(transport, lambda: _digest(training), "training data")
     needed = options.checkpoint is not None or saved is not None
     start = Position(0, 0, batch, training.batches.digest if needed else "")
     if saved is not None:
         check_resume(options, saved, training.graph.name, str(training.graph.dtype), start.digest)
         start = replace(start, steps=saved[1].steps, epoch=saved[1].epoch)
     traced = steps_to_trace(options, start.steps, steps)
-    executor = _executor(training, preset, options, machine, transport, seed, say, kernels)
+    planning = {"search": f"searching for a plan ({options.search_budget})", "best": f"trying plans ({options.search_budget})"}
+    with Working(planning.get(options.mapper, "compiling the step"), quiet):
+        executor = _executor(training, preset, options, machine, transport, seed, say, kernels)
     if saved is not None:
         load_checkpoint(executor, str(options.resume))
         say(f"resumed from {options.resume} after step {start.steps}")
@@ -95,7 +100,7 @@ def finish(program: str, preset: Preset, options: Options, job: Job, say: Say) -
             click.echo(f"{program}: {one_line(error)}", err=True)
         executor.close()
         return 1
-    _report(executor, training, options, job, result, say)
+    _report(executor, training, options, job, result)
     executor.close()
     return 0
 
@@ -132,15 +137,17 @@ def _executor(
     for batches in training.lazy:
         batches.restrict(rows)
     say(
-        f"{graph}\n{training.describe}\n{transport.size} ranks, {len(machine.processors)} processors, "
+        f"{graph}\n{training.describe}\n{_many(transport.size, 'rank')}, {_many(len(machine.processors), 'processor')}, "
         f"mapper {options.mapper}: {executor.describe()}"
     )
     return executor
 
 
-def _report(
-    executor: Executor, training: Training, options: Options, job: Job, result: Result, say: Say
-) -> None:
+def _many(count: int, called: str) -> str:
+    return f"{count} {called}{'s' * (count != 1)}"
+
+
+def _report(executor: Executor, training: Training, options: Options, job: Job, result: Result) -> None:
     """One line for a person, and with --json one for programs, on rank 0."""
     moved = executor.moved_bytes_per_step()
     if executor.transport.rank != 0:
@@ -166,9 +173,10 @@ def _report(
         "losses": result.losses,
         **training.facts,
     }
-    say(
-        f"loss {result.losses[0]:.3f} -> {result.losses[-1]:.3f} in {len(result.losses)} steps, "
-        f"{result.items_per_second:,.0f} {training.unit}/s, {moved / 1e6:.1f} MB moved a step"
-    )
+    if not (options.quiet and options.as_json):  # with --quiet alone, this is the result
+        click.echo(
+            f"loss {result.losses[0]:.3f} -> {result.losses[-1]:.3f} in {len(result.losses)} steps, "
+            f"{result.items_per_second:,.0f} {training.unit}/s, {moved / 1e6:.1f} MB moved a step", err=True
+        )
     if options.as_json:
         click.echo(json.dumps(report))

@@ -12,7 +12,7 @@ from taskflow.mapper.strategy import Strategy
 from taskflow.runtime.executor import Executor
 from taskflow.tasks.items import Placement
 from taskflow.training.metrics import Throughput
-from taskflow.training.progress import TrainingProgress
+from taskflow.training.progress import TrainingProgress, Working
 from taskflow.training.schedules import Schedule
 from taskflow.training.stream import Batches, Evaluation, Say
 
@@ -60,7 +60,8 @@ def train(
             if batch.epoch > epoch:
                 epoch = batch.epoch
                 if evaluation is not None and evaluation.each_epoch:
-                    _measure(executor, evaluation, result, say, f"after epoch {epoch}")
+                    with progress.doing("validating"):
+                        _measure(executor, evaluation, result, say, f"after epoch {epoch}")
                     start = perf_counter()
             if batch.reset and k > 0:
                 executor.reset_state()
@@ -77,7 +78,8 @@ def train(
     result.seconds = perf_counter() - began
     result.items_per_second = speed.per_second
     if evaluation is not None:
-        _measure(executor, evaluation, result, say, "at the end")
+        with Working("validating", quiet):
+            _measure(executor, evaluation, result, say, "at the end")
     return result
 
 

@@ -82,7 +82,7 @@ def shared_options(presets: Sequence[str], data: str, data_help: str) -> list[Ca
         click.option("--trace-steps", callback=_steps, metavar="A-B",
                      help="Which steps, counted from 1 (default: the third to the fifth of the run)."),
         click.option("--json", "as_json", is_flag=True, help="Last line of stdout: one JSON object with the results."),
-        click.option("--quiet", "-q", is_flag=True, help="No progress display."),
+        click.option("--quiet", "-q", is_flag=True, help="Nothing but the result."),
         click.option("--debug", is_flag=True, help="Show where an error comes from."),
         click.option("--device", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True,
                      help="Where to compute; gpu needs CuPy and a GPU for each rank, or one that they share."),

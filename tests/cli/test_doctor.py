@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import taskflow
 from taskflow.cli import findings, findings_gpu
 from taskflow.cli.findings import MEND, NOTE, OK, WRONG, Finding
 from taskflow.cli.main import main
+from taskflow.kernels.gpu.mending import EXTRAS, INSTALL, install
 
 
 def found_by(function: Any) -> dict[str, Finding]:
@@ -103,17 +105,34 @@ def test_no_driver_and_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(findings_gpu, "devices_found", lambda: ["NVIDIA H200, 143771 MiB, 580.1"])
     monkeypatch.setattr(findings_gpu, "package", lambda name: None)
     assert found_by(findings_gpu.gpu)["CUDA driver"].state == MEND
-    for driver, suffix in ((13000, "13"), (12040, "12")):
+    for driver, extra in ((13000, "gpu"), (14010, "gpu"), (12040, "gpu-cuda12")):
         monkeypatch.setattr(findings_gpu, "driver_version", lambda driver=driver: driver)
         found = found_by(findings_gpu.gpu)
         assert found["GPU"].found == "NVIDIA H200, 143771 MiB, 580.1" and found["CUDA driver"].state == OK
-        assert found["CuPy"].mend == f"pip install 'cupy-cuda{suffix}x[ctk]'"
-        assert found["NCCL"].mend == f"pip install nvidia-nccl-cu{suffix}"
+        assert {found[name].mend for name in ("CuPy", "cuDNN", "cuDNN frontend", "NCCL")} == {install(driver // 1000)}
+        assert extra_of(install(driver // 1000)) == extra
     monkeypatch.setattr(findings_gpu, "driver_version", lambda: 11080)
     assert found_by(findings_gpu.gpu)["CUDA driver"].found == "CUDA 11.8 is too old"
-    monkeypatch.setattr(findings_gpu, "works", lambda: iter(()))
+    monkeypatch.setattr(findings_gpu, "works", lambda mend: iter(()))
     monkeypatch.setattr(findings_gpu, "package", lambda name: "14.0" if name == "cupy-cuda12x" else None)
     assert found_by(findings_gpu.gpu)["CuPy"] == Finding("CuPy", OK, "cupy-cuda12x 14.0")
+
+
+def extra_of(command: str) -> str:
+    (extra,) = re.findall(r"^pip install 'soap-taskflow\[([\w-]+)\]'$", command)
+    return extra
+
+
+@pytest.mark.parametrize(("cuda", "extra"), EXTRAS.items())
+def test_one_command_brings_all_that_the_doctor_looks_for(cuda: int, extra: str) -> None:
+    """What is said without a GPU (mending.INSTALL), what the doctor says, and what pip installs are one thing."""
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    (line,) = re.findall(rf"^{extra} = \[(.+)\]$", text, re.MULTILINE)
+    brought = {re.split(r"[\[>=<]", wanted)[0] for wanted in re.findall(r'"([^"]+)"', line)}
+    for names in (findings_gpu.CUPY, findings_gpu.CUDNN, findings_gpu.FRONTEND, findings_gpu.NCCL):
+        assert len(brought & set(names)) == 1, names
+    assert all(str(cuda) in name or name in findings_gpu.FRONTEND for name in brought) and extra_of(install(cuda)) == extra
+    assert install() == INSTALL
 
 
 def test_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

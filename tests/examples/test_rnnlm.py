@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -107,9 +108,11 @@ def test_another_seed_gives_other_losses(folder: Path, alone: dict) -> None:
     assert found["loss_first"] != pytest.approx(alone["loss_first"], rel=1e-5)
 
 
-def test_quiet_says_nothing(folder: Path) -> None:
+def test_quiet_says_the_result_only(folder: Path) -> None:
     done = start(folder, "--steps", "1", "--quiet")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (done.returncode, done.stdout) == (0, "") and re.fullmatch(r"loss .* in 1 steps, .*\n", done.stderr)
+    done = start(folder, "--steps", "1", "--quiet", "--json")
+    assert (done.returncode, done.stderr) == (0, "") and json.loads(done.stdout)["steps"] == 1
 
 
 @pytest.mark.mpi

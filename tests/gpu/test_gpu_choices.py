@@ -132,7 +132,7 @@ except DeviceMissing as error:
 """
     done = run(code)
     assert done.returncode == 0, done.stderr
-    assert "CuPy cannot be imported" in done.stdout and 'pip install "soap-taskflow[gpu]"' in done.stdout
+    assert "CuPy cannot be imported" in done.stdout and "pip install 'soap-taskflow[gpu]'" in done.stdout
     assert len(done.stdout.splitlines()) == 1
 
 

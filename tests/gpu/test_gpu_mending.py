@@ -19,7 +19,7 @@ from taskflow.runtime.executor import Executor
 
 
 @pytest.mark.parametrize(("said", "mends"), [
-    ("cudaErrorInsufficientDriver: CUDA driver version is insufficient for CUDA runtime version", "pip install cupy-cuda12x"),
+    ("cudaErrorInsufficientDriver: CUDA driver version is insufficient for CUDA runtime version", "soap-taskflow[gpu-cuda12]"),
     ("cudaErrorNoDevice: no CUDA-capable device is detected", "CUDA_VISIBLE_DEVICES"),
     ("Out of memory allocating 1,024 bytes (allocated so far: 512 bytes).", "fewer ranks"),
     ("CUDA_ERROR_OUT_OF_MEMORY: out of memory", "fewer ranks"),

@@ -28,6 +28,10 @@ COLOURS = """(name) => {
     for (let i = 0; i < d.length; i += 4) seen.add(d[i] << 16 | d[i + 1] << 8 | d[i + 2]);
     return seen.size;
 }"""
+WAIT = """() => new Promise((done) => {
+    const look = () => (window.taskflow && taskflow.marks.everything ? done() : setTimeout(look, 2));
+    look();
+})"""  # wait_for_function would evaluate in the page, which its content policy forbids
 DRAW = """() => {
     taskflow.timeline.draw();
     return Number(document.getElementById("timeline-canvas").dataset.drawMilliseconds);
@@ -53,7 +57,7 @@ class Opened:
         self.page.on("pageerror", lambda error: self.said.append(str(error)))
         self.page.on("request", lambda request: self.asked.append(request.url))
         self.page.goto(path.as_uri())
-        self.page.wait_for_function("window.taskflow")
+        self.page.evaluate(WAIT)
 
     def run(self, script: str) -> Any:
         return self.page.evaluate(script)
@@ -131,7 +135,9 @@ def test_the_timeline_zooms_and_tells(recurrent: Opened) -> None:
     page.keyboard.down("Control")
     page.mouse.wheel(0, -300)
     page.keyboard.up("Control")
-    page.wait_for_function(f"taskflow.timeline.view().to - taskflow.timeline.view().from < {0.6 * (near['to'] - near['from'])}")
+    page.wait_for_timeout(100)
+    nearer = recurrent.run("taskflow.timeline.view()")
+    assert nearer["to"] - nearer["from"] < 0.6 * (near["to"] - near["from"])
     page.click("#time-fit")
     row = int((rows["end"] - rows["start"] - 10**12 * (rows["category"] > 0)).argmax())  # the longest forward task
     page.wait_for_timeout(50)
@@ -143,6 +149,9 @@ def test_the_timeline_zooms_and_tells(recurrent: Opened) -> None:
     assert f"takes {seconds(float(rows['end'][row] - rows['start'][row]) * report.value['tick_seconds'])}" in told
     page.mouse.click(place["x"], place["y"])
     assert page.inner_text("#details h3") == operator["name"]
+    page.evaluate("document.getElementById('path-details').open = true")
+    page.wait_for_timeout(50)
+    assert page.locator("#path tr").count() == min(300, len(report.value["critical_path"]["stretches"]))
     page.select_option("#lanes", "both")
     page.select_option("#colour-by", "operator")
     page.check("#critical")
@@ -236,13 +245,13 @@ def test_joined_tasks_are_told(browser: Any, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["AlexNet", "Inception-v3", "ResNet-101", "RNNTC", "RNNLM", "NMT"])
 def test_the_papers_networks_on_64_devices(browser: Any, tmp_path: Path, model: str) -> None:
-    """The issue's limits: pages under 5 MB that can be used within 2 s."""
+    """The issue's limits: pages under 5 MB that can be used within 2 s; by then what is further down is there too."""
     size = write_page(report_of.__wrapped__(model, "data", 64, preset="paper")[1], tmp_path / "r.html")
     assert size < 5_000_000
     ready = []
     for _ in range(3):  # the fastest: others may use the machine
         opened = Opened(browser, tmp_path / "r.html")
-        ready.append(opened.run("taskflow.ready"))
+        ready.append(max(opened.run("taskflow.ready"), opened.run("taskflow.marks.everything")))
         opened.check()
         opened.page.close()
     assert min(ready) < 2000, ready

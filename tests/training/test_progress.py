@@ -5,10 +5,13 @@ import os
 import re
 import select
 import sys
+import time
 
 import pytest
 
+import taskflow.training.progress as progress_module
 from taskflow.training import TrainingProgress
+from taskflow.training.progress import Working
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 
@@ -134,3 +137,38 @@ def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch, term: str, live: bool, f
     if live:
         assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l"), "the cursor must be shown again"
         assert "step 1/8" not in plain
+
+
+# ---- what takes its time beside the steps ----------------------------------------------------------------------------
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_work_says_what_it_is_on_a_terminal_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    with Working("validating", stream=stream):
+        pass
+    assert "validating" in stream.getvalue()
+    bar = Terminal()
+    with TrainingProgress(3, stream=bar) as progress:
+        progress.step(1.0, 100, 0.1)
+        with progress.doing("reading"):
+            pass
+    assert "reading" in bar.getvalue()
+
+
+def test_work_says_what_it_is_elsewhere_if_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_module, "_PATIENCE_SECONDS", 0.05)
+    slow, quick, quiet = io.StringIO(), io.StringIO(), io.StringIO()
+    with TrainingProgress(3, stream=slow) as progress, progress.doing("searching"):
+        until = time.monotonic() + 10
+        while not slow.getvalue() and time.monotonic() < until:
+            time.sleep(0.01)
+    assert slow.getvalue() == "searching ...\n"
+    with Working("validating", stream=quick):
+        pass
+    with Working("validating", quiet=True, stream=quiet):
+        time.sleep(0.1)
+    assert quick.getvalue() == quiet.getvalue() == ""

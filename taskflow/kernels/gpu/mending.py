@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-INSTALL = 'pip install "soap-taskflow[gpu]"'
+NEWEST = 13  # CUDA, for which the packages are that INSTALL brings
+EXTRAS = {NEWEST: "gpu", 12: "gpu-cuda12"}  # by CUDA's version: extras of pyproject.toml, of the same packages
+
+
+def install(cuda: int = NEWEST) -> str:
+    """The command that brings CuPy, cuDNN, its frontend and NCCL, for drivers that serve this version of CUDA or a newer one."""
+    return f"pip install 'soap-taskflow[{EXTRAS[NEWEST if cuda >= NEWEST else min(EXTRAS)]}]'"
+
+
+INSTALL, INSTALL_12 = install(), install(12)
 
 REMEDIES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("insufficientdriver", "unsupportedptxversion", "cuda driver version is insufficient"),
-     "the NVIDIA driver is not installed or older than CuPy's CUDA: update it, or pip install cupy-cuda12x, not cupy-cuda13x"),
+     f"the NVIDIA driver is not installed or older than CuPy's CUDA: update it, or pip uninstall cupy-cuda13x and {INSTALL_12}"),
     (("nodevice", "no cuda-capable device"),
      "CUDA shows this process no GPU: see CUDA_VISIBLE_DEVICES and nvidia-smi"),
     (("outofmemory", "out of memory", "memoryallocation", "alloc_failed"),

@@ -1,43 +1,45 @@
-// Lanes: for each device and link its rows in order of start, so that what is visible is found by binary search.
+// Lanes: for each device and link its rows in order of start, so that what is visible is found by binary search. Which rows lie
+// in which lane is found at once; a lane is sorted when it is first drawn, for most never are.
 function buildLanes(report) {
   const { rows, machine } = report, devices = machine.devices.length, links = machine.links.length, count = rows.category.length;
-  const pairs = new Map();
-  const lanesOf = (source, target) => {
+  const pairs = new Array(devices * devices);
+  const lanesOf = (source, target) => { // what a message from source to target occupies
     const key = source * devices + target;
-    let found = pairs.get(key);
-    if (!found) {
+    if (!pairs[key]) {
       const copies = machine.copies[`${source} ${target}`] || [false, false];
-      found = machine.routes[`${source} ${target}`].map((k) => devices + k);
-      if (copies[1]) found.unshift(target);
-      if (copies[0]) found.unshift(source);
-      pairs.set(key, found);
+      const route = machine.routes[`${source} ${target}`].map((k) => devices + k);
+      pairs[key] = [...(copies[0] ? [source] : []), ...(copies[1] ? [target] : []), ...route];
     }
-    return found;
+    return pairs[key];
   };
-  const message = (i) => rows.category[i] >= 5;
-  const sizes = new Int32Array(devices + links + 1);
+  const length = devices + links, from = new Int32Array(length + 1);
   for (let i = 0; i < count; i++) {
-    if (!message(i)) sizes[rows.processor[i] + 1]++;
-    else for (const lane of lanesOf(rows.source[i], rows.processor[i])) sizes[lane + 1]++;
+    if (rows.category[i] < 5) from[rows.processor[i] + 1]++;
+    else for (const lane of lanesOf(rows.source[i], rows.processor[i])) from[lane + 1]++;
   }
-  for (let k = 0; k < devices + links; k++) sizes[k + 1] += sizes[k];
-  const ids = new Int32Array(sizes[devices + links]), lags = new Float64Array(ids.length), next = sizes.slice();
+  for (let k = 0; k < length; k++) from[k + 1] += from[k];
+  const ids = new Int32Array(from[length]), lags = new Int32Array(ids.length), next = from.slice();
   let hop = 0; // a message goes over its route one thing after another: rows.lag says how long before its start
   for (let i = 0; i < count; i++) {
-    if (!message(i)) ids[next[rows.processor[i]]++] = i;
-    else for (const lane of lanesOf(rows.source[i], rows.processor[i])) { lags[next[lane]] = rows.lag[hop++]; ids[next[lane]++] = i; }
+    if (rows.category[i] < 5) ids[next[rows.processor[i]]++] = i;
+    else for (const lane of lanesOf(rows.source[i], rows.processor[i])) { const place = next[lane]++; lags[place] = rows.lag[hop++]; ids[place] = i; }
   }
-  const lanes = [];
-  for (let k = 0; k < devices + links; k++) lanes.push(inOrderOfStart(rows, ids.subarray(sizes[k], sizes[k + 1]), lags.subarray(sizes[k], sizes[k + 1])));
-  return lanes;
+  const sorted = new Array(length);
+  return {
+    length, from, ids, lags,
+    at(k) { return (sorted[k] ||= inOrderOfStart(rows, ids.subarray(from[k], from[k + 1]), lags.subarray(from[k], from[k + 1]))); },
+  };
 }
 function inOrderOfStart(rows, ids, lags) {
-  const at = (i) => rows.start[ids[i]] - lags[i];
+  const keys = new Float64Array(ids.length), most = ids.length || 1; // start and place in one number: times are below 2^31
   let sorted = true;
-  for (let i = 1; i < ids.length && sorted; i++) sorted = at(i - 1) <= at(i);
+  for (let i = 0; i < ids.length; i++) {
+    keys[i] = (rows.start[ids[i]] - lags[i]) * most + i;
+    if (i && keys[i] < keys[i - 1]) sorted = false;
+  }
   if (sorted) return makeLane(rows, ids, lags);
-  const order = Array.from(ids, (_, i) => i).sort((a, b) => at(a) - at(b));
-  return makeLane(rows, Int32Array.from(order, (i) => ids[i]), Float64Array.from(order, (i) => lags[i]));
+  const order = Int32Array.from(keys.sort(), (key) => ((key % most) + most) % most);
+  return makeLane(rows, order.map((i) => ids[i]), order.map((i) => lags[i]));
 }
 function makeLane(rows, ids, lags) {
   const busy = new Float64Array(ids.length + 1), start = new Float64Array(ids.length), end = new Float64Array(ids.length);

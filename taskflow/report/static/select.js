@@ -12,6 +12,24 @@ function onFrame(draw) {
     requestAnimationFrame(() => { waiting = false; draw(); });
   };
 }
+function trouble(error) {
+  const box = at("trouble");
+  box.hidden = false;
+  box.textContent = `This page could not be drawn: ${error.message}. It needs a browser of 2023 or later; the tables below hold the figures.`;
+  reportError(error);
+}
+// Work for which nobody waits: when the page can be used, one piece of it at a time.
+const later = [];
+function afterwards(work) {
+  later.push(work);
+  if (later.length > 1) return;
+  const next = () => {
+    try { later[0](); } catch (error) { trouble(error); }
+    later.shift();
+    if (later.length) setTimeout(next);
+  };
+  setTimeout(next);
+}
 // A canvas that knows its size in CSS pixels and is sharp on every screen.
 function surface(canvas) {
   const context = canvas.getContext("2d");

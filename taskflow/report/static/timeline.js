@@ -5,7 +5,7 @@ function startTimeline(report, showOperator) {
   const { rows, machine, operators } = report, tick = report.tick_seconds, devices = machine.devices.length;
   const step = Math.max(1, report.plan.seconds / tick), lanes = buildLanes(report), layers = layerColours(operators);
   const canvas = at("timeline-canvas"), face = surface(canvas), over = surface(at("overview"));
-  let view = { from: 0, to: step, top: 0 }, shown = [], only = null, height = 18, hover = -1;
+  let view = { from: 0, to: step, top: 0 }, shown = [], only = null, height = 18, hover = -1; // only(lane): rows that are chosen
   const labels = [...machine.devices.map((_, i) => `device ${i}`), ...machine.links.map((k) => k.name)];
   const use = [...machine.devices.map((d) => 1 - ["wait for values", "wait for weights", "wait for others"].reduce((s, k) => s + d.split[k], 0) / report.plan.seconds),
     ...machine.links.map((k) => k.busy_seconds / report.plan.seconds)];
@@ -24,8 +24,9 @@ function startTimeline(report, showOperator) {
   }
   function filter() {
     const critical = at("critical").checked, operator = chosen.operator;
+    const kept = new Map(), keep = (i) => (!critical || rows.critical[i]) && (operator < 0 || rows.operator[i] === operator + 1);
     only = critical || operator >= 0
-      ? lanes.map((lane) => onlyRows(rows, lane, (i) => (!critical || rows.critical[i]) && (operator < 0 || rows.operator[i] === operator + 1)))
+      ? (lane) => { if (!kept.has(lane)) kept.set(lane, onlyRows(rows, lanes.at(lane), keep)); return kept.get(lane); }
       : null;
     const box = at("filter");
     box.hidden = operator < 0;
@@ -57,9 +58,9 @@ function startTimeline(report, showOperator) {
       c.rect(GUTTER, y, width - GUTTER, height);
       c.clip();
       if (only) {
-        strip(c, ink, lanes[lane], y, scale, byOperator, 0.13, false);
-        strip(c, ink, only[lane], y, scale, byOperator, 1, height >= 14);
-      } else strip(c, ink, lanes[lane], y, scale, byOperator, 1, height >= 14);
+        strip(c, ink, lanes.at(lane), y, scale, byOperator, 0.13, false);
+        strip(c, ink, only(lane), y, scale, byOperator, 1, height >= 14);
+      } else strip(c, ink, lanes.at(lane), y, scale, byOperator, 1, height >= 14);
       c.restore();
       label(c, ink, lane, y, k, first);
     }
@@ -133,19 +134,22 @@ function startTimeline(report, showOperator) {
     const digits = Math.max(0, Math.min(6, Math.ceil(-Math.log10(wide * factor / 8))));
     return `${(t * factor).toFixed(digits)} ${unit}`;
   }
-  // What the devices do on average, in as many stretches as the overview has pixels; done once a width.
+  // What devices and links do on average, in as many stretches as the overview has pixels; done once a width. Links come a
+  // moment later, for there are many messages and each goes over several.
   let profile = null;
   function measure(width, first, last) {
-    const kinds = CATEGORY_COLOURS.length, sums = new Float64Array(width * kinds);
-    for (let lane = first; lane < last; lane++) {
-      const { ids, start, end } = lanes[lane];
-      for (let j = 0; j < ids.length; j++) {
-        const kind = rows.category[ids[j]], share = rows.busy[ids[j]] / Math.max(1, end[j] - start[j]);
-        const x0 = (start[j] / step) * width, x1 = (end[j] / step) * width;
-        for (let x = Math.floor(x0); x < x1 && x < width; x++) sums[x * kinds + kind] += (Math.min(x + 1, x1) - Math.max(x, x0)) * share;
-      }
+    const kinds = CATEGORY_COLOURS.length, sums = new Float64Array(width * kinds), { ids, lags, from } = lanes, scale = width / step;
+    for (let j = from[first]; j < from[last]; j++) {
+      const i = ids[j], kind = rows.category[i], took = rows.end[i] - rows.start[i], share = took ? rows.busy[i] / took : 0;
+      const x0 = Math.max(0, (rows.start[i] - lags[j]) * scale), x1 = Math.min(width, x0 + took * scale);
+      for (let x = Math.floor(x0); x < x1; x++) sums[x * kinds + kind] += (Math.min(x + 1, x1) - Math.max(x, x0)) * share;
     }
     return { sums, kinds, count: Math.max(1, last - first) };
+  }
+  function profiles(width) {
+    if (profile && profile.width === width) return;
+    profile = { width, devices: measure(width, 0, devices), links: null };
+    if (lanes.length > devices) afterwards(() => { profile.links = measure(profile.width, devices, lanes.length); overview(); });
   }
   function area(c, { sums, kinds, count }, room, bottom, tall) {
     for (let x = 0; x < room; x++) {
@@ -161,10 +165,10 @@ function startTimeline(report, showOperator) {
   }
   function overview() {
     const { width, height: tall } = over.fit(), c = over.context, ink = theme(), room = Math.max(1, Math.floor(width - GUTTER));
-    if (!profile || profile.width !== room) profile = { width: room, devices: measure(room, 0, devices), links: measure(room, devices, lanes.length) };
+    profiles(room);
     const half = tall / 2;
     area(c, profile.devices, room, half - 1, half - 5);
-    area(c, profile.links, room, tall - 2, half - 6);
+    if (profile.links) area(c, profile.links, room, tall - 2, half - 6);
     c.fillStyle = ink.soft;
     c.fillText("mean of devices", 5, half / 2 + 1);
     if (lanes.length > devices) c.fillText("mean of links", 5, half * 1.5);
@@ -204,8 +208,8 @@ function startTimeline(report, showOperator) {
     if (y < AXIS || k < 0 || k >= shown.length) return [-1, -1];
     if (x < GUTTER) return [-1, shown[k]];
     const scale = (canvas.clientWidth - GUTTER) / (view.to - view.from), time = view.from + (x - GUTTER) / scale, slack = 2 / scale;
-    const found = only ? rowAt(only[shown[k]], time, slack) : -1;
-    return [found >= 0 ? found : rowAt(lanes[shown[k]], time, slack), shown[k]];
+    const found = only ? rowAt(only(shown[k]), time, slack) : -1;
+    return [found >= 0 ? found : rowAt(lanes.at(shown[k]), time, slack), shown[k]];
   }
   function describe(i) {
     const o = rows.operator[i] ? operators[rows.operator[i] - 1] : null, message = rows.category[i] >= 5, many = rows.count[i] > 1;
@@ -279,7 +283,7 @@ function startTimeline(report, showOperator) {
   chosen.listeners.push(filter);
   at("timeline-note").textContent = `${grouped.format(report.plan.tasks)} tasks${report.joined_below_seconds ? `; neighbours shorter than ${seconds(report.joined_below_seconds)} are joined into ${grouped.format(rows.category.length)} rows, totals are of all tasks` : ""}. Tasks on the critical path have a dark or light frame; paler colour: partly busy. Ctrl + wheel or W and S zoom, drag or A and D move, wheel scrolls lanes, double click shows a task.`;
   legend(report, layers);
-  pathWords(report);
+  at("path-details").addEventListener("toggle", () => pathWords(report), { once: true });
   return {
     redraw, draw, view: () => ({ ...view }),
     zoomTo(operator) {
