@@ -35,6 +35,8 @@ def bind(task: Task, storage: Storage, kernels: KernelSet, state: StepState) -> 
         case Compute() as work:
             return _compute(work, storage, kernels, state)
         case Transfer(source, target, add):
+            if storage.is_there(task):
+                return _nothing
             if add:
                 return partial(_add, storage.part(target), storage.part(source))
             return partial(np.copyto, storage.part(target), storage.part(source))
@@ -72,6 +74,10 @@ def _compute(work: Compute, storage: Storage, kernels: KernelSet, state: StepSta
         tuple(b is not None and root_of(storage.graph, b).kept for b in work.weights),
     )
     return partial(node.operator.backward if work.backward else node.operator.forward, call)
+
+
+def _nothing() -> None:
+    """What is to be copied is there."""
 
 
 def _add(target: Any, source: Any) -> None:
