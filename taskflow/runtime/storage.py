@@ -115,6 +115,12 @@ class Storage:
             self._arrays[buffer] = self._make(buffer)
         return self._arrays[buffer]
 
+    def room(self, buffer: int, nbytes: int) -> Array | None:
+        """The bytes planned to lay weight ``buffer`` out in; None if the plan has none."""
+        if ~buffer not in self._offsets:
+            return None
+        return self.device.carve(self.arena, self._offsets[~buffer], (nbytes,), np.dtype(np.uint8))
+
     def part(self, part: Part) -> Array:
         """A part of a buffer, perhaps strided."""
         array = self.array(part.buffer)
