@@ -8,8 +8,8 @@ channels_last or compile. The second form chooses a strategy as `taskflow train`
 ends: so what searching and trying need is no part of the memory that is measured.
 
 Each line on standard input is a number of steps to take; the answer is a line of JSON: seconds of each step
-by the clock and of this process on its cores, and the peak memory since the network was begun (memory that ranks share
-counts once). The first line that is
+by the clock and of this process on its cores, and the peak memory since the network was begun (what ranks share, weights
+or the code of libraries, counts once). The first line that is
 printed says that the network is ready, and which kernels compute it. An empty line ends it.
 """
 
@@ -114,7 +114,7 @@ def main(
         find_plan(graph, transport, mapper, file)
         return
     batch = random_feeds(graph)
-    began = resident_bytes("VmRSS")
+    began, began_files = resident_bytes("VmRSS"), resident_bytes("RssFile")
     counted_elsewhere = 0
     if transport is not None:
         step, how, counted_elsewhere = ours(graph, batch, transport, mapper)
@@ -140,6 +140,8 @@ def main(
             seconds.append(perf_counter() - start)
             cpu_seconds.append(process_time() - busy)
         peak = resident_bytes("VmHWM") - began - counted_elsewhere
+        if not first:  # the code of libraries, too, is in memory once
+            peak -= resident_bytes("RssFile") - began_files
         peaks = [peak] if transport is None else transport.gather(peak)
         if first:
             print(json.dumps({"seconds": seconds, "cpu_seconds": cpu_seconds, "peak_bytes": sum(peaks)}), flush=True)

@@ -27,7 +27,6 @@ from taskflow.runtime.holdings import Holding, carried_of, flat_memory, training
 from taskflow.runtime.inference import Outputs, Predictions, outputs_of, predict
 from taskflow.runtime.initial import initialise
 from taskflow.runtime.local import LocalTransport
-from taskflow.runtime.one_copy import one_copy
 from taskflow.runtime.program import Binder, Measured, Program
 from taskflow.runtime.schedule import Placement, schedule
 from taskflow.runtime.share_weights import share_weights
@@ -325,7 +324,7 @@ class Executor:
         self._agree(mode, graph, order)
         plan = schedule(graph, order, self.placement, self.transport.rank)
         if training and self._binder is bind and self.kernels.device.waits:
-            share_weights(self.kept, graph, one_copy(graph, order, self.placement), self.placement, self.transport)
+            share_weights(self.kept, graph, order, self.placement, self.transport)
         return Program(
             graph, plan, self.transport, self.kernels, self.state, self.kept, binder=self._binder
         )

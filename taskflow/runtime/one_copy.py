@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 from taskflow.tasks.items import Placement
 from taskflow.tasks.task import Kind, Part, Task, TaskGraph, Transfer
 
-SMALLEST_BYTES = 1 << 20
-"""Of weights that are worth it."""
 Span = tuple[int, int]  # first element and the one after the last, of a flat buffer
 
 
@@ -34,9 +32,10 @@ class _Use:
 
 
 def one_copy(
-    graph: TaskGraph, order: Sequence[int], placement: Placement, smallest_bytes: int = SMALLEST_BYTES
+    graph: TaskGraph, order: Sequence[int], placement: Placement, smallest_bytes: int = 0
 ) -> tuple[tuple[int, ...], ...]:
-    """Groups of flat weight buffers, each of which may be one memory when the step's tasks run in ``order`` (topological)."""
+    """Groups of flat weight buffers, each of which may be one memory when the step's tasks run in ``order`` (topological).
+    Smaller ones than ``smallest_bytes`` are left out."""
     uses = _candidates(graph, smallest_bytes)
     if not uses:
         return ()

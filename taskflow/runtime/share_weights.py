@@ -8,16 +8,22 @@ from typing import Any
 import numpy as np
 
 from taskflow.runtime.common_memory import Wanted, common_arrays
+from taskflow.runtime.one_copy import one_copy
 from taskflow.runtime.storage import Kept
 from taskflow.runtime.transport import Transport
 from taskflow.tasks.items import Placement
 from taskflow.tasks.task import TaskGraph
 
 
+SMALLEST_BYTES = 1 << 20
+"""Of weights for which it is worth it."""
+
+
 def share_weights(
-    kept: Kept, graph: TaskGraph, groups: Sequence[Sequence[int]], placement: Placement, transport: Transport
+    kept: Kept, graph: TaskGraph, order: Sequence[int], placement: Placement, transport: Transport
 ) -> None:
-    """Collective. ``groups``: of flat weight buffers, as `one_copy` found them."""
+    """Collective: for a step whose tasks run in ``order``, before its arrays are made."""
+    groups = one_copy(graph, order, placement, SMALLEST_BYTES)
     wanted: list[Wanted] = []
     arrays: dict[str, Any] = {}
     for group in groups:
