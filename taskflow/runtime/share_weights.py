@@ -14,7 +14,6 @@ from taskflow.runtime.transport import Transport
 from taskflow.tasks.items import Placement
 from taskflow.tasks.task import TaskGraph
 
-
 SMALLEST_BYTES = 1 << 20
 """Of weights for which it is worth it."""
 

@@ -82,7 +82,9 @@ def test_an_update_after_all_reads_may_be_in_one_memory() -> None:
     assert step().found() == ((W0, W1),)
 
 
-@pytest.mark.parametrize("why", [{"late": True}, {"told": False}, {"beside": True}, {"sent": True}], ids=lambda why: next(iter(why)))
+@pytest.mark.parametrize(
+    "why", [{"late": True}, {"told": False}, {"beside": True}, {"sent": True}], ids=lambda why: next(iter(why))
+)
 def test_it_is_refused(why: dict[str, bool]) -> None:
     assert step(**why).found() == ()
 
