@@ -8,7 +8,8 @@ channels_last or compile. The second form chooses a strategy as `taskflow train`
 ends: so what searching and trying need is no part of the memory that is measured.
 
 Each line on standard input is a number of steps to take; the answer is a line of JSON: seconds of each step
-by the clock and of this process on its cores, and the peak memory since the network was begun. The first line that is
+by the clock and of this process on its cores, and the peak memory since the network was begun (what ranks share, weights
+or the code of libraries, counts once). The first line that is
 printed says that the network is ready, and which kernels compute it. An empty line ends it.
 """
 
@@ -49,12 +50,13 @@ def forget_peak() -> None:
 # ---- sides -----------------------------------------------------------------------------------------------------------
 
 
-def ours(graph: Any, batch: dict[str, np.ndarray], transport: Any, mapper: str) -> tuple[Step, str]:
-    """A step of taskflow, and how it is done."""
+def ours(graph: Any, batch: dict[str, np.ndarray], transport: Any, mapper: str) -> tuple[Step, str, int]:
+    """A step of taskflow, how it is done, and how many bytes of its memory are also another rank's, which counts them."""
     strategy, _ = taskflow.choose(mapper, graph, taskflow.host(transport.size))
     run = taskflow.Executor(graph, strategy, taskflow.SGD(RATE), transport=transport)
     ranks = f"{transport.size} ranks, " if transport.size > 1 else ""
-    return lambda: run.train(batch), f"{ranks}{run.kernels.name} kernels, {getattr(run.kernels, 'threads', 1)} threads"
+    how = f"{ranks}{run.kernels.name} kernels, {getattr(run.kernels, 'threads', 1)} threads"
+    return lambda: run.train(batch), how, getattr(run.kept, "lent_nbytes", 0)
 
 
 def find_plan(graph: Any, transport: Any, mapper: str, file: str) -> None:
@@ -112,9 +114,10 @@ def main(
         find_plan(graph, transport, mapper, file)
         return
     batch = random_feeds(graph)
-    began = resident_bytes("VmRSS")
+    began, began_files = resident_bytes("VmRSS"), resident_bytes("RssFile")
+    counted_elsewhere = 0
     if transport is not None:
-        step, how = ours(graph, batch, transport, mapper)
+        step, how, counted_elsewhere = ours(graph, batch, transport, mapper)
     else:
         from dataclasses import replace
 
@@ -136,7 +139,9 @@ def main(
             step()
             seconds.append(perf_counter() - start)
             cpu_seconds.append(process_time() - busy)
-        peak = resident_bytes("VmHWM") - began
+        peak = resident_bytes("VmHWM") - began - counted_elsewhere
+        if not first:  # the code of libraries, too, is in memory once
+            peak -= resident_bytes("RssFile") - began_files
         peaks = [peak] if transport is None else transport.gather(peak)
         if first:
             print(json.dumps({"seconds": seconds, "cpu_seconds": cpu_seconds, "peak_bytes": sum(peaks)}), flush=True)

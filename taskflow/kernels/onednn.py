@@ -65,7 +65,7 @@ class OneDNNKernels(NativeKernels):
         super().matmul(a, b, out, accumulate)
 
     def multiplier(
-        self, b: Array, rows: int, uses: int, stamp: object = None
+        self, b: Array, rows: int, uses: int, stamp: object = None, room: Array | None = None
     ) -> Callable[[Array, Array], None]:
         # Only a transposed b is worth it: the library packs another one about as fast as it multiplies by it.
         inner, columns = b.shape
@@ -74,9 +74,9 @@ class OneDNNKernels(NativeKernels):
             not transposed or not 16 < rows <= MIDDLING_ROWS or rows * b.size < ONE_THREAD
             or (stamp is None and uses < 3)
         ):
-            return super().multiplier(b, rows, uses, stamp)
+            return super().multiplier(b, rows, uses, stamp, room)
         product = self._product(rows, inner, columns, True, True)
-        packed = self._pack(product, b, stamp)
+        packed = self._pack(product, b, stamp, room)
 
         def multiply(a: Array, out: Array) -> None:
             product(a, packed, out)
@@ -89,11 +89,12 @@ class OneDNNKernels(NativeKernels):
             self._made[key] = self._library.Product(*key, self.threads)
         return self._made[key]
 
-    def _pack(self, product: Any, b: Array, stamp: object) -> Array:
-        key = (b.ctypes.data if stamp is not None else 0, product)
+    def _pack(self, product: Any, b: Array, stamp: object, room: Array | None) -> Array:
+        given = room is not None and room.nbytes >= product.nbytes
+        key = (b.ctypes.data if stamp is not None else 0, product, room.ctypes.data if given and room is not None else 0)
         known, block = self._packed.get(key, (None, None))
         if block is None:
-            block = np.empty(product.nbytes, np.uint8)
+            block = room[: product.nbytes] if given and room is not None else np.empty(product.nbytes, np.uint8)
         if stamp is None or known != stamp:
             product.pack(b, block)
             self._packed[key] = (stamp, block)

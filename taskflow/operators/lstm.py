@@ -114,6 +114,9 @@ class LSTM(Operator):
         samples, hidden = piece.shape
         return (Spec((steps, samples, 4, hidden), dtype), Spec((steps, samples, hidden), dtype))
 
+    def lays_out(self, inputs: Sequence[Spec], piece: Rect) -> tuple[int, ...]:
+        return (1,) if inputs[0].shape[1] > 1 else ()
+
     def forward(self, call: Call) -> None:
         (x, h0, c, *_), (y, h_n, c_n), (gates, cells) = call.inputs, call.outputs, call.saved
         w_ih, w_hh, b_ih, b_hh = call.weights
@@ -122,7 +125,7 @@ class LSTM(Operator):
         # What comes from x, for all steps in one product; then what comes from h, step by step.
         call.kernels.matmul(_steps_first(x), _rows(w_ih).T, out=flat.reshape(steps * samples, 4 * hidden))
         flat += (b_ih + b_hh).reshape(4 * hidden)
-        add_product = call.kernels.multiplier(_rows(w_hh).T, samples, steps, call.stamp(1))
+        add_product = call.kernels.multiplier(_rows(w_hh).T, samples, steps, call.stamp(1), call.room(1))
         for t in range(steps):
             add_product(h_n if t else h0, flat[t])
             call.kernels.lstm_cell(gates[t], c, cells[t], h_n)

@@ -149,10 +149,16 @@ class Call:
     grad_inputs: tuple[Target | None, ...] = ()  # None: nobody needs this gradient
     grad_weights: tuple[Target | None, ...] = ()
     steady: tuple[bool, ...] = ()  # for each weight: nothing else comes to lie in its memory, before the update changes it
+    rooms: tuple[Array | None, ...] = ()  # for each weight: see `room`
 
     def stamp(self, weight: int) -> object:
         """Equal for as long as this weight's memory holds the same numbers; None if that is not known."""
         return (self.state.identity, self.state.run) if self.steady and self.steady[weight] else None
+
+    def room(self, weight: int) -> Array | None:
+        """Bytes in which a kernel may lay this weight out, if the operator says that it does so (`Operator.lays_out`) and the
+        step has planned for it: what lies there stays from the first forward task of the step with this weight to the last."""
+        return self.rooms[weight] if self.rooms else None
 
     @property
     def grad(self) -> Array:
@@ -217,6 +223,10 @@ class Operator(ABC):
 
     def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
         """Buffers that `forward` fills and `backward` reads."""
+        return ()
+
+    def lays_out(self, inputs: Sequence[Spec], piece: Rect) -> tuple[int, ...]:
+        """Weights that `forward` multiplies by so often that kernels may lay them out anew: they get `Call.room` for it."""
         return ()
 
     @abstractmethod

@@ -13,6 +13,7 @@ from taskflow.kernels import KernelSet
 from taskflow.operators.operator import Call, StepState, Target
 from taskflow.runtime.schedule import root_of
 from taskflow.runtime.storage import Storage
+from taskflow.tasks.items import rooms
 from taskflow.tasks.task import (
     Clip,
     Compute,
@@ -35,6 +36,8 @@ def bind(task: Task, storage: Storage, kernels: KernelSet, state: StepState) -> 
         case Compute() as work:
             return _compute(work, storage, kernels, state)
         case Transfer(source, target, add):
+            if storage.is_there(task):
+                return _nothing
             if add:
                 return partial(_add, storage.part(target), storage.part(source))
             return partial(np.copyto, storage.part(target), storage.part(source))
@@ -64,14 +67,20 @@ def _compute(work: Compute, storage: Storage, kernels: KernelSet, state: StepSta
         return tuple(None if t is None else Target(storage.array(t.buffer), t.accumulate) for t in wanted)
 
     reads, writes = storage.touched(node, work.piece)
+    wanted = rooms(work)
     call = Call(
         node.name, node.specs, work.piece, reads, writes, kernels, state,
         arrays(work.inputs, nothing), arrays(work.weights, nothing), arrays(work.outputs, nothing),
         arrays(work.saved, None), arrays(work.grad_outputs, None), targets(work.grad_inputs),
         targets(work.grad_weights),
         tuple(b is not None and root_of(storage.graph, b).kept for b in work.weights),
+        tuple(storage.room(b, wanted[b]) if b in wanted else None for b in work.weights) if wanted else (),
     )
     return partial(node.operator.backward if work.backward else node.operator.forward, call)
+
+
+def _nothing() -> None:
+    """What is to be copied is there."""
 
 
 def _add(target: Any, source: Any) -> None:

@@ -29,6 +29,7 @@ from taskflow.runtime.initial import initialise
 from taskflow.runtime.local import LocalTransport
 from taskflow.runtime.program import Binder, Measured, Program
 from taskflow.runtime.schedule import Placement, schedule
+from taskflow.runtime.share_weights import share_weights
 from taskflow.runtime.sharing import Shared
 from taskflow.runtime.storage import Kept
 from taskflow.runtime.trace import Tracer
@@ -295,6 +296,7 @@ class Executor:
         if self._shared is not None:
             raise ValueError(f"{holding.name}: this Executor uses the weights of another; set them there")
         self.close()  # nothing may be on its way out of the memory that is written now
+        self._meet()
         local = (h for h in holding.held if self.placement.rank(h.memory.processor) == self.transport.rank)
         holding.put(self.kept, local, value)
         self.changes += 1
@@ -321,6 +323,8 @@ class Executor:
         order = simulate(graph, self.machine, roofline(self.machine), self._priority()).order
         self._agree(mode, graph, order)
         plan = schedule(graph, order, self.placement, self.transport.rank)
+        if training and self._binder is bind and self.kernels.device.waits:
+            share_weights(self.kept, graph, order, self.placement, self.transport)
         return Program(
             graph, plan, self.transport, self.kernels, self.state, self.kept, binder=self._binder
         )
@@ -353,9 +357,15 @@ class Executor:
         parameters = {p.name: p for p in self.graph.parameters}
         for bundle in self.cut.layout.bundles:
             for processor in bundle.group:
-                if self.placement.rank(processor) == self.transport.rank:
-                    flat = flat_memory(bundle, processor).flat(self.kept)
-                    initialise(flat, bundle, parameters, self.kernels, self.state.seed)
+                memory = flat_memory(bundle, processor)
+                if self.placement.rank(processor) == self.transport.rank and not self.kept.lent(memory.name):
+                    initialise(memory.flat(self.kept), bundle, parameters, self.kernels, self.state.seed)
+        self._meet()
+
+    def _meet(self) -> None:
+        """Where ranks share memory, let all of them come here before it is read, or written by other means than a step."""
+        if self.kept.common:
+            self.transport.barrier()
 
     def _before(self, feeds: Mapping[str, Any], training: bool, lr: float | None) -> None:
         self.state.feeds = dict(feeds)

@@ -5,7 +5,7 @@ The items and the lifetimes of memory are `taskflow.tasks.items`'s; here they ge
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from taskflow.regions import Rect
@@ -21,6 +21,7 @@ from taskflow.tasks.items import (
     Send,
     items_of,
     lifetimes,
+    rooms,
     root_of,
     uses,
 )
@@ -75,7 +76,8 @@ def _with_flushes(graph: TaskGraph, items: Sequence[Item], memory: MemoryPlan) -
     numbers = {task.number: i for i, task in enumerate(sends)}
     leaving = Leaving([_span(graph, memory, task.reads[0]) for task in sends])
     written = [
-        () if isinstance(item, Arrive) else tuple(_span(graph, memory, part) for part in uses(item)[1]) for item in items
+        () if isinstance(item, Arrive) else
+        (*(_span(graph, memory, part) for part in uses(item)[1]), *_rooms(item, memory)) for item in items
     ]
     result: list[Item] = []
     for again in (False, True):
@@ -94,6 +96,14 @@ def _with_flushes(graph: TaskGraph, items: Sequence[Item], memory: MemoryPlan) -
             if again:
                 result.append(item)
     return result
+
+
+def _rooms(item: Item, memory: MemoryPlan) -> Iterator[Span]:
+    """What a task may write beside its arrays."""
+    if isinstance(item, Run):
+        for buffer, nbytes in rooms(item.task.work).items():
+            if (offset := memory.offsets.get(~buffer)) is not None:
+                yield Span(-1, offset, offset + nbytes)
 
 
 def _span(graph: TaskGraph, memory: MemoryPlan, part: Part) -> Span:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from taskflow.operators.operator import Reads
 from taskflow.regions import Rect
 from taskflow.runtime.schedule import root_of
 from taskflow.tasks.memory import MemoryPlan
-from taskflow.tasks.task import Part, TaskGraph
+from taskflow.tasks.task import Part, Task, TaskGraph, Transfer
 
 Array = Any
 
@@ -24,6 +25,8 @@ class Kept:
         self.device = device
         self.arrays: dict[str, Array] = {}
         self._starts: dict[str, float] = {}
+        self._common: dict[str, str] = {}  # what a memory that several names, or ranks, share is called -- by name
+        self._lent: set[str] = set()  # names of memory that another rank, or another name, counts and fills
 
     def get(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], start: float = 0.0) -> Array:
         """The array of this name, made and filled with ``start`` if it is not there."""
@@ -42,9 +45,41 @@ class Kept:
             if name.startswith(prefix):
                 array.fill(self._starts[name])
 
+    def share(self, key: str, names: Sequence[str], array: Array, own: bool) -> None:
+        """Let one array be what all these names mean, here and on other ranks; ``own``: it is this rank's to count and fill.
+        Before any of the names is asked for."""
+        for i, name in enumerate(names):
+            self.arrays[name], self._starts[name], self._common[name] = array, 0.0, key
+            if i or not own:
+                self._lent.add(name)
+
+    def same(self, one: str, other: str) -> bool:
+        """Whether two names, perhaps of another rank's array, mean one memory."""
+        return one in self._common and self._common[one] == self._common.get(other)
+
+    def name_elsewhere(self, key: str, names: Iterable[str]) -> None:
+        """Names under which other ranks know a memory that is shared."""
+        self._common.update(dict.fromkeys(names, key))
+
+    def lent(self, name: str) -> bool:
+        """Whether another rank, or the array by another name, fills this one."""
+        return name in self._lent
+
+    @property
+    def common(self) -> bool:
+        """Whether any memory is shared with other names or ranks."""
+        return bool(self._common)
+
+    @property
+    def lent_nbytes(self) -> int:
+        """Bytes that other ranks count."""
+        own = {id(array) for name, array in self.arrays.items() if name not in self._lent}
+        return sum({id(a): a.nbytes for n, a in self.arrays.items() if n in self._lent and id(a) not in own}.values())
+
     @property
     def nbytes(self) -> int:
-        return sum(array.nbytes for array in self.arrays.values())
+        """Bytes that this rank counts: of memory that ranks share, the rank that made it."""
+        return sum(array.nbytes for name, array in self.arrays.items() if name not in self._lent)
 
 
 class Storage:
@@ -80,12 +115,25 @@ class Storage:
             self._arrays[buffer] = self._make(buffer)
         return self._arrays[buffer]
 
+    def room(self, buffer: int, nbytes: int) -> Array | None:
+        """The bytes planned to lay weight ``buffer`` out in; None if the plan has none."""
+        if ~buffer not in self._offsets:
+            return None
+        return self.device.carve(self.arena, self._offsets[~buffer], (nbytes,), np.dtype(np.uint8))
+
     def part(self, part: Part) -> Array:
         """A part of a buffer, perhaps strided."""
         array = self.array(part.buffer)
         if part.rect.shape == array.shape:
             return array
         return array[tuple(slice(a, b) for a, b in zip(part.rect.lo, part.rect.hi))]
+
+    def is_there(self, task: Task) -> bool:
+        """Whether a copy's source and target are one memory, so that nothing has to move."""
+        if not isinstance(task.work, Transfer) or task.work.add or not self.kept.common:
+            return False
+        source, target = (root_of(self.graph, part.buffer).name for part in (task.work.source, task.work.target))
+        return self.kept.same(source, target)
 
     def _make(self, number: int) -> Array:
         of = self.graph.buffers[number]

@@ -12,7 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taskflow.tasks.memory import Lifetime
-from taskflow.tasks.task import Buffer, Part, Task, TaskGraph
+from taskflow.tasks.task import Buffer, Compute, Kind, Part, Task, TaskGraph
+
+LAID_OUT_BLOCK = 64
+"""Rows and columns to whose multiple libraries fill up a matrix that they lay out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +161,20 @@ def uses(item: Planned) -> tuple[Sequence[Part], Sequence[Part]]:
             return (), ()
 
 
+def rooms(work: object) -> dict[int, int]:
+    """What a forward task wants beside its arrays to lay weights out in: bytes by the weight's buffer."""
+    if not isinstance(work, Compute) or work.backward:
+        return {}
+    node, found = work.node, {}
+    for which in node.operator.lays_out(node.specs, work.piece):
+        if (buffer := work.weights[which]) is not None:
+            weight = node.reads(work.piece).weights[which]
+            rows, columns = weight.volume // weight.shape[-1], weight.shape[-1]
+            blocks = -(-rows // LAID_OUT_BLOCK) * -(-columns // LAID_OUT_BLOCK)
+            found[buffer] = blocks * LAID_OUT_BLOCK**2 * node.parameters[which].spec.dtype.itemsize
+    return found
+
+
 def root_of(graph: TaskGraph, buffer: int) -> Buffer:
     """The buffer whose memory this one is."""
     of = graph.buffers[buffer]
@@ -182,4 +199,19 @@ def lifetimes(graph: TaskGraph, items: Sequence[Planned], local: set[int]) -> li
     for buffer in graph.fetched.values():
         if roots[buffer] in last:
             last[roots[buffer]] = len(items)
-    return [Lifetime(b, graph.buffers[b].nbytes, first[b], last[b]) for b in first]
+    found = [Lifetime(b, graph.buffers[b].nbytes, first[b], last[b]) for b in first]
+    return found + _rooms_of(graph, items)
+
+
+def _rooms_of(graph: TaskGraph, items: Sequence[Planned]) -> list[Lifetime]:
+    """The rooms of a training step, each from the first forward task with its weight to the last; ``~b`` stands for that of
+    weight b. (Where weights stay the same from run to run, as in evaluation, what is laid out shall last too.)"""
+    if not any(task.kind is Kind.UPDATE for task in graph.tasks):
+        return []
+    found: dict[int, Lifetime] = {}
+    for position, item in enumerate(items):
+        if type(item) is Run and item.task.kind is Kind.FORWARD:
+            for buffer, nbytes in rooms(item.task.work).items():
+                first = found[buffer].first if buffer in found else position
+                found[buffer] = Lifetime(~buffer, nbytes, first, position)
+    return list(found.values())

@@ -157,6 +157,29 @@ def test_shapes_that_do_not_fit_are_refused(onednn: Any) -> None:
         onednn.matmul(np.zeros((200, 300), np.float32), np.zeros((301, 500), np.float32), np.zeros((200, 500), np.float32))
 
 
+def test_a_multiplier_lays_out_in_the_room_that_it_is_given(onednn: Any) -> None:
+    rng = np.random.default_rng(5)
+    rows, inner, columns = 32, 512, 512
+    weight = numbers(rng, columns, inner)
+    a, b = numbers(rng, rows, inner), weight.T
+    wanted = numbers(rng, rows, columns)
+    room, small = np.full(weight.nbytes, 255, np.uint8), np.full(weight.nbytes - 64, 255, np.uint8)
+    outs = []
+    for given in (None, room, small):
+        out = wanted.copy()
+        onednn.multiplier(b, rows, 5, ("stamp", id(given)), given)(a, out)
+        outs.append(out)
+    assert (outs[0] == outs[1]).all() and (outs[0] == outs[2]).all()
+    assert np.sort(room.view(np.float32)).tolist() == np.sort(weight, axis=None).tolist()  # the same numbers, laid out
+    assert (small == 255).all()  # too small, so left alone
+    room[:] = 0
+    out = wanted.copy()
+    onednn.multiplier(b, rows, 5, ("stamp", id(room)), room)(a, out)
+    assert (out == wanted).all()  # with an equal stamp nothing is laid out again
+    onednn.multiplier(b, rows, 5, ("another",), room)(a, out)
+    assert (out == outs[0]).all()
+
+
 @pytest.mark.parametrize("transposed", [False, True])
 def test_a_multiplier_follows_its_stamp(onednn: Any, transposed: bool) -> None:
     rng = np.random.default_rng(0)

@@ -10,6 +10,10 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import taskflow  # isort: skip
 from language_model import CONFIG, ONE_STEP, feeds, model, random_strategy
 
+from taskflow.runtime import share_weights
+
+if "one-copy" in sys.argv:
+    share_weights.SMALLEST_BYTES = 1
 transport = taskflow.connect(watchdog_seconds=60)
 for seed in range(int(sys.argv[1])):
     config = (CONFIG, ONE_STEP)[seed % 2]
@@ -26,6 +30,7 @@ for seed in range(int(sys.argv[1])):
     sent = transport.gather(transport.bytes_sent - before)
     planned = run.moved_bytes_per_step()
     parameters = run.parameters()
+    lent = transport.gather(run.kept.lent_nbytes)
     run.close()
     if transport.rank == 0:
         graph_bytes = sum(
@@ -35,6 +40,6 @@ for seed in range(int(sys.argv[1])):
         total = sum(float(abs(v).sum()) for v in parameters.values())
         print(json.dumps({
             "seed": seed, "processors": processors, "losses": losses, "sent": sum(sent), "planned": 5 * planned,
-            "graph": 5 * graph_bytes, "parameters": total,
+            "graph": 5 * graph_bytes, "parameters": total, "lent": sum(lent),
         }))
 transport.close()
