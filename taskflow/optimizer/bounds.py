@@ -13,10 +13,11 @@ lies (`rounded`). `relax.py` has a far stronger bound for small spaces.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import inf, prod
+from typing import TypeVar
 
 from taskflow.graph import Node
 from taskflow.operators.tensor import Tensor
@@ -31,6 +32,8 @@ MOST_KINDS = 1500  # kinds of pieces of one operator that are looked at one by o
 LOOKS = 5_000  # pieces in all, a few seconds; the rest is looked at in the roughest way
 STEP = 1.01  # between the sizes of updates that are looked at
 
+Item = TypeVar("Item")
+
 
 @dataclass(frozen=True, slots=True)
 class Least:
@@ -43,14 +46,17 @@ class Least:
     always: tuple[bool, ...]
 
 
-def lower_bound(evaluator: Evaluator, options: SpaceOptions | None = None) -> float:
+def lower_bound(
+    evaluator: Evaluator, options: SpaceOptions | None = None, over: Callable[[], bool] = lambda: False
+) -> float:
     """Seconds that no strategy of the space takes less than (pieces evenly cut; any placement and synchronisation).
-    0 if the costs are only known for whole tasks."""
+    0 if the costs are only known for whole tasks. Operators that have not been looked at when ``over`` answers true count as if
+    they took no time, so the bound holds then too."""
     graph, machine = evaluator.graph, evaluator.machine
     pieces = Pieces(graph, evaluator.costs, evaluator.rule is not None)
     processors = representatives(evaluator)
     try:
-        table = _table(pieces, Space(graph, len(machine.processors), options), processors)
+        table = _table(pieces, Space(graph, len(machine.processors), options), processors, over)
     except TypeError:  # costs of whole tasks only
         return 0.0
     updates = [] if evaluator.rule is None else [
@@ -65,7 +71,7 @@ def lower_bound(evaluator: Evaluator, options: SpaceOptions | None = None) -> fl
     return max(work / len(machine.processors), longest)
 
 
-def _table(pieces: Pieces, space: Space, processors: Sequence[int]) -> list[Least]:
+def _table(pieces: Pieces, space: Space, processors: Sequence[int], over: Callable[[], bool]) -> list[Least]:
     """By operator; equal ones are looked at once, and those with most arithmetic in the finest way."""
     graph = pieces.graph
     alike: dict[object, list[Node]] = {}
@@ -75,16 +81,25 @@ def _table(pieces: Pieces, space: Space, processors: Sequence[int]) -> list[Leas
         alike.setdefault(key, []).append(node)
     found: dict[int, Least] = {}
     left = LOOKS
+    def so_far(tuples: Iterable[Item]) -> Iterator[Item]:
+        for degrees in tuples:
+            if over():
+                raise TimeoutError
+            yield degrees
+
     for nodes in sorted(alike.values(), key=lambda nodes: -len(nodes) * nodes[0].operator.flops(nodes[0].specs, nodes[0].space)):
         node, tuples = nodes[0], space[nodes[0]].tuples
         each = sum(_kinds(degrees) for degrees in tuples)
         together = len({_round(degrees, 1) for degrees in tuples}) * 2 ** _windows(node)
-        if each <= min(MOST_KINDS, left):
-            least, left = least_of(pieces, node, tuples, processors), left - each
-        elif together <= left:
-            least, left = rounded(pieces, node, tuples, processors, 1), left - together
-        else:
-            least = rounded(pieces, node, tuples, processors, 3)
+        try:
+            if each <= min(MOST_KINDS, left):
+                least, left = least_of(pieces, node, so_far(tuples), processors), left - each
+            elif together <= left:
+                least, left = rounded(pieces, node, tuples, processors, 1, so_far), left - together
+            else:
+                least = rounded(pieces, node, tuples, processors, 3, so_far)
+        except TimeoutError:
+            least = Least(0.0, 0.0, 0.0, (False,) * len(node.inputs))
         for other in nodes:
             found[other.number] = least
     return [found[node.number] for node in graph]
@@ -133,7 +148,7 @@ def representatives(evaluator: Evaluator) -> list[int]:
     return list(found.values())
 
 
-def least_of(pieces: Pieces, node: Node, tuples: Sequence[Sequence[int]], processors: Sequence[int]) -> Least:
+def least_of(pieces: Pieces, node: Node, tuples: Iterable[Sequence[int]], processors: Sequence[int]) -> Least:
     """Over the even cuts into ``tuples`` of degrees; ``processors``: one of each kind."""
     total = forward = backward = inf
     always = [True] * len(node.inputs)
@@ -151,10 +166,11 @@ def least_of(pieces: Pieces, node: Node, tuples: Sequence[Sequence[int]], proces
 
 
 def rounded(
-    pieces: Pieces, node: Node, tuples: Sequence[Sequence[int]], processors: Sequence[int], bits: int = 1
+    pieces: Pieces, node: Node, tuples: Sequence[Sequence[int]], processors: Sequence[int], bits: int = 1,
+    one_by_one: Callable[[Iterable[tuple[int, ...]]], Iterable[tuple[int, ...]]] = iter,
 ) -> Least:
     """`least_of` for many tuples: those that round up to the same powers of 2**``bits`` have at least as many pieces as the
-    one with fewest, each at least as large as the smallest piece of the rounded cut."""
+    one with fewest, each at least as large as the smallest piece of the rounded cut. ``one_by_one`` may raise between two."""
     fewest: dict[tuple[int, ...], int] = {}
     for degrees in tuples:
         finest = _round(degrees, bits)
@@ -162,7 +178,8 @@ def rounded(
     total = forward = backward = inf
     always = [True] * len(node.inputs)
     places: dict[tuple[int, int], list[int]] = {}
-    for finest, count in fewest.items():
+    for finest in one_by_one(fewest):
+        count = fewest[finest]
         lengths = [max(1, dim.size // degree) if dim.size else 0 for dim, degree in zip(node.dims, finest)]
         for i, length in enumerate(lengths):
             if (i, length) not in places:

@@ -52,23 +52,32 @@ class Tied:
         self._alike: dict[object, list[Layer]] = {}
         for layer in self.layers:
             self._alike.setdefault(self._kind(layer), []).append(layer)
-        self._loads = _loads(run)
+        self._made: list[Loads | None] = []
         self._measured: tuple[object, np.ndarray] = (None, np.zeros(0))  # type: ignore[type-arg]
         few = space.processors < MANY_PROCESSORS  # whose orders differ little
         self._actions = tuple(action for action in ACTIONS if action != "deal" or not few)
         kinds = len(TARGETS) * len(self._actions)
         self._wins, self._tries = [1.0] * kinds, [1.0] * kinds
 
+    @property
+    def _loads(self) -> Loads | None:
+        """Worked out when they are first needed."""
+        if not self._made:
+            self._made.append(_loads(self.run))
+        return self._made[0]
+
     def hybrids(self, part: Slice) -> None:
         """Try `taskflow.optimizer.hybrids` while the slice lasts."""
         if self._loads is not None:
+            self.run.enter("hybrids")
             evaluator = self.run.evaluator
             for plan in hybrids(evaluator.graph, evaluator.machine, self.space, self.layers, self._loads, lambda: part.over):
-                self.run.set(plan)
+                self.run.try_set(plan)
 
     def anneal(self, part: Slice, temperature: float) -> None:
         """From the current strategy until the slice is over; ``temperature``: at the start, as a share of the best time."""
-        self.run.phase, nothing = "layers", 0
+        self.run.enter("layers")
+        nothing = 0
         last = self.run.proposals + MOST_PER_LAYER * len(self.layers)
         while not part.over and nothing < MOST_NOTHING and self.run.proposals < last:
             scale = self.run.best_seconds * temperature * (1 - part.used) ** 2
@@ -84,7 +93,7 @@ class Tied:
 
     def _promising(self, limit: float) -> tuple[int, dict[str, OpConfig], dict[str, Sync]]:
         """A move; where simulating takes long, of several the one with the lowest loads, if any can be below the limit."""
-        if self._loads is None or self.run.evaluator.tasks < MANY_TASKS:
+        if self.run.evaluator.tasks < MANY_TASKS or self._loads is None:
             return self._move()
         current = self.run.strategy
         if self._measured[0] is not current:
@@ -227,6 +236,9 @@ def _loads(run: Run) -> Loads | None:
     if not 8 <= len(run.evaluator.machine.processors) <= 256:
         return None
     try:
-        return Loads(run.evaluator)
+        return Loads(run.evaluator, lambda: run.over)
     except TypeError:  # costs of whole tasks only
+        return None
+    except TimeoutError as error:
+        run.leave_out(str(error))
         return None
