@@ -201,8 +201,8 @@ class SearchOptions:
     ``starts``: where to start, instead of the search's own choice. ``rivals``: strategies that the result must not be
     slower than (they may be outside the space). ``fits``: given a strategy, what memory it lacks (empty: it fits).
     ``progress``: called about every ``progress_every`` seconds. ``tolerance``: exact search may leave undone what is not
-    faster than its plan by more than this share. ``exchange``: what the workers of a portfolio share. ``clock``: counts the seconds of the budget (by
-    default from the search's own beginning). ``bound``: asked for a lower bound, told how to ask whether its share of the time
+    faster than its plan by more than this share. ``exchange``: what the workers of a portfolio share.
+    ``clock``: counts the seconds of the budget (by default from the search's own beginning). ``bound``: asked for a lower bound, told how to ask whether its share of the time
     is over.
     """
 

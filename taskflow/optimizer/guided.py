@@ -110,6 +110,7 @@ class _Guided:
         """Anneal whole layers, colder each time, from the best plan; after the first time also try the plans of others, and in
         the end hybrids."""
         large = self.space.processors >= HIERARCHY
+        self._together(Slice(self.run, 0.1))
         for number, temperature in enumerate(HOT):
             if self.run.over:
                 raise Spent
@@ -126,6 +127,24 @@ class _Guided:
             # Not before: annealing that starts from them seldom leaves them, and may have found something better.
             self.tied.hybrids(Slice(self.run, 0.2))
         self._layers(Slice(self.run, 0.1 if large else 0.3))
+
+    def _together(self, part: Slice) -> None:
+        """All layers, then halves of them, and so on, are synchronised in each way: few plans, which need no new geometry, and
+        on networks with many layers much of what there is to gain."""
+        self.run.enter("synchronisation")
+        self.run.back_to_best()
+        layers = list(dict.fromkeys(p.layer for p in self.graph.parameters))
+        size = len(layers)
+        while size:
+            before = self.run.seconds
+            for start in range(0, len(layers), size):
+                for sync in SYNCS:
+                    if part.over:
+                        return
+                    syncs = {layer: sync for layer in layers[start : start + size] if self.run.strategy.sync(layer) != sync}
+                    if syncs:
+                        self.run.propose({}, self._below(), syncs)
+            size = size // 2 if size > 1 and self.run.seconds < before else 0
 
     # ---- descent over groups -------------------------------------------------------------------------------------
     def _layers(self, part: Slice) -> None:

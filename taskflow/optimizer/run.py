@@ -14,7 +14,6 @@ from taskflow.optimizer.evaluator import NO_SYNCS, Evaluator
 from taskflow.optimizer.found import Found, Improvement, Progress, SearchOptions
 from taskflow.optimizer.messages import Messages
 
-
 BOUND_SHARE = 0.1  # of the budget, at most, for the lower bound
 CAREFUL = 0.02  # seconds that the first strategy takes to evaluate, from which on each evaluation must fit the time left
 MANY_PROCESSORS = 64  # from which on plans may need very many messages
@@ -223,7 +222,9 @@ class Run:
 
     def _bound(self) -> None:
         """The lower bound, as good as it gets in its share of the time."""
-        if self.options.bound is not None:
+        if self.options.bound is not None and self.clock.over:
+            self.leave_out("lower bound (no time)")
+        elif self.options.bound is not None:
             self.enter("lower bound")
             part = Slice(self, BOUND_SHARE if isfinite(self.clock.seconds) else 1.0)
             self.lower_bound = self.options.bound(lambda: part.over)

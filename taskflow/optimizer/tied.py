@@ -7,8 +7,9 @@ regions quickly; the operators that a layer ties together are set free afterward
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf, log, prod
+from math import inf, isinf, log, prod
 from random import Random
+from time import perf_counter
 
 import numpy as np
 
@@ -28,6 +29,7 @@ MOST_SPREADS = 20_000  # layers' configurations that are remembered for all thei
 MANY_PROCESSORS = 8
 MANY_TASKS = 3000  # of a step that takes longer to simulate than its loads to add up
 DRAWN = (1, 2, 4, 8, 16)  # from so many moves the one with the lowest loads is simulated
+ENOUGH = 4  # loads and simulations, to compare how long they take
 SURE = 0.95  # loads are at most this much too high
 TARGETS = ("one", "alike", "stretch", "all", "split")
 ACTIONS = ("team", "shift", "recut", "copy", "deal", "sync")
@@ -53,6 +55,7 @@ class Tied:
         for layer in self.layers:
             self._alike.setdefault(self._kind(layer), []).append(layer)
         self._made: list[Loads | None] = []
+        self._adding, self._simulating = [0.0, 0.0], [0.0, 0.0]  # seconds, and how often
         self._measured: tuple[object, np.ndarray] = (None, np.zeros(0))  # type: ignore[type-arg]
         few = space.processors < MANY_PROCESSORS  # whose orders differ little
         self._actions = tuple(action for action in ACTIONS if action != "deal" or not few)
@@ -87,13 +90,16 @@ class Tied:
                 nothing += 1
                 continue
             nothing = 0
+            begin = perf_counter()
             accepted = self.run.propose(changes, limit, syncs)
+            self._simulating = [self._simulating[0] + perf_counter() - begin, self._simulating[1] + 1]
             self._tries[kind] = self._tries[kind] * 0.99 + 1
             self._wins[kind] = self._wins[kind] * 0.99 + (accepted and self.run.seconds < before)
 
     def _promising(self, limit: float) -> tuple[int, dict[str, OpConfig], dict[str, Sync]]:
-        """A move; where simulating takes long, of several the one with the lowest loads, if any can be below the limit."""
-        if self.run.evaluator.tasks < MANY_TASKS or self._loads is None:
+        """A move; where simulating takes longer than adding up loads, of several the one with the lowest, if any can be below
+        the limit."""
+        if self.run.evaluator.tasks < MANY_TASKS or self._loads is None or not self._worth():
             return self._move()
         current = self.run.strategy
         if self._measured[0] is not current:
@@ -104,11 +110,21 @@ class Tied:
             if syncs:
                 return kind, changes, syncs
             if changes:
+                begin = perf_counter()
                 loads = self._loads.after(self._measured[1], current.configs, changes)
+                self._adding = [self._adding[0] + perf_counter() - begin, self._adding[1] + 1]
                 processors, links = loads[: self.space.processors].max(), loads[self.space.processors :].max(initial=0.0)
                 if max(processors, links) * SURE <= limit and processors + links < best:
                     best, found = processors + links, (kind, changes, syncs)
         return found
+
+    def _worth(self) -> bool:
+        """Whether loads have been quicker to add up than plans to simulate, by what both took so far. With a budget of
+        proposals, that must not depend on a time: then they always are."""
+        if isinf(self.run.options.budget.seconds):
+            return True
+        (adding, loads), (simulating, plans) = self._adding, self._simulating
+        return min(loads, plans) < ENOUGH or adding / loads < simulating / plans
 
     def _move(self) -> tuple[int, dict[str, OpConfig], dict[str, Sync]]:
         """The number of its kind, and what it changes."""

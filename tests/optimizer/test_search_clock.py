@@ -16,6 +16,7 @@ from taskflow.models import build
 from taskflow.optimizer import run as run_module
 from taskflow.optimizer.bounds import lower_bound
 from taskflow.optimizer.clock import SMALL, Clock, Pace
+from taskflow.optimizer.evaluator import NO_SYNCS
 from taskflow.optimizer.found import Budget, SearchOptions
 from taskflow.optimizer.guided import guided
 from taskflow.optimizer.mcmc import mcmc
@@ -39,7 +40,7 @@ class Slow(Table):
         time.sleep(self.takes)
         return super().set(strategy)
 
-    def propose(self, changes, limit=inf, syncs: Mapping = {}) -> float:  # type: ignore[no-untyped-def] # noqa: B006
+    def propose(self, changes, limit=inf, syncs: Mapping = NO_SYNCS) -> float:  # type: ignore[no-untyped-def]
         time.sleep(self.takes)
         return super().propose(changes, limit, syncs)
 
@@ -49,18 +50,19 @@ class Slow(Table):
 ])
 def test_a_small_budget_holds_on_a_large_machine(model: str, devices: int, algorithm: str) -> None:
     graph, machine = build(model, devices=devices), load_machine("h100", devices)
-    begin = time.perf_counter()
+    begin = time.process_time()
     judge = make_evaluator(graph, machine)
     data = known(graph, machine)[0]
     seconds = judge.set(data)
     Room(judge)(data)
-    least = time.perf_counter() - begin  # what evaluating data parallelism alone takes
-    begin = time.perf_counter()
+    least = time.process_time() - begin  # what evaluating data parallelism alone takes
+    begin, started = time.process_time(), time.perf_counter()
     found = search(graph, machine, budget="1s", algorithm=algorithm)
-    took = time.perf_counter() - begin
+    # Of the processor's time, since others may use it too; then the clock ends the search the sooner.
+    took = time.process_time() - begin
     assert took <= max(1.0, 1.5 * least) + 1.0, f"{took:.1f} s, of which data parallelism {least:.1f}: {found}"
     assert found.starts["data"] == seconds >= found.seconds
-    assert found.search_seconds <= took
+    assert found.search_seconds <= time.perf_counter() - started
     for start in {"expert", "model"} - set(found.starts):
         assert any(what.startswith(start) for what in found.left_out) and start in str(found)
 
@@ -88,7 +90,7 @@ def test_proposals_that_would_be_too_large_are_passed_over(monkeypatch: pytest.M
     monkeypatch.setattr(run_module, "MOST_MESSAGES", 20)
     counted, ask = Messages(graph), judge.propose
 
-    def propose(changes, limit=inf, syncs=run_module.NO_SYNCS):  # type: ignore[no-untyped-def]
+    def propose(changes, limit=inf, syncs=NO_SYNCS):  # type: ignore[no-untyped-def]
         tried.append(counted.around(judge.strategy.configs, changes))
         return ask(changes, limit, syncs)
 
