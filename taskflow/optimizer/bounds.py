@@ -6,17 +6,19 @@ a task that wrote it, so a step takes at least the longest chain of operators, e
 Transfers and sums are left out, and a task's cost must not fall when it touches more bytes; then both hold whatever the order
 of tasks is.
 
-Where an operator has too many cuts to look at each, they are taken together by their degrees rounded up to powers of two (of
+Costs may know what all tasks of an operator take together at least, however it is cut (`Costs.least`). Where they do not and an
+operator has too many cuts to look at each, they are taken together by their degrees rounded up to powers of two (of
 eight, once there are very many): a piece of any of them has room for one of the finest, which must not cost more wherever it
 lies (`rounded`). `relax.py` has a far stronger bound for small spaces.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from math import inf, prod
+from typing import TypeVar
 
 from taskflow.graph import Node
 from taskflow.operators.tensor import Tensor
@@ -31,6 +33,8 @@ MOST_KINDS = 1500  # kinds of pieces of one operator that are looked at one by o
 LOOKS = 5_000  # pieces in all, a few seconds; the rest is looked at in the roughest way
 STEP = 1.01  # between the sizes of updates that are looked at
 
+Item = TypeVar("Item")
+
 
 @dataclass(frozen=True, slots=True)
 class Least:
@@ -43,21 +47,26 @@ class Least:
     always: tuple[bool, ...]
 
 
-def lower_bound(evaluator: Evaluator, options: SpaceOptions | None = None) -> float:
+def lower_bound(
+    evaluator: Evaluator, options: SpaceOptions | None = None, over: Callable[[], bool] = lambda: False
+) -> float:
     """Seconds that no strategy of the space takes less than (pieces evenly cut; any placement and synchronisation).
-    0 if the costs are only known for whole tasks."""
+    0 if the costs are only known for whole tasks. Operators that have not been looked at when ``over`` answers true count as if
+    they took no time, so the bound holds then too."""
     graph, machine = evaluator.graph, evaluator.machine
     pieces = Pieces(graph, evaluator.costs, evaluator.rule is not None)
     processors = representatives(evaluator)
     try:
-        table = _table(pieces, Space(graph, len(machine.processors), options), processors)
+        table = _table(pieces, Space(graph, len(machine.processors), options), processors, over)
     except TypeError:  # costs of whole tasks only
         return 0.0
+    trained = gradient_flow(graph)[2]
+    layers = dict.fromkeys(p.layer for node in graph if node.number in pieces.active for p in node.parameters)
     updates = [] if evaluator.rule is None else [
-        least_update(evaluator, layer, processors)
-        for layer in dict.fromkeys(p.layer for node in graph if node.number in pieces.active for p in node.parameters)
+        (0.0, 0.0) if over() else least_update(evaluator, layer, processors, trained)
+        for layer in layers
     ]
-    longest = Paths(pieces, [item.always for item in table]).longest(
+    longest = 0.0 if over() else Paths(pieces, [item.always for item in table]).longest(
         [item.forward for item in table], [item.backward for item in table],
         min((shortest for _, shortest in updates), default=0.0),
     )
@@ -65,7 +74,7 @@ def lower_bound(evaluator: Evaluator, options: SpaceOptions | None = None) -> fl
     return max(work / len(machine.processors), longest)
 
 
-def _table(pieces: Pieces, space: Space, processors: Sequence[int]) -> list[Least]:
+def _table(pieces: Pieces, space: Space, processors: Sequence[int], over: Callable[[], bool]) -> list[Least]:
     """By operator; equal ones are looked at once, and those with most arithmetic in the finest way."""
     graph = pieces.graph
     alike: dict[object, list[Node]] = {}
@@ -75,19 +84,39 @@ def _table(pieces: Pieces, space: Space, processors: Sequence[int]) -> list[Leas
         alike.setdefault(key, []).append(node)
     found: dict[int, Least] = {}
     left = LOOKS
+
+    def so_far(tuples: Iterable[Item]) -> Iterator[Item]:
+        for degrees in tuples:
+            if over():
+                raise TimeoutError
+            yield degrees
+
     for nodes in sorted(alike.values(), key=lambda nodes: -len(nodes) * nodes[0].operator.flops(nodes[0].specs, nodes[0].space)):
         node, tuples = nodes[0], space[nodes[0]].tuples
-        each = sum(_kinds(degrees) for degrees in tuples)
-        together = len({_round(degrees, 1) for degrees in tuples}) * 2 ** _windows(node)
-        if each <= min(MOST_KINDS, left):
-            least, left = least_of(pieces, node, tuples, processors), left - each
-        elif together <= left:
-            least, left = rounded(pieces, node, tuples, processors, 1), left - together
-        else:
-            least = rounded(pieces, node, tuples, processors, 3)
+        together = 0.0
+        try:
+            if over():
+                raise TimeoutError
+            together = _together(pieces, node, processors)
+            if (each := sum(_kinds(degrees) for degrees in tuples)) <= min(MOST_KINDS, left):
+                least, left = least_of(pieces, node, so_far(tuples), processors), left - each
+            elif not together and (rough := len({_round(d, 1) for d in tuples}) * 2 ** _windows(node)) <= left:
+                least, left = rounded(pieces, node, tuples, processors, 1, so_far), left - rough
+            else:
+                least = rounded(pieces, node, tuples, processors, 3, so_far)
+        except TimeoutError:
+            least = Least(0.0, 0.0, 0.0, (False,) * len(node.inputs))
         for other in nodes:
-            found[other.number] = least
+            found[other.number] = replace(least, total=max(least.total, together))
     return [found[node.number] for node in graph]
+
+
+def _together(pieces: Pieces, node: Node, processors: Sequence[int]) -> float:
+    """What the costs say themselves of all tasks of an operator together; 0 if they say nothing."""
+    if node.operator.kind == "state":
+        return 0.0
+    ways = (False, True) if node.number in pieces.active else (False,)
+    return sum(min(pieces.costs.least(node, backward, p) for p in processors) for backward in ways)
 
 
 def _windows(node: Node) -> int:
@@ -103,11 +132,13 @@ def _kinds(degrees: Sequence[int]) -> int:
     return prod(min(degree, 4) for degree in degrees)
 
 
-def least_update(evaluator: Evaluator, layer: str, processors: Sequence[int]) -> tuple[float, float]:
+def least_update(
+    evaluator: Evaluator, layer: str, processors: Sequence[int], trained: set[str] | None = None
+) -> tuple[float, float]:
     """Of all updates of a layer together and of the shortest one, however the layer is divided: seconds. A larger update
     does not take less, so those between two sizes take at least what the smaller one takes. (0, 0) if it is not trained."""
     rule, costs = evaluator.rule, evaluator.costs
-    trained = gradient_flow(evaluator.graph)[2]
+    trained = gradient_flow(evaluator.graph)[2] if trained is None else trained
     parameters = [p for p in evaluator.graph.parameters if p.layer == layer and p.name in trained]
     if rule is None or not parameters:
         return 0.0, 0.0
@@ -133,7 +164,7 @@ def representatives(evaluator: Evaluator) -> list[int]:
     return list(found.values())
 
 
-def least_of(pieces: Pieces, node: Node, tuples: Sequence[Sequence[int]], processors: Sequence[int]) -> Least:
+def least_of(pieces: Pieces, node: Node, tuples: Iterable[Sequence[int]], processors: Sequence[int]) -> Least:
     """Over the even cuts into ``tuples`` of degrees; ``processors``: one of each kind."""
     total = forward = backward = inf
     always = [True] * len(node.inputs)
@@ -151,10 +182,11 @@ def least_of(pieces: Pieces, node: Node, tuples: Sequence[Sequence[int]], proces
 
 
 def rounded(
-    pieces: Pieces, node: Node, tuples: Sequence[Sequence[int]], processors: Sequence[int], bits: int = 1
+    pieces: Pieces, node: Node, tuples: Sequence[Sequence[int]], processors: Sequence[int], bits: int = 1,
+    one_by_one: Callable[[Iterable[tuple[int, ...]]], Iterable[tuple[int, ...]]] = iter,
 ) -> Least:
     """`least_of` for many tuples: those that round up to the same powers of 2**``bits`` have at least as many pieces as the
-    one with fewest, each at least as large as the smallest piece of the rounded cut."""
+    one with fewest, each at least as large as the smallest piece of the rounded cut. ``one_by_one`` may raise between two."""
     fewest: dict[tuple[int, ...], int] = {}
     for degrees in tuples:
         finest = _round(degrees, bits)
@@ -162,7 +194,8 @@ def rounded(
     total = forward = backward = inf
     always = [True] * len(node.inputs)
     places: dict[tuple[int, int], list[int]] = {}
-    for finest, count in fewest.items():
+    for finest in one_by_one(fewest):
+        count = fewest[finest]
         lengths = [max(1, dim.size // degree) if dim.size else 0 for dim, degree in zip(node.dims, finest)]
         for i, length in enumerate(lengths):
             if (i, length) not in places:
@@ -210,6 +243,10 @@ class Paths:
         self._ahead = [
             sorted({t.node for t, sure in zip(node.inputs, certain) if sure}) for node, certain in zip(graph, always)
         ]
+        reading: dict[int, list[Node]] = {node.number: [] for node in graph}
+        for node in graph:
+            for giver in {t.node for t in node.inputs}:
+                reading[giver].append(node)
         self._back: list[tuple[int, list[int], list[int]]] = []  # node, forward tasks and backward tasks that it waits for
         for node in reversed(graph.nodes):
             if node.number not in pieces.active:
@@ -218,7 +255,7 @@ class Paths:
             before = [node.number] if keeps.outputs or node.operator.saves(node.specs, node.space) else []
             if keeps.inputs:
                 before += self._ahead[node.number]
-            readers = [r.number for r in graph if r.number in pieces.active and len(node.outputs) == 1
+            readers = [r.number for r in reading[node.number] if r.number in pieces.active and len(node.outputs) == 1
                        and reads_all_of(r, node.outputs[0])]
             self._back.append((node.number, before, readers))
 

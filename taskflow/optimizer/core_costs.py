@@ -31,6 +31,11 @@ class Costs(ABC):
     def copy(self, source: int, target: int, nbytes: int) -> float:
         """Seconds of a message between two processors."""
 
+    def least(self, node: Node, backward: bool, processor: int) -> float:
+        """Seconds that all forward or backward tasks of ``node`` take together at least on processors of this class, however
+        it is cut into pieces; 0 if that is not known."""
+        return 0.0
+
     def processor_class(self, processor: int) -> int:
         """A number that processors share only if all tasks cost the same on them."""
         return processor

@@ -8,8 +8,10 @@ and were chosen from what is said beside them, none of them from a result of thi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from taskflow.machine import Device, Machine
-from taskflow.operators.operator import Operator, Spec, Work
+from taskflow.operators.operator import Dim, Operator, Spec, Work
 from taskflow.optimizer.cost import Gradients, RememberedCosts
 from taskflow.optimizer.cost_gradients import Adding
 from taskflow.optimizer.cost_work import Phase, phases
@@ -53,8 +55,47 @@ class AnalyticCosts(RememberedCosts):
         rate = device.rate(operator.computes_in(inputs))
         return sum(phase_seconds(phase, device, rate) for phase in phases(operator, inputs, piece, backward, wanted, adds))
 
+    def least_seconds(
+        self, operator: Operator, inputs: tuple[Spec, ...], backward: bool, wanted: Gradients, device: Device
+    ) -> float:
+        """Seconds that all tasks of one direction take together at least, however the operator is cut: their arithmetic adds
+        up to the whole's, and so does what they touch, apart from inputs that pieces step over (a stride). 0 for embeddings, of
+        whose tables pieces touch what their words ask for."""
+        if operator.kind == "embedding":
+            return 0.0
+        space = Rect((0,) * len(dims := operator.dims(inputs)), tuple(dim.size for dim in dims))
+        rate, seen = device.rate(operator.computes_in(inputs)), _seen(operator, inputs, dims)
+        memory = device.memory_bytes_per_second * device.reaches(Work.MEMORY.value, EFFICIENCY[Work.MEMORY])
+        total = 0.0
+        for phase in phases(operator, inputs, space, backward, wanted):
+            unfused = phase.kernels == Work.MEMORY
+            reached = rate * (UNFUSED if unfused else device.reaches(phase.kernels.value, EFFICIENCY[phase.kernels]))
+            arithmetic = phase.flops / reached
+            # Pieces of repeated kernels may fit the cache where the whole does not.
+            traffic = seen * phase.nbytes / memory if phase.repeats == 1 else 0.0
+            total += phase.repeats * (max(arithmetic, traffic) + phase.launches * device.launch_seconds)
+        return total
+
     def _memory(self, kind: Kind, nbytes: int, flops: int, device: Device, rule: UpdateRule | None) -> float:
         return phase_seconds(Phase(Work.MEMORY, flops, nbytes, 1), device, device.rate())
+
+
+def _seen(operator: Operator, inputs: tuple[Spec, ...], dims: Sequence[Dim]) -> float:
+    """Which part of what the whole operator reads its pieces read at least, if every dimension is cut finest."""
+    size = [dim.size for dim in dims]
+    seen = [1.0] * len(inputs)
+    for i, dim in enumerate(dims):
+        if dim.divisible and dim.size > 2:
+            middle = dim.size // 2 - 1
+            lows, highs = [0] * len(size), list(size)
+            lows[i], highs[i] = middle, middle + 1
+            one = operator.reads(inputs, Rect(tuple(lows), tuple(highs))).inputs
+            highs[i] = middle + 2
+            two = operator.reads(inputs, Rect(tuple(lows), tuple(highs))).inputs
+            for k, (a, b) in enumerate(zip(one, two)):
+                step = b.volume - a.volume
+                seen[k] *= min(1.0, a.volume / step) if step > 0 else 1.0
+    return min(seen, default=1.0)
 
 
 def phase_seconds(phase: Phase, device: Device, rate: float) -> float:

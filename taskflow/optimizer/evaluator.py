@@ -59,6 +59,10 @@ class Evaluator(ABC):
             raise ValueError(f"{type(self).__name__}: set(strategy) must come before anything else")
         return self._strategy
 
+    def at(self, strategy: Strategy) -> bool:
+        """Whether this very object is the current strategy, so that there is no need to `set` it."""
+        return self._strategy is strategy
+
     @property
     @abstractmethod
     def seconds(self) -> float:

@@ -49,15 +49,17 @@ def exact(evaluator: Evaluator, options: SearchOptions | None = None) -> Found:
         )
     budget = options.budget
     part = Budget(min(FIRST_SECONDS, budget.seconds / 5), max(1.0, budget.proposals / 5))
-    first = guided(evaluator, replace(options, budget=part))
+    first = guided(evaluator, replace(options, budget=part, clock=None))
     if first.stopped == "interrupted":
         return replace(first, algorithm="exact")
-    run = Run("exact", evaluator, replace(options, rivals=(*options.rivals, replace(first.strategy, name="guided"))))
+    run = Run("exact", evaluator, replace(
+        options, rivals=(*options.rivals, replace(first.strategy, name="guided")), bound=None,
+    ))
     run.proposals = first.proposals
     branch = _Branch(run, space)
 
     def body() -> str:
-        run.phase = "proof"
+        run.enter("proof")
         branch.descend(0, [])
         branch.complete = True
         run.optimal = not options.tolerance
@@ -67,7 +69,7 @@ def exact(evaluator: Evaluator, options: SearchOptions | None = None) -> Found:
     starts = {name: seconds for name, seconds in found.starts.items() if name != "guided"}
     return replace(
         found, starts={**first.starts, **starts}, search_seconds=found.search_seconds + first.search_seconds,
-        lower_bound=branch.lower_bound, proof=branch.proof,
+        lower_bound=max(first.lower_bound, branch.lower_bound), proof=branch.proof,
     )
 
 

@@ -9,12 +9,11 @@ from taskflow.mapper import Strategy
 
 
 class Exchange:
-    """The best plan of all workers, and whether they are to stop."""
+    """The best plan of all workers."""
 
     def __init__(self) -> None:
         self.best: Strategy | None = None
         self.best_seconds = inf
-        self.stopped = False
         self._lock = threading.Lock()
 
     def publish(self, strategy: Strategy, seconds: float) -> None:

@@ -10,6 +10,7 @@ from math import inf, isfinite
 from typing import Any
 
 from taskflow.mapper import Strategy
+from taskflow.optimizer.clock import Clock
 from taskflow.optimizer.exchange import Exchange
 from taskflow.optimizer.space import SpaceOptions
 
@@ -124,7 +125,7 @@ class Found:
     told to beat, by name. ``lower_bound``: no strategy is faster than that (0: not known). ``optimal``: proved to be the
     fastest in the space that was searched. ``local``: no change of a single operator from the candidate list is faster.
     ``refused``: how many better plans did not fit the memory. ``proof``: what an exact search did. ``stopped``: why it
-    ended (``budget``, ``finished``, ``stalled``, ``interrupted``).
+    ended (``budget``, ``finished``, ``stalled``, ``interrupted``). ``left_out``: what was not done, and why.
     """
 
     strategy: Strategy
@@ -142,6 +143,7 @@ class Found:
     local: bool = False
     refused: int = 0
     proof: Proof | None = None
+    left_out: tuple[str, ...] = ()
 
     @property
     def gap(self) -> float | None:
@@ -167,6 +169,7 @@ class Found:
             "accepted": self.accepted,
             "refused_for_memory": self.refused,
             "stopped": self.stopped,
+            "left_out": list(self.left_out),
             "proof": self.proof.as_json() if self.proof else None,
             "starts_iteration_seconds": dict(self.starts),
             "history": [
@@ -178,9 +181,10 @@ class Found:
         against = ", ".join(f"{self.speedup(name):.2f}x {name}" for name in self.starts)
         gap = f", at most {self.gap:.0%} above the optimum" if self.gap is not None and not self.optimal else ""
         proved = ", optimal" if self.optimal else gap
+        missing = f"; left out: {', '.join(self.left_out)}" if self.left_out else ""
         return (
             f"{self.seconds * 1e3:.4g} ms a step ({against}{proved}); {self.algorithm}, seed {self.seed}, "
-            f"{self.proposals} proposals in {self.search_seconds:.1f} s, {self.stopped}"
+            f"{self.proposals} proposals in {self.search_seconds:.1f} s, {self.stopped}{missing}"
         )
 
     def __repr__(self) -> str:
@@ -198,6 +202,8 @@ class SearchOptions:
     slower than (they may be outside the space). ``fits``: given a strategy, what memory it lacks (empty: it fits).
     ``progress``: called about every ``progress_every`` seconds. ``tolerance``: exact search may leave undone what is not
     faster than its plan by more than this share. ``exchange``: what the workers of a portfolio share.
+    ``clock``: counts the seconds of the budget (by default from the search's own beginning). ``bound``: asked for a lower bound, told how to ask whether its share of the time
+    is over.
     """
 
     budget: Budget = Budget(seconds=10.0)
@@ -210,3 +216,5 @@ class SearchOptions:
     progress_every: float = 0.5
     tolerance: float = 0.0
     exchange: Exchange | None = None
+    clock: Clock | None = None
+    bound: Callable[[Callable[[], bool]], float] | None = None

@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import replace
 from math import log, nextafter
 from random import Random
@@ -23,7 +22,7 @@ from taskflow.operators.operator import Soap
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.found import Found, SearchOptions
 from taskflow.optimizer.moves import SYNCS, Moves
-from taskflow.optimizer.run import Run, Slice
+from taskflow.optimizer.run import Run, Slice, Spent
 from taskflow.optimizer.space import Space, place
 from taskflow.optimizer.starts import known, with_syncs
 from taskflow.optimizer.tied import MANY_TASKS, Tied
@@ -32,6 +31,7 @@ from taskflow.optimizer.where import where_time_goes
 TEMPERATURES = (0.02, 0.2, 0.005, 0.05)  # at the start of a round of annealing, as a share of the best time
 HIERARCHY = 8  # from so many processors on, teams are few among all placements
 HOT = (0.2, 0.1, 0.03)  # the same, of the first annealing of layers
+MOST_CRITICAL = 200_000  # tasks of a step whose critical path is looked for
 MOST_CANDIDATES = 3000  # of one operator in local descent
 ROUNDS = 12  # without a better plan, after which it gives up
 
@@ -42,7 +42,7 @@ def guided(
     evaluator: Evaluator, options: SearchOptions | None = None, *, also_from: Iterable[Maker] = ()
 ) -> Found:
     """The default search. ``also_from``: functions that give further starts; each is told how to ask whether its share
-    of the time is over, and raises TimeoutError then. ValueError if the budget is endless."""
+    of the time is over, and raises TimeoutError with what was left out and why. ValueError if the budget is endless."""
     options = options or SearchOptions()
     if not options.budget.finite:
         raise ValueError("search: needs a budget in seconds or proposals")
@@ -68,6 +68,8 @@ class _Guided:
         self._warm_up()
         failed = number = 0
         while failed < ROUNDS:
+            if self.run.over:
+                raise Spent
             before, temperature = self.run.best_seconds, TEMPERATURES[number % len(TEMPERATURES)]
             if self.space.processors >= HIERARCHY:
                 self.run.back_to_best()
@@ -85,14 +87,14 @@ class _Guided:
         seen = {strategy.name for strategy in self.run.options.rivals}
         for strategy in given or known(self.graph, self.machine):
             if strategy.name not in seen:
-                self.run.set(strategy, start=True)
+                self.run.try_set(strategy, start=True)
         if given:
             return
         count = len(self.machine.processors)
         for per_node in (n for n in (2, 8, 16) if n <= count and count % n == 0):
-            self.run.set(map_graph(Expert(per_node), self.graph, self.machine))
+            self.run.try_set(replace(map_graph(Expert(per_node), self.graph, self.machine), name=f"expert on {per_node}"))
         if count < HIERARCHY:  # on more, every piece of a layer needs messages from all others
-            self.run.set(self._channels())
+            self.run.try_set(self._channels())
 
     def _channels(self) -> Strategy:
         """Weights cut wherever there are any, samples elsewhere."""
@@ -108,22 +110,46 @@ class _Guided:
         """Anneal whole layers, colder each time, from the best plan; after the first time also try the plans of others, and in
         the end hybrids."""
         large = self.space.processors >= HIERARCHY
+        self._together(Slice(self.run, 0.1))
         for number, temperature in enumerate(HOT):
+            if self.run.over:
+                raise Spent
             self.run.back_to_best()
             self.tied.anneal(Slice(self.run, 0.2 if large else 0.02), temperature)
             for make in self.also_from if number == 0 else ():
                 part = Slice(self.run, 0.2)
-                with suppress(TimeoutError):
-                    self.run.set(make(lambda: part.over))  # noqa: B023 (called before the next round)
+                self.run.enter("dynamic programming")
+                try:
+                    self.run.try_set(make(lambda: part.over))  # noqa: B023 (called before the next round)
+                except TimeoutError as error:
+                    self.run.leave_out(str(error))
         if large and not self.run.options.starts:
             # Not before: annealing that starts from them seldom leaves them, and may have found something better.
             self.tied.hybrids(Slice(self.run, 0.2))
         self._layers(Slice(self.run, 0.1 if large else 0.3))
 
+    def _together(self, part: Slice) -> None:
+        """All layers, then halves of them, and so on, are synchronised in each way: few plans, which need no new geometry, and
+        on networks with many layers much of what there is to gain."""
+        self.run.enter("synchronisation")
+        self.run.back_to_best()
+        layers = list(dict.fromkeys(p.layer for p in self.graph.parameters))
+        size = len(layers)
+        while size:
+            before = self.run.seconds
+            for start in range(0, len(layers), size):
+                for sync in SYNCS:
+                    if part.over:
+                        return
+                    syncs = {layer: sync for layer in layers[start : start + size] if self.run.strategy.sync(layer) != sync}
+                    if syncs:
+                        self.run.propose({}, self._below(), syncs)
+            size = size // 2 if size > 1 and self.run.seconds < before else 0
+
     # ---- descent over groups -------------------------------------------------------------------------------------
     def _layers(self, part: Slice) -> None:
         """Each group of operators tries a short list of configurations, together."""
-        self.run.phase = "layers"
+        self.run.enter("layers")
         self.run.back_to_best()
         groups = self.moves.groups
         lists = [*groups.distinct(groups.layer), *groups.distinct(groups.alike), *groups.distinct(groups.depth)]
@@ -165,12 +191,12 @@ class _Guided:
 
     # ---- annealing -----------------------------------------------------------------------------------------------
     def _anneal(self, part: Slice, temperature: float) -> None:
-        self.run.phase = "annealing"
+        self.run.enter("annealing")
         self.run.back_to_best()
         age = 0
         while not part.over:
             if age % 200 == 0:
-                self.moves.critical = where_time_goes(self.run.evaluator).critical
+                self.moves.critical = self._critical()
             age += 1
             scale = self.run.best_seconds * temperature * (1 - part.used) ** 2
             limit = self.run.seconds - scale * log(1.0 - self.random.random())
@@ -181,15 +207,19 @@ class _Guided:
             accepted = self.run.propose(move.changes, limit, move.syncs)
             self.moves.learn(move, accepted and self.run.seconds < before)
 
+    def _critical(self) -> tuple[str, ...]:
+        """The operators on the critical path; none where finding it takes longer than it saves."""
+        return where_time_goes(self.run.evaluator).critical if self.run.evaluator.tasks <= MOST_CRITICAL else ()
+
     # ---- local descent -------------------------------------------------------------------------------------------
     def _descend(self) -> None:
         """Until no candidate of a single operator helps. Operators on the critical path come first."""
-        self.run.phase = "descent"
+        self.run.enter("descent")
         part = Slice(self.run, 1.0 if self.run.evaluator.tasks < MANY_TASKS else 0.3)
         self._synchronise(part)
         names = list(self.moves.names)
         self.random.shuffle(names)
-        critical = set(where_time_goes(self.run.evaluator).critical)
+        critical = set(self._critical())
         names.sort(key=lambda name: name not in critical)
         unchanged = position = 0
         while unchanged < len(names):
@@ -218,9 +248,7 @@ class _Guided:
         of these an even sample."""
         space = self.space[name]
         if id(space) not in self._candidates:
-            found = space.candidates(aligned=space.size > MOST_CANDIDATES)
-            step = max(1, -(-len(found) // MOST_CANDIDATES))
-            self._candidates[id(space)] = found[::step]
+            self._candidates[id(space)] = space.candidates(space.size > MOST_CANDIDATES, MOST_CANDIDATES)
         return self._candidates[id(space)]
 
     def _better(self, changes: dict[str, OpConfig]) -> bool:

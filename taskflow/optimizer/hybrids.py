@@ -35,6 +35,8 @@ def hybrids(
     orders = [team for team in reversed(teams(machine)) if len(team) == count][:MOST_ORDERS]
     heaviest = sorted((layer for layer in layers if layer.weights), key=_weight_bytes, reverse=True)
     for number, team in enumerate(orders):
+        if over():
+            return
         configs: dict[str, OpConfig] = {}
         for layer in layers:
             leader = layer.leaders[0]
@@ -43,21 +45,22 @@ def hybrids(
         for layer in heaviest * PASSES:
             if over():
                 break
-            configs |= _best(layer, configs, team, space, loads)
+            configs |= _best(layer, configs, team, space, loads, over)
         yield with_syncs(Strategy(count, configs, {}, f"hybrid {number}"), graph, machine)
-        if over():
-            return
 
 
 def _best(
-    layer: Layer, configs: dict[str, OpConfig], team: Sequence[int], space: Space, loads: Loads
+    layer: Layer, configs: dict[str, OpConfig], team: Sequence[int], space: Space, loads: Loads, over: Callable[[], bool]
 ) -> dict[str, OpConfig]:
-    """The configurations of a layer with which the busiest processor and the busiest link together do least."""
+    """The configurations of a layer with which the busiest processor and the busiest link together do least, of those that
+    there is time to look at."""
     count, leader = len(team), layer.leaders[0]
     before = loads.of(configs)
     best: dict[str, OpConfig] = {}
     least = before[:count].max() + before[count:].max(initial=0.0)
     for degrees in cuts(leader, space[leader], count):
+        if over():
+            break
         changes = layer.spread(on_team(degrees, team[: prod(degrees)]))
         after = loads.after(before, configs, changes)
         busy = after[:count].max() + after[count:].max(initial=0.0)

@@ -8,7 +8,7 @@ are sums and updates, and that transfers wait for each other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
@@ -25,9 +25,10 @@ MOST_KEPT = 20_000  # loads of single operators, tensors and layers that are rem
 
 
 class Loads:
-    """Loads of one graph on one machine. TypeError if the evaluator's costs are only known for whole tasks."""
+    """Loads of one graph on one machine. TypeError if the evaluator's costs are only known for whole tasks, TimeoutError if
+    ``over`` answers true while routes are looked up."""
 
-    def __init__(self, evaluator: Evaluator) -> None:
+    def __init__(self, evaluator: Evaluator, over: Callable[[], bool] = lambda: False) -> None:
         self.graph: OperatorGraph = evaluator.graph
         self._costs = evaluator.costs
         self._n = len(evaluator.machine.processors)
@@ -45,7 +46,10 @@ class Loads:
                 self._readers[tensor].append((node, i))
             for parameter in node.parameters[:1]:
                 self._sharing.setdefault(parameter.name, []).append(node)
+        self._rates: dict[object, tuple[float, float]] = {}
         for p in range(self._n):
+            if over():
+                raise TimeoutError("loads of links (no time)")
             for q in range(self._n):
                 if p != q:
                     self._describe(p, q)
@@ -137,8 +141,11 @@ class Loads:
     def _describe(self, source: int, target: int) -> None:
         links = self._machine.route(source, target)
         numbers = tuple(self._links.setdefault(link.number, len(self._links)) for link in links)
-        each = (self._costs.copy(source, target, 1 << 24) - (start := self._costs.copy(source, target, 0))) / (1 << 24)
-        self._route[source, target] = (numbers, start, each)
+        alike = self._costs.route_class(source, target)
+        if alike not in self._rates:
+            start = self._costs.copy(source, target, 0)
+            self._rates[alike] = (start, (self._costs.copy(source, target, 1 << 24) - start) / (1 << 24))
+        self._route[source, target] = (numbers, *self._rates[alike])
 
     def _tabulate(self) -> None:
         n = self._n

@@ -45,7 +45,7 @@ def mcmc(
         # All starts count from the beginning, also those that the budget does not reach.
         for start in starts:
             if start.name not in rivals:
-                run.set(start, start=True)
+                run.try_set(start, start=True)
         reasons = [
             _walk(run, start, space, random, beta, Slice(run, 1 / (len(starts) - i)), patient) for i, start in enumerate(starts)
         ]
@@ -58,8 +58,10 @@ def _walk(
     run: Run, start: Strategy, space: Space, random: Random, beta: float, part: Slice, patient: bool
 ) -> str:
     """One Markov chain; why it ended."""
-    run.phase = start.name
-    scale = run.set(start) / beta
+    run.enter(start.name)
+    if not run.try_set(start):
+        return "budget"
+    scale = run.seconds / beta
     names = [node.name for node in run.evaluator.graph]
     best, since, count, found = run.seconds, 0.0, 0, 0
     while not part.over:

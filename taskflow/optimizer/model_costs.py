@@ -23,9 +23,23 @@ class ModelCosts(Costs):
         self._given = _given(graph, active, needs)
         self._wanted = [tuple((t.node, t.index) in needs for t in node.inputs) for node in graph]
         kinds: dict[str, int] = {}
+        self._known: dict[tuple[object, ...], float] = {}
+        self._least: dict[tuple[object, ...], float] = {}
+        first: dict[object, int] = {}
+        self._like = [first.setdefault((n.operator, n.specs, wanted, given), n.number)
+                      for n, wanted, given in zip(graph, self._wanted, self._given)]
         self._classes = [kinds.setdefault(p.device.kind, p.number) for p in machine.processors]
 
     def piece(self, node: Node, piece: Rect, backward: bool, processor: int, flops: int, nbytes: int) -> float:
+        # Pieces that are equally long in every dimension, at the same borders, and touch as many bytes differ only in
+        # where they lie: on a thousand processors looking at each would take most of a search's time.
+        borders = tuple((a == 0, b == dim.size) for a, b, dim in zip(piece.lo, piece.hi, node.dims))
+        key = (self._like[node.number], piece.shape, borders, backward, self._classes[processor], flops, nbytes)
+        if key not in self._known:
+            self._known[key] = self._seconds(node, piece, backward, processor, nbytes)
+        return self._known[key]
+
+    def _seconds(self, node: Node, piece: Rect, backward: bool, processor: int, nbytes: int) -> float:
         device = self._machine.processors[processor].device
         if not backward:
             return self.model.compute_seconds(node.operator, node.specs, piece, False, device=device)
@@ -41,6 +55,16 @@ class ModelCosts(Costs):
 
         # Fewer bytes than any task touches: what is asked for is the least that the piece may take, for a bound.
         return seconds(added) if added >= 0 else min(seconds(0), seconds(sum(targets)))
+
+    def least(self, node: Node, backward: bool, processor: int) -> float:
+        ask = getattr(self.model, "least_seconds", None)
+        if ask is None:
+            return 0.0
+        key = (self._like[node.number], backward, self._classes[processor])
+        if key not in self._least:
+            device = self._machine.processors[processor].device
+            self._least[key] = ask(node.operator, node.specs, backward, self._wanted[node.number], device)
+        return self._least[key]
 
     def _replacing(self, node: Node, piece: Rect, reads: Reads) -> int:
         """Bytes of what a backward task reads, apart from gradients that it adds to."""

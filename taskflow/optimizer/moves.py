@@ -18,10 +18,12 @@ from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper import OpConfig, Place, Strategy, Sync, Travel, depths
 from taskflow.optimizer.space import Space, orders, place
 
+FINEST = 1 << 20  # chunks: as many as there are holders
 SYNCS = (
     Sync(Travel.OWNER, Place.SPREAD), Sync(Travel.RING, Place.SPREAD), Sync(Travel.TREE, Place.SPREAD),
     Sync(Travel.OWNER, Place.OWNER), Sync(Travel.TREE, Place.OWNER), Sync(Travel.TREE, Place.EVERY),
-    Sync(Travel.RING, Place.EVERY), Sync(Travel.OWNER, Place.EVERY), Sync(Travel.OWNER, Place.SPREAD, 1 << 20),
+    Sync(Travel.RING, Place.EVERY), Sync(Travel.OWNER, Place.EVERY), Sync(Travel.OWNER, Place.SPREAD, FINEST),
+    Sync(Travel.RING, Place.SPREAD, FINEST),
 )
 
 

@@ -25,31 +25,42 @@ from taskflow.optimizer.moves import follow
 from taskflow.optimizer.pieces import Pieces
 from taskflow.optimizer.run import Run
 from taskflow.optimizer.space import OperatorSpace, Space, SpaceOptions
-from taskflow.optimizer.starts import with_syncs
+from taskflow.optimizer.starts import known, with_syncs
 from taskflow.regions import Rect
+
+MOST_PROCESSORS = 256  # between all pairs of which routes and messages are added up
 
 
 def optcnn(evaluator: Evaluator, options: SearchOptions | None = None) -> Found:
-    """The plan with the least additive cost, judged by the evaluator. It takes no proposals: the budget does not bind it.
-    ValueError if the costs are only known for whole tasks."""
+    """The plan with the least additive cost, judged by the evaluator. It takes no proposals, and where the seconds of the budget
+    do not suffice it gives the best of the known strategies. ValueError if the costs are only known for whole tasks."""
     options = options or SearchOptions()
     run = Run("optcnn", evaluator, options)
 
     def body() -> str:
-        run.phase = "elimination"
-        run.set(additive_plan(evaluator, options.space))
+        run.enter("elimination")
+        try:
+            plan = additive_plan(evaluator, options.space, lambda: run.over)
+        except TimeoutError as error:
+            run.leave_out(str(error))
+            if run.best is None:
+                run.set(known(evaluator.graph, evaluator.machine)[0], start=True)
+            return "budget"
+        run.try_set(plan)
         return "finished"
 
     return run.conduct(body)
 
 
 def additive_plan(
-    evaluator: Evaluator, options: SpaceOptions | None = None, over: Callable[[], bool] = lambda: False
+    evaluator: Evaluator, options: SpaceOptions | None = None, over: Callable[[], bool] | None = None
 ) -> Strategy:
     """The strategy with the least additive cost among `choices`, with the default synchronisation. TimeoutError once
-    ``over`` says that there is no time left to find it."""
+    ``over`` says that there is no time left to find it, or, if it may say so at all, on more than MOST_PROCESSORS."""
+    if over is not None and len(evaluator.machine.processors) > MOST_PROCESSORS:
+        raise TimeoutError(f"dynamic programming (more than {MOST_PROCESSORS} processors)")
     try:
-        cost = Additive(evaluator, options or SpaceOptions(), over)
+        cost = Additive(evaluator, options or SpaceOptions(), over or (lambda: False))
     except TypeError as error:
         raise ValueError(f"optcnn: needs costs of pieces, not only of whole tasks ({error})") from error
     chosen = eliminate(cost.vertices, cost.edges)
@@ -91,7 +102,7 @@ class Additive:
     ) -> None:
         self._over = over
         self.graph, self.costs, self.machine = evaluator.graph, evaluator.costs, evaluator.machine
-        self.links = Links(evaluator.machine, evaluator.costs)
+        self.links = Links(evaluator.machine, evaluator.costs, self._hurry)
         n = self.processors = len(evaluator.machine.processors)
         self.pieces = Pieces(self.graph, evaluator.costs, evaluator.rule is not None)
         self.training = evaluator.rule is not None
@@ -109,7 +120,7 @@ class Additive:
 
     def _hurry(self) -> None:
         if self._over():
-            raise TimeoutError("optcnn: no time left to add up costs")
+            raise TimeoutError("dynamic programming (no time)")
 
     def strategy(self, chosen: Sequence[int]) -> Strategy:
         """The plan of a choice for every group."""
@@ -179,7 +190,11 @@ class Additive:
             for c in self.configs[v]
         ]
         scale, together = ways * tensor.dtype.itemsize, _joined(read)
-        return np.array([self._slowest(a, together, len(read), scale) for a in held])
+        rows = []
+        for one in held:
+            self._hurry()
+            rows.append(self._slowest(one, together, len(read), scale))
+        return np.array(rows)
 
     def _slowest(self, held: Corners, read: Corners, cuts: int, scale: int) -> Vector:
         """Seconds of the link that has most to carry, for each of several cuts of the reader. Two messages back and forth
@@ -221,13 +236,15 @@ def _joined(cuts: Sequence[Corners]) -> Corners:
 
 
 class Links:
-    """How long messages keep the links of a machine busy. A message's seconds are taken to grow linearly with its bytes."""
+    """How long messages keep the links of a machine busy. A message's seconds are taken to grow linearly with its bytes.
+    ``look_up`` is called now and then while that is worked out, and may raise."""
 
-    def __init__(self, machine: Machine, costs: Costs) -> None:
+    def __init__(self, machine: Machine, costs: Costs, look_up: Callable[[], None] = lambda: None) -> None:
         n = len(machine.processors)
         self._start, self._each = np.zeros(n * n), np.zeros(n * n)
         pairs, links = [], []
         for source in range(n):
+            look_up()
             for target in range(n):
                 if source != target:
                     pair = source * n + target

@@ -18,7 +18,7 @@ def polish(run: Run, space: Space) -> None:
     """Descend from the best plan of ``run``. Afterwards ``run.local`` says that no change of a single operator within
     ``space`` is faster. Raises `Spent` when the budget ends first."""
     assert run.best is not None
-    run.phase = "polish"
+    run.enter("polish")
     if run.strategy is not run.best:
         run.set(run.best)
     nodes = list(run.evaluator.graph)

@@ -10,36 +10,41 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import inf
 
 from taskflow.mapper import Strategy
+from taskflow.optimizer.clock import Clock
 from taskflow.optimizer.evaluator import Evaluator, evaluator
 from taskflow.optimizer.exchange import Exchange
 from taskflow.optimizer.found import Found, Improvement, Progress, SearchOptions
 from taskflow.optimizer.room import Room
 
 LEAST_TASKS = 7_500  # of a step, whose evaluation takes 1 to 6 ms; below it the Python around it, one thread's turn, prevails
+LEAST_FIRST = 20  # first evaluations that a budget must have room for
 SEEDS = 1_000_003  # between the seeds of two workers
 
 Searcher = Callable[[Evaluator, SearchOptions], Found]
 
 
-def worth(judge: Evaluator, start: Strategy) -> bool:
+def worth(judge: Evaluator, start: Strategy, seconds: float = inf) -> bool:
     """Whether threads can share the work: an evaluation takes long enough, in compiled code. By the tasks of ``start``, which
-    every run counts alike, where a time would differ. The evaluator is at ``start`` afterwards."""
+    every run counts alike, where a time would differ. Not if the ``seconds`` of the budget allow few first evaluations, which
+    are mostly the Python around that. The evaluator is at ``start`` afterwards."""
     try:
         from taskflow.optimizer.core import CoreEvaluator
     except ImportError:  # not built: no compiler
         return False
     if not isinstance(judge, CoreEvaluator):
         return False
+    begin = time.perf_counter()
     judge.set(start)
-    return judge.tasks >= LEAST_TASKS
+    return judge.tasks >= LEAST_TASKS and (time.perf_counter() - begin) * LEAST_FIRST <= seconds
 
 
 def portfolio(judge: Evaluator, options: SearchOptions, searcher: Searcher, workers: int) -> Found:
     """Run ``searcher`` in ``workers`` threads until each has spent the budget in seconds. The result is the best plan, with
     the proposals of all. Raises what the first worker raised if none found a plan. Ctrl-C returns the best so far."""
-    begin = time.perf_counter()
+    clock = options.clock or Clock(options.budget.seconds)
     exchange = Exchange()
     results: list[Found | BaseException | None] = [None] * workers
     told = _Told(options, workers)
@@ -47,7 +52,8 @@ def portfolio(judge: Evaluator, options: SearchOptions, searcher: Searcher, work
     def work(number: int) -> None:
         mine = judge if number == 0 else evaluator(judge.graph, judge.machine, judge.costs, judge.rule, judge.clip_norm)
         own = replace(
-            options, seed=options.seed + number * SEEDS, exchange=exchange, progress=told.by(number),
+            options, seed=options.seed + number * SEEDS, exchange=exchange, progress=told.by(number), clock=clock,
+            bound=options.bound if number == 0 else None,
             fits=Room(mine) if options.fits is not None else None,
         )
         try:
@@ -64,14 +70,15 @@ def portfolio(judge: Evaluator, options: SearchOptions, searcher: Searcher, work
             try:
                 thread.join(0.1)
             except KeyboardInterrupt:
-                interrupted = exchange.stopped = True
+                interrupted = clock.stopped = True
     found = [result for result in results if isinstance(result, Found)]
     if not found:
         raise next(result for result in results if isinstance(result, BaseException))
     best = min(found, key=lambda one: one.seconds)
     return replace(
         best, history=_history(found), proposals=sum(f.proposals for f in found), accepted=sum(f.accepted for f in found),
-        refused=sum(f.refused for f in found), search_seconds=time.perf_counter() - begin, seed=options.seed,
+        refused=sum(f.refused for f in found), search_seconds=clock.elapsed, seed=options.seed,
+        lower_bound=max(f.lower_bound for f in found), left_out=tuple(dict.fromkeys(w for f in found for w in f.left_out)),
         stopped="interrupted" if interrupted else best.stopped,
     )
 

@@ -32,6 +32,18 @@ class _Held:
     weights: tuple[tuple[str, int, str, Rect, int], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """What one piece of an operator reads, writes and saves; weights with their bytes."""
+
+    inputs: tuple[Rect, ...]
+    input_bytes: tuple[int, ...]
+    writes: tuple[Rect, ...]
+    output_bytes: tuple[int, ...]
+    saved: int
+    weights: tuple[tuple[Rect, int], ...]
+
+
 class Room:
     """Calling it with a strategy gives what memory it lacks, empty if it fits.
 
@@ -47,6 +59,7 @@ class Room:
         self._evaluator = evaluator
         self._known: dict[tuple[object, ...], _Held] = {}
         self._owned: dict[tuple[str, OpConfig], list[set[tuple[int, Rect]]]] = {}
+        self._cuts: dict[tuple[object, ...], list[_Piece]] = {}
         keeps = [node.operator.keeps(node.specs) for node in self.graph]
         self._keeps_inputs = [k.inputs for k in keeps]
         self._kept = {(t.node, t.index) for node, k in zip(self.graph, keeps) if k.inputs for t in node.inputs}
@@ -147,30 +160,24 @@ class Room:
             got: tuple[dict[int, int], ...] = tuple({} for _ in node.inputs)
             weights: dict[tuple[str, int, str, Rect, int], None] = {}
             owned = [self._owns(p, strategy[p.name])[t.index] for p, t in zip(producers, node.inputs)]
-            for rect, processor in config.pieces(node):
-                reads = node.reads(rect)
+            keeps = self._keeps_inputs[node.number]
+            for processor, piece in zip(config.processors, self._pieces(node, config)):
                 # What the processor owns anyway is read in place; else a copy, its gradient, and both packed to be sent.
                 inputs = sum(
-                    r.volume * t.dtype.itemsize
-                    for t, r, own in zip(node.inputs, reads.inputs, owned) if (processor, r) not in own
+                    nbytes for nbytes, r, own in zip(piece.input_bytes, piece.inputs, owned) if (processor, r) not in own
                 )
-                outputs = sum(r.volume * t.dtype.itemsize for t, r in zip(node.outputs, node.writes(rect)))
-                saved = sum(s.nbytes for s in node.operator.saves(node.specs, rect))
+                outputs = sum(piece.output_bytes)
                 # Outputs: value, gradient, a part of the gradient that arrives.
-                nbytes = 3 * outputs + 4 * inputs + saved
-                stays = sum(
-                    r.volume * t.dtype.itemsize
-                    for t, r in zip(node.outputs, node.writes(rect)) if (t.node, t.index) in self._kept
-                )
+                nbytes = 3 * outputs + 4 * inputs + piece.saved
+                stays = sum(n for n, t in zip(piece.output_bytes, node.outputs) if (t.node, t.index) in self._kept)
                 passing[processor] = passing.get(processor, 0) + outputs - stays
                 # What is sent is packed by its sender, and arrives so.
-                arriving[processor] = arriving.get(processor, 0) + (1 if self._keeps_inputs[node.number] else 2) * inputs
-                kept = saved + stays + (inputs if self._keeps_inputs[node.number] else 0)
-                for table, t, r in zip(got, node.inputs, reads.inputs):
-                    table[processor] = table.get(processor, 0) + r.volume * t.dtype.itemsize
+                arriving[processor] = arriving.get(processor, 0) + (1 if keeps else 2) * inputs
+                kept = piece.saved + stays + (inputs if keeps else 0)
+                for table, size in zip(got, piece.input_bytes):
+                    table[processor] = table.get(processor, 0) + size
                 put[processor] = put.get(processor, 0) + outputs
-                for parameter, read in zip(node.parameters, reads.weights):
-                    size = read.volume * parameter.spec.dtype.itemsize
+                for parameter, (read, size) in zip(node.parameters, piece.weights):
                     nbytes += 2 * size  # gathered from several cells, and its gradient
                     kept += 2 * size
                     weights[parameter.layer, processor, parameter.name, read, size] = None
@@ -184,8 +191,25 @@ class Room:
         key = (node.name, config)
         if key not in self._owned:
             found: list[set[tuple[int, Rect]]] = [set() for _ in node.outputs]
-            for rect, processor in config.pieces(node):
-                for table, written in zip(found, node.writes(rect)):
+            for processor, piece in zip(config.processors, self._pieces(node, config)):
+                for table, written in zip(found, piece.writes):
                     table.add((processor, written))
             self._owned[key] = found
         return self._owned[key]
+
+    def _pieces(self, node: Node, config: OpConfig) -> list[_Piece]:
+        """The pieces of a cut, looked at once for all equal operators."""
+        key = (node.operator, node.specs, tuple(p.spec for p in node.parameters), config.degrees, config.weights)
+        if key not in self._cuts:
+            self._cuts[key] = [_piece(node, rect) for rect in config.partition(node).rects()]
+        return self._cuts[key]
+
+
+def _piece(node: Node, rect: Rect) -> _Piece:
+    reads, writes = node.reads(rect), tuple(node.writes(rect))
+    return _Piece(
+        tuple(reads.inputs), tuple(r.volume * t.dtype.itemsize for t, r in zip(node.inputs, reads.inputs)),
+        writes, tuple(r.volume * t.dtype.itemsize for t, r in zip(node.outputs, writes)),
+        sum(s.nbytes for s in node.operator.saves(node.specs, rect)),
+        tuple((r, r.volume * p.spec.dtype.itemsize) for p, r in zip(node.parameters, reads.weights)),
+    )

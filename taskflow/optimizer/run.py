@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import inf, isfinite
+from time import perf_counter
 
 from taskflow.mapper import OpConfig, Strategy, Sync
+from taskflow.optimizer.clock import Clock, Pace
 from taskflow.optimizer.constraints import mended, mended_strategy
 from taskflow.optimizer.evaluator import NO_SYNCS, Evaluator
 from taskflow.optimizer.found import Found, Improvement, Progress, SearchOptions
+from taskflow.optimizer.messages import Messages
+
+BOUND_SHARE = 0.1  # of the budget, at most, for the lower bound
+CAREFUL = 0.02  # seconds that the first strategy takes to evaluate, from which on each evaluation must fit the time left
+MANY_PROCESSORS = 64  # from which on plans may need very many messages
+MOST_MESSAGES = 3_000_000  # around the operators that a proposal changes: about a gigabyte
+MESSAGE_SECONDS = 2e-6  # to lower and simulate one
+MOST_PASSED = 200  # proposals one after another for which there was no time
 
 
 class Spent(Exception):
@@ -40,7 +49,7 @@ class Slice:
 
     @property
     def over(self) -> bool:
-        return self.used >= 1.0
+        return self._run.over or self.used >= 1.0
 
 
 class Run:
@@ -52,7 +61,10 @@ class Run:
         count = len(evaluator.machine.processors)
         self.permitted = options.space.constraints.resolve(evaluator.graph, count)
         self.syncs = options.space.constraints.syncs(evaluator.graph)  # of layers whose synchronisation is pinned
+        self.clock = options.clock or Clock(options.budget.seconds)
         self.phase = "start"
+        self.left_out: list[str] = []
+        self.lower_bound = 0.0
         self.best: Strategy | None = None
         self.best_seconds = inf
         self.seconds = inf  # of the current strategy
@@ -61,11 +73,30 @@ class Run:
         self.local = self.optimal = False
         self._history: list[Improvement] = []
         self._lacks = ""  # why the current strategy does not fit
-        self._begin = self._told = time.perf_counter()
+        self._told = perf_counter()
+        self._pace: Pace | None = None  # of evaluations, if they take long
+        self._messages: Messages | None = None
+        self._passed = 0
 
     @property
     def elapsed(self) -> float:
-        return time.perf_counter() - self._begin
+        return self.clock.elapsed
+
+    @property
+    def over(self) -> bool:
+        """Whether there is no time left. Whoever works for long asks, which also shows progress."""
+        self._tell()
+        return self.clock.over
+
+    def enter(self, phase: str) -> None:
+        """Say what the search does now."""
+        self.phase = phase
+        self._tell()
+
+    def leave_out(self, what: str) -> None:
+        """Remember what was not done, and why, for the result."""
+        if what not in self.left_out:
+            self.left_out.append(what)
 
     @property
     def strategy(self) -> Strategy:
@@ -77,7 +108,8 @@ class Run:
         What the constraints do not permit is mended first."""
         if self.permitted or self.syncs:
             strategy = mended_strategy(self.permitted, self.syncs, strategy)
-        self.seconds = self.evaluator.set(strategy)
+        begin = perf_counter()
+        self.seconds = self.evaluator.seconds if self.evaluator.at(strategy) else self.evaluator.set(strategy)
         if start:
             name = strategy.name
             while name in self.starts:
@@ -86,25 +118,53 @@ class Run:
         self._lacks = self._check(strategy) if self.seconds < self.best_seconds else ""
         if self.seconds < self.best_seconds and not self._lacks:
             self._keep(strategy)
+        if self._pace is None and perf_counter() - begin > CAREFUL and isfinite(self.clock.seconds):
+            self._pace = Pace()
+            if len(self.evaluator.machine.processors) >= MANY_PROCESSORS:
+                self._messages = Messages(self.evaluator.graph)
+        if self._pace is not None:
+            self._pace.learn(strategy.configs, _pieces(strategy), perf_counter() - begin)
+        self._tell()
         return self.seconds
+
+    def try_set(self, strategy: Strategy, *, start: bool = False) -> bool:
+        """`set`, if there is time for it; else the result says that the strategy was left out. The first strategy of all is
+        always set."""
+        if self.starts and self._takes(strategy.configs, strategy) is None:
+            self.leave_out(f"{strategy.name} (no time to evaluate it)")
+            return False
+        self.set(strategy, start=start)
+        return True
+
+    def _takes(
+        self, changes: Mapping[str, OpConfig], whole: Strategy, syncs: Mapping[str, Sync] = NO_SYNCS
+    ) -> float | None:
+        """How long it takes to evaluate changes to a strategy; None if that is longer than there is time."""
+        if self._pace is None:
+            return None if self.clock.over else 0.0
+        if self._messages is not None:
+            messages = self._messages.around({} if whole.configs is changes else whole.configs, changes)
+            messages += self._messages.synchronising({**whole.configs, **changes}, syncs)
+            if messages > MOST_MESSAGES or not self.clock.allows(messages * MESSAGE_SECONDS):
+                return None
+        expected = self._pace.expected(changes, _pieces(whole))
+        return expected if self.clock.allows(expected) else None
 
     def propose(
         self, changes: Mapping[str, OpConfig], limit: float = inf, syncs: Mapping[str, Sync] = NO_SYNCS
     ) -> bool:
         """Try changes to the current strategy and accept them if it then takes at most ``limit`` seconds; those that the
         constraints do not permit are mended first. Raises `Spent` instead if there is no budget left."""
-        budget = self.options.budget
-        exchange = self.options.exchange
-        if self.proposals >= budget.proposals or self.elapsed >= budget.seconds or (exchange and exchange.stopped):
+        if self.proposals >= self.options.budget.proposals or self.clock.over:
             raise Spent
         self.proposals += 1
-        if self.proposals % 16 == 0:
+        if self._pace is not None or self.proposals % 16 == 0:
             self._tell()
         if self.permitted:
             changes = mended(self.permitted, changes)
         if self.syncs:
             syncs = {layer: self.syncs.get(layer, sync) for layer, sync in syncs.items()}
-        seconds = self.evaluator.propose(changes, limit, syncs)
+        seconds = self._evaluate(changes, limit, syncs)
         if not seconds <= limit:
             return False
         lacks = ""
@@ -119,11 +179,28 @@ class Run:
             self._keep(replace(self.evaluator.strategy, name=self.algorithm))
         return True
 
+    def _evaluate(self, changes: Mapping[str, OpConfig], limit: float, syncs: Mapping[str, Sync]) -> float:
+        """The evaluator's answer; infinite if there is no time to ask it."""
+        if self._pace is None:
+            return self.evaluator.propose(changes, limit, syncs)
+        if self._takes(changes, self.strategy, syncs) is None:
+            self.proposals -= 1
+            self._passed += 1
+            if self._passed > MOST_PASSED or self._takes({}, self.strategy) is None:
+                raise Spent
+            return inf
+        self._passed, begin = 0, perf_counter()
+        seconds = self.evaluator.propose(changes, limit, syncs)
+        self._pace.learn(changes, _pieces(self.strategy), perf_counter() - begin)
+        return seconds
+
     def conduct(self, body: Callable[[], str]) -> Found:
-        """Run the search; ``body`` returns why it ended, if neither the budget nor the user ends it."""
+        """Run the search; ``body`` returns why it ended, if neither the budget nor the user ends it. The first rival is always
+        evaluated, the others if there is time, and so is the lower bound."""
         try:
             for rival in self.options.rivals:
-                self.set(rival, start=True)
+                self.try_set(rival, start=True)
+            self._bound()
             stopped = body()
         except Spent:
             stopped = "budget"
@@ -140,8 +217,17 @@ class Run:
         return Found(
             self.best, self.best_seconds, self.starts, tuple(self._history), self.proposals, self.accepted,
             self.elapsed, self.options.seed, self.algorithm, stopped, optimal=self.optimal, local=self.local,
-            refused=self.refused,
+            refused=self.refused, lower_bound=self.lower_bound, left_out=tuple(self.left_out),
         )
+
+    def _bound(self) -> None:
+        """The lower bound, as good as it gets in its share of the time."""
+        if self.options.bound is not None and self.clock.over:
+            self.leave_out("lower bound (no time)")
+        elif self.options.bound is not None:
+            self.enter("lower bound")
+            part = Slice(self, BOUND_SHARE if isfinite(self.clock.seconds) else 1.0)
+            self.lower_bound = self.options.bound(lambda: part.over)
 
     def _check(self, strategy: Strategy) -> str:
         if self.options.fits is None:
@@ -161,15 +247,24 @@ class Run:
         """Go to the best plan that is known, also to others who search for it."""
         exchange = self.options.exchange
         if exchange is not None and exchange.best is not None and exchange.best_seconds < self.best_seconds:
-            self.set(exchange.best)
+            self._go(exchange.best)
         elif self.best is not None and self.seconds != self.best_seconds:
-            self.set(self.best)
+            self._go(self.best)
+
+    def _go(self, strategy: Strategy) -> None:
+        if self._takes(strategy.configs, strategy) is None:
+            raise Spent
+        self.set(strategy)
 
     def _tell(self, final: bool = False) -> None:
-        now = time.perf_counter()
+        now = perf_counter()
         if self.options.progress is None or (now - self._told < self.options.progress_every and not final):
             return
         self._told = now
         self.options.progress(
             Progress(self.algorithm, self.phase, self.best_seconds, self.elapsed, self.proposals, self.accepted)
         )
+
+
+def _pieces(strategy: Strategy) -> int:
+    return sum(len(config.processors) for config in strategy.configs.values())

@@ -13,6 +13,7 @@ from taskflow.machine import Cluster, Machine
 from taskflow.machine.presets import cores
 from taskflow.mapper import Strategy
 from taskflow.optimizer.bounds import lower_bound
+from taskflow.optimizer.clock import Clock
 from taskflow.optimizer.constraints import Constraints
 from taskflow.optimizer.core_costs import Costs
 from taskflow.optimizer.cost import CostModel
@@ -71,6 +72,8 @@ def search(
     parallel, expert and model parallel ones or ``starts``.
 
     ``budget``: seconds, or text such as ``30s`` and ``20000p`` (proposals; makes the result depend on nothing but the seed).
+    Seconds are of the whole call, the lower bound included. Data parallelism is evaluated in any case; what of the rest there was
+    no time for is named in ``Found.left_out``, also other known strategies and ``starts``.
     ``algorithm``: one of ALGORITHMS. ``costs``: by default the analytic model of the machine. ``rule``: the update rule that
     training will use (its arrays need memory and its tasks time). ``memory``: refuse plans that do not fit. ``use``: an
     evaluator instead of machine, costs, rule and clip_norm. ``alone``: report what the algorithm itself found, even if a
@@ -85,25 +88,28 @@ def search(
         raise ValueError(f"search: workers must be at least 1, got {workers}")
     if algorithm not in ALGORITHMS:
         raise ValueError(f"search: no algorithm {algorithm!r}; use {', '.join(ALGORITHMS)}")
+    limit = Budget.parse(budget)
+    clock = Clock(limit.seconds)
     judge = use or make_evaluator(graph, machine, costs=costs, rule=rule, clip_norm=clip_norm)
     wanted = space or SpaceOptions()
     wanted = replace(wanted, constraints=wanted.constraints + Constraints.of(constraints))
     wanted.constraints.resolve(graph, len(machine.processors))  # contradictions are said before the work
     wanted.constraints.syncs(graph)
     options = SearchOptions(
-        Budget.parse(budget), seed, wanted, rivals=() if alone else (*known(graph, machine), *starts),
+        limit, seed, wanted, rivals=() if alone else (*known(graph, machine), *starts),
         starts=tuple(starts) if alone else (),
-        fits=Room(judge) if memory and judge.rule is not None else None, progress=progress,
+        fits=Room(judge) if memory and judge.rule is not None else None, progress=progress, clock=clock,
+        bound=lambda over: lower_bound(judge, wanted, over),
     )
     if workers is None:
         alike = algorithm == "guided" and isinf(options.budget.proposals) and options.rivals
-        workers = cores() if alike and cores() > 1 and worth(judge, options.rivals[0]) else 1
+        workers = cores() if alike and cores() > 1 and worth(judge, options.rivals[0], limit.seconds) else 1
     if workers > 1 and algorithm == "guided":
         found = portfolio(judge, options, ALGORITHMS[algorithm], workers)
     else:
         found = ALGORITHMS[algorithm](judge, options)
     wanted.constraints.verify(found.strategy, graph)  # holds by construction: a plan that violates them must not get out
-    return replace(found, lower_bound=min(found.seconds, max(found.lower_bound, lower_bound(judge, options.space))))
+    return replace(found, lower_bound=min(found.seconds, found.lower_bound))
 
 
 def make_evaluator(

@@ -60,7 +60,7 @@ class SpaceOptions:
 class OperatorSpace:
     """The configurations of one operator on ``processors`` processors; of these on the ``permitted`` ones only."""
 
-    __slots__ = ("_bounds", "_devices", "_strides", "dims", "most", "options", "permitted", "processors", "tuples")
+    __slots__ = ("_devices", "_ends", "_strides", "dims", "most", "options", "permitted", "processors", "tuples")
 
     def __init__(
         self, dims: Sequence[Dim], processors: int, options: SpaceOptions | None = None, permitted: Permitted | None = None
@@ -72,7 +72,7 @@ class OperatorSpace:
         self.most = self.options.most_pieces or self.processors
         self._strides: dict[int, tuple[int, ...]] = {}
         self.tuples = self._tuples()
-        self._bounds = list(accumulate(self.placements(degrees) for degrees in self.tuples))
+        self._ends: list[int] = []
 
     def _tuples(self) -> list[tuple[int, ...]]:
         if self.permitted is not None and self.permitted.pin is not None:
@@ -87,6 +87,13 @@ class OperatorSpace:
             if len(found) <= MOST_TUPLES or choice == DEGREES[-1]:
                 break
         return found
+
+    @property
+    def _bounds(self) -> list[int]:
+        """How many configurations there are up to each of ``tuples``; counted when it is asked for."""
+        if not self._ends:
+            self._ends = list(accumulate(self.placements(degrees) for degrees in self.tuples))
+        return self._ends
 
     @property
     def size(self) -> int:
@@ -164,18 +171,26 @@ class OperatorSpace:
             for order in range(orders(config.degrees))
         )
 
-    def candidates(self, aligned: bool = True) -> list[OpConfig]:
+    def candidates(self, aligned: bool = True, most: int = 0) -> list[OpConfig]:
         """Structured configurations worth trying one after another. ``aligned``: only offsets at which pieces fill whole
-        blocks of the machine (a multiple of the pieces, or below the stride); else all offsets."""
-        found: dict[OpConfig, None] = {}
+        blocks of the machine (a multiple of the pieces, or below the stride); else all offsets. ``most``: so many at most, an
+        even sample of all (0: all)."""
+        n = self.processors
+        rows = []  # degrees, stride, how many orders, and the offsets, as ranges of equal lengths
         for degrees in self.tuples:
-            pieces = prod(degrees)
-            for stride in self.strides(pieces):
-                for offset in range(self.processors):
-                    if aligned and offset % (pieces * stride) >= stride:
-                        continue
-                    for order in range(orders(degrees)):
-                        found[self.at(degrees, offset, stride, order)] = None
+            for stride in self.strides(prod(degrees)):
+                width = stride if aligned else n
+                block = prod(degrees) * stride if aligned else n
+                whole, rest = divmod(n, block)
+                rows.append((degrees, stride, orders(degrees), width, block, whole * width + min(rest, width)))
+        ends = list(accumulate(offsets * ways for _, _, ways, _, _, offsets in rows))
+        step = max(1, -(-ends[-1] // most)) if most else 1
+        found: dict[OpConfig, None] = {}
+        for number in range(0, ends[-1], step):
+            row = bisect_right(ends, number)
+            degrees, stride, ways, width, block, _ = rows[row]
+            offset, order = divmod(number - (ends[row - 1] if row else 0), ways)
+            found[self.at(degrees, offset // width * block + offset % width, stride, order)] = None
         return list(found)
 
 

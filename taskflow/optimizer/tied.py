@@ -7,8 +7,9 @@ regions quickly; the operators that a layer ties together are set free afterward
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf, log, prod
+from math import inf, isinf, log, prod
 from random import Random
+from time import perf_counter
 
 import numpy as np
 
@@ -28,6 +29,7 @@ MOST_SPREADS = 20_000  # layers' configurations that are remembered for all thei
 MANY_PROCESSORS = 8
 MANY_TASKS = 3000  # of a step that takes longer to simulate than its loads to add up
 DRAWN = (1, 2, 4, 8, 16)  # from so many moves the one with the lowest loads is simulated
+ENOUGH = 4  # loads and simulations, to compare how long they take
 SURE = 0.95  # loads are at most this much too high
 TARGETS = ("one", "alike", "stretch", "all", "split")
 ACTIONS = ("team", "shift", "recut", "copy", "deal", "sync")
@@ -52,23 +54,33 @@ class Tied:
         self._alike: dict[object, list[Layer]] = {}
         for layer in self.layers:
             self._alike.setdefault(self._kind(layer), []).append(layer)
-        self._loads = _loads(run)
+        self._made: list[Loads | None] = []
+        self._adding, self._simulating = [0.0, 0.0], [0.0, 0.0]  # seconds, and how often
         self._measured: tuple[object, np.ndarray] = (None, np.zeros(0))  # type: ignore[type-arg]
         few = space.processors < MANY_PROCESSORS  # whose orders differ little
         self._actions = tuple(action for action in ACTIONS if action != "deal" or not few)
         kinds = len(TARGETS) * len(self._actions)
         self._wins, self._tries = [1.0] * kinds, [1.0] * kinds
 
+    @property
+    def _loads(self) -> Loads | None:
+        """Worked out when they are first needed."""
+        if not self._made:
+            self._made.append(_loads(self.run))
+        return self._made[0]
+
     def hybrids(self, part: Slice) -> None:
         """Try `taskflow.optimizer.hybrids` while the slice lasts."""
         if self._loads is not None:
+            self.run.enter("hybrids")
             evaluator = self.run.evaluator
             for plan in hybrids(evaluator.graph, evaluator.machine, self.space, self.layers, self._loads, lambda: part.over):
-                self.run.set(plan)
+                self.run.try_set(plan)
 
     def anneal(self, part: Slice, temperature: float) -> None:
         """From the current strategy until the slice is over; ``temperature``: at the start, as a share of the best time."""
-        self.run.phase, nothing = "layers", 0
+        self.run.enter("layers")
+        nothing = 0
         last = self.run.proposals + MOST_PER_LAYER * len(self.layers)
         while not part.over and nothing < MOST_NOTHING and self.run.proposals < last:
             scale = self.run.best_seconds * temperature * (1 - part.used) ** 2
@@ -78,13 +90,16 @@ class Tied:
                 nothing += 1
                 continue
             nothing = 0
+            begin = perf_counter()
             accepted = self.run.propose(changes, limit, syncs)
+            self._simulating = [self._simulating[0] + perf_counter() - begin, self._simulating[1] + 1]
             self._tries[kind] = self._tries[kind] * 0.99 + 1
             self._wins[kind] = self._wins[kind] * 0.99 + (accepted and self.run.seconds < before)
 
     def _promising(self, limit: float) -> tuple[int, dict[str, OpConfig], dict[str, Sync]]:
-        """A move; where simulating takes long, of several the one with the lowest loads, if any can be below the limit."""
-        if self._loads is None or self.run.evaluator.tasks < MANY_TASKS:
+        """A move; where simulating takes longer than adding up loads, of several the one with the lowest, if any can be below
+        the limit."""
+        if self.run.evaluator.tasks < MANY_TASKS or self._loads is None or not self._worth():
             return self._move()
         current = self.run.strategy
         if self._measured[0] is not current:
@@ -95,11 +110,21 @@ class Tied:
             if syncs:
                 return kind, changes, syncs
             if changes:
+                begin = perf_counter()
                 loads = self._loads.after(self._measured[1], current.configs, changes)
+                self._adding = [self._adding[0] + perf_counter() - begin, self._adding[1] + 1]
                 processors, links = loads[: self.space.processors].max(), loads[self.space.processors :].max(initial=0.0)
                 if max(processors, links) * SURE <= limit and processors + links < best:
                     best, found = processors + links, (kind, changes, syncs)
         return found
+
+    def _worth(self) -> bool:
+        """Whether loads have been quicker to add up than plans to simulate, by what both took so far. With a budget of
+        proposals, that must not depend on a time: then they always are."""
+        if isinf(self.run.options.budget.seconds):
+            return True
+        (adding, loads), (simulating, plans) = self._adding, self._simulating
+        return min(loads, plans) < ENOUGH or adding / loads < simulating / plans
 
     def _move(self) -> tuple[int, dict[str, OpConfig], dict[str, Sync]]:
         """The number of its kind, and what it changes."""
@@ -227,6 +252,9 @@ def _loads(run: Run) -> Loads | None:
     if not 8 <= len(run.evaluator.machine.processors) <= 256:
         return None
     try:
-        return Loads(run.evaluator)
+        return Loads(run.evaluator, lambda: run.over)
     except TypeError:  # costs of whole tasks only
+        return None
+    except TimeoutError as error:
+        run.leave_out(str(error))
         return None

@@ -13,9 +13,9 @@ from taskflow.models import build
 from taskflow.optimizer import bounds
 from taskflow.optimizer.bounds import least_of, least_update, lower_bound, representatives, rounded
 from taskflow.optimizer.evaluator import evaluator
-from taskflow.optimizer.pieces import Pieces
+from taskflow.optimizer.pieces import Pieces, classes
 from taskflow.optimizer.search import make_evaluator
-from taskflow.optimizer.space import Space, SpaceOptions
+from taskflow.optimizer.space import OperatorSpace, Space, SpaceOptions
 from taskflow.optimizer.starts import known
 from taskflow.rules import Adam
 
@@ -86,3 +86,22 @@ def test_updates_of_any_division_take_at_least_as_long() -> None:
 
 def test_costs_of_whole_tasks_give_no_bound() -> None:
     assert lower_bound(evaluator(build("MLP", preset="small"), host(2), lambda task: 1e-6)) == 0.0
+
+
+@pytest.mark.parametrize("model", ["Inception-v3", "ResNet-101", "AlexNet", "NMT", "Transformer", "RNNLM"])
+@pytest.mark.parametrize("machine", ["k80", "h100"])
+def test_no_cut_takes_less_than_the_costs_say_is_the_least(model: str, machine: str) -> None:
+    graph, where = build(model, preset="small"), taskflow.load_machine(machine, 8)
+    judge = make_evaluator(graph, where)
+    pieces, random, stated = Pieces(graph, judge.costs, True), Random(3), 0
+    for node in {(n.operator, n.specs): n for n in graph}.values():
+        tuples = OperatorSpace(node.dims, 64).tuples
+        active = node.number in pieces.active
+        least = judge.costs.least(node, False, 0) + (judge.costs.least(node, True, 0) if active else 0.0)
+        stated += least > 0
+        cuts = [tuple(1 for _ in node.dims), tuples[-1], *(random.choice(tuples) for _ in range(12))]
+        if node.operator.kind != "state":
+            for degrees in cuts:
+                total = sum(count * sum(pieces.seconds(node, piece, 0)) for piece, count in classes(node, degrees))
+                assert least <= total * (1 + 1e-9), (node.name, degrees, least / total)
+    assert stated > 3

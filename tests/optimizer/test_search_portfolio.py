@@ -11,6 +11,7 @@ import taskflow
 from taskflow.machine import load_machine
 from taskflow.mapper import choose
 from taskflow.models import build
+from taskflow.optimizer.clock import Clock
 from taskflow.optimizer.exchange import Exchange
 from taskflow.optimizer.found import Budget, SearchOptions
 from taskflow.optimizer.guided import guided
@@ -44,8 +45,11 @@ def test_a_search_goes_on_from_what_another_has_found():
     assert exchange.best_seconds == found.seconds
     exchange.publish(choose("data", GRAPH, CLUSTER)[0], 2 * best.seconds)
     assert exchange.best_seconds == found.seconds
-    exchange.stopped = True
-    assert guided(judge, SearchOptions(Budget(seconds=60), exchange=exchange)).proposals == 0
+    clock = Clock(60.0)
+    clock.stopped = True
+    data = choose("data", GRAPH, CLUSTER)[0]
+    ended = guided(judge, SearchOptions(Budget(seconds=60), exchange=exchange, clock=clock, rivals=(data,)))
+    assert ended.proposals == 0 and ended.seconds == judge.set(data) and ended.stopped == "budget"
 
 
 def test_interrupting_two_workers_returns_the_best_so_far():
