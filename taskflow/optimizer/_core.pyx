@@ -58,7 +58,7 @@ cdef extern from "core_step.h" namespace "taskflow" nogil:
         void change_sync(int layer, int travel, int place, int chunks)
         double evaluate(double limit) except +
         void accept()
-        cbool by_delta
+        int algorithm
         void complete() except +
         size_t size()
 
@@ -146,9 +146,10 @@ cdef class Core:
         self._check()
         return seconds
 
-    def use_delta(self, bint yes):
-        """Whether proposals propagate changes (Algorithm 2) or are simulated from the start (Algorithm 1)."""
-        self.step.get().by_delta = yes
+    def use(self, int algorithm):
+        """How proposals are simulated: 0 from the start (Algorithm 1), 1 from where they differ from the current strategy, 2 by
+        propagating changes (Algorithm 2)."""
+        self.step.get().algorithm = algorithm
 
     def accept(self):
         self.step.get().accept()

@@ -28,6 +28,7 @@ KINDS = (
 )
 TRAVELS = (Travel.RING, Travel.TREE, Travel.OWNER)
 PLACES = (Place.EVERY, Place.OWNER, Place.SPREAD)
+SIMULATIONS = ("full", "delta", "propagate")
 MOST_PROCESSORS = 4096
 
 
@@ -56,14 +57,14 @@ class CoreEvaluator(Evaluator):
         costs: Costs,
         rule: UpdateRule | None,
         clip_norm: float | None,
-        algorithm: str = "full",
+        algorithm: str = "delta",
     ) -> None:
         super().__init__(graph, machine, costs, rule, clip_norm)
         reason = unsupported(graph, machine, costs, rule)
         if reason:
             raise ValueError(f"CoreEvaluator: {graph.name} needs the reference evaluator: {reason}")
         self._core = Core()
-        self._core.use_delta(algorithm == "delta")
+        self._core.use(SIMULATIONS.index(algorithm))
         self._regions: dict[Rect, int] = {}
         self._lists: dict[tuple[int, ...], int] = {}
         self._cuts: dict[object, int] = {}

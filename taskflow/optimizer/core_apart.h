@@ -18,16 +18,17 @@ public:
     };
     // Seconds of the step; infinity as soon as it is certain to pass `limit`. ``around``: see Lowering::run_around, of whose
     // tasks ``before`` come before synchronisation. ``make(layer)`` makes a fragment that was not kept. ``same``: which of
-    // the blocks around are those of the step that was kept last.
+    // the blocks around are those of the step that was kept last. ``restarts``: begin where the kept step is still the same
+    // rather than at the start.
     double run(const Tasks& around, uint32_t before, std::vector<Layer>& layers, const Routes& routes, double limit,
-               const std::vector<uint8_t>& same, const std::function<void(int)>& make) {
+               const std::vector<uint8_t>& same, bool restarts, const std::function<void(int)>& make) {
         around_ = &around, layers_ = &layers, routes_ = &routes, make_ = &make;
         n_ = uint32_t(around.size()), before_ = before;
         room_ = (~0u - n_) / (3 * uint32_t(layers.size()) + 1);
         stop_ = limit * SLACK, limited_ = limit < std::numeric_limits<double>::infinity();
         bool from_start = true;
         for (const Layer& layer : layers) from_start = from_start && !at_once(layer);
-        logs_ = from_start;  // else fragments join in at once, and their tasks have no place in what is kept
+        logs_ = restarts && from_start;  // else fragments join in at once, and their tasks have no place in what is kept
         mark_ = logs_ ? find_start(same) : nullptr;
         prepare();
         if (limited_) {
@@ -280,6 +281,9 @@ private:
     bool logs_ = false;              // as long as only tasks around have run
     const Past::Mark* mark_ = nullptr;  // of the kept run, where this one begins; null: at the start of the step
     uint32_t position_ = 0, between_ = 1;  // how much has been taken; how much between two marks
+    uint32_t again_ = 0;             // how many copies have been queued again
+    std::vector<Past::Turn> turns_;  // since the mark
+    void look_back();
     std::vector<double> done_;       // by task: when it ended if that is before the mark, else -1
     std::vector<uint32_t> old_place_, transit_;
     const Past::Mark* find_start(const std::vector<uint8_t>& same);

@@ -17,6 +17,10 @@ struct Past {
         double ready = 0, end = 0;
         uint32_t taken = NEVER, finished = NEVER;
     };
+    struct Turn {  // what was taken, in order
+        double time;         // its end; of a copy that was queued again, when it started
+        uint32_t task, hop;  // hop: how far that copy has come on its route, else 0
+    };
     struct Way {  // a copy that was queued again for the next link of its route
         uint32_t position, task, hop;
         double start;

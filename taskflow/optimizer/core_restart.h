@@ -29,8 +29,8 @@ inline const Past::Mark* Apart::find_start(const std::vector<uint8_t>& same) {
 inline double Apart::begin() {
     queue_.clear();
     now_.clear();
-    position_ = 0, between_ = std::max(32u, uint32_t(resources_.size()));
-    if (logs_) now_.tasks.resize(n_), now_.stride = resources_.size();
+    position_ = again_ = 0, between_ = std::max(32u, uint32_t(resources_.size()));
+    if (logs_) now_.tasks.resize(n_), now_.stride = resources_.size(), turns_.clear();
     if (!mark_) {
         for (uint32_t i = 0; i < n_; ++i)
             if (!events_[i].waits) queue(i, events_[i]);
@@ -61,14 +61,24 @@ inline double Apart::begin() {
     return mark_->makespan;
 }
 
+// Little is written down, since most of what is proposed is not accepted; `look_back` makes more of it.
 inline void Apart::log(uint32_t task, Queue::Key key, const Event& event, double end, double makespan) {
-    Past::Task& past = now_.tasks[task];
-    if (past.taken == Past::NEVER) past.taken = position_, past.ready = event.ready;
-    if (on_its_way_) now_.ways.push_back({position_, task, event.waits, way_start_});
-    else past.finished = position_, past.end = end;
+    if (on_its_way_) turns_.push_back({way_start_, task, event.waits}), ++again_;
+    else turns_.push_back({end, task, 0});
     if (++position_ % between_) return;
-    now_.marks.push_back({position_, uint32_t(now_.ways.size()), Queue::long_time(key), makespan});
+    now_.marks.push_back({position_, again_, Queue::long_time(key), makespan});
     now_.resources.insert(now_.resources.end(), resources_.begin(), resources_.begin() + now_.stride);
+}
+
+inline void Apart::look_back() {
+    uint32_t position = position_ - uint32_t(turns_.size());
+    for (const Past::Turn& turn : turns_) {
+        Past::Task& past = now_.tasks[turn.task];
+        if (past.taken == Past::NEVER) past.taken = position, past.ready = events_[turn.task].ready;
+        if (turn.hop) now_.ways.push_back({position, turn.task, turn.hop, turn.time});
+        else past.finished = position, past.end = turn.time;
+        ++position;
+    }
 }
 
 // Puts what was kept until the mark and what was logged since then together.
@@ -77,6 +87,7 @@ inline void Apart::keep() {
     for (const auto& block : around_->blocks) now_.firsts.push_back(block.second);
     now_.firsts.push_back(n_);
     if (now_.tasks.empty()) { kept_.clear(); return; }
+    look_back();
     if (mark_) {
         std::vector<uint32_t> new_place(kept_.tasks.size(), Past::NEVER);
         for (uint32_t i = 0; i < n_; ++i) {

@@ -99,7 +99,10 @@ public:
     }
     void change_sync(int layer, int travel, int place, int chunks) { proposed_.syncs[layer] = {travel, place, chunks}; }
 
-    bool by_delta = false;
+    // Algorithm 1 for each proposal from the start of the step; or from the first moment at which it differs from the current
+    // plan's; or Algorithm 2 of the paper, task by task.
+    enum Algorithm { FULL, DELTA, PROPAGATE };
+    int algorithm = DELTA;
 
     // Seconds of the proposal; infinity as soon as it is certain to pass the limit.
     double evaluate(double limit) {
@@ -107,7 +110,7 @@ public:
             return std::numeric_limits<double>::infinity();
         const Plans plans = taken_apart(proposed_), now = accepted_ ? taken_apart(current_) : Plans();
         before_ = accepted_ ? &now : nullptr;
-        if (by_delta) return evaluate_by_delta(plans, limit);
+        if (algorithm == PROPAGATE) return evaluate_by_propagation(plans, limit);
         // The factor of clipping needs all layers' sums at once, so there the layers cannot be kept apart.
         return model_.clips ? evaluate_flat(plans, limit) : evaluate_apart(plans, limit);
     }
@@ -147,7 +150,7 @@ private:
         spare_flat_ = true, spare_size_ = spare_tasks_.size();
         return simulation_.run(spare_tasks_, model_.routes, spare_times_, limit);
     }
-    double evaluate_by_delta(const Plans& plans, double limit) {
+    double evaluate_by_propagation(const Plans& plans, double limit) {
         if (!lowering_.run(plans, before_, spare_tasks_, limit)) return std::numeric_limits<double>::infinity();
         spare_flat_ = true, spare_size_ = spare_tasks_.size();
         if (!flat_ || !tasks_.size()) return simulation_.run(spare_tasks_, model_.routes, spare_times_, limit);
@@ -167,7 +170,8 @@ private:
             parts_[k] = {trained ? kept : nullptr, first_slot, slots, trained};
             first_slot += slots;
         }
-        const double seconds = apart_.run(around_, before, parts_, model_.routes, limit, lowering_.same(), [this](int layer) {
+        const double seconds = apart_.run(around_, before, parts_, model_.routes, limit, lowering_.same(), algorithm == DELTA,
+                                         [this](int layer) {
             parts_[layer].fragment = proposed_.fragments[layer] =
                 make_fragment(lowering_, layer, spare_tasks_, model_.routes, proposed_.layers[layer],
                               proposed_.syncs[layer], flats_[layer]);

@@ -21,7 +21,7 @@ from taskflow.tasks.simulate import Timeline, resources, simulate
 from taskflow.tasks.task import Compute, Kind, TaskGraph
 
 NO_SYNCS: Mapping[str, Sync] = MappingProxyType({})
-ALGORITHMS = ("auto", "full", "delta")
+ALGORITHMS = ("auto", "full", "delta", "propagate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +170,10 @@ def evaluator(
     """The fastest evaluator there is for these arguments; all give the same seconds, bit for bit.
 
     ``costs``: by default the machine's roofline; a plain function of tasks works with the reference evaluator only.
-    ``rule``: without one, steps are forward only. ``algorithm``: ``full`` simulates each proposal from the start (paper,
-    Algorithm 1), ``delta`` propagates changes (Algorithm 2), ``auto`` is the fastest.
+    ``rule``: without one, steps are forward only. ``algorithm``: ``full`` simulates each proposal from the start of the step
+    (paper, Algorithm 1); ``delta`` goes on from the current strategy's times, as the paper's delta algorithm does, and
+    simulates what begins at or after the first moment at which the proposal differs; ``propagate`` is the paper's
+    Algorithm 2 to the letter, which propagates changes from task to task, and is slower; ``auto`` is the fastest (``delta``).
     """
     if algorithm not in ALGORITHMS:
         raise ValueError(f"evaluator: algorithm must be one of {', '.join(ALGORITHMS)}, got {algorithm!r}")
@@ -185,7 +187,7 @@ def evaluator(
         return PythonEvaluator(graph, machine, costs, rule, clip_norm)
     if unsupported(graph, machine, costs, rule):
         return PythonEvaluator(graph, machine, costs, rule, clip_norm)
-    return CoreEvaluator(graph, machine, costs, rule, clip_norm, "delta" if algorithm == "delta" else "full")
+    return CoreEvaluator(graph, machine, costs, rule, clip_norm, "delta" if algorithm == "auto" else algorithm)
 
 
 def usage(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> Usage:

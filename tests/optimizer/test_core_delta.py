@@ -1,4 +1,5 @@
-"""Delta simulation gives full simulation's timeline bit for bit, and limits never change a decision."""
+"""Beginning at the first difference (delta) and propagating changes give full simulation's times bit for bit, and limits
+never change a decision."""
 
 from __future__ import annotations
 
@@ -23,20 +24,21 @@ def moves(seed: int, count: int) -> None:
     machine = random.choice((host, shared))(processors)
     costs = random.choice((Roofline(machine), Odd(2)))
     clip = random.choice((None, 1.0))
-    full, delta = (
-        core.CoreEvaluator(graph, machine, costs, SGD(0.1), clip, algorithm) for algorithm in ("full", "delta")
+    full, delta, propagate = (
+        core.CoreEvaluator(graph, machine, costs, SGD(0.1), clip, algorithm) for algorithm in core.SIMULATIONS
     )
     start = random_strategy(graph, processors, random)
-    assert full.set(start) == delta.set(start)
+    assert full.set(start) == delta.set(start) == propagate.set(start)
     for _ in range(count):
         changes = random_changes(graph, random_strategy(graph, processors, random), random)
         seconds = full.propose(changes)
         assert delta.propose(changes) == seconds
+        assert propagate.propose(changes) == seconds
         if random.random() < 0.5:
-            full.accept()
-            delta.accept()
+            for here in (full, delta, propagate):
+                here.accept()
             if random.random() < 0.2:
-                assert full.timeline() == delta.timeline()
+                assert full.timeline() == delta.timeline() == propagate.timeline()
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -50,7 +52,7 @@ def test_delta_is_full_over_100_000_moves(seed):
     moves(seed, 1000)
 
 
-@pytest.mark.parametrize("algorithm", ["full", "delta"])
+@pytest.mark.parametrize("algorithm", core.SIMULATIONS)
 @pytest.mark.parametrize("seed", range(10))
 def test_limits(seed, algorithm):
     random = Random(seed)

@@ -32,10 +32,12 @@ def decide(here, changes, syncs, wanted: float, random: Random) -> None:
 
 def walk(graph, machine, costs, draw, moves: int, random: Random) -> int:
     """Proposals of the walking evaluator against one that starts anew for each; how many were accepted."""
-    here, delta = (core.CoreEvaluator(graph, machine, costs, SGD(0.1), None, a) for a in ("full", "delta"))
+    here, full, propagate = (
+        core.CoreEvaluator(graph, machine, costs, SGD(0.1), None, a) for a in ("delta", "full", "propagate")
+    )
     start, layers = known(graph, machine)[0], sorted({p.layer for p in graph.parameters})
-    here.set(start)
-    delta.set(start)
+    for each in (here, full, propagate):
+        each.set(start)
     accepted = 0
     for number in range(moves):
         changes = draw()
@@ -43,12 +45,13 @@ def walk(graph, machine, costs, draw, moves: int, random: Random) -> int:
         fresh = core.CoreEvaluator(graph, machine, costs, SGD(0.1), None)
         wanted = fresh.set(here.changed(changes, syncs))
         decide(here, changes, syncs, wanted, random)
+        decide(full, changes, syncs, wanted, random)
         if number % 7 == 0:
-            decide(delta, changes, syncs, wanted, random)
+            decide(propagate, changes, syncs, wanted, random)
         if random.random() < 0.4:
-            assert here.propose(changes, inf, syncs) == delta.propose(changes, inf, syncs) == wanted
-            here.accept()
-            delta.accept()
+            for each in (here, full, propagate):
+                assert each.propose(changes, inf, syncs) == wanted
+                each.accept()
             accepted += 1
             assert here.tasks == fresh.tasks
     assert here.timeline() == fresh_timeline(here) and here.timeline().makespan == here.seconds
