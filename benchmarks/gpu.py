@@ -1,20 +1,24 @@
 """What taskflow does on a GPU: one script; it needs cupy, numpy, mpi4py and click, and builds the extensions itself.
 
-    python benchmarks/gpu.py --out gpu.json [--parts device,tests,training] [--limit 570] [--resume] [--quick] [--json]
+    python benchmarks/gpu.py --smoke
+    python benchmarks/gpu.py --out gpu.json [--parts device,tests,training] [--wheels DIR] [--limit 570] [--resume] [--quick] [--json]
 
-Parts, in the order in which they are worth their time:
+Parts, in the order in which they are worth their time (training goes precision by precision, PyTorch compiled last):
 - device: what is there, and the rate of large products at each precision.
-- tests: those marked gpu, with every failure's name.
+- smoke: a minute in which each thing that the others need is tried alone (gpu_smoke.py). --smoke: these two.
 - losses: of the six networks, small, over 20 steps in fp32, against the CPU's, under data parallel, expert and random strategies.
 - training: a step at the paper's sizes against PyTorch eager and torch.compile: samples a second, part of the products' rate.
-- launch: the same step asked for kernel by kernel, without CUDA graphs: what the program needs to ask for it.
-- ranks: losses of 2, 4 and 16 ranks that share the GPU, against the CPU's.
 - accuracy: predicted and measured steps, and whether the order of strategies is kept.
+- ranks: losses of 2, 4 and 16 ranks that share the GPU, against the CPU's.
+- launch: the same step asked for kernel by kernel, without CUDA graphs: what the program needs to ask for it.
+- tests: those marked gpu, with every failure's name.
 - cpu (only if it is named): examples/rnnlm.py on 1 to 16 ranks of this machine's cores, and benchmarks/accuracy.py with 16.
 
 Each measurement runs in a process of its own with a time limit, and the script goes on after one that fails: ``failed`` has the
-errors, ``left`` what there was no time for. --out is written after each, so that what is stopped keeps what it has, and --resume
-goes on from there. Without a GPU: one line on stderr, exit code 2; with failures: 1.
+errors with all that was said (tracebacks, and where it stood if it took too long), ``left`` what there was no time for. --out is
+written after each, so that what is stopped keeps what it has, and --resume goes on from there: first with what was never tried, then
+with what failed. --wheels: wheels that were brought to a machine without a registry. Without a GPU: one line on stderr, exit code 2;
+with failures: 1.
 """
 
 from __future__ import annotations
@@ -22,9 +26,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import signal
+import resource
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import geometric_mean
@@ -33,48 +38,37 @@ from typing import Any
 
 import click
 
-ROOT = Path(__file__).resolve().parents[1]
-WORKER = ROOT / "benchmarks" / "gpu_worker.py"
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from gpu_processes import ROOT, Failed, run  # noqa: E402
+from gpu_wheels import environment, installed  # noqa: E402
+
+WORKER, SMOKE = ROOT / "benchmarks" / "gpu_worker.py", ROOT / "benchmarks" / "gpu_smoke.py"
 NETWORKS = ("AlexNet", "Inception-v3", "ResNet-101", "RNNTC", "RNNLM", "NMT")
 PRECISIONS = ("fp32", "tf32", "bf16")
-PARTS = ("device", "tests", "losses", "training", "launch", "ranks", "accuracy", "cpu")
+PARTS = ("device", "smoke", "losses", "training", "accuracy", "ranks", "launch", "tests", "cpu")
 NEEDED = ("numpy", "mpi4py", "click")
 RANKS = (2, 4, 16)
 CPU_RANKS = (1, 2, 4, 8, 16)
-SECONDS = {"tests": 240, "training": 120, "cpu": 300}
+SECONDS = {"smoke": 180, "tests": 240, "training": 120, "cpu": 300}
 """A measurement's limit by part; 90 where nothing is said."""
+WHEELS_VARIABLE = "TASKFLOW_GPU_WHEELS"  # which wheels this process has been started with
+LOG = 60_000  # characters of what pytest says
 Task = tuple[str, str, Callable[[float], Any]]
 """Part, name, and what measures it within so many seconds."""
-
-
-class Failed(RuntimeError):
-    """A measurement that did not end well, and why."""
-
-
-# ---- processes -------------------------------------------------------------------------------------------------------
-def run(command: list[str], seconds: float, fine: tuple[int, ...] = (0,), **environment: str) -> str:
-    """What a command prints. Failed unless its exit code is fine, or if it takes longer: then all that it has started is ended."""
-    where = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}", **environment}
-    with subprocess.Popen(
-        command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=where, start_new_session=True
-    ) as job:
-        try:
-            out, err = job.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            os.killpg(job.pid, signal.SIGKILL)
-            job.communicate()
-            raise Failed(f"took more than {seconds:.0f} s") from None
-    if job.returncode not in fine:
-        last = (err.strip() or out.strip()).splitlines()[-1:] or ["no message"]
-        raise Failed(f"exit code {job.returncode}: {last[0][-400:]}")
-    return out
 
 
 def worker(kind: str, seconds: float, settings: dict[str, str]) -> dict[str, Any]:
     """One measurement of gpu_worker.py."""
     options = [part for key, value in settings.items() for part in (f"--{key}", value)]
-    found: dict[str, Any] = json.loads(run([sys.executable, str(WORKER), kind, *options], seconds).splitlines()[-1])
-    return found
+    return last_object(run([sys.executable, str(WORKER), kind, *options], seconds))
+
+
+def last_object(out: str) -> Any:
+    """The JSON that a program prints last. Failed if it prints none."""
+    try:
+        return json.loads(out.splitlines()[-1])
+    except (IndexError, ValueError) as error:
+        raise Failed(f"the last line is no JSON: {error}", out) from error
 
 
 def mpirun(count: int, *program: str) -> list[str]:
@@ -91,54 +85,85 @@ def tasks(
     def measured(kind: str, **more: str) -> Callable[[float], Any]:
         return lambda seconds: worker(kind, seconds, {**settings, **more})
 
-    if "device" in parts:
-        yield "device", "device", measured("device")
-    if "tests" in parts:
-        yield "tests", "kernel by kernel", lambda s: tests(s, "not graphs", "0")
-        yield "tests", "graphs", lambda s: tests(s, "graphs", "1")
-    if "losses" in parts:
-        for network in networks:
-            yield "losses", network, measured("losses", network=network)
-    if "training" in parts:
-        sides = ("taskflow", "eager") if importlib.util.find_spec("torch") else ("taskflow",)
-        for precision in precisions:
+    torch = importlib.util.find_spec("torch") is not None
+
+    def training(some: tuple[str, ...], sides: tuple[str, ...]) -> Iterator[Task]:
+        for precision in some if "training" in parts else ():
             for network in networks:
                 for side in sides:
                     yield "training", f"{network} {precision} {side}", measured(side, network=network, precision=precision)
-    if "launch" in parts:
+
+    if "device" in parts:
+        yield "device", "device", measured("device")
+    if "smoke" in parts:
+        yield "smoke", "smoke", lambda s: smoke(s, "host" if device == "cpu" else device)
+    if "losses" in parts:
         for network in networks:
-            yield "launch", network, measured("one-by-one", network=network, precision=precisions[0])
-    if "ranks" in parts:
-        for count in (1, *RANKS):
-            yield "ranks", str(count), lambda s, count=count: rank_losses(count, "cpu" if count == 1 else device, s)
+            yield "losses", network, measured("losses", network=network)
+    yield from training(precisions[:1], ("taskflow", "eager") if torch else ("taskflow",))
     if "accuracy" in parts:
         for network in networks:
             yield "accuracy", network, measured("accuracy", network=network, precision=precisions[0])
-    if "training" in parts and importlib.util.find_spec("torch"):
-        for precision in precisions:
-            for network in networks:
-                yield "training", f"{network} {precision} compile", measured("compile", network=network, precision=precision)
+    if "ranks" in parts:
+        for count in (1, *RANKS):
+            yield "ranks", str(count), lambda s, count=count: rank_losses(count, "cpu" if count == 1 else device, s)
+    yield from training(precisions[1:], ("taskflow", "eager") if torch else ("taskflow",))
+    if "launch" in parts:
+        for network in networks:
+            yield "launch", network, measured("one-by-one", network=network, precision=precisions[0])
+    if "tests" in parts:
+        yield "tests", "kernel by kernel", lambda s: tests(s, "not graphs", "0")
+        yield "tests", "graphs", lambda s: tests(s, "graphs", "1")
+    yield from training(precisions if torch else (), ("compile",))
     if "cpu" in parts:
         for count in CPU_RANKS:
             yield "cpu", f"rnnlm {count}", lambda s, count=count: rnnlm(count, s)
-        yield "cpu", "accuracy", lambda s: json.loads(
-            run([sys.executable, "benchmarks/accuracy.py", "--ranks", "16", "--rounds", "3", "--json"], s).splitlines()[-1]
+        yield "cpu", "accuracy", lambda s: last_object(
+            run([sys.executable, "benchmarks/accuracy.py", "--ranks", "16", "--rounds", "3", "--json"], s)
         )
 
 
 def tests(seconds: float, which: str, graphs: str) -> dict[str, Any]:
     """The tests marked gpu, with or without those of recorded steps: how many passed, and what the others said."""
     command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-k", which, "tests/gpu", "-p", "no:cacheprovider"]
-    command += ["-rfE", "--tb=line"]
+    command += ["-rfE", "--tb=short"]
     out = run(command, seconds, (0, 1), TASKFLOW_GRAPHS=graphs)
     lines = out.strip().splitlines()
-    return {"summary": lines[-1], "failures": [line for line in lines if line.startswith(("FAILED", "ERROR"))]}
+    failures = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
+    return {"summary": lines[-1], "failures": failures, **({"log": out[-LOG:]} if failures else {})}
+
+
+def smoke(seconds: float, device: str) -> dict[str, Any]:
+    """All checks of gpu_smoke.py, in as many processes as they need: what kills one, or the GPU in it, costs the others nothing."""
+    rows: list[dict[str, Any]] = []
+    until, after = perf_counter() + seconds, ""
+    while True:
+        failed: Failed | None = None
+        try:
+            out = run([sys.executable, str(SMOKE), "--device", device, "--after", after], until - perf_counter(), (0, 1))
+        except Failed as error:
+            out, failed = error.out, error
+        said = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+        rows += [row for row in said if "check" in row]
+        started = [row["starts"] for row in said if "starts" in row]
+        if failed is not None and not started:
+            raise failed
+        if failed is not None and (not rows or rows[-1]["check"] != started[-1]):
+            rows.append({"check": started[-1], "ok": False, "error": str(failed), "log": failed.log})
+        if failed is None or perf_counter() > until - 5:
+            break
+        after = started[-1]
+    wrong = [row for row in rows if not row["ok"]]
+    return {
+        "summary": f"{len(rows) - len(wrong)} of {len(rows)} checks are fine", "failures": [row["check"] for row in wrong],
+        "checks": rows, "log": "\n\n".join(f"{row['check']}: {row['error']}\n{row['log']}" for row in wrong),
+    }
 
 
 def rank_losses(count: int, which: str, seconds: float) -> list[float]:
     """Of a small training on ranks that share the device."""
     out = run(mpirun(count, str(ROOT / "tests" / "gpu" / "ranks_program.py"), which, "16"), seconds)
-    found: list[float] = json.loads(out.splitlines()[-1])["losses"]
+    found: list[float] = last_object(out)["losses"]
     return found
 
 
@@ -148,7 +173,7 @@ def rnnlm(count: int, seconds: float) -> dict[str, Any]:
         mpirun(count, "examples/rnnlm.py", "--steps", "20", "--json", "--quiet"), seconds, OPENBLAS_NUM_THREADS="1",
         OMP_NUM_THREADS="1",
     )
-    found: dict[str, Any] = json.loads(out.splitlines()[-1])
+    found: dict[str, Any] = last_object(out)
     return found
 
 
@@ -214,9 +239,28 @@ def built() -> str | None:
     if native_built():
         return None
     done = subprocess.run(
-        [sys.executable, "setup.py", "build_ext", "--inplace"], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "setup.py", "build_ext", "--inplace", "-j", str(min(8, os.cpu_count() or 1))], cwd=ROOT,
+        capture_output=True, text=True, check=False,
     )
     return None if done.returncode == 0 else f"building the extensions failed: {(done.stderr.strip().splitlines() or ['?'])[-1]}"
+
+
+def with_wheels(folder: Path) -> None:
+    """Start again as a process that finds the wheels of a folder."""
+    try:
+        where = environment(installed(folder), os.environ)
+    except RuntimeError as error:
+        click.echo(f"gpu.py: {error}", err=True)
+        sys.exit(2)
+    sys.stdout.flush()
+    os.execve(sys.executable, [sys.executable, *sys.argv], {**where, WHEELS_VARIABLE: str(folder.resolve())})
+
+
+def planned(result: dict[str, Any], todo: Iterator[Task]) -> list[Task]:
+    """What ``result`` lacks: first what was never tried, then what failed before."""
+    before = {row["what"] for row in result.get("failed", [])}
+    lacking = [(part, name, act) for part, name, act in todo if result.get(part, {}).get(name, {"failures": 1}).get("failures")]
+    return sorted(lacking, key=lambda task: f"{task[0]} {task[1]}" in before)
 
 
 def comma(allowed: tuple[str, ...]) -> Callable[[Any, Any, str], tuple[str, ...]]:
@@ -239,49 +283,60 @@ def comma(allowed: tuple[str, ...]) -> Callable[[Any, Any, str], tuple[str, ...]
 @click.option("--limit", default=570.0, show_default=True, help="Seconds for everything.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Written after each measurement.")
 @click.option("--resume", is_flag=True, help="Keep what --out has, and measure what it lacks.")
+@click.option("--smoke", "only_smoke", is_flag=True, help="The parts device and smoke, nothing else.")
+@click.option("--wheels", type=click.Path(file_okay=False, path_type=Path), help="Wheels for a machine without a registry.")
 @click.option("--quick", is_flag=True, help="Small presets: whether it works, not how fast.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @click.option("--device", type=click.Choice(["gpu", "cpu"]), default="gpu", hidden=True)
 def main(
     parts: tuple[str, ...], networks: tuple[str, ...], precisions: tuple[str, ...], steps: int, limit: float, out: Path | None,
-    resume: bool, quick: bool, as_json: bool, device: str,
+    resume: bool, only_smoke: bool, wheels: Path | None, quick: bool, as_json: bool, device: str,
 ) -> None:
     began = perf_counter()
+    if wheels is not None and os.environ.get(WHEELS_VARIABLE) != str(wheels.resolve()):
+        with_wheels(wheels)
     if said := missing(device):
         click.echo(f"gpu.py: {said}", err=True)
         sys.exit(2)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))  # of what is ended
     result: dict[str, Any] = {}
     if resume and out is not None and out.exists():
         result = json.loads(out.read_text(encoding="utf-8"))
+    settings = {"preset": "small" if quick else "paper", "steps": str(steps), "device": device}
+    todo = planned(result, tasks(("device", "smoke") if only_smoke else parts, networks, precisions, settings))
     result |= {"failed": [], "left": []}
     if problem := built():  # then numpy's kernels and the search's Python twin serve on the host
         result["failed"].append({"what": "build", "error": problem})
         click.echo(f"gpu.py: {problem}; going on without them", err=True)
-    settings = {"preset": "small" if quick else "paper", "steps": str(steps), "device": device}
-    for part, name, measure in tasks(parts, networks, precisions, settings):
-        if name in result.get(part, {}):
-            continue
+    for part, name, measure in todo:
         remaining = limit - (perf_counter() - began)
         if remaining < 5:
             result["left"].append(f"{part} {name}")
             continue
-        start = perf_counter()
+        start, allowed = perf_counter(), SECONDS.get(part, 90)
         try:
-            found = measure(min(SECONDS.get(part, 90), remaining))
+            found = measure(min(allowed, remaining))
             result.setdefault(part, {})[name] = found
             said = "done"
-            if part == "tests" and found["failures"]:
-                result["failed"].append({"what": f"tests {name}", "error": found["summary"]})
+            if part in ("smoke", "tests"):
                 said = found["summary"]
+                if found["failures"]:
+                    result["failed"].append({"what": f"{part} {name}", "error": said, "log": found.get("log", "")})
         except Exception as error:
-            result["failed"].append({"what": f"{part} {name}", "error": f"{type(error).__name__}: {error}"})
             said = f"failed: {error}"
+            if isinstance(error, Failed) and remaining < allowed and perf_counter() - start >= remaining:
+                result["left"].append(f"{part} {name}")  # the end of everything came, not its own
+            else:
+                row = {"what": f"{part} {name}", "error": f"{type(error).__name__}: {error}"}
+                result["failed"].append({**row, "log": error.log if isinstance(error, Failed) else traceback.format_exc()})
         click.echo(f"{perf_counter() - began:6.1f} s  {part} {name}: {said} ({perf_counter() - start:.1f} s)", err=True)
         result["judged"] = judged(result)
         if out is not None:
             out.write_text(json.dumps(result, indent=1), encoding="utf-8")
     if out is not None:
         out.write_text(json.dumps(result, indent=1), encoding="utf-8")
+    for row in result["failed"]:
+        click.echo(f"failed: {row['what']}: {row['error'][:300]}", err=True)
     for name, row in result.get("judged", {}).get("networks", {}).items():
         click.echo(f"{name}: " + ", ".join(f"{key} {value:.3g}" for key, value in row.items()), err=True)
     if as_json:

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable
 from functools import partial
 from itertools import combinations
@@ -242,6 +243,7 @@ def main(kind: str, network: str, precision: str, steps: int, preset: str, devic
             raise ValueError(f"kind must be device, taskflow, one-by-one, eager, compile, losses or accuracy, got {kind!r}")
         click.echo(json.dumps(row))
     except Exception as error:
+        traceback.print_exc()
         click.echo(f"{type(error).__name__}: {' '.join(str(error).split())}", err=True)
         sys.exit(1)
 

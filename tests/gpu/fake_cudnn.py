@@ -123,6 +123,7 @@ class Graph:
         if self.frontend.fail:
             self.frontend.fail -= 1
             raise RuntimeError("CUDNN_STATUS_EXECUTION_FAILED")
+        assert not any(pointer % 16 for pointer in pointers.values()), "cuDNN was told that tensors begin at multiples of 16 bytes"
         self.frontend.executed.append((self.tensors[0].kind, self.tensors[2].kind))
         a, b, out = (tensor.at(pointers[tensor]) for tensor in self.tensors)
         a, b = (wide(x) if x.dtype == np.uint16 else x for x in (a, b))

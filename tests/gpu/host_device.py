@@ -153,6 +153,10 @@ class HostDevice(LaunchingDevice):
         if not TAPE.note(act):
             act()
 
+    def compile(self, dtype: np.dtype[Any]) -> int:
+        made = library(dtype.name)
+        return sum(hasattr(made, f"host_{name}") for name in source.kernels())
+
     def _argument(self, name: str, dtype: np.dtype[Any], kind: str, called: str, value: Any) -> Any:
         where = f"{name}: {called} ({kind})"
         if kind.endswith("*"):

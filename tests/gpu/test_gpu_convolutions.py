@@ -134,6 +134,40 @@ def test_what_fails_after_it_has_run_is_an_error(monkeypatch: pytest.MonkeyPatch
     assert kernels.convolutions.run(*given)
 
 
+@pytest.mark.skipif(not compiles(), reason="no C++20 compiler: the GPU's kernels cannot be run on the host")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_arrays_that_begin_anywhere_are_copied(precision: str, accumulate: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A weight within its layer's memory, or the second sample of a small image, begins at any multiple of 4 bytes."""
+    frontend, plain = fake_cudnn.Frontend(), NumpyKernels()
+    monkeypatch.setitem(sys.modules, "cudnn", frontend)
+    numbers = np.random.default_rng(0)
+    for apart in range(4):
+        kernels = host_kernels()
+        kernels.convolutions = Convolutions(kernels.xp, type("S", (), {"ptr": 1}), precision, kernels.rounded, kernels.widen)
+        given, there = [], []
+        for shape in ((2, 4, 5, 5), (3, 4, 3, 3), (2, 3, 3, 3)):
+            size = int(np.prod(shape))
+            block = kernels.xp.zeros(size + 8, np.float32)
+            first = -(block.data.ptr // 4) % 4 + apart
+            array = block[first : first + size].reshape(shape)
+            assert array.data.ptr % 16 == 4 * apart
+            given.append(numbers.normal(size=shape).astype(np.float32))
+            kernels.device.upload(given[-1], array)
+            there.append(array)
+        slides = ((1, 1), ((0, 0), (0, 0)), (1, 1), 1)
+        for of, (x, w, y) in ((plain, given), (kernels, there)):
+            of.conv2d(x, w, None, *slides, out=y)
+            of.conv2d_backward_data(y, w, *slides, out=x, accumulate=accumulate)
+            of.conv2d_backward_weight(x, y, *slides, out=w, accumulate=accumulate)
+        near = 1e-4 if precision == "fp32" else 0.1
+        for expected, array in zip(given, there):
+            found = kernels.device.to_host(array)
+            assert np.linalg.norm(found - expected) <= near * np.linalg.norm(expected)
+        assert not kernels.convolutions.declined and len(frontend.executed) == 3
+        frontend.executed.clear()
+
+
 def test_a_frontend_that_does_not_work_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     kernels = host_kernels()
     monkeypatch.setattr(fake_cudnn.Frontend, "create_handle", lambda _: 1 / 0)

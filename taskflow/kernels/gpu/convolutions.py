@@ -16,6 +16,8 @@ Shape = tuple[int, ...]
 FLOAT, BFLOAT = "FLOAT", "BFLOAT16"
 MOST_WORKSPACE = 4 << 30
 """Bytes of working memory that a plan may ask for."""
+ALIGNMENT = 16
+"""Bytes: what the frontend tells cuDNN that every tensor's address is a multiple of."""
 
 
 class Direction(Enum):
@@ -109,6 +111,10 @@ def _strides(shape: Shape) -> list[int]:
     return strides
 
 
+def _strays(array: Array) -> bool:
+    return bool(array.data.ptr % ALIGNMENT)
+
+
 _handles: dict[tuple[int, int], tuple[Any, Any]] = {}  # by frontend and stream: one a process
 
 
@@ -184,9 +190,10 @@ class Convolutions:
         variant = planned.variant
         if variant.operands == BFLOAT:
             first, second = self._rounded(first), self._rounded(second)
+        first, second = self._aligned(first), self._aligned(second)
         narrow = variant.result == BFLOAT
         into = result
-        if narrow or accumulate:
+        if narrow or accumulate or _strays(result):
             into = self._xp.empty(result.shape, np.uint16 if narrow else np.float32)
         if planned.workspace > self._workspaces[-1].size:
             self._workspaces.append(self._xp.empty(planned.workspace, np.uint8))
@@ -196,6 +203,16 @@ class Convolutions:
             self._widen(into, result, accumulate)
         elif accumulate:
             result += into
+        elif into is not result:
+            result[...] = into
+
+    def _aligned(self, array: Array) -> Array:
+        """The array, or a copy if it begins where cuDNN would not read it: a weight within its layer's memory, a few samples."""
+        if not _strays(array):
+            return array
+        copy = self._xp.empty(array.shape, array.dtype)
+        copy[...] = array
+        return copy
 
     def _plan(self, sliding: Sliding) -> Planned | None:
         """The first variant that cuDNN has a plan for; None if it has none. It says so in whatever way it likes: its versions

@@ -14,6 +14,7 @@ from taskflow.kernels.device import NotRecorded, Recorder
 from taskflow.kernels.gpu import source
 from taskflow.kernels.gpu.cublas import WORKSPACE_BYTES, Cublas
 from taskflow.kernels.gpu.dials import Dials
+from taskflow.kernels.gpu.events import Moment
 from taskflow.kernels.gpu.gemm import ColumnMajor
 from taskflow.kernels.gpu.graphs import CudaRecorder
 from taskflow.kernels.gpu.launching import NULL, THREADS, LaunchingDevice, Numbers
@@ -69,11 +70,15 @@ class CupyDevice(LaunchingDevice):
     def launch(self, dtype: np.dtype[Any], name: str, blocks: int, arguments: tuple[Any, ...]) -> None:
         function = self._functions.get((dtype.name, name))
         if function is None:
-            module = self.xp.RawModule(code=source.text(dtype), options=OPTIONS)
-            for each in source.kernels():
-                self._functions[dtype.name, each] = module.get_function(each)
+            self.compile(dtype)
             function = self._functions[dtype.name, name]
         function((blocks,), (THREADS,), arguments)
+
+    def compile(self, dtype: np.dtype[Any]) -> int:
+        module = self.xp.RawModule(code=source.text(dtype), options=OPTIONS)
+        for name in source.kernels():
+            self._functions[dtype.name, name] = module.get_function(name)
+        return len(source.kernels())
 
     def gemm(self, call: ColumnMajor, first: Array, second: Array, out: Array, accumulate: bool) -> None:
         narrow = first.dtype == np.uint16
@@ -138,7 +143,7 @@ class CupyDevice(LaunchingDevice):
     def mark(self, stream: Any = None) -> Any:
         event = self.xp.cuda.Event(disable_timing=True)
         event.record(self.compute if stream is None else stream)
-        return event
+        return Moment(self.xp.cuda.runtime, event)
 
     def wait_for(self, event: Any) -> None:
         event.synchronize()
@@ -168,9 +173,7 @@ class CupyDevice(LaunchingDevice):
 
     def _keep(self, staging: Any, stream: Any) -> None:
         """Keep pinned memory until what was asked of ``stream`` so far is done."""
-        event = self.xp.cuda.Event(disable_timing=True)
-        event.record(stream)
-        self._staged.append((event, staging))
+        self._staged.append((self.mark(stream), staging))
         while self._staged and self._staged[0][0].done:
             self._staged.popleft()
 

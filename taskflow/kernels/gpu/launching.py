@@ -33,6 +33,10 @@ class LaunchingDevice(Device):
         just the types that the kernel declares."""
 
     @abstractmethod
+    def compile(self, dtype: np.dtype[Any]) -> int:
+        """Compile every kernel for arrays of ``dtype`` now, not when the first of them is launched; how many there are."""
+
+    @abstractmethod
     def gemm(self, call: ColumnMajor, first: Array, second: Array, out: Array, accumulate: bool) -> None:
         """cublasGemmStridedBatchedEx on the memory of the arrays; operands in uint16 are bfloat16s."""
 
