@@ -10,6 +10,7 @@ from taskflow.mapper import OpConfig, Place, Strategy, Travel
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.memory import explain, memory_use
 from taskflow.regions import Rect
+from taskflow.tasks.items import laid_out_bytes
 from taskflow.tasks.simulate import simulate
 
 MOST_TASKS = 2000  # of a step that is lowered and planned exactly (about a second)
@@ -20,7 +21,8 @@ SPARE = 0.1  # share of the memory that the estimate in program order leaves fre
 class _Held:
     """What an operator's pieces hold: bytes of activations by processor, and Rects of weights: (layer, processor,
     parameter, Rect, bytes). ``values``: of the activations those that are kept from forward to backward; ``passing``:
-    outputs that are not; ``arriving``: inputs that are not and lie elsewhere. ``outputs`` and ``inputs`` (one for each
+    outputs that are not; ``arriving``: inputs that are not and lie elsewhere. ``laid_out``: (processor, parameter, Rect, bytes)
+    of weights that kernels lay out anew. ``outputs`` and ``inputs`` (one for each
     input): bytes read and written, as large as their gradients."""
 
     activations: dict[int, int]
@@ -30,18 +32,19 @@ class _Held:
     outputs: dict[int, int]
     inputs: tuple[dict[int, int], ...]
     weights: tuple[tuple[str, int, str, Rect, int], ...]
+    laid_out: tuple[tuple[int, str, Rect, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """What one piece of an operator reads, writes and saves; weights with their bytes."""
+    """What one piece of an operator reads, writes and saves; weights with their bytes, and with those for laying them out."""
 
     inputs: tuple[Rect, ...]
     input_bytes: tuple[int, ...]
     writes: tuple[Rect, ...]
     output_bytes: tuple[int, ...]
     saved: int
-    weights: tuple[tuple[Rect, int], ...]
+    weights: tuple[tuple[Rect, int, int], ...]
 
 
 class Room:
@@ -131,11 +134,14 @@ class Room:
         return self._with_weights(strategy, most)
 
     def _with_weights(self, strategy: Strategy, total: list[int]) -> list[int]:
-        """Adds weights, their gradients, the update rule's state and what arrives of the others' gradients."""
+        """Adds weights, what they are laid out in, their gradients, the update rule's state and what arrives of the others'
+        gradients."""
         rects: dict[tuple[str, int], dict[tuple[str, Rect], int]] = {}
         for node in self.graph:
             for layer, processor, parameter, rect, nbytes in self._held(node, strategy).weights:
                 rects.setdefault((layer, processor), {})[parameter, rect] = nbytes
+        for processor, _, _, nbytes in {one for node in self.graph for one in self._held(node, strategy).laid_out}:
+            total[processor] += nbytes
         holders: dict[str, int] = {}
         for layer, _ in rects:
             holders[layer] = holders.get(layer, 0) + 1
@@ -159,6 +165,7 @@ class Room:
             put: dict[int, int] = {}
             got: tuple[dict[int, int], ...] = tuple({} for _ in node.inputs)
             weights: dict[tuple[str, int, str, Rect, int], None] = {}
+            laid_out: dict[tuple[int, str, Rect, int], None] = {}
             owned = [self._owns(p, strategy[p.name])[t.index] for p, t in zip(producers, node.inputs)]
             keeps = self._keeps_inputs[node.number]
             for processor, piece in zip(config.processors, self._pieces(node, config)):
@@ -177,13 +184,15 @@ class Room:
                 for table, size in zip(got, piece.input_bytes):
                     table[processor] = table.get(processor, 0) + size
                 put[processor] = put.get(processor, 0) + outputs
-                for parameter, (read, size) in zip(node.parameters, piece.weights):
+                for parameter, (read, size, again) in zip(node.parameters, piece.weights):
+                    if again:
+                        laid_out[processor, parameter.name, read, again] = None
                     nbytes += 2 * size  # gathered from several cells, and its gradient
                     kept += 2 * size
                     weights[parameter.layer, processor, parameter.name, read, size] = None
                 activations[processor] = activations.get(processor, 0) + nbytes
                 values[processor] = values.get(processor, 0) + kept
-            self._known[key] = _Held(activations, values, passing, arriving, put, got, tuple(weights))
+            self._known[key] = _Held(activations, values, passing, arriving, put, got, tuple(weights), tuple(laid_out))
         return self._known[key]
 
     def _owns(self, node: Node, config: OpConfig) -> list[set[tuple[int, Rect]]]:
@@ -206,10 +215,13 @@ class Room:
 
 
 def _piece(node: Node, rect: Rect) -> _Piece:
-    reads, writes = node.reads(rect), tuple(node.writes(rect))
+    reads, writes, again = node.reads(rect), tuple(node.writes(rect)), laid_out_bytes(node, rect)
     return _Piece(
         tuple(reads.inputs), tuple(r.volume * t.dtype.itemsize for t, r in zip(node.inputs, reads.inputs)),
         writes, tuple(r.volume * t.dtype.itemsize for t, r in zip(node.outputs, writes)),
         sum(s.nbytes for s in node.operator.saves(node.specs, rect)),
-        tuple((r, r.volume * p.spec.dtype.itemsize) for p, r in zip(node.parameters, reads.weights)),
+        tuple(
+            (r, r.volume * p.spec.dtype.itemsize, again.get(i, 0))
+            for i, (p, r) in enumerate(zip(node.parameters, reads.weights))
+        ),
     )

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from taskflow.graph import Node
+from taskflow.regions import Rect
 from taskflow.tasks.memory import Lifetime
 from taskflow.tasks.task import Buffer, Compute, Kind, Part, Task, TaskGraph
 
@@ -165,13 +167,18 @@ def rooms(work: object) -> dict[int, int]:
     """What a forward task wants beside its arrays to lay weights out in: bytes by the weight's buffer."""
     if not isinstance(work, Compute) or work.backward:
         return {}
-    node, found = work.node, {}
-    for which in node.operator.lays_out(node.specs, work.piece):
-        if (buffer := work.weights[which]) is not None:
-            weight = node.reads(work.piece).weights[which]
-            rows, columns = weight.volume // weight.shape[-1], weight.shape[-1]
-            blocks = -(-rows // LAID_OUT_BLOCK) * -(-columns // LAID_OUT_BLOCK)
-            found[buffer] = blocks * LAID_OUT_BLOCK**2 * node.parameters[which].spec.dtype.itemsize
+    sizes = laid_out_bytes(work.node, work.piece)
+    return {buffer: n for which, n in sizes.items() if (buffer := work.weights[which]) is not None}
+
+
+def laid_out_bytes(node: Node, piece: Rect) -> dict[int, int]:
+    """For each weight that the forward task of a piece may lay out anew (`Operator.lays_out`) the bytes for that."""
+    found = {}
+    for which in node.operator.lays_out(node.specs, piece):
+        weight = node.reads(piece).weights[which]
+        rows, columns = weight.volume // weight.shape[-1], weight.shape[-1]
+        blocks = -(-rows // LAID_OUT_BLOCK) * -(-columns // LAID_OUT_BLOCK)
+        found[which] = blocks * LAID_OUT_BLOCK**2 * node.parameters[which].spec.dtype.itemsize
     return found
 
 
