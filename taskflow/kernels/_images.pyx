@@ -32,6 +32,13 @@ cdef extern from "image_loops.h" nogil:
     void any_channel_products(bint single, Size n, Size c, Size p, void* x, void* center, void* dy, double* out)
     void any_channel_affine(
         bint single, Size n, Size c, Size p, void* x, void* center, void* scale, void* offset, void* out, bint add)
+    void any_channel_scales(
+        bint single, Size c, double* sums, double count, double eps, void* weight, void* bias, void* out)
+    void any_channel_changes(
+        bint single, Size c, double* sums, double count, double eps, void* weight, double* products, double* out)
+    void any_channel_running(
+        bint single, Size groups, Size c, double* moments, double count, double momentum, double correction, void* mean,
+        void* variance, void* new_mean, void* new_variance)
 
 
 cdef int windows(str kernel, Windows* w, Size planes, tuple image, tuple out, tuple element, tuple stride, tuple padding,
@@ -218,3 +225,42 @@ def channel_affine(cnp.ndarray x not None, cnp.ndarray center not None, cnp.ndar
     cdef void* b = flat("channel_affine", "out", out, kind, n * c * p, True)
     with nogil:
         any_channel_affine(kind == cnp.NPY_FLOAT32, n, c, p, a, m, s, o, b, accumulate)
+
+
+def channel_scales(cnp.ndarray sums not None, double count, double eps, cnp.ndarray weight not None,
+                   cnp.ndarray bias not None, cnp.ndarray out not None):
+    cdef int kind = real_type("channel_scales", weight)
+    cdef Size c = cnp.PyArray_SIZE(weight)
+    cdef double* s = <double*>flat("channel_scales", "sums", sums, cnp.NPY_FLOAT64, 2 * c, False)
+    cdef void* w = flat("channel_scales", "weight", weight, kind, c, False)
+    cdef void* a = flat("channel_scales", "bias", bias, kind, c, False)
+    cdef void* b = flat("channel_scales", "out", out, kind, 2 * c, True)
+    with nogil:
+        any_channel_scales(kind == cnp.NPY_FLOAT32, c, s, count, eps, w, a, b)
+
+
+def channel_changes(cnp.ndarray sums not None, double count, double eps, cnp.ndarray weight not None,
+                    cnp.ndarray products not None, cnp.ndarray out not None):
+    cdef int kind = real_type("channel_changes", weight)
+    cdef Size c = cnp.PyArray_SIZE(weight)
+    cdef double* s = <double*>flat("channel_changes", "sums", sums, cnp.NPY_FLOAT64, 2 * c, False)
+    cdef void* w = flat("channel_changes", "weight", weight, kind, c, False)
+    cdef double* a = <double*>flat("channel_changes", "products", products, cnp.NPY_FLOAT64, 2 * c, False)
+    cdef double* b = <double*>flat("channel_changes", "out", out, cnp.NPY_FLOAT64, 5 * c, True)
+    with nogil:
+        any_channel_changes(kind == cnp.NPY_FLOAT32, c, s, count, eps, w, a, b)
+
+
+def channel_running(cnp.ndarray moments not None, double count, double momentum, double correction,
+                    cnp.ndarray mean not None, cnp.ndarray variance not None, cnp.ndarray new_mean not None,
+                    cnp.ndarray new_variance not None):
+    cdef int kind = real_type("channel_running", mean)
+    three("channel_running", "moments", moments)
+    cdef Size g = cnp.PyArray_DIM(moments, 0), c = cnp.PyArray_SIZE(mean)
+    cdef double* s = <double*>flat("channel_running", "moments", moments, cnp.NPY_FLOAT64, 2 * g * c, False)
+    cdef void* m = flat("channel_running", "mean", mean, kind, c, False)
+    cdef void* v = flat("channel_running", "variance", variance, kind, c, False)
+    cdef void* a = flat("channel_running", "new_mean", new_mean, kind, c, True)
+    cdef void* b = flat("channel_running", "new_variance", new_variance, kind, c, True)
+    with nogil:
+        any_channel_running(kind == cnp.NPY_FLOAT32, g, c, s, count, momentum, correction, m, v, a, b)

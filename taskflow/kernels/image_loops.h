@@ -58,5 +58,8 @@ INLINE Size index_at(const void *index, int bytes, Size at)
 #define any_channel_moments(...) EITHER(channel_moments, __VA_ARGS__)
 #define any_channel_products(...) EITHER(channel_products, __VA_ARGS__)
 #define any_channel_affine(...) EITHER(channel_affine, __VA_ARGS__)
+#define any_channel_scales(...) EITHER(channel_scales, __VA_ARGS__)
+#define any_channel_changes(...) EITHER(channel_changes, __VA_ARGS__)
+#define any_channel_running(...) EITHER(channel_running, __VA_ARGS__)
 
 #endif

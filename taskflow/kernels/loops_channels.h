@@ -105,3 +105,62 @@ LOOP void F(channel_affine)(Size samples, Size channels, Size positions, const T
             F(affine)(positions, x, center[c], scale[c], offset[c], out, add);
     }
 }
+
+/* What a channel's sums (2, C) of x - center and its square over ``count`` elements tell: mean - center, and 1 / standard
+   deviation; returns whether the channel varies. What is not a number stays so. */
+INLINE int F(of_sums)(const double *sums, Size channels, Size c, double count, double eps, double *away, double *inverse)
+{
+    *away = sums[c] / count;
+    const double variance = sums[channels + c] / count - *away * *away;
+    *inverse = 1 / sqrt((variance < 0 ? 0 : variance) + eps);
+    return variance > 0;
+}
+
+/* out (2, C): scale and offset that normalise. */
+LOOP void F(channel_scales)(Size channels, const double *sums, double count, double eps, const T *weight, const T *bias,
+                            T *out)
+{
+    for (Size c = 0; c < channels; c++) {
+        double away, inverse;
+        F(of_sums)(sums, channels, c, count, eps, &away, &inverse);
+        const double scale = (double)weight[c] * inverse;
+        out[c] = (T)scale;
+        out[channels + c] = (T)((double)bias[c] - away * scale);
+    }
+}
+
+/* out (5, C): the scale, and the gradients of bias, of weight and of both sums. */
+LOOP void F(channel_changes)(Size channels, const double *sums, double count, double eps, const T *weight,
+                             const double *products, double *out)
+{
+    for (Size c = 0; c < channels; c++) {
+        double away, inverse;
+        const int varies = F(of_sums)(sums, channels, c, count, eps, &away, &inverse);
+        const double scale = (double)weight[c] * inverse, total = products[c];
+        const double product = products[channels + c] - away * total;
+        const double dvariance = -0.5 * scale * inverse * inverse * product * (double)varies;  /* keeps what is not a number */
+        out[c] = scale;
+        out[channels + c] = total;
+        out[2 * channels + c] = product * inverse;
+        out[3 * channels + c] = (-scale * total - 2 * away * dvariance) / count;
+        out[4 * channels + c] = dvariance / count;
+    }
+}
+
+/* Running mean and variance, moved by ``momentum`` to the average of the groups of ``moments`` (G, 2, C). */
+LOOP void F(channel_running)(Size groups, Size channels, const double *moments, double count, double momentum,
+                             double correction, const T *mean, const T *variance, T *new_mean, T *new_variance)
+{
+    for (Size c = 0; c < channels; c++) {
+        double first = 0, spread = 0;
+        for (Size g = 0; g < groups; g++) {
+            const double away = moments[2 * g * channels + c] / count;
+            first += away;
+            spread += moments[(2 * g + 1) * channels + c] / count - away * away;
+        }
+        first /= (double)groups;
+        spread *= correction / (double)groups;
+        new_mean[c] = (T)((double)mean[c] + momentum * first);
+        new_variance[c] = (T)((double)variance[c] + momentum * (spread - (double)variance[c]));
+    }
+}

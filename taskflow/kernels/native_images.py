@@ -120,6 +120,18 @@ class NativeImages(SharedKernels):
     ) -> None:
         _images.channel_affine(x, center, scale, offset, out, accumulate)
 
+    def channel_scales(self, sums: Array, count: int, eps: float, weight: Array, bias: Array, out: Array) -> None:
+        _images.channel_scales(sums, count, eps, weight, bias, out)
+
+    def channel_changes(self, sums: Array, count: int, eps: float, weight: Array, products: Array, out: Array) -> None:
+        _images.channel_changes(sums, count, eps, weight, products, out)
+
+    def channel_running(
+        self, moments: Array, count: int, momentum: float, correction: float, mean: Array, variance: Array, new_mean: Array,
+        new_variance: Array,
+    ) -> None:
+        _images.channel_running(moments, count, momentum, correction, mean, variance, new_mean, new_variance)
+
 
 _scratches = threading.local()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.runtime.common_memory import Wanted, common_arrays
+from taskflow.runtime.memory_of_ranks import Wanted, common_arrays
 from taskflow.runtime.one_copy import one_copy
 from taskflow.runtime.storage import Kept
 from taskflow.runtime.transport import Transport

@@ -255,3 +255,38 @@ def test_any_index_is_safe() -> None:
     index = np.full((1, 1, 3, 3), 255, np.uint8)
     NATIVE.max_pool2d_backward(np.ones((1, 1, 3, 3)), index, (2, 2), (2, 2), NONE, out=whole[1:2])
     assert not whole[0].any() and not whole[2].any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("seed", range(12))
+def test_a_channels_numbers(seed: int, dtype: Any) -> None:
+    rng = np.random.default_rng(seed)
+    channels, groups, count = int(rng.integers(1, 70)), int(rng.integers(1, 4)), int(rng.integers(2, 500))
+    values = rng.standard_normal((groups, count, channels)) * rng.uniform(0.1, 3) + rng.standard_normal(channels)
+    moments = np.stack([values.sum(1), (values**2).sum(1)], axis=1)
+    moments[0, :, 0] = count, count  # a channel that does not vary
+    if channels > 2:
+        moments[0, 1, 1], moments[-1, 0, 2] = 0.0, np.nan  # a variance that rounding made negative
+    weight, bias, mean = (rng.standard_normal(channels).astype(dtype) for _ in range(3))
+    variance, products = rng.uniform(0.5, 2, channels).astype(dtype), rng.standard_normal((2, channels))
+    found = []
+    for kernels in (NUMPY, NATIVE):
+        scales, changes, new = np.full((2, channels), 7, dtype), np.full((5, channels), 7.0), np.full((2, channels), 7, dtype)
+        kernels.channel_scales(moments[0], count, 1e-3, weight, bias, out=scales)
+        kernels.channel_changes(moments[0], count, 1e-3, weight, products, out=changes)
+        kernels.channel_running(moments, count, 0.1, count / (count - 1), mean, variance, new[0], new[1])
+        found.append((scales, changes, new))
+    for one, other, scale in zip(*found, (40, 1e6, 10)):
+        near(one, other, scale)
+
+
+def test_a_channels_numbers_of_wrong_shapes_are_refused() -> None:
+    sums, weight = np.zeros((2, 4)), np.zeros(4, np.float32)
+    for call in (
+        lambda: NATIVE.channel_scales(sums, 3, 1e-3, weight, weight[:3], np.zeros((2, 4), np.float32)),
+        lambda: NATIVE.channel_changes(sums[:, :3], 3, 1e-3, weight, sums, np.zeros((5, 4))),
+        lambda: NATIVE.channel_running(sums, 3, 0.1, 1.5, weight, weight, weight.copy(), weight.copy()),
+        lambda: NATIVE.channel_running(sums[None, :, :3], 3, 0.1, 1.5, weight, weight, weight.copy(), weight.copy()),
+    ):
+        with pytest.raises(ValueError):
+            call()

@@ -16,10 +16,10 @@ from taskflow.mapper.config import Place, Sync
 from taskflow.mapper.strategy import Strategy
 from taskflow.regions import Rect
 from taskflow.rules import SGD, Adam
-from taskflow.runtime import common_memory, share_weights
-from taskflow.runtime.common_memory import Wanted, common_arrays
+from taskflow.runtime import memory_of_ranks, share_weights
 from taskflow.runtime.executor import Executor
 from taskflow.runtime.local import LocalTransport
+from taskflow.runtime.memory_of_ranks import Wanted, common_arrays
 from taskflow.runtime.one_copy import one_copy
 from taskflow.tasks.items import Placement
 from taskflow.tasks.lower import lower
@@ -191,12 +191,12 @@ def test_nobody_shares_what_one_cannot_open(monkeypatch: pytest.MonkeyPatch) -> 
         mapped.append(where)
         return None if len(mapped) == 2 else real(where)  # type: ignore[arg-type]
 
-    real = common_memory._map
-    monkeypatch.setattr(common_memory, "_map", second_fails)
+    real = memory_of_ranks._map
+    monkeypatch.setattr(memory_of_ranks, "_map", second_fails)
     assert on_ranks(3, WANTED) == [{}, {}, {}] and len(mapped) >= 3
 
 
 def test_other_machines_share_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     names = iter([("boot 1", "pid"), ("boot 2", "pid"), None])
-    monkeypatch.setattr(common_memory, "_machine", lambda: next(names))
+    monkeypatch.setattr(memory_of_ranks, "_machine", lambda: next(names))
     assert on_ranks(3, WANTED) == [{}, {}, {}]

@@ -1,4 +1,4 @@
-"""Common memory: arrays that several ranks of one machine see as one, without a name in any file system.
+"""Memory of ranks: arrays that several ranks of one machine see as one, without a name in any file system.
 
 The lowest rank of those that share an array makes a file in memory (memfd_create(2)); the others open it by that process's
 table of open files. It goes when the last process that has mapped it goes, however that ends. Where a rank cannot open it
