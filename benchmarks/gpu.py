@@ -49,7 +49,7 @@ PARTS = ("device", "smoke", "losses", "training", "accuracy", "ranks", "launch",
 NEEDED = ("numpy", "mpi4py", "click")
 RANKS = (2, 4, 16)
 CPU_RANKS = (1, 2, 4, 8, 16)
-SECONDS = {"smoke": 180, "tests": 240, "training": 120, "cpu": 300}
+SECONDS = {"smoke": 180, "tests": 240, "training": 120, "accuracy": 120, "cpu": 300}
 """A measurement's limit by part; 90 where nothing is said."""
 WRONG = 4  # gpu_smoke.py's exit code if a check failed
 WHEELS_VARIABLE = "TASKFLOW_GPU_WHEELS"  # which wheels this process has been started with
