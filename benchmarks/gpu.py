@@ -1,7 +1,7 @@
 """What taskflow does on a GPU: one script; it needs cupy, numpy, mpi4py and click, and builds the extensions itself.
 
     python benchmarks/gpu.py --smoke
-    python benchmarks/gpu.py --out gpu.json [--parts device,tests,training] [--wheels DIR] [--limit 570] [--resume] [--quick] [--json]
+    python benchmarks/gpu.py --out gpu.json [--parts device,tests] [--wheels DIR] [--limit 570] [--resume] [--quick] [--json]
 
 Parts, in the order in which they are worth their time (training goes precision by precision, PyTorch compiled last):
 - device: what is there, and the rate of large products at each precision.
@@ -16,9 +16,9 @@ Parts, in the order in which they are worth their time (training goes precision 
 
 Each measurement runs in a process of its own with a time limit, and the script goes on after one that fails: ``failed`` has the
 errors with all that was said (tracebacks, and where it stood if it took too long), ``left`` what there was no time for. --out is
-written after each, so that what is stopped keeps what it has, and --resume goes on from there: first with what was never tried, then
-with what failed. --wheels: wheels that were brought to a machine without a registry. Without a GPU: one line on stderr, exit code 2;
-with failures: 1.
+written after each, so that what is stopped keeps what it has, and --resume goes on from there: with what was never tried, then with
+what failed. --wheels: wheels that were brought to a machine without a registry. Without a GPU: one line on stderr, exit code 2; with
+failures: 1.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from typing import Any
 import click
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from gpu_processes import ROOT, Failed, run  # noqa: E402
-from gpu_wheels import environment, installed  # noqa: E402
+from gpu_processes import ROOT, Failed, run
+from gpu_wheels import environment, installed
 
 WORKER, SMOKE = ROOT / "benchmarks" / "gpu_worker.py", ROOT / "benchmarks" / "gpu_smoke.py"
 NETWORKS = ("AlexNet", "Inception-v3", "ResNet-101", "RNNTC", "RNNLM", "NMT")

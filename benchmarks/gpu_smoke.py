@@ -3,8 +3,8 @@
     python benchmarks/gpu_smoke.py [--device gpu|host] [--after NAME]
 
 On stdout, a JSON object before each check ({"starts": name}) and one after it, so that what kills the process is known by name; the
-lines for a reader are on stderr. Exit code 4 if a check failed, 3 if the GPU does not answer any more after one: CUDA's errors last as
-long as the process, so benchmarks/gpu.py starts another one --after it. --device host: the kernels compiled for the host.
+lines for a reader are on stderr. Exit code 4 if a check failed, 3 if the GPU does not answer any more after one: CUDA's errors last
+as long as the process, so benchmarks/gpu.py starts another one --after it. --device host: the kernels compiled for the host.
 """
 
 from __future__ import annotations
@@ -171,9 +171,9 @@ def convolution(device: str, precision: str) -> str:
 
 def step(device: str, network: str) -> str:
     """A small network's training, recorded from the second step on, against numpy's."""
-    import taskflow
     from language_model import random_strategy
 
+    import taskflow
     from taskflow.kernels import NumpyKernels
     from taskflow.models import build
     from taskflow.training.synthetic import random_feeds

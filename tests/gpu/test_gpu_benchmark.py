@@ -96,7 +96,9 @@ def test_a_smoke_goes_on_behind_what_kills_it(tmp_path: Path, monkeypatch: pytes
 def test_the_smoke_runs_on_the_hosts_emulation_and_can_fail(capsys: pytest.CaptureFixture[str]) -> None:
     every = list(gpu_smoke.checks("host"))
     assert len({check.name for check in every}) == len(every) > 50
-    wanted = ("device", "kernels float32", "pinned copies", "product fp32", "convolution fp32", "step LeNet", "times", "operator lstm")
+    wanted = (
+        "device", "kernels float32", "pinned copies", "product fp32", "convolution fp32", "step LeNet", "operator lstm", "times",
+    )
     rows = [gpu_smoke.tried(check) for check in every if check.name in wanted]
     assert [row["check"] for row in rows if not row["ok"]] == [] and len(rows) == len(wanted), rows
     of, numbers = gpu_smoke.kernels_of("host"), np.random.default_rng(0)
@@ -115,7 +117,8 @@ def test_a_wrong_kernel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         out *= 1 + 1e-3
 
     monkeypatch.setattr(HostDevice, "gemm", halved)
-    rows = {check.name: gpu_smoke.tried(check) for check in gpu_smoke.checks("host") if check.name in ("product fp32", "convolution fp32")}
+    wanted = ("product fp32", "convolution fp32")
+    rows = {check.name: gpu_smoke.tried(check) for check in gpu_smoke.checks("host") if check.name in wanted}
     assert [row["ok"] for row in rows.values()] == [False, False]
     assert all("relative error" in row["error"] and "gpu_smoke.py" in row["log"] for row in rows.values())
 
@@ -126,7 +129,8 @@ def test_wheels_are_installed_beside(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeys.mkdir()
     with zipfile.ZipFile(tmp_path / f"{name}-py3-none-any.whl", "w") as wheel:
         files = {
-            "brought.py": "value = 7", f"{name}.data/data/bin/brings": "#!/bin/sh\necho it runs\n", f"{name}.data/data/lib/libit.so": "",
+            "brought.py": "value = 7", f"{name}.data/data/bin/brings": "#!/bin/sh\necho it runs\n",
+            f"{name}.data/data/lib/libit.so": "",
             f"{name}.dist-info/METADATA": "Metadata-Version: 2.1\nName: brought\nVersion: 1.0\n",
             f"{name}.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         }
