@@ -17,8 +17,8 @@ Parts, in the order in which they are worth their time (training goes precision 
 Each measurement runs in a process of its own with a time limit, and the script goes on after one that fails: ``failed`` has the
 errors with all that was said (tracebacks, and where it stood if it took too long), ``left`` what there was no time for. --out is
 written after each, so that what is stopped keeps what it has, and --resume goes on from there: with what was never tried, then with
-what failed. --wheels: wheels that were brought to a machine without a registry. Without a GPU: one line on stderr, exit code 2; with
-failures: 1.
+what failed. --wheels: wheels that were brought to a machine without a registry.
+Without a GPU: one line on stderr, exit code 2; with failures: 1.
 """
 
 from __future__ import annotations

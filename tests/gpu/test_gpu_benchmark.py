@@ -175,7 +175,7 @@ def test_it_goes_on_and_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.Mo
     def planned(*_: Any) -> Any:
         def measure(name: str, seconds: float) -> Any:
             asked.append(name)
-            assert 0 < seconds <= 90
+            assert 0 < seconds <= gpu.SECONDS["accuracy"]
             if name == "bad" and len(asked) < 4:
                 raise gpu.Failed("exit code 1: no such thing", log="all that it said")
             return {"of": name}
