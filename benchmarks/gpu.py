@@ -1,7 +1,7 @@
 """What taskflow does on a GPU: one script; it needs cupy, numpy, mpi4py and click, and builds the extensions itself.
 
     python benchmarks/gpu.py --smoke
-    python benchmarks/gpu.py --out gpu.json [--parts device,tests,training] [--wheels DIR] [--limit 570] [--resume] [--quick] [--json]
+    python benchmarks/gpu.py --out gpu.json [--parts device,tests] [--wheels DIR] [--limit 570] [--resume] [--quick] [--json]
 
 Parts, in the order in which they are worth their time (training goes precision by precision, PyTorch compiled last):
 - device: what is there, and the rate of large products at each precision.
@@ -16,9 +16,9 @@ Parts, in the order in which they are worth their time (training goes precision 
 
 Each measurement runs in a process of its own with a time limit, and the script goes on after one that fails: ``failed`` has the
 errors with all that was said (tracebacks, and where it stood if it took too long), ``left`` what there was no time for. --out is
-written after each, so that what is stopped keeps what it has, and --resume goes on from there: first with what was never tried, then
-with what failed. --wheels: wheels that were brought to a machine without a registry. Without a GPU: one line on stderr, exit code 2;
-with failures: 1.
+written after each, so that what is stopped keeps what it has, and --resume goes on from there: with what was never tried, then with
+what failed. --wheels: wheels that were brought to a machine without a registry.
+Without a GPU: one line on stderr, exit code 2; with failures: 1.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from typing import Any
 import click
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from gpu_processes import ROOT, Failed, run  # noqa: E402
-from gpu_wheels import environment, installed  # noqa: E402
+from gpu_processes import ROOT, Failed, run
+from gpu_wheels import environment, installed
 
 WORKER, SMOKE = ROOT / "benchmarks" / "gpu_worker.py", ROOT / "benchmarks" / "gpu_smoke.py"
 NETWORKS = ("AlexNet", "Inception-v3", "ResNet-101", "RNNTC", "RNNLM", "NMT")
@@ -49,8 +49,9 @@ PARTS = ("device", "smoke", "losses", "training", "accuracy", "ranks", "launch",
 NEEDED = ("numpy", "mpi4py", "click")
 RANKS = (2, 4, 16)
 CPU_RANKS = (1, 2, 4, 8, 16)
-SECONDS = {"smoke": 180, "tests": 240, "training": 120, "cpu": 300}
+SECONDS = {"smoke": 180, "tests": 240, "training": 120, "accuracy": 120, "cpu": 300}
 """A measurement's limit by part; 90 where nothing is said."""
+WRONG = 4  # gpu_smoke.py's exit code if a check failed
 WHEELS_VARIABLE = "TASKFLOW_GPU_WHEELS"  # which wheels this process has been started with
 LOG = 60_000  # characters of what pytest says
 Task = tuple[str, str, Callable[[float], Any]]
@@ -140,7 +141,7 @@ def smoke(seconds: float, device: str) -> dict[str, Any]:
     while True:
         failed: Failed | None = None
         try:
-            out = run([sys.executable, str(SMOKE), "--device", device, "--after", after], until - perf_counter(), (0, 1))
+            out = run([sys.executable, str(SMOKE), "--device", device, "--after", after], until - perf_counter(), (0, WRONG))
         except Failed as error:
             out, failed = error.out, error
         said = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
@@ -259,8 +260,12 @@ def with_wheels(folder: Path) -> None:
 def planned(result: dict[str, Any], todo: Iterator[Task]) -> list[Task]:
     """What ``result`` lacks: first what was never tried, then what failed before."""
     before = {row["what"] for row in result.get("failed", [])}
-    lacking = [(part, name, act) for part, name, act in todo if result.get(part, {}).get(name, {"failures": 1}).get("failures")]
-    return sorted(lacking, key=lambda task: f"{task[0]} {task[1]}" in before)
+
+    def lacks(part: str, name: str) -> bool:
+        found = result.get(part, {}).get(name)
+        return found is None or (isinstance(found, dict) and bool(found.get("failures")))
+
+    return sorted((task for task in todo if lacks(*task[:2])), key=lambda task: f"{task[0]} {task[1]}" in before)
 
 
 def comma(allowed: tuple[str, ...]) -> Callable[[Any, Any, str], tuple[str, ...]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,10 +45,8 @@ def run(command: list[str], seconds: float, fine: tuple[int, ...] = (0,), **envi
 def _ended(job: subprocess.Popen[str]) -> tuple[str, str]:
     """End a job and all of its group; what they said."""
     for ending, seconds in ((signal.SIGABRT, LAST_WORDS), (signal.SIGKILL, None)):
-        try:
+        with suppress(ProcessLookupError):  # the first has ended all
             os.killpg(job.pid, ending)
-        except ProcessLookupError:  # the first has ended all
-            pass
         try:
             return job.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:

@@ -3,8 +3,8 @@
     python benchmarks/gpu_smoke.py [--device gpu|host] [--after NAME]
 
 On stdout, a JSON object before each check ({"starts": name}) and one after it, so that what kills the process is known by name; the
-lines for a reader are on stderr. Exit code 1 if a check failed, 3 if the GPU does not answer any more after one: CUDA's errors last as
-long as the process, so benchmarks/gpu.py starts another one --after it. --device host: the kernels compiled for the host.
+lines for a reader are on stderr. Exit code 4 if a check failed, 3 if the GPU does not answer any more after one: CUDA's errors last
+as long as the process, so benchmarks/gpu.py starts another one --after it. --device host: the kernels compiled for the host.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CONVOLUTIONS = (  # image, filters, kernel, stride, padding, groups
 )
 EXAMPLES = range(2)  # of each operator
 STEPS = 5
-LOST = 3
+LOST, WRONG = 3, 4  # exit codes; 1 is what Python ends with if this file itself does not work
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +171,9 @@ def convolution(device: str, precision: str) -> str:
 
 def step(device: str, network: str) -> str:
     """A small network's training, recorded from the second step on, against numpy's."""
-    import taskflow
     from language_model import random_strategy
 
+    import taskflow
     from taskflow.kernels import NumpyKernels
     from taskflow.models import build
     from taskflow.training.synthetic import random_feeds
@@ -289,11 +289,11 @@ def main(device: str, after: str) -> None:
         click.echo(said, err=True)
         failed += not row["ok"]
         if not row["ok"] and check.name == "device":
-            sys.exit(1)  # the others would say the same
+            sys.exit(WRONG)  # the others would say the same
         if not row["ok"] and not alive(device):
             click.echo(f"the GPU does not answer after {check.name}", err=True)
             sys.exit(LOST)
-    sys.exit(1 if failed else 0)
+    sys.exit(WRONG if failed else 0)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ NOT_RUN: dict[str, str] = {
     r"source \.venv/bin/activate": "the tests' environment stands for it",
     r"pip install .*": "needs a package index",
     r".*--device gpu.*": "needs a GPU",
+    r"pip download .*": "needs a package index",
+    r"python3 benchmarks/gpu\.py --wheels .*": "needs a GPU; tests/gpu/test_gpu_benchmark.py runs it part by part",
     r"module load .*": CLUSTER,
     r"python -m pip uninstall mpich": CLUSTER,
     r"MPICC=.* -m pip install .*": CLUSTER,

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
-from host_device import compiles, host_kernels
+from host_device import HostDevice, compiles, host_kernels
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import gpu  # noqa: E402
+import gpu_smoke  # noqa: E402
+import gpu_wheels  # noqa: E402
 import gpu_worker  # noqa: E402
 
 
@@ -42,6 +47,118 @@ def test_what_takes_too_long_is_ended_with_all_its_children(tmp_path: Path) -> N
         gpu.run([sys.executable, "-c", "import sys; print('first\\nat last', file=sys.stderr); sys.exit(3)"], 20)
 
 
+def test_what_takes_too_long_says_where_it_stood() -> None:
+    code = "import time\ndef stands_here():\n    time.sleep(60)\nprint('so far', flush=True)\nstands_here()"
+    with pytest.raises(gpu.Failed, match="took more than 1 s") as failed:
+        gpu.run([sys.executable, "-c", code], 1)
+    assert "in stands_here" in failed.value.log and failed.value.out == "so far\n"
+
+
+def test_a_failure_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(gpu.Failed, match="exit code 1: ValueError: kind must be device") as failed:
+        gpu.worker("what", 60, {"device": "cpu"})
+    assert "Traceback (most recent call last)" in failed.value.log and "gpu_worker.py" in failed.value.log
+    with pytest.raises(gpu.Failed, match="is no JSON"):
+        gpu.last_object("words")
+
+
+SMOKES = """
+import json, os, signal, sys, time
+after = sys.argv[sys.argv.index("--after") + 1]
+names = ["a", "lost", "b", "killed", "c"]
+for name in names[names.index(after) + 1 if after else 0:]:
+    print(json.dumps({"starts": name}), flush=True)
+    if name == "killed":
+        print("about to die", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    ok = name != "lost"
+    print(json.dumps({"check": name, "ok": ok, **({"note": ""} if ok else {"error": "E: gone", "log": "Traceback"})}), flush=True)
+    if not ok:
+        sys.exit(3)
+"""
+
+
+def test_a_smoke_goes_on_behind_what_kills_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "smoke.py").write_text(SMOKES)
+    monkeypatch.setattr(gpu, "SMOKE", tmp_path / "smoke.py")
+    found = gpu.smoke(60, "host")
+    assert [(row["check"], row["ok"]) for row in found["checks"]] == [
+        ("a", True), ("lost", False), ("b", True), ("killed", False), ("c", True),
+    ]
+    assert found["failures"] == ["lost", "killed"] and found["summary"] == "3 of 5 checks are fine"
+    assert "lost: E: gone\nTraceback" in found["log"] and "about to die" in found["log"]
+    (tmp_path / "smoke.py").write_text("import no_such_module")
+    with pytest.raises(gpu.Failed, match="no_such_module"):
+        gpu.smoke(60, "host")
+
+
+@pytest.mark.skipif(not compiles(), reason="no C++20 compiler: the GPU's kernels cannot be run on the host")
+def test_the_smoke_runs_on_the_hosts_emulation_and_can_fail(capsys: pytest.CaptureFixture[str]) -> None:
+    every = list(gpu_smoke.checks("host"))
+    assert len({check.name for check in every}) == len(every) > 50
+    wanted = (
+        "device", "kernels float32", "pinned copies", "product fp32", "convolution fp32", "step LeNet", "operator lstm", "times",
+    )
+    rows = [gpu_smoke.tried(check) for check in every if check.name in wanted]
+    assert [row["check"] for row in rows if not row["ok"]] == [] and len(rows) == len(wanted), rows
+    of, numbers = gpu_smoke.kernels_of("host"), np.random.default_rng(0)
+    assert np.array_equal(of.device.to_host(gpu_smoke.sent(of, x := numbers.normal(size=(3, 5)), 1)), x)
+    assert gpu_smoke.WRONG == gpu.WRONG
+    assert gpu_smoke.apart(np.array([np.nan, 1.0]), np.ones(2)) == np.inf and gpu_smoke.apart(np.ones(4), np.full(4, 2.0)) == 0.5
+
+
+def test_a_wrong_kernel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not compiles():
+        pytest.skip("no C++20 compiler: the GPU's kernels cannot be run on the host")
+    plain = HostDevice.gemm
+
+    def halved(self: HostDevice, call: Any, first: Any, second: Any, out: Any, accumulate: bool) -> None:
+        plain(self, call, first, second, out, accumulate)
+        out *= 1 + 1e-3
+
+    monkeypatch.setattr(HostDevice, "gemm", halved)
+    wanted = ("product fp32", "convolution fp32")
+    rows = {check.name: gpu_smoke.tried(check) for check in gpu_smoke.checks("host") if check.name in wanted}
+    assert [row["ok"] for row in rows.values()] == [False, False]
+    assert all("relative error" in row["error"] and "gpu_smoke.py" in row["log"] for row in rows.values())
+
+
+def test_wheels_are_installed_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wheel as MPICH's: its programs and libraries are data, which pip --target would drop."""
+    name, monkeys = "brought-1.0", tmp_path / "tmp"
+    monkeys.mkdir()
+    with zipfile.ZipFile(tmp_path / f"{name}-py3-none-any.whl", "w") as wheel:
+        files = {
+            "brought.py": "value = 7", f"{name}.data/data/bin/brings": "#!/bin/sh\necho it runs\n",
+            f"{name}.data/data/lib/libit.so": "",
+            f"{name}.dist-info/METADATA": "Metadata-Version: 2.1\nName: brought\nVersion: 1.0\n",
+            f"{name}.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        }
+        for path, text in files.items():
+            info = zipfile.ZipInfo(path)
+            info.external_attr = 0o100755 << 16
+            wheel.writestr(info, text)
+        wheel.writestr(f"{name}.dist-info/RECORD", "".join(f"{path},,\n" for path in [*files, f"{name}.dist-info/RECORD"]))
+    monkeypatch.setattr(gpu_wheels, "gettempdir", lambda: str(monkeys))
+    with pytest.raises(RuntimeError, match="has no wheels"):
+        gpu_wheels.installed(monkeys)
+    place = gpu_wheels.installed(tmp_path)
+    assert gpu_wheels.installed(tmp_path) == place and (place / "lib" / "libit.so").exists()
+    where = gpu_wheels.environment(place, {**os.environ, "LD_LIBRARY_PATH": "/elsewhere"})
+    assert where["LD_LIBRARY_PATH"] == f"{place / 'lib'}{os.pathsep}/elsewhere"
+    program = "import brought, subprocess; print(brought.value, subprocess.check_output('brings', text=True))"
+    done = subprocess.run([sys.executable, "-c", program], env=where, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "7 it runs"
+
+
+def test_what_was_never_tried_comes_first() -> None:
+    todo = [("smoke", "smoke", None), ("losses", "a", None), ("losses", "b", None), ("ranks", "1", None), ("tests", "t", None)]
+    result = {"losses": {"b": {}}, "ranks": {"1": [1.0]}, "smoke": {"smoke": {"failures": ["x"]}}, "tests": {"t": {"failures": []}}}
+    result["failed"] = [{"what": "smoke smoke"}]
+    assert [task[:2] for task in gpu.planned(result, iter(todo))] == [("losses", "a"), ("smoke", "smoke")]
+
+
 def test_failing_tests_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     said = "F.\nFAILED tests/gpu/test_a.py::test_b - assert 1 == 2\nERROR tests/gpu/test_a.py::test_c\n1 failed, 1 passed in 2s"
     program = f"import os, sys; assert os.environ['TASKFLOW_GRAPHS'] == '0'; print({said!r}); sys.exit(1)"
@@ -58,9 +175,9 @@ def test_it_goes_on_and_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.Mo
     def planned(*_: Any) -> Any:
         def measure(name: str, seconds: float) -> Any:
             asked.append(name)
-            assert 0 < seconds <= 90
+            assert 0 < seconds <= gpu.SECONDS["accuracy"]
             if name == "bad" and len(asked) < 4:
-                raise gpu.Failed("exit code 1: no such thing")
+                raise gpu.Failed("exit code 1: no such thing", log="all that it said")
             return {"of": name}
 
         for name in ("good", "bad", "last"):
@@ -73,7 +190,7 @@ def test_it_goes_on_and_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.Mo
     first = CliRunner().invoke(gpu.main, command)
     found = json.loads(out.read_text())
     assert first.exit_code == 1 and found["accuracy"] == {"good": {"of": "good"}, "last": {"of": "last"}}
-    assert found["failed"] == [{"what": "accuracy bad", "error": "Failed: exit code 1: no such thing"}]
+    assert found["failed"] == [{"what": "accuracy bad", "error": "Failed: exit code 1: no such thing", "log": "all that it said"}]
     assert json.loads(first.stdout.splitlines()[-1])["failed"] == found["failed"]
     second = CliRunner().invoke(gpu.main, [*command, "--resume"])
     found = json.loads(out.read_text())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from host_device import compiles, host_kernels
 
 from taskflow.kernels import NumpyKernels
+from taskflow.kernels.gpu import convolutions
 from taskflow.kernels.gpu.convolutions import VARIANTS, Convolutions, Direction, Sliding, describe
 from taskflow.kernels.gpu.kernels import GPUKernels
 
@@ -176,6 +179,24 @@ def test_a_frontend_that_does_not_work_is_said(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(type(kernels.device), "precision", "fp32", raising=False)
     kernels.take_cudnn()
     assert kernels.convolutions is None and kernels.without_cudnn.startswith("ZeroDivisionError")
+
+
+def test_libcudnn_is_loaded_from_where_the_frontend_does_not_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(convolutions.ctypes, "CDLL", lambda path, mode: asked.append(path))
+    own, brought = tmp_path / "own", tmp_path / "brought"
+    library = brought / "nvidia" / "cudnn" / "lib" / "libcudnn.so.9"
+    monkeypatch.setattr(convolutions.sysconfig, "get_path", lambda _: str(own))
+    monkeypatch.setattr(sys, "path", [str(own), str(brought)])
+    convolutions.load_cudnn()
+    assert not asked
+    library.parent.mkdir(parents=True)
+    library.touch()
+    convolutions.load_cudnn()
+    assert asked == [str(library)]
+    shutil.copytree(brought, own)
+    convolutions.load_cudnn()
+    assert len(asked) == 1, "the frontend finds that one, and two of the same name would be loaded"
 
 
 class Declines:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
+import sysconfig
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -128,6 +132,19 @@ def _handle_on(cudnn: Any, stream: Any) -> Any:
     return _handles[key][0]
 
 
+def load_cudnn() -> None:
+    """Load libcudnn where the frontend would not look: in a folder of ``sys.path`` that is not Python's own. It asks the linker by
+    name in the end, who then has it. A second library beside one that it finds by itself is not loaded."""
+    name = "nvidia/cudnn/lib/libcudnn.so.9"
+    if (Path(sysconfig.get_path("purelib")) / name).exists():
+        return
+    for folder in sys.path:
+        if (path := Path(folder) / name).exists():
+            with suppress(OSError):  # then the frontend says what is missing
+                ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+                return
+
+
 class Convolutions:
     """Plans and runs convolutions of float32 arrays on one GPU.
 
@@ -140,6 +157,7 @@ class Convolutions:
         self, xp: Any, stream: Any, precision: str, rounded: Callable[[Array], Array],
         widen: Callable[[Array, Array, bool], None],
     ) -> None:
+        load_cudnn()
         import cudnn
 
         self._cudnn: Any = cudnn
