@@ -28,7 +28,7 @@ class Drawing:
 def device_colour(number: int, count: int) -> str:
     """A CSS colour for processor ``number`` of ``count``: the hue goes once around, and neighbours differ in lightness."""
     hue = round(360 * number / max(1, count)) % 360
-    return f"hsl({hue} 62% {(66, 76, 60, 71)[number % 4]}%)"
+    return f"hsl({hue} 62% {(72, 82, 68, 77)[number % 4]}%)"
 
 
 def svg(width: float, height: float, parts: Iterable[str], label: str) -> str:

@@ -132,7 +132,7 @@ def _load(name: str) -> Callable[..., Any]:
     for part in attribute.split("."):
         found = getattr(found, part, None)
     if found is None:
-        own = [k for k, v in vars(module).items() if inspect.isfunction(v) and v.__module__ == module.__name__]
+        own = [k for k, v in vars(module).items() if inspect.isfunction(v) and v.__module__ == module.__name__ and k[0] != "_"]
         there_are = ", ".join(own) or "no function"
         raise ValueError(f"model {name}: {where} has no {attribute!r}{_meant(attribute, own)}; it has {there_are}")
     if not callable(found):
@@ -182,8 +182,16 @@ def _value(who: str, key: str, hint: Any, text: str) -> Any:
                 return _as(option, text)
             except (ValueError, SyntaxError):
                 continue
-    kinds = " or ".join("none" if o is type(None) else getattr(o, "__name__", str(o)) for o in options)
+    kinds = " or ".join(_in_words(option) for option in options)
     raise ValueError(f"{who}: {key} must be {kinds}, got {text!r}")
+
+
+def _in_words(kind: Any) -> str:
+    if kind is type(None):
+        return "none"
+    if kind is tuple or typing.get_origin(kind) is tuple:
+        return "values with commas between them (512,512)"
+    return str(getattr(kind, "__name__", kind))
 
 
 def _as(kind: Any, text: str) -> Any:

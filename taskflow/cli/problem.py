@@ -218,11 +218,29 @@ def recorded(path: str) -> dict[str, Any]:
         raise ValueError(f"{path}: not a strategy file (its format must be {FORMAT!r})")
     made = content.get("made_from")
     if isinstance(made, dict):
-        return made
+        return _believable(path, made)
     found = {k: content[j] for k, j in (("model", "model"), ("devices", "processors")) if j in content}
     if content.get("machine") in preset_names():
         found["machine"] = content["machine"]
     return found
+
+
+def _believable(path: str, made: dict[str, Any]) -> dict[str, Any]:
+    """What a file says that it was made for. ValueError if that cannot be: somebody may have written it by hand."""
+    for key, value in made.items():
+        if value is None:
+            continue
+        if key in ("devices", "batch"):
+            allowed, what = isinstance(value, int) and value >= 1, "an integer, 1 or more"
+        elif key == "rule":
+            allowed, what = str(value) in RULES, f"one of {', '.join(RULES)}"
+        elif key == "set":
+            allowed, what = isinstance(value, dict) and all(isinstance(v, str) for v in value.values()), "a table of texts"
+        else:
+            allowed, what = key not in ("model", "machine", "size") or isinstance(value, str), "a name"
+        if not allowed:
+            raise ValueError(f"{path}: made_from: {key} must be {what}, got {value!r}")
+    return made
 
 
 def named_strategy(problem: Problem, name: str, seed: int = 0) -> Strategy:

