@@ -1,7 +1,8 @@
-"""How fast strategies are evaluated: full (paper, Algorithm 1) and delta (Algorithm 2) simulation, with the update of the
-task graph included.
+"""How fast strategies are evaluated: full simulation (paper, Algorithm 1), delta (from the first moment at which a proposal
+differs) and, if asked for, propagation task by task (Algorithm 2), with the update of the task graph included.
 
-    python benchmarks/simulator.py [--models NMT --models RNNLM] [--devices 8 --devices 64] [--seconds 2] [--json]
+    python benchmarks/simulator.py [--models NMT --models RNNLM] [--devices 8 --devices 64] [--algorithms propagate] [--seconds 2]
+        [--json]
 
 For each network and number of devices, two walks: from data parallelism (``start`` data; gradients go round a ring) and
 from a random strategy. A proposal gives one random operator random degrees (powers of two) and a random contiguous range
@@ -24,7 +25,7 @@ from taskflow.machine import load_machine
 from taskflow.mapper import DataParallel, OpConfig, Strategy, map_graph
 from taskflow.models import MODELS, build
 from taskflow.operators.operator import Soap
-from taskflow.optimizer.evaluator import Evaluator, evaluator
+from taskflow.optimizer.evaluator import ALGORITHMS, Evaluator, evaluator
 from taskflow.rules import SGD
 
 TEMPERATURE = 0.005  # of the Metropolis rule, relative to the current time
@@ -99,15 +100,18 @@ def row(model: str, devices: int, start: str, algorithm: str, machine: str, seco
 @click.option("--models", multiple=True, type=click.Choice(list(MODELS), case_sensitive=False), default=["NMT"])
 @click.option("--devices", multiple=True, type=int, default=[4, 8, 16, 32, 64])
 @click.option("--machine", default="k80", show_default=True, help="Preset whose first devices are used.")
+@click.option("--algorithms", multiple=True, type=click.Choice(ALGORITHMS[1:]), default=["full", "delta"], help="May be repeated.")
 @click.option("--seconds", default=1.0, show_default=True, help="Processor time of each measurement.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list.")
-def main(models: tuple[str, ...], devices: tuple[int, ...], machine: str, seconds: float, as_json: bool) -> None:
+def main(
+    models: tuple[str, ...], devices: tuple[int, ...], machine: str, algorithms: tuple[str, ...], seconds: float, as_json: bool
+) -> None:
     """Print tasks, tasks a second and proposals a second."""
     rows = []
     for model in models:
         for count in devices:
             for start in ("data", "random"):
-                for algorithm in ("full", "delta"):
+                for algorithm in algorithms:
                     found = row(model, count, start, algorithm, machine, seconds)
                     rows.append(found)
                     if not as_json:

@@ -51,7 +51,7 @@ cdef extern from "core_step.h" namespace "taskflow" nogil:
         int add_region(const vector[int]& lo, const vector[int]& hi) except +
         int add_list(const vector[int]& regions)
         int add_cut(int pieces, const vector[int]& inputs, const vector[int]& weights, const vector[int]& outputs,
-                    const vector[int64_t]& flops, const vector[int64_t]& backward,
+                    const vector[int]& like, const vector[int64_t]& flops, const vector[int64_t]& backward,
                     const vector[vector[int64_t]]& nbytes) except +
         void begin()
         void change(int node, int cut, const vector[int]& processors) except +
@@ -124,9 +124,10 @@ cdef class Core:
     def add_list(self, regions):
         return self.step.get().add_list(regions)
 
-    def add_cut(self, int pieces, list inputs, list weights, list outputs, list flops, list backward, list nbytes):
-        """``nbytes``: of inputs, weights, outputs and saved arrays, each by piece."""
-        return self.step.get().add_cut(pieces, inputs, weights, outputs, flops, backward, nbytes)
+    def add_cut(self, int pieces, list inputs, list weights, list outputs, list like, list flops, list backward,
+                list nbytes):
+        """``like``: by piece, the first one that costs the same. ``nbytes``: of inputs, weights, outputs and saved arrays, each by piece."""
+        return self.step.get().add_cut(pieces, inputs, weights, outputs, like, flops, backward, nbytes)
 
     def begin(self):
         """Start a proposal from the current configurations."""

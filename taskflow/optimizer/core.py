@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -12,7 +12,7 @@ from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper.config import OpConfig, Place, Sync, Travel
 from taskflow.mapper.strategy import Strategy
-from taskflow.operators.operator import Spec
+from taskflow.operators.operator import Reads, Spec
 from taskflow.optimizer._core import Core
 from taskflow.optimizer.core_costs import Costs, FromTasks, Roofline
 from taskflow.optimizer.evaluator import NO_SYNCS, Evaluator, Usage, same_processors
@@ -145,18 +145,22 @@ class CoreEvaluator(Evaluator):
         rects = config.partition(node).rects()
         reads = [node.reads(rect) for rect in rects]
         writes = [node.writes(rect) for rect in rects]
+        saves = [operator.saves(specs, rect) for rect in rects]
+        flops = [operator.flops(specs, rect) for rect in rects]
+        backward = [operator.backward_flops(specs, rect) for rect in rects]
         self._cuts[key] = self._core.add_cut(
             len(rects),
             [self._list([r.inputs[i] for r in reads]) for i in range(len(node.inputs))],
             [self._list([r.weights[i] for r in reads]) for i in range(len(node.parameters))],
             [self._list([w[i] for w in writes]) for i in range(len(node.outputs))],
-            [operator.flops(specs, rect) for rect in rects],
-            [operator.backward_flops(specs, rect) for rect in rects],
+            _like(zip(map(_shapes, rects, reads, writes, saves), flops, backward)),
+            flops,
+            backward,
             [
                 [_nbytes(r.inputs, specs) for r in reads],
                 [_nbytes(r.weights, [p.spec for p in node.parameters]) for r in reads],
                 [_nbytes(w, [t.spec for t in node.outputs]) for w in writes],
-                [sum(spec.nbytes for spec in operator.saves(specs, rect)) for rect in rects],
+                [sum(spec.nbytes for spec in saved) for saved in saves],
             ],
         )
         self._cut_rects.append(rects)
@@ -271,6 +275,18 @@ def _copy(source: int, target: int) -> Task:
     """Some message between two processors."""
     nothing = Filling(Part(0, Rect((), ())), 0.0)
     return Task(0, Kind.COPY, "copy", target, source, nothing, (), (), (), 0, 0)
+
+
+def _shapes(rect: Rect, reads: Reads, writes: Sequence[Rect], saves: Sequence[Spec]) -> tuple[object, ...]:
+    """What the cost of a piece depends on, besides its operator and flops (as in `operators.operator.cost_key`)."""
+    places = (rect, *reads.inputs, *reads.weights, *writes)
+    return tuple(r.shape for r in places), tuple(spec.shape for spec in saves)
+
+
+def _like(keys: Iterable[Hashable]) -> list[int]:
+    """For each key the place of the first equal one."""
+    first: dict[Hashable, int] = {}
+    return [first.setdefault(key, i) for i, key in enumerate(keys)]
 
 
 def _nbytes(rects: Sequence[Rect], specs: Sequence[Spec]) -> int:

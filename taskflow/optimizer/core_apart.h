@@ -26,16 +26,18 @@ public:
         n_ = uint32_t(around.size()), before_ = before;
         room_ = (~0u - n_) / (3 * uint32_t(layers.size()) + 1);
         stop_ = limit * SLACK, limited_ = limit < std::numeric_limits<double>::infinity();
-        bool from_start = true;
-        for (const Layer& layer : layers) from_start = from_start && !at_once(layer);
-        logs_ = restarts && from_start;  // else fragments join in at once, and their tasks have no place in what is kept
-        mark_ = logs_ ? find_start(same) : nullptr;
-        prepare();
-        if (limited_) {
+        mark_ = nullptr;
+        load();
+        if (limited_) {  // before anything else, since every second proposal of a search may end here
             for (const Resource& r : resources_)
                 if (r.left > stop_) return std::numeric_limits<double>::infinity();
             if (longest() > stop_) return std::numeric_limits<double>::infinity();
         }
+        bool from_start = true;
+        for (const Layer& layer : layers) from_start = from_start && !at_once(layer);
+        logs_ = restarts && from_start;  // else fragments join in at once, and their tasks have no place in what is kept
+        mark_ = logs_ ? find_start(same) : nullptr;
+        link();
         return simulate();
     }
 
@@ -70,27 +72,24 @@ private:
         for (int32_t k = routes_->offset[-1 - r], last = routes_->offset[-r]; k < last; ++k) f(routes_->resources[k]);
     }
 
-    // Events and followers of the tasks around, and the seconds of work by resource.
-    void prepare() {
+    // The seconds of work by resource.
+    void load() {
         const Tasks& t = *around_;
-        const uint32_t slots = uint32_t(t.joins());
         resources_.assign(routes_->total_resources, {0.0, 0.0, 0.0});
         for (uint32_t i = 0; i < n_; ++i) each_resource(t.resource[i], [&](int32_t r) { resources_[r].left += t.cost[i]; });
         for (Resource& r : resources_) r.total = r.left;
-        slots_.resize(slots);
-        for (uint32_t s = 0; s < slots; ++s) slots_[s] = {0.0, t.join_offset[s + 1] - t.join_offset[s], 0};
-        for (uint32_t k = 0; k < layers_->size(); ++k) {
-            const Layer& layer = (*layers_)[k];
-            for (uint32_t s = 0; s < layer.slots; ++s) slots_[layer.first_slot + s].layer = k;
+        for (const Layer& layer : *layers_)
             if (layer.fragment) add_load(*layer.fragment);
-        }
-        link(slots);
-        base_.assign(layers_->size(), NOWHERE), next_base_.assign(layers_->size(), 0);
     }
     std::vector<uint32_t> first_;
-    // Followers of what is still to be done, and what the rest waits for.
-    void link(uint32_t slots) {
+    // Events of the tasks around, followers of what is still to be done, and what the rest waits for.
+    void link() {
         const Tasks& t = *around_;
+        const uint32_t slots = uint32_t(t.joins());
+        base_.assign(layers_->size(), NOWHERE), next_base_.assign(layers_->size(), 0);
+        slots_.resize(slots);
+        for (uint32_t k = 0; k < layers_->size(); ++k)
+            for (uint32_t s = 0; s < (*layers_)[k].slots; ++s) slots_[(*layers_)[k].first_slot + s] = {0.0, 0, k};
         std::vector<uint32_t>& first = first_;
         first.assign(n_ + 2, 0);
         events_.resize(n_ + 1);
@@ -106,7 +105,6 @@ private:
         }
         for (uint32_t s = 0; s < slots; ++s) {
             Slot& slot = slots_[s];
-            slot.waits = 0;
             for (uint32_t k = t.join_offset[s]; k < t.join_offset[s + 1]; ++k) {
                 const uint32_t a = t.join_after[k];
                 if (begun && done_[a] >= 0) slot.ready = std::max(slot.ready, done_[a]);
@@ -171,7 +169,8 @@ private:
         double makespan = begin();
         if (mark_ && !logs_) {  // something of a layer could begin before the mark: nothing is certain about that
             mark_ = nullptr, logs_ = true;
-            prepare();
+            load();
+            link();
             makespan = begin();
         }
         while (!queue_.empty()) {

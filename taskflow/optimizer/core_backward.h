@@ -86,7 +86,7 @@ inline void Lowering::backward_piece(int n, int piece, Backward& made) {
         last = task;
         nbytes += (fresh ? 1 : 2) * region.volume * m.parameters[node.parameters[k]].itemsize;
     }
-    const double cost = m.seconds(BACKWARD, processor, cut.backward_flops[piece], nbytes, cut.id, piece, n);
+    const double cost = m.seconds(BACKWARD, processor, cut.backward_flops[piece], nbytes, cut.id, cut.like[piece], n);
     made.task.push_back(end(BACKWARD, processor, cut.backward_flops[piece], nbytes, cost, n));
     if (node.keeps_inputs)
         for (size_t i = 0; i < ins; ++i) read_state(made.state_reads, node.inputs[i], instance[i], task);

@@ -12,7 +12,9 @@ from taskflow.tasks.task import Compute, Kind, Task
 
 
 class Costs(ABC):
-    """Seconds of every task of a step. Answers depend on nothing but the arguments, so they may be kept.
+    """Seconds of every task of a step. Answers depend on nothing but the arguments, so they may be kept. Pieces of one cut
+    whose Rects, and those of all that they read, write and save, have the same shapes and take the same flops and bytes
+    cost the same (paper, section 5): evaluators ask for one of them.
 
     Processors of one `processor_class` cost the same, and so do routes of one `route_class`. A piece's seconds do not
     fall when its bytes rise.

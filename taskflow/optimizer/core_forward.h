@@ -131,7 +131,7 @@ inline void Lowering::lower_forward(int n) {
         for (size_t k = 0; k < params; ++k) wait_filled(gathered[k]);
         const int64_t nbytes = cut.input_bytes[piece] + cut.weight_bytes[piece] + cut.output_bytes[piece] +
                                cut.saved_bytes[piece];
-        const double cost = m.seconds(FORWARD, processor, cut.flops[piece], nbytes, cut.id, piece, n);
+        const double cost = m.seconds(FORWARD, processor, cut.flops[piece], nbytes, cut.id, cut.like[piece], n);
         const int32_t task = end(FORWARD, processor, cut.flops[piece], nbytes, cost, n);
         f.first[piece] = task;
         for (size_t o = 0; o < outs; ++o) f.writer[o * cut.pieces + piece] = task;

@@ -139,6 +139,7 @@ struct Cut {
     int id, pieces;
     std::vector<int32_t> inputs, weights, writes;  // lists of Rects, one for each piece
     std::vector<Output> outputs;
+    std::vector<int32_t> like;  // by piece: the first one that costs the same
     std::vector<int64_t> flops, backward_flops;
     std::vector<int64_t> input_bytes, weight_bytes, output_bytes, saved_bytes;  // by piece
 };
@@ -187,7 +188,7 @@ public:
         return int(lists.size()) - 1;
     }
     int add_cut(int pieces, const std::vector<int>& inputs, const std::vector<int>& weights,
-                const std::vector<int>& outputs, const std::vector<int64_t>& flops,
+                const std::vector<int>& outputs, const std::vector<int>& like, const std::vector<int64_t>& flops,
                 const std::vector<int64_t>& backward_flops, const std::vector<std::vector<int64_t>>& bytes) {
         auto cut = std::make_unique<Cut>();
         cut->id = int(cuts.size());
@@ -196,6 +197,7 @@ public:
         cut->weights.assign(weights.begin(), weights.end());
         cut->writes.assign(outputs.begin(), outputs.end());
         for (int list : outputs) cut->outputs.push_back(output(lists[list]));
+        cut->like.assign(like.begin(), like.end());
         cut->flops = flops, cut->backward_flops = backward_flops;
         cut->input_bytes = bytes[0], cut->weight_bytes = bytes[1], cut->output_bytes = bytes[2];
         cut->saved_bytes = bytes[3];

@@ -78,9 +78,9 @@ public:
     int add_region(const std::vector<int>& lo, const std::vector<int>& hi) { return model_.geometry.add_region(lo, hi); }
     int add_list(const std::vector<int>& list) { return model_.geometry.add_list(list); }
     int add_cut(int pieces, const std::vector<int>& inputs, const std::vector<int>& weights,
-                const std::vector<int>& outputs, const std::vector<int64_t>& flops,
+                const std::vector<int>& outputs, const std::vector<int>& like, const std::vector<int64_t>& flops,
                 const std::vector<int64_t>& backward, const std::vector<std::vector<int64_t>>& bytes) {
-        return model_.geometry.add_cut(pieces, inputs, weights, outputs, flops, backward, bytes);
+        return model_.geometry.add_cut(pieces, inputs, weights, outputs, like, flops, backward, bytes);
     }
 
     // ---- proposals -------------------------------------------------------------------------------------------------
@@ -203,11 +203,12 @@ private:
             const int processor = config.processors[piece];
             const int64_t in = cut.input_bytes[piece], weights = cut.weight_bytes[piece], out = cut.output_bytes[piece];
             config.work[piece] = model_.seconds(FORWARD, processor, cut.flops[piece],
-                                                in + weights + out + cut.saved_bytes[piece], cut.id, piece, n);
+                                                in + weights + out + cut.saved_bytes[piece], cut.id, cut.like[piece], n);
             if (!backward) continue;
             const int64_t least = node.keeps_inputs * in + node.keeps_weights * weights + node.keeps_outputs * out +
                                   cut.saved_bytes[piece];
-            config.work[piece] += model_.seconds(BACKWARD, processor, cut.backward_flops[piece], least, cut.id, piece, n);
+            config.work[piece] +=
+                model_.seconds(BACKWARD, processor, cut.backward_flops[piece], least, cut.id, cut.like[piece], n);
         }
     }
     // True if some processor has more to compute than the limit allows.
