@@ -71,6 +71,7 @@ class Run:
         self.proposals = self.accepted = self.refused = 0
         self.starts: dict[str, float] = {}
         self.local = self.optimal = False
+        self.unpolished = 0  # operators whose every change has still to be tried against the best plan
         self._history: list[Improvement] = []
         self._lacks = ""  # why the current strategy does not fit
         self._told = perf_counter()
