@@ -71,7 +71,7 @@ class _Guided:
         self._warm_up()
         failed = number = 0
         while failed < ROUNDS:
-            if self.run.over:
+            if self.run.spent:
                 raise Spent
             before, temperature = self.run.best_seconds, TEMPERATURES[number % len(TEMPERATURES)]
             if self.space.processors >= HIERARCHY:
@@ -120,7 +120,8 @@ class _Guided:
         """Anneal whole layers, colder each time, from the best plan; after the first time also try the plans of others, and in
         the end hybrids."""
         large = self.space.processors >= HIERARCHY
-        self._together(Slice(self.run, 0.1))
+        if self.run.evaluator.tasks >= MANY_TASKS:  # of smaller steps annealing tries enough
+            self._together(Slice(self.run, 0.1))
         for number, temperature in enumerate(HOT):
             if self.run.over:
                 raise Spent

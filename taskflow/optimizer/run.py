@@ -89,6 +89,17 @@ class Run:
         self._tell()
         return self.clock.over
 
+    def go_on(self) -> bool:
+        """False while there is time; raises `Spent` when there is none. For what cannot end by itself."""
+        if self.over:
+            raise Spent
+        return False
+
+    @property
+    def spent(self) -> bool:
+        """Whether the budget allows no more proposals."""
+        return self.over or self.proposals >= self.options.budget.proposals
+
     def enter(self, phase: str) -> None:
         """Say what the search does now."""
         self.phase = phase
@@ -157,7 +168,7 @@ class Run:
         """Try changes to the current strategy and accept them if it then takes at most ``limit`` seconds; those that the
         constraints do not permit are mended first. Raises `Spent` instead if there is no budget left."""
         if self.proposals >= self.options.budget.proposals or self.clock.over:
-            raise Spent
+            raise Spent  # as `spent`, but shows progress less often
         self.proposals += 1
         if self._pace is not None or self.proposals % 16 == 0:
             self._tell()
