@@ -91,13 +91,14 @@ def _table(pieces: Pieces, space: Space, processors: Sequence[int], over: Callab
                 raise TimeoutError
             yield degrees
 
-    for nodes in sorted(alike.values(), key=lambda nodes: -len(nodes) * nodes[0].operator.flops(nodes[0].specs, nodes[0].space)):
+    ranked = sorted(alike.values(), key=lambda nodes: -len(nodes) * nodes[0].operator.flops(nodes[0].specs, nodes[0].space))
+    # First what is said at once, so that a bound that is cut short is not much worse.
+    stated = [0.0 if over() else _together(pieces, nodes[0], processors) for nodes in ranked]
+    for nodes, together in zip(ranked, stated):
         node, tuples = nodes[0], space[nodes[0]].tuples
-        together = 0.0
         try:
             if over():
                 raise TimeoutError
-            together = _together(pieces, node, processors)
             if (each := sum(_kinds(degrees) for degrees in tuples)) <= min(MOST_KINDS, left):
                 least, left = least_of(pieces, node, so_far(tuples), processors), left - each
             elif not together and (rough := len({_round(d, 1) for d in tuples}) * 2 ** _windows(node)) <= left:

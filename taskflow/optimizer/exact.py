@@ -1,16 +1,17 @@
 """Exact search: depth-first branch and bound over every strategy of a small space (paper, section 8.4, does the same with A*).
 
-Operators are decided about one after another. A partial plan is given up when a lower bound on all its completions is not
-below the best plan so far (`taskflow.optimizer.relax`). Of partial plans that become each other when equal processors are
-renumbered, one is looked at; what is left at the end is simulated, with every renumbering that may make a difference: ties
-go by task number and sums are made on processors that depend on their numbers, so such plans differ a little in time.
+Operators are decided about one after another, next the one that has fewest configurations left. A partial plan is given up when
+a lower bound on all its completions is not below the best plan so far (`taskflow.optimizer.relax`). Of partial plans that become
+each other when equal processors are renumbered, one is looked at; what is left at the end is simulated, with every renumbering
+that may make a difference: ties go by task number and sums are made on processors that depend on their numbers, so such plans
+differ a little in time.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf, nextafter
 
 from taskflow.mapper import OpConfig, Sync
@@ -60,8 +61,7 @@ def exact(evaluator: Evaluator, options: SearchOptions | None = None) -> Found:
 
     def body() -> str:
         run.enter("proof")
-        branch.descend(0, [])
-        branch.complete = True
+        branch.search()
         run.optimal = not options.tolerance
         return "finished"
 
@@ -71,6 +71,22 @@ def exact(evaluator: Evaluator, options: SearchOptions | None = None) -> Found:
         found, starts={**first.starts, **starts}, search_seconds=found.search_seconds + first.search_seconds,
         lower_bound=max(first.lower_bound, branch.lower_bound), proof=branch.proof,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """Of one decision in a partial plan: the choices that may lead to a better plan (of those that become each other one), their
+    bounds and which argument gave each, and all choices, also the others, that are not given up."""
+
+    choices: list[int]
+    bounds: list[float]
+    reasons: list[int]
+    alive: list[int]
+
+    @property
+    def least(self) -> float:
+        """No completion is faster."""
+        return min(self.bounds, default=inf)
 
 
 class _Branch:
@@ -100,20 +116,52 @@ class _Branch:
         self.open: list[list[float]] = []  # by depth: the bounds of what is not done yet
         self.complete = False
 
-    def descend(self, depth: int, chosen: list[int]) -> None:
-        """Try all completions of a partial plan that may be faster than the best."""
-        if depth == len(self.decisions):
-            for image in self._images(chosen):
-                self._synchronise(chosen, image, 0, {})
+    def search(self) -> None:
+        """Look at the whole space."""
+        self._descend({}, [list(range(len(of))) for of in self.choices], list(range(len(self.symmetry.group))))
+        self.complete = True
+
+    def _descend(self, chosen: dict[int, int], alive: Sequence[list[int]], stabilizer: Sequence[int]) -> None:
+        """Try all completions of a partial plan that may be faster than the best. ``chosen``: decision -> choice; ``alive``: the
+        choices of each decision that have not been given up; ``stabilizer``: the renumberings that leave the plan as it is."""
+        left = [d for d in range(len(self.decisions)) if d not in chosen]
+        if not left:
+            complete = [chosen[d] for d in range(len(self.decisions))]
+            for image in self._images(complete):
+                self._synchronise(complete, image, 0, {})
             return
-        candidates = self._representatives(depth, chosen)
-        ops, choices = self.ops[depth], self.choices[depth]
+        looked = [self._look(d, alive[d], stabilizer) for d in left]
+        # The decision with fewest choices left comes next: what a plan must have shows how good the rest can be.
+        at = min(range(len(left)), key=lambda i: (len(looked[i].choices), -looked[i].least, i))
+        alive = list(alive)
+        for d, one in zip(left, looked):
+            alive[d] = one.alive
+        decision, here = left[at], looked[at]
+        bounds = [max(bound, *(one.least for one in looked)) for bound in here.bounds]
+        for choice in self._promising(bounds, here.reasons, here.choices):
+            self.relaxation.fix(self.ops[decision], self.choices[decision][choice])
+            self._descend(
+                {**chosen, decision: choice}, alive, self.symmetry.stabilizer(decision, choice, stabilizer),
+            )
+            self.relaxation.free(self.ops[decision])
+
+    def _look(self, decision: int, alive: Sequence[int], stabilizer: Sequence[int]) -> _Looked:
+        """What a decision has left. What is given up in one partial plan is given up in all that go on from it, and so is
+        whatever it becomes under renumberings that leave the plan as it is."""
+        living = set(alive)
+        candidates = [c for c in self.symmetry.representatives(decision, stabilizer) if c in living]
         self._count(len(candidates))
-        bounds, reasons = self.relaxation.children(ops, [choices[i] for i in candidates], self._limit())
-        for choice in self._promising(bounds.tolist(), reasons.tolist(), candidates):
-            self.relaxation.fix(ops, choices[choice])
-            self.descend(depth + 1, [*chosen, choice])
-            self.relaxation.free(ops)
+        limit = self._limit()
+        bounds, reasons = self.relaxation.children(
+            self.ops[decision], [self.choices[decision][c] for c in candidates], limit
+        )
+        kept = [(bound, c, reason) for bound, c, reason in zip(bounds.tolist(), candidates, reasons.tolist()) if bound < limit]
+        if len(kept) < len(candidates):
+            for c, bound, reason in zip(candidates, bounds.tolist(), reasons.tolist()):
+                if not bound < limit:
+                    self.pruned[REASONS[reason]] += 1
+                    living.difference_update(self.symmetry.image[k][decision][c] for k in stabilizer)
+        return _Looked([c for _, c, _ in kept], [bound for bound, _, _ in kept], [r for _, _, r in kept], sorted(living))
 
     def _synchronise(self, chosen: Sequence[int], image: int, layer: int, syncs: dict[str, Sync]) -> None:
         """The same for a plan whose operators are all decided about, and some of its layers, on renumbered processors."""
@@ -155,12 +203,6 @@ class _Branch:
         for image, of in enumerate(self.symmetry.image):
             different.setdefault(tuple(of[decision][choice] for decision, choice in enumerate(chosen)), image)
         return list(different.values())
-
-    def _representatives(self, depth: int, chosen: Sequence[int]) -> list[int]:
-        stabilizer: list[int] = list(range(len(self.symmetry.group)))
-        for decision, choice in enumerate(chosen):
-            stabilizer = self.symmetry.stabilizer(decision, choice, stabilizer)
-        return self.symmetry.representatives(depth, stabilizer)
 
     def _limit(self) -> float:
         """A bound from here on says that nothing (nothing by more than the tolerance) is faster than the best."""

@@ -179,7 +179,7 @@ class Found:
 
     def __str__(self) -> str:
         against = ", ".join(f"{self.speedup(name):.2f}x {name}" for name in self.starts)
-        gap = f", at most {self.gap:.0%} above the optimum" if self.gap is not None and not self.optimal else ""
+        gap = f", at most {self.gap:.0%} to gain" if self.gap is not None and not self.optimal else ""
         proved = ", optimal" if self.optimal else gap
         missing = f"; left out: {', '.join(self.left_out)}" if self.left_out else ""
         return (
@@ -202,8 +202,8 @@ class SearchOptions:
     slower than (they may be outside the space). ``fits``: given a strategy, what memory it lacks (empty: it fits).
     ``progress``: called about every ``progress_every`` seconds. ``tolerance``: exact search may leave undone what is not
     faster than its plan by more than this share. ``exchange``: what the workers of a portfolio share.
-    ``clock``: counts the seconds of the budget (by default from the search's own beginning). ``bound``: asked for a lower bound, told how to ask whether its share of the time
-    is over.
+    ``clock``: counts the seconds of the budget (by default from the search's own beginning). ``bound``: asked for a lower
+    bound, told how to ask whether its share of the time is over.
     """
 
     budget: Budget = Budget(seconds=10.0)

@@ -7,7 +7,8 @@
 3. Annealing of layers again, and of single operators and groups with the moves of `taskflow.optimizer.moves`.
 4. Local descent: every operator tries every candidate configuration, until no change of one operator helps (or, where a
    step takes long to simulate, a share of the budget is spent).
-3 and 4 repeat, at changing temperatures, until the budget is spent. The plan returned is the best one seen.
+3 and 4 repeat, at changing temperatures, until the budget is spent; if that finds nothing any more, every configuration of
+every operator is tried (`taskflow.optimizer.polish`). The plan returned is the best one seen.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from taskflow.operators.operator import Soap
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.found import Found, SearchOptions
 from taskflow.optimizer.moves import SYNCS, Moves
+from taskflow.optimizer.polish import polish
 from taskflow.optimizer.run import Run, Slice, Spent
 from taskflow.optimizer.space import Space, place
 from taskflow.optimizer.starts import known, with_syncs
@@ -33,6 +35,7 @@ HIERARCHY = 8  # from so many processors on, teams are few among all placements
 HOT = (0.2, 0.1, 0.03)  # the same, of the first annealing of layers
 MOST_CRITICAL = 200_000  # tasks of a step whose critical path is looked for
 MOST_CANDIDATES = 3000  # of one operator in local descent
+MOST_POLISHED = 300_000  # changes of single operators that are all tried before it gives up
 ROUNDS = 12  # without a better plan, after which it gives up
 
 Maker = Callable[[Callable[[], bool]], Strategy]
@@ -68,7 +71,7 @@ class _Guided:
         self._warm_up()
         failed = number = 0
         while failed < ROUNDS:
-            if self.run.over:
+            if self.run.spent:
                 raise Spent
             before, temperature = self.run.best_seconds, TEMPERATURES[number % len(TEMPERATURES)]
             if self.space.processors >= HIERARCHY:
@@ -79,7 +82,14 @@ class _Guided:
             self._descend()
             number += 1
             failed = 0 if self.run.best_seconds < before else failed + 1
+        neighbours = sum(self.space[name].size for name in self.moves.names)
+        if self.run.best is not None and not self._structured() and neighbours <= MOST_POLISHED:
+            polish(self.run, self.space)
         return "stalled"
+
+    def _structured(self) -> bool:
+        """Whether the descent has tried all that `polish` would."""
+        return self.run.local and all(self.space[name].size <= MOST_CANDIDATES for name in self.moves.names)
 
     # ---- starts --------------------------------------------------------------------------------------------------
     def _starts(self) -> None:
@@ -110,7 +120,8 @@ class _Guided:
         """Anneal whole layers, colder each time, from the best plan; after the first time also try the plans of others, and in
         the end hybrids."""
         large = self.space.processors >= HIERARCHY
-        self._together(Slice(self.run, 0.1))
+        if self.run.evaluator.tasks >= MANY_TASKS:  # of smaller steps annealing tries enough
+            self._together(Slice(self.run, 0.1))
         for number, temperature in enumerate(HOT):
             if self.run.over:
                 raise Spent

@@ -26,7 +26,7 @@ MOST_KEPT = 20_000  # loads of single operators, tensors and layers that are rem
 
 class Loads:
     """Loads of one graph on one machine. TypeError if the evaluator's costs are only known for whole tasks, TimeoutError if
-    ``over`` answers true while routes are looked up."""
+    ``over`` answers true while routes or loads are added up."""
 
     def __init__(self, evaluator: Evaluator, over: Callable[[], bool] = lambda: False) -> None:
         self.graph: OperatorGraph = evaluator.graph
@@ -46,10 +46,10 @@ class Loads:
                 self._readers[tensor].append((node, i))
             for parameter in node.parameters[:1]:
                 self._sharing.setdefault(parameter.name, []).append(node)
+        self._over = over
         self._rates: dict[object, tuple[float, float]] = {}
         for p in range(self._n):
-            if over():
-                raise TimeoutError("loads of links (no time)")
+            self._hurry()
             for q in range(self._n):
                 if p != q:
                     self._describe(p, q)
@@ -65,17 +65,23 @@ class Loads:
         touched = [self.graph.node(name) for name, config in changes.items() if configs[name] != config]
         return loads - self._sum(configs, touched) + self._sum({**configs, **changes}, touched)
 
+    def _hurry(self) -> None:
+        if self._over():
+            raise TimeoutError("loads (no time)")
+
     def _sum(self, configs: Mapping[str, OpConfig], nodes: Iterable[Node]) -> Vector:
         """Of these operators, the tensors at them and the weights they use."""
         total: Vector = np.zeros(self._width)
         tensors: dict[Tensor, None] = {}
         layers: dict[str, list[Node]] = {}
         for node in nodes:
+            self._hurry()
             total[: self._n] += self._compute(node, configs[node.name])
             tensors.update(dict.fromkeys((*node.inputs, *node.outputs)))
             if node.parameters:
                 layers[node.parameters[0].name] = self._sharing[node.parameters[0].name]
         for tensor in tensors:
+            self._hurry()
             if self._readers[tensor]:
                 total += self._transfer(tensor, configs)
         if self._training:

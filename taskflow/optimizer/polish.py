@@ -10,13 +10,21 @@ from math import nextafter
 
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.found import Found, SearchOptions
-from taskflow.optimizer.run import Run
+from taskflow.optimizer.run import Run, Spent
 from taskflow.optimizer.space import Space
 
 
 def polish(run: Run, space: Space) -> None:
     """Descend from the best plan of ``run``. Afterwards ``run.local`` says that no change of a single operator within
-    ``space`` is faster. Raises `Spent` when the budget ends first."""
+    ``space`` is faster. Raises `Spent` when the budget ends first; the result then says how many operators were left."""
+    try:
+        _polish(run, space)
+    except Spent:
+        run.leave_out(f"single changes of {run.unpolished} of {len(run.evaluator.graph)} operators (no time)")
+        raise
+
+
+def _polish(run: Run, space: Space) -> None:
     assert run.best is not None
     run.enter("polish")
     if run.strategy is not run.best:
@@ -24,6 +32,7 @@ def polish(run: Run, space: Space) -> None:
     nodes = list(run.evaluator.graph)
     at = unchanged = 0
     while unchanged < len(nodes):
+        run.unpolished = len(nodes) - unchanged
         node = nodes[at]
         improved = False
         for config in space[node]:

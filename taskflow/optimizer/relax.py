@@ -16,7 +16,7 @@ from taskflow.optimizer._relax import Relax
 from taskflow.optimizer.bounds import least_update, reads_all_of, representatives
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.pieces import Pieces
-from taskflow.optimizer.relax_sync import Held, Prices, bundles_of, layer_sync, least_sync
+from taskflow.optimizer.relax_sync import Held, Prices, bundles_of, kind_of_sync, layer_sync, least_sync
 from taskflow.optimizer.symmetry import Renumbering
 from taskflow.regions import Rect
 from taskflow.tasks.backward import gradient_flow
@@ -266,9 +266,14 @@ class Relaxation:
         key = (layer, tuple(firsts), tuple(images), tuple(syncs), *(chosen[i] for i in users))
         if key not in self._plans:
             assert self.rule is not None
+            different: dict[object, tuple[Sync, int, Renumbering]] = {}
+            for sync in syncs:
+                for image in images:
+                    for first in firsts:
+                        alike = kind_of_sync(sync, bundles, first, self.group[image])
+                        different.setdefault(alike, (sync, first, self.group[image]))
             ways = [
-                layer_sync(self._prices, self.rule, sync, bundles, first, self.group[image])
-                for sync in syncs for image in images for first in firsts
+                layer_sync(self._prices, self.rule, sync, bundles, first, image) for sync, first, image in different.values()
             ]
             rows = ways[0] if len(ways) == 1 else least_sync(ways)
             self._plans[key] = self.core.add_sync(

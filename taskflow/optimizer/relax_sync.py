@@ -82,6 +82,25 @@ def layer_sync(
     return writer.rows
 
 
+def kind_of_sync(sync: Sync, bundles: Sequence[Held], first: int, image: Sequence[int] = ()) -> object:
+    """What `layer_sync`'s tasks depend on, apart from the order in which they are listed: for each bundle how it travels, its
+    chunks and the order of its holders."""
+    found: list[object] = []
+    for number, bundle in enumerate(bundles):
+        if bundle.trained:
+            group = sorted(bundle.waits, key=lambda p: image[p] if image else p)
+            by = (first + number) % len(group)
+            count = _chunks(sync, bundle)
+            found.append((sync.travel, sync.place, count, *group[by:], *group[:by]) if len(group) > 1 else group[0])
+    return tuple(found)
+
+
+def _chunks(sync: Sync, bundle: Held) -> int:
+    many = sync.place is Place.SPREAD or (sync.place is Place.EVERY and sync.travel is Travel.RING)
+    wanted = sync.chunks or max(1, bundle.size * bundle.item // SMALLEST_CHUNK_BYTES)
+    return min(len(bundle.waits), wanted, bundle.size) if many else 1
+
+
 ANYWHERE = -2  # the processor of a row that runs on any of them, after the first of what it waits for
 
 
@@ -115,9 +134,7 @@ class _Writer:
         """As tasks.synchronise has it."""
         waits, item = bundle.waits, bundle.item
         group = tuple(sorted(waits, key=lambda p: self.image[p] if self.image else p))
-        many = sync.place is Place.SPREAD or (sync.place is Place.EVERY and sync.travel is Travel.RING)
-        wanted = sync.chunks or max(1, bundle.size * item // SMALLEST_CHUNK_BYTES)
-        count = min(len(group), wanted, bundle.size) if many else 1
+        count = _chunks(sync, bundle)
         cuts = even_cuts(bundle.size, count)
         arrived: dict[int, State] = {p: ([], []) for p in group}
         for i, (low, high) in enumerate(zip(cuts, cuts[1:])):

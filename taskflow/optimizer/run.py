@@ -71,6 +71,7 @@ class Run:
         self.proposals = self.accepted = self.refused = 0
         self.starts: dict[str, float] = {}
         self.local = self.optimal = False
+        self.unpolished = 0  # operators whose every change has still to be tried against the best plan
         self._history: list[Improvement] = []
         self._lacks = ""  # why the current strategy does not fit
         self._told = perf_counter()
@@ -87,6 +88,17 @@ class Run:
         """Whether there is no time left. Whoever works for long asks, which also shows progress."""
         self._tell()
         return self.clock.over
+
+    def go_on(self) -> bool:
+        """False while there is time; raises `Spent` when there is none. For what cannot end by itself."""
+        if self.over:
+            raise Spent
+        return False
+
+    @property
+    def spent(self) -> bool:
+        """Whether the budget allows no more proposals."""
+        return self.over or self.proposals >= self.options.budget.proposals
 
     def enter(self, phase: str) -> None:
         """Say what the search does now."""
@@ -156,7 +168,7 @@ class Run:
         """Try changes to the current strategy and accept them if it then takes at most ``limit`` seconds; those that the
         constraints do not permit are mended first. Raises `Spent` instead if there is no budget left."""
         if self.proposals >= self.options.budget.proposals or self.clock.over:
-            raise Spent
+            raise Spent  # as `spent`, but shows progress less often
         self.proposals += 1
         if self._pace is not None or self.proposals % 16 == 0:
             self._tell()

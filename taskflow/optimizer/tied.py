@@ -252,9 +252,6 @@ def _loads(run: Run) -> Loads | None:
     if not 8 <= len(run.evaluator.machine.processors) <= 256:
         return None
     try:
-        return Loads(run.evaluator, lambda: run.over)
+        return Loads(run.evaluator, run.go_on)
     except TypeError:  # costs of whole tasks only
-        return None
-    except TimeoutError as error:
-        run.leave_out(str(error))
         return None

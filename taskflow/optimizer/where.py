@@ -54,11 +54,17 @@ def _needed(on: Course, table: dict[str, np.ndarray]) -> Needed:  # type: ignore
     by_end = np.argsort(on.end, kind="stable")
     ends = on.end[by_end]
 
+    processor, source = table["processor"], table["source"]
+
     def needed(task: int, at: float) -> int:
         low, high = np.searchsorted(ends, at, "left"), np.searchsorted(ends, at, "right")
         # A task of no duration ends when it starts: never go to one twice.
-        found = [int(t) for t in by_end[low:high] if on.start[t] < at]
-        here = {int(table["processor"][task]), int(table["source"][task])}
-        return next((t for t in found if here & {int(table["processor"][t]), int(table["source"][t])}), (found or [-1])[0])
+        found = by_end[low:high]
+        found = found[on.start[found] < at]
+        if not len(found):
+            return -1
+        here = [processor[task], source[task]]
+        shares = np.isin(processor[found], here) | np.isin(source[found], here)
+        return int(found[shares.argmax()])  # the first that shares one, or else the first
 
     return needed
