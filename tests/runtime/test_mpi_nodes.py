@@ -103,6 +103,7 @@ def test_a_rank_of_another_node_hangs(two: Nodes) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(MAKER == "Open MPI", reason="Open MPI's mpirun waits for a node that is lost, and passes nothing on meanwhile")
 def test_a_network_cable_is_pulled(tmp_path: Path) -> None:
     with emulated(2, tmp_path, TASKFLOW_NODE_SECONDS="6") as nodes:
         running = subprocess.Popen(
@@ -116,8 +117,7 @@ def test_a_network_cable_is_pulled(tmp_path: Path) -> None:
         nodes.cut("node1")
         text = running.communicate(timeout=60)[0]
     assert running.returncode != 0
-    if MAKER != "Open MPI":  # whose mpirun looks at the network card, and ends the job within a second
-        assert text.count("taskflow: node node1 (ranks 2, 3) does not answer any more") == 1, text
+    assert text.count("taskflow: node node1 (ranks 2, 3) does not answer any more") == 1, text
 
 
 def test_training_and_its_trace(two: Nodes, tmp_path: Path) -> None:
@@ -175,7 +175,10 @@ def test_measure_tells_nodes_apart_and_search_plans_for_them(two: Nodes, tmp_pat
     (within,) = machine.route(0, 1)
     between = machine.route(0, 2)
     assert len(between) == 4 and within.occupies_endpoints
-    assert sum(link.latency_seconds for link in between) > within.latency_seconds
+    text = path.read_text()
+    assert '"measured: messages between ranks 0, 1 and ranks 2, 3"' in text
+    assert '"measured: messages between ranks 0, 2; half of the latency"' in text
+    assert min(link.bytes_per_second for link in between) < within.bytes_per_second
     command = [sys.executable, "-m", "taskflow", "search", "mlp", "--machine", str(path), "--budget", "50p", "--out"]
     done = subprocess.run(
         [*command, str(tmp_path / "plan.json")], env=environment(), capture_output=True, text=True, timeout=60, check=False

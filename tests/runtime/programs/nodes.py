@@ -94,7 +94,8 @@ class Nodes:
         log = self.path / f"{name}.log"
         self._starters.append(subprocess.Popen(
             ["unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--mount-proc",
-             "--time", "--monotonic", str(ahead), "--boottime", str(ahead), sys.executable, "-I", "-S", str(HERE), "serve", str(self.path), name],
+             "--time", "--monotonic", str(ahead), "--boottime", str(ahead),
+             sys.executable, "-I", "-S", str(HERE), "serve", str(self.path), name],
             env=self._environment, stdin=subprocess.PIPE, stderr=log.open("w"), start_new_session=True,
         ))
         until = time.monotonic() + 20
