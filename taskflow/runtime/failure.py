@@ -7,8 +7,8 @@ then needs a message from it ends the job. A rank that dies by a signal is mpiru
 
 It is not to be trusted with a rank that ends by os._exit: MPICH's mpirun kills the others, and then in 4 of 10 runs
 returns that rank's code, be it 0 (29 of 70 measured, with and without taskflow). So os._exit is watched too. What calls
-_exit in C passes by, and ``watcher`` names it, but the job's code is mpirun's (0 in 14 of 20; in 7 of 20 if the watcher
-kills the others at once, so it does not).
+_exit in C passes by, and ``watcher`` names it; mpirun's code was 0 in 14 of 20, and is not since the watcher holds the rank's
+connection to mpirun until another rank has been killed (0 of 10).
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import uuid
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -155,7 +156,7 @@ def _vocabulary(text: ParallelText, size: int, key: str, cache: bool) -> Subword
     if path is not None:
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            fresh = path.with_suffix(f".{os.getpid()}.new")
+            fresh = path.with_suffix(f".{uuid.uuid4().hex}.new")  # not the PID: another node may have the same one
             fresh.write_text(learned.to_json(), encoding="utf-8")
             os.replace(fresh, path)  # readers see no file or the whole one
     return learned

@@ -89,11 +89,11 @@ def test_crash() -> None:
 @linux
 @pytest.mark.parametrize("code", [0, 3])
 def test_exit_in_c(code: int) -> None:
-    """The rank is named; the code of the job is mpirun's, which may be 0 if the rank's is."""
+    """The rank is named, and the job's code is not 0 even if the rank's is (mpirun alone returns 0 in 14 of 20 runs)."""
     ended = failing("gone in C", "0", str(code))
     assert ended.text.count("taskflow: rank") == 1, ended.text
     assert f"taskflow: rank 2 of 3: ended by _exit({code}) in C" in ended.text
-    assert ended.code != 0 or code == 0
+    assert ended.code != 0
 
 
 @pytest.mark.parametrize("code", ["0", "3"])

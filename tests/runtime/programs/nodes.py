@@ -1,4 +1,4 @@
-"""Several nodes on one machine: each has Linux namespaces of its own, so its own name, address, processes and shared memory.
+"""Several nodes on one machine: each has Linux namespaces of its own, so its own name, address, processes, shared memory and clock.
 
 Messages between them go over TCP, on a bridge of virtual network cards, and nothing of one node's /proc, /dev/shm or abstract
 sockets is seen on another; files are shared. That is what a cluster looks like to MPI and to taskflow. Needs root, `unshare`
@@ -24,6 +24,8 @@ from pathlib import Path
 from types import TracebackType
 
 HERE = Path(__file__).resolve()
+CLOCK_SECONDS = 1000
+"""How much a node's clock is ahead of that of the node before."""
 
 
 def why_not() -> str:
@@ -33,7 +35,7 @@ def why_not() -> str:
     if missing := [name for name in ("unshare", "ip", "nsenter") if shutil.which(name) is None]:
         return f"nodes are emulated with unshare, ip and nsenter; {missing[0]} is not on PATH"
     tried = subprocess.run(
-        ["unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--mount-proc",
+        ["unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--time", "--monotonic", "1", "--fork", "--mount-proc",
          "ip", "link", "add", "type", "veth"], capture_output=True, text=True, check=False,
     )
     return f"nodes are emulated with namespaces, which this kernel refuses: {tried.stderr.strip()}" if tried.returncode else ""
@@ -42,15 +44,14 @@ def why_not() -> str:
 class Nodes:
     """``count`` nodes "node0", "node1", ... with the addresses 10.77.0.1, 10.77.0.2, ...; gone at the end of ``with``."""
 
-    def __init__(self, count: int, environment: dict[str, str], netem: str = "") -> None:
-        """``environment``: that of whatever is started on a node. ``netem``: what each node's way out has to suffer, in the words
-        of tc-netem, such as "delay 1ms rate 1gbit"."""
+    def __init__(self, count: int, environment: dict[str, str]) -> None:
+        """``environment``: that of whatever is started on a node."""
         self._folder = tempfile.TemporaryDirectory(prefix="nodes")
         self.path = Path(self._folder.name)
         self.names = [f"node{i}" for i in range(count)]
         self.rsh = self.path / "rsh"
         """What a launcher calls instead of ssh: with options, which are passed over, a node, and a command line for its shell."""
-        self._environment, self._netem = environment, netem
+        self._environment = environment
         self._starters: list[subprocess.Popen[bytes]] = []
         self._first: dict[str, int] = {}
 
@@ -89,9 +90,11 @@ class Nodes:
         self._in("node0", "ip", "link", "set", f"to-{name}", "down")
 
     def _start(self, name: str) -> None:
+        ahead = CLOCK_SECONDS * self.names.index(name)
         log = self.path / f"{name}.log"
         self._starters.append(subprocess.Popen(
             ["unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--mount-proc",
+             "--time", "--monotonic", str(ahead), "--boottime", str(ahead),
              sys.executable, "-I", "-S", str(HERE), "serve", str(self.path), name],
             env=self._environment, stdin=subprocess.PIPE, stderr=log.open("w"), start_new_session=True,
         ))
@@ -121,8 +124,6 @@ class Nodes:
             self._in(name, "ip", "address", "add", f"10.77.0.{i + 1}/24", "dev", "eth0")
             self._in(name, "ip", "link", "set", "lo", "up")
             self._in(name, "ip", "link", "set", "eth0", "up")
-            if self._netem:
-                self._in(name, "tc", "qdisc", "add", "dev", "eth0", "root", "netem", *self._netem.split())
 
 
 # ---- a node's first process ------------------------------------------------------------------------------------------
