@@ -1,5 +1,7 @@
 """Update rules against PyTorch, against each other on any cut, and what they refuse."""
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -44,9 +46,9 @@ def test_like_torch(name: str, scale: float) -> None:
     rates = rule.lr * np.array([1, 1, 0.5, 2, 0.1, 1])
     parameter = torch.nn.Parameter(torch.tensor(w))
     # The rule's fields are torch's arguments, in torch's order and with torch's names.
-    fields = {field: getattr(rule, field) for field in rule.__dataclass_fields__}
-    optimizer = getattr(torch.optim, type(rule).__name__)([parameter], *fields.values())
-    assert {key: optimizer.defaults[key] for key in fields} == fields
+    arguments = {field.name: getattr(rule, field.name) for field in fields(rule)}
+    optimizer = getattr(torch.optim, type(rule).__name__)([parameter], *arguments.values())
+    assert {key: optimizer.defaults[key] for key in arguments} == arguments
     for g, lr in zip(gradients, rates):
         optimizer.param_groups[0]["lr"] = float(lr)
         parameter.grad = torch.tensor(g * scale)
@@ -61,8 +63,8 @@ def test_defaults_are_those_of_torch(kind: type[UpdateRule]) -> None:
     torch = pytest.importorskip("torch")
     rule = kind()
     defaults = getattr(torch.optim, kind.__name__)([torch.nn.Parameter(torch.zeros(1))]).defaults
-    for field in rule.__dataclass_fields__:
-        assert getattr(rule, field) == defaults[field], field
+    for field in fields(rule):
+        assert getattr(rule, field.name) == defaults[field.name], field.name
 
 
 @pytest.mark.parametrize("kind, arguments", [
