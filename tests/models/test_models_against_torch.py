@@ -119,3 +119,46 @@ def test_small_presets_train_as_torch_does(name: str, seed: int) -> None:
     ours = dict(torch_networks.named(run.parameters()))
     for key, value in net.named_parameters():
         np.testing.assert_allclose(ours[key], value.detach().numpy(), rtol=1e-7, atol=1e-9, err_msg=key)
+
+
+LARGE = 2.0**10  # the learning rate of the one step: a weight's change is then its gradient, not rounded away beside the weight
+TOLERANCE = {"float64": 1e-8, "float32": 1e-3}
+PAPERS = ("AlexNet", "Inception-v3", "ResNet-101", "RNNTC", "RNNLM", "NMT")
+
+
+def gradients(run: Executor, batch: dict[str, Any]) -> tuple[float, dict[str, Any]]:
+    """The loss of one step and the gradients of all parameters, by PyTorch's names."""
+    before = {key: value.copy() for key, value in run.parameters().items()}
+    loss = run.train(batch)
+    assert loss is not None
+    return loss, dict(torch_networks.named({key: (before[key] - value) / LARGE for key, value in run.parameters().items()}))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("name", PAPERS)
+def test_gradients_are_torchs_under_fifty_strategies(name: str, dtype: str) -> None:
+    """Whole, and cut at random in every dimension, unevenly, on 2 to 6 processors: loss and all gradients are PyTorch's."""
+    sizes: dict[str, Any] = {} if name == "ResNet-101" else {"dropout": 0.0}
+    if name == "Inception-v3":  # see above
+        sizes["batch"] = 16
+    net = NETWORKS[name](replace(find(name)[1].small, **sizes)).to(getattr(torch, dtype))
+    graph: OperatorGraph = build(name, preset="small", dtype=dtype, **sizes)
+    batch = random_feeds(graph, 3)
+    for seed in range(51):
+        strategy = random_strategy(graph, 2 + seed % 5, Random(seed)) if seed else undivided(graph)
+        run = Executor(graph, strategy, SGD(LARGE), seed=7)
+        if not seed:
+            start = {key: torch.from_numpy(value.copy()) for key, value in torch_networks.named(run.parameters())}
+            net.load_state_dict(start, strict=False)
+            expected = net(**{key: torch.from_numpy(value) for key, value in batch.items()})
+            expected.backward()
+            theirs = {key: value.grad.numpy() for key, value in net.named_parameters()}
+            largest = max(float(np.linalg.norm(g)) for g in theirs.values())
+        loss, ours = gradients(run, batch)
+        assert loss == pytest.approx(expected.item(), rel=TOLERANCE[dtype])
+        for key, gradient in theirs.items():
+            # Some are zero but for rounding, such as those of biases before a normalisation: beside the largest, not themselves.
+            off = float(np.linalg.norm(ours[key] - gradient)) / max(float(np.linalg.norm(gradient)), 1e-2 * largest)
+            assert off < TOLERANCE[dtype], f"{key} under strategy {seed}: off by {off:.1e}"
