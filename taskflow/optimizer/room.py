@@ -137,10 +137,13 @@ class Room:
         """Adds weights, what they are laid out in, their gradients, the update rule's state and what arrives of the others'
         gradients."""
         rects: dict[tuple[str, int], dict[tuple[str, Rect], int]] = {}
+        laid_out: set[tuple[int, str, Rect, int]] = set()  # once for all operators that share a weight
         for node in self.graph:
-            for layer, processor, parameter, rect, nbytes in self._held(node, strategy).weights:
+            held = self._held(node, strategy)
+            laid_out.update(held.laid_out)
+            for layer, processor, parameter, rect, nbytes in held.weights:
                 rects.setdefault((layer, processor), {})[parameter, rect] = nbytes
-        for processor, _, _, nbytes in {one for node in self.graph for one in self._held(node, strategy).laid_out}:
+        for processor, _, _, nbytes in laid_out:
             total[processor] += nbytes
         holders: dict[str, int] = {}
         for layer, _ in rects:

@@ -12,11 +12,11 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from taskflow.runtime.node import node_key
 from taskflow.runtime.transport import Transport
 
 PAGE = 2 << 20  # bytes; large pages, which need fewer entries in the processor's table of them
@@ -44,7 +44,7 @@ class Wanted:
 def common_arrays(wanted: Sequence[Wanted], transport: Transport) -> dict[str, np.ndarray[Any, Any] | None]:
     """By key the arrays that ranks now share, zeros at first; None for those of other ranks. Collective: every rank calls it
     with the same ``wanted`` and gets the same keys."""
-    places = _everywhere(transport, _machine())
+    places = _everywhere(transport, node_key() if hasattr(os, "memfd_create") else None)
     one_machine = [w for w in wanted if places[w.maker] is not None and len({places[r] for r in w.ranks}) == 1]
     if not one_machine:
         return {}
@@ -65,15 +65,6 @@ def _everywhere(transport: Transport, value: Any) -> list[Any]:
     """The value of every rank, on every rank."""
     found: list[Any] = transport.broadcast(transport.gather(value))
     return found
-
-
-def _machine() -> tuple[str, str] | None:
-    """Equal for processes that see each other's open files; None where no process can."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
-        return (boot, os.readlink("/proc/self/ns/pid")) if hasattr(os, "memfd_create") else None
-    except OSError:
-        return None
 
 
 def _offsets(wanted: Sequence[Wanted]) -> dict[str, int]:

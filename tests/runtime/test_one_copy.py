@@ -198,5 +198,5 @@ def test_nobody_shares_what_one_cannot_open(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_other_machines_share_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     names = iter([("boot 1", "pid"), ("boot 2", "pid"), None])
-    monkeypatch.setattr(memory_of_ranks, "_machine", lambda: next(names))
+    monkeypatch.setattr(memory_of_ranks, "node_key", lambda: next(names))
     assert on_ranks(3, WANTED) == [{}, {}, {}]
