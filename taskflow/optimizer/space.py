@@ -23,7 +23,7 @@ from taskflow.optimizer.permitted import Permitted
 
 DEGREES = ("any", "even", "powers")
 PLACEMENTS = ("structured", "arbitrary")
-FOLLOW = ("none", "passive", "weightless")
+FOLLOW = ("none", "passive", "elementwise", "weightless")
 MOST_TUPLES = 4096  # above this many degree tuples an operator falls back to even ones, then to powers of two
 
 
@@ -34,8 +34,9 @@ class SpaceOptions:
     ``degrees``: ``any`` up to the dimension's size; ``even``, those that divide it (the paper's equal pieces); ``powers``
     of two. An operator with more than MOST_TUPLES tuples of degrees takes the next smaller choice. ``placements``: see
     the module. ``reduction``: whether contracted dimensions may be cut. ``most_pieces``: of one operator; 0 means one a
-    processor. ``follow``: which operators do not choose in exact search but follow a neighbour: ``none``, the ``passive``
-    ones (inputs, carried state, views, scalars) or all ``weightless`` ones (`taskflow.optimizer.following`).
+    processor. ``follow``: which operators do not choose in exact search and in `mcmc` but follow a neighbour: ``none``, the
+    ``passive`` ones (inputs, carried state, views, scalars), also the ``elementwise`` ones (activations, normalisation, sums of
+    two tensors; not the loss) or all ``weightless`` ones (`taskflow.optimizer.following`, `taskflow.optimizer.together`).
     ``constraints``: what single operators may have, which comes before everything else.
     """
 
