@@ -120,13 +120,13 @@ def followed(graph: OperatorGraph, which: str) -> dict[int, int]:
             leader = large[0] if first is None and large else first
         elif not node.parameters and node.operator.flops(node.specs, node.space) == 0:
             # A view goes with its reader, unless that goes with the view.
-            mutual = not large or which == "elementwise" and elementwise(graph.nodes[large[0]])
+            mutual = not large or ((which == "elementwise" and elementwise(graph.nodes[large[0]])))
             leader = first if mutual else large[0]
         elif which == "weightless":
             leader = None if node.parameters else first
         elif which == "elementwise" and node.number not in losses:
             # What is only carried on to the next step (running statistics) goes with what it is made of.
-            leader = first if elementwise(node) or not node.parameters and not readers.get(node.number) else None
+            leader = first if elementwise(node) or (not node.parameters and not readers.get(node.number)) else None
         if leader is not None:
             found[node.number] = leader
     return {number: leader for number, leader in found.items() if not _circle(found, number)}
