@@ -120,7 +120,7 @@ def followed(graph: OperatorGraph, which: str) -> dict[int, int]:
             leader = large[0] if first is None and large else first
         elif not node.parameters and node.operator.flops(node.specs, node.space) == 0:
             # A view goes with its reader, unless that goes with the view.
-            mutual = not large or ((which == "elementwise" and elementwise(graph.nodes[large[0]])))
+            mutual = not large or (which == "elementwise" and elementwise(graph.nodes[large[0]]))
             leader = first if mutual else large[0]
         elif which == "weightless":
             leader = None if node.parameters else first
