@@ -91,7 +91,7 @@ def _followers(graph: OperatorGraph, leader: Node, followers: dict[int, list[int
 def _match(dims: tuple[Dim, ...], others: tuple[Dim, ...]) -> Match:
     """Dimensions that belong together: of one name, else in one place with one size, else the first of that size that is not the
     samples (a state holds one value for each channel)."""
-    names = {dim.name: j for j, dim in enumerate(others)}
+    names = {dim.name: j for j, dim in enumerate(others) if dim.soap is not Soap.REDUCTION}
     found: list[int | None] = []
     for i, dim in enumerate(dims):
         same = [j for j, o in enumerate(others) if o.size == dim.size and j not in found and o.soap is not Soap.REDUCTION]
