@@ -78,7 +78,7 @@ class CoreEvaluator(Evaluator):
         self._seconds = inf
         self._configs: dict[str, OpConfig] = {}  # the current ones; accepted changes come here first
         self._syncs: dict[str, Sync] = {}
-        self._pieces = 0
+        self._pieces, self._most = 0, len(machine.processors)
         self._proposed = self._stale = False
         self._describe_machine()
         self._describe_model()
@@ -236,15 +236,10 @@ class CoreEvaluator(Evaluator):
     ) -> float:
         if self._strategy is None:
             self.strategy  # noqa: B018
-        configs, core = self._configs, self._core
         self.proposals += 1
-        core.begin()
+        self._core.begin()
         for name, config in changes.items():
-            node = self._node(name)
-            now = configs[name]
-            if config.degrees != now.degrees or config.weights != now.weights:
-                config.verify(node, len(self.machine.processors))
-            self._change(node, config)
+            self._propose_change(self._node(name), config)
         for layer, sync in syncs.items():
             self._change_sync(layer, sync)
         seconds = self._core.evaluate(limit)
@@ -286,6 +281,15 @@ class CoreEvaluator(Evaluator):
 
     def _node(self, name: str) -> Node:
         return self._nodes[name] if name in self._nodes else self.graph.node(name)
+
+    def _propose_change(self, node: Node, config: OpConfig) -> None:
+        """A cut that is known has been verified; then only its places are new."""
+        cut = self._cuts.get((self._like[node.number], config.degrees, config.weights))
+        places = config.processors
+        if cut is None or len(places) != len(self._cut_rects[cut]) or not 0 <= min(places) <= max(places) < self._most:
+            config.verify(node, self._most)
+            cut = self._cut(node, config)
+        self._core.change(node.number, cut, places)
 
     def _change(self, node: Node, config: OpConfig) -> None:
         self._core.change(node.number, self._cut(node, config), config.processors)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import accumulate, permutations, product
 from math import factorial, prod
 from random import Random
@@ -230,15 +231,20 @@ def place(degrees: Sequence[int], processors: int, offset: int = 0, stride: int 
     degrees = tuple(degrees)
     pieces = prod(degrees)
     if order == 0:
-        return OpConfig(degrees, tuple((offset + stride * s) % processors for s in range(pieces)))
+        return OpConfig(degrees, tuple([(offset + stride * s) % processors for s in range(pieces)]))
+    return OpConfig(degrees, tuple([(offset + stride * s) % processors for s in _slots(degrees, order)]))
+
+
+@lru_cache(maxsize=4096)
+def _slots(degrees: tuple[int, ...], order: int) -> tuple[int, ...]:
+    """Piece -> slot, the cut dimensions numbered in the given order."""
     cut = [i for i, d in enumerate(degrees) if d > 1]
     chosen = _permutation(cut, order)
     weight, step = dict.fromkeys(range(len(degrees)), 0), 1
     for i in reversed(chosen):
         weight[i] = step
         step *= degrees[i]
-    slots = (sum(weight[i] * c for i, c in enumerate(color)) for color in product(*(range(d) for d in degrees)))
-    return OpConfig(degrees, tuple((offset + stride * s) % processors for s in slots))
+    return tuple(sum(weight[i] * c for i, c in enumerate(color)) for color in product(*(range(d) for d in degrees)))
 
 
 def _permutation(items: Sequence[int], number: int) -> tuple[int, ...]:

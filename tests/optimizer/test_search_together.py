@@ -117,7 +117,8 @@ def test_a_walk_with_followers_is_the_twins() -> None:
         start = random_start(graph, machine, Space(graph, 4, options), Random(5))
         found.append(mcmc(judge, SearchOptions(Budget(proposals=60), 1, options, starts=(start,)), patient=False))
     core, twin = found
-    assert (core.seconds, core.accepted, core.proposals, core.strategy) == (twin.seconds, twin.accepted, twin.proposals, twin.strategy)
+    assert (core.seconds, core.strategy) == (twin.seconds, twin.strategy)
+    assert (core.accepted, core.proposals) == (twin.accepted, twin.proposals)
     assert core.accepted > 5
     assert make_evaluator(graph, machine).set(core.strategy) == core.seconds
 
