@@ -198,7 +198,9 @@ inline void Lowering::carry(Of carried, Of becomes, Forward& f) {
     const Config& config = *p->configs[carried.first];
     const Output& output = config.cut->outputs[carried.second];
     const int itemsize = m.nodes[carried.first].itemsizes[carried.second], list = config.cut->writes[carried.second];
-    std::vector<std::vector<int32_t>> reads(output.rect.size());
+    auto& reads = carry_reads_;
+    if (reads.size() < output.rect.size()) reads.resize(output.rect.size());
+    for (size_t slot = 0; slot < output.rect.size(); ++slot) reads[slot].clear();
     auto note = [&](const std::vector<StateRead>& of_reader) {
         for (const StateRead& r : of_reader)
             if (r.tensor == tensor(carried)) reads[r.slot].push_back(r.task);

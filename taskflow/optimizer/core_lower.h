@@ -215,6 +215,7 @@ private:
     void find_blocks(const Tasks& kept);
     void copy(Tasks& out, const Tasks& kept, uint32_t first, uint32_t end);
     const Tasks& block(uint32_t number, bool before) const;
+    std::vector<std::vector<int32_t>> carry_reads_;  // by slot of a state: the tasks that read it
     std::vector<Turn*> turned_;           // all that was lowered anew for the proposal
     std::vector<uint8_t> anew_;           // by block: whether it was
     std::vector<uint32_t> new_place_;     // of the tasks of what was accepted last
