@@ -17,6 +17,7 @@ from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper import OpConfig
 from taskflow.operators.tensor import Tensor
 from taskflow.optimizer.space import Space
+from taskflow.optimizer.together import followed
 from taskflow.regions import Rect
 
 
@@ -56,6 +57,8 @@ def strategies(found: Sequence[Decision]) -> int:
 
 def _leader(graph: OperatorGraph, node: Node, follow: str) -> int | None:
     """The operator that one follows; None for one that chooses."""
+    if follow == "elementwise":
+        return followed(graph, follow).get(node.number)
     if node.parameters or follow == "none":
         return None
     if node.inputs and node.space.volume == 1:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import accumulate, permutations, product
 from math import factorial, prod
 from random import Random
@@ -23,7 +24,7 @@ from taskflow.optimizer.permitted import Permitted
 
 DEGREES = ("any", "even", "powers")
 PLACEMENTS = ("structured", "arbitrary")
-FOLLOW = ("none", "passive", "weightless")
+FOLLOW = ("none", "passive", "elementwise", "weightless")
 MOST_TUPLES = 4096  # above this many degree tuples an operator falls back to even ones, then to powers of two
 
 
@@ -34,8 +35,9 @@ class SpaceOptions:
     ``degrees``: ``any`` up to the dimension's size; ``even``, those that divide it (the paper's equal pieces); ``powers``
     of two. An operator with more than MOST_TUPLES tuples of degrees takes the next smaller choice. ``placements``: see
     the module. ``reduction``: whether contracted dimensions may be cut. ``most_pieces``: of one operator; 0 means one a
-    processor. ``follow``: which operators do not choose in exact search but follow a neighbour: ``none``, the ``passive``
-    ones (inputs, carried state, views, scalars) or all ``weightless`` ones (`taskflow.optimizer.following`).
+    processor. ``follow``: which operators do not choose in exact search and in `mcmc` but follow a neighbour: ``none``, the
+    ``passive`` ones (inputs, carried state, views, scalars), also the ``elementwise`` ones (activations, normalisation, sums of
+    two tensors; not the loss) or all ``weightless`` ones (`taskflow.optimizer.following`, `taskflow.optimizer.together`).
     ``constraints``: what single operators may have, which comes before everything else.
     """
 
@@ -229,15 +231,20 @@ def place(degrees: Sequence[int], processors: int, offset: int = 0, stride: int 
     degrees = tuple(degrees)
     pieces = prod(degrees)
     if order == 0:
-        return OpConfig(degrees, tuple((offset + stride * s) % processors for s in range(pieces)))
+        return OpConfig(degrees, tuple([(offset + stride * s) % processors for s in range(pieces)]))
+    return OpConfig(degrees, tuple([(offset + stride * s) % processors for s in _slots(degrees, order)]))
+
+
+@lru_cache(maxsize=4096)
+def _slots(degrees: tuple[int, ...], order: int) -> tuple[int, ...]:
+    """Piece -> slot, the cut dimensions numbered in the given order."""
     cut = [i for i, d in enumerate(degrees) if d > 1]
     chosen = _permutation(cut, order)
     weight, step = dict.fromkeys(range(len(degrees)), 0), 1
     for i in reversed(chosen):
         weight[i] = step
         step *= degrees[i]
-    slots = (sum(weight[i] * c for i, c in enumerate(color)) for color in product(*(range(d) for d in degrees)))
-    return OpConfig(degrees, tuple((offset + stride * s) % processors for s in slots))
+    return tuple(sum(weight[i] * c for i, c in enumerate(color)) for color in product(*(range(d) for d in degrees)))
 
 
 def _permutation(items: Sequence[int], number: int) -> tuple[int, ...]:
