@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from math import nextafter
-from time import perf_counter, process_time
+from time import process_time
 
 import click
 
@@ -62,13 +62,16 @@ def optimum(model: str, space: SpaceOptions, seconds: float, tolerance: float) -
     }  # fmt: skip
 
 
-def neighbours(model: str, devices: int, seconds: float) -> dict:
+def neighbours(model: str, devices: int, seconds: float, polish: float) -> dict:
     graph, machine = build(model, devices=devices), load_machine("p100", devices)
     judge = make_evaluator(graph, machine)
-    first = search(graph, machine, budget=Budget(seconds=seconds), use=judge, memory=False)
-    found = polished(judge, first, SearchOptions(Budget(seconds=20 * seconds)))
+    begin = process_time()
+    first = search(graph, machine, budget=Budget(seconds=seconds), use=judge, memory=False, workers=1)
+    searched = process_time()
+    found = polished(judge, first, SearchOptions(Budget(seconds=polish)))
+    done = process_time()
     judge.set(found.strategy)
-    space, tried, better, begin = Space(graph, devices), 0, 0, perf_counter()
+    space, tried, better = Space(graph, devices), 0, 0
     for node in graph:
         for config in space[node]:
             tried += 1
@@ -78,7 +81,8 @@ def neighbours(model: str, devices: int, seconds: float) -> dict:
         "before_polishing_seconds": first.seconds, "search_seconds": first.search_seconds,
         "polish_seconds": found.search_seconds - first.search_seconds, "polish_finished": found.local,
         "lower_bound_seconds": first.lower_bound, "neighbours": tried, "better_neighbours": better,
-        "locally_optimal": better == 0, "check_seconds": perf_counter() - begin,
+        "locally_optimal": better == 0, "search_processor_seconds": searched - begin,
+        "polish_processor_seconds": done - searched, "check_processor_seconds": process_time() - done,
     }
 
 

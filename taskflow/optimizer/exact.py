@@ -16,7 +16,7 @@ from math import inf, nextafter
 
 from taskflow.mapper import OpConfig, Sync
 from taskflow.optimizer.evaluator import Evaluator
-from taskflow.optimizer.following import Decision, decisions, strategies
+from taskflow.optimizer.following import Decision, decisions, joined, strategies
 from taskflow.optimizer.found import Budget, Found, Proof, SearchOptions
 from taskflow.optimizer.guided import guided
 from taskflow.optimizer.moves import SYNCS
@@ -25,6 +25,7 @@ from taskflow.optimizer.space import Space
 from taskflow.optimizer.symmetry import Symmetry, renumbered
 
 MOST_CONFIGS = 20_000  # of one operator
+MOST_JOINED = 20_000  # choices of the operators of one layer together
 REASONS = ("path", "processor", "processors together")  # as relax_bound.h numbers them
 PARTIAL_PER_PROPOSAL = 100  # so many partial plans may be looked at for each proposal of the budget
 FIRST_SECONDS = 2.0  # at most, for the default search, whose plan is the first to beat
@@ -100,7 +101,7 @@ class _Branch:
             ) from None
         self.run, evaluator = run, run.evaluator
         order = fixing_order(evaluator)
-        self.decisions = decisions(evaluator.graph, space, order, run.options.space.follow)
+        self.decisions = joined(decisions(evaluator.graph, space, order, run.options.space.follow), MOST_JOINED)
         self.symmetry = Symmetry(evaluator.costs, space.processors, [decision.choices for decision in self.decisions])
         lists = {node.name: _distinct(decision, i) for decision in self.decisions for i, node in enumerate(decision.nodes)}
         self.relaxation = Relaxation(evaluator, lists, SYNCS, self.symmetry.group, run.syncs)
