@@ -76,7 +76,8 @@ def exact(evaluator: Evaluator, options: SearchOptions | None = None, *, within:
     found = run.conduct(body)
     starts = {name: seconds for name, seconds in found.starts.items() if name != "guided"}
     return replace(
-        found, starts={**({} if within else first.starts), **starts}, search_seconds=found.search_seconds + first.search_seconds,
+        found, starts={**({} if within else first.starts), **starts},
+        search_seconds=found.search_seconds + (0.0 if options.clock else first.search_seconds),
         lower_bound=max(first.lower_bound, branch.lower_bound), proof=branch.proof,
     )
 

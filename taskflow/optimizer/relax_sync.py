@@ -72,9 +72,9 @@ def bundles_of(graph: OperatorGraph, users: Sequence[tuple[Node, OpConfig]], tra
 def layer_sync(
     prices: Prices, rule: UpdateRule, sync: Sync, bundles: Sequence[Held], first: int, image: Sequence[int] = ()
 ) -> list[Row]:
-    """The tasks of a layer's synchronisation as `tasks.synchronise` emits them. ``first``: the layer's place among all layers, which
-    decides where sums are made (`ParameterLayout.rank`). ``image``: as they would be on renumbered processors (said with the
-    numbers before). Moves within a processor and clipping are left out."""
+    """The tasks of a layer's synchronisation as `tasks.synchronise` emits them. ``first``: the layer's place among all layers,
+    which decides where sums are made (`ParameterLayout.rank`). ``image``: as they would be on renumbered processors (said with
+    the numbers before). Moves within a processor and clipping are left out."""
     writer = _Writer(prices, rule, image)
     for number, bundle in enumerate(bundles):
         if bundle.trained:
@@ -228,6 +228,6 @@ class _Writer:
 
 def _unknown(way: Travel | Place) -> ValueError:
     return ValueError(
-        f"exact: the lower bound does not know how weights are synchronised by {type(way).__name__}.{way.name}; pin another way, or "
-        f"write its tasks in relax_sync.py as tasks/synchronise.py emits them"
+        f"exact: the lower bound does not know how weights are synchronised by {type(way).__name__}.{way.name}; pin another way, "
+        f"or write its tasks in relax_sync.py as tasks/synchronise.py emits them"
     )

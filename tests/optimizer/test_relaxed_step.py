@@ -145,7 +145,7 @@ def test_an_unknown_way_to_synchronise_is_refused() -> None:
     prices, held = relax_sync.Prices(judge.costs), relax_sync.Held(8, 4, True, {0: ((0, 0),), 1: ((0, 1),)})
     assert judge.rule is not None
     for way in (Sync(Other.PIGEON, Place.SPREAD), Sync(Travel.RING, Other.PIGEON)):  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="does not know .* Other.PIGEON"):
+        with pytest.raises(ValueError, match=r"does not know .* Other\.PIGEON"):
             relax_sync.layer_sync(prices, judge.rule, way, [held], 0)
 
 
