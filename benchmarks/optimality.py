@@ -2,13 +2,13 @@
 
     python benchmarks/optimality.py [--seconds 60] [--exact-seconds 900] [--everything] [--json] [--out rows.json]
 
-1. LeNet and RNNLM-2 on 4 devices: the fastest strategy, proved by branch and bound, and the default search's plan after one second.
-   First in spaces of the paper's size: equal pieces, no contracted dimensions, contiguous processors from any offset; the operators
-   with weights choose (they are the paper's layers), the others follow. That is 24 configurations for each of RNNLM-2's 8
-   operators, 1.1e11 strategies as the paper has it, times our ways to synchronise each layer. Then with all structured placements; then
-   LeNet's whole space, in which every operator chooses; and of RNNLM-2's whole space that no strategy is faster by
-   more than --tolerance. --everything adds wider spaces. The default search always has all operators to choose for, so its plan
-   may be faster than the fastest strategy of a space in which some follow.
+1. LeNet and RNNLM-2 on 4 devices: the fastest strategy, proved by branch and bound, and the default search's plan after one
+   second. First in spaces of the paper's size: equal pieces, no contracted dimensions, contiguous processors from any offset;
+   the operators with weights choose (they are the paper's layers), the others follow. That is 24 configurations for each of
+   RNNLM-2's 8 operators, 1.1e11 strategies as the paper has it, times our ways to synchronise each layer. Then with all
+   structured placements; then LeNet's whole space, in which every operator chooses; and of RNNLM-2's whole space that no
+   strategy is faster by more than --tolerance. --everything adds wider spaces. The default search always has all operators
+   to choose for, so its plan may be faster than the fastest strategy of a space in which some follow.
 2. The six networks on 2, 4 and 8 devices: the plan of the default search is polished until no change of a single operator
    helps; then every structured configuration of every operator is tried, by the evaluator and not by the search.
 
