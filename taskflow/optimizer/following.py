@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 
 from taskflow.graph import Node, OperatorGraph
@@ -47,6 +48,26 @@ def decisions(graph: OperatorGraph, space: Space, order: Sequence[Node], follow:
                 chosen[other.number] = nearest(other, list(space[other]), graph.nodes[towards], chosen[towards])
             choices.append(tuple(chosen[member.number] for member in group))
         result.append(Decision(tuple(group), tuple(choices)))
+    return result
+
+
+def joined(found: Sequence[Decision], most: int) -> list[Decision]:
+    """The same, with operators that share a layer's weights decided about together, as long as that gives at most ``most``
+    choices: only together do they say how the layer is synchronised, and few of their choices can pay for it."""
+    result: list[Decision] = []
+    place: dict[str, int] = {}  # layer -> where in the result
+    for decision in found:
+        layers = list(dict.fromkeys(p.layer for node in decision.nodes for p in node.parameters))
+        at = next((place[layer] for layer in layers if layer in place), None)
+        if at is not None and len(result[at].choices) * len(decision.choices) <= most:
+            before = result[at]
+            both = tuple((*a, *b) for a, b in product(before.choices, decision.choices))
+            result[at] = Decision((*before.nodes, *decision.nodes), both)
+        else:
+            at = len(result)
+            result.append(decision)
+        for layer in layers:
+            place.setdefault(layer, at)
     return result
 
 
