@@ -77,7 +77,8 @@ class Init:
 
 @dataclass(frozen=True, slots=True)
 class WeightSpec:
-    """A parameter that an operator needs: its name within the layer (as PyTorch calls it), shape and start."""
+    """A parameter that an operator needs: its name within the layer (as PyTorch calls it), shape and start. The only
+    weight of an operator may have no name (""): it is called as the operator is."""
 
     name: str
     shape: tuple[int, ...]
