@@ -15,6 +15,12 @@ CONFIG = RNNLMConfig(batch=6, steps=4, vocabulary=11, hidden=6, layers=2, dropou
 ONE_STEP = RNNLMConfig(batch=5, steps=2, vocabulary=7, hidden=4, layers=2, dropout=0.2, steps_per_operator=1)
 
 
+def ways(*chunks: int) -> list[Sync]:
+    """All ways to synchronise a layer."""
+    found = [Sync(travel, place, n) for travel in Travel if travel is not Travel.COLLECTIVE for place in Place for n in chunks]
+    return [*found, Sync(Travel.COLLECTIVE, Place.EVERY)]
+
+
 def feeds(step: int, config: RNNLMConfig = CONFIG) -> dict[str, np.ndarray]:
     """A batch of random tokens, the same for the same step."""
     random = np.random.default_rng(step)
@@ -47,8 +53,5 @@ def random_strategy(graph: OperatorGraph, processors: int, random: Random) -> St
         if any(rect.empty for rect in config.partition(node).rects()):
             config = OpConfig(degrees, places)
         configs[node.name] = config
-    syncs = {
-        p.layer: Sync(random.choice(list(Travel)), random.choice(list(Place)), random.randint(0, 5))
-        for p in graph.parameters
-    }
+    syncs = {p.layer: random.choice(ways(random.randint(0, 5))) for p in graph.parameters}
     return Strategy(processors, configs, syncs, "random")

@@ -101,6 +101,11 @@ def _run(
     def cost(task: Task) -> float:
         if task.kind is Kind.COPY and run.placement.rank(task.source) == run.placement.rank(task.processor):
             return predictor.memory_seconds(Kind.MOVE, 2 * task.nbytes, 0)  # no message: both share a rank
+        if task.kind is Kind.COLLECTIVE and len({run.placement.rank(p) for p in task.processors}) == 1:
+            others = len(task.processors) - 1  # no messages either, but sums and copies
+            nbytes = task.nbytes // (2 * others)
+            sums = predictor.memory_seconds(Kind.SUM, 3 * nbytes, task.flops // others)
+            return others * (sums + predictor.memory_seconds(Kind.MOVE, 2 * nbytes, 0))
         return predictor.seconds(task)
 
     tracer = run.trace(trace, range(warmup, warmup + steps), cost=cost, about=about)

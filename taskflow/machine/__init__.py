@@ -4,9 +4,10 @@ from taskflow.machine.cluster import Cluster
 from taskflow.machine.host import host
 from taskflow.machine.parts import Device, Ends, Link, Machine, Processor, transfer_seconds
 from taskflow.machine.presets import load_machine, preset_names, save
+from taskflow.machine.ring import Ring, ring, ring_bytes, ring_share
 from taskflow.machine.template import NETWORK, Group, NodeTemplate, Wire
 
 __all__ = [
-    "NETWORK", "Cluster", "Device", "Ends", "Group", "Link", "Machine", "NodeTemplate", "Processor", "Wire", "host",
-    "load_machine", "preset_names", "save", "transfer_seconds",
+    "NETWORK", "Cluster", "Device", "Ends", "Group", "Link", "Machine", "NodeTemplate", "Processor", "Ring", "Wire", "host",
+    "load_machine", "preset_names", "ring", "ring_bytes", "ring_share", "save", "transfer_seconds",
 ]

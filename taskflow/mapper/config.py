@@ -80,11 +80,13 @@ class OpConfig:
 
 
 class Travel(Enum):
-    """How a sum travels between processors: around a ring, up and down a binomial tree, or straight to its owner."""
+    """How a sum travels between processors: around a ring, up and down a binomial tree, or straight to its owner, each as
+    messages of our own; or as one all-reduce of the communication library (NCCL's between GPUs, else MPI's)."""
 
     RING = "ring"
     TREE = "tree"
     OWNER = "owner"
+    COLLECTIVE = "collective"
 
 
 class Place(Enum):
@@ -99,7 +101,8 @@ class Place(Enum):
 @dataclass(frozen=True, slots=True)
 class Sync:
     """How the weights of a layer are synchronised among the processors that hold them. ``chunks``: into how many parts a
-    SPREAD update or a RING is divided (at most one a holder); 0: as many as leave each at least 1 MiB."""
+    SPREAD update or a RING is divided (at most one a holder); 0: as many as leave each at least 1 MiB. A COLLECTIVE is not
+    divided, and every holder updates (Place.EVERY), since it leaves the sum with all of them."""
 
     travel: Travel = Travel.OWNER
     place: Place = Place.SPREAD
@@ -108,6 +111,11 @@ class Sync:
     def __post_init__(self) -> None:
         if not isinstance(self.chunks, int) or self.chunks < 0:
             raise ValueError(f"Sync: chunks must be an integer, 0 or more, got {self.chunks!r}")
+        if self.travel is Travel.COLLECTIVE and (self.place is not Place.EVERY or self.chunks):
+            raise ValueError(
+                f"Sync: a collective leaves the whole sum with every holder, so that it goes with place 'every' and 0 chunks; "
+                f"got {self.place.value!r} and {self.chunks}"
+            )
 
     def __str__(self) -> str:
         return f"{self.travel.value}/{self.place.value}" + (f"/{self.chunks}" if self.chunks else "")

@@ -130,7 +130,10 @@ class RandomMapper(Mapper):
 
     def select_reduction(self, layer: str, nbytes: int, holders: Sequence[int], machine: Machine) -> Sync:
         random = Random(crc32(f"{self._seed} {layer}".encode()))
-        return Sync(random.choice(list(Travel)), random.choice(list(Place)), random.randint(0, len(holders)))
+        travel = random.choice(list(Travel))
+        if travel is Travel.COLLECTIVE:
+            return Sync(travel, Place.EVERY)
+        return Sync(travel, random.choice(list(Place)), random.randint(0, len(holders)))
 
 
 def depths(graph: OperatorGraph) -> dict[str, int]:

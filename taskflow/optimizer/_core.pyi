@@ -10,6 +10,7 @@ class Core:
         self, processors: int, classes: list[int], rates: bool, flops: list[float], nbytes: list[float],
         overhead: list[float], cost: Callable[[int, int, int, int, int, int, int], float],
         route: Callable[[int, int], tuple[list[int], float, float, int]],
+        group: Callable[[tuple[int, ...]], list[int]],
     ) -> None: ...
     def rule(self, trains: bool, buffers: int, flops: int, clips: bool) -> None: ...
     def add_node(

@@ -31,6 +31,7 @@ cdef extern from "core_lower.h" namespace "taskflow" nogil:
 cdef extern from "core_step.h" namespace "taskflow" nogil:
     ctypedef double (*CostCallback)(void*, int, int, int, int, int64_t, int64_t, int) noexcept
     ctypedef void (*RouteCallback)(void*, int, int) noexcept
+    ctypedef void (*GroupCallback)(void*, const int32_t*, int) noexcept
 
     cdef cppclass Step:
         Step() except +
@@ -38,7 +39,7 @@ cdef extern from "core_step.h" namespace "taskflow" nogil:
         Times& times()
         void machine(int processors, const vector[int]& classes, cbool rates, const vector[double]& flops,
                      const vector[double]& nbytes, const vector[double]& overhead, CostCallback cost,
-                     RouteCallback route, void* asker) except +
+                     RouteCallback route, GroupCallback group, void* asker) except +
         void rule(cbool trains, int buffers, int64_t flops, cbool clips)
         void add_node(const vector[int]& input_nodes, const vector[int]& input_outputs, const vector[int]& parameters,
                       const vector[int]& itemsizes, const vector[int]& needs, const vector[int]& seeds, cbool state,
@@ -48,6 +49,7 @@ cdef extern from "core_step.h" namespace "taskflow" nogil:
         void add_loss(int node, int output, int list)
         void add_carry(int node, int output, int becomes_node, int becomes_output)
         void add_route(int source, int target, const vector[int]& resources, double latency, double bandwidth, int cls)
+        void add_group(const vector[int32_t]& members, const vector[int]& resources)
         int add_region(const vector[int]& lo, const vector[int]& hi) except +
         int add_list(const vector[int]& regions)
         int add_cut(int pieces, const vector[int]& inputs, const vector[int]& weights, const vector[int]& outputs,
@@ -83,20 +85,35 @@ cdef void ask_route(void* asker, int source, int target) noexcept with gil:
     core.step.get().add_route(source, target, links, latency, bandwidth, cls)
 
 
+cdef void ask_group(void* asker, const int32_t* members, int count) noexcept with gil:
+    cdef Core core = <Core>asker
+    cdef vector[int32_t] group
+    group.assign(members, members + count)
+    try:
+        resources = core.group(tuple(group))
+    except BaseException as error:
+        core.error = core.error or error
+        resources = (0,)
+    core.step.get().add_group(group, resources)
+
+
 cdef class Core:
     """One graph on one machine. All numbers are those of taskflow/optimizer/core.py's tables."""
 
     cdef unique_ptr[Step] step
-    cdef object cost, route, error
+    cdef object cost, route, group, error
 
     def __cinit__(self):
         self.step.reset(new Step())
 
-    def machine(self, int processors, list classes, bint rates, list flops, list nbytes, list overhead, cost, route):
+    def machine(self, int processors, list classes, bint rates, list flops, list nbytes, list overhead, cost, route,
+                group):
         """``cost(kind, cut, piece, processor, flops, nbytes, node)`` gives seconds; ``route(source, target)`` gives
-        (resources, latency seconds, bytes a second, class)."""
-        self.cost, self.route = cost, route
-        self.step.get().machine(processors, classes, rates, flops, nbytes, overhead, ask_cost, ask_route, <void*>self)
+        (resources, latency seconds, bytes a second, class), ``group(processors)`` the resources of a collective's ring. The
+        processors of the nth group that is asked for are n where its cost is asked for."""
+        self.cost, self.route, self.group = cost, route, group
+        self.step.get().machine(processors, classes, rates, flops, nbytes, overhead, ask_cost, ask_route, ask_group,
+                                <void*>self)
 
     def rule(self, bint trains, int buffers, int64_t flops, bint clips):
         self.step.get().rule(trains, buffers, flops, clips)

@@ -9,7 +9,7 @@ from math import inf
 import numpy as np
 
 from taskflow.graph import Node, OperatorGraph
-from taskflow.machine import Machine
+from taskflow.machine import Machine, ring
 from taskflow.mapper.config import OpConfig, Place, Sync, Travel
 from taskflow.mapper.strategy import Strategy
 from taskflow.operators.operator import Reads, Spec
@@ -20,14 +20,16 @@ from taskflow.optimizer.evaluator import usage as usage_of
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
 from taskflow.tasks.backward import gradient_flow
-from taskflow.tasks.simulate import Span, Timeline, resources
-from taskflow.tasks.task import Filling, Kind, Part, Task
+from taskflow.tasks.simulate import Span, Timeline, message_resources
+from taskflow.tasks.task import Kind
 
 KINDS = (
     Kind.FORWARD, Kind.BACKWARD, Kind.COPY, Kind.MOVE, Kind.SUM, Kind.FILL, Kind.NORM, Kind.CLIP, Kind.UPDATE,
+    Kind.COLLECTIVE,
 )
-TRAVELS = (Travel.RING, Travel.TREE, Travel.OWNER)
+TRAVELS = (Travel.RING, Travel.TREE, Travel.OWNER, Travel.COLLECTIVE)
 PLACES = (Place.EVERY, Place.OWNER, Place.SPREAD)
+TRAVELLING = tuple(i for i, kind in enumerate(KINDS) if kind.travels)
 SIMULATIONS = ("full", "delta", "propagate")
 MOST_PROCESSORS = 4096
 
@@ -70,6 +72,8 @@ class CoreEvaluator(Evaluator):
         self._cuts: dict[object, int] = {}
         self._cut_rects: list[list[Rect]] = []
         self._links: dict[int, int] = {}
+        self.groups: list[tuple[int, ...]] = []
+        """The sets of processors that collectives were among."""
         self._route_classes: dict[tuple[object, ...], int] = {}
         self._nodes = {node.name: node for node in graph}
         self._like = _alike(graph)
@@ -92,6 +96,7 @@ class CoreEvaluator(Evaluator):
             [p.overhead_seconds for p in processors],
             self._cost,
             self._route,
+            self._group,
         )
 
     def _describe_model(self) -> None:
@@ -171,6 +176,8 @@ class CoreEvaluator(Evaluator):
         which = KINDS[kind]
         if which is Kind.COPY:
             return self.costs.copy(cut, piece, nbytes)
+        if which is Kind.COLLECTIVE:
+            return self.costs.collective(self.groups[where], nbytes, flops)
         if which in (Kind.FORWARD, Kind.BACKWARD):
             rect = self._cut_rects[cut][piece]
             return self.costs.piece(self.graph.nodes[node], rect, which is Kind.BACKWARD, where, flops, nbytes)
@@ -178,12 +185,18 @@ class CoreEvaluator(Evaluator):
 
     def _route(self, source: int, target: int) -> tuple[list[int], float, float, int]:
         links = self.machine.route(source, target)
-        first = len(self.machine.processors)
-        # What a copy occupies is said in one place. The core numbers only the links in use.
-        occupied = resources(_copy(source, target), self.machine)
-        numbers = [r if r < first else first + self._links.setdefault(r, len(self._links)) for r in occupied]
+        numbers = self._numbers(message_resources(source, target, self.machine))
         route = self._route_classes.setdefault(self.costs.route_class(source, target), len(self._route_classes))
         return numbers, sum(k.latency_seconds for k in links), min(k.bytes_per_second for k in links), route
+
+    def _group(self, members: tuple[int, ...]) -> list[int]:
+        self.groups.append(members)
+        return self._numbers(ring(self.machine, members).resources)
+
+    def _numbers(self, occupied: Iterable[int]) -> list[int]:
+        """As the core numbers things: of the links only those in use."""
+        first = len(self.machine.processors)
+        return [r if r < first else first + self._links.setdefault(r, len(self._links)) for r in occupied]
 
     # ---- Evaluator -------------------------------------------------------------------------------------------------
     @property
@@ -240,7 +253,7 @@ class CoreEvaluator(Evaluator):
     def timeline(self) -> Timeline:
         self.strategy  # noqa: B018
         ready, start, end, order, _, starts, place = (array.tolist() for array in self._core.times())
-        copies = (self.task_table()["kind"] == KINDS.index(Kind.COPY)).tolist()
+        copies = np.isin(self.task_table()["kind"], TRAVELLING).tolist()
         spans = tuple(
             Span(i, *times, tuple(starts[first:last]) if copy else ())
             for i, (times, first, last, copy) in enumerate(
@@ -253,8 +266,9 @@ class CoreEvaluator(Evaluator):
         return usage_of(self.lowered(), self.timeline(), self.machine)
 
     def task_table(self) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
-        """The current strategy's tasks as arrays by column: kind (a place in `KINDS`), processor, source, node, flops,
-        nbytes, cost; and ``after_offset``, ``after``: predecessors, without most of those that others imply."""
+        """The current strategy's tasks as arrays by column: kind (a place in `KINDS`), processor, source (of a collective its
+        place in ``groups``), node, flops, nbytes, cost; and ``after_offset``, ``after``: predecessors, without most of those
+        that others imply."""
         self.strategy  # noqa: B018
         return self._core.tasks()
 
@@ -269,12 +283,6 @@ class CoreEvaluator(Evaluator):
             self._core.change_sync(
                 self._layers[layer], TRAVELS.index(sync.travel), PLACES.index(sync.place), sync.chunks
             )
-
-
-def _copy(source: int, target: int) -> Task:
-    """Some message between two processors."""
-    nothing = Filling(Part(0, Rect((), ())), 0.0)
-    return Task(0, Kind.COPY, "copy", target, source, nothing, (), (), (), 0, 0)
 
 
 def _shapes(rect: Rect, reads: Reads, writes: Sequence[Rect], saves: Sequence[Spec]) -> tuple[object, ...]:

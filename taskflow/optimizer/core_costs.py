@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 from taskflow.graph import Node
 from taskflow.machine import Machine
 from taskflow.regions import Rect
-from taskflow.tasks.simulate import Cost
-from taskflow.tasks.task import Compute, Kind, Task
+from taskflow.tasks.simulate import Cost, all_reduce_seconds
+from taskflow.tasks.task import AllReduce, Compute, Kind, Task
 
 
 class Costs(ABC):
@@ -33,6 +34,11 @@ class Costs(ABC):
     def copy(self, source: int, target: int, nbytes: int) -> float:
         """Seconds of a message between two processors."""
 
+    def collective(self, group: Sequence[int], nbytes: int, flops: int) -> float:
+        """Seconds of an all-reduce of ``group``'s processors around a ring in this order; ``nbytes`` and ``flops`` are all that
+        they send and add together."""
+        raise TypeError(f"{type(self).__name__}: has no costs of collectives; give it a method collective(group, nbytes, flops)")
+
     def least(self, node: Node, backward: bool, processor: int) -> float:
         """Seconds that all forward or backward tasks of ``node`` take together at least on processors of this class, however
         it is cut into pieces; 0 if that is not known."""
@@ -50,6 +56,8 @@ class Costs(ABC):
         """Seconds of a task of a TaskGraph."""
         if task.kind is Kind.COPY:
             return self.copy(task.source, task.processor, task.nbytes)
+        if isinstance(task.work, AllReduce):
+            return self.collective(task.work.group, task.nbytes, task.flops)
         if isinstance(task.work, Compute):
             work = task.work
             return self.piece(work.node, work.piece, work.backward, task.processor, task.flops, task.nbytes)
@@ -78,6 +86,9 @@ class Roofline(Costs):
     def copy(self, source: int, target: int, nbytes: int) -> float:
         links = self._machine.route(source, target)
         return sum(k.latency_seconds for k in links) + nbytes / min(k.bytes_per_second for k in links)
+
+    def collective(self, group: Sequence[int], nbytes: int, flops: int) -> float:
+        return all_reduce_seconds(self._machine, group, nbytes, flops, self._seconds)
 
     def processor_class(self, processor: int) -> int:
         return self._classes[processor]

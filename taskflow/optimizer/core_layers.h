@@ -13,11 +13,11 @@ struct Config {  // one operator's configuration
 };
 
 struct Sync {
-    int travel = 0;  // 0 ring, 1 tree, 2 owner
+    int travel = 0;  // 0 ring, 1 tree, 2 owner, 3 collective
     int place = 0;   // 0 every, 1 owner, 2 spread
     int chunks = 0;
 };
-enum { RING, TREE, OWNER_TRAVEL };
+enum { RING, TREE, OWNER_TRAVEL, COLLECTIVE_TRAVEL };
 enum { EVERY, OWNER_PLACE, SPREAD };
 
 struct ParameterInfo {

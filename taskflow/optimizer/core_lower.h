@@ -142,6 +142,12 @@ private:
         if (described_) t->describe(COPY, target, source, 0, nbytes, NONE);
         return added();
     }
+    int32_t end_collective(const std::vector<int32_t>& members, int64_t flops, int64_t nbytes) {
+        const Model::Group group = m.group(members);
+        t->add(-1 - group.route, m.collective_seconds(group, flops, nbytes));
+        if (described_) t->describe(COLLECTIVE, members[0], group.number, flops, nbytes, NONE);
+        return added();
+    }
     // A copy between processors, or a move within one.
     int32_t end_transfer(int source, int target, int64_t nbytes) {
         return source == target ? end(MOVE, target, 0, 2 * nbytes) : end_copy(source, target, nbytes);
@@ -315,6 +321,7 @@ private:
     size_t bundle_end(size_t first) const;
     void reduce(size_t first, size_t last);
     void reduce_along(Chunk& chunk);
+    void all_reduce(Chunk& chunk);
     void send_from_owners(size_t first, size_t last, bool gradients);
     void send_weights(const Chunk& chunk);
     void clip();

@@ -1,6 +1,8 @@
 // What does not change from strategy to strategy: the graph, the machine, costs, and the geometry of all cuts seen so far.
 #pragma once
 
+#include <map>
+
 #include "core_layers.h"
 #include "core_simulate.h"
 
@@ -8,6 +10,7 @@ namespace taskflow {
 
 typedef double (*CostCallback)(void*, int kind, int cut, int piece, int where, int64_t flops, int64_t nbytes, int node);
 typedef void (*RouteCallback)(void*, int source, int target);
+typedef void (*GroupCallback)(void*, const int32_t* members, int count);
 
 struct Model {  // what does not change from strategy to strategy
     int processors = 0;
@@ -32,6 +35,9 @@ struct Model {  // what does not change from strategy to strategy
     std::vector<int> route_class;
     CostCallback ask_cost = nullptr;
     RouteCallback ask_route = nullptr;
+    GroupCallback ask_group = nullptr;
+    struct Group { int route, number; };  // what a collective's ring occupies; and how Python calls the set of processors
+    std::map<std::vector<int32_t>, Group> groups;
     void* asker = nullptr;
 
     int route(int source, int target) {
@@ -44,6 +50,17 @@ struct Model {  // what does not change from strategy to strategy
             return overhead[processor] +
                    std::max(double(flops) / flops_per_second[processor], double(nbytes) / bytes_per_second[processor]);
         return kept(kind, cut, piece, processor_class[processor], processor, flops, nbytes, node);
+    }
+    Group group(const std::vector<int32_t>& members) {
+        auto known = groups.find(members);
+        if (known == groups.end()) {
+            ask_group(asker, members.data(), int(members.size()));
+            known = groups.find(members);
+        }
+        return known->second;
+    }
+    double collective_seconds(Group of, int64_t flops, int64_t nbytes) {
+        return kept(COLLECTIVE, -1, -1, of.route, of.number, flops, nbytes, -1);
     }
     double copy_seconds(int route, int source, int target, int64_t nbytes) {
         if (rates) return route_latency[route] + double(nbytes) / route_bandwidth[route];

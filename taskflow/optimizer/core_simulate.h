@@ -9,7 +9,7 @@
 
 namespace taskflow {
 
-enum Kind : uint8_t { FORWARD, BACKWARD, COPY, MOVE, SUM, FILL, NORM, CLIP, UPDATE };
+enum Kind : uint8_t { FORWARD, BACKWARD, COPY, MOVE, SUM, FILL, NORM, CLIP, UPDATE, COLLECTIVE };
 
 // Bit of a predecessor's number that says: a join. A join is no task: it stands for all tasks that it waits for, takes no
 // time and occupies nothing, so that m tasks that each wait for the same n need m + n edges and not m n.
@@ -17,7 +17,7 @@ constexpr uint32_t JOIN = 1u << 31;
 
 struct Tasks {  // in program order
     std::vector<double> cost;
-    std::vector<int32_t> resource;                  // the processor; of a copy -1 - its route
+    std::vector<int32_t> resource;                  // the processor; of a copy or collective -1 - its route
     std::vector<uint32_t> after_offset, after;      // predecessors by task
     std::vector<uint32_t> join_offset, join_after;  // and by join
     std::vector<uint32_t> join_at;                  // how many tasks there were when the join was made

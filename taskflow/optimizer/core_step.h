@@ -15,11 +15,11 @@ public:
     // ---- the model -------------------------------------------------------------------------------------------------
     void machine(int processors, const std::vector<int>& classes, bool rates, const std::vector<double>& flops,
                  const std::vector<double>& nbytes, const std::vector<double>& overhead, CostCallback cost,
-                 RouteCallback route, void* asker) {
+                 RouteCallback route, GroupCallback group, void* asker) {
         model_.processors = processors;
         model_.processor_class = classes, model_.rates = rates;
         model_.flops_per_second = flops, model_.bytes_per_second = nbytes, model_.overhead = overhead;
-        model_.ask_cost = cost, model_.ask_route = route, model_.asker = asker;
+        model_.ask_cost = cost, model_.ask_route = route, model_.ask_group = group, model_.asker = asker;
         model_.route_of.assign(size_t(processors) * processors, -1);
         model_.routes.total_resources = processors;
     }
@@ -64,16 +64,11 @@ public:
         begin();
     }
     void add_route(int source, int target, const std::vector<int>& resources, double latency, double bandwidth, int cls) {
-        Routes& r = model_.routes;
-        model_.route_of[size_t(source) * model_.processors + target] = int32_t(model_.route_latency.size());
-        for (int k : resources) {
-            r.resources.push_back(k);
-            r.total_resources = std::max(r.total_resources, k + 1);
-        }
-        r.offset.push_back(int32_t(r.resources.size()));
-        model_.route_latency.push_back(latency), model_.route_bandwidth.push_back(bandwidth);
-        model_.route_class.push_back(cls);
-        if (int(model_.recent_.size()) <= cls) model_.recent_.resize(cls + 1);
+        model_.route_of[size_t(source) * model_.processors + target] = add_route(resources, latency, bandwidth, cls);
+    }
+    void add_group(const std::vector<int32_t>& members, const std::vector<int>& resources) {
+        const int number = int(model_.groups.size());
+        model_.groups[members] = {add_route(resources, 0, 1, 0), number};
     }
     int add_region(const std::vector<int>& lo, const std::vector<int>& hi) { return model_.geometry.add_region(lo, hi); }
     int add_list(const std::vector<int>& list) { return model_.geometry.add_list(list); }
@@ -138,6 +133,18 @@ public:
     Times& times() { return times_; }
 
 private:
+    int add_route(const std::vector<int>& resources, double latency, double bandwidth, int cls) {
+        Routes& r = model_.routes;
+        for (int k : resources) {
+            r.resources.push_back(k);
+            r.total_resources = std::max(r.total_resources, k + 1);
+        }
+        r.offset.push_back(int32_t(r.resources.size()));
+        model_.route_latency.push_back(latency), model_.route_bandwidth.push_back(bandwidth);
+        model_.route_class.push_back(cls);
+        if (int(model_.recent_.size()) <= cls) model_.recent_.resize(cls + 1);
+        return int(model_.route_latency.size()) - 1;
+    }
     struct State {
         std::vector<std::shared_ptr<Config>> configs;
         std::vector<std::shared_ptr<LayerPlan>> layers;

@@ -39,7 +39,15 @@ inline void Lowering::send(size_t first, size_t last) {
     const bool everywhere = p->syncs[chunks_[first].layer].place == EVERY;
     if (!everywhere)
         for (size_t k = first; k < last; ++k) update(chunks_[k]);
-    if (p->syncs[chunks_[first].layer].travel == OWNER_TRAVEL) return send_from_owners(first, last, everywhere);
+    const int travel = p->syncs[chunks_[first].layer].travel;
+    if (travel == OWNER_TRAVEL) return send_from_owners(first, last, everywhere);
+    if (travel == COLLECTIVE_TRAVEL) {  // every holder has the sum
+        for (size_t k = first; k < last; ++k) {
+            chunks_[k].arrivals = uint32_t(arrivals_.size());
+            arrivals_.resize(arrivals_.size() + bundle(chunks_[k]).group.size(), chunks_[k].final);
+        }
+        return;
+    }
     for (size_t k = first; k < last; ++k) {
         if (everywhere) send_gradients(chunks_[k]);
         else send_weights(chunks_[k]);
@@ -120,6 +128,10 @@ inline void Lowering::wait_final(const Chunk& c) {
 inline void Lowering::reduce(size_t first, size_t last) {
     const BundlePlan& b = bundle(chunks_[first]);
     const int holders = int(b.group.size()), layer = chunks_[first].layer;
+    if (p->syncs[layer].travel == COLLECTIVE_TRAVEL) {
+        for (size_t k = first; k < last; ++k) all_reduce(chunks_[k]);
+        return;
+    }
     for (size_t k = first; k < last; ++k) {  // a root without a gradient of its own starts from zero
         Chunk& c = chunks_[k];
         if (gives(layer, c.bundle, order(c, 0))) continue;
@@ -157,6 +169,28 @@ inline void Lowering::reduce(size_t first, size_t last) {
         wait_final(c);
         c.final = end(SUM, b.group[order(c, 0)], volume * count, volume * b.itemsize * (count + 2));
     }
+}
+
+// All holders' gradients at once; those without one of their own give zeros.
+inline void Lowering::all_reduce(Chunk& c) {
+    const BundlePlan& b = bundle(c);
+    const int holders = int(b.group.size());
+    const int64_t volume = c.high - c.low, nbytes = volume * b.itemsize;
+    auto& parts = members_;  // (place in the group, what filled it with zeros or NONE)
+    parts.clear();
+    for (int place = 0; place < holders; ++place) {
+        parts.push_back({place, NONE});
+        if (gives(c.layer, c.bundle, place)) continue;
+        begin();
+        parts.back().second = end(FILL, b.group[place], 0, nbytes);
+    }
+    if (holders == 1) return;
+    begin();
+    for (const auto& part : parts) {
+        if (part.second >= 0) wait(part.second);
+        else wait_gradient(c, part.first);
+    }
+    c.final = end_collective(b.group, (holders - 1) * volume, 2 * (holders - 1) * nbytes);
 }
 
 inline void Lowering::reduce_along(Chunk& c) {

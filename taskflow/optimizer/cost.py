@@ -11,7 +11,8 @@ from taskflow.operators.operator import Operator, Spec, cost_key
 from taskflow.optimizer.cost_gradients import Adding, added_bytes, adding, target_bytes
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
-from taskflow.tasks.task import Compute, Kind, Task, Update
+from taskflow.tasks.simulate import all_reduce_seconds
+from taskflow.tasks.task import AllReduce, Compute, Kind, Task, Update
 
 Gradients = tuple[bool, ...]  # for each input of an operator: whether backward must give its gradient
 
@@ -79,6 +80,8 @@ class RememberedCosts(ABC):
         work = task.work
         if task.kind is Kind.COPY:
             return self.transfer_seconds(task.source, task.processor, task.nbytes)
+        if isinstance(work, AllReduce):
+            return all_reduce_seconds(self.machine, work.group, task.nbytes, task.flops, self._sum)
         device = self.machine.processors[task.processor].device
         if isinstance(work, Compute):
             wanted = tuple(t is not None for t in work.grad_inputs) if work.backward else None
@@ -119,6 +122,9 @@ class RememberedCosts(ABC):
     ) -> float:
         """As in `CostModel`."""
         return self._memory(kind, nbytes, flops, device or self.machine.processors[0].device, rule)
+
+    def _sum(self, processor: int, flops: int, nbytes: int) -> float:
+        return self.memory_seconds(Kind.SUM, nbytes, flops, device=self.machine.processors[processor].device)
 
     def transfer_seconds(self, source: int, target: int, nbytes: int) -> float:
         """As in `CostModel`: the route's latencies, and the bytes at its slowest link's rate."""

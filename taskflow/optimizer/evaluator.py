@@ -17,8 +17,8 @@ from taskflow.optimizer.core_costs import Costs, FromTasks, Roofline
 from taskflow.optimizer.critical import critical_path
 from taskflow.rules import UpdateRule
 from taskflow.tasks.lower import lower
-from taskflow.tasks.simulate import Timeline, resources, simulate
-from taskflow.tasks.task import Compute, Kind, TaskGraph
+from taskflow.tasks.simulate import Timeline, link_names, resources, simulate
+from taskflow.tasks.task import Compute, TaskGraph
 
 NO_SYNCS: Mapping[str, Sync] = MappingProxyType({})
 ALGORITHMS = ("auto", "full", "delta", "propagate")
@@ -200,7 +200,7 @@ def usage(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> Usage:
             if resource >= len(processors):
                 link = resource - len(processors)
                 links[link] = links.get(link, 0.0) + span.end - span.start
-            elif task.kind is not Kind.COPY:
+            elif not task.kind.travels:
                 processors[resource] += span.end - span.start
     path = critical_path(tasks, timeline, machine)
     names = [work.node.name for lap in path if isinstance(work := tasks.tasks[lap.task].work, Compute)]
@@ -209,8 +209,8 @@ def usage(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> Usage:
 
 def timeline_json(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> dict[str, Any]:
     """A timeline as a JSON value that a stranger can check: every task with what it occupies, its times and what it waits
-    for. ``resources`` are names: ``processor 3``, or those of the links of a copy's route (and of the processors that
-    copy by themselves); a copy occupies each from its ``resource_start_seconds`` for the same time."""
+    for. ``resources`` are names: ``processor 3``, or those of the links of a copy's route or of a collective's ring (and of the
+    processors that copy by themselves); a copy occupies each from its ``resource_start_seconds`` for the same time."""
     return {
         "format": "taskflow-timeline",
         "version": 1,
@@ -223,9 +223,7 @@ def timeline_json(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> dic
 def _entry(tasks: TaskGraph, timeline: Timeline, machine: Machine, number: int) -> dict[str, Any]:
     task, span = tasks.tasks[number], timeline.spans[number]
     work = task.work if isinstance(task.work, Compute) else None
-    first = len(machine.processors)
-    route = machine.route(task.source, task.processor) if task.kind is Kind.COPY else ()
-    names = {first + link.number: link.name for link in route}
+    names = link_names(task, machine)
     return {
         "id": number,
         "name": task.name,

@@ -13,8 +13,8 @@ from taskflow.machine import Machine
 from taskflow.optimizer.critical import Lap, critical_path
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.explain_labels import Label, Work, labels
-from taskflow.tasks.simulate import Timeline, resources
-from taskflow.tasks.task import Kind, TaskGraph
+from taskflow.tasks.simulate import Timeline, link_names, resources
+from taskflow.tasks.task import TaskGraph
 
 SHORT = 0.01  # of a step: what is shorter, and stands between two stretches of one kind, does not part them
 
@@ -138,9 +138,9 @@ def contract(
 
 def _step(group: Sequence[Lap], tasks: TaskGraph, machine: Machine, found: Sequence[Label]) -> Step:
     chosen = [tasks.tasks[lap.task] for lap in group]
-    copies = [task for task in chosen if task.kind is Kind.COPY]
-    links = dict.fromkeys(k.name for task in copies for k in machine.route(task.source, task.processor))
-    processors = dict.fromkeys(p for task in chosen for p in (task.source, task.processor))
+    copies = [task for task in chosen if task.kind.travels]
+    links = dict.fromkeys(name for task in copies for name in link_names(task, machine).values())
+    processors = dict.fromkeys(p for task in chosen for p in task.processors)
     return Step(
         found[chosen[0].number], group[0].start, fsum(lap.seconds for lap in group), len(chosen),
         sum(task.nbytes for task in copies), tuple(processors), tuple(links), fsum(lap.waited for lap in group),
@@ -207,7 +207,7 @@ def operator_costs(
         of[label.work] += span.end - span.start
         waiting[label.operator] = waiting.get(label.operator, 0.0) + span.start - span.ready
         count[label.operator] = count.get(label.operator, 0) + 1
-        if task.kind is Kind.COPY:
+        if task.kind.travels:
             key = (label.operator, label.work)
             sent[key] = sent.get(key, 0) + task.nbytes
     critical_seconds: dict[str, float] = {}
@@ -231,8 +231,7 @@ def busiest(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> tuple[Bus
     names = {p.number: f"device {p.number}" for p in machine.processors}
     for task in tasks:
         span = timeline.spans[task.number]
-        if task.kind is Kind.COPY:
-            names.update({count + k.number: k.name for k in machine.route(task.source, task.processor)})
+        names.update(link_names(task, machine))
         for resource in resources(task, machine):
             used[resource] = used.get(resource, 0.0) + span.end - span.start
     ranked = sorted(used.items(), key=lambda item: (-item[1], item[0]))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from taskflow.tasks.task import Kind, TaskGraph
+from taskflow.tasks.task import TaskGraph
 from taskflow.tasks.topic import Purpose, Topic
 
 
@@ -50,7 +50,7 @@ def labels(tasks: TaskGraph) -> tuple[Label, ...]:
     known: dict[tuple[Topic, bool], Label] = {}
     found = []
     for task in tasks:
-        key = task.topic, task.kind is Kind.COPY
+        key = task.topic, task.kind.travels
         if key not in known:
             known[key] = _label(*key)
         found.append(known[key])

@@ -80,7 +80,7 @@ def orders(tasks: TaskGraph, order: Sequence[int]) -> list[list[int]]:
         for before in task.after:
             if before in going and needs(task, going[before]):
                 found[going.pop(before).source].append(number)
-        for processor in {task.processor, task.source}:
+        for processor in task.processors:
             found[processor].append(number)
         if task.source != task.processor:
             going[number] = task

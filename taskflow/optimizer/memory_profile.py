@@ -57,5 +57,5 @@ def _times(items: list[Planned], timeline: Timeline) -> NDArray[np.float64]:
             at.append(timeline.spans[item.copy.number].end)
         else:
             span = timeline.spans[item.task.number]
-            at.append(span.start if item.task.source == item.task.processor else span.ready)
+            at.append(span.start if len(item.task.processors) == 1 else span.ready)
     return np.maximum.accumulate(np.array(at[1:] or [0.0]))

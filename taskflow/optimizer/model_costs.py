@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Cluster
 from taskflow.operators.operator import Reads
@@ -11,6 +13,7 @@ from taskflow.optimizer.cost_gradients import target_bytes
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
 from taskflow.tasks.backward import gradient_flow
+from taskflow.tasks.simulate import all_reduce_seconds
 from taskflow.tasks.task import Kind
 
 
@@ -83,6 +86,12 @@ class ModelCosts(Costs):
 
     def copy(self, source: int, target: int, nbytes: int) -> float:
         return self.model.transfer_seconds(source, target, nbytes)
+
+    def collective(self, group: Sequence[int], nbytes: int, flops: int) -> float:
+        return all_reduce_seconds(self._machine, group, nbytes, flops, self._sum)
+
+    def _sum(self, processor: int, flops: int, nbytes: int) -> float:
+        return self.other(Kind.SUM, processor, flops, nbytes)
 
     def processor_class(self, processor: int) -> int:
         return self._classes[processor]

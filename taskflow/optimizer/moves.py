@@ -23,7 +23,7 @@ SYNCS = (
     Sync(Travel.OWNER, Place.SPREAD), Sync(Travel.RING, Place.SPREAD), Sync(Travel.TREE, Place.SPREAD),
     Sync(Travel.OWNER, Place.OWNER), Sync(Travel.TREE, Place.OWNER), Sync(Travel.TREE, Place.EVERY),
     Sync(Travel.RING, Place.EVERY), Sync(Travel.OWNER, Place.EVERY), Sync(Travel.OWNER, Place.SPREAD, FINEST),
-    Sync(Travel.RING, Place.SPREAD, FINEST),
+    Sync(Travel.RING, Place.SPREAD, FINEST), Sync(Travel.COLLECTIVE, Place.EVERY),
 )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from taskflow.graph import Node, OperatorGraph
+from taskflow.machine import ring_bytes
 from taskflow.mapper import OpConfig, Place, Sync, Travel
 from taskflow.operators.tensor import Parameter
 from taskflow.optimizer.core_costs import Costs
@@ -29,6 +30,7 @@ class Prices:
 
     def __init__(self, costs: Costs) -> None:
         self.copy = cache(costs.copy)
+        self.collective = cache(costs.collective)
         self.other = cache(costs.other)
 
 
@@ -136,6 +138,9 @@ class _Writer:
         group = tuple(sorted(waits, key=lambda p: self.image[p] if self.image else p))
         count = _chunks(sync, bundle)
         cuts = even_cuts(bundle.size, count)
+        if sync.travel is Travel.COLLECTIVE:
+            self._all_reduce(bundle, group)
+            return
         arrived: dict[int, State] = {p: ([], []) for p in group}
         for i, (low, high) in enumerate(zip(cuts, cuts[1:])):
             by = (number + i * len(group) // count) % len(group)
@@ -151,6 +156,16 @@ class _Writer:
         if sync.place is Place.EVERY:
             for p in group:
                 self._update(p, bundle.size, item, arrived[p])
+
+    def _all_reduce(self, bundle: Held, group: tuple[int, ...]) -> None:
+        states: list[State] = [([], list(bundle.waits[p])) for p in group]
+        others = len(group) - 1
+        if others:
+            nbytes = ring_bytes(len(group), bundle.size * bundle.item)
+            seconds = self.prices.collective(group, nbytes, others * bundle.size)
+            states = [([self._row(-1, seconds, *states)], [])] * len(group)
+        for p, state in zip(group, states):
+            self._update(p, bundle.size, bundle.item, state)
 
     def _row(self, processor: int, seconds: float, *states: State) -> int:
         after = sorted({row for state in states for row in state[0]})

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from taskflow.machine import ring
 from taskflow.optimizer.critical import Course, Needed, walk
 from taskflow.optimizer.evaluator import Evaluator, Usage
 from taskflow.tasks.simulate import message_resources
 from taskflow.tasks.task import Kind
 
 try:
-    from taskflow.optimizer.core import KINDS, CoreEvaluator
+    from taskflow.optimizer.core import KINDS, TRAVELLING, CoreEvaluator
 except ImportError:  # not built: no compiler
     CoreEvaluator = None  # type: ignore[assignment, misc]
 
@@ -25,7 +26,7 @@ def where_time_goes(evaluator: Evaluator) -> Usage:
         return evaluator.usage()
     table = evaluator.task_table()
     on, count = _course(evaluator, table), len(evaluator.machine.processors)
-    copies = table["kind"] == KINDS.index(Kind.COPY)
+    copies = np.isin(table["kind"], TRAVELLING)
     busy = np.bincount(table["processor"][~copies], table["cost"][~copies], count)
     occupied = np.bincount(on.resource, np.repeat(table["cost"], np.diff(on.place)), count)
     links = {r - count: float(occupied[r]) for r in np.unique(on.resource).tolist() if r >= count}
@@ -46,6 +47,9 @@ def _course(evaluator: Evaluator, table: dict[str, np.ndarray]) -> Course:  # ty
     for some in np.split(rows[order], np.flatnonzero(np.diff(pairs[order])) + 1) if len(rows) else ():
         occupied = message_resources(int(table["source"][some[0]]), int(table["processor"][some[0]]), machine)
         resource[place[some][:, None] + np.arange(len(occupied))] = occupied
+    for row in np.flatnonzero(table["kind"] == KINDS.index(Kind.COLLECTIVE)):
+        group = evaluator.groups[table["source"][row]]  # type: ignore[attr-defined]
+        resource[place[row] : place[row + 1]] = ring(machine, group).resources
     return Course(ready, start, end, place, starts, resource)
 
 

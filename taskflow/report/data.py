@@ -26,7 +26,7 @@ from taskflow.report.spans import CATEGORIES, Spans, spans_of
 from taskflow.report.split import PARTS
 from taskflow.report.thin import MOST_ROWS, Rows, thin
 from taskflow.rules import UpdateRule
-from taskflow.tasks.simulate import Timeline, resources
+from taskflow.tasks.simulate import Timeline, message_resources
 from taskflow.tasks.task import Kind, TaskGraph
 
 MOST_TICKS = 2**31
@@ -61,13 +61,13 @@ def report_data(
     say("lower")
     tasks, timeline = judge.lowered(), judge.timeline()
     spans = spans_of(tasks, timeline)
-    operator = operator_of(tasks, graph)
+    operator = operator_of(tasks, graph)[spans.task]
     say("critical path")
-    path = [lap.task for lap in critical_path(tasks, timeline, machine)]
+    path = np.searchsorted(spans.task, [lap.task for lap in critical_path(tasks, timeline, machine)]).tolist()
     say("memory")
     profiles = memory_profile(tasks, timeline)
     tick = _tick(seconds)
-    rows, joined = thin(_rows(spans, operator, piece_of(tasks, graph, strategy), path, tick), most_rows)
+    rows, joined = thin(_rows(spans, operator, piece_of(tasks, graph, strategy)[spans.task], path, tick), most_rows)
     say("baselines")
     samples = samples_of(judge)
     peaks = [profile.use.nbytes for profile in profiles]
@@ -95,7 +95,8 @@ def report_data(
         "joined_below_seconds": joined * tick,
     }
     columns = rows.columns()
-    columns["lag"] = _lags(columns.pop("task"), columns["count"], tasks, timeline, machine, tick)
+    first = columns.pop("task")
+    columns["lag"] = _lags(first, columns["count"], tasks, timeline, machine, tick, (columns["source"], columns["processor"]))
     return Report(value, {**columns, **memory_columns(profiles, tick)})
 
 
@@ -128,18 +129,19 @@ def _tick(seconds: float) -> float:
 
 
 def _lags(
-    first: NDArray[np.int64], count: NDArray[np.int64], tasks: TaskGraph, timeline: Timeline, machine: Machine, tick: float
+    first: NDArray[np.int64], count: NDArray[np.int64], tasks: TaskGraph, timeline: Timeline, machine: Machine, tick: float,
+    ends: tuple[NDArray[np.int64], NDArray[np.int64]],
 ) -> NDArray[np.int64]:
     """Of every message, in order of rows and for each thing of its route in order of `resources`: how many ticks before its
-    start there it was (0 for joined ones). A message goes over its route one thing after another."""
+    start there it was (0 for joined ones, and those of collectives). A message goes over its route one thing after another."""
     lags: list[int] = []
-    for number, many in zip(first.tolist(), count.tolist()):
+    for number, many, source, target in zip(first.tolist(), count.tolist(), *(end.tolist() for end in ends)):
         task, span = tasks.tasks[number], timeline.spans[number]
-        if task.kind is Kind.COPY:
-            alone = many == 1 and span.starts
+        if task.kind.travels:
+            alone = many == 1 and span.starts and task.kind is Kind.COPY
             lags += (
                 [round((span.start - start) / tick) for start in span.starts] if alone
-                else [0] * len(resources(task, machine))
+                else [0] * len(message_resources(source, target, machine))
             )
     return np.array(lags, np.int64)
 
@@ -152,5 +154,5 @@ def _rows(
     critical[path] = 1
     return Rows(
         spans.category, spans.processor, spans.source, operator + 1, piece, start, end, end - start, spans.nbytes,
-        np.ones(len(spans), np.int64), critical, np.arange(len(spans)),
+        np.ones(len(spans), np.int64), critical, spans.task,
     )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from taskflow.machine import ring_bytes, ring_share
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.tasks.simulate import Timeline
 from taskflow.tasks.task import Kind, TaskGraph
@@ -27,14 +30,16 @@ MESSAGES = (VALUES, GRADIENTS, WEIGHTS)
 SYNC = (SUM, UPDATE, GRADIENTS, WEIGHTS)
 
 _ORDER = (
-    Kind.FORWARD, Kind.BACKWARD, Kind.COPY, Kind.MOVE, Kind.SUM, Kind.FILL, Kind.NORM, Kind.CLIP, Kind.UPDATE, Kind.CALL
+    Kind.FORWARD, Kind.BACKWARD, Kind.COPY, Kind.MOVE, Kind.SUM, Kind.FILL, Kind.NORM, Kind.CLIP, Kind.UPDATE, Kind.CALL,
+    Kind.COLLECTIVE,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """One row a task: its category, processor, the processor that sends it (else the same), seconds, bytes. A message is on its
-    way from ``begun``, when it gets hold of the first thing of its route; it keeps each for ``end - start``."""
+    """One row a task, of a collective one for each two neighbours in its ring: its category, processor, the processor that sends it
+    (else the same), seconds, bytes, and the ``task``'s number. A message is on its way from ``begun``, when it gets hold of the
+    first thing of its route; it keeps each for ``end - start``."""
 
     category: NDArray[np.int64]
     processor: NDArray[np.int64]
@@ -43,6 +48,7 @@ class Spans:
     end: NDArray[np.float64]
     nbytes: NDArray[np.int64]
     begun: NDArray[np.float64]
+    task: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.category)
@@ -51,6 +57,11 @@ class Spans:
     def message(self) -> NDArray[np.bool_]:
         """Which rows are messages between processors."""
         return self.category >= VALUES
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks the rows are of."""
+        return len(np.unique(self.task))
 
     @property
     def makespan(self) -> float:
@@ -66,7 +77,7 @@ def spans_of(tasks: TaskGraph, timeline: Timeline) -> Spans:
     number = {kind: i for i, kind in enumerate(_ORDER)}
     kinds = np.array([number[task.kind] for task in tasks], np.int64)
     new = np.array([task.topic.purpose is Purpose.NEW_WEIGHTS for task in tasks], bool)
-    return Spans(
+    return _apart(Spans(
         _categories(kinds, new),
         np.array([task.processor for task in tasks], np.int64),
         np.array([task.source for task in tasks], np.int64),
@@ -74,7 +85,8 @@ def spans_of(tasks: TaskGraph, timeline: Timeline) -> Spans:
         np.array([span.end for span in timeline.spans], np.float64),
         np.array([task.nbytes for task in tasks], np.int64),
         np.array([span.starts[0] if span.starts else span.start for span in timeline.spans], np.float64),
-    )
+        np.arange(len(tasks)),
+    ), {task.number: task.processors for task in tasks if task.kind is Kind.COLLECTIVE})  # fmt: skip
 
 
 def spans_at(judge: Evaluator) -> Spans:
@@ -87,18 +99,36 @@ def spans_at(judge: Evaluator) -> Spans:
     number = np.array([_ORDER.index(kind) for kind in KINDS], np.int64)
     kinds = number[table["kind"]]
     new = np.cumsum(kinds == _ORDER.index(Kind.UPDATE)) > 0
-    return Spans(
+    collectives = np.flatnonzero(kinds == _ORDER.index(Kind.COLLECTIVE)).tolist()
+    return _apart(Spans(
         _categories(kinds, new), table["processor"].astype(np.int64), table["source"].astype(np.int64),
         np.asarray(start, np.float64), np.asarray(end, np.float64), table["nbytes"].astype(np.int64),
-        np.where(np.diff(place, append=len(starts)) > 0, np.append(starts, 0.0)[place], start),
-    )
+        np.where(np.diff(place, append=len(starts)) > 0, np.append(starts, 0.0)[place], start), np.arange(len(kinds)),
+    ), {task: judge.groups[table["source"][task]] for task in collectives})  # fmt: skip
+
+
+def _apart(spans: Spans, rings: Mapping[int, tuple[int, ...]]) -> Spans:
+    """With a row for each two neighbours in place of each collective, whose members ``rings`` has in order."""
+    if not rings:
+        return spans
+    many = np.ones(len(spans), np.int64)
+    many[list(rings)] = [len(members) for members in rings.values()]
+    first = np.cumsum(many) - many
+    rows: dict[str, NDArray[Any]] = {f.name: np.repeat(getattr(spans, f.name), many) for f in fields(spans)}
+    for task, members in rings.items():
+        at = slice(first[task], first[task] + len(members))
+        rows["source"][at] = members
+        rows["processor"][at] = (*members[1:], members[0])
+        size = int(spans.nbytes[task]) // ring_bytes(len(members), 1)
+        rows["nbytes"][at] = [ring_share(len(members), place, size) for place in range(len(members))]
+    return Spans(**rows)
 
 
 def _categories(kinds: NDArray[np.int64], new_weights: NDArray[np.bool_]) -> NDArray[np.int64]:
     """``new_weights`` counts for messages after the last backward task only."""
     backward = np.flatnonzero(kinds == _ORDER.index(Kind.BACKWARD))
     after = np.arange(len(kinds)) > (backward[-1] if len(backward) else len(kinds))
-    copy = kinds == _ORDER.index(Kind.COPY)
+    copy = np.isin(kinds, [i for i, kind in enumerate(_ORDER) if kind.travels])
     local = np.where(after, SUM, LOCAL)
     found = np.where(copy, np.where(after, np.where(new_weights, WEIGHTS, GRADIENTS), VALUES), local)
     found[kinds == _ORDER.index(Kind.FORWARD)] = FORWARD

@@ -15,6 +15,7 @@ from taskflow.runtime.schedule import root_of
 from taskflow.runtime.storage import Storage
 from taskflow.tasks.items import rooms
 from taskflow.tasks.task import (
+    AllReduce,
     Clip,
     Compute,
     Filling,
@@ -43,6 +44,8 @@ def bind(task: Task, storage: Storage, kernels: KernelSet, state: StepState) -> 
             return partial(np.copyto, storage.part(target), storage.part(source))
         case Summation(sources, target, fresh):
             return partial(_sum, storage.part(target), [storage.part(s) for s in sources], fresh)
+        case AllReduce(_, parts):
+            return partial(_all_reduce, [storage.part(part) for part in parts])
         case Filling(target, value):
             return partial(storage.part(target).fill, value)
         case Norm(source, into, accumulate):
@@ -92,6 +95,14 @@ def _sum(target: Any, sources: list[Any], fresh: bool) -> None:
         np.copyto(target, sources[0])
     for source in sources[1:] if fresh else sources:
         np.add(target, source, out=target)
+
+
+def _all_reduce(parts: list[Any]) -> None:
+    total, *others = parts
+    for part in others:
+        np.add(total, part, out=total)
+    for part in others:
+        np.copyto(part, total)
 
 
 def _norm(kernels: KernelSet, source: Any, target: Any, accumulate: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from taskflow.runtime.transport import Channel, Transport
@@ -22,6 +22,9 @@ class LocalTransport(Transport):
 
     def receiver(self, array: np.ndarray[Any, Any], peer: int, tag: int) -> Channel:
         _no_peer("receive from", peer, tag)
+
+    def all_reduce(self, array: np.ndarray[Any, Any], ranks: Sequence[int]) -> Channel:
+        raise ValueError(f"LocalTransport: asked to add up arrays of ranks {list(ranks)}, but this job has only rank 0")
 
     def wait(self, channel: Channel, what: str | Callable[[], str]) -> None:
         raise RuntimeError("LocalTransport: has no channels to wait for; this one belongs to another transport")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from taskflow.runtime.failure import Job
+from taskflow.runtime.mpi_collective import Groups, MPIAllReduce
 from taskflow.runtime.transport import Channel, Transport
 from taskflow.runtime.waiting import (
     WATCHDOG_VARIABLE,
@@ -238,10 +239,13 @@ class MPITransport(Transport):
         self._pace = pace or ranks.pace
         self._mpi = load_mpi()
         self.all_done: Callable[[list[MPI.Prequest]], bool] = self._mpi.Prequest.Testall
+        self.all_ended: Callable[[list[MPI.Request]], bool] = self._mpi.Request.Testall
+        self.in_place = self._mpi.IN_PLACE
         self.comm = _duplicate(ranks.world)
+        self.groups = Groups(self.comm)
         self.rank, self.size = self.comm.rank, self.comm.size
         self._last_tag = int(self.comm.Get_attr(self._mpi.TAG_UB) or 32767)  # 32767: what every MPI grants
-        self._channels: list[MPIChannel] = []
+        self._channels: list[MPIChannel | MPIAllReduce] = []
         self._closed = False
         ranks.job.at_exit(self._end)
 
@@ -252,6 +256,13 @@ class MPITransport(Transport):
         if not getattr(array.flags, "writeable", True):  # a GPU's arrays always are
             raise ValueError(f"receive from rank {peer} (tag {tag}): the array must be writable; it is read-only")
         return self._channel(array, peer, tag, sends=False)
+
+    def all_reduce(self, array: Array, ranks: Sequence[int]) -> MPIAllReduce:
+        if self._closed:
+            raise RuntimeError(f"all-reduce of ranks {list(ranks)}: the transport is closed")
+        channel = MPIAllReduce(self, self.groups.of(ranks), array, ranks)
+        self._channels.append(channel)
+        return channel
 
     def _channel(self, array: Array, peer: int, tag: int, sends: bool) -> MPIChannel:
         who = f"{'send to' if sends else 'receive from'} rank {peer} (tag {tag})"
@@ -269,25 +280,27 @@ class MPITransport(Transport):
 
     def wait(self, channel: Channel, what: str | Callable[[], str]) -> None:
         if not channel.done():
-            self._wait(channel.done, channel.peer, lambda: str(channel), what)
+            self._wait(channel.done, channel.peers, lambda: str(channel), what)
 
     def _wait(
-        self, done: Callable[[], bool], peer: int, transfer: Callable[[], str], what: str | Callable[[], str]
+        self, done: Callable[[], bool], peers: Sequence[int], transfer: Callable[[], str], what: str | Callable[[], str]
     ) -> None:
-        """Poll until ``done()``; end the job if ``peer`` has left the program or the watchdog's limit is over."""
+        """Poll until ``done()``; end the job if one of ``peers`` has left the program or the watchdog's limit is over."""
         job, limit = self.ranks.job, self._limit
         left_at: float | None = None
+        which = f"Rank {peers[0]}" if len(peers) == 1 else f"One of ranks {', '.join(map(str, peers))}"
 
         def between(waited: float) -> None:
             nonlocal left_at
             job.notices.poll()
-            if peer in job.notices.left and left_at is None:
+            left = [peer for peer in peers if peer in job.notices.left]
+            if left and left_at is None:
                 left_at = waited
             if left_at is not None and waited - left_at > _GRACE_SECONDS:
-                job.fail(f"waits in {_name(what)} to {transfer()}, but rank {peer} has left the program")
+                job.fail(f"waits in {_name(what)} to {transfer()}, but rank {left[0]} has left the program")
             if limit and waited > limit and not done():
                 job.fail(
-                    f"watchdog: has waited {waited:.1f} s in {_name(what)} to {transfer()}. Rank {peer} hangs, waits "
+                    f"watchdog: has waited {waited:.1f} s in {_name(what)} to {transfer()}. {which} hangs, waits "
                     f"itself, or computes for longer than the limit; raise it with {WATCHDOG_VARIABLE} (0 = never)"
                 )
 
@@ -348,19 +361,19 @@ class MPITransport(Transport):
 
         def finish(what: str) -> None:
             transfer = f"send {len(data)} bytes to rank {peer}"
-            self._wait(lambda: bool(self._mpi.Request.Testall(sends)), peer, lambda: transfer, what)
+            self._wait(lambda: self.all_ended(sends), (peer,), lambda: transfer, what)
 
         return finish
 
     def _receive_bytes(self, peer: int, what: str) -> bytes:
         control, head = self.ranks.control, bytearray(_HEAD_NBYTES)
-        self._wait(control.Irecv(head, peer, _HEAD_TAG).Test, peer, lambda: f"receive from rank {peer}", what)
+        self._wait(control.Irecv(head, peer, _HEAD_TAG).Test, (peer,), lambda: f"receive from rank {peer}", what)
         length = int.from_bytes(head[:8], "little")
         data = bytearray(length)
         data[: _HEAD_NBYTES - 8] = head[8 : 8 + min(length, _HEAD_NBYTES - 8)]
         receives = [control.Irecv(piece, peer, _BODY_TAG) for piece in self._pieces(data)]
         transfer = f"receive {length} bytes from rank {peer}"
-        self._wait(lambda: bool(self._mpi.Request.Testall(receives)), peer, lambda: transfer, what)
+        self._wait(lambda: self.all_ended(receives), (peer,), lambda: transfer, what)
         if receives:
             self.ranks.ring(peer)
         return bytes(data)

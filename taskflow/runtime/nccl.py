@@ -2,11 +2,13 @@
 
 All messages go on one stream. Every rank starts its messages in the order in which the step's tasks stand, which is the same for
 all; so the first message of that order that is not over is at the head of the stream on both of its ranks, and goes on: no two
-ranks can wait for each other. The program itself waits for nothing but the end of a step, and names what does not end.
+ranks can wait for each other. That holds for collectives too, each set of ranks having a communicator of its own. The program
+itself waits for nothing but the end of a step, and names what does not end.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from taskflow.runtime.staged import WrappedTransport
@@ -22,13 +24,8 @@ class NCCLTransport(WrappedTransport):
 
         self._nccl: Any = nccl
         identity = inner.broadcast(nccl.get_unique_id() if inner.rank == 0 else None)
-        try:
-            self.communicator: Any = nccl.NcclCommunicator(inner.size, identity, inner.rank)
-        except Exception as error:  # CuPy's own type, which cannot be named without it
-            raise RuntimeError(
-                f"rank {inner.rank}: NCCL does not start ({' '.join(str(error).split())}); NCCL_DEBUG=WARN says more, "
-                "TASKFLOW_TRANSFERS=mpi-host goes without it"
-            ) from error
+        self.communicator: Any = self._communicator(inner.size, identity, inner.rank)
+        self._communicators = {tuple(range(inner.size)): self.communicator}
         self._under_way: list[NCCLMessage] = []
 
     def sender(self, array: Any, peer: int, tag: int) -> Channel:
@@ -37,19 +34,42 @@ class NCCLTransport(WrappedTransport):
     def receiver(self, array: Any, peer: int, tag: int) -> Channel:
         return NCCLChannel(self, array, peer, tag, sends=False)
 
-    def start(self, channel: NCCLChannel) -> Any:
-        """Put a message on the stream, behind what the GPU has been asked for so far; returns the event of its end."""
-        array, stream = channel.array, self.device.transfer
+    def all_reduce(self, array: Any, ranks: Sequence[int]) -> Channel:
+        key = tuple(ranks)
+        if key not in self._communicators:
+            identity = self._nccl.get_unique_id() if self.rank == key[0] else None
+            identity = self.inner.groups.of(key).bcast(identity)  # type: ignore[attr-defined]
+            self._communicators[key] = self._communicator(len(key), identity, key.index(self.rank))
+        return NCCLAllReduce(self, array, key)
+
+    def _communicator(self, size: int, identity: Any, rank: int) -> Any:
+        try:
+            return self._nccl.NcclCommunicator(size, identity, rank)
+        except Exception as error:  # CuPy's own type, which cannot be named without it
+            raise RuntimeError(
+                f"rank {self.rank}: NCCL does not start ({' '.join(str(error).split())}); NCCL_DEBUG=WARN says more, "
+                "TASKFLOW_TRANSFERS=mpi-host goes without it"
+            ) from error
+
+    def start(self, channel: NCCLChannel | NCCLAllReduce) -> Any:
+        """Put a message or collective on the stream, behind what the GPU was asked for so far; returns the event of its end."""
+        array, stream, nccl = channel.array, self.device.transfer, self._nccl
         self.device.follow(stream)
-        move = self.communicator.send if channel.sends else self.communicator.recv
-        move(array.data.ptr, array.nbytes, self._nccl.NCCL_UINT8, channel.peer, stream.ptr)
+        if isinstance(channel, NCCLAllReduce):
+            kind = nccl.NCCL_FLOAT64 if array.dtype.itemsize == 8 else nccl.NCCL_FLOAT32
+            around = self._communicators[channel.ranks]
+            around.allReduce(array.data.ptr, array.data.ptr, array.size, kind, nccl.NCCL_SUM, stream.ptr)
+        else:
+            move = self.communicator.send if channel.sends else self.communicator.recv
+            move(array.data.ptr, array.nbytes, nccl.NCCL_UINT8, channel.peer, stream.ptr)
         event = self.device.mark(stream)
         self._under_way.append(NCCLMessage(self, event, channel))
         return event
 
     def failed(self) -> None:
         """RuntimeError if NCCL has found that a peer or a link is gone."""
-        self.communicator.check_async_error()
+        for communicator in self._communicators.values():
+            communicator.check_async_error()
 
     def settle(self) -> None:
         """Wait for the messages that were started, in their order: so that the first that does not end is the one that is named
@@ -62,7 +82,8 @@ class NCCLTransport(WrappedTransport):
         return NCCLTransport(self.inner.duplicate(), self.device, self.choice)
 
     def close(self) -> None:
-        self.communicator.destroy()
+        for communicator in self._communicators.values():
+            communicator.destroy()
         super().close()
 
 
@@ -71,7 +92,7 @@ class NCCLMessage(Channel):
 
     __slots__ = ("_channel", "_event", "_transport")
 
-    def __init__(self, transport: NCCLTransport, event: Any, channel: NCCLChannel) -> None:
+    def __init__(self, transport: NCCLTransport, event: Any, channel: NCCLChannel | NCCLAllReduce) -> None:
         self.peer, self.nbytes = channel.peer, channel.nbytes
         self._transport, self._event, self._channel = transport, event, channel
 
@@ -83,6 +104,10 @@ class NCCLMessage(Channel):
             return True
         self._transport.failed()
         return False
+
+    @property
+    def peers(self) -> tuple[int, ...]:
+        return self._channel.peers
 
     def __str__(self) -> str:
         return str(self._channel)
@@ -112,3 +137,33 @@ class NCCLChannel(Channel):
         verb, side = ("send", "to") if self.sends else ("receive", "from")
         return f"{verb} {self.nbytes} bytes {side} rank {self.peer} by NCCL (tag {self.tag})"
 
+
+class NCCLAllReduce(Channel):
+    """One all-reduce a step, in place, of float32 or float64. As of messages, ``done`` makes the GPU wait."""
+
+    __slots__ = ("_event", "_transport", "array", "ranks")
+
+    def __init__(self, transport: NCCLTransport, array: Any, ranks: tuple[int, ...]) -> None:
+        if array.dtype.kind != "f" or array.dtype.itemsize not in (4, 8):
+            raise ValueError(f"all-reduce of ranks {list(ranks)}: needs float32 or float64, got {array.dtype}")
+        self.ranks, self.nbytes = ranks, array.nbytes
+        self.peer = next(rank for rank in ranks if rank != transport.rank)
+        self._transport, self.array = transport, array
+        self._event: Any = None
+
+    def start(self) -> None:
+        self.done()
+        self._event = self._transport.start(self)
+
+    def done(self) -> bool:
+        if self._event is not None:
+            self._transport.device.compute_after(self._event)
+            self._event = None
+        return True
+
+    @property
+    def peers(self) -> tuple[int, ...]:
+        return tuple(rank for rank in self.ranks if rank != self._transport.rank)
+
+    def __str__(self) -> str:
+        return f"add up {self.nbytes} bytes of ranks {', '.join(map(str, self.ranks))} by NCCL"

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Sequence
 
 from taskflow.machine import Machine
-from taskflow.runtime.schedule import Arrive, Flush, Post, Run, Schedule, Send
+from taskflow.runtime.schedule import Arrive, Flush, Item, Join, Post, Run, Schedule, Send
 from taskflow.tasks.simulate import Cost, Span, Timeline, resources, stays
-from taskflow.tasks.task import Kind, Task, TaskGraph
+from taskflow.tasks.task import Task, TaskGraph
 
 
 class ScheduleError(RuntimeError):
@@ -30,6 +30,8 @@ class _Clock:
         self.spans: dict[int, Span] = {}
         self.sent: dict[int, float] = {}
         self.posted: dict[int, float] = {}
+        self.joined: dict[int, dict[int, float]] = {}  # collective -> rank -> when it joined, until all have
+        self.members: dict[int, int] = {}  # how many ranks a collective has
         self.free: dict[int, float] = {}
         self.order: list[int] = []
         self.starts: dict[int, list[float]] = {}  # of copies on their way
@@ -48,13 +50,16 @@ class _Clock:
             starts.append(start)
         if len(starts) < len(occupied):
             return False
-        start, crossed = starts[-1], tuple(starts) if task.kind is Kind.COPY else ()
+        start, crossed = starts[-1], tuple(starts) if task.kind.travels else ()
         self.spans[task.number] = Span(task.number, ready, start, start + seconds, crossed)
         return True
 
     def transfer(self) -> bool:
-        """Take every copy that both sides have begun as far as it can go."""
+        """Take every copy that both sides have begun, and every collective that all ranks have, as far as it can go."""
         moved = False
+        for number, ready in [(n, r) for n, r in self.joined.items() if len(r) == self.members[n]]:
+            self.sent[number] = self.posted[number] = max(ready.values())
+            del self.joined[number]
         for number in [n for n in self.sent if n in self.posted and n not in self.spans]:
             before = len(self.starts.get(number, ()))
             self.occupy(self.graph.tasks[number], max(self.sent[number], self.posted[number]))
@@ -73,7 +78,7 @@ def replay(graph: TaskGraph, schedules: Sequence[Schedule], turns: Timeline, mac
     while any(place < len(plan.items) for place, plan in zip(places, schedules)):
         moved = clock.transfer()
         for rank, plan in enumerate(schedules):
-            while places[rank] < len(plan.items) and _step(clock, plan.items[places[rank]], known[rank]):
+            while places[rank] < len(plan.items) and _step(clock, plan.items[places[rank]], known[rank], rank):
                 places[rank] += 1
                 moved = True
         if not moved:
@@ -87,14 +92,14 @@ def replay(graph: TaskGraph, schedules: Sequence[Schedule], turns: Timeline, mac
     return Timeline(tuple(clock.spans[i] for i in range(len(graph))), tuple(clock.order))
 
 
-def _step(clock: _Clock, item: Run | Send | Post | Arrive | Flush, known: set[int]) -> bool:
-    """Do one item if that is possible now."""
+def _step(clock: _Clock, item: Item, known: set[int], rank: int) -> bool:
+    """Do one item of a rank if that is possible now."""
     match item:
         case Run(task):
             ready = _ready(clock, task, known, all_of=True)
             if ready is None:
                 return False
-            if task.kind is Kind.COPY:  # between processors of one rank; under way while the rank goes on
+            if task.kind.travels:  # between processors of one rank; under way while the rank goes on
                 clock.sent[task.number] = clock.posted[task.number] = ready
             elif not clock.occupy(task, ready):
                 return False
@@ -109,6 +114,12 @@ def _step(clock: _Clock, item: Run | Send | Post | Arrive | Flush, known: set[in
             if ready is None:
                 return False
             clock.posted[task.number] = ready
+        case Join(task, ranks, _):
+            ready = _ready(clock, task, known, all_of=False)
+            if ready is None:
+                return False
+            clock.members[task.number] = len(ranks)
+            clock.joined.setdefault(task.number, {})[rank] = ready
         case Arrive(copy, _):
             if copy.number not in clock.spans:
                 return False

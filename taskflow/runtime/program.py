@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, MutableSequence
+from collections.abc import Callable, MutableSequence, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import length_hint
@@ -13,11 +13,12 @@ from typing import Any, NoReturn
 import numpy as np
 
 from taskflow.kernels import KernelSet
+from taskflow.machine import ring_share
 from taskflow.mapper.report import MeasuredTask
 from taskflow.operators.operator import StepState
 from taskflow.runtime.bind import Action, bind
 from taskflow.runtime.recording import Recording
-from taskflow.runtime.schedule import Arrive, Flush, Item, Post, Run, Schedule, Send
+from taskflow.runtime.schedule import Arrive, Flush, Item, Join, Post, Run, Schedule, Send
 from taskflow.runtime.storage import Kept, Storage
 from taskflow.runtime.transport import Channel, Transport
 from taskflow.tasks.task import Part, Task, TaskGraph, UserCall
@@ -64,9 +65,7 @@ class Program:
         self.actions: list[Action] = []
         for item in plan.items:
             self.actions.append(self._action(item, kernels, state, binder))
-        self.bytes_sent = sum(
-            i.task.nbytes for i in plan.items if isinstance(i, Send) and not self.storage.is_there(i.task)
-        )
+        self.bytes_sent = sum(map(self._sent, plan.items))
         recorder = kernels.device.recorder() if binder is bind else None
         self.recording = None if recorder is None else Recording(plan.items, self.actions, recorder, state, self._fail)
 
@@ -128,11 +127,23 @@ class Program:
                 return self._send(task, rank)
             case Post(task, rank):
                 return self._post(task, rank)
+            case Join(task, ranks, parts):
+                return self._join(task, ranks, [self.storage.part(part) for part in parts])
             case Arrive(copy, needed_by):
-                what = f"end of step waits for copy {copy}" if needed_by is None else f"{needed_by} waits for copy {copy}"
+                waiting = "end of step" if needed_by is None else str(needed_by)
+                what = f"{waiting} waits for {copy.kind.value} {copy}"
                 return self._wait(copy, what, self._unpack.get(copy.number))
             case Flush(copy, needed_by):
                 return self._lazy_wait(copy, f"{needed_by} overwrites what copy {copy} still sends")
+
+    def _sent(self, item: Item) -> int:
+        """Bytes that leave this rank; of a collective what a ring of its ranks would send."""
+        match item:
+            case Send(task, _) if not self.storage.is_there(task):
+                return task.nbytes
+            case Join(_, ranks, parts):
+                return ring_share(len(ranks), ranks.index(self.plan.rank), self.storage.part(parts[0]).nbytes)
+        return 0
 
     def _moved(self, task: Task, part: Part) -> Any:
         """What a message carries; nothing but the news if the receiver has the same memory."""
@@ -163,6 +174,25 @@ class Program:
         channel = self._open(task, self.transport.receiver(packed, rank, self._first_tag + self.plan.tags[task.number]))
         self._unpack[task.number] = partial(np.copyto, array, packed)
         return channel.start
+
+    def _join(self, task: Task, ranks: Sequence[int], arrays: list[Any]) -> Action:
+        """Add up what is here, and all that with the other ranks; afterwards all here get the sum."""
+        total, *others = arrays
+        channel = self._open(task, self.transport.all_reduce(total, ranks))
+        if not others:
+            return channel.start
+
+        def add_and_join() -> None:
+            for array in others:
+                np.add(total, array, out=total)
+            channel.start()
+
+        def spread() -> None:
+            for array in others:
+                np.copyto(array, total)
+
+        self._unpack[task.number] = spread
+        return add_and_join
 
     def _open(self, task: Task, channel: Channel) -> Channel:
         self._channels[task.number] = channel

@@ -14,6 +14,7 @@ from taskflow.tasks.items import (
     Arrive,
     Flush,
     Item,
+    Join,
     Leave,
     Placement,
     Post,
@@ -131,4 +132,4 @@ def _hull(rect: Rect, shape: Sequence[int]) -> tuple[int, int]:
     return low, high + 1
 
 
-__all__ = ["Arrive", "Flush", "Item", "Placement", "Post", "Run", "Schedule", "Send", "root_of", "schedule"]
+__all__ = ["Arrive", "Flush", "Item", "Join", "Placement", "Post", "Run", "Schedule", "Send", "root_of", "schedule"]

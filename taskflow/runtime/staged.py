@@ -9,7 +9,7 @@ finds the values.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from taskflow.runtime.transport import Channel, Transport
@@ -56,7 +56,7 @@ class StagedTransport(WrappedTransport):
     def __init__(self, inner: Transport, device: Any, choice: object, direct: bool = False) -> None:
         super().__init__(inner, device, choice)
         self.direct = direct
-        self._pending: list[StagedChannel] = []
+        self._pending: list[StagedChannel | StagedAllReduce] = []
 
     def sender(self, array: Any, peer: int, tag: int) -> Channel:
         return StagedChannel(self, array, peer, tag, sends=True)
@@ -64,10 +64,17 @@ class StagedTransport(WrappedTransport):
     def receiver(self, array: Any, peer: int, tag: int) -> Channel:
         return StagedChannel(self, array, peer, tag, sends=False)
 
+    def all_reduce(self, array: Any, ranks: Sequence[int]) -> Channel:
+        return StagedAllReduce(self, array, ranks)
+
     def progress(self) -> None:
-        """Start the messages that the GPU is ready for."""
-        if self._pending:
-            self._pending = [channel for channel in self._pending if not channel.begin()]
+        """Start what the GPU is ready for. Collectives begin in the order in which they were asked for, as on the other ranks."""
+        waiting: list[StagedChannel | StagedAllReduce] = []
+        for channel in self._pending:
+            held = channel.collective and any(other.collective for other in waiting)
+            if held or not channel.begin():
+                waiting.append(channel)
+        self._pending = waiting
 
     def settle(self) -> None:
         self.progress()
@@ -75,7 +82,7 @@ class StagedTransport(WrappedTransport):
             time.sleep(SETTLE_SECONDS)
             self.progress()
 
-    def expect(self, channel: StagedChannel) -> None:
+    def expect(self, channel: StagedChannel | StagedAllReduce) -> None:
         """Start this channel's message as soon as the GPU is ready."""
         self._pending.append(channel)
         self.progress()
@@ -86,6 +93,8 @@ class StagedTransport(WrappedTransport):
 
 class StagedChannel(Channel):
     """One message. Made by StagedTransport."""
+
+    collective = False
 
     __slots__ = ("_array", "_copied", "_free", "_inner", "_sends", "_staging", "_started", "_transport")
 
@@ -135,6 +144,56 @@ class StagedChannel(Channel):
         self._started = False
         if not self._sends and not self._transport.direct:
             self._copied = self._transport.device.copy_in(self._staging, self._array, self._copied)
+        return True
+
+    def __str__(self) -> str:
+        waiting = " (the GPU has not got there yet)" if self._free is not None else ""
+        return f"{self._inner}{waiting}"
+
+
+class StagedAllReduce(Channel):
+    """One all-reduce: copied out, added up by MPI, and copied in again. Made by StagedTransport."""
+
+    collective = True
+    __slots__ = ("_array", "_free", "_inner", "_staging", "_started", "_transport")
+
+    def __init__(self, transport: StagedTransport, array: Any, ranks: Sequence[int]) -> None:
+        self._transport, self._array = transport, array
+        self._staging = array if transport.direct else transport.device.pinned(array.shape, array.dtype)
+        self._inner = transport.inner.all_reduce(self._staging, ranks)
+        self.peer, self.nbytes = self._inner.peer, array.nbytes
+        self._free: Any = None  # when the GPU is ready for it to start
+        self._started = False
+
+    @property
+    def peers(self) -> tuple[int, ...]:
+        return self._inner.peers
+
+    def start(self) -> None:
+        if not self.done():
+            raise RuntimeError(f"{self}: started again before the last one was over; wait for it first")
+        transport, device = self._transport, self._transport.device
+        self._started = True
+        self._free = device.mark() if transport.direct else device.copy_out(self._array, self._staging)
+        transport.expect(self)
+
+    def begin(self) -> bool:
+        """Start if the GPU is ready; True if it is."""
+        if not self._free.done:
+            return False
+        self._free = None
+        self._inner.start()
+        return True
+
+    def done(self) -> bool:
+        if not self._started:
+            return True
+        self._transport.progress()
+        if self._free is not None or not self._inner.done():
+            return False
+        self._started = False
+        if not self._transport.direct:
+            self._transport.device.copy_in(self._staging, self._array, None)
         return True
 
     def __str__(self) -> str:

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from taskflow.mapper.config import ranges
 from taskflow.runtime.clocks import on_first_clock
-from taskflow.runtime.schedule import Arrive, Flush, Post, Send
+from taskflow.runtime.schedule import Arrive, Flush, Join, Post, Send
 from taskflow.runtime.trace_predicted import predicted_events
 from taskflow.runtime.trace_recording import KINDS, Recording, Subject, microseconds, thread
 from taskflow.tasks.simulate import Timeline
@@ -118,6 +119,10 @@ class _Writer:
                 case item if item is Post:
                     posted[task.number] = begin
                     yield _span(f"post {task.name}", "receive", begin, end, pid, RECEIVE, said | {"from": task.source})
+                case item if item is Join:
+                    yield _span(f"join {task.name}", "send", begin, end, pid, SEND, said)
+                case item if item is Arrive and task.kind is Kind.COLLECTIVE:
+                    yield _span(f"wait for {task.name}", "wait", begin, end, pid, WAIT, said | self._for(needs[i]))
                 case item if item is Arrive:
                     yield from self._arrival(step, task, (begin, end), posted[task.number], pid, said, needs[i])
                 case item if item is Flush:
@@ -169,7 +174,7 @@ def _phase(task: Task) -> str:
         return "forward"
     if purpose in SYNCHRONISATION:
         return "synchronisation"
-    return "transfer" if task.kind is Kind.COPY else "other"
+    return "transfer" if task.kind.travels else "other"
 
 
 def _arguments(task: Task) -> Event:
@@ -184,6 +189,8 @@ def _arguments(task: Task) -> Event:
         said["operator_kind"] = work.node.operator.kind
     if task.kind is Kind.COPY:
         said["route"] = f"{task.source}->{task.processor}"
+    if task.kind is Kind.COLLECTIVE:
+        said["processors"] = ranges(task.processors)
     return said
 
 

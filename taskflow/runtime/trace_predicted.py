@@ -7,7 +7,7 @@ from typing import Any
 
 from taskflow.runtime.trace_recording import Subject, microseconds, thread
 from taskflow.tasks.simulate import Timeline, stays
-from taskflow.tasks.task import Kind, TaskGraph
+from taskflow.tasks.task import TaskGraph
 
 Event = dict[str, Any]
 PREDICTED = "predicted"
@@ -35,8 +35,8 @@ def predicted_events(
                 place = first_pid + count, resource - count + 1
                 used_links.add(resource - count)
             else:
-                place = first_pid + resource, _COPYING if task.kind is Kind.COPY else _COMPUTE
-                if task.kind is Kind.COPY:
+                place = first_pid + resource, _COPYING if task.kind.travels else _COMPUTE
+                if task.kind.travels:
                     copying.add(resource)
             begin, end = max(ended, round(stay.start * 1e9)), round(stay.end * 1e9)
             ended = max(ended, end)

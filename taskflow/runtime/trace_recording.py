@@ -9,12 +9,12 @@ from typing import Any
 
 from taskflow.machine import Machine
 from taskflow.runtime.clocks import Offset
-from taskflow.runtime.schedule import Arrive, Flush, Item, Placement, Post, Run, Send
+from taskflow.runtime.schedule import Arrive, Flush, Item, Join, Placement, Post, Run, Send
 from taskflow.tasks.simulate import Cost, Priority
 
 EACH = 100_000
 """Numbers of tracks that a process of a trace has for itself."""
-KINDS: tuple[type[Item], ...] = (Run, Send, Post, Arrive, Flush)
+KINDS: tuple[type[Item], ...] = (Run, Send, Post, Arrive, Flush, Join)
 
 
 @dataclass(frozen=True, slots=True)

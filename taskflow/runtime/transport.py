@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,14 +11,19 @@ if TYPE_CHECKING:
 
 
 class Channel(ABC):
-    """One persistent message: the same buffer, peer and tag in every step. Made once, started once a step."""
+    """One persistent message: the same buffer, peer and tag in every step; or a collective. Made once, started once a step."""
 
     __slots__ = ("nbytes", "peer")
 
     peer: int
-    """Rank at the other end."""
+    """Rank at the other end; of a collective, one of the others."""
     nbytes: int
     """Size of the message in bytes, the same at both ends."""
+
+    @property
+    def peers(self) -> tuple[int, ...]:
+        """All ranks but this one that take part."""
+        return (self.peer,)
 
     @abstractmethod
     def start(self) -> None:
@@ -55,6 +60,12 @@ class Transport(ABC):
     @abstractmethod
     def receiver(self, array: np.ndarray[Any, Any], peer: int, tag: int) -> Channel:
         """A channel that fills ``array`` (C-contiguous, writable) from rank ``peer``. ValueError if it cannot."""
+
+    @abstractmethod
+    def all_reduce(self, array: np.ndarray[Any, Any], ranks: Sequence[int]) -> Channel:
+        """A channel that adds up the arrays of all ``ranks`` (rising, two or more, this one among them; C-contiguous, writable, of
+        one shape and floating type), so that each has the sum, the same bits everywhere. They all make the channels of one set
+        of ranks in the same order, and start them in the same order, whatever they do with others."""
 
     def reserve_tags(self, count: int) -> int:
         """The first of ``count`` consecutive tags that nothing else on this transport uses. Every rank calls it with the

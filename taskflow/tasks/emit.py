@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from taskflow.machine import ring_bytes
 from taskflow.regions import Rect
 from taskflow.tasks.history import History, Space
 from taskflow.tasks.task import (
+    AllReduce,
     Buffer,
     Filling,
     Kind,
@@ -156,6 +158,19 @@ class Emitter:
         flops = target.rect.volume * (len(sources) - fresh)
         return self.emit(
             Kind.SUM, name, processor, Summation(tuple(sources), target, fresh), reads, (target,), flops=flops
+        )
+
+    def all_reduce(self, name: str, parts: Sequence[Part]) -> int:
+        """Each of the parts, on two or more different processors and of one shape, becomes the sum of all."""
+        buffers = self.graph.buffers
+        ordered = sorted(parts, key=lambda part: buffers[part.buffer].processor)
+        group = tuple(buffers[part.buffer].processor for part in ordered)
+        if len(set(group)) < max(2, len(group)):
+            raise ValueError(f"{name}: an all-reduce needs one part on each of two or more processors, got some on {group}")
+        size = ordered[0].rect.volume
+        return self.emit(
+            Kind.COLLECTIVE, name, group[0], AllReduce(group, tuple(ordered)), ordered, ordered, flops=(len(group) - 1) * size,
+            nbytes=ring_bytes(len(group), size * buffers[ordered[0].buffer].dtype.itemsize),
         )
 
     def fill(self, name: str, target: Part, value: float) -> int:

@@ -13,6 +13,7 @@ from taskflow.tasks.task import Kind, Task, TaskGraph
 WIDTH, ROW, LEFT, MOST_ROWS = 720, 16, 110, 48
 COLOURS = {
     Kind.FORWARD: "#3f83f8", Kind.BACKWARD: "#7c5cf2", Kind.COPY: "#14a38b", Kind.UPDATE: "#ea6a25", Kind.CALL: "#3f83f8",
+    Kind.COLLECTIVE: "#14a38b",
 }
 OTHER = "#b0a160"
 Bar = tuple[float, float, str, str]  # start, end, colour, title
@@ -40,7 +41,8 @@ def _by_processor(timeline: Timeline, tasks: TaskGraph) -> list[tuple[str, list[
     messages: dict[int, list[Bar]] = {p: [] for p in range(tasks.processors)}
     for task, span in zip(tasks, timeline.spans):
         bar = (span.start, span.end, COLOURS.get(task.kind, OTHER), _title(task, span.start, span.end))
-        (messages if task.kind is Kind.COPY else work)[task.processor].append(bar)
+        for processor in task.processors if task.kind is Kind.COLLECTIVE else (task.processor,):
+            (messages if task.kind.travels else work)[processor].append(bar)
     rows: list[tuple[str, list[Bar]]] = []
     for p in range(tasks.processors):
         rows.append((f"processor {p}", work[p]))

@@ -3,7 +3,8 @@
 Every rank walks the same global order of tasks and takes what concerns its processors. A copy to another rank is a Send;
 from another rank a Post (the receive may begin) and, before the first task that needs it, an Arrive (wait for it). Before
 memory is written whose earlier contents may still be on their way out, a Flush waits for those sends. So that this seldom
-takes time, what is sent stays in memory until the receiver's first task that needs it has its turn (Leave).
+takes time, what is sent stays in memory until the receiver's first task that needs it has its turn (Leave). A collective
+with other ranks is a Join, at the same place among all collectives on each of them, and then an Arrive.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from taskflow.graph import Node
 from taskflow.regions import Rect
 from taskflow.tasks.memory import Lifetime
-from taskflow.tasks.task import Buffer, Compute, Kind, Part, Task, TaskGraph
+from taskflow.tasks.task import AllReduce, Buffer, Compute, Kind, Part, Task, TaskGraph
 
 LAID_OUT_BLOCK = 64
 """Rows and columns to whose multiple libraries fill up a matrix that they lay out."""
@@ -44,8 +45,18 @@ class Post:
 
 
 @dataclass(frozen=True, slots=True)
+class Join:
+    """Begin a collective of ``ranks`` (rising), with the ``parts`` that are this rank's."""
+
+    task: Task
+    ranks: tuple[int, ...]
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Arrive:
-    """Wait until the copy has arrived; ``needed_by`` is the task that needs it (None: the end of the step)."""
+    """Wait until the copy has arrived, or the collective is over; ``needed_by`` is the task that needs it (None: the end of the
+    step)."""
 
     copy: Task
     needed_by: Task | None
@@ -67,7 +78,7 @@ class Flush:
     needed_by: Task
 
 
-Item = Run | Send | Post | Arrive | Flush
+Item = Run | Send | Post | Join | Arrive | Flush
 Planned = Item | Leave
 
 
@@ -102,7 +113,7 @@ def items_of(graph: TaskGraph, order: Sequence[int], placement: Placement, rank:
 def needs(task: Task, copy: Task) -> bool:
     """Whether a task that comes after ``copy`` needs what has arrived: it runs there, or sends from there. (Others wait for it to
     have left.)"""
-    return copy.processor in (task.processor, task.source)
+    return copy.processor in task.processors
 
 
 def _own(graph: TaskGraph, order: Sequence[int], placement: Placement, rank: int) -> list[Planned]:
@@ -116,7 +127,14 @@ def _own(graph: TaskGraph, order: Sequence[int], placement: Placement, rank: int
             for before in task.after:
                 if before in going and needs(task, going[before]):
                     items.append(Leave(going.pop(before)))
-        if here == rank and giver == rank:
+        if isinstance(task.work, AllReduce):
+            members = tuple(sorted({ranks[p] for p in task.work.group}))
+            if members == (rank,):
+                items.append(Run(task))
+            elif rank in members:
+                mine = zip(task.work.group, task.work.parts)
+                items.append(Join(task, members, tuple(part for p, part in mine if ranks[p] == rank)))
+        elif here == rank and giver == rank:
             items.append(Run(task))
         elif giver == rank:
             items.append(Send(task, here))
@@ -132,13 +150,13 @@ def _with_arrivals(graph: TaskGraph, items: Sequence[Planned]) -> list[Planned]:
     result: list[Planned] = []
     pending: dict[int, Task] = {}
     for item in items:
-        assert isinstance(item, (Run, Send, Post, Leave))
+        assert isinstance(item, (Run, Send, Post, Join, Leave))
         if pending and not isinstance(item, Leave):
             for before in item.task.after:
                 if before in pending:
                     result.append(Arrive(pending.pop(before), item.task))
         result.append(item)
-        if isinstance(item, Post):
+        if isinstance(item, (Post, Join)):
             pending[item.task.number] = item.task
     result.extend(Arrive(task, None) for task in pending.values())
     return result
@@ -155,6 +173,8 @@ def uses(item: Planned) -> tuple[Sequence[Part], Sequence[Part]]:
             return task.reads, ()
         case Post(task, _):
             return (), task.writes
+        case Join(_, _, parts):
+            return parts, parts
         case Arrive(copy, _):
             return (), copy.writes
         case Leave(copy):

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from taskflow.drawing import Drawing
-from taskflow.machine import Machine
-from taskflow.tasks.task import Kind, Task, TaskGraph
+from taskflow.machine import Machine, ring
+from taskflow.tasks.task import AllReduce, Kind, Task, TaskGraph
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
     """When one task was ready, started and ended, in seconds from the start of the step.
 
-    A copy goes over the things that it occupies one after another: ``starts`` has when it got hold of each, in the order of
-    `resources`, ``start`` is the last of them, and it keeps each for ``end - start``. Of other tasks ``starts`` is empty.
+    A copy or collective goes over the things that it occupies one after another: ``starts`` has when it got hold of each, in the
+    order of `resources`, ``start`` is the last of them, and it keeps each for ``end - start``. Of other tasks ``starts`` is empty.
     """
 
     task: int
@@ -61,7 +61,13 @@ def roofline(machine: Machine) -> Cost:
 
     links: dict[tuple[int, int], tuple[float, float]] = {}  # (source, target) -> latency, bytes a second
 
+    def within(processor: int, flops: int, nbytes: int) -> float:
+        p = machine.processors[processor]
+        return p.overhead_seconds + max(flops / p.flops_per_second, nbytes / p.bytes_per_second)
+
     def seconds(task: Task) -> float:
+        if isinstance(task.work, AllReduce):
+            return all_reduce_seconds(machine, task.work.group, task.nbytes, task.flops, within)
         if task.kind is Kind.COPY:
             ends = task.source, task.processor
             if ends not in links:
@@ -69,18 +75,41 @@ def roofline(machine: Machine) -> Cost:
                 links[ends] = sum(k.latency_seconds for k in route), min(k.bytes_per_second for k in route)
             latency, rate = links[ends]
             return latency + task.nbytes / rate
-        processor = machine.processors[task.processor]
-        return processor.overhead_seconds + max(
-            task.flops / processor.flops_per_second, task.nbytes / processor.bytes_per_second
-        )
+        return within(task.processor, task.flops, task.nbytes)
 
+    return seconds
+
+
+def all_reduce_seconds(
+    machine: Machine, group: Sequence[int], nbytes: int, flops: int, within: Callable[[int, int, int], float]
+) -> float:
+    """Seconds of an all-reduce by a ring, given the bytes and flops of all its members together. Where processors copy by
+    themselves, they also add what has come: ``within(processor, flops, nbytes)`` are the seconds of a sum there. GPUs add
+    while they send."""
+    around = ring(machine, group)
+    seconds = around.latency_seconds + nbytes / around.bytes_per_second
+    if around.copies:  # each adds to all of the array but an nth, reading two arrays and writing one
+        count = len(group)
+        seconds += max(within(p, flops // count, 3 * (nbytes // 2) // count) for p in group)
     return seconds
 
 
 def resources(task: Task, machine: Machine) -> tuple[int, ...]:
     """What the task occupies: its processor's number, or those of its links counted on after the processors, between those
-    of the sender and the receiver where these copy themselves (`Link.occupies_endpoints`)."""
+    of the sender and the receiver where these copy themselves (`Link.occupies_endpoints`). A collective occupies a ring's."""
+    if isinstance(task.work, AllReduce):
+        return ring(machine, task.work.group).resources
     return message_resources(task.source, task.processor, machine) if task.kind is Kind.COPY else (task.processor,)
+
+
+def link_names(task: Task, machine: Machine) -> dict[int, str]:
+    """The names of the links that a task occupies, by their numbers as in `resources`; none for those within a processor."""
+    if not task.kind.travels:
+        return {}
+    members = task.processors
+    ends = zip(members, (*members[1:], members[0]) if task.kind is Kind.COLLECTIVE else members[1:])
+    first = len(machine.processors)
+    return {first + link.number: link.name for source, target in ends for link in machine.route(source, target)}
 
 
 def message_resources(source: int, target: int, machine: Machine) -> tuple[int, ...]:
@@ -97,8 +126,9 @@ def simulate(graph: TaskGraph, machine: Machine, cost: Cost, priority: Priority 
     it occupies is free. Ties go to the lower ``priority``, then to the lower task number.
 
     A copy reaches the next link of its route when it starts on the one before, and each link serves copies in the order in which
-    they reach it; it is busy with each for all of the copy's seconds. (Were the whole route taken at once, a copy that waits for
-    one link would keep the others idle, and where all exchange with all hardly two copies would run at a time.)
+    they reach it; it is busy with each for all of the copy's seconds. A collective goes around its ring in the same way. (Were
+    the whole route taken at once, a copy that waits for one link would keep the others idle, and where all exchange with all
+    hardly two copies would run at a time.)
     """
     rank = priority or (lambda task: 0)
     waits = [len(task.after) for task in graph.tasks]
@@ -108,7 +138,7 @@ def simulate(graph: TaskGraph, machine: Machine, cost: Cost, priority: Priority 
             followers[before].append(task.number)
     ready = [0.0] * len(graph.tasks)
     free: dict[int, float] = {}
-    occupies: dict[tuple[int, int], tuple[int, ...]] = {}  # (source, target) -> resources
+    occupies: dict[tuple[bool, tuple[int, ...]], tuple[int, ...]] = {}  # (whether copy, who takes part) -> resources
     spans: dict[int, Span] = {}
     order: list[int] = []
     crossing: dict[int, tuple[float, list[float]]] = {}  # of tasks that have begun: seconds, starts
@@ -117,7 +147,7 @@ def simulate(graph: TaskGraph, machine: Machine, cost: Cost, priority: Priority 
     while queue:
         at, place, number = heapq.heappop(queue)
         task = graph.tasks[number]
-        ends = task.source, task.processor
+        ends = task.kind is Kind.COPY, task.processors
         if ends not in occupies:
             occupies[ends] = resources(task, machine)
         occupied = occupies[ends]
@@ -134,7 +164,7 @@ def simulate(graph: TaskGraph, machine: Machine, cost: Cost, priority: Priority 
         if len(starts) < len(occupied):  # others come in between
             heapq.heappush(queue, (start, place, number))
             continue
-        spans[number] = Span(number, ready[number], start, end, tuple(starts) if task.kind is Kind.COPY else ())
+        spans[number] = Span(number, ready[number], start, end, tuple(starts) if task.kind.travels else ())
         for follower in followers[number]:
             if end > ready[follower]:
                 ready[follower] = end

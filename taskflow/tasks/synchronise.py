@@ -48,10 +48,15 @@ def synchronise(state: Lowering, rule: UpdateRule, clip_norm: float | None) -> N
     # Decided before the first root that has no gradient of its own gets a buffer for the sum.
     givers = set(state.flat_gradients)
     for made in divided:
-        _reduce(state, made, givers)
+        if made[0].sync.travel is Travel.COLLECTIVE:
+            _all_reduce(state, made[0].bundle, givers)
+        else:
+            _reduce(state, made, givers)
     scales = _clip(state, chunks, clip_norm) if clip_norm is not None else {}
     for made in divided:
         layer = made[0].bundle.layer
+        if made[0].sync.travel is Travel.COLLECTIVE:
+            continue  # every holder has the sum
         if made[0].sync.place is Place.EVERY:
             state.emit.topic = Topic(Purpose.WEIGHT_GRADIENTS, layer)
             _send(state, made, "d", flat_gradient)
@@ -87,6 +92,18 @@ def _chunks(state: Lowering, bundle: Bundle) -> list[Chunk]:
 def _rotate(group: tuple[int, ...], by: int) -> tuple[int, ...]:
     by %= len(group)
     return group[by:] + group[:by]
+
+
+def _all_reduce(state: Lowering, bundle: Bundle, givers: set[tuple[str, int]]) -> None:
+    """Sum the holders' gradients of a bundle on all of them at once; those without one of their own give zeros."""
+    state.emit.topic = Topic(Purpose.WEIGHT_GRADIENTS, bundle.layer)
+    parts = []
+    for processor in bundle.group:
+        parts.append(state.emit.whole(flat_gradient(state, bundle.name, processor)))
+        if (bundle.name, processor) not in givers:
+            state.emit.fill(f"d {bundle.name}", parts[-1], 0.0)
+    if len(parts) > 1:
+        state.emit.all_reduce(f"d {bundle.name}", parts)
 
 
 def _reduce(state: Lowering, chunks: list[Chunk], givers: set[tuple[str, int]]) -> None:

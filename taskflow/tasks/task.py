@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from taskflow.graph import Node
+from taskflow.mapper.config import ranges
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
 from taskflow.tasks.topic import OTHER, Topic
@@ -28,6 +29,12 @@ class Kind(Enum):
     CLIP = "clip"
     UPDATE = "update"
     CALL = "call"  # a user's task
+    COLLECTIVE = "collective"  # among several processors at once
+
+    @property
+    def travels(self) -> bool:
+        """Whether it is between processors, and occupies links."""
+        return self is Kind.COPY or self is Kind.COLLECTIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +119,14 @@ class Summation:
 
 
 @dataclass(frozen=True, slots=True)
+class AllReduce:
+    """Each of the parts, one on each processor of ``group`` (in rising order), becomes the sum of all."""
+
+    group: tuple[int, ...]
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Filling:
     """Every element of ``target`` becomes ``value``."""
 
@@ -167,19 +182,19 @@ class UserCall:
     arguments: tuple[Part | None, ...]
 
 
-Work = Compute | Transfer | Summation | Filling | Norm | Clip | Update | UserCall
+Work = Compute | Transfer | Summation | AllReduce | Filling | Norm | Clip | Update | UserCall
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One thing that one processor, or the link between two, does. ``number`` is its place in program order and breaks
-    ties. ``after`` are the tasks that must end before it starts. ``nbytes``: bytes moved by a copy, touched by others.
-    ``topic``: what it is for, and of which operator or layer."""
+    """One thing that one processor, or the link between two, does; or several processors together (COLLECTIVE). ``number`` is its
+    place in program order and breaks ties. ``after`` are the tasks that must end before it starts. ``nbytes``: bytes moved
+    by a copy or a collective, touched by others. ``topic``: what it is for, and of which operator or layer."""
 
     number: int
     kind: Kind
     name: str
-    processor: int
+    processor: int  # of a collective, the first of its group
     source: int  # the sending processor of a copy; else the same as processor
     work: Work
     reads: tuple[Part, ...]
@@ -189,7 +204,16 @@ class Task:
     nbytes: int
     topic: Topic = OTHER
 
+    @property
+    def processors(self) -> tuple[int, ...]:
+        """All that take part."""
+        if isinstance(self.work, AllReduce):
+            return self.work.group
+        return (self.processor,) if self.source == self.processor else (self.source, self.processor)
+
     def __str__(self) -> str:
+        if isinstance(self.work, AllReduce):
+            return f"{self.name} @ {ranges(self.work.group)}"
         where = f"{self.source}->{self.processor}" if self.kind is Kind.COPY else f"@ {self.processor}"
         return f"{self.name} {where}"
 
@@ -238,14 +262,14 @@ class TaskGraph:
     @property
     def transfer_bytes(self) -> int:
         """Bytes that one step moves between processors."""
-        return sum(task.nbytes for task in self.tasks if task.kind is Kind.COPY)
+        return sum(task.nbytes for task in self.tasks if task.kind.travels)
 
     @property
     def flops(self) -> int:
         return sum(task.flops for task in self.tasks)
 
     def __repr__(self) -> str:
-        copies = sum(task.kind is Kind.COPY for task in self.tasks)
+        copies = sum(task.kind.travels for task in self.tasks)
         return (
             f"{len(self.tasks)} tasks ({copies} copies, {self.transfer_bytes / 1e6:.1f} MB) on {self.processors} "
             f"processors"

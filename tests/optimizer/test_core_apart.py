@@ -7,16 +7,16 @@ from math import inf
 from random import Random
 
 import pytest
+from language_model import ways
 
 from taskflow.machine import load_machine
-from taskflow.mapper import Place, Sync, Travel
 from taskflow.models import build
 from taskflow.optimizer.space import Space
 from taskflow.optimizer.starts import known
 from taskflow.rules import SGD
 
 core = pytest.importorskip("taskflow.optimizer.core", reason="the compiled core is not built")
-SYNCS = [Sync(travel, place, chunks) for travel in Travel for place in Place for chunks in (0, 3)]
+SYNCS = ways(0, 3)
 
 
 def check(here) -> None:

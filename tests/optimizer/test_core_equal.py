@@ -12,6 +12,7 @@ from taskflow.machine import host
 from taskflow.optimizer.core_costs import Costs, Roofline
 from taskflow.optimizer.evaluator import PythonEvaluator
 from taskflow.rules import SGD, Adam
+from taskflow.tasks.task import Kind
 
 core = pytest.importorskip("taskflow.optimizer.core", reason="the compiled core is not built")
 
@@ -31,15 +32,25 @@ def pair(seed: int):
 def same(reference, compiled) -> None:
     tasks, table = reference.lowered(), compiled.task_table()
     wanted = [
-        (t.kind, t.processor, t.source, t.flops, t.nbytes, reference.costs.task(t)) for t in tasks
+        (t.kind, t.processor, t.processors, t.flops, t.nbytes, reference.costs.task(t)) for t in tasks
     ]
     columns = (table[k].tolist() for k in ("kind", "processor", "source", "flops", "nbytes", "cost"))
-    given = [(core.KINDS[kind], *rest) for kind, *rest in zip(*columns)]
+    given = [
+        (core.KINDS[kind], processor, members(compiled, core.KINDS[kind], processor, source), *rest)
+        for kind, processor, source, *rest in zip(*columns)
+    ]
     for number, (a, b) in enumerate(zip(wanted, given)):
         assert a == b, f"task {number}: {tasks.tasks[number].name}"
     assert len(given) == len(wanted)
     assert compiled.timeline() == reference.timeline()
     assert compiled.seconds == reference.seconds and compiled.tasks == reference.tasks
+
+
+def members(compiled, kind, processor: int, source: int) -> tuple[int, ...]:
+    """What takes part in a task of the table."""
+    if kind is Kind.COLLECTIVE:
+        return compiled.groups[source]
+    return (processor,) if source == processor else (source, processor)
 
 
 @pytest.mark.parametrize("seed", range(60))

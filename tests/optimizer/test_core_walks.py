@@ -8,10 +8,9 @@ from random import Random
 
 import pytest
 from core_cases import Odd, random_changes, shared
-from language_model import CONFIG, ONE_STEP, model, random_strategy
+from language_model import CONFIG, ONE_STEP, model, random_strategy, ways
 
 from taskflow.machine import load_machine
-from taskflow.mapper import Place, Sync, Travel
 from taskflow.models import build
 from taskflow.optimizer.core_costs import Roofline
 from taskflow.optimizer.evaluator import PythonEvaluator
@@ -20,7 +19,7 @@ from taskflow.optimizer.starts import known
 from taskflow.rules import SGD
 
 core = pytest.importorskip("taskflow.optimizer.core", reason="the compiled core is not built")
-SYNCS = [Sync(travel, place, chunks) for travel in Travel for place in Place for chunks in (0, 2)]
+SYNCS = ways(0, 2)
 
 
 def decide(here, changes, syncs, wanted: float, random: Random) -> None:

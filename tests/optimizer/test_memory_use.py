@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -44,6 +45,9 @@ class Silent(Transport):
         return Nothing()
 
     receiver = sender
+
+    def all_reduce(self, array: Any, ranks: Sequence[int]) -> Channel:
+        return self.sender(array, ranks[0], 0)
 
     def wait(self, channel: Channel, what: Any) -> None: ...
 

@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import taskflow  # isort: skip
 from language_model import CONFIG, ONE_STEP, feeds, model, random_strategy
 
+from taskflow.machine import ring_bytes
 from taskflow.runtime import share_weights
 
 if "one-copy" in sys.argv:
@@ -33,10 +34,13 @@ for seed in range(int(sys.argv[1])):
     lent = transport.gather(run.kept.lent_nbytes)
     run.close()
     if transport.rank == 0:
-        graph_bytes = sum(
-            t.nbytes for t in run.program("train").graph
-            if t.kind.value == "copy" and run.placement.rank(t.source) != run.placement.rank(t.processor)
-        )
+        graph_bytes = 0
+        for t in run.program("train").graph:
+            ranks = len({run.placement.rank(p) for p in t.processors})
+            if t.kind.value == "collective":
+                graph_bytes += ring_bytes(ranks, t.nbytes // ring_bytes(len(t.processors), 1))
+            elif ranks > 1:
+                graph_bytes += t.nbytes
         total = sum(float(abs(v).sum()) for v in parameters.values())
         print(json.dumps({
             "seed": seed, "processors": processors, "losses": losses, "sent": sum(sent), "planned": 5 * planned,
