@@ -72,8 +72,10 @@ def is_terminal(stream: TextIO) -> bool:
 def _line(stream: TextIO, text: str) -> Progress:
     from rich.console import Console  # here, so that who shows nothing does not pay for the import
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.table import Column
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    text_column = TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold"))  # goes on in a next line
+    columns = (SpinnerColumn(), text_column, TimeElapsedColumn(table_column=Column(no_wrap=True)))
     console = Console(file=stream, force_terminal=True)
     line = Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=stream is sys.stderr)
     line.add_task(text, total=None)
