@@ -85,7 +85,7 @@ class OperatorGraph:
         if parameters is None:
             dtype = next((s.dtype for s in outputs if s.differentiable), self.dtype)
             parameters = tuple(
-                Parameter(f"{name}.{w.name}", name, Spec(w.shape, dtype), w.init) for w in wanted
+                Parameter(f"{name}.{w.name}" if w.name else name, name, Spec(w.shape, dtype), w.init) for w in wanted
             )
             self.parameters.extend(parameters)
         elif [p.shape for p in parameters] != [w.shape for w in wanted]:

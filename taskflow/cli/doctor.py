@@ -9,7 +9,7 @@ import click
 
 from taskflow.cli.findings import MEND, NOTE, OK, WRONG, Finding, findings
 from taskflow.cli.problem import FAILED, emit, output_options
-from taskflow.cli.progress import Display
+from taskflow.cli.progress import working
 from taskflow.cli.tables import render
 
 MARKS = {OK: "ok", NOTE: "-", MEND: "missing", WRONG: "WRONG"}
@@ -29,7 +29,7 @@ def doctor_command(as_json: bool, quiet: bool) -> None:
       taskflow doctor --quiet
       taskflow doctor --json
     """
-    with Display("looking") as display:
+    with working("looking") as display:
         found = findings(display.say)
     wrong = [finding for finding in found if finding.state == WRONG]
     if as_json:

@@ -21,7 +21,7 @@ from taskflow.cli.problem import (
     plan_problem,
     seed_option,
 )
-from taskflow.cli.progress import Display
+from taskflow.cli.progress import working
 from taskflow.cli.tables import tell
 from taskflow.mapper import Strategy
 from taskflow.optimizer.constraints import Constraints
@@ -33,6 +33,7 @@ from taskflow.optimizer.explain_what_if import Outcome, Scenario, what_if
 from taskflow.optimizer.found import Budget
 from taskflow.optimizer.space import SpaceOptions
 from taskflow.tasks.task import Compute
+from taskflow.working import Working
 
 MOST_STEPS = 2000  # of the critical path in JSON
 
@@ -72,7 +73,7 @@ def explain_command(
     parsed = [Scenario(tuple(Change.parse(part) for part in text.split(","))) for text in scenarios]
     if again and not parsed:
         raise ValueError("--search goes with --what-if: to search on this machine, use taskflow search")
-    with Display("simulating") as display:
+    with working("simulating") as display:
         problem = plan_problem(plan, **asked)
         if operator is not None:
             _known(problem, operator)
@@ -155,7 +156,7 @@ def _stretch(stretch: Stretch) -> dict[str, Any]:
 
 
 def _operator(
-    problem: Problem, name: str, display: Display, constraints: Constraints, costs: Sequence[Mapping[str, Any]]
+    problem: Problem, name: str, display: Working, constraints: Constraints, costs: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Its configuration, what it costs (its row of ``costs``), its tasks, and the alternatives."""
     judge, node = problem.evaluator, problem.graph.node(name)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from taskflow.cli.problem import emit, output_options
-from taskflow.cli.progress import Display
+from taskflow.cli.progress import working
 from taskflow.cli.tables import render
 from taskflow.machine import load_machine, preset_names
 from taskflow.models import MODELS
@@ -26,7 +26,7 @@ def models_command(as_json: bool, quiet: bool) -> None:
       taskflow simulate nmt --set hidden=512 --set layers=4
     """
     rows = []
-    with Display("building"):
+    with working("building"):
         for name, model in MODELS.items():
             graph = model.builder(model.paper, "float32")
             rows.append({

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from taskflow.cli.problem import emit, output_options
 from taskflow.cli.tables import tell
 from taskflow.machine import Cluster, Link, load_machine, save, transfer_seconds
 from taskflow.machine.format import unparse
+from taskflow.working import Working
 
 MOST_SECONDS = 60.0
 
@@ -56,8 +56,10 @@ def measure_command(
     try:
         _first_may_write(transport, out)
         called = name or (Path(out).stem if out else "measured")
-        with _Display(quiet or transport.rank > 0) as display:
-            machine = measure(transport, called, kernels_on(device), processors=processors, say=display.say)
+        with Working("measuring", quiet or transport.rank > 0, elsewhere="each") as line:
+            machine = measure(
+                transport, called, kernels_on(device), processors=processors, say=lambda text: line.say(f"measuring {text}")
+            )
         if transport.rank == 0:
             if out:
                 save(machine, out)
@@ -81,33 +83,6 @@ def _first_may_write(transport: Any, out: str | None) -> None:
             problem = f"cannot write {out}: no such folder, or no permission"
     if problem := transport.broadcast(problem):
         raise ValueError(problem)
-
-
-class _Display:
-    """What is measured now: a line that changes on a terminal, plain lines elsewhere, always on stderr."""
-
-    def __init__(self, quiet: bool) -> None:
-        self._quiet = quiet
-        self._live: Any = None
-
-    def __enter__(self) -> _Display:
-        if not self._quiet and sys.stderr.isatty():
-            from rich.console import Console
-
-            self._live = Console(stderr=True).status("measuring")
-            self._live.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def say(self, text: str) -> None:
-        """What comes next."""
-        if self._live is not None:
-            self._live.update(f"measuring {text}")
-        elif not self._quiet:
-            click.echo(f"measuring {text}", err=True)
 
 
 # ---- show ------------------------------------------------------------------------------------------------------------

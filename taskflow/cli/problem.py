@@ -40,12 +40,16 @@ RULES: Mapping[str, UpdateRule | None] = {"sgd": SGD(lr=0.1), "momentum": SGD(lr
 @dataclass(frozen=True, slots=True)
 class Problem:
     """A model on a machine, as the command line names them, and what judges its plans. ``made``: what was asked for, as
-    strategy files record it."""
+    strategy files record it. ``room``: judges their memory, and remembers operators that it has seen."""
 
     graph: OperatorGraph
     machine: Cluster
     evaluator: Evaluator
     made: Mapping[str, Any] = field(default_factory=dict)
+    room: Room = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "room", Room(self.evaluator))
 
     def header(self) -> dict[str, Any]:
         """The fields that every command's JSON starts with."""
@@ -259,8 +263,8 @@ def describe(problem: Problem, strategy: Strategy) -> dict[str, Any]:
     """A plan's row: its predicted time, where that goes, and memory (of a step with more than MOST_TASKS tasks an
     estimate, since planning takes minutes there). The evaluator is at ``strategy`` afterwards."""
     judge = problem.evaluator
-    seconds = judge.set(strategy)
-    usage = where_time_goes(judge)
+    seconds = judge.seconds if judge.at(strategy) else judge.set(strategy)
+    usage = where_time_goes(judge, path=False)
     row: dict[str, Any] = {
         "name": strategy.name,
         "iteration_seconds": seconds,
@@ -274,7 +278,7 @@ def describe(problem: Problem, strategy: Strategy) -> dict[str, Any]:
     if judge.tasks <= MOST_TASKS:
         peaks = [use.nbytes for use in memory_use(judge.lowered(), judge.timeline().order)]
     else:
-        peaks = Room(judge).in_order(strategy)
+        peaks = problem.room.in_order(strategy)
     row["peak_memory_bytes"] = max(peaks)
     row["peak_memory_is"] = "planned" if judge.tasks <= MOST_TASKS else "estimate"
     row["fits_memory"] = all(n <= p.memory_bytes for n, p in zip(peaks, problem.machine.processors))

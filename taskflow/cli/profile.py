@@ -10,13 +10,14 @@ import click
 from taskflow.cli import completing
 from taskflow.cli.model import build_model, parse_settings
 from taskflow.cli.problem import RULES, SETTINGS, emit, output_options, problem_options, seed_option
-from taskflow.cli.progress import Display, wanted
+from taskflow.cli.progress import wanted, working
 from taskflow.cli.tables import nbytes, percent, render, seconds, tell
 from taskflow.machine import Cluster, host, load_machine
 from taskflow.optimizer.cost import CostModel
 from taskflow.runtime.differences import Differences, Row, differences
 from taskflow.tasks.task import Kind, Task
 from taskflow.training.plan import SEARCH_BUDGET
+from taskflow.working import Working
 
 COSTS = ("measured", "analytic")
 _PATIENCE_SECONDS = 3600.0
@@ -63,7 +64,7 @@ def profile_command(
 
     transport = connect(watchdog_seconds=_PATIENCE_SECONDS)
     try:
-        with Display("reading the model", show=wanted() and transport.rank == 0) as display:
+        with working("reading the model", show=wanted() and transport.rank == 0) as display:
             content = _run(
                 transport, model, machine, devices, batch, size, rule, strategy, budget, costs, warmup, steps, trace, seed, display
             )
@@ -75,7 +76,7 @@ def profile_command(
 
 def _run(
     transport: Any, model: str, machine: str, devices: int | None, batch: int | None, size: str, rule: str, strategy: str,
-    budget: str, costs: str, warmup: int, steps: int, trace: str | None, seed: int, display: Display,
+    budget: str, costs: str, warmup: int, steps: int, trace: str | None, seed: int, display: Working,
 ) -> dict[str, Any] | None:
     """Plan, warm up, trace; the trace on rank 0 (None elsewhere)."""
     from taskflow.runtime.executor import Executor

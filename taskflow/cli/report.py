@@ -18,7 +18,7 @@ from taskflow.cli.problem import (
     seed_option,
     writable,
 )
-from taskflow.cli.progress import Display
+from taskflow.cli.progress import working
 from taskflow.cli.search import run_search
 from taskflow.cli.tables import tell
 from taskflow.mapper import search_of
@@ -59,7 +59,7 @@ def report_command(plan: str, budget: str, seed: int, out: str, as_json: bool, q
     else:
         strategy = named_strategy(problem, plan, seed)
         found = search_of(plan) if plan.endswith(".json") else None
-    with Display("report") as display:
+    with working("report") as display:
         report = report_data(problem.evaluator, strategy, search=found, say=lambda words: display.say(f"report: {words}"))
         size = write_page(report, out)
     if as_json:

@@ -21,7 +21,7 @@ from taskflow.cli.problem import (
     seed_option,
     writable,
 )
-from taskflow.cli.progress import Display
+from taskflow.cli.progress import working
 from taskflow.cli.tables import tell
 from taskflow.mapper import save
 from taskflow.optimizer.found import Budget, Found
@@ -90,8 +90,9 @@ def run_search(
 ) -> Found:
     """Search with progress on stderr: the best time, proposals a second and how many are accepted."""
     show = not quiet and sys.stderr.isatty()
-    with Display(f"{algorithm}: starting", show) as display:
+    with working(f"{algorithm}: starting", show) as display:
         return search(
-            problem.graph, problem.machine, budget=budget, seed=seed, algorithm=algorithm, space=space, memory=memory,
-            progress=display.say if show else None, use=problem.evaluator, alone=alone, workers=workers,
+            problem.graph, problem.machine, budget=budget, seed=seed, algorithm=algorithm, space=space,
+            memory=problem.room if memory else False, progress=display.say if show else None, use=problem.evaluator,
+            alone=alone, workers=workers,
         )

@@ -21,7 +21,7 @@ from taskflow.cli.problem import (
     table,
     writable,
 )
-from taskflow.cli.progress import Display
+from taskflow.cli.progress import working
 from taskflow.cli.tables import tell
 from taskflow.optimizer.evaluator import ALGORITHMS as SIMULATIONS
 from taskflow.optimizer.evaluator import timeline_json
@@ -50,7 +50,7 @@ def simulate_command(
       taskflow simulate my_model.py:build --set width=512 -m my_machine.json --json
     """
     writable(timeline)
-    with Display("simulating"):
+    with working("simulating"):
         problem = make_problem(**asked, algorithm=algorithm)
         chosen = named_strategy(problem, strategy, seed)
         row = {**problem.header(), "algorithm": algorithm, **describe(problem, chosen)}

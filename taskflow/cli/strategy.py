@@ -20,7 +20,7 @@ from taskflow.cli.problem import (
     recorded,
     seed_option,
 )
-from taskflow.cli.progress import Display
+from taskflow.cli.progress import working
 from taskflow.cli.tables import nbytes, render, seconds, tell
 from taskflow.mapper import Strategy
 from taskflow.optimizer.explain_difference import LayerChange, difference
@@ -50,7 +50,7 @@ def show_command(plan: str, seed: int, as_json: bool, quiet: bool, **asked: Any)
       taskflow strategy show expert --model nmt -m k80 -n 8
       taskflow strategy show plan.json --json
     """
-    with Display("simulating"):
+    with working("simulating"):
         problem = plan_problem(plan, **asked)
         strategy = named_strategy(problem, plan, seed)
         row = describe(problem, strategy)
@@ -98,7 +98,7 @@ def diff_command(first: str, second: str, seed: int, as_json: bool, quiet: bool,
       taskflow strategy diff old.json new.json --json
       taskflow strategy diff data expert --model alexnet -m p100 -n 8
     """
-    with Display("simulating"):
+    with working("simulating"):
         # The first of the two that is a file says what the plans are for.
         problem = plan_problem(second if second.endswith(".json") and not first.endswith(".json") else first, **asked)
         a, b = named_strategy(problem, first, seed), named_strategy(problem, second, seed)
@@ -172,7 +172,7 @@ def check_command(plan: str, seed: int, as_json: bool, quiet: bool, **asked: Any
     """
     problems: list[str] = []
     row: dict[str, Any] = {}
-    with Display("checking"):
+    with working("checking"):
         if plan.endswith(".json"):
             recorded(plan)  # a file that is not there or no JSON is the user's mistake, not the plan's
         problem = plan_problem(plan, **asked)

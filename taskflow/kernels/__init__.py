@@ -8,7 +8,7 @@ from taskflow.kernels.reference import NumpyKernels
 
 _missing: ImportError | None = None
 try:
-    from taskflow.kernels import _images, _native, _pointwise  # noqa: F401
+    from taskflow.kernels import _images, _losses, _native, _pointwise, _products  # noqa: F401
     from taskflow.kernels._native import busy
 except ImportError as error:  # built without a C compiler: every kernel has a numpy twin
     from taskflow.kernels.reference import busy

@@ -7,75 +7,32 @@ ctypedef Py_ssize_t Size
 cdef extern from "native_loops.h" nogil:
     int instruction_level()
     double busy_loop(Size iterations)
-
     void any_exp(bint single, void* x, void* out, Size n)
     void any_sigmoid(bint single, void* x, void* out, Size n)
     void any_tanh(bint single, void* x, void* out, Size n)
-
     void any_lstm_cell(
         bint single, Size rows, Size width, void* gates, Size gates_stride, void* c_prev, Size c_prev_stride,
         void* c, Size c_stride, void* h, Size h_stride)
     void any_lstm_cell_backward(
         bint single, Size rows, Size width, void* gates, Size gates_stride, void* c_prev, Size c_prev_stride,
         void* c, Size c_stride, void* dh, Size dh_stride, void* dc, Size dc_stride, void* dgates, Size dgates_stride)
-
-    void any_softmax(
-        bint single, Size rows, Size width, void* x, Size x_stride, int64_t* ends, void* out, Size out_stride)
-    void any_softmax_backward(
-        bint single, Size rows, Size width, void* y, Size y_stride, void* dy, Size dy_stride,
-        void* out, Size out_stride, bint add)
-    double any_cross_entropy(
-        bint single, Size rows, Size width, void* logits, Size logits_stride, int64_t* target, int64_t ignore,
-        double smoothing, void* probabilities, Size probabilities_stride)
-    void any_cross_entropy_backward(
-        bint single, Size rows, Size width, void* probabilities, Size probabilities_stride, int64_t* target,
-        int64_t ignore, double smoothing, double scale, void* out, Size out_stride, bint add)
-
-    # classes, blocks, first: how all classes are divided, and the first block that is here. Pairs: of double.
-    void any_class_blocks(
-        bint single, Size rows, Size here, Size classes, Size blocks, Size first, void* logits, Size logits_stride,
-        int64_t* target, int64_t ignore, double smoothing, void* probabilities, Size probabilities_stride,
-        void* pairs, Size pairs_stride)
-    void any_class_blocks_backward(
-        bint single, Size rows, Size here, Size classes, Size blocks, Size first, void* probabilities,
-        Size probabilities_stride, int64_t* target, int64_t ignore, double smoothing, void* pairs, Size pairs_stride,
-        void* out, Size out_stride, bint add)
-    double any_cross_entropy_of_blocks(
-        bint single, Size rows, Size blocks, void* pairs, Size pairs_stride, int64_t* target, int64_t ignore,
-        void* shares, Size shares_stride)
-    void any_cross_entropy_of_blocks_backward(
-        bint single, Size rows, Size blocks, void* shares, Size shares_stride, int64_t* target, int64_t ignore,
-        double scale, void* out, Size out_stride, bint add)
-
     void any_embedding(
         bint single, Size rows, Size width, void* table, Size table_stride, Size size, int64_t* index, int64_t first,
         void* out, Size out_stride)
     void any_embedding_backward(
         bint single, Size rows, Size width, int64_t* index, int64_t first, void* dy, Size dy_stride,
         void* out, Size out_stride, Size size, bint add)
-
     void any_sum_rows(bint single, Size rows, Size width, void* x, Size x_stride, void* out, bint add)
     double any_sum_of_squares(bint single, Size n, void* x)
-
     void any_sgd(
         bint single, Size n, void* w, void* g, void* velocity, double lr, double momentum, double kept, double decay,
         double scale, int mode, bint nesterov)
     void any_adam(
         bint single, Size n, void* w, void* g, void* m, void* v, double size, double rest1, double beta2, double rest2,
         double root, double eps, double decay, double scale, int mode)
-
     void any_random_row(
         bint single, uint32_t key0, uint32_t key1, uint32_t stream, uint64_t position, Size n, bint normal, void* out)
     void any_dropout_row(
         bint single, uint32_t key0, uint32_t key1, uint32_t stream, uint64_t position, Size n, double p, double scale,
         void* x, void* out, uint8_t* mask)
     void any_dropout_backward(bint single, Size n, double scale, uint8_t* mask, void* dy, void* out, bint add)
-
-    # Leading dimensions in elements. skinny: out (m, n) = a (m, k) b, b stored (n, k) for nt and (k, n) for nn.
-    void any_skinny_nt(
-        bint single, Size m, Size n, Size k, void* a, Size lda, void* b, Size ldb, void* out, Size ldo, bint add)
-    void any_skinny_nn(
-        bint single, Size m, Size n, Size k, void* a, Size lda, void* b, Size ldb, void* out, Size ldo, bint add)
-    void any_gemm(
-        bint single, void* address, bint wide, bint transpose_a, bint transpose_b, Size m, Size n, Size k,
-        void* a, Size lda, void* b, Size ldb, void* out, Size ldo, bint add)

@@ -36,4 +36,19 @@ typedef ptrdiff_t Size;
 /* One name for both types: the first argument says whether the arrays hold float. */
 #define EITHER(kernel, single, ...) ((single) ? kernel##_f(__VA_ARGS__) : kernel##_d(__VA_ARGS__))
 
+/* What the loops were compiled for. 3: AVX-512, 2: AVX2 and FMA, 1: baseline. */
+static int instruction_level(void)
+{
+#if TASKFLOW_CLONED
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("x86-64-v4") ? 3 : __builtin_cpu_supports("x86-64-v3") ? 2 : 1;
+#elif defined(__AVX512F__)
+    return 3;
+#elif defined(__AVX2__) && defined(__FMA__)
+    return 2;
+#else
+    return 1;
+#endif
+}
+
 #endif

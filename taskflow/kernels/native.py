@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from taskflow.kernels import _native, _pointwise
+from taskflow.kernels import _losses, _native, _pointwise, _products
 from taskflow.kernels.blas import find_blas
 from taskflow.kernels.kernel_set import Array, Key, Split
 from taskflow.kernels.native_images import NativeImages, scratch
@@ -22,7 +22,7 @@ class NativeKernels(NativeImages):
 
     def matmul(self, a: Array, b: Array, out: Array, accumulate: bool = False) -> None:
         # The compiled product declines what neither its loops nor the BLAS can read as it lies.
-        if _native.matmul(a, b, out, accumulate):
+        if _products.matmul(a, b, out, accumulate):
             return
         if accumulate:
             product = scratch(out.shape, out.dtype, "product")
@@ -68,40 +68,40 @@ class NativeKernels(NativeImages):
         _pointwise.gelu_backward(x, approximate, dy, out, accumulate)
 
     def softmax(self, x: Array, out: Array, ends: Array | None = None) -> None:
-        _native.softmax(x, out, ends)
+        _losses.softmax(x, out, ends)
 
     def softmax_backward(self, y: Array, dy: Array, out: Array, accumulate: bool = False) -> None:
-        _native.softmax_backward(y, dy, out, accumulate)
+        _losses.softmax_backward(y, dy, out, accumulate)
 
     def cross_entropy(
         self, logits: Array, target: Array, ignore: int, probabilities: Array, smoothing: float = 0.0
     ) -> float:
-        return _native.cross_entropy(logits, target, ignore, probabilities, smoothing)
+        return _losses.cross_entropy(logits, target, ignore, probabilities, smoothing)
 
     def cross_entropy_backward(
         self, probabilities: Array, target: Array, ignore: int, scale: float, out: Array, accumulate: bool = False,
         smoothing: float = 0.0,
     ) -> None:
-        _native.cross_entropy_backward(probabilities, target, ignore, scale, out, accumulate, smoothing)
+        _losses.cross_entropy_backward(probabilities, target, ignore, scale, out, accumulate, smoothing)
 
     def class_blocks(
         self, logits: Array, target: Array, ignore: int, split: Split, probabilities: Array, out: Array, smoothing: float = 0.0
     ) -> None:
-        _native.class_blocks(logits, target, ignore, split, probabilities, out, smoothing)
+        _losses.class_blocks(logits, target, ignore, split, probabilities, out, smoothing)
 
     def class_blocks_backward(
         self, probabilities: Array, target: Array, ignore: int, split: Split, dy: Array, out: Array, accumulate: bool = False,
         smoothing: float = 0.0,
     ) -> None:
-        _native.class_blocks_backward(probabilities, target, ignore, split, dy, out, accumulate, smoothing)
+        _losses.class_blocks_backward(probabilities, target, ignore, split, dy, out, accumulate, smoothing)
 
     def cross_entropy_of_blocks(self, y: Array, target: Array, ignore: int, shares: Array) -> float:
-        return _native.cross_entropy_of_blocks(y, target, ignore, shares)
+        return _losses.cross_entropy_of_blocks(y, target, ignore, shares)
 
     def cross_entropy_of_blocks_backward(
         self, shares: Array, target: Array, ignore: int, scale: float, out: Array, accumulate: bool = False
     ) -> None:
-        _native.cross_entropy_of_blocks_backward(shares, target, ignore, scale, out, accumulate)
+        _losses.cross_entropy_of_blocks_backward(shares, target, ignore, scale, out, accumulate)
 
     def embedding(self, table: Array, index: Array, first: int, out: Array) -> None:
         _native.embedding(table, index, first, out)
@@ -148,5 +148,5 @@ def _take_blas() -> None:
     global _blas_searched
     if not _blas_searched:
         if (blas := find_blas()) is not None:
-            _native.use_blas(blas.sgemm, blas.dgemm, blas.wide)
+            _products.use_blas(blas.sgemm, blas.dgemm, blas.wide)
         _blas_searched = True

@@ -1,4 +1,4 @@
-/* The compiled loops of _native.pyx: rows, update rules, matrix products and random numbers for float and for double,
+/* The compiled loops of _native.pyx: rows, update rules and random numbers for float and for double,
    the Philox generator, the busy kernel. */
 #ifndef TASKFLOW_NATIVE_LOOPS_H
 #define TASKFLOW_NATIVE_LOOPS_H
@@ -41,14 +41,6 @@ LOOP void philox_words(uint32_t key0, uint32_t key1, uint32_t stream, uint64_t f
 #define any_tanh(...) EITHER(tanh_all, __VA_ARGS__)
 #define any_lstm_cell(...) EITHER(lstm_cell, __VA_ARGS__)
 #define any_lstm_cell_backward(...) EITHER(lstm_cell_backward, __VA_ARGS__)
-#define any_softmax(...) EITHER(softmax, __VA_ARGS__)
-#define any_softmax_backward(...) EITHER(softmax_backward, __VA_ARGS__)
-#define any_cross_entropy(...) EITHER(cross_entropy, __VA_ARGS__)
-#define any_cross_entropy_backward(...) EITHER(cross_entropy_backward, __VA_ARGS__)
-#define any_class_blocks(...) EITHER(class_blocks, __VA_ARGS__)
-#define any_class_blocks_backward(...) EITHER(class_blocks_backward, __VA_ARGS__)
-#define any_cross_entropy_of_blocks(...) EITHER(cross_entropy_of_blocks, __VA_ARGS__)
-#define any_cross_entropy_of_blocks_backward(...) EITHER(cross_entropy_of_blocks_backward, __VA_ARGS__)
 #define any_embedding(...) EITHER(embedding, __VA_ARGS__)
 #define any_embedding_backward(...) EITHER(embedding_backward, __VA_ARGS__)
 #define any_sum_rows(...) EITHER(sum_rows, __VA_ARGS__)
@@ -58,26 +50,6 @@ LOOP void philox_words(uint32_t key0, uint32_t key1, uint32_t stream, uint64_t f
 #define any_random_row(...) EITHER(random_row, __VA_ARGS__)
 #define any_dropout_row(...) EITHER(dropout_row, __VA_ARGS__)
 #define any_dropout_backward(...) EITHER(dropout_backward, __VA_ARGS__)
-#define any_skinny_nt(...) EITHER(skinny_nt, __VA_ARGS__)
-#define any_skinny_nn(...) EITHER(skinny_nn, __VA_ARGS__)
-#define any_gemm(...) EITHER(gemm, __VA_ARGS__)
-
-/* ---- what the loops were compiled for --------------------------------------------------------------------------- */
-
-/* 3: AVX-512, 2: AVX2 and FMA, 1: baseline. */
-static int instruction_level(void)
-{
-#if TASKFLOW_CLONED
-    __builtin_cpu_init();
-    return __builtin_cpu_supports("x86-64-v4") ? 3 : __builtin_cpu_supports("x86-64-v3") ? 2 : 1;
-#elif defined(__AVX512F__)
-    return 3;
-#elif defined(__AVX2__) && defined(__FMA__)
-    return 2;
-#else
-    return 1;
-#endif
-}
 
 /* Task Bench's compute-bound kernel: 64 multiply-adds (128 flops) an iteration. The start values keep every number in
    (-1, 0) for ever, so there is neither overflow nor a denormal. */

@@ -127,7 +127,9 @@ class _Placed:
         self._nodes: list[Topology] = []
         self._first_link: list[int] = []
         self._local: list[str] = []  # the name within its node of each processor
-        self._routes: dict[tuple[int, int], tuple[Link, ...]] = {}
+        self._within: dict[tuple[int, int], tuple[Link, ...]] = {}  # routes in a node
+        self._out: dict[int, tuple[Link, ...]] = {}
+        self._into: dict[int, tuple[Link, ...]] = {}
         self._links: dict[int, Link] = {}
         self.link_count = 0
         processors: list[Processor] = []
@@ -147,26 +149,32 @@ class _Placed:
         if not processors or (limit is not None and len(processors) < limit):
             raise ValueError(f"machine {cluster.name}: has {len(processors)} processors, {limit or 'at least 1'} asked for")
         self.processors = tuple(processors)
+        self._node = [processor.node for processor in processors]
         _reachable(cluster, [topologies[name] for name, _ in cluster.layout], len(self._nodes))
 
     def route(self, source: int, target: int) -> tuple[Link, ...]:
-        found = self._routes.get((source, target))
-        if found is None:
-            found = self._routes[source, target] = self._find(source, target)
-        return found
-
-    def _find(self, source: int, target: int) -> tuple[Link, ...]:
-        count = len(self.processors)
+        count = len(self._node)
         if not (0 <= source < count and 0 <= target < count):
             raise IndexError(f"route {source} -> {target}: processors are 0 to {count - 1}")
         if source == target:
             return ()
-        a, b = self.processors[source].node, self.processors[target].node
-        if a == b:
-            return self._place(a, self._nodes[a].path(self._local[source], self._local[target]))
-        out = self._nodes[a].path(self._local[source], NETWORK)
-        into = self._nodes[b].path(NETWORK, self._local[target])
-        return (*self._place(a, out), *self._place(b, into))
+        if (a := self._node[source]) != self._node[target]:  # two halves are kept, not the pairs, which are a million of 1,024
+            return self._half(source, True) + self._half(target, False)
+        found = self._within.get((source, target))
+        if found is None:
+            path = self._nodes[a].path(self._local[source], self._local[target])
+            found = self._within[source, target] = self._place(a, path)
+        return found
+
+    def _half(self, processor: int, out: bool) -> tuple[Link, ...]:
+        """From a processor to the network between the nodes, or from there to it."""
+        halves = self._out if out else self._into
+        found = halves.get(processor)
+        if found is None:
+            a, local = self._node[processor], self._local[processor]
+            path = self._nodes[a].path(local, NETWORK) if out else self._nodes[a].path(NETWORK, local)
+            found = halves[processor] = self._place(a, path)
+        return found
 
     def _place(self, node: int, path: Path | None) -> tuple[Link, ...]:
         assert path is not None  # _reachable has looked

@@ -10,7 +10,7 @@ from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper.config import Place, Sync, Travel
 from taskflow.mapper.mapper import Mapper
-from taskflow.operators.operator import Soap
+from taskflow.operators.operator import Soap, Work
 
 
 def cut_only(node: Node, soap: Soap, degree: int) -> tuple[int, ...]:
@@ -57,7 +57,8 @@ class Expert(Mapper):
 
     Convolutional networks (Krizhevsky, "One weird trick", 2014): data parallelism, but dense layers cut in the channel
     dimension. Recurrent networks (Wu et al., GNMT, 2016): data parallelism between nodes and one processor a layer depth
-    within each. A network with an LSTM counts as recurrent. ``per_node``: processors of one node.
+    within each. A network with an operator whose `work` is recurrent counts as such; which operators are
+    dense layers they say (`Operator.dense_dim`). ``per_node``: processors of one node.
     """
 
     name = "expert"
@@ -68,7 +69,7 @@ class Expert(Mapper):
         self._wanted = per_node
 
     def prepare(self, graph: OperatorGraph, machine: Machine) -> None:
-        self._recurrent = any(node.operator.kind == "lstm" for node in graph)
+        self._recurrent = any(node.operator.work is Work.RECURRENT for node in graph)
         count = len(machine.processors)
         # The largest node size up to the wanted one that divides the machine.
         self._per_node = max(n for n in range(1, min(self._wanted, count) + 1) if count % n == 0)
@@ -79,10 +80,8 @@ class Expert(Mapper):
         count = len(machine.processors)
         if self._recurrent:
             return cut_only(node, Soap.SAMPLE, count // self._per_node)
-        if node.operator.kind == "linear":
-            return cut_only(node, Soap.PARAMETER, count)
-        if node.operator.kind == "class_blocks":  # of a dense layer's scores, which stay where they are
-            return tuple(min(count, dim.size) if dim.name == "c" else 1 for dim in node.dims)
+        if (dense := node.operator.dense_dim) is not None:
+            return tuple(min(count, dim.size) if dim.name == dense and dim.divisible else 1 for dim in node.dims)
         return cut_only(node, Soap.SAMPLE, count)
 
     def map_task(self, node: Node, piece: int, degrees: Sequence[int], machine: Machine) -> int:

@@ -11,7 +11,9 @@ from taskflow.operators.cross_entropy import cross_entropy
 from taskflow.operators.dropout import dropout
 from taskflow.operators.einsum import einsum
 from taskflow.operators.embedding import embedding
+from taskflow.operators.free_weight import add_weight, expand_weight, mul_weight
 from taskflow.operators.gather import gather
+from taskflow.operators.hard import hardsigmoid, hardswish, hardtanh
 from taskflow.operators.input import input
 from taskflow.operators.layer_norm import layer_norm
 from taskflow.operators.linear import linear
@@ -29,13 +31,15 @@ from taskflow.operators.reshape import flatten, reshape
 from taskflow.operators.softmax import softmax
 from taskflow.operators.split import split
 from taskflow.operators.state import state
+from taskflow.operators.stochastic_depth import stochastic_depth
 from taskflow.operators.transpose import transpose
-from taskflow.operators.unary import gelu, relu, scale, sigmoid, tanh
+from taskflow.operators.unary import gelu, relu, scale, shift, sigmoid, tanh
 
 __all__ = [
-    "adaptive_avg_pool2d", "add", "attention", "avg_pool2d", "batch_norm", "concat", "conv2d", "cross_entropy",
-    "dropout", "einsum", "embedding", "flatten", "gather", "gelu", "input", "layer_norm", "linear", "lstm", "lstm_layer",
-    "mask_padding", "matmul", "max_pool2d", "mean", "mse_loss", "mul", "multi_head_attention", "narrow", "pad",
-    "per_label", "positional_encoding", "relu", "reshape", "scale", "select", "sigmoid", "softmax", "split", "state",
-    "sub", "sum", "tanh", "transpose",
+    "adaptive_avg_pool2d", "add", "add_weight", "attention", "avg_pool2d", "batch_norm", "concat", "conv2d",
+    "cross_entropy", "dropout", "einsum", "embedding", "expand_weight", "flatten", "gather", "gelu", "hardsigmoid",
+    "hardswish", "hardtanh", "input", "layer_norm", "linear", "lstm", "lstm_layer", "mask_padding", "matmul",
+    "max_pool2d", "mean", "mse_loss", "mul", "mul_weight", "multi_head_attention", "narrow", "pad", "per_label",
+    "positional_encoding", "relu", "reshape", "scale", "select", "shift", "sigmoid", "softmax", "split", "state",
+    "stochastic_depth", "sub", "sum", "tanh", "transpose",
 ]

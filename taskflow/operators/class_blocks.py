@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -42,6 +42,8 @@ class ClassBlocks(Operator):
     each block only a pair goes on. In double precision: a logarithm rounded in single would make the loss of high scores inexact.
     """
 
+    dense_dim: ClassVar[str | None] = "c"
+
     blocks: int
     ignore_index: int = -100
     label_smoothing: float = 0.0
@@ -74,6 +76,9 @@ class ClassBlocks(Operator):
         # As `cross_entropy`: probabilities (here of each block for itself) and targets, so that the logits need not be kept.
         scores, target = self.reads(inputs, piece).inputs
         return (Spec(scores.shape, inputs[0].dtype), Spec(target.shape, inputs[1].dtype))
+
+    def integers_below(self, inputs: Sequence[Spec]) -> int:
+        return inputs[0].shape[-1]
 
     def forward(self, call: Call) -> None:
         (x, target), (y,), (probabilities, kept) = call.inputs, call.outputs, call.saved

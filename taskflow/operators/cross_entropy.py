@@ -48,6 +48,9 @@ class CrossEntropy(Loss):
         x, target = inputs
         return (Spec((*piece.shape, x.shape[-1]), x.dtype), Spec(piece.shape, target.dtype))
 
+    def integers_below(self, inputs: Sequence[Spec]) -> int:
+        return inputs[0].shape[-1]
+
     def forward(self, call: Call) -> None:
         (x, target), (y,), (probabilities, kept) = call.inputs, call.outputs, call.saved
         classes = x.shape[-1]

@@ -69,7 +69,7 @@ class Dropout(Operator):
         if not call.state.training:
             y[...] = x
             return
-        key, shape = _key(call.state, call.name), call.specs[0].shape
+        key, shape = generator_key(call.state, call.name), call.specs[0].shape
         call.kernels.dropout(key, call.state.step, shape, call.piece.lo, self.p, x, out=y, mask=mask)
 
     def backward(self, call: Call) -> None:
@@ -91,7 +91,7 @@ class Dropout(Operator):
         return Example(cls(random.choice((0.0, 0.25, 0.5, 0.7))), (Spec(shape, np.dtype(np.float64)),))
 
 
-def _key(state: StepState, name: str) -> tuple[int, int]:
+def generator_key(state: StepState, name: str) -> tuple[int, int]:
     """The generator's key: the seed and a checksum of the name (Python's hash differs from process to process)."""
     return state.seed & 0xFFFFFFFF, (crc32(name.encode()) ^ (state.seed >> 32)) & 0xFFFFFFFF
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -69,6 +69,13 @@ class Embedding(Operator):
 
     def keeps(self, inputs: Sequence[Spec]) -> Keeps:
         return Keeps(weights=False, outputs=False)
+
+    def picks(self, inputs: Sequence[Spec], piece: Rect) -> Mapping[int, int]:
+        (table,), (rows,) = self.reads(inputs, piece).weights, self.writes(inputs, piece)
+        return {0: min(table.volume, rows.volume)}
+
+    def integers_below(self, inputs: Sequence[Spec]) -> int:
+        return self.num_embeddings
 
     def forward(self, call: Call) -> None:
         (x,), (y,), (table,) = call.inputs, call.outputs, call.weights

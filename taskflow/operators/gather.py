@@ -53,6 +53,9 @@ class Gather(Operator):
     def keeps(self, inputs: Sequence[Spec]) -> Keeps:
         return Keeps(weights=False, outputs=False)
 
+    def integers_below(self, inputs: Sequence[Spec]) -> int:
+        return inputs[0].shape[1]
+
     def forward(self, call: Call) -> None:
         (x, index), (y,) = call.inputs, call.outputs
         call.kernels.device.require(

@@ -9,7 +9,7 @@ gradient sums, weight synchronisation, memory, cost) is derived from these two m
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
@@ -77,7 +77,8 @@ class Init:
 
 @dataclass(frozen=True, slots=True)
 class WeightSpec:
-    """A parameter that an operator needs: its name within the layer (as PyTorch calls it), shape and start."""
+    """A parameter that an operator needs: its name within the layer (as PyTorch calls it), shape and start. The only
+    weight of an operator may have no name (""): it is called as the operator is."""
 
     name: str
     shape: tuple[int, ...]
@@ -193,6 +194,9 @@ class Operator(ABC):
     kind: ClassVar[str]
     work: ClassVar[Work] = Work.MEMORY
     """What its kernels do, which decides how fast they are predicted to be on a described device."""
+    dense_dim: ClassVar[str | None] = None
+    """The name of the dimension that the experts' mapper cuts instead of samples in networks that are not recurrent: of a dense
+    layer its channels, of what takes a dense layer's scores where they lie the same."""
     unread_in_evaluation: ClassVar[tuple[int, ...]] = ()
     """Which inputs `forward` does not look at in evaluation, so that what computes them need not run. They hold anything."""
 
@@ -228,6 +232,16 @@ class Operator(ABC):
     def lays_out(self, inputs: Sequence[Spec], piece: Rect) -> tuple[int, ...]:
         """Weights that `forward` multiplies by so often that kernels may lay them out anew: they get `Call.room` for it."""
         return ()
+
+    def picks(self, inputs: Sequence[Spec], piece: Rect) -> Mapping[int, int]:
+        """Weights of which the data choose what a task looks at, such as rows of a table: at most how many elements, by the
+        weight's number. The gradient is zero elsewhere. Predicted costs count these instead of all that `reads` names."""
+        return {}
+
+    def integers_below(self, inputs: Sequence[Spec]) -> int | None:
+        """Its integer inputs hold numbers from 0 to below this (rows of a table, classes); None if it takes others too. Made-up
+        data, for measuring and profiling, keep to it."""
+        return None
 
     @abstractmethod
     def forward(self, call: Call) -> None:

@@ -1,5 +1,5 @@
-"""scale, relu, tanh, sigmoid, gelu: one value in, one value out (PyTorch: torch.mul by a number, torch.relu, torch.tanh,
-torch.sigmoid, torch.nn.functional.gelu). They share every rule but the arithmetic."""
+"""scale, shift, relu, tanh, sigmoid, gelu: one value in, one value out (PyTorch: torch.mul by a number, torch.add
+of one, torch.relu, torch.tanh, torch.sigmoid, torch.nn.functional.gelu). They share every rule but the arithmetic."""
 
 from __future__ import annotations
 
@@ -91,7 +91,27 @@ class Scale(Unary):
 
     @classmethod
     def example(cls, random: Random) -> Example:
-        return _example(cls(random.uniform(-2, 2)), random)
+        return example(cls(random.uniform(-2, 2)), random)
+
+
+@register("shift")
+@dataclass(frozen=True, slots=True)
+class Shift(Unary):
+    """y = x + number."""
+
+    number: float
+    keeps_output: ClassVar[bool] = False
+
+    def forward(self, call: Call) -> None:
+        np.add(call.inputs[0], self.number, out=call.outputs[0])
+
+    def backward(self, call: Call) -> None:
+        if (dx := call.grad_inputs[0]) is not None:
+            dx.put(call.grad)
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        return example(cls(random.uniform(-2, 2)), random)
 
 
 @register("relu")
@@ -101,7 +121,7 @@ class ReLU(Activation):
 
     @classmethod
     def example(cls, random: Random) -> Example:
-        return _example(cls(), random)
+        return example(cls(), random)
 
 
 @register("tanh")
@@ -111,7 +131,7 @@ class Tanh(Activation):
 
     @classmethod
     def example(cls, random: Random) -> Example:
-        return _example(cls(), random)
+        return example(cls(), random)
 
 
 @register("sigmoid")
@@ -121,7 +141,7 @@ class Sigmoid(Activation):
 
     @classmethod
     def example(cls, random: Random) -> Example:
-        return _example(cls(), random)
+        return example(cls(), random)
 
 
 @register("gelu")
@@ -145,10 +165,11 @@ class GELU(Unary):
 
     @classmethod
     def example(cls, random: Random) -> Example:
-        return _example(cls(random.choice(("none", "tanh"))), random)
+        return example(cls(random.choice(("none", "tanh"))), random)
 
 
-def _example(operator: Operator, random: Random) -> Example:
+def example(operator: Operator, random: Random) -> Example:
+    """Any shape, numbers that `Example` describes."""
     shape = tuple(random.randint(1, 5) for _ in range(random.randint(0, 4)))
     return Example(operator, (Spec(shape, np.dtype(np.float64)),))
 
@@ -156,6 +177,11 @@ def _example(operator: Operator, random: Random) -> Example:
 def scale(input: Tensor, factor: float, *, name: str | None = None) -> Tensor:
     """Every element times a number, which is not trained. Any shape in, the same shape out."""
     return input.graph.apply(Scale(float(factor)), (input,), name=name)[0]
+
+
+def shift(input: Tensor, number: float, *, name: str | None = None) -> Tensor:
+    """Every element plus a number, which is not trained. Any shape in, the same shape out."""
+    return input.graph.apply(Shift(float(number)), (input,), name=name)[0]
 
 
 def relu(input: Tensor, *, name: str | None = None) -> Tensor:

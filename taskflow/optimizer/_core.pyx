@@ -194,6 +194,24 @@ cdef class Core:
             "join_offset": np.array(t.join_offset, np.int64), "join_after": np.array(t.join_after, np.int64),
         }
 
+    def totals(self, list travels, int processors):
+        """(seconds of the tasks on each processor that are no messages, bytes of messages, busy seconds by resource) of the
+        current strategy. ``travels``: by kind, whether it is a message. Makes no array of tasks, of which there may be millions."""
+        self.step.get().complete()
+        cdef Tasks* t = &self.step.get().tasks()
+        cdef vector[uint8_t] message = travels
+        cdef vector[double] seconds
+        cdef int64_t nbytes = 0
+        cdef size_t i
+        seconds.assign(processors, 0.0)
+        with nogil:
+            for i in range(t.size()):
+                if message[t.kind[i]]:
+                    nbytes += t.nbytes[i]
+                else:
+                    seconds[t.processor[i]] += t.cost[i]
+        return np.array(seconds), nbytes, np.array(self.step.get().times().busy)
+
     def times(self):
         """(ready, start, end, order, busy seconds by resource, starts on everything occupied, where each task's begin
         there) of the current strategy."""

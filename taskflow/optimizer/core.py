@@ -186,11 +186,20 @@ class CoreEvaluator(Evaluator):
             return self.costs.piece(self.graph.nodes[node], rect, which is Kind.BACKWARD, where, flops, nbytes)
         return self.costs.other(which, where, flops, nbytes)
 
+    @property
+    def link_places(self) -> Mapping[int, int]:
+        """The core's numbers of the links that it has met, counted on after the processors, by link as in `resources`."""
+        return self._links
+
     def _route(self, source: int, target: int) -> tuple[list[int], float, float, int]:
-        links = self.machine.route(source, target)
+        # Asked for every pair of processors that exchange anything: of 1,024 these are hundreds of thousands.
+        latency, rate = 0.0, inf
+        for link in self.machine.route(source, target):
+            latency += link.latency_seconds
+            rate = min(rate, link.bytes_per_second)
         numbers = self._numbers(message_resources(source, target, self.machine))
         route = self._route_classes.setdefault(self.costs.route_class(source, target), len(self._route_classes))
-        return numbers, sum(k.latency_seconds for k in links), min(k.bytes_per_second for k in links), route
+        return numbers, latency, rate, route
 
     def _group(self, members: tuple[int, ...]) -> list[int]:
         self.groups.append(members)

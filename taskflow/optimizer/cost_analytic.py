@@ -59,11 +59,11 @@ class AnalyticCosts(RememberedCosts):
         self, operator: Operator, inputs: tuple[Spec, ...], backward: bool, wanted: Gradients, device: Device
     ) -> float:
         """Seconds that all tasks of one direction take together at least, however the operator is cut: their arithmetic adds
-        up to the whole's, and so does what they touch, apart from inputs that pieces step over (a stride). 0 for embeddings, of
-        whose tables pieces touch what their words ask for."""
-        if operator.kind == "embedding":
-            return 0.0
+        up to the whole's, and so does what they touch, apart from inputs that pieces step over (a stride). 0 for operators
+        that pick from their weights (embeddings): pieces touch what the data ask for."""
         space = Rect((0,) * len(dims := operator.dims(inputs)), tuple(dim.size for dim in dims))
+        if operator.picks(inputs, space):
+            return 0.0
         rate, seen = device.rate(operator.computes_in(inputs)), _seen(operator, inputs, dims)
         memory = device.memory_bytes_per_second * device.reaches(Work.MEMORY.value, EFFICIENCY[Work.MEMORY])
         total = 0.0

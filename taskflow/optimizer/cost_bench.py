@@ -130,13 +130,10 @@ def _prepare_backward(
 
 
 def integers_below(operator: Operator, inputs: Sequence[Spec]) -> int:
-    """Integer inputs are drawn from range of this: rows of a table, entries to gather, or classes of the scores beside
+    """Integer inputs are drawn from range of this: what the operator says, or else the last dimension of the floats beside
     them."""
-    rows = getattr(operator, "num_embeddings", None)
-    if isinstance(rows, int):
-        return rows
-    if operator.kind == "gather":
-        return inputs[0].shape[1]
+    if (said := operator.integers_below(inputs)) is not None:
+        return said
     return next((s.shape[-1] for s in inputs if s.differentiable and s.shape), 2)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,7 @@ class Arrays:
     input_elements: tuple[int, ...]
     weight_elements: tuple[int, ...]
     output_elements: tuple[int, ...]
+    picked: Mapping[int, int]  # of weights of which the data choose what is looked at: how many bytes, by number
 
     @property
     def forward_bytes(self) -> int:
@@ -55,7 +56,7 @@ def arrays(operator: Operator, inputs: Sequence[Spec], piece: Rect) -> Arrays:
         tuple(r.volume * s.dtype.itemsize for r, s in zip(writes, outputs)),
         sum(s.nbytes for s in operator.saves(inputs, piece)),
         tuple(r.volume for r in reads.inputs), tuple(r.volume for r in reads.weights),
-        tuple(r.volume for r in writes),
+        tuple(r.volume for r in writes), {i: n * itemsize for i, n in operator.picks(inputs, piece).items()},
     )  # fmt: skip
 
 
@@ -93,21 +94,20 @@ def _pass_bytes(
     adds: Sequence[bool],
 ) -> int:
     """Bytes of one pass over what an operator reads and writes."""
-    weights = touched.weights
-    if operator.kind == "embedding" and not backward:
-        weights = (min(weights[0], touched.outputs[0]),)  # it reads the rows that are asked for, not the table
+    picked = touched.picked
+    read_weights = sum(picked.get(i, nbytes) for i, nbytes in enumerate(touched.weights))
     if not backward:
-        return sum(touched.inputs) + sum(weights) + sum(touched.outputs) + touched.saved
+        return sum(touched.inputs) + read_weights + sum(touched.outputs) + touched.saved
     keeps = operator.keeps(inputs)
     read = (
-        sum(touched.inputs) * keeps.inputs + sum(weights) * keeps.weights + sum(touched.outputs) * (1 + keeps.outputs)
+        sum(touched.inputs) * keeps.inputs + read_weights * keeps.weights + sum(touched.outputs) * (1 + keeps.outputs)
     )
-    written = sum(n for n, w in zip(touched.inputs, wanted) if w) + sum(weights) + _added(touched, adds)
-    if operator.kind == "embedding":
-        # Of the table's gradient only the rows that were asked for are added to; the rest is set to zero, but not by a
-        # task that adds to it.
-        rows = min(weights[0], touched.outputs[0])
-        written = 2 * rows if any(adds) else weights[0] + rows
+    written = sum(n for n, w in zip(touched.inputs, wanted) if w) + sum(touched.weights) + _added(touched, adds)
+    for i, some in picked.items():
+        # Only to what was looked at something is added, which is read for that; the rest is set to zero, but not by a task
+        # that adds to a gradient that is there.
+        adding = adds[len(touched.inputs) + i] if adds else False
+        written += 2 * (some - touched.weights[i]) if adding else some
     return read + touched.saved + written
 
 

@@ -97,7 +97,7 @@ class ModelCosts(Costs):
         return self._classes[processor]
 
     def route_class(self, source: int, target: int) -> tuple[object, ...]:
-        return tuple((k.latency_seconds, k.bytes_per_second) for k in self._machine.route(source, target))
+        return tuple([(k.latency_seconds, k.bytes_per_second) for k in self._machine.route(source, target)])
 
 
 def _given(graph: OperatorGraph, active: set[int], needs: set[tuple[int, int]]) -> list[tuple[bool, ...]]:

@@ -54,7 +54,7 @@ def portfolio(judge: Evaluator, options: SearchOptions, searcher: Searcher, work
         own = replace(
             options, seed=options.seed + number * SEEDS, exchange=exchange, progress=told.by(number), clock=clock,
             bound=options.bound if number == 0 else None,
-            fits=Room(mine) if options.fits is not None else None,
+            fits=Room(mine) if options.fits is not None and number > 0 else options.fits,
         )
         try:
             results[number] = searcher(mine, own)

@@ -61,7 +61,7 @@ def search(
     clip_norm: float | None = None,
     space: SpaceOptions | None = None,
     starts: Iterable[Strategy] = (),
-    memory: bool = True,
+    memory: bool | Room = True,
     progress: Callable[[Progress], None] | None = None,
     use: Evaluator | None = None,
     alone: bool = False,
@@ -74,13 +74,14 @@ def search(
     ``budget``: seconds, or text such as ``30s`` and ``20000p`` (proposals; makes the result depend on nothing but the seed).
     Seconds are of the whole call, the lower bound included. Data parallelism is evaluated in any case; what of the rest there was
     no time for is named in ``Found.left_out``, also other known strategies and ``starts``.
-    ``algorithm``: one of ALGORITHMS. ``costs``: by default the analytic model of the machine. ``rule``: the update rule that
-    training will use (its arrays need memory and its tasks time). ``memory``: refuse plans that do not fit. ``use``: an
-    evaluator instead of machine, costs, rule and clip_norm. ``alone``: report what the algorithm itself found, even if a
-    known strategy is faster (to compare algorithms). ``constraints``: what single operators and layers may have (a table as
-    `Constraints.parse` describes it, or a file's name); the known strategies and ``starts`` are then mended to fit them before
-    they count. ``workers``: threads of the guided search; by default one a core, if the budget is in seconds and the step
-    large enough for threads to help, else one. Ctrl-C returns the best so far.
+    ``algorithm``: one of ALGORITHMS. ``costs``: by default the analytic model of the machine. ``rule``: the update rule
+    that training will use (its arrays need memory and its tasks time). ``memory``: refuse plans that do not fit (a `Room`
+    of ``use`` keeps what it learns for later questions). ``use``: an evaluator instead of machine, costs, rule and
+    clip_norm. ``alone``: report what the algorithm itself found, even if a known strategy is faster (to compare
+    algorithms). ``constraints``: what single operators and layers may have (a table as `Constraints.parse` describes it, or
+    a file's name); the known strategies and ``starts`` are then mended to fit them before they count. ``workers``: threads
+    of the guided search; by default one a core, if the budget is in seconds and the step large enough for threads to help,
+    else one. Ctrl-C returns the best so far.
 
     Raises ValueError if an argument is wrong, constraints contradict each other, or no plan fits the memory.
     """
@@ -98,7 +99,7 @@ def search(
     options = SearchOptions(
         limit, seed, wanted, rivals=() if alone else (*known(graph, machine), *starts),
         starts=tuple(starts) if alone else (),
-        fits=Room(judge) if memory and judge.rule is not None else None, progress=progress, clock=clock,
+        fits=_room(judge, memory) if judge.rule is not None else None, progress=progress, clock=clock,
         bound=lambda over: lower_bound(judge, wanted, over),
     )
     if workers is None:
@@ -110,6 +111,12 @@ def search(
         found = ALGORITHMS[algorithm](judge, options)
     wanted.constraints.verify(found.strategy, graph)  # holds by construction: a plan that violates them must not get out
     return replace(found, lower_bound=min(found.seconds, found.lower_bound))
+
+
+def _room(judge: Evaluator, memory: bool | Room) -> Room | None:
+    if isinstance(memory, Room):
+        return memory
+    return Room(judge) if memory else None
 
 
 def make_evaluator(

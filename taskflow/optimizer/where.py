@@ -20,10 +20,13 @@ except ImportError:  # not built: no compiler
     CoreEvaluator = None  # type: ignore[assignment, misc]
 
 
-def where_time_goes(evaluator: Evaluator) -> Usage:
-    """As `Evaluator.usage`; all figures are the same but for ``critical``, which may follow another path of equal length."""
+def where_time_goes(evaluator: Evaluator, *, path: bool = True) -> Usage:
+    """As `Evaluator.usage`; all figures are the same but for ``critical``, which may follow another path of equal length.
+    ``path``: False leaves ``critical`` empty, which of millions of tasks saves seconds."""
     if CoreEvaluator is None or not isinstance(evaluator, CoreEvaluator):
         return evaluator.usage()
+    if not path:
+        return _totals(evaluator)
     table = evaluator.task_table()
     on, count = _course(evaluator, table), len(evaluator.machine.processors)
     copies = np.isin(table["kind"], TRAVELLING)
@@ -33,6 +36,14 @@ def where_time_goes(evaluator: Evaluator) -> Usage:
     nodes = [int(table["node"][lap.task]) for lap in walk(on, _needed(on, table))]
     names = dict.fromkeys(evaluator.graph.nodes[node].name for node in nodes if node >= 0)
     return Usage(evaluator.seconds, tuple(busy.tolist()), links, int(table["nbytes"][copies].sum()), tuple(names))
+
+
+def _totals(evaluator: CoreEvaluator) -> Usage:
+    """Where the time goes, summed up by the core: no array as long as the tasks is made."""
+    count = len(evaluator.machine.processors)
+    seconds, nbytes, busy = evaluator._core.totals([kind.travels for kind in KINDS], count)
+    links = {r - count: float(busy[count + place]) for r, place in evaluator.link_places.items() if busy[count + place] > 0}
+    return Usage(evaluator.seconds, tuple(seconds.tolist()), links, nbytes, ())
 
 
 def _course(evaluator: Evaluator, table: dict[str, np.ndarray]) -> Course:  # type: ignore[type-arg]

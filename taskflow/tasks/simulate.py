@@ -115,7 +115,10 @@ def link_names(task: Task, machine: Machine) -> dict[int, str]:
 def message_resources(source: int, target: int, machine: Machine) -> tuple[int, ...]:
     """What a message between two processors occupies, numbered as in `resources`."""
     route = machine.route(source, target)
-    links = tuple(len(machine.processors) + link.number for link in route)
+    first = len(machine.processors)
+    links = tuple([first + link.number for link in route])
+    if not any([link.occupies_endpoints for link in route]):
+        return links
     sender = (source,) if any(link.occupies_sender for link in route) else ()
     receiver = (target,) if any(link.occupies_receiver for link in route) else ()
     return (*sender, *links, *receiver)

@@ -21,12 +21,12 @@ from taskflow.training.digest import digest_of
 from taskflow.training.loop import Result, rows_read, train
 from taskflow.training.options import Options, steps_to_trace
 from taskflow.training.plan import plan
-from taskflow.training.progress import Working
 from taskflow.training.resume import CheckpointError, Position, can_be_written, check_resume, read_resume, saver
 from taskflow.training.stream import Batches, Say
 from taskflow.training.subject import Preset, Run, Training
 from taskflow.training.together import on_all_ranks, same_everywhere
 from taskflow.training.weights import on_first_rank
+from taskflow.working import Working
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,10 @@ from taskflow.mapper.strategy import Strategy
 from taskflow.runtime.executor import Executor
 from taskflow.tasks.items import Placement
 from taskflow.training.metrics import Throughput
-from taskflow.training.progress import TrainingProgress, Working
+from taskflow.training.progress import TrainingProgress
 from taskflow.training.schedules import Schedule
 from taskflow.training.stream import Batches, Evaluation, Say
+from taskflow.working import Working
 
 
 @dataclass(slots=True)

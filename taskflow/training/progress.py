@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from math import inf, isfinite
@@ -12,13 +10,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
 from taskflow.training.metrics import Throughput, perplexity
+from taskflow.working import Working, is_terminal
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 _LINES = 20  # a plain display's lines over a whole run of quick steps
 _LONGEST_SILENCE_SECONDS = 15.0
-_PATIENCE_SECONDS = 5.0
 
 
 class TrainingProgress:
@@ -56,7 +54,7 @@ class TrainingProgress:
         return self.throughput.per_second
 
     def __enter__(self) -> TrainingProgress:
-        if not self._quiet and _is_terminal(self._stream):
+        if not self._quiet and is_terminal(self._stream):
             self._live = _start_bar(self._stream, self.total)
         return self
 
@@ -107,38 +105,6 @@ class TrainingProgress:
         ))
 
 
-class Working:
-    """Context manager that says what is done while nothing else is to be seen (reading, searching, validating): on a terminal a
-    line that moves until it is over, elsewhere one plain line if it takes over 5 s. It writes to ``stream`` (default: stderr)."""
-
-    def __init__(self, text: str, quiet: bool = False, stream: TextIO | None = None) -> None:
-        self._text, self._quiet, self._stream = text, quiet, stream or sys.stderr
-        self._live: Progress | None = None
-        self._later: threading.Timer | None = None
-
-    def __enter__(self) -> Working:
-        if self._quiet:
-            return self
-        if _is_terminal(self._stream):
-            self._live = _start_line(self._stream, self._text)
-        else:
-            self._later = threading.Timer(_PATIENCE_SECONDS, self._say)
-            self._later.daemon = True
-            self._later.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
-        if self._later is not None:
-            self._later.cancel()
-
-    def _say(self) -> None:
-        print(f"{self._text} ...", file=self._stream, flush=True)
-
-
 def _short(value: float) -> str:
     """With separators and one digit after the point below a thousand; large figures in powers of ten."""
     if not isfinite(value):
@@ -146,24 +112,6 @@ def _short(value: float) -> str:
     if value >= 1e9:
         return f"{value:.2e}"
     return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}"
-
-
-def _is_terminal(stream: TextIO) -> bool:
-    """What the stream itself says; rich would also believe variables such as FORCE_COLOR, and fill log files with
-    control codes."""
-    return stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
-
-
-def _start_line(stream: TextIO, text: str) -> Progress:
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    console = Console(file=stream, force_terminal=True)
-    line = Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=stream is sys.stderr)
-    line.add_task(text, total=None)
-    line.start()
-    return line
 
 
 def _start_bar(stream: TextIO, total: int) -> tuple[Progress, TaskID]:

@@ -32,10 +32,8 @@ def _below(graph: OperatorGraph, start: Node) -> int:
         read = [i for i, tensor in enumerate(node.inputs) if tensor.name in names]
         if not read:
             continue
-        if node.operator.kind == "embedding":
-            limits.append(node.parameters[0].shape[0])
-        elif node.operator.kind in ("class_blocks", "cross_entropy"):
-            limits.append(node.inputs[0].shape[-1])
+        if (below := node.operator.integers_below(node.specs)) is not None:
+            limits.append(below)
         elif node.operator.kind in _SHAPES:
             names |= {tensor.name for tensor in node.outputs}
     return min(limits, default=2)

@@ -12,7 +12,7 @@ from taskflow.kernels import NumpyKernels
 from taskflow.kernels.blas import find_blas
 
 native = pytest.importorskip("taskflow.kernels.native", reason="the compiled kernels are not built")
-_native = pytest.importorskip("taskflow.kernels._native")
+_products = pytest.importorskip("taskflow.kernels._products")
 
 NUMPY, NATIVE = NumpyKernels(), native.NativeKernels()
 SIZES = [
@@ -78,12 +78,12 @@ def test_batches(m: int, accumulate: bool) -> None:
 def test_without_a_blas_numpy_multiplies(accumulate: bool) -> None:
     rng = np.random.default_rng(0)
     try:
-        _native.use_blas(0, 0, False)
+        _products.use_blas(0, 0, False)
         for m, n in ((33, 21), (50, 50), (2, 5)):
             same(rng.normal(size=(m, 40)), rng.normal(size=(n, 40)).T, rng.normal(size=(m, n)), accumulate)
     finally:
         if (blas := find_blas()) is not None:
-            _native.use_blas(blas.sgemm, blas.dgemm, blas.wide)
+            _products.use_blas(blas.sgemm, blas.dgemm, blas.wide)
 
 
 def test_nan_and_infinity_spread_as_in_numpy() -> None:

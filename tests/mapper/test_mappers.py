@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -31,6 +31,8 @@ from taskflow.mapper import (
     save,
 )
 from taskflow.models import build
+from taskflow.operators.linear import Linear
+from taskflow.operators.operator import Work
 
 BATCH_8 = replace(CONFIG, batch=8)
 HERE = "test_mappers"  # this module's name, as choose() imports it
@@ -410,3 +412,42 @@ def test_expert_leaves_scores_where_they_are() -> None:
         assert degrees.pop("c") == degree and set(degrees.values()) == {1}
         assert strategy[name].processors == (0, 1, 2, 3)
     assert strategy["loss"].degrees[0] == 4
+
+
+@dataclass(frozen=True, slots=True)
+class OwnDense(Linear):
+    """A user's dense layer, which experts shall cut along what it sums over."""
+
+    kind: ClassVar[str] = "own_dense"
+    dense_dim: ClassVar[str | None] = "k"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRows(Linear):
+    """One that is no dense layer."""
+
+    kind: ClassVar[str] = "own_rows"
+    dense_dim: ClassVar[str | None] = None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRecurrent(Linear):
+    """One whose kernels run step after step."""
+
+    kind: ClassVar[str] = "own_recurrent"
+    work: ClassVar[Work] = Work.RECURRENT
+
+
+def test_expert_asks_the_operators_themselves() -> None:
+    """It cuts users' operators as they say, whatever they are called."""
+
+    def mapped(operator: Linear) -> list[str]:
+        graph = taskflow.OperatorGraph()
+        x = taskflow.input(graph, (8, 12), name="x")
+        graph.apply(operator, (x,), name="own")
+        strategy = map_graph(Expert(per_node=2), graph, taskflow.host(4))
+        return strategy.describe(graph).splitlines()
+
+    assert mapped(OwnDense(16)) == ["x: n/4 @ 0-3", "own: k/4 @ 0-3"]
+    assert mapped(OwnRows(16)) == ["x: n/4 @ 0-3", "own: n/4 @ 0-3"]
+    assert mapped(OwnRecurrent(16)) == ["x: n/2 @ 0,2", "own: n/2 @ 0,2"]

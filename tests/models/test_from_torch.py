@@ -101,6 +101,27 @@ class Causal(nn.Module):
         return self.scores(x + self.mix(x, x, x, need_weights=False)[0])
 
 
+class Free(nn.Module):
+    """Parameters in expressions, as in vision transformers and ConvNeXt, one of them twice; numbers added; hard activations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Parameter(torch.randn(1, 1, 6))
+        self.places = nn.Parameter(torch.randn(1, 5, 6))
+        self.scale = nn.Parameter(torch.full((6, 1, 1), 0.5))
+        self.norm, self.mix = nn.LayerNorm(6), nn.Linear(6, 6, bias=False)
+        self.inner = nn.ModuleDict({"six": nn.ReLU6(), "swish": nn.Hardswish(), "gate": nn.Hardsigmoid()})
+        self.out = nn.Linear(6, 4)
+
+    def forward(self, x: Any) -> Any:
+        torch._assert(x.dim() == 4, f"four dimensions, not {x.shape}")
+        x = self.inner["swish"](4 * x) * self.scale - 2
+        x = self.scale * (1 - F.hardtanh(x, -0.5, 2.0)) + F.relu6(x) * self.inner["gate"](6 * x)
+        x = F.layer_norm(x.permute(0, 2, 3, 1), (6,), self.norm.weight, self.norm.bias, 1e-4)
+        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x.flatten(1, 2)], dim=1) + self.places
+        return self.out(F.linear(self.inner["six"](1 + x), self.mix.weight)[:, 0] + x.mean(1))
+
+
 def images(*shape: int) -> Callable[[Any], tuple[Any, ...]]:
     return lambda generator: (torch.randn(*shape, dtype=torch.float64, generator=generator),)
 
@@ -113,6 +134,7 @@ CASES = {
     "residual": (Residual, images(4, 3, 16, 16), 10, (4,)),
     "branches": (Branches, images(4, 4, 8, 8), 5, (4,)),
     "tokens": (Tokens, tokens(11, (4, 5)), 11, (4, 5)),
+    "free": (Free, images(4, 6, 2, 2), 4, (4,)),
     "causal": (Causal, tokens(5, (4, 5), (4, 5)), 9, (4, 5)),
 }
 
@@ -173,14 +195,17 @@ def test_what_has_no_counterpart_is_listed() -> None:
         def __init__(self) -> None:
             super().__init__()
             self.token = nn.Parameter(torch.zeros(1, 4))
-            self.act, self.up = nn.Hardswish(), nn.Upsample(scale_factor=2)
+            self.act, self.again, self.up = nn.Mish(), nn.Mish(), nn.Upsample(scale_factor=2)
+            self.register_buffer("table", torch.zeros(4))
 
         def forward(self, x: Any) -> Any:
-            return torch.cumsum(self.up(self.act(x)) + self.token, 0).tril()
+            return torch.cumsum(self.up(self.again(self.act(x))) + self.token * self.table, 0).tril()
 
     with pytest.raises(ValueError, match=r"no counterpart for .*up \(Upsample\)") as error:
         from_torch(Odd(), (2, 4))
-    for part in ("act (Hardswish)", "token (used outside of a layer)", "cumsum (a function)", "tril (a tensor's method)"):
+    for part in (
+        "act (Mish, 2 times)", "table (a buffer, used outside of a layer)", "cumsum (a function)", "tril (a tensor's method)"
+    ):
         assert part in str(error.value)
 
 
@@ -195,6 +220,42 @@ def test_what_has_no_counterpart_is_listed() -> None:
 def test_what_a_layer_cannot_do_is_said(module: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         from_torch(module, (2, 3, 8, 8))
+
+
+def test_parameters_where_they_cannot_be_are_said() -> None:
+    class Stacked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.token = nn.Parameter(torch.zeros(2, 4))
+
+        def forward(self, x: Any) -> Any:
+            return torch.cat([self.token, x])
+
+    with pytest.raises(ValueError, match=r"cat: does not take a parameter that is used outside of a layer"):
+        from_torch(Stacked(), (2, 4))
+
+
+def test_a_loss_may_use_all_that_a_module_returns() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 3), nn.Linear(4, 3)
+
+        def forward(self, x: Any) -> Any:
+            return self.a(x), self.b(x)
+
+    def loss(outputs: Any) -> Any:
+        first, second = outputs
+        return taskflow.mean(taskflow.add(taskflow.mul(first, first), taskflow.scale(second, 0.5)))
+
+    torch.manual_seed(1)
+    module = Two().double()
+    x = torch.randn(8, 4, dtype=torch.float64)
+    graph = from_torch(module, x, loss=loss)
+    run = taskflow.Executor(graph, taskflow.choose("data", graph, taskflow.host(2))[0])
+    load_weights(run, weights_of(module))
+    first, second = module(x)
+    assert run.evaluate({"x": x.numpy()}) == pytest.approx((first * first + 0.5 * second).mean().item(), rel=1e-12)
 
 
 def test_wrong_calls_are_said() -> None:
@@ -213,13 +274,9 @@ def test_wrong_calls_are_said() -> None:
 
 
 @pytest.mark.parametrize("name", ["alexnet", "resnet101", "inception_v3"])
-def test_torchvisions_networks_are_ours(name: str) -> None:
+def test_torchvisions_networks_are_ours(name: str, torchvision: Any) -> None:
     """The graphs of torchvision's own modules have the parameters and the arithmetic of ours."""
-    try:
-        from torchvision import models
-    except (ImportError, RuntimeError) as error:
-        pytest.skip(f"torchvision cannot be imported: {error}")
-    module = getattr(models, name)(**({"init_weights": False, "aux_logits": False} if name == "inception_v3" else {}))
+    module = getattr(torchvision.models, name)(**({"init_weights": False, "aux_logits": False} if name == "inception_v3" else {}))
     ours = build({"alexnet": "AlexNet", "resnet101": "ResNet-101", "inception_v3": "Inception-v3"}[name], batch=4)
     theirs = from_torch(module, ours.node("images").outputs[0].shape)
     assert theirs.parameter_count == ours.parameter_count

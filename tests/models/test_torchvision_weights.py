@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import partial
 from random import Random
 
@@ -19,19 +18,6 @@ from taskflow.training.weights import load_weights
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
 pytest.importorskip("safetensors", reason="safetensors is not installed: pip install 'soap-taskflow[test]'")
 pytestmark = pytest.mark.torch
-
-
-@pytest.fixture(scope="module")
-def torchvision():
-    """torchvision without its compiled part, which may be built for another torch; the networks do not need it."""
-    # These names must be known before the import; the object must live as long as the names. Where the compiled part is
-    # there, they are taken.
-    library = torch.library.Library("torchvision", "DEF")
-    with suppress(RuntimeError):
-        for name in ("nms", "qnms"):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    yield pytest.importorskip("torchvision", reason="torchvision is not installed: pip install torchvision")
-    del library
 
 
 def randomised(net, dtype):

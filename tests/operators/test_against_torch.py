@@ -98,6 +98,14 @@ def _softmax(op: Any, x: Any, lengths: Any = None) -> Any:
 
 
 TORCH = {
+    "add_weight": lambda op, x, weight: x + weight,
+    "mul_weight": lambda op, x, weight: x * weight,
+    "expand_weight": lambda op, weight: weight.expand(op.whole),
+    "hardtanh": lambda op, x: F.hardtanh(x, op.low, op.high),
+    "hardsigmoid": lambda op, x: F.relu6(x + 3) / 6,  # F.hardsigmoid's own gradient has 1 / 6 in single precision only
+    "hardswish": lambda op, x: F.hardswish(x),
+    "shift": lambda op, x: x + op.number,
+    "stochastic_depth": lambda op, x: x,  # in evaluation
     "gelu": lambda op, x: F.gelu(x, approximate=op.approximate),
     "layer_norm": lambda op, x, weight, bias: F.layer_norm(x, x.shape[-1:], weight, bias, op.eps),
     "mse_loss": lambda op, x, target: F.mse_loss(x, target, reduction=op.reduction),
@@ -146,7 +154,7 @@ def _close(actual: np.ndarray, expected: Any, where: str) -> None:
 @pytest.mark.parametrize("kind", sorted(TORCH))
 def test_operator_equals_torch(kind: str) -> None:
     for seed in SEEDS:
-        _compare(kind, seed, draw(kind, seed, data=1 if kind == "dropout" else 0))
+        _compare(kind, seed, draw(kind, seed, data=1 if kind in ("dropout", "stochastic_depth") else 0))
 
 
 def _compare(kind: str, seed: int, case: Case) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -240,3 +242,35 @@ def test_devices_of_two_kinds() -> None:
     slow, fast = (model.compute_seconds(*of, space, False, device=device) for device in (k80, p100))
     assert slow > 1.5 * fast
     assert slow == model.compute_seconds(*of, space, False)
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf(Linear):
+    """A user's operator of one pass over memory that looks at ``some`` elements of its weight."""
+
+    kind: ClassVar[str] = "shelf"
+    work: ClassVar[Work] = Work.MEMORY
+
+    some: int | None = None
+
+    def picks(self, inputs: Sequence[Spec], piece: Rect) -> Mapping[int, int]:
+        return {} if self.some is None else {0: self.some}
+
+
+def test_what_the_data_choose_counts_as_much_as_is_looked_at() -> None:
+    """Of a weight of 100 x 50: forward reads 30 elements; backward sets the gradient to zero and writes 30, or adds to 30 of one
+    that is there."""
+    specs = (Spec((4, 50), F32),)
+    piece = iteration_space(Shelf(100), specs)
+
+    def nbytes(some: int | None, backward: bool, adds: tuple[bool, ...] = ()) -> float:
+        (phase,) = phases(Shelf(100, False, some), specs, piece, backward, (True,), adds)
+        return phase.nbytes
+
+    whole = 4 * 100 * 50
+    assert nbytes(None, False) - nbytes(30, False) == whole - 4 * 30
+    assert nbytes(30, True) - nbytes(None, True) == 4 * 30 - (whole - 4 * 30)  # backward reads the weight too: what it looks at
+    assert nbytes(None, True, (False, True)) - nbytes(30, True, (False, True)) == 2 * (whole - 4 * 30) + (whole - 4 * 30)
+    device = AnalyticCosts(load_machine("k80"))
+    assert device.least_seconds(Shelf(100, False, 30), specs, False, (), device.machine.processors[0].device) == 0
+    assert device.least_seconds(Shelf(100, False), specs, False, (), device.machine.processors[0].device) > 0

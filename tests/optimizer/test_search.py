@@ -218,3 +218,7 @@ def test_where_time_goes_is_the_usage() -> None:
         assert quick.processor_seconds == pytest.approx(exact.processor_seconds)
         assert dict(quick.link_seconds) == pytest.approx(dict(exact.link_seconds))
         assert quick.critical and set(quick.critical) <= {node.name for node in SMALL}
+        totals = where_time_goes(judge, path=False)
+        assert totals.processor_seconds == quick.processor_seconds and not totals.critical
+        assert (totals.seconds, totals.transfer_bytes) == (quick.seconds, quick.transfer_bytes)
+        assert dict(totals.link_seconds) == pytest.approx(dict(quick.link_seconds))

@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-import taskflow.training.progress as progress_module
+import taskflow.working as working_module
 from taskflow.training import TrainingProgress
-from taskflow.training.progress import Working
+from taskflow.working import Working
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 
@@ -160,7 +160,7 @@ def test_work_says_what_it_is_on_a_terminal_at_once(monkeypatch: pytest.MonkeyPa
 
 
 def test_work_says_what_it_is_elsewhere_if_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress_module, "_PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(working_module, "PATIENCE_SECONDS", 0.05)
     slow, quick, quiet = io.StringIO(), io.StringIO(), io.StringIO()
     with TrainingProgress(3, stream=slow) as progress, progress.doing("searching"):
         until = time.monotonic() + 10
@@ -172,3 +172,23 @@ def test_work_says_what_it_is_elsewhere_if_it_takes_long(monkeypatch: pytest.Mon
     with Working("validating", quiet=True, stream=quiet):
         time.sleep(0.1)
     assert quick.getvalue() == quiet.getvalue() == ""
+
+
+def test_what_is_done_now_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal the line changes, and nothing in it is taken for markup; elsewhere there is a line each, or none."""
+    monkeypatch.setenv("TERM", "xterm")
+    there, each, none, quiet = Terminal(), io.StringIO(), io.StringIO(), Terminal()
+    with Working("starting", stream=there) as line:
+        line.say("[red]phase 2[/]")
+    assert "starting" in there.getvalue() and "[red]phase 2[/]" in there.getvalue()
+    with Working("starting", stream=each, elsewhere="each") as line:
+        line.say("phase 2")
+        line.say(3)
+    assert each.getvalue() == "phase 2\n3\n"
+    monkeypatch.setattr(working_module, "PATIENCE_SECONDS", 0.01)
+    with Working("starting", stream=none, elsewhere="nothing") as line:
+        line.say("phase 2")
+        time.sleep(0.1)
+    with Working("starting", quiet=True, stream=quiet, elsewhere="each") as line:
+        line.say("phase 2")
+    assert none.getvalue() == quiet.getvalue() == ""

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import nn
 from torch.fx import GraphModule, symbolic_trace
 from torch.fx.node import map_arg
 
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
-from taskflow.models.pytorch.functions import FUNCTIONS, METHODS, called
+from taskflow.models.pytorch.functions import METHODS, called, has_counterpart, is_tuple, takes_parameters
 from taskflow.models.pytorch.modules import LAYERS
-from taskflow.models.pytorch.site import Site
+from taskflow.models.pytorch.site import Held, Site, require
 from taskflow.operators.tensor import Parameter, Tensor
 
 MOST_NAMED = 8  # of what has no counterpart
@@ -42,7 +43,7 @@ class _Following:
         self.graph, self.traced, self.examples = graph, traced, list(examples)
         self.known: dict[int, Parameter] = {}
         self.values: dict[str, Any] = {}
-        self.paths = {name for name, _ in traced.named_modules()}
+        self.paths = {name for name, _ in (*traced.named_modules(), *traced.named_parameters())}
 
     def result(self) -> Any:
         """The module's output. Raises ValueError that lists what has no counterpart."""
@@ -57,37 +58,46 @@ class _Following:
         raise AssertionError("a traced module has an output")
 
     def _require_counterparts(self) -> None:
-        missing = []
+        missing: dict[tuple[str, str], list[str]] = {}  # what it is: where
         for node in self.traced.graph.nodes:
+            where = _where(node)
             if node.op == "call_module":
-                module = self.traced.get_submodule(node.target)
-                if type(module) not in LAYERS:
-                    missing.append(f"{_where(node)} ({type(module).__name__})")
+                kind = type(self.traced.get_submodule(node.target))
+                if kind not in LAYERS:
+                    missing.setdefault((kind.__name__, ""), []).append(where)
             elif node.op == "call_method" and node.target not in METHODS:
-                missing.append(f"{_where(node)} (a tensor's method)")
-            elif node.op == "call_function" and node.target not in FUNCTIONS and str(node.target.__module__).startswith("torch"):
-                missing.append(f"{_where(node)} (a function)")
-            elif node.op == "get_attr":
-                missing.append(f"{node.target} (used outside of a layer)")
+                missing.setdefault(("a tensor's method", where), []).append(where)
+            elif node.op == "call_function" and not has_counterpart(node.target):
+                missing.setdefault(("a function", where), []).append(where)
+            elif node.op == "get_attr" and not isinstance(_attribute(self.traced, where), nn.Parameter):
+                missing.setdefault(("a buffer, used outside of a layer", where.rpartition(".")[2]), []).append(where)
         if missing:
-            more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
+            said = [
+                f"{places[0]} ({what}{f', {len(places)} times' if len(places) > 1 else ''})"
+                for (what, _), places in missing.items()
+            ]
+            more = f" and {len(said) - MOST_NAMED} more kinds" if len(said) > MOST_NAMED else ""
             raise ValueError(
-                f"from_torch: {self.graph.name}: no counterpart for {', '.join(missing[:MOST_NAMED])}{more}; replace it in the "
+                f"from_torch: {self.graph.name}: no counterpart for {', '.join(said[:MOST_NAMED])}{more}; replace it in the "
                 "module by what docs/guide/pytorch.md lists, or build the network with taskflow's operators"
             )
 
     def _value(self, node: Any) -> Any:
         if node.op == "placeholder":
             return self._input(node)
+        if node.op == "get_attr":
+            return Held(Site(node.target, self.graph, self.known), _attribute(self.traced, node.target))
         args, options = map_arg((node.args, node.kwargs), lambda n: self.values[n.name])
         if node.op == "output":
             return args[0]
         if node.op == "call_module":
             module = self.traced.get_submodule(node.target)
             return LAYERS[type(module)](Site(node.target, self.graph, self.known), module, *args, **options)
-        if not _any_tensor((args, options)):  # sizes and the like, in plain numbers
+        if not any_of((Tensor, Held), (args, options)) or is_tuple(node.target):  # sizes and the like, in plain numbers
             method = node.op == "call_method"
             return getattr(args[0], node.target)(*args[1:], **options) if method else node.target(*args, **options)
+        if any_of(Held, (args, options)):
+            require(takes_parameters(node.target), "does not take a parameter that is used outside of a layer")
         return called(node.target)(self._free(node.name), *args, **options)
 
     def _free(self, name: str) -> str:
@@ -108,13 +118,21 @@ class _Following:
         return ops.input(self.graph, shape, dtype, name=self._free(str(node.target)))
 
 
-def _any_tensor(value: Any) -> bool:
+def any_of(kind: Any, value: Any) -> bool:
+    """True if a value of this kind is in a nest of containers."""
     if isinstance(value, dict):
-        return any(map(_any_tensor, value.values()))
+        return any(any_of(kind, part) for part in value.values())
     if isinstance(value, (tuple, list)):
-        return any(map(_any_tensor, value))
-    return isinstance(value, Tensor)
+        return any(any_of(kind, part) for part in value)
+    return isinstance(value, kind)
+
+
+def _attribute(traced: GraphModule, path: str) -> Any:
+    """The parameter or buffer at a path."""
+    module, _, name = path.rpartition(".")
+    return getattr(traced.get_submodule(module), name)
 
 
 def _where(node: Any) -> str:
-    return str(node.target) if node.op in ("call_module", "call_method") else str(getattr(node.target, "__name__", node.target))
+    named = node.op in ("call_module", "call_method", "get_attr")
+    return str(node.target) if named else str(getattr(node.target, "__name__", node.target))

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
 from taskflow.models.pytorch.modules import LAYERS, merged
-from taskflow.models.pytorch.site import Site, Unsupported, require
+from taskflow.models.pytorch.site import Held, Site, Unsupported, require, started
 from taskflow.operators.tensor import Tensor
 
 Function = Callable[..., Any]
@@ -23,29 +23,83 @@ Function = Callable[..., Any]
 
 def _add(name: str, a: Any, b: Any, *, alpha: float = 1) -> Any:
     require(alpha == 1, "alpha must be 1")
-    return ops.add(*_both(a, b), name=name)
+    a, b = (b, a) if not isinstance(a, Tensor) else (a, b)
+    if isinstance(b, Held):
+        return _with_parameter(ops.add_weight, a, b)
+    return ops.add(a, b, name=name) if isinstance(b, Tensor) else ops.shift(a, _number(b), name=name)
 
 
 def _sub(name: str, a: Any, b: Any, *, alpha: float = 1) -> Any:
     require(alpha == 1, "alpha must be 1")
-    return ops.sub(*_both(a, b), name=name)
-
-
-def _both(a: Any, b: Any) -> tuple[Tensor, Tensor]:
-    require(isinstance(a, Tensor) and isinstance(b, Tensor), "adds a number or an array to a tensor; only two tensors")
-    return a, b
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return ops.sub(a, b, name=name)
+    if isinstance(a, Tensor):
+        return ops.shift(a, -_number(b), name=name)
+    return ops.shift(ops.scale(b, -1.0, name=f"{name}.minus"), _number(a), name=name)
 
 
 def _mul(name: str, a: Any, b: Any) -> Any:
-    if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return ops.mul(a, b, name=name)
-    tensor, number = (a, b) if isinstance(a, Tensor) else (b, a)
-    return ops.scale(tensor, number, name=name)
+    a, b = (b, a) if not isinstance(a, Tensor) else (a, b)
+    if isinstance(b, Held):
+        return _with_parameter(ops.mul_weight, a, b)
+    return ops.mul(a, b, name=name) if isinstance(b, Tensor) else ops.scale(a, _number(b), name=name)
 
 
 def _div(name: str, a: Any, b: Any) -> Any:
     require(isinstance(a, Tensor) and not isinstance(b, Tensor), "divides by a tensor; only by a number")
-    return ops.scale(a, 1 / b, name=name)
+    return ops.scale(a, 1 / _number(b), name=name)
+
+
+def _number(value: Any) -> float:
+    require(isinstance(value, (int, float)), f"an operand must be a tensor, a parameter or a number, got {type(value).__name__}")
+    return float(value)
+
+
+def _with_parameter(build: Callable[..., Tensor], x: Any, held: Held) -> Tensor:
+    """x + parameter or x * parameter. The weight is called by its path, as the operator that has it is."""
+    require(isinstance(x, Tensor), "needs a tensor beside the parameter")
+    at = held.site
+    made = build(x, held.shape, init=started(held.tensor), name=at.name, parameters=at.shared(held.tensor))
+    return at.own(made, held.tensor)
+
+
+def _expand(name: str, x: Any, *sizes: Any) -> Any:
+    wanted = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
+    require(isinstance(x, Held), "expand of a tensor; only of a parameter (sums and products repeat tensors by themselves)")
+    skip, at = len(wanted) - len(x.shape), x.site
+    whole = [x.shape[i - skip] if size == -1 else size for i, size in enumerate(wanted)]
+    made = ops.expand_weight(
+        at.graph, x.shape, whole, init=started(x.tensor), name=at.name, parameters=at.shared(x.tensor)
+    )
+    return at.own(made, x.tensor)
+
+
+def _layer_norm(
+    name: str, x: Tensor, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Any:
+    """torch.nn.functional.layer_norm with a module's parameters."""
+    return _layer(nn.LayerNorm, x, weight, bias, normalized_shape=tuple(normalized_shape), eps=eps)
+
+
+def _linear(name: str, x: Tensor, weight: Any, bias: Any = None) -> Any:
+    """torch.nn.functional.linear with a module's parameters."""
+    return _layer(nn.Linear, x, weight, bias, out_features=weight.shape[0] if isinstance(weight, Held) else 0)
+
+
+def _layer(kind: type[nn.Module], x: Tensor, weight: Any, bias: Any, **attributes: Any) -> Any:
+    """The layer of torch.nn that has these parameters, which must be called weight and bias, in one module."""
+    held = [parameter for parameter in (weight, bias) if parameter is not None]
+    fine = bool(held) and all(isinstance(parameter, Held) for parameter in held)
+    fine = fine and [p.site.name.rpartition(".")[2] for p in held] == ["weight", "bias"][: len(held)]
+    require(fine and len({p.layer.name for p in held}) == 1, "needs parameters called weight and bias, of one module")
+    tensors = {"weight": weight.tensor, "bias": None if bias is None else bias.tensor}
+    return LAYERS[kind](weight.layer, SimpleNamespace(**tensors, **attributes), x)
+
+
+def _stochastic_depth(name: str, x: Tensor, p: float, mode: str, training: bool = True) -> Any:
+    """torchvision.ops.stochastic_depth."""
+    require(mode == "row", "mode must be 'row', which leaves out whole samples")
+    return ops.stochastic_depth(x, p, name=name) if training and p else x
 
 
 def _neg(name: str, x: Tensor) -> Any:
@@ -132,6 +186,9 @@ def _item(name: str, x: Any, index: Any) -> Any:
 
 
 def _attribute(name: str, x: Any, what: str) -> Any:
+    if isinstance(x, Held):
+        require(what in ("shape", "ndim", "dtype", "device"), f"attribute {what!r} of a parameter")
+        return x.shape if what == "shape" else getattr(x.tensor, what)
     if not isinstance(x, Tensor):
         return getattr(x, what)
     if what == "shape":
@@ -214,8 +271,14 @@ FUNCTIONS: dict[Any, Function] = {
     F.gelu: _as_module(nn.GELU, approximate="none"), F.silu: _as_module(nn.SiLU, inplace=False),
     F.leaky_relu: _as_module(nn.LeakyReLU, negative_slope=0.01, inplace=False), F.max_pool2d: _max_pool2d,
     torch.max_pool2d: _max_pool2d, F.avg_pool2d: _avg_pool2d,
+    F.hardtanh: _as_module(nn.Hardtanh, min_val=-1.0, max_val=1.0, inplace=False),
+    F.relu6: _as_module(nn.ReLU6, min_val=0.0, max_val=6.0, inplace=False), F.hardswish: _as_module(nn.Hardswish, inplace=False),
+    F.hardsigmoid: _as_module(nn.Hardsigmoid, inplace=False), F.layer_norm: _layer_norm, F.linear: _linear,
     F.adaptive_avg_pool2d: _as_module(nn.AdaptiveAvgPool2d, output_size=None), F.scaled_dot_product_attention: _attention,
 }  # fmt: skip
+
+BY_NAME: dict[str, Function] = {"torchvision.ops.stochastic_depth.stochastic_depth": _stochastic_depth}
+"""Functions of packages that need not be installed."""
 
 METHODS: dict[str, Function] = {
     "add": _add, "add_": _add, "sub": _sub, "mul": _mul, "mul_": _mul, "div": _div, "neg": _neg, "matmul": _matmul,
@@ -223,13 +286,35 @@ METHODS: dict[str, Function] = {
     "squeeze": _squeeze, "transpose": _transpose, "permute": _permute, "chunk": _chunk, "split": _split, "size": _size,
     "mean": _mean, "sum": _total, "softmax": _softmax, "relu": _relu, "relu_": _relu, "sigmoid": _unary(ops.sigmoid),
     "tanh": _unary(ops.tanh), "contiguous": _unchanged, "clone": _unchanged, "dim": lambda name, x: x.ndim,
+    "expand": _expand,
 }  # fmt: skip
 
 
 def called(target: Any) -> Function:
     """What a function, or a method by its name, becomes. Raises Unsupported if there is nothing."""
-    found = METHODS.get(target) if isinstance(target, str) else FUNCTIONS.get(target)
+    found = METHODS.get(target) if isinstance(target, str) else FUNCTIONS.get(target) or BY_NAME.get(_full_name(target))
     if found is None:
         what = f"tensor.{target}" if isinstance(target, str) else getattr(target, "__qualname__", str(target))
         raise Unsupported(f"{what} has no counterpart")
     return found
+
+
+def has_counterpart(target: Any) -> bool:
+    """False for a function of PyTorch's that nothing here stands for. Others are called if no tensor is among their arguments."""
+    if target in FUNCTIONS or _full_name(target) in BY_NAME or target is torch._assert or is_tuple(target):
+        return True
+    return not str(target.__module__).startswith("torch")
+
+
+def is_tuple(target: Any) -> bool:
+    """True for a kind of tuple, such as the named ones that modules return."""
+    return isinstance(target, type) and issubclass(target, tuple)
+
+
+def takes_parameters(target: Any) -> bool:
+    """True if a function or method takes parameters by themselves."""
+    return called(target) in (_add, _mul, _expand, _layer_norm, _linear, _attribute)
+
+
+def _full_name(target: Any) -> str:
+    return f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', '')}"

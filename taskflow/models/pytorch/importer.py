@@ -9,7 +9,7 @@ from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
 from taskflow.operators.tensor import Tensor
 
-Loss = Callable[[Tensor], Tensor]
+Loss = Callable[[Any], Tensor]
 
 
 def from_torch(
@@ -21,15 +21,15 @@ def from_torch(
     parameters) or a tensor of the shape and type that each step will be given; arguments with defaults may be left out.
     Inputs of the graph are named as the arguments (with ``_in`` behind it where a layer has that name). ``loss``:
     "cross_entropy" of scores (N, ..., classes) and an input ``labels`` (N, ...) int64, "mse_loss" of the output and an input
-    ``targets`` of its shape, a function from the output's tensor to a scalar (`taskflow`'s), or None. If the module returns
-    several tensors, the first counts.
+    ``targets`` of its shape, a function from what the module returns (with `taskflow`'s tensors) to a scalar, or None. If the
+    module returns several tensors, the two losses that have names count the first.
 
     Layers are named by their paths, as in ``state_dict``: `weights_of` gives the module's weights under these names. What depends
     on ``module.training`` is taken as it is when this is called (heads that only training has; `dropout` of a module in
     evaluation is kept). Operators for LSTMs cover all steps.
 
     Raises ImportError without torch, and ValueError that lists what has no counterpart: control flow that depends
-    on numbers in tensors, parameters used outside of layers, functions and layers that taskflow does not have.
+    on numbers in tensors, buffers used outside of layers, functions and layers that taskflow does not have.
     """
     try:
         from taskflow.models.pytorch.follow import follow
@@ -39,14 +39,15 @@ def from_torch(
     output = result[0] if isinstance(result, (tuple, list)) and result else result
     if not isinstance(output, Tensor):
         raise ValueError(f"from_torch: {graph.name} must return a tensor, or several in a tuple, got {type(output).__name__}")
-    _add_loss(graph, output, loss)
+    if callable(loss):
+        graph.minimize(loss(result))
+    else:
+        _add_loss(graph, output, loss)
     return graph
 
 
-def _add_loss(graph: OperatorGraph, output: Tensor, loss: str | Loss | None) -> None:
-    if callable(loss):
-        graph.minimize(loss(output))
-    elif loss == "cross_entropy":
+def _add_loss(graph: OperatorGraph, output: Tensor, loss: str | None) -> None:
+    if loss == "cross_entropy":
         labels = ops.input(graph, output.shape[:-1], "int64", name="labels")
         graph.minimize(ops.cross_entropy(output, labels, name="loss"))
     elif loss == "mse_loss":

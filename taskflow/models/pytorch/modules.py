@@ -127,6 +127,10 @@ def _silu(site: Site, m: Any, x: Tensor) -> Made:
     return ops.mul(x, ops.sigmoid(x, name=f"{site.name}.sigmoid"), name=site.name)
 
 
+def _hardtanh(site: Site, m: nn.Hardtanh, x: Tensor) -> Made:
+    return ops.hardtanh(x, m.min_val, m.max_val, name=site.name)
+
+
 def _softmax(site: Site, m: nn.Softmax, x: Tensor) -> Made:
     if m.dim is None:
         raise Unsupported("needs dim")
@@ -171,7 +175,9 @@ LAYERS: dict[type[nn.Module], Callable[..., Made]] = {
     nn.Embedding: _embedding, nn.LSTM: _lstm, nn.MultiheadAttention: _attention, nn.TransformerEncoderLayer: _encoder_layer,
     nn.TransformerEncoder: _encoder, nn.Dropout: _dropout, nn.GELU: _gelu, nn.LeakyReLU: _leaky_relu, nn.SiLU: _silu,
     nn.Softmax: _softmax, nn.MaxPool2d: _max_pool2d, nn.AvgPool2d: _avg_pool2d, nn.AdaptiveAvgPool2d: _adaptive_avg_pool2d,
-    nn.Flatten: _flatten,
+    nn.Flatten: _flatten, nn.Hardtanh: _hardtanh, nn.ReLU6: _hardtanh,
+    nn.Hardsigmoid: lambda site, m, x: ops.hardsigmoid(x, name=site.name),
+    nn.Hardswish: lambda site, m, x: ops.hardswish(x, name=site.name),
     nn.Identity: lambda site, m, x: x,
     nn.ReLU: lambda site, m, x: ops.relu(x, name=site.name),
     nn.Sigmoid: lambda site, m, x: ops.sigmoid(x, name=site.name),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from taskflow.graph import OperatorGraph
+from taskflow.operators.operator import Init
 from taskflow.operators.tensor import Parameter, Tensor
 
 
@@ -45,7 +46,31 @@ class Site:
         return made
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A parameter that the module's code uses by itself, outside of torch.nn's layers: ``site`` is where it lies (named by its
+    path), ``tensor`` PyTorch's parameter."""
+
+    site: Site
+    tensor: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.tensor.shape)
+
+    @property
+    def layer(self) -> Site:
+        """The module whose parameter it is."""
+        return Site(self.site.name.rpartition(".")[0] or self.site.name, self.site.graph, self.site.known)
+
+
 def require(fine: bool, why: str) -> None:
     """Raise Unsupported unless ``fine``."""
     if not fine:
         raise Unsupported(why)
+
+
+def started(parameter: Any) -> Init:
+    """How a graph starts what PyTorch starts as it has: a constant, or normal numbers of its spread."""
+    spread = float(parameter.detach().float().std(unbiased=False))
+    return Init("normal", spread) if spread else Init("constant", float(parameter.detach().flatten()[0]))

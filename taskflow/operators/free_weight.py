@@ -1,0 +1,218 @@
+"""add_weight, mul_weight, expand_weight: a trained array of its own, added to a tensor, multiplied with it, or repeated to be
+one (in PyTorch a torch.nn.Parameter in an expression: positions, layer scales, class tokens). They share most rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, ClassVar
+
+import numpy as np
+
+from taskflow.operators.operator import (
+    Array,
+    Call,
+    Dim,
+    Example,
+    Init,
+    Keeps,
+    Operator,
+    Reads,
+    Soap,
+    Spec,
+    Target,
+    WeightSpec,
+    positive,
+    register,
+    takes,
+)
+from taskflow.operators.tensor import Builder, Parameter, Tensor
+from taskflow.regions.rect import Rect
+
+ZEROS, ONES = Init("constant", 0.0), Init("constant", 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class FreeWeight(Operator):
+    """A weight of a ``shape`` that broadcasts to the output's: a missing dimension or one of size 1 is repeated, and its gradient
+    is the sum over the repetitions. To cut a repeated dimension is SAMPLE (the first) or ATTRIBUTE, others cut the weight."""
+
+    shape: tuple[int, ...]
+    init: Init
+
+    keeps_both: ClassVar[bool] = False
+
+    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+        takes(self.kind, inputs, 1)
+        (x,) = inputs
+        if not x.shape or not x.differentiable:
+            raise ValueError(f"{self.kind}: input must be a float tensor (N, ...), got {x}")
+        self._require_repeats_to(x.shape)
+        return (x,)
+
+    def _require_repeats_to(self, whole: tuple[int, ...]) -> None:
+        skip = len(whole) - len(self.shape)
+        if skip < 0 or any(mine not in (1, other) for mine, other in zip(self.shape, whole[skip:])):
+            raise ValueError(
+                f"{self.kind}: the weight's sizes must be 1 or those of {list(whole)}, counted from the last, "
+                f"got {list(self.shape)}"
+            )
+
+    def weights(self, inputs: Sequence[Spec]) -> tuple[WeightSpec, ...]:
+        return (WeightSpec("", self.shape, self.init),)
+
+    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
+        (whole,) = self.output(inputs)
+        own = (1,) * (len(whole.shape) - len(self.shape)) + self.shape
+        kinds = [Soap.PARAMETER if size > 1 else Soap.ATTRIBUTE if i else Soap.SAMPLE for i, size in enumerate(own)]
+        return tuple(Dim(f"a{i}" if i else "n", size, soap) for i, (size, soap) in enumerate(zip(whole.shape, kinds)))
+
+    def seen(self, piece: Rect) -> Rect:
+        """What of the weight a piece needs."""
+        skip = piece.ndim - len(self.shape)
+        return Rect(
+            tuple(0 if size == 1 else low for size, low in zip(self.shape, piece.lo[skip:])),
+            tuple(1 if size == 1 else high for size, high in zip(self.shape, piece.hi[skip:])),
+        )
+
+    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
+        return Reads((piece,), (self.seen(piece),))
+
+    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
+        return (piece,)
+
+    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
+        return Keeps(inputs=self.keeps_both, weights=self.keeps_both, outputs=False)
+
+    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return piece.volume
+
+
+@register("add_weight")
+@dataclass(frozen=True, slots=True)
+class AddWeight(FreeWeight):
+    """y = x + weight."""
+
+    def forward(self, call: Call) -> None:
+        np.add(call.inputs[0], call.weights[0], out=call.outputs[0])
+
+    def backward(self, call: Call) -> None:
+        if (dx := call.grad_inputs[0]) is not None:
+            dx.put(call.grad)
+        if (dweight := call.grad_weights[0]) is not None:
+            _put_sum(dweight, call.grad)
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        return _example(cls, random)
+
+
+@register("mul_weight")
+@dataclass(frozen=True, slots=True)
+class MulWeight(FreeWeight):
+    """y = x weight."""
+
+    keeps_both: ClassVar[bool] = True
+
+    def forward(self, call: Call) -> None:
+        np.multiply(call.inputs[0], call.weights[0], out=call.outputs[0])
+
+    def backward(self, call: Call) -> None:
+        if (dx := call.grad_inputs[0]) is not None:
+            dx.put(call.grad * call.weights[0])
+        if (dweight := call.grad_weights[0]) is not None:
+            _put_sum(dweight, call.grad * call.inputs[0])
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        return _example(cls, random)
+
+
+@register("expand_weight")
+@dataclass(frozen=True, slots=True)
+class ExpandWeight(FreeWeight):
+    """-> y (N, ...), the weight repeated to the shape ``whole``."""
+
+    whole: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+        takes("expand_weight", inputs, 0)
+        positive("expand_weight", **{f"whole[{i}]": size for i, size in enumerate(self.whole)})
+        if not self.whole:
+            raise ValueError("expand_weight: whole must have at least the sample dimension, got ()")
+        self._require_repeats_to(self.whole)
+        return (Spec(self.whole, self.dtype),)
+
+    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
+        return Reads((), (self.seen(piece),))
+
+    def forward(self, call: Call) -> None:
+        call.outputs[0][...] = call.weights[0]
+
+    def backward(self, call: Call) -> None:
+        if (dweight := call.grad_weights[0]) is not None:
+            _put_sum(dweight, call.grad)
+
+    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return 0  # it moves memory
+
+    def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return piece.volume
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        whole, shape = _shapes(random)
+        return Example(cls(shape, Init("normal", 1.0), whole, np.dtype(np.float64)), ())
+
+
+def _put_sum(target: Target, value: Array) -> None:
+    """Put ``value``, of the output's shape, into the weight's gradient, summed over the repeated dimensions."""
+    shape = target.array.shape
+    skip = value.ndim - len(shape)
+    repeated = tuple(i for i, n in enumerate(value.shape) if i < skip or (shape[i - skip] == 1 and n > 1))
+    target.put((value.sum(axis=repeated) if repeated else value).reshape(shape))
+
+
+def _shapes(random: Random) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """A whole shape, and one that broadcasts to it."""
+    whole = tuple(random.randint(1, 5) for _ in range(random.randint(1, 4)))
+    shape = tuple(random.choice((1, size)) for size in whole)
+    return whole, shape[random.randint(0, len(shape)) :]
+
+
+def _example(kind: type[FreeWeight], random: Random) -> Example:
+    whole, shape = _shapes(random)
+    return Example(kind(shape, Init("normal", 1.0)), (Spec(whole, np.dtype(np.float64)),))
+
+
+def add_weight(
+    input: Tensor, shape: Sequence[int], *, init: Init = ZEROS, name: str | None = None,
+    parameters: Sequence[Parameter] | None = None,
+) -> Tensor:
+    """input + a trained array of ``shape``, which is repeated where it has size 1 or no dimension: (N, T, C) with (1, T, C).
+
+    The array has the operator's name. Returns the input's shape. ``parameters`` shares another's. Raises ValueError if the
+    shape does not broadcast to the input's.
+    """
+    return input.graph.apply(AddWeight(tuple(shape), init), (input,), name=name, parameters=parameters)[0]
+
+
+def mul_weight(
+    input: Tensor, shape: Sequence[int], *, init: Init = ONES, name: str | None = None,
+    parameters: Sequence[Parameter] | None = None,
+) -> Tensor:
+    """input times a trained array of ``shape``, element by element, which is repeated where it has size 1 or no dimension:
+    (N, C, H, W) with (C, 1, 1). Names, sharing and errors as in `add_weight`."""
+    return input.graph.apply(MulWeight(tuple(shape), init), (input,), name=name, parameters=parameters)[0]
+
+
+def expand_weight(
+    graph: Builder, shape: Sequence[int], whole: Sequence[int], *, init: Init = ZEROS, name: str | None = None,
+    parameters: Sequence[Parameter] | None = None,
+) -> Tensor:
+    """A trained array of ``shape`` as a tensor ``whole`` (N, ...), repeated where it has size 1 or no dimension: a class token
+    (1, 1, C) for each of N samples, (N, 1, C). Names, sharing and errors as in `add_weight`."""
+    operator = ExpandWeight(tuple(shape), init, tuple(whole), np.dtype(graph.dtype))
+    return graph.apply(operator, (), name=name, parameters=parameters)[0]

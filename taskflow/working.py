@@ -1,0 +1,83 @@
+"""Working: what a person sees while something takes its time: one line that moves, on stderr."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, TextIO
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+PATIENCE_SECONDS = 5.0
+
+
+class Working:
+    """Context manager that says what is done while nothing else is to be seen (reading, searching, validating), on ``stream``
+    (default: stderr).
+
+    On a terminal it is a line that moves, changes with `say`, and is gone afterwards. ``elsewhere`` (a file, a pipe, a rank under
+    mpirun): "late" prints one plain line if it takes over 5 s, "each" one for everything that is said, "nothing" none.
+    ``quiet`` shows nothing anywhere.
+    """
+
+    def __init__(
+        self, text: str, quiet: bool = False, stream: TextIO | None = None,
+        elsewhere: Literal["late", "each", "nothing"] = "late",
+    ) -> None:
+        self._text, self._quiet, self._elsewhere = text, quiet, elsewhere
+        self._stream = stream or sys.stderr
+        self._live: Progress | None = None
+        self._later: threading.Timer | None = None
+
+    def __enter__(self) -> Working:
+        if self._quiet:
+            return self
+        if is_terminal(self._stream):
+            self._live = _line(self._stream, self._text)
+        elif self._elsewhere == "late":
+            self._later = threading.Timer(PATIENCE_SECONDS, self._print)
+            self._later.daemon = True
+            self._later.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+        if self._later is not None:
+            self._later.cancel()
+
+    def say(self, text: object) -> None:
+        """What is done now."""
+        self._text = str(text)
+        if self._live is not None:
+            self._live.update(self._live.task_ids[0], description=self._text)
+        elif self._elsewhere == "each" and not self._quiet:
+            self._print("")
+
+    def _print(self, after: str = " ...") -> None:
+        print(f"{self._text}{after}", file=self._stream, flush=True)
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """What the stream itself says; rich would also believe variables such as FORCE_COLOR, and fill log files with
+    control codes."""
+    return stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+
+
+def _line(stream: TextIO, text: str) -> Progress:
+    from rich.console import Console  # here, so that who shows nothing does not pay for the import
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.table import Column
+
+    text_column = TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold"))  # goes on in a next line
+    columns = (SpinnerColumn(), text_column, TimeElapsedColumn(table_column=Column(no_wrap=True)))
+    console = Console(file=stream, force_terminal=True)
+    line = Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=stream is sys.stderr)
+    line.add_task(text, total=None)
+    line.start()
+    return line
