@@ -54,13 +54,13 @@ class Mapper(ABC):
     def select_reduction(self, layer: str, nbytes: int, holders: Sequence[int], machine: Machine) -> Sync:
         """How the gradients of a layer travel between the processors that hold its weights, and where these are updated.
 
-        Default: each holder updates its share and sends that (reduce-scatter, all-gather, so update state is held once).
-        Between devices the sums go around a ring, which loads every link alike. Between CPU ranks of one machine, which
-        copy on their own cores, they go straight to the owners: fewer messages, and no link to spare.
+        Default: between devices the library's all-reduce, and every holder updates. Between CPU ranks of one machine, which
+        copy on their own cores, gradients go straight to owners, each of which updates its share and sends that
+        (reduce-scatter, all-gather): fewer messages, no link to spare, and update state is held once.
         """
         route = machine.route(holders[0], holders[1]) if len(holders) > 1 else ()
         copying = any(link.occupies_endpoints for link in route)
-        return Sync(Travel.OWNER if copying else Travel.RING, Place.SPREAD)
+        return Sync(Travel.OWNER, Place.SPREAD) if copying else Sync(Travel.COLLECTIVE, Place.EVERY)
 
     def order_tasks(self, name: str, operator: str | None, kind: str) -> int:
         """Priority of a task among those that become ready at the same time; lower goes first. Default: program order."""

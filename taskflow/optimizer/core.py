@@ -80,7 +80,10 @@ class CoreEvaluator(Evaluator):
         layers = list(dict.fromkeys(p.layer for p in graph.parameters))
         self._layers = {layer: i for i, layer in enumerate(layers)}
         self._seconds = inf
-        self._proposed: Strategy | None = None
+        self._configs: dict[str, OpConfig] = {}  # the current ones; accepted changes come here first
+        self._syncs: dict[str, Sync] = {}
+        self._pieces, self._most = 0, len(machine.processors)
+        self._proposed = self._stale = False
         self._describe_machine()
         self._describe_model()
 
@@ -209,6 +212,23 @@ class CoreEvaluator(Evaluator):
 
     # ---- Evaluator -------------------------------------------------------------------------------------------------
     @property
+    def strategy(self) -> Strategy:
+        """The current strategy, put together when it is asked for: most plans of a walk never are."""
+        strategy = super().strategy
+        if self._stale:
+            strategy = self._strategy = replace(strategy, configs=dict(self._configs), syncs=dict(self._syncs))
+            self._stale = False
+        return strategy
+
+    @property
+    def pieces(self) -> int:
+        self.strategy if self._strategy is None else None  # noqa: B018
+        return self._pieces
+
+    def at(self, strategy: Strategy) -> bool:
+        return not self._stale and super().at(strategy)
+
+    @property
     def seconds(self) -> float:
         self.strategy  # noqa: B018 (says what to do if there is none)
         return self._seconds
@@ -228,36 +248,37 @@ class CoreEvaluator(Evaluator):
             self._change_sync(layer, strategy.sync(layer))
         self._seconds = self._core.evaluate(inf)
         self._core.accept()
-        self._strategy, self._proposed = strategy, None
+        self._strategy, self._proposed, self._stale = strategy, False, False
+        self._configs, self._syncs = dict(strategy.configs), dict(strategy.syncs)
+        self._pieces = super().pieces
         return self._seconds
 
     def propose(
         self, changes: Mapping[str, OpConfig], limit: float = inf, syncs: Mapping[str, Sync] = NO_SYNCS
     ) -> float:
-        strategy = self.strategy
+        if self._strategy is None:
+            self.strategy  # noqa: B018
         self.proposals += 1
         self._core.begin()
         for name, config in changes.items():
-            node = self._node(name)
-            if config.degrees != strategy[name].degrees or config.weights != strategy[name].weights:
-                config.verify(node, strategy.processors)
-            self._change(node, config)
+            self._propose_change(self._node(name), config)
         for layer, sync in syncs.items():
             self._change_sync(layer, sync)
         seconds = self._core.evaluate(limit)
         self._proposal = (changes, syncs, seconds)
-        self._proposed = strategy if seconds < inf else None
+        self._proposed = seconds < inf
         return seconds
 
     def accept(self) -> None:
-        if self._proposed is None:
+        if not self._proposed:
             raise ValueError("accept: there is no proposal to accept, or it was cut short by its limit")
         changes, syncs, self._seconds = self._proposal
-        self._strategy = replace(
-            self.strategy, configs={**self.strategy.configs, **changes}, syncs={**self.strategy.syncs, **syncs}
-        )
+        for name, config in changes.items():
+            self._pieces += len(config.processors) - len(self._configs[name].processors)
+        self._configs.update(changes)
+        self._syncs.update(syncs)
         self._core.accept()
-        self._proposed = None
+        self._proposed, self._stale = False, True
 
     def timeline(self) -> Timeline:
         self.strategy  # noqa: B018
@@ -283,6 +304,15 @@ class CoreEvaluator(Evaluator):
 
     def _node(self, name: str) -> Node:
         return self._nodes[name] if name in self._nodes else self.graph.node(name)
+
+    def _propose_change(self, node: Node, config: OpConfig) -> None:
+        """A cut that is known has been verified; then only its places are new."""
+        cut = self._cuts.get((self._like[node.number], config.degrees, config.weights))
+        places = config.processors
+        if cut is None or len(places) != len(self._cut_rects[cut]) or not 0 <= min(places) <= max(places) < self._most:
+            config.verify(node, self._most)
+            cut = self._cut(node, config)
+        self._core.change(node.number, cut, places)
 
     def _change(self, node: Node, config: OpConfig) -> None:
         self._core.change(node.number, self._cut(node, config), config.processors)

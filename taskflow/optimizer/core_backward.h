@@ -10,7 +10,7 @@ inline void Lowering::lower_backward(int n) {
     const Cut& cut = *p->configs[n]->cut;
     const size_t outs = node.itemsizes.size();
     const Backward& was = backward_[n].before();
-    Backward& made = backward_[n].renew();
+    Backward& made = backward_[n].renew(turned_);
     made.clear();
     open(made.sums, sums_block(n));
     auto& base = bases_;

@@ -71,17 +71,23 @@ struct Collected {  // what synchronisation of a layer waits for
     uint32_t reader_count(int index) const { return slot_offset[2 * index + 2] - slot_offset[2 * index + 1]; }
 };
 
-// What it would be next to what it is: a proposal writes the other one, accepting it turns the sides.
-template <class T> struct Sides {
-    T side[2];
+struct Turn {  // which of two sides is current, and which the proposal's
     uint8_t current = 0, proposed = 0;
+};
+
+// What it would be next to what it is: a proposal writes the other one, accepting it turns the sides.
+template <class T> struct Sides : Turn {
+    T side[2];
 
     T& now() { return side[proposed]; }
     const T& now() const { return side[proposed]; }
     const T& before() const { return side[current]; }
-    T& renew() { proposed = !current; return side[proposed]; }
-    void keep() { proposed = current; }
-    void accept() { current = proposed; }
+    // ``turned``: remembers all that a proposal has written, so that accepting it need not look at the rest.
+    T& renew(std::vector<Turn*>& turned) {
+        proposed = !current;
+        turned.push_back(this);
+        return side[proposed];
+    }
 };
 
 // A hash table that is emptied by counting up.

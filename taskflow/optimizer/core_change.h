@@ -142,10 +142,8 @@ inline void Lowering::walk() {
     instances_.clear(), uses_.clear(), puts_.clear(), gradients_.clear();
     for (size_t k = 0; k < readers_.size(); ++k)
         if (gradient_reads_[k]) readers_[k].clear();
-    for (auto& f : forward_) f.keep();
-    for (auto& b : backward_) b.keep();
-    for (auto& c : collects_) c.keep();
-    for (auto& l : layers_) l.keep();
+    for (Turn* turn : turned_) turn->proposed = turn->current;
+    turned_.clear();
     for (int k = 0; k < n; ++k) {
         if (forward_dirty_[k]) lower_forward(k);
         else recall_forward(k);
@@ -211,6 +209,92 @@ inline void Lowering::put_together(Tasks& out) {
         append(out, collects_[k].now(), collect_block(k), COLLECT + uint32_t(n - 1 - k), &collects_[k].before());
     for (int k = 0; k < int(m.layers.size()); ++k)
         append(out, layers_[k].now().fills, fill_block(k), COLLECT + uint32_t(n + k), &layers_[k].before().fills);
+}
+
+// ---- the same, from what was accepted last --------------------------------------------------------------------------
+// A block's number is its place in program order, so in deep networks most of a step can be copied in a few long runs.
+inline const Tasks& Lowering::block(uint32_t number, bool before) const {
+    const uint32_t n = uint32_t(nodes());
+    if (number <= loss_block()) {
+        const Sides<Forward>& f = forward_[number / 2];
+        const Forward& side = before ? f.before() : f.now();
+        return number % 2 ? side.work : side.copies;
+    }
+    if (number < collect_block(nodes() - 1)) {
+        const uint32_t at = number - loss_block() - 1;
+        const Sides<Backward>& b = backward_[n - 1 - at / 2];
+        const Backward& side = before ? b.before() : b.now();
+        return at % 2 ? side.work : side.sums;
+    }
+    if (number < fill_block(0)) {
+        const Sides<Tasks>& c = collects_[n - 1 - (number - collect_block(nodes() - 1))];
+        return before ? c.before() : c.now();
+    }
+    const Sides<Collected>& c = layers_[number - fill_block(0)];
+    return before ? c.before().fills : c.now().fills;
+}
+
+// Which blocks were lowered anew, where all of them begin, and where the tasks of what was accepted last have gone.
+inline void Lowering::find_blocks(const Tasks& kept) {
+    const int n = nodes();
+    const uint32_t blocks = m.trains ? tail_block() : loss_block() + 1;
+    anew_.assign(blocks, 0);
+    for (int k = 0; k < n; ++k)
+        if (forward_dirty_[k]) anew_[copies_block(k)] = anew_[work_block(k)] = 1;
+    anew_[loss_block()] = forward_dirty_[n];
+    if (m.trains)
+        for (int k = 0; k < n; ++k) {
+            if (backward_dirty_[k] && m.nodes[k].active) anew_[sums_block(k)] = anew_[backward_block(k)] = 1;
+            if (!layers_of_[k].empty()) anew_[collect_block(k)] = layer_dirty_[layers_of_[k][0]];
+        }
+    if (m.trains)
+        for (size_t layer = 0; layer < m.layers.size(); ++layer) anew_[fill_block(int(layer))] = layer_dirty_[layer];
+    moved_places_ = false;
+    uint32_t at = 0;
+    for (uint32_t b = 0; b < blocks; ++b) {
+        flat_base_[b] = at;
+        const uint32_t first = kept.blocks[b].second, end = kept.blocks[b + 1].second;
+        moved_places_ |= at != first;
+        at += anew_[b] ? uint32_t(block(b, false).size()) : end - first;
+    }
+    flat_base_[carry_block()] = at;
+    moved_places_ |= at != kept.blocks[blocks].second;
+    if (!moved_places_) return;
+    new_place_.resize(kept.size());
+    for (uint32_t b = 0; b <= blocks; ++b) {
+        const uint32_t first = kept.blocks[b].second, to = flat_base_[b < blocks ? b : carry_block()];
+        const uint32_t end = b < blocks ? kept.blocks[b + 1].second : uint32_t(kept.size());
+        for (uint32_t i = first; i < end; ++i) new_place_[i] = to + (i - first);
+    }
+}
+
+// Blocks first to end - 1 as they are in what was accepted last.
+inline void Lowering::copy(Tasks& out, const Tasks& kept, uint32_t first, uint32_t end) {
+    const uint32_t from = kept.blocks[first].second;
+    const uint32_t to = end < kept.blocks.size() ? kept.blocks[end].second : uint32_t(kept.size());
+    const uint32_t at = uint32_t(out.size()), edges = uint32_t(out.after.size()), count = to - from;
+    for (uint32_t b = first; b < end; ++b) out.blocks.push_back({kept.blocks[b].first, at + (kept.blocks[b].second - from)});
+    same_.insert(same_.end(), end - first, 1);
+    out.cost.insert(out.cost.end(), kept.cost.begin() + from, kept.cost.begin() + to);
+    out.resource.insert(out.resource.end(), kept.resource.begin() + from, kept.resource.begin() + to);
+    const uint32_t edge = kept.after_offset[from], last = kept.after_offset[to];
+    out.after_offset.resize(at + count + 1), out.after.resize(edges + (last - edge));
+    for (uint32_t k = 1; k <= count; ++k) out.after_offset[at + k] = kept.after_offset[from + k] - edge + edges;
+    uint32_t* after = out.after.data() + edges;
+    const uint32_t* old = kept.after.data() + edge;
+    if (moved_places_) for (uint32_t k = 0; k < last - edge; ++k) after[k] = new_place_[old[k]];
+    else std::copy_n(old, last - edge, after);
+}
+
+inline void Lowering::put_together(Tasks& out, const Tasks& kept) {
+    same_.clear();
+    find_blocks(kept);
+    const uint32_t blocks = uint32_t(anew_.size());
+    for (uint32_t b = 0, end; b < blocks; b = end) {
+        for (end = b; end < blocks && !anew_[end];) ++end;
+        if (end > b) copy(out, kept, b, end);
+        for (; end < blocks && anew_[end]; ++end) append(out, block(end, false), end, kept.blocks[end].first, &block(end, true));
+    }
 }
 
 // What stands behind the slots, as joins: of every member and cell of the layer the task that wrote its gradient, then

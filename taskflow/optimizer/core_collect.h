@@ -12,7 +12,7 @@ inline void Lowering::collect() {
     };
     for (int layer = 0; layer < int(layers_.size()); ++layer) {
         if (!layer_dirty_[layer]) continue;
-        Collected& c = layers_[layer].renew();
+        Collected& c = layers_[layer].renew(turned_);
         c.writer.assign(plan_of(layer).indices, NONE), c.flat.assign(plan_of(layer).members, 0);
     }
     gradients_.clear();
@@ -51,7 +51,7 @@ inline void Lowering::collect_direct(int n) {
 inline void Lowering::collect_gathered(int n) {
     constexpr int64_t DONE = -2;
     const Backward& made = backward_[n].now();
-    open(collects_[n].renew(), collect_block(n));
+    open(collects_[n].renew(turned_), collect_block(n));
     if (!made.ran) return;
     for (size_t piece = 0; piece < made.task.size(); ++piece)
         for (size_t k = 0; k < m.nodes[n].parameters.size(); ++k) {

@@ -105,7 +105,7 @@ inline void Lowering::lower_forward(int n) {
     const Config& config = *p->configs[n];
     const Cut& cut = *config.cut;
     const size_t ins = node.inputs.size(), params = node.parameters.size(), outs = node.itemsizes.size();
-    Forward& f = forward_[n].renew();
+    Forward& f = forward_[n].renew(turned_);
     f.clear();
     f.writer.assign(outs * cut.pieces, NONE), f.first.assign(cut.pieces, NONE);
     f.input.resize(cut.pieces * ins), f.gathered.assign(cut.pieces * params, Ref{});
@@ -175,7 +175,7 @@ inline void Lowering::recall_forward(int n) {
 
 inline void Lowering::losses() {
     const int n = nodes();
-    Forward& f = forward_[n].renew();
+    Forward& f = forward_[n].renew(turned_);
     f.clear();
     open(f.copies, loss_block());
     for (size_t i = 0; i < m.losses.size(); ++i) {
@@ -188,7 +188,7 @@ inline void Lowering::losses() {
 
 // Next step's state, written when this step's tasks have read the old one.
 inline void Lowering::carry() {
-    Forward& f = forward_[nodes() + 1].renew();
+    Forward& f = forward_[nodes() + 1].renew(turned_);
     f.clear();
     open(f.copies, carry_block());
     for (auto& [carried, becomes] : m.carries) carry(carried, becomes, f);
@@ -198,7 +198,9 @@ inline void Lowering::carry(Of carried, Of becomes, Forward& f) {
     const Config& config = *p->configs[carried.first];
     const Output& output = config.cut->outputs[carried.second];
     const int itemsize = m.nodes[carried.first].itemsizes[carried.second], list = config.cut->writes[carried.second];
-    std::vector<std::vector<int32_t>> reads(output.rect.size());
+    auto& reads = carry_reads_;
+    if (reads.size() < output.rect.size()) reads.resize(output.rect.size());
+    for (size_t slot = 0; slot < output.rect.size(); ++slot) reads[slot].clear();
     auto note = [&](const std::vector<StateRead>& of_reader) {
         for (const StateRead& r : of_reader)
             if (r.tensor == tensor(carried)) reads[r.slot].push_back(r.task);

@@ -29,10 +29,12 @@ public:
     }
     // The same without the layers' synchronisation; in its place the slots that `fragment` waits for, as joins. Returns how
     // many tasks come before synchronisation; those of carried state come after it.
-    uint32_t run_around(const Plans& plans, const Plans* before, Tasks& out) {
+    // ``kept``: what it gave for what was accepted last, from which most is copied; null if that is not at hand.
+    uint32_t run_around(const Plans& plans, const Plans* before, Tasks& out, const Tasks* kept) {
         update(plans, before);
         out.clear();
-        put_together(out);
+        if (kept && compares_) put_together(out, *kept);
+        else put_together(out);
         if (m.trains)
             for (const auto& layer : layers_) append_slots(out, layer.now());
         const uint32_t count = uint32_t(out.size());
@@ -43,10 +45,8 @@ public:
     const std::vector<uint8_t>& same() const { return same_; }
     // What was lowered last is what the next changes start from.
     void accept() {
-        for (auto& f : forward_) f.accept();
-        for (auto& b : backward_) b.accept();
-        for (auto& c : collects_) c.accept();
-        for (auto& l : layers_) l.accept();
+        for (Turn* turn : turned_) turn->current = turn->proposed;
+        turned_.clear();
     }
     void fragment(int layer, Tasks& out, uint32_t part_end[3]);
     // Which holders of a layer's bundles have a gradient: together with plan and way of synchronisation, all that a
@@ -217,6 +217,15 @@ private:
     void mark_backward();
     void walk();
     void put_together(Tasks& out);
+    void put_together(Tasks& out, const Tasks& kept);
+    void find_blocks(const Tasks& kept);
+    void copy(Tasks& out, const Tasks& kept, uint32_t first, uint32_t end);
+    const Tasks& block(uint32_t number, bool before) const;
+    std::vector<std::vector<int32_t>> carry_reads_;  // by slot of a state: the tasks that read it
+    std::vector<Turn*> turned_;           // all that was lowered anew for the proposal
+    std::vector<uint8_t> anew_;           // by block: whether it was
+    std::vector<uint32_t> new_place_;     // of the tasks of what was accepted last
+    bool moved_places_ = false;           // whether any is not where it was
     void append(Tasks& out, const Tasks& block, uint32_t number, uint32_t label, const Tasks* before);
     static bool equal(const Tasks& a, const Tasks& b);
     std::vector<uint8_t> same_;

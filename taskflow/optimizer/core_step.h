@@ -116,7 +116,8 @@ public:
         size_ = spare_size_;
         flat_ = spare_flat_;
         if (flat_) apart_.forget();
-        else apart_.keep();
+        else apart_.keep(), std::swap(around_, kept_around_);
+        keeps_around_ = !flat_;
         if (flat_) std::swap(tasks_, spare_tasks_), std::swap(times_, spare_times_);
     }
     // Makes the flat tasks of the current strategy, with all columns, and their times.
@@ -164,7 +165,7 @@ private:
         return delta_.run(tasks_, times_, spare_tasks_, model_.routes, simulation_, spare_times_, limit);
     }
     double evaluate_apart(const Plans& plans, double limit) {
-        const uint32_t before = lowering_.run_around(plans, before_, around_);
+        const uint32_t before = lowering_.run_around(plans, before_, around_, keeps_around_ ? &kept_around_ : nullptr);
         parts_.resize(model_.trains ? plans.layers.size() : 0);
         flats_.resize(parts_.size());
         uint32_t first_slot = 0;
@@ -249,7 +250,8 @@ private:
     Simulation simulation_;
     Delta delta_;
     State current_, proposed_;
-    Tasks tasks_, spare_tasks_, around_;
+    Tasks tasks_, spare_tasks_, around_, kept_around_;
+    bool keeps_around_ = false;  // whether kept_around_ is what lowering gave for current_
     Apart apart_;
     std::vector<Apart::Layer> parts_;
     std::vector<std::vector<uint8_t>> flats_;

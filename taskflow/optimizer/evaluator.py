@@ -73,6 +73,11 @@ class Evaluator(ABC):
     def tasks(self) -> int:
         """How many tasks a step has under the current strategy."""
 
+    @property
+    def pieces(self) -> int:
+        """How many pieces all operators have together under the current strategy."""
+        return sum(len(config.processors) for config in self.strategy.configs.values())
+
     @abstractmethod
     def set(self, strategy: Strategy) -> float:
         """Make ``strategy`` the current one; its seconds. ValueError if it does not fit the graph or the machine."""

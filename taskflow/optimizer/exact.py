@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, nextafter
 
-from taskflow.mapper import OpConfig, Sync
+from taskflow.mapper import OpConfig, Strategy, Sync
 from taskflow.optimizer.evaluator import Evaluator
-from taskflow.optimizer.following import Decision, decisions, strategies
+from taskflow.optimizer.following import Decision, decisions, joined, strategies
 from taskflow.optimizer.found import Budget, Found, Proof, SearchOptions
 from taskflow.optimizer.guided import guided
 from taskflow.optimizer.moves import SYNCS
@@ -25,6 +25,7 @@ from taskflow.optimizer.space import Space
 from taskflow.optimizer.symmetry import Symmetry, renumbered
 
 MOST_CONFIGS = 20_000  # of one operator
+MOST_JOINED = 20_000  # choices of the operators of one layer together
 REASONS = ("path", "processor", "processors together")  # as relax_bound.h numbers them
 PARTIAL_PER_PROPOSAL = 100  # so many partial plans may be looked at for each proposal of the budget
 FIRST_SECONDS = 2.0  # at most, for the default search, whose plan is the first to beat
@@ -32,9 +33,13 @@ FAR = 3  # operators that a plan differs in, from which on it becomes the evalua
 ROUNDING = 1e-9  # a bound adds in another order than the simulator
 
 
-def exact(evaluator: Evaluator, options: SearchOptions | None = None) -> Found:
+def exact(evaluator: Evaluator, options: SearchOptions | None = None, *, within: bool = False) -> Found:
     """The fastest strategy of ``options.space``, each layer synchronised in any of the ways that the default search tries
     (`moves.SYNCS`). A fifth of the budget goes to the default search, whose plan is the first to beat.
+
+    That plan need not be in the space, if operators follow others or placements are few; nor then what is found, than which
+    nothing in the space is faster. ``within``: the first plan to beat is the nearest one in the space, so that the
+    space's own fastest strategy is found.
 
     ``Found.optimal`` says that no strategy of the space is faster; ``Found.lower_bound`` what none is faster than, also if the
     budget ended first or ``options.tolerance`` asked for less; ``Found.proof`` how it was proved. ValueError if an operator
@@ -53,13 +58,16 @@ def exact(evaluator: Evaluator, options: SearchOptions | None = None) -> Found:
     first = guided(evaluator, replace(options, budget=part, clock=None))
     if first.stopped == "interrupted":
         return replace(first, algorithm="exact")
-    run = Run("exact", evaluator, replace(
-        options, rivals=(*options.rivals, replace(first.strategy, name="guided")), bound=None,
-    ))
+    decided = _decided(evaluator, space)
+    plan = within_space(decided, first.strategy) if within else first.strategy
+    run = Run("exact", evaluator, replace(options, rivals=(*options.rivals, replace(plan, name="guided")), bound=None))
     run.proposals = first.proposals
-    branch = _Branch(run, space)
+    branch = _Branch(run, decided)
 
     def body() -> str:
+        if within:  # what was the best outside may be a poor plan to beat
+            run.enter("descent")
+            branch.descend()
         run.enter("proof")
         branch.search()
         run.optimal = not options.tolerance
@@ -68,7 +76,8 @@ def exact(evaluator: Evaluator, options: SearchOptions | None = None) -> Found:
     found = run.conduct(body)
     starts = {name: seconds for name, seconds in found.starts.items() if name != "guided"}
     return replace(
-        found, starts={**first.starts, **starts}, search_seconds=found.search_seconds + first.search_seconds,
+        found, starts={**({} if within else first.starts), **starts},
+        search_seconds=found.search_seconds + (0.0 if options.clock else first.search_seconds),
         lower_bound=max(first.lower_bound, branch.lower_bound), proof=branch.proof,
     )
 
@@ -89,19 +98,35 @@ class _Looked:
         return min(self.bounds, default=inf)
 
 
+def _decided(evaluator: Evaluator, space: Space) -> list[Decision]:
+    try:
+        from taskflow.optimizer.relax import fixing_order
+    except ImportError:
+        raise ValueError(
+            "exact: the compiled lower bound is missing; install a C++ compiler and run pip install --force-reinstall "
+            "--no-binary :all: soap-taskflow"
+        ) from None
+    return joined(decisions(evaluator.graph, space, fixing_order(evaluator), space.options.follow), MOST_JOINED)
+
+
+def within_space(decided: Sequence[Decision], plan: Strategy) -> Strategy:
+    """Of each decision the choice that has most of the plan's configurations; layers are synchronised as there."""
+    configs: dict[str, OpConfig] = {}
+    for decision in decided:
+        names = [node.name for node in decision.nodes]
+        wanted = [plan[name] for name in names]
+        choice = max(decision.choices, key=lambda choice: sum(a == b for a, b in zip(choice, wanted)))
+        configs.update(zip(names, choice))
+    return Strategy(plan.processors, configs, plan.syncs, plan.name)
+
+
 class _Branch:
-    def __init__(self, run: Run, space: Space) -> None:
-        try:
-            from taskflow.optimizer.relax import Relaxation, fixing_order
-        except ImportError:
-            raise ValueError(
-                "exact: the compiled lower bound is missing; install a C++ compiler and run pip install --force-reinstall "
-                "--no-binary :all: soap-taskflow"
-            ) from None
-        self.run, evaluator = run, run.evaluator
-        order = fixing_order(evaluator)
-        self.decisions = decisions(evaluator.graph, space, order, run.options.space.follow)
-        self.symmetry = Symmetry(evaluator.costs, space.processors, [decision.choices for decision in self.decisions])
+    def __init__(self, run: Run, decided: Sequence[Decision]) -> None:
+        from taskflow.optimizer.relax import Relaxation
+
+        self.run, evaluator, self.decisions = run, run.evaluator, decided
+        processors = len(evaluator.machine.processors)
+        self.symmetry = Symmetry(evaluator.costs, processors, [decision.choices for decision in self.decisions])
         lists = {node.name: _distinct(decision, i) for decision in self.decisions for i, node in enumerate(decision.nodes)}
         self.relaxation = Relaxation(evaluator, lists, SYNCS, self.symmetry.group, run.syncs)
         place = {node.number: i for i, node in enumerate(self.relaxation.order)}
@@ -115,6 +140,20 @@ class _Branch:
         self.pruned: Counter[str] = Counter()
         self.open: list[list[float]] = []  # by depth: the bounds of what is not done yet
         self.complete = False
+
+    def descend(self) -> None:
+        """From the best plan, until no other choice of one decision and no other way to synchronise one layer is faster."""
+        better = True
+        while better:
+            before = self.run.best_seconds
+            for decision in self.decisions:
+                for choice in decision.choices:
+                    changes = {node.name: config for node, config in zip(decision.nodes, choice)}
+                    self.run.propose(changes, nextafter(self.run.best_seconds, 0.0))
+            for layer in self.relaxation.layers:
+                for sync in SYNCS:
+                    self.run.propose({}, nextafter(self.run.best_seconds, 0.0), {layer: sync})
+            better = self.run.best_seconds < before
 
     def search(self) -> None:
         """Look at the whole space."""

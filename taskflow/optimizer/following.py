@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper import OpConfig
 from taskflow.operators.tensor import Tensor
 from taskflow.optimizer.space import Space
+from taskflow.optimizer.together import followed
 from taskflow.regions import Rect
 
 
@@ -49,6 +51,26 @@ def decisions(graph: OperatorGraph, space: Space, order: Sequence[Node], follow:
     return result
 
 
+def joined(found: Sequence[Decision], most: int) -> list[Decision]:
+    """The same, with operators that share a layer's weights decided about together, as long as that gives at most ``most``
+    choices: only together do they say how the layer is synchronised, and few of their choices can pay for it."""
+    result: list[Decision] = []
+    place: dict[str, int] = {}  # layer -> where in the result
+    for decision in found:
+        layers = list(dict.fromkeys(p.layer for node in decision.nodes for p in node.parameters))
+        at = next((place[layer] for layer in layers if layer in place), None)
+        if at is not None and len(result[at].choices) * len(decision.choices) <= most:
+            before = result[at]
+            both = tuple((*a, *b) for a, b in product(before.choices, decision.choices))
+            result[at] = Decision((*before.nodes, *decision.nodes), both)
+        else:
+            at = len(result)
+            result.append(decision)
+        for layer in layers:
+            place.setdefault(layer, at)
+    return result
+
+
 def strategies(found: Sequence[Decision]) -> int:
     """How many strategies there are to choose from."""
     return prod(len(decision.choices) for decision in found)
@@ -56,6 +78,8 @@ def strategies(found: Sequence[Decision]) -> int:
 
 def _leader(graph: OperatorGraph, node: Node, follow: str) -> int | None:
     """The operator that one follows; None for one that chooses."""
+    if follow == "elementwise":
+        return followed(graph, follow).get(node.number)
     if node.parameters or follow == "none":
         return None
     if node.inputs and node.space.volume == 1:

@@ -11,6 +11,7 @@ from taskflow.optimizer.found import Found, SearchOptions
 from taskflow.optimizer.run import Run, Slice
 from taskflow.optimizer.space import Space
 from taskflow.optimizer.starts import known, random_start
+from taskflow.optimizer.together import Together
 
 BETA = 100.0  # a strategy slower by 1 % of the starting time is accepted with probability 1/e
 
@@ -34,6 +35,7 @@ def mcmc(
         raise ValueError(f"mcmc: beta must be more than 0, got {beta}")
     run, random = Run("mcmc", evaluator, options), Random(f"mcmc {options.seed}")
     space = Space(evaluator.graph, len(evaluator.machine.processors), options.space)
+    moves = Together(evaluator.graph, space)
     rivals = {strategy.name for strategy in options.rivals}
     starts = list(options.starts)
     if not starts:
@@ -47,7 +49,7 @@ def mcmc(
             if start.name not in rivals:
                 run.try_set(start, start=True)
         reasons = [
-            _walk(run, start, space, random, beta, Slice(run, 1 / (len(starts) - i)), patient) for i, start in enumerate(starts)
+            _walk(run, start, moves, random, beta, Slice(run, 1 / (len(starts) - i)), patient) for i, start in enumerate(starts)
         ]
         return reasons[-1]
 
@@ -55,24 +57,22 @@ def mcmc(
 
 
 def _walk(
-    run: Run, start: Strategy, space: Space, random: Random, beta: float, part: Slice, patient: bool
+    run: Run, start: Strategy, moves: Together, random: Random, beta: float, part: Slice, patient: bool
 ) -> str:
     """One Markov chain; why it ended."""
     run.enter(start.name)
     if not run.try_set(start):
         return "budget"
     scale = run.seconds / beta
-    names = [node.name for node in run.evaluator.graph]
     best, since, count, found = run.seconds, 0.0, 0, 0
     while not part.over:
-        name = names[random.randrange(len(names))]
-        config = space[name].draw(random)
+        changes = moves.draw(random)
         # Accept if u <= exp((cost - cost*) / scale), with u drawn first: then simulation may stop beyond the limit.
         limit = run.seconds - scale * log(1.0 - random.random())
-        run.propose({name: config}, limit)
+        run.propose(changes, limit)
         count += 1
         if run.seconds < best:
             best, since, found = run.seconds, part.used, count
-        elif part.used - since > 0.5 if patient else count >= len(names) and count - found > count / 2:
+        elif part.used - since > 0.5 if patient else count >= len(moves) and count - found > count / 2:
             return "stalled"
     return "budget"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import lcm
 
 from taskflow.graph import Node
 from taskflow.mapper import OpConfig, Sync
@@ -71,11 +70,7 @@ class Relaxation:
         self._plans: dict[tuple[object, ...], int] = {}
         self._bundles: dict[tuple[int, ...], list[Held]] = {}
         self._prices = Prices(self.costs)
-        # Where sums are made depends on how many bundles come before; it repeats after so many.
-        self._turns = range(lcm(*range(1, self.processors + 1))) if self.processors <= 4 else range(0)
         self._users: list[list[int]] = []
-        self._all_users: list[list[int]] = []
-        self._before: list[frozenset[int]] = []
         everyone, machine = range(self.processors), evaluator.machine
         serial = all(machine.route(p, q) for p in everyone for q in everyone if p != q)
         self.core = Relax(self.processors, serial, self._layer_syncs)
@@ -195,12 +190,8 @@ class Relaxation:
     def _layers(self, processors: Sequence[int]) -> None:
         names = list(dict.fromkeys(p.layer for p in self.graph.parameters if p.name in self._trained))
         self.layers = list(dict.fromkeys(p.layer for p in self.graph.parameters))
-        before: frozenset[int] = frozenset()
         for name in self.layers:
             users = [i for i, n in enumerate(self.order) if any(p.layer == name for p in n.parameters)]
-            self._all_users.append(users)
-            before |= set(users)
-            self._before.append(before)
             if name not in names or not all(self.order[i].number in self._active for i in users):
                 users = []  # never synchronised
             self._users.append(users)
@@ -211,70 +202,52 @@ class Relaxation:
         """Synchronise a layer in one way, as it is on renumbered processors (``image``: a place in ``group``); all operators must
         be fixed."""
         chosen = self.core.chosen
-        if not self._users[layer]:
-            return  # it has no gradient
-        first = sum(len(self._bundles_of(i, chosen)) for i in range(layer))
-        self.core.use_sync(layer, self._plan(layer, [first], [image], [sync], chosen))
+        if self._users[layer]:  # else it has no gradient
+            self.core.use_sync(layer, self._plan(layer, [image], [sync], chosen))
 
     def unuse(self, layer: int) -> None:
         """Back to any way on any renumbered processors."""
-        for known, number in self._layer_syncs(self._users[layer], self.core.chosen):
-            if known == layer:
-                self.core.use_sync(layer, number)
+        if self._users[layer]:
+            self.core.use_sync(layer, self._any_way(layer, self.core.chosen))
 
     def ways(self, layer: int) -> list[Sync]:
         """The different ways to synchronise a layer; none if that is the same for all. All its operators must be fixed."""
+        if not self._users[layer]:
+            return []
         shared = any(len(bundle.waits) > 1 for bundle in self._bundles_of(layer, self.core.chosen))
-        return self._permitted(layer) if shared and self._users[layer] else []
+        return self._permitted(layer) if shared else []
 
     def _permitted(self, layer: int) -> list[Sync]:
         pinned = self.pinned.get(self.layers[layer])
         return self.syncs if pinned is None else [pinned]
 
-    def _known(self, chosen: Mapping[int, int]) -> list[tuple[int, int | None]]:
-        """Layers all of whose users are fixed; how many bundles come before each, if that is known."""
-        found: list[tuple[int, int | None]] = []
-        first: int | None = 0
-        for layer, users in enumerate(self._all_users):
-            fixed = all(user in chosen for user in users)
-            if fixed and self._users[layer]:
-                found.append((layer, first))
-            first = first + len(self._bundles_of(layer, chosen)) if fixed and first is not None else None
-        return found
-
     def _layer_syncs(self, ops: Sequence[int], chosen: dict[int, int]) -> list[tuple[int, int]]:
-        """The synchronisations that are known better now that ``ops`` are fixed."""
-        result = []
-        for layer, first in self._known(chosen):
-            if any(op in self._users[layer] for op in ops) or (
-                first is not None and any(op in self._before[layer] for op in ops)
-            ):
-                firsts = [first] if first is not None else self._turns
-                if firsts:
-                    everyone = range(len(self.group))
-                    result.append((layer, self._plan(layer, firsts, everyone, self._permitted(layer), chosen)))
-        return result
+        """The synchronisations that are known now that ``ops`` are fixed: of layers all of whose users are."""
+        return [
+            (layer, self._any_way(layer, chosen)) for layer, users in enumerate(self._users)
+            if any(op in users for op in ops) and all(user in chosen for user in users)
+        ]
+
+    def _any_way(self, layer: int, chosen: Mapping[int, int]) -> int:
+        return self._plan(layer, range(len(self.group)), self._permitted(layer), chosen)
 
     def _plan(
-        self, layer: int, firsts: Sequence[int], images: Sequence[int], syncs: Sequence[Sync], chosen: Mapping[int, int]
+        self, layer: int, images: Sequence[int], syncs: Sequence[Sync], chosen: Mapping[int, int]
     ) -> int:
         """The number of a layer's synchronisation: of what all have in common that it may be."""
         users = self._users[layer]
         bundles = self._bundles_of(layer, chosen)
         if all(len(bundle.waits) == 1 for bundle in bundles):
-            firsts, images, syncs = [0], [0], self.syncs[:1]  # nothing is sent
-        key = (layer, tuple(firsts), tuple(images), tuple(syncs), *(chosen[i] for i in users))
+            images, syncs = [0], self.syncs[:1]  # nothing is sent
+        key = (layer, tuple(images), tuple(syncs), *(chosen[i] for i in users))
         if key not in self._plans:
             assert self.rule is not None
-            different: dict[object, tuple[Sync, int, Renumbering]] = {}
+            different: dict[object, tuple[Sync, Renumbering]] = {}
             for sync in syncs:
                 for image in images:
-                    for first in firsts:
-                        alike = kind_of_sync(sync, bundles, first, self.group[image])
-                        different.setdefault(alike, (sync, first, self.group[image]))
-            ways = [
-                layer_sync(self._prices, self.rule, sync, bundles, first, image) for sync, first, image in different.values()
-            ]
+                    alike = kind_of_sync(sync, bundles, layer, self.group[image])
+                    different.setdefault(alike, (sync, self.group[image]))
+            ways = [layer_sync(self._prices, self.rule, sync, bundles, layer, image) for sync, image in different.values()]
             rows = ways[0] if len(ways) == 1 else least_sync(ways)
             self._plans[key] = self.core.add_sync(
                 [(p, s, after, [(users[u], piece) for u, piece in waits]) for p, s, after, waits in rows]
@@ -282,7 +255,7 @@ class Relaxation:
         return self._plans[key]
 
     def _bundles_of(self, layer: int, chosen: Mapping[int, int]) -> list[Held]:
-        users = self._all_users[layer]
+        users = self._users[layer]
         key = (layer, *(chosen[i] for i in users))
         if key not in self._bundles:
             pairs = [(self.order[i], self.choices[i][chosen[i]]) for i in users]

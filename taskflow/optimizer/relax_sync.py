@@ -74,9 +74,9 @@ def bundles_of(graph: OperatorGraph, users: Sequence[tuple[Node, OpConfig]], tra
 def layer_sync(
     prices: Prices, rule: UpdateRule, sync: Sync, bundles: Sequence[Held], first: int, image: Sequence[int] = ()
 ) -> list[Row]:
-    """The tasks of a layer's synchronisation as `tasks.synchronise` emits them. ``first``: how many bundles come before it in
-    the whole step, which decides where sums are made. ``image``: as they would be on renumbered processors (said with the
-    numbers before). Moves within a processor and clipping are left out."""
+    """The tasks of a layer's synchronisation as `tasks.synchronise` emits them. ``first``: the layer's place among all layers,
+    which decides where sums are made (`ParameterLayout.rank`). ``image``: as they would be on renumbered processors (said with
+    the numbers before). Moves within a processor and clipping are left out."""
     writer = _Writer(prices, rule, image)
     for number, bundle in enumerate(bundles):
         if bundle.trained:
@@ -150,6 +150,8 @@ class _Writer:
                 for p, state in self._broadcast(order, final, (high - low) * item, sync.travel).items():
                     arrived[p][0].extend(state[0])
                     arrived[p][1].extend(state[1])
+            elif sync.place not in (Place.OWNER, Place.SPREAD):
+                raise _unknown(sync.place)
             else:
                 updated = self._update(order[0], high - low, item, final)
                 self._broadcast(order, ([updated], []), (high - low) * item, sync.travel)
@@ -207,9 +209,11 @@ class _Writer:
                 for i in range(0, len(parts) - step, 2 * step):
                     add(i + step, i)
                 step *= 2
-        else:
+        elif travel is Travel.RING:
             for i in range(len(parts) - 1, 0, -1):
                 add(i, i - 1)
+        else:
+            raise _unknown(travel)
         return parts[0][1]
 
     def _broadcast(self, order: Sequence[int], state: State, nbytes: int, travel: Travel) -> dict[int, State]:
@@ -229,7 +233,16 @@ class _Writer:
                 step //= 2
                 for i in range(0, len(order) - step, 2 * step):
                     send(i, i + step)
-        else:
+        elif travel is Travel.RING:
             for i in range(1, len(order)):
                 send(i - 1, i)
+        else:
+            raise _unknown(travel)
         return dict(zip(order, has))
+
+
+def _unknown(way: Travel | Place) -> ValueError:
+    return ValueError(
+        f"exact: the lower bound does not know how weights are synchronised by {type(way).__name__}.{way.name}; pin another way, "
+        f"or write its tasks in relax_sync.py as tasks/synchronise.py emits them"
+    )

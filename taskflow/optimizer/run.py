@@ -149,17 +149,19 @@ class Run:
         return True
 
     def _takes(
-        self, changes: Mapping[str, OpConfig], whole: Strategy, syncs: Mapping[str, Sync] = NO_SYNCS
+        self, changes: Mapping[str, OpConfig], whole: Strategy | None = None, syncs: Mapping[str, Sync] = NO_SYNCS
     ) -> float | None:
-        """How long it takes to evaluate changes to a strategy; None if that is longer than there is time."""
+        """How long it takes to evaluate a ``whole`` strategy, or changes to the current one; None if that is longer than there
+        is time."""
         if self._pace is None:
             return None if self.clock.over else 0.0
         if self._messages is not None:
-            messages = self._messages.around({} if whole.configs is changes else whole.configs, changes)
-            messages += self._messages.synchronising({**whole.configs, **changes}, syncs)
+            configs = self.strategy.configs if whole is None else {}
+            messages = self._messages.around(configs, changes)
+            messages += self._messages.synchronising({**configs, **changes}, syncs)
             if messages > MOST_MESSAGES or not self.clock.allows(messages * MESSAGE_SECONDS):
                 return None
-        expected = self._pace.expected(changes, _pieces(whole))
+        expected = self._pace.expected(changes, _pieces(whole) if whole is not None else self.evaluator.pieces)
         return expected if self.clock.allows(expected) else None
 
     def propose(
@@ -195,15 +197,15 @@ class Run:
         """The evaluator's answer; infinite if there is no time to ask it."""
         if self._pace is None:
             return self.evaluator.propose(changes, limit, syncs)
-        if self._takes(changes, self.strategy, syncs) is None:
+        if self._takes(changes, None, syncs) is None:
             self.proposals -= 1
             self._passed += 1
-            if self._passed > MOST_PASSED or self._takes({}, self.strategy) is None:
+            if self._passed > MOST_PASSED or self._takes({}) is None:
                 raise Spent
             return inf
         self._passed, begin = 0, perf_counter()
         seconds = self.evaluator.propose(changes, limit, syncs)
-        self._pace.learn(changes, _pieces(self.strategy), perf_counter() - begin)
+        self._pace.learn(changes, self.evaluator.pieces, perf_counter() - begin)
         return seconds
 
     def conduct(self, body: Callable[[], str]) -> Found:

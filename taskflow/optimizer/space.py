@@ -3,7 +3,8 @@
 A configuration is a degree for each dimension and a processor for each piece. With n processors an operator has at most n
 pieces. Its *placements* are structured or arbitrary. Structured: piece number ``slot`` runs on processor
 (offset + stride x slot) mod n, where the pieces are numbered with any order of the cut dimensions (contiguous: stride 1
-and the natural order; strided: another stride; permuted: another order). Arbitrary: any processor for any piece.
+and the natural order; strided: another stride; permuted: another order); or only contiguous, from any offset. Arbitrary: any
+processor for any piece.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import accumulate, permutations, product
 from math import factorial, prod
 from random import Random
@@ -22,8 +24,8 @@ from taskflow.optimizer.constraints import Constraints
 from taskflow.optimizer.permitted import Permitted
 
 DEGREES = ("any", "even", "powers")
-PLACEMENTS = ("structured", "arbitrary")
-FOLLOW = ("none", "passive", "weightless")
+PLACEMENTS = ("structured", "contiguous", "arbitrary")
+FOLLOW = ("none", "passive", "elementwise", "weightless")
 MOST_TUPLES = 4096  # above this many degree tuples an operator falls back to even ones, then to powers of two
 
 
@@ -34,8 +36,9 @@ class SpaceOptions:
     ``degrees``: ``any`` up to the dimension's size; ``even``, those that divide it (the paper's equal pieces); ``powers``
     of two. An operator with more than MOST_TUPLES tuples of degrees takes the next smaller choice. ``placements``: see
     the module. ``reduction``: whether contracted dimensions may be cut. ``most_pieces``: of one operator; 0 means one a
-    processor. ``follow``: which operators do not choose in exact search but follow a neighbour: ``none``, the ``passive``
-    ones (inputs, carried state, views, scalars) or all ``weightless`` ones (`taskflow.optimizer.following`).
+    processor. ``follow``: which operators do not choose in exact search and in `mcmc` but follow a neighbour: ``none``, the
+    ``passive`` ones (inputs, carried state, views, scalars), also the ``elementwise`` ones (activations, normalisation, sums of
+    two tensors; not the loss) or all ``weightless`` ones (`taskflow.optimizer.following`, `taskflow.optimizer.together`).
     ``constraints``: what single operators may have, which comes before everything else.
     """
 
@@ -107,14 +110,18 @@ class OperatorSpace:
         pieces = prod(degrees)
         if self.options.placements == "arbitrary":
             return int(self.processors**pieces)
-        return len(self.strides(pieces)) * self.processors * orders(degrees)
+        return len(self.strides(pieces)) * self.processors * self.orders(degrees)
+
+    def orders(self, degrees: Sequence[int]) -> int:
+        """In how many orders the pieces of a cut may be numbered."""
+        return 1 if self.options.placements == "contiguous" else orders(degrees)
 
     def strides(self, pieces: int) -> tuple[int, ...]:
         """The strides with which ``pieces`` pieces reach different processors: divisors of the number of processors."""
         if pieces not in self._strides:
             n = self.processors
             fits = tuple(s for s in range(1, n + 1) if n % s == 0 and s * pieces <= n)
-            self._strides[pieces] = (fits or (1,)) if pieces > 1 else (1,)
+            self._strides[pieces] = (fits or (1,)) if pieces > 1 and self.options.placements != "contiguous" else (1,)
         return self._strides[pieces]
 
     def draw(self, random: Random) -> OpConfig:
@@ -168,7 +175,7 @@ class OperatorSpace:
         return any(
             place(config.degrees, self.processors, config.processors[0], stride, order) == config
             for stride in self.strides(len(config.processors))
-            for order in range(orders(config.degrees))
+            for order in range(self.orders(config.degrees))
         )
 
     def candidates(self, aligned: bool = True, most: int = 0) -> list[OpConfig]:
@@ -182,7 +189,7 @@ class OperatorSpace:
                 width = stride if aligned else n
                 block = prod(degrees) * stride if aligned else n
                 whole, rest = divmod(n, block)
-                rows.append((degrees, stride, orders(degrees), width, block, whole * width + min(rest, width)))
+                rows.append((degrees, stride, self.orders(degrees), width, block, whole * width + min(rest, width)))
         ends = list(accumulate(offsets * ways for _, _, ways, _, _, offsets in rows))
         step = max(1, -(-ends[-1] // most)) if most else 1
         found: dict[OpConfig, None] = {}
@@ -229,15 +236,20 @@ def place(degrees: Sequence[int], processors: int, offset: int = 0, stride: int 
     degrees = tuple(degrees)
     pieces = prod(degrees)
     if order == 0:
-        return OpConfig(degrees, tuple((offset + stride * s) % processors for s in range(pieces)))
+        return OpConfig(degrees, tuple([(offset + stride * s) % processors for s in range(pieces)]))
+    return OpConfig(degrees, tuple([(offset + stride * s) % processors for s in _slots(degrees, order)]))
+
+
+@lru_cache(maxsize=4096)
+def _slots(degrees: tuple[int, ...], order: int) -> tuple[int, ...]:
+    """Piece -> slot, the cut dimensions numbered in the given order."""
     cut = [i for i, d in enumerate(degrees) if d > 1]
     chosen = _permutation(cut, order)
     weight, step = dict.fromkeys(range(len(degrees)), 0), 1
     for i in reversed(chosen):
         weight[i] = step
         step *= degrees[i]
-    slots = (sum(weight[i] * c for i, c in enumerate(color)) for color in product(*(range(d) for d in degrees)))
-    return OpConfig(degrees, tuple((offset + stride * s) % processors for s in slots))
+    return tuple(sum(weight[i] * c for i, c in enumerate(color)) for color in product(*(range(d) for d in degrees)))
 
 
 def _permutation(items: Sequence[int], number: int) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from taskflow.graph import OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper import DataParallel, Expert, ModelParallel, Strategy, map_graph
 from taskflow.optimizer.space import Space
+from taskflow.optimizer.together import Together
 
 
 def known(graph: OperatorGraph, machine: Machine) -> tuple[Strategy, ...]:
@@ -34,5 +35,7 @@ def with_syncs(strategy: Strategy, graph: OperatorGraph, machine: Machine) -> St
 
 
 def random_start(graph: OperatorGraph, machine: Machine, space: Space, random: Random, name: str = "random") -> Strategy:
-    """Uniform over the space, with the default synchronisation."""
-    return with_syncs(Strategy(len(machine.processors), space.random(random), {}, name), graph, machine)
+    """Uniform over the space (with ``space.options.follow`` over the choices of those operators that choose), with the default
+    synchronisation."""
+    configs = space.random(random) if space.options.follow == "none" else Together(graph, space).everything(random)
+    return with_syncs(Strategy(len(machine.processors), configs, {}, name), graph, machine)

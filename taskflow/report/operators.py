@@ -20,11 +20,12 @@ def operator_values(
     """One value an operator, in the graph's order. ``seconds`` and ``bytes`` are by category, summed over its tasks (so
     over all devices); ``piece_seconds``: the longest forward and backward task."""
     count, kinds = len(graph), len(CATEGORIES)
-    known = operator >= 0
+    known = (operator >= 0) & spans.first
     place = operator[known] * kinds + spans.category[known]
     took = (spans.end - spans.start)[known]
     seconds = np.bincount(place, took, count * kinds).reshape(count, kinds)
-    moved = np.where(np.isin(spans.category, MESSAGES), spans.nbytes, 0)[known]
+    bytes_of = np.bincount(spans.task, np.where(np.isin(spans.category, MESSAGES), spans.nbytes, 0))
+    moved = bytes_of[spans.task[known]]
     nbytes = np.bincount(place, moved, count * kinds).reshape(count, kinds)
     tasks = np.bincount(place, minlength=count * kinds).reshape(count, kinds)
     longest = np.zeros((count, kinds))

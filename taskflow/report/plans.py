@@ -31,7 +31,7 @@ def plan_value(
             for c in range(len(CATEGORIES)) if c in set(spans.category[spans.message].tolist())
         },
         "transfer_bytes": spans.transfer_bytes,
-        "tasks": spans.tasks,
+        "tasks": int(spans.first.sum()),
         "peak_memory_bytes": max(peaks),
         "peak_memory_is": "planned" if planned else "estimate",
         "fits_memory": all(n <= p.memory_bytes for n, p in zip(peaks, machine.processors)),

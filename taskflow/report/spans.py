@@ -59,9 +59,9 @@ class Spans:
         return self.category >= VALUES
 
     @property
-    def tasks(self) -> int:
-        """How many tasks the rows are of."""
-        return len(np.unique(self.task))
+    def first(self) -> NDArray[np.bool_]:
+        """Which rows are their task's first."""
+        return np.diff(self.task, prepend=-1) > 0
 
     @property
     def makespan(self) -> float:

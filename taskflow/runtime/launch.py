@@ -168,7 +168,7 @@ def _start_when_all_ranks_have_called_connect(started: Launcher, limit: float) -
     """Load MPI, which waits for all ranks, holds the interpreter meanwhile, and goes on for ever if one has ended
     before it came here. Only a thread outside Python can end that: faulthandler's, which says no more than where it
     was, and so this function has the name of what is missing."""
-    from taskflow.runtime.mpi import load_mpi
+    from taskflow.runtime.mpi_ranks import load_mpi
 
     def check(mpi: ModuleType) -> None:
         if started.name == "Open MPI" and (maker := mpi.get_vendor()[0]) in _NOT_OPEN_MPI:

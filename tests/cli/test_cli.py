@@ -53,7 +53,7 @@ def test_full_and_delta_simulation_agree_and_the_timeline_says_so(strategy: str,
     tasks = timeline["tasks"]
     assert len(tasks) == full["tasks"]
     assert max(t["end_seconds"] for t in tasks) == full["iteration_seconds"]
-    assert sum(t["bytes"] for t in tasks if t["direction"] == "copy") == full["transfer_bytes"]
+    assert sum(t["bytes"] for t in tasks if t["direction"] in ("copy", "collective")) == full["transfer_bytes"]
     ends = {t["id"]: t["end_seconds"] for t in tasks}
     for task in tasks:
         assert task["start_seconds"] >= task["ready_seconds"] >= max((ends[p] for p in task["predecessors"]), default=0.0)

@@ -2,7 +2,9 @@
 losses of rank 0 and how messages went."""
 
 import json
+import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -11,16 +13,22 @@ for room in (".", "gpu"):
 
 from language_model import feeds, model, random_strategy  # noqa: E402
 
+from taskflow.mapper.notation import parse_sync  # noqa: E402
 from taskflow.rules import SGD  # noqa: E402
 from taskflow.runtime.executor import Executor  # noqa: E402
 from taskflow.runtime.launch import connect  # noqa: E402
 
 
-def main(which: str, processors: int) -> None:
-    if which in ("host", "recorded"):
-        from host_device import host_kernels
+def main(which: str, processors: int, sync: str) -> None:
+    if which in ("host", "recorded", "nccl"):
+        from host_device import HostDevice, host_kernels
 
         kernels = host_kernels(records=which == "recorded")
+        if which == "nccl":
+            import fake_nccl
+
+            fake_nccl.install(kernels.device)
+            HostDevice.identity = property(lambda self: str(os.getpid()))  # type: ignore[assignment]
     else:
         from taskflow.kernels import kernels_on
 
@@ -28,6 +36,8 @@ def main(which: str, processors: int) -> None:
     transport = connect(watchdog_seconds=60)
     graph = model()
     strategy = random_strategy(graph, processors, Random(processors))
+    if sync:
+        strategy = replace(strategy, syncs=dict.fromkeys(strategy.syncs, parse_sync(sync, "sync")))
     run = Executor(graph, strategy, SGD(0.5, momentum=0.9), seed=3, clip_norm=1.0, kernels=kernels, transport=transport)
     losses = [run.train(feeds(step)) for step in range(4)]
     losses.append(run.evaluate(feeds(9)))
@@ -43,4 +53,4 @@ def main(which: str, processors: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else "")

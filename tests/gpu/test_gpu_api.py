@@ -49,5 +49,7 @@ def test_nccl_takes_what_we_give() -> None:
         pytest.skip('NCCL is not installed: pip install "soap-taskflow[gpu]"')
     for function in (nccl.NcclCommunicator.send, nccl.NcclCommunicator.recv):
         assert parameters(function)[1:] == ["count", "datatype", "peer", "stream"]
+    assert parameters(nccl.NcclCommunicator.allReduce)[1:] == ["sendbuf", "recvbuf", "count", "datatype", "op", "stream"]
+    assert hasattr(nccl, "NCCL_FLOAT32") and hasattr(nccl, "NCCL_FLOAT64") and hasattr(nccl, "NCCL_SUM")
     assert hasattr(nccl.NcclCommunicator, "check_async_error") and hasattr(nccl, "NCCL_UINT8")
     assert nccl.get_version() > 20000

@@ -1,4 +1,4 @@
-"""Ranks that work on GPUs' arrays send them through pinned memory: the same losses as on the CPU, however many ranks there are."""
+"""Ranks that work on GPUs' arrays, and how these travel: the same losses as on the CPU, however many ranks there are."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}
 pytestmark = [pytest.mark.mpi, pytest.mark.skipif(MPIRUN is None, reason="no mpirun")]
 
 
-def started(ranks: int, which: str, **environment: str) -> dict[str, Any]:
-    command = [str(MPIRUN), "-n", str(ranks), sys.executable, str(PROGRAM), which, "4"]
+def started(ranks: int, which: str, sync: str = "", **environment: str) -> dict[str, Any]:
+    command = [str(MPIRUN), "-n", str(ranks), sys.executable, str(PROGRAM), which, "4", sync]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150, env={**os.environ, **environment})
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -32,11 +32,14 @@ def reference() -> dict[str, Any]:
 
 
 @pytest.mark.skipif(not compiles(), reason="no C++20 compiler: the GPU's kernels cannot be run on the host")
-@pytest.mark.parametrize(("ranks", "way", "which"), [
-    (3, "mpi-host", "host"), (2, "mpi-host", "host"), (2, "mpi-host", "recorded"), (4, "mpi-host", "recorded"),
+@pytest.mark.parametrize(("ranks", "way", "which", "sync"), [
+    (3, "mpi-host", "host", ""), (2, "mpi-host", "host", ""), (2, "mpi-host", "recorded", ""), (4, "mpi-host", "recorded", ""),
+    (3, "mpi-host", "host", "collective/every"), (4, "mpi-host", "recorded", "collective/every"),
+    (2, "nccl", "nccl", "ring/spread"), (4, "nccl", "nccl", "collective/every"), (3, "nccl", "nccl", "collective/every"),
 ])
-def test_messages_through_pinned_memory(ranks: int, way: str, which: str, reference: dict[str, Any]) -> None:
-    found = started(ranks, which, TASKFLOW_TRANSFERS=way)
+def test_messages(ranks: int, way: str, which: str, sync: str, reference: dict[str, Any]) -> None:
+    """Through pinned memory, and by communicators that stand still, as NCCL's, if ranks disagree about the order."""
+    found = started(ranks, which, sync, TASKFLOW_TRANSFERS=way)
     assert found["losses"] == pytest.approx(reference["losses"], rel=1e-9)
     assert found["sum"] == pytest.approx(reference["sum"], rel=1e-9)
     assert f"transfers by {way}" in found["describe"]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from language_model import model, random_strategy
 
-from taskflow.machine import Cluster, load_machine, transfer_seconds
+from taskflow.machine import Cluster, load_machine, ring, transfer_seconds
 from taskflow.machine.format import CLASSES
 from taskflow.operators.linear import Linear
 from taskflow.operators.lstm import LSTM
@@ -218,6 +218,9 @@ def test_tasks_cost_what_their_pieces_do(seed: int) -> None:
         if task.kind is Kind.COPY:
             assert seconds == transfer_seconds(machine.route(task.source, task.processor), task.nbytes)
             assert seconds > 0
+        elif task.kind is Kind.COLLECTIVE:
+            around = ring(machine, task.processors)
+            assert seconds == around.latency_seconds + task.nbytes / around.bytes_per_second > 0
         elif isinstance(task.work, Compute):
             work = task.work
             gradients = tuple(t is not None for t in work.grad_inputs) if work.backward else None

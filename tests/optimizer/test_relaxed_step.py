@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from enum import Enum
 from itertools import product
 from random import Random
 
@@ -10,14 +12,18 @@ from core_cases import Odd, shared
 
 import taskflow
 from taskflow.graph import OperatorGraph
-from taskflow.mapper import OpConfig, Strategy, Sync
+from taskflow.mapper import OpConfig, Place, Strategy, Sync, Travel
 from taskflow.models import build
+from taskflow.optimizer import relax_sync
 from taskflow.optimizer.evaluator import Evaluator, evaluator
 from taskflow.optimizer.moves import SYNCS
 from taskflow.optimizer.search import make_evaluator
 from taskflow.optimizer.space import Space, SpaceOptions
 from taskflow.optimizer.symmetry import Symmetry, renumbered, renumberings
 from taskflow.rules import SGD, Adam
+from taskflow.tasks.backward import gradient_flow
+from taskflow.tasks.task import Kind
+from taskflow.tasks.topic import Purpose
 
 relax = pytest.importorskip("taskflow.optimizer.relax", reason="the compiled bound is not built")
 ARBITRARY, STRUCTURED = SpaceOptions(placements="arbitrary"), SpaceOptions()
@@ -101,6 +107,46 @@ def test_no_completion_of_a_random_graph_is_faster(seed: int) -> None:
         machine = taskflow.load_machine(random.choice(("k80", "p100")), devices=processors)
         judge = make_evaluator(random_graph(random), machine, rule=rule, clip_norm=clip)
     check(judge, random.choice((STRUCTURED, ARBITRARY)), random, 6)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_layers_synchronisation_is_what_is_lowered(seed: int) -> None:
+    """Task by task, on random processors: what is sent, added and updated, where, and what it costs."""
+    random, processors = Random(seed), 4
+    judge = evaluator(random_graph(random), shared(processors), Odd(2), random.choice((SGD(0.1, momentum=0.9), Adam())), None)
+    assert judge.rule is not None
+    space, (active, _, trained) = Space(judge.graph, processors, ARBITRARY), gradient_flow(judge.graph)
+    for way in SYNCS:
+        configs = {node.name: space[node].draw(random) for node in judge.graph}
+        plan = Strategy(processors, configs, {p.layer: way for p in judge.graph.parameters})
+        lowered = judge.lowered(plan)
+        layers = dict.fromkeys(p.layer for p in judge.graph.parameters)
+        for number, layer in enumerate(layers):
+            users = [(n, configs[n.name]) for n in judge.graph if any(p.layer == layer for p in n.parameters)]
+            if any(node.number not in active for node, _ in users):
+                continue  # some holders make no gradient; the bound says nothing of such a layer
+            bundles = relax_sync.bundles_of(judge.graph, users, trained)
+            rows = relax_sync.layer_sync(relax_sync.Prices(judge.costs), judge.rule, way, bundles, number)
+            wanted = Counter(
+                (task.processor if task.kind is not Kind.COPY else -1, judge.costs.task(task))
+                for task in lowered.tasks if task.topic.name == layer and task.kind in (Kind.COPY, Kind.SUM, Kind.UPDATE)
+                and task.topic.purpose in (Purpose.WEIGHT_GRADIENTS, Purpose.NEW_WEIGHTS, Purpose.UPDATE)
+            )
+            assert Counter((processor, seconds) for processor, seconds, _, _ in rows) == wanted
+
+
+def test_an_unknown_way_to_synchronise_is_refused() -> None:
+    """Not taken for another one, which would make a proof wrong in silence."""
+
+    class Other(Enum):
+        PIGEON = "pigeon"
+
+    judge = make_evaluator(build("MLP", preset="small"), taskflow.load_machine("p100", devices=2))
+    prices, held = relax_sync.Prices(judge.costs), relax_sync.Held(8, 4, True, {0: ((0, 0),), 1: ((0, 1),)})
+    assert judge.rule is not None
+    for way in (Sync(Other.PIGEON, Place.SPREAD), Sync(Travel.RING, Other.PIGEON)):  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=r"does not know .* Other\.PIGEON"):
+            relax_sync.layer_sync(prices, judge.rule, way, [held], 0)
 
 
 @pytest.mark.parametrize("model", ["LeNet", "RNNLM-2", "MLP", "AlexNet", "RNNTC"])

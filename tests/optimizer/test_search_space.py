@@ -55,6 +55,17 @@ def test_placements_are_contiguous_strided_and_permuted() -> None:
     assert place((2, 1, 2, 2), 8, order=5).processors != place((2, 1, 2, 2), 8).processors
 
 
+@pytest.mark.parametrize("processors", [1, 4, 6])
+def test_contiguous_placements_are_some_of_the_structured_ones(processors: int) -> None:
+    space = OperatorSpace(DIMS, processors, SpaceOptions(placements="contiguous"))
+    listed = list(space)
+    assert len(listed) == len(set(listed)) == space.size == len(space.tuples) * processors
+    assert all(space.contains(c) for c in listed) and set(listed) <= set(OperatorSpace(DIMS, processors))
+    assert set(listed) == {place(t, processors, offset) for t in space.tuples for offset in range(processors)}
+    assert set(space.candidates(aligned=False)) == set(listed)
+    assert processors < 4 or not space.contains(place((2, 1, 1, 1), processors, 0, 2))
+
+
 def test_draw_is_uniform() -> None:
     space = OperatorSpace(DIMS, 4)
     draws = 40 * space.size

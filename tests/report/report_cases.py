@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import taskflow
 from taskflow.machine import load_machine
-from taskflow.mapper import choose
+from taskflow.mapper import Sync, choose
 from taskflow.models import build
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.search import make_evaluator
@@ -21,9 +22,13 @@ def judge_of(model: str, devices: int, batch: int | None = None, preset: str = "
 
 
 @cache
-def report_of(model: str, mapper: str, devices: int, preset: str = "small", most_rows: int = 250_000) -> tuple[Evaluator, Report]:
+def report_of(
+    model: str, mapper: str, devices: int, preset: str = "small", most_rows: int = 250_000, sync: Sync | None = None
+) -> tuple[Evaluator, Report]:
     judge = judge_of(model, devices, preset=preset)
     strategy = choose(mapper, judge.graph, judge.machine)[0]
+    if sync is not None:
+        strategy = replace(strategy, syncs=dict.fromkeys(strategy.syncs, sync))
     return judge, report_data(judge, strategy, most_rows=most_rows)
 
 

@@ -18,9 +18,14 @@ from taskflow.report.columns import pack, unpack
 from taskflow.report.spans import CATEGORIES, MESSAGES, spans_at, spans_of
 from taskflow.report.split import PARTS, device_split, link_use
 from taskflow.tasks.simulate import message_resources
-from taskflow.tasks.task import Compute, Kind
+from taskflow.tasks.task import Compute, Kind, Task
 
 CASES = [("RNNTC", "expert", 4), ("AlexNet", "expert", 3), ("NMT", "random", 4), ("LeNet", "data", 2), ("MLP", "model", 4)]
+
+
+def rows_of(task: Task) -> int:
+    """A collective has a row for each message from neighbour to neighbour."""
+    return len(task.processors) if task.kind is Kind.COLLECTIVE else 1
 
 
 @pytest.mark.parametrize("model,mapper,devices", CASES)
@@ -30,7 +35,8 @@ def test_totals_are_the_simulators(model: str, mapper: str, devices: int) -> Non
     value, rows = report.value, report.columns
     assert value["plan"]["seconds"] == timeline.makespan == judge.seconds
     assert value["plan"]["transfer_bytes"] == tasks.transfer_bytes
-    assert value["plan"]["tasks"] == len(tasks) == rows["count"].sum()
+    assert value["plan"]["tasks"] == len(tasks)
+    assert rows["count"].sum() == sum(rows_of(task) for task in tasks)
     assert sum(value["plan"]["bytes"].values()) == tasks.transfer_bytes
     message = np.isin(rows["category"], MESSAGES)
     assert rows["nbytes"][message].sum() == tasks.transfer_bytes
@@ -45,7 +51,10 @@ def test_totals_are_the_simulators(model: str, mapper: str, devices: int) -> Non
 def test_every_row_is_a_task(model: str, mapper: str, devices: int) -> None:
     judge, report = report_of(model, mapper, devices)
     rows, strategy = report.columns, judge.strategy
-    starts = sorted(round(s.start / report.value["tick_seconds"]) for s in judge.timeline().spans)
+    starts = sorted(
+        round(span.start / report.value["tick_seconds"])
+        for task, span in zip(judge.lowered(), judge.timeline().spans) for _ in range(rows_of(task))
+    )
     assert rows["start"].tolist() == starts
     pieces = {}
     for category, operator, piece, processor in zip(rows["category"], rows["operator"], rows["piece"], rows["processor"]):
@@ -112,7 +121,7 @@ def test_the_split_of_a_step_made_by_hand() -> None:
     starts, ends = np.array([0.0, 2.0, 0.0, 5.0, 6.0]), np.array([2.0, 5.0, 1.0, 6.0, 8.0])
     spans = Spans(
         column(FORWARD, VALUES, FORWARD, FORWARD, GRADIENTS), column(0, 1, 1, 1, 0), column(0, 0, 1, 1, 1), starts, ends,
-        column(1, 1, 1, 1, 1), starts,
+        column(1, 1, 1, 1, 1), starts, column(0, 1, 2, 3, 4),
     )
     split = device_split(spans, load_machine("k80", 2))
     expected = {"compute": [2, 2], "wait for values": [0, 3], "wait for weights": [2, 0], "wait for others": [4, 3]}
@@ -129,7 +138,7 @@ def test_a_message_is_on_its_way_from_its_first_link_on() -> None:
     machine = parse(content, "both")
     assert message_resources(0, 1, machine)[0] == 0 and message_resources(0, 1, machine)[-1] == 1
     one = np.array([VALUES], np.int64)
-    spans = Spans(one, one * 0 + 1, one * 0, np.array([3.0]), np.array([4.0]), one, np.array([0.0]))
+    spans = Spans(one, one * 0 + 1, one * 0, np.array([3.0]), np.array([4.0]), one, np.array([0.0]), one)
     split = {part: device_split(spans, machine)[:, i].tolist() for i, part in enumerate(PARTS)}
     assert split["copy messages"] == [1.0, 1.0]
     assert split["wait for values"] == [0.0, 3.0] and split["wait for others"] == [3.0, 0.0]
@@ -152,13 +161,14 @@ def test_categories_are_the_kinds() -> None:
     judge.set(choose("data", judge.graph, judge.machine)[0])
     tasks = judge.lowered()
     spans = spans_of(tasks, judge.timeline())
-    names = {kind: {CATEGORIES[spans.category[t.number]] for t in tasks if t.kind is kind} for kind in Kind}
+    names = {kind: {CATEGORIES[c] for c, t in zip(spans.category, spans.task) if tasks.tasks[t].kind is kind} for kind in Kind}
+    assert names[Kind.COLLECTIVE] == {"weight gradients between devices"}
     assert names[Kind.FORWARD] == {"forward"} and names[Kind.BACKWARD] == {"backward"} and names[Kind.UPDATE] == {"update"}
     for task in tasks:
-        category = CATEGORIES[spans.category[task.number]]
+        category = CATEGORIES[spans.category[np.searchsorted(spans.task, task.number)]]
         if task.kind is Kind.COPY and task.name.startswith("weights "):
             assert category == "new weights between devices"
-        assert (task.kind is Kind.COPY) == category.endswith("between devices")
+        assert task.kind.travels == category.endswith("between devices")
 
 
 def test_baselines_are_what_they_say() -> None:
@@ -232,7 +242,8 @@ def test_messages_are_on_each_link_when_the_simulator_says(model: str, mapper: s
     judge, report = report_of(model, mapper, devices)
     tasks, spans, tick = judge.lowered(), judge.timeline().spans, report.value["tick_seconds"]
     rows, place = report.columns, 0
-    by_start = sorted(tasks, key=lambda task: (round(spans[task.number].start / tick), task.number))
+    each = [task for task in tasks for _ in range(rows_of(task))]
+    by_start = sorted(each, key=lambda task: (round(spans[task.number].start / tick), task.number))
     for row, task in enumerate(by_start):
         assert rows["start"][row] == round(spans[task.number].start / tick)
         if task.kind is Kind.COPY:
@@ -240,4 +251,8 @@ def test_messages_are_on_each_link_when_the_simulator_says(model: str, mapper: s
             lags = rows["lag"][place : place + len(starts)]
             assert lags.tolist() == [round((spans[task.number].start - start) / tick) for start in starts]
             place += len(starts)
+        if task.kind is Kind.COLLECTIVE:
+            many = len(message_resources(rows["source"][row], rows["processor"][row], judge.machine))
+            assert not rows["lag"][place : place + many].any()
+            place += many
     assert place == len(rows["lag"])

@@ -116,6 +116,15 @@ def test_ctrl_c() -> None:
         assert_names_once(ended, "interrupted (Ctrl-C)\n", 0)
 
 
+def test_an_all_reduce_that_one_rank_never_joins() -> None:
+    ended = failing("all-reduce exit")
+    assert_names_once(ended, "but rank 2 has left the program", 0)
+    assert "waits in sum of conv1 to add up 32 bytes of ranks 0, 1, 2" in ended.text
+    ended = failing("all-reduce hang", "0.5")
+    assert_names_once(ended, "One of ranks ", 0)
+    assert "watchdog: has waited 0.5 s in sum of conv1 to add up 32 bytes of ranks 0, 1, 2" in ended.text
+
+
 def test_watchdog() -> None:
     ended = failing("hang", "0.5")
     assert_names_once(ended, "in conv1 forward 2 to receive 32 bytes from rank 2 (tag 5)", 0)

@@ -21,6 +21,11 @@ if transport.rank == 0:
 
 
 def need_the_culprit():
+    if case.startswith("all-reduce"):
+        total = transport.all_reduce(np.ones(4), range(transport.size))
+        total.start()
+        transport.wait(total, lambda: "sum of conv1")
+        return
     receive = transport.receiver(np.zeros(4), culprit, 5)
     receive.start()
     transport.wait(receive, lambda: "conv1 forward 2")
@@ -57,7 +62,9 @@ elif case == "fork":
         if not child:
             os._exit(5)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
-elif case == "hang" and fails:
+elif case == "all-reduce exit" and fails:
+    sys.exit(3)
+elif case in ("hang", "all-reduce hang") and fails:
     time.sleep(60)
 elif case == "barrier" and not fails:
     transport.barrier()

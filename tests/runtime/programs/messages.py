@@ -99,6 +99,10 @@ def errors(transport):
     assert "another rank" in refused(ValueError, transport.receiver, array, rank, 0)
     assert "tags from 0" in refused(ValueError, transport.sender, array, other, -1)
     assert "tags from 0" in refused(ValueError, transport.sender, array, other, 1 << 40)
+    for ranks in ([transport.rank], [1, 0], [0, size], [0, 0]):
+        assert "two or more of 0 to" in refused(ValueError, transport.all_reduce, np.zeros(3), ranks)
+    assert "floating type" in refused(ValueError, transport.all_reduce, np.zeros(3, int), range(size))
+    assert "C-contiguous" in refused(ValueError, transport.all_reduce, np.zeros((4, 4))[:, 1], range(size))
     array.flags.writeable = False
     assert "writable" in refused(ValueError, transport.receiver, array, other, 0)
     assert "root" in refused(ValueError, transport.broadcast, 1, size)
@@ -114,6 +118,37 @@ def errors(transport):
     assert "watchdog" in refused(ValueError, MPITransport, -1)
 
 
+def all_reduces(transport, steps=50):
+    """Sums of all ranks and of pairs of them, several on their way at once, of every size."""
+    rank, size = transport.rank, transport.size
+    groups = list(dict.fromkeys([tuple(range(size)), *((one, one + 1) for one in range(size - 1)), (0, size - 1)]))
+    for kind in (np.float32, np.float64):
+        for length in (0, 1, 3, 1000, 70_001):
+            mine = [(ranks, np.zeros(length, kind)) for ranks in groups if rank in ranks]
+            channels = [transport.all_reduce(array, ranks) for ranks, array in mine]  # in one order on all
+            for channel, (ranks, array) in zip(channels, mine):
+                assert channel.nbytes == array.nbytes and channel.peers == tuple(r for r in ranks if r != rank)
+            before = transport.bytes_sent, transport.bytes_received
+            for step in range(steps if length < 1000 else 3):
+                for channel, (ranks, array) in zip(channels, mine):
+                    array[:] = (rank + 1) * (step + 1 + groups.index(ranks))
+                    channel.start()
+                for channel, (ranks, array) in zip(channels, mine):
+                    transport.wait(channel, "sum")
+                    assert (array == (step + 1 + groups.index(ranks)) * sum(r + 1 for r in ranks)).all()
+            after = transport.bytes_sent, transport.bytes_received
+            assert after[0] - before[0] == after[1] - before[1] >= 0
+    # The same bits on every rank, whatever the library does.
+    array = np.random.default_rng(rank).standard_normal(100_003).astype(np.float32)
+    wanted = sum(np.random.default_rng(r).standard_normal(100_003).astype(np.float32).astype(np.float64) for r in range(size))
+    channel = transport.all_reduce(array, range(size))
+    channel.start()
+    transport.wait(channel, "bits")
+    assert np.allclose(array, wanted, rtol=1e-4, atol=1e-5)
+    found = transport.gather(array.tobytes())
+    assert found is None or len(set(found)) == 1
+
+
 def main():
     first = connect()
     assert isinstance(first, MPITransport) and first.size == int(sys.argv[1])
@@ -124,6 +159,7 @@ def main():
         replay(transport)
         tags(transport)
         values(transport)
+        all_reduces(transport)
     assert first.bytes_sent == second.bytes_sent
     errors(first)
     second.barrier()

@@ -1,0 +1,63 @@
+"""Rings: what a collective occupies and how long it takes, worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from taskflow.machine import Device, Link, Processor, host, load_machine, ring, ring_bytes, ring_share
+from taskflow.tasks.simulate import all_reduce_seconds
+
+
+class Line:
+    """Three processors; 0 and 1 beside each other, both reach 2 over one slow cable that goes both ways."""
+
+    name = "line"
+    processors = tuple(Processor(i, Device("cpu", 1 << 30, (("float32", 1e9),), 1e9, 1e-6), 0) for i in range(3))
+
+    def route(self, source: int, target: int) -> tuple[Link, ...]:
+        if 2 in (source, target):
+            return (Link(1, "cable", 1e8, 7e-6),)
+        return (Link(0, "bus", 1e9, 2e-6),)
+
+
+def test_the_link_with_most_to_carry_decides() -> None:
+    around = ring(Line(), (0, 1, 2))
+    # In each of 4 rounds a third of the array goes over the bus once, over the cable twice.
+    assert around.resources == (3, 4) and not around.copies
+    assert around.latency_seconds == pytest.approx(4 * 7e-6)
+    nbytes = 3_000_000
+    moved = ring_bytes(3, nbytes)
+    assert moved == 4 * nbytes
+    assert moved / around.bytes_per_second == pytest.approx(4 * 2 * (nbytes / 3) / 1e8)
+
+
+def test_shares_are_all_of_it() -> None:
+    for members in range(2, 9):
+        for nbytes in (0, 1, 4, 1000, 1003):
+            shares = [ring_share(members, place, nbytes) for place in range(members)]
+            assert sum(shares) == ring_bytes(members, nbytes) and max(shares) - min(shares) <= 1
+
+
+def test_processors_that_copy_add_too() -> None:
+    machine = host(3)
+    around = ring(machine, (0, 1, 2))
+    assert around.copies and set(around.resources) >= {0, 1, 2}
+    asked = []
+
+    def within(processor: int, flops: int, nbytes: int) -> float:
+        asked.append((processor, flops, nbytes))
+        return 5.0 + processor
+
+    seconds = all_reduce_seconds(machine, (0, 1, 2), ring_bytes(3, 3000), 2 * 750, within)
+    # Each adds two thirds of the 750 numbers: two arrays read, one written.
+    assert asked == [(p, 500, 6000) for p in range(3)]
+    assert seconds == pytest.approx(7.0 + around.latency_seconds + ring_bytes(3, 3000) / around.bytes_per_second)
+
+
+def test_a_k80_cluster_moves_what_the_paper_says() -> None:
+    """NMT's 135 M parameters on 64 K80: FACTS' 2 x 4 bytes x parameters x 63 (65.8 GB in the paper for about 131 M)."""
+    assert ring_bytes(64, 4 * 135_000_000) == 2 * 4 * 135_000_000 * 63
+    around = ring(load_machine("k80", 64), range(64))
+    # A node's ring leaves over one network card: its rate is the ring's.
+    card = min(link.bytes_per_second for link in load_machine("k80", 64).route(3, 4))
+    assert around.bytes_per_second <= 64 * card

@@ -1,0 +1,111 @@
+"""A collective is one task: for lowering, the simulator, the runtime and whoever explains a step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from language_model import CONFIG, feeds, model
+
+import taskflow
+from taskflow.machine import load_machine, ring, ring_bytes
+from taskflow.mapper import DataParallel, Place, Strategy, Sync, Travel, map_graph
+from taskflow.optimizer.core_costs import Roofline
+from taskflow.optimizer.evaluator import timeline_json
+from taskflow.regions import Rect
+from taskflow.rules import SGD
+from taskflow.tasks.emit import Emitter
+from taskflow.tasks.lower import lower
+from taskflow.tasks.simulate import simulate
+from taskflow.tasks.task import AllReduce, Kind
+
+COLLECTIVE = Sync(Travel.COLLECTIVE, Place.EVERY)
+
+
+def synchronised(strategy: Strategy, sync: Sync) -> Strategy:
+    return replace(strategy, syncs=dict.fromkeys(strategy.syncs, sync))
+
+
+def data_parallel(processors: int) -> tuple[taskflow.OperatorGraph, Strategy]:
+    graph = model()
+    return graph, map_graph(DataParallel(), graph, load_machine("k80", processors))
+
+
+def test_one_task_for_each_bundle() -> None:
+    graph, strategy = data_parallel(3)
+    tasks = lower(graph, synchronised(strategy, COLLECTIVE), SGD(0.1), clip_norm=1.0)
+    found = [task for task in tasks if task.kind is Kind.COLLECTIVE]
+    assert len(found) == len(tasks.bundles) > 1
+    size = sum(bundle.size for bundle in tasks.bundles)
+    assert size == graph.parameter_count
+    assert sum(task.nbytes for task in found) == ring_bytes(3, 8 * size)
+    for task in found:
+        assert task.processors == (0, 1, 2) and isinstance(task.work, AllReduce) and task.reads == task.writes == task.work.parts
+    updates = [task for task in tasks if task.kind is Kind.UPDATE]
+    assert len(updates) == 3 * len(tasks.bundles)
+    assert {task.processor for task in updates} == {0, 1, 2}
+    for task in updates:  # each after the collective of its bundle
+        assert any(tasks.tasks[before].kind is Kind.COLLECTIVE for before in task.after)
+
+
+def test_the_same_losses_as_by_our_own_messages() -> None:
+    graph, strategy = data_parallel(4)
+
+    def losses(sync: Sync) -> list[float | None]:
+        run = taskflow.Executor(graph, synchronised(strategy, sync), SGD(0.5, momentum=0.9), seed=3, clip_norm=0.1)
+        return [run.train(feeds(step, CONFIG)) for step in range(4)]
+
+    assert losses(COLLECTIVE) == pytest.approx(losses(Sync(Travel.RING, Place.SPREAD)), rel=1e-12)
+
+
+def test_all_wait_for_the_last_one() -> None:
+    """Processors 0 and 1 are ready at 1 and 5 seconds: the ring begins at 5 and is over for both at the same time."""
+    machine = load_machine("k80", 2)
+    emit = Emitter(2)
+    parts = []
+    for processor in range(2):
+        buffer = emit.buffer(f"d{processor}", Rect((0,), (1000,)), processor, np.dtype(np.float32))
+        parts.append(emit.whole(buffer))
+        emit.fill(f"fill {processor}", parts[-1], 1.0)
+    emit.all_reduce("sum", parts)
+    for processor in range(2):
+        emit.fill(f"after {processor}", parts[processor], 2.0)
+    costs = {0: 1.0, 1: 5.0, 2: 10.0, 3: 1.0, 4: 2.0}
+    timeline = simulate(emit.graph, machine, lambda task: costs[task.number])
+    assert [(span.start, span.end) for span in timeline.spans] == [(0, 1), (0, 5), (5, 15), (15, 16), (15, 17)]
+    assert len(timeline.spans[2].starts) == len(ring(machine, (0, 1)).resources)
+    entry = timeline_json(emit.graph, timeline, machine)["tasks"][2]
+    assert entry["direction"] == "collective" and len(entry["resources"]) == len(entry["resource_start_seconds"])
+    assert not any(name.startswith("processor") for name in entry["resources"])  # GPUs compute meanwhile
+
+
+def test_a_collective_and_a_message_share_a_link() -> None:
+    machine = load_machine("k80", 3)
+    emit = Emitter(3)
+    buffers = [emit.whole(emit.buffer(f"b{p}", Rect((0,), (250_000,)), p, np.dtype(np.float32))) for p in range(3)]
+    target = emit.whole(emit.buffer("arriving", Rect((0,), (250_000,)), 1, np.dtype(np.float32)))
+    emit.transfer("message", buffers[0], target)
+    emit.all_reduce("sum", buffers)
+    costs = Roofline(machine)
+    timeline = simulate(emit.graph, machine, costs.task)
+    message, collective = timeline.spans
+    assert collective.end == pytest.approx(message.end + costs.task(emit.graph.tasks[1]))
+
+
+def test_what_is_refused() -> None:
+    for place, chunks in ((Place.SPREAD, 0), (Place.OWNER, 0), (Place.EVERY, 2)):
+        with pytest.raises(ValueError, match="leaves the whole sum with every holder"):
+            Sync(Travel.COLLECTIVE, place, chunks)
+    emit = Emitter(2)
+    one = [emit.whole(emit.buffer(f"b{i}", Rect((0,), (4,)), 1, np.dtype(np.float32))) for i in range(2)]
+    for parts in (one, one[:1]):
+        with pytest.raises(ValueError, match="one part on each of two or more processors"):
+            emit.all_reduce("sum", parts)
+
+
+def test_plans_are_described_and_read() -> None:
+    assert str(COLLECTIVE) == "collective/every"
+    from taskflow.mapper.notation import parse_sync
+
+    assert parse_sync("collective/every", "layer fc") == COLLECTIVE
