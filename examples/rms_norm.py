@@ -1,7 +1,7 @@
 """An operator of your own, in one file: RMS normalisation, which taskflow does not have, cut like all others.
 
-    python examples/own_operator.py --processors 3               # three virtual processors in one process
-    mpirun -n 4 python examples/own_operator.py --mapper random  # four ranks, every operator cut and placed at random
+    python examples/rms_norm.py --processors 3               # three virtual processors in one process
+    mpirun -n 4 python examples/rms_norm.py --mapper random  # four ranks, every operator cut and placed at random
 
 It trains a small network with it, once whole and once in pieces, and says whether the losses are the same.
 docs/guide/operators.md explains each part.
@@ -129,7 +129,7 @@ def main(processors: int | None, mapper: str, steps: int) -> None:
         same = np.allclose(np.array(cut, float), np.array(whole, float), rtol=1e-10)
         click.echo(f"loss {whole[0]:.4f} -> {whole[-1]:.4f}; in pieces the same: {same}")
         if not same:
-            raise SystemExit("own_operator.py: losses differ from those of the whole operator")
+            raise SystemExit("rms_norm.py: losses differ from those of the whole operator")
     transport.close()
 
 
