@@ -1,10 +1,10 @@
 """Exact search: depth-first branch and bound over every strategy of a small space (paper, section 8.4, does the same with A*).
 
-Operators are decided about one after another, next the one that has fewest configurations left. A partial plan is given up when
-a lower bound on all its completions is not below the best plan so far (`taskflow.optimizer.relax`). Of partial plans that become
-each other when equal processors are renumbered, one is looked at; what is left at the end is simulated, with every renumbering
-that may make a difference: ties go by task number and sums are made on processors that depend on their numbers, so such plans
-differ a little in time.
+Operators are decided about one after another, those that share a layer together, next those that have fewest choices left. A
+partial plan is given up when a lower bound on all its completions is not below the best plan so far (`taskflow.optimizer.relax`).
+Of partial plans that become each other when equal processors are renumbered, one is looked at; what is left at the end is
+simulated, with every renumbering that may make a difference: ties go by task number and sums are made on processors that depend
+on their numbers, so such plans differ a little in time.
 """
 
 from __future__ import annotations
