@@ -128,8 +128,8 @@ def test_a_layers_synchronisation_is_what_is_lowered(seed: int) -> None:
             bundles = relax_sync.bundles_of(judge.graph, users, trained)
             rows = relax_sync.layer_sync(relax_sync.Prices(judge.costs), judge.rule, way, bundles, number)
             wanted = Counter(
-                (task.processor if task.kind is not Kind.COPY else -1, judge.costs.task(task))
-                for task in lowered.tasks if task.topic.name == layer and task.kind in (Kind.COPY, Kind.SUM, Kind.UPDATE)
+                (-1 if task.kind.travels else task.processor, judge.costs.task(task))
+                for task in lowered.tasks if task.topic.name == layer and task.kind in (Kind.COPY, Kind.SUM, Kind.UPDATE, Kind.COLLECTIVE)
                 and task.topic.purpose in (Purpose.WEIGHT_GRADIENTS, Purpose.NEW_WEIGHTS, Purpose.UPDATE)
             )
             assert Counter((processor, seconds) for processor, seconds, _, _ in rows) == wanted
