@@ -127,9 +127,10 @@ def test_a_layers_synchronisation_is_what_is_lowered(seed: int) -> None:
                 continue  # some holders make no gradient; the bound says nothing of such a layer
             bundles = relax_sync.bundles_of(judge.graph, users, trained)
             rows = relax_sync.layer_sync(relax_sync.Prices(judge.costs), judge.rule, way, bundles, number)
+            kinds = (Kind.COPY, Kind.SUM, Kind.UPDATE, Kind.COLLECTIVE)
             wanted = Counter(
                 (-1 if task.kind.travels else task.processor, judge.costs.task(task))
-                for task in lowered.tasks if task.topic.name == layer and task.kind in (Kind.COPY, Kind.SUM, Kind.UPDATE, Kind.COLLECTIVE)
+                for task in lowered.tasks if task.topic.name == layer and task.kind in kinds
                 and task.topic.purpose in (Purpose.WEIGHT_GRADIENTS, Purpose.NEW_WEIGHTS, Purpose.UPDATE)
             )
             assert Counter((processor, seconds) for processor, seconds, _, _ in rows) == wanted
