@@ -205,7 +205,7 @@ def times(device: str) -> str:
 
 
 def nccl(device: str) -> str:
-    """A communicator of one rank, which sends itself a message."""
+    """A communicator of one rank, which sends itself a message and adds it up with nobody else's."""
     if device == "host":
         return "not on the host"
     from cupy.cuda import nccl as library
@@ -220,6 +220,7 @@ def nccl(device: str) -> str:
     communicator.send(x.data.ptr, x.nbytes, library.NCCL_UINT8, 0, of.transfer.ptr)
     communicator.recv(out.data.ptr, out.nbytes, library.NCCL_UINT8, 0, of.transfer.ptr)
     library.groupEnd()
+    communicator.allReduce(out.data.ptr, out.data.ptr, out.size, library.NCCL_FLOAT64, library.NCCL_SUM, of.transfer.ptr)
     of.compute_after(of.mark(of.transfer))
     np.testing.assert_array_equal(of.to_host(out), np.arange(1000.0))
     communicator.check_async_error()
