@@ -26,7 +26,7 @@ inline void Lowering::set_up() {
         for (auto [node, _] : m.layers[k].uses)
             if (layers_of_[node].empty() || layers_of_[node].back() != int(k)) layers_of_[node].push_back(int(k));
     int bits = 1;
-    while (carry_block() >> bits) ++bits;
+    while (tail_names() >= (3u << bits) / 4) ++bits;  // a quarter of all names at least for synchronisation
     shift_ = 31 - bits;
     mark_.resize(size_t(1) << bits), flat_base_.resize(carry_block() + 1);
 }

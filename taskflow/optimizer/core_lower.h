@@ -20,7 +20,7 @@ public:
         put_together(out);
         if (m.trains) {
             if (limit < std::numeric_limits<double>::infinity() && longest_path(out) > limit * (1 + 1e-9)) return false;
-            open(rest_, tail_block());
+            open(rest_, tail_names());
             synchronise();
             append(out, rest_, tail_block(), COLLECT, nullptr);
         }
@@ -90,6 +90,8 @@ private:
     uint32_t fill_block(int layer) const { return 5 * uint32_t(nodes()) + 1 + uint32_t(layer); }
     uint32_t tail_block() const { return fill_block(int(m.layers.size())); }
     uint32_t carry_block() const { return tail_block() + 1; }
+    // All of synchronisation is one block, of millions of tasks at many devices: its names are those that no block has.
+    uint32_t tail_names() const { return carry_block() + 1; }
     // What blocks are called in a flat task graph: parts of synchronisation have names of their own.
     enum : uint32_t { COLLECT = 1u << 24, REDUCE = 2u << 24, CLIPPING = 3u << 24, SEND = 4u << 24, UPDATES = 5u << 24,
                       CARRY = 6u << 24 };
@@ -125,8 +127,9 @@ private:
     }
     int32_t added() const {
         const uint32_t place = uint32_t(t->size()) - 1;
-        if (place >> shift_) throw std::length_error("lowering: a block has more tasks than names");
-        return int32_t(base_ | place);
+        const uint32_t names = t == &rest_ || slots_ ? (1u << 31) - base_ : 1u << shift_;  // fragments have their own
+        if (place >= names) throw std::length_error("lowering: a block has more tasks than names");
+        return int32_t(base_ + place);
     }
     int32_t end(int kind, int processor, int64_t flops, int64_t nbytes, double cost, int node) {
         t->add(processor, cost);
@@ -237,6 +240,8 @@ private:
     void append_slots(Tasks& out, const Collected& layer);
     std::vector<uint32_t> flat_base_;  // block -> its first task's place in the flat task graph
     uint32_t flat_place(uint32_t task) const {
+        const uint32_t first = tail_names() << shift_;
+        if (task >= first) return flat_base_[tail_block()] + (task - first);
         return flat_base_[task >> shift_] + (task & ((1u << shift_) - 1));
     }
     std::vector<double> path_;

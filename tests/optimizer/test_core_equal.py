@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
 from core_cases import Odd, random_changes, shared
 from language_model import CONFIG, ONE_STEP, model, random_strategy
 
-from taskflow.machine import host
+from taskflow.machine import host, load_machine
+from taskflow.mapper import DataParallel, Place, Sync, Travel, map_graph
+from taskflow.models import build
 from taskflow.optimizer.core_costs import Costs, Roofline
 from taskflow.optimizer.evaluator import PythonEvaluator
 from taskflow.rules import SGD, Adam
@@ -88,3 +91,15 @@ def test_random_moves(seed):
             reference.accept()
             same(reference, compiled)
     same(reference, compiled)
+
+
+def test_as_many_tasks_synchronise_as_there_are():
+    """Of a network of many operators a block has few names; all layers' messages together are one block, and many more."""
+    graph, machine = build("Inception-v3", devices=32), load_machine("k80", 32)
+    strategy = map_graph(DataParallel(), graph, machine)
+    finest = Sync(Travel.RING, Place.SPREAD, 1 << 20)
+    judge = core.CoreEvaluator(graph, machine, Roofline(machine), SGD(0.1), None)
+    seconds = judge.set(replace(strategy, syncs=dict.fromkeys(strategy.syncs, finest)))
+    assert judge.tasks > 1 << 19
+    ends = judge._core.times()[2]  # of the flat tasks; the seconds are of layers kept apart
+    assert len(ends) == judge.tasks and ends.max() == seconds
