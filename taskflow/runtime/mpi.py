@@ -9,6 +9,7 @@ import pickle
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -286,7 +287,8 @@ class MPITransport(Transport):
             left = [channel for channel in left if not channel.free()]
         self._channels = left
         if not left:
-            self.comm.Free()
+            with suppress(self._mpi.Exception):  # a message that this rank, ended by an error, never took
+                self.comm.Free()
 
 
 def _name(what: str | Callable[[], str]) -> str:
