@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from taskflow.machine import ring_share
-from taskflow.runtime.transport import Channel
+from taskflow.runtime.transport import Collective
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,10 +37,10 @@ class Groups:
         return self._made[key]
 
 
-class MPIAllReduce(Channel):
+class MPIAllReduce(Collective):
     """MPI_Iallreduce in place, in several pieces where a count would not fit. Made by MPITransport."""
 
-    __slots__ = ("_array", "_comm", "_requests", "_transport", "ranks")
+    __slots__ = ("_array", "_comm", "_requests", "_transport")
 
     def __init__(self, transport: MPITransport, comm: MPI.Intracomm, array: np.ndarray[Any, Any], ranks: Sequence[int]) -> None:
         who = f"all-reduce of ranks {list(ranks)}"
@@ -48,8 +48,7 @@ class MPIAllReduce(Channel):
             raise ValueError(
                 f"{who}: needs a writable C-contiguous array of floating type, got {array.dtype}, strides {array.strides}"
             )
-        self.ranks, self.nbytes = tuple(ranks), array.nbytes
-        self.peer = next(rank for rank in ranks if rank != transport.rank)
+        super().__init__(ranks, transport.rank, array.nbytes)
         self._transport, self._comm, self._array = transport, comm, array.reshape(-1)
         self._requests: list[MPI.Request] = []
 
@@ -63,9 +62,8 @@ class MPIAllReduce(Channel):
         ]
         transport.bytes_sent += self.sent_bytes
         transport.messages += 1
-        for rank in self.ranks:
-            if rank != transport.rank:
-                transport.ranks.ring(rank)
+        for rank in self.peers:
+            transport.ranks.ring(rank)
 
     def done(self) -> bool:
         if self._requests and self._transport.all_ended(self._requests):
@@ -77,10 +75,6 @@ class MPIAllReduce(Channel):
     def sent_bytes(self) -> int:
         """What this rank sends if the library goes around a ring."""
         return ring_share(len(self.ranks), self.ranks.index(self._transport.rank), self.nbytes)
-
-    @property
-    def peers(self) -> tuple[int, ...]:
-        return tuple(rank for rank in self.ranks if rank != self._transport.rank)
 
     def free(self) -> bool:
         """Whether nothing is under way: a collective cannot be called off."""

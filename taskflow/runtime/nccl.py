@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from taskflow.runtime.staged import WrappedTransport
-from taskflow.runtime.transport import Channel, Transport
+from taskflow.runtime.transport import Channel, Collective, Transport
 
 
 class NCCLTransport(WrappedTransport):
@@ -138,16 +138,15 @@ class NCCLChannel(Channel):
         return f"{verb} {self.nbytes} bytes {side} rank {self.peer} by NCCL (tag {self.tag})"
 
 
-class NCCLAllReduce(Channel):
+class NCCLAllReduce(Collective):
     """One all-reduce a step, in place, of float32 or float64. As of messages, ``done`` makes the GPU wait."""
 
-    __slots__ = ("_event", "_transport", "array", "ranks")
+    __slots__ = ("_event", "_transport", "array")
 
     def __init__(self, transport: NCCLTransport, array: Any, ranks: tuple[int, ...]) -> None:
         if array.dtype.kind != "f" or array.dtype.itemsize not in (4, 8):
             raise ValueError(f"all-reduce of ranks {list(ranks)}: needs float32 or float64, got {array.dtype}")
-        self.ranks, self.nbytes = ranks, array.nbytes
-        self.peer = next(rank for rank in ranks if rank != transport.rank)
+        super().__init__(ranks, transport.rank, array.nbytes)
         self._transport, self.array = transport, array
         self._event: Any = None
 
@@ -160,10 +159,6 @@ class NCCLAllReduce(Channel):
             self._transport.device.compute_after(self._event)
             self._event = None
         return True
-
-    @property
-    def peers(self) -> tuple[int, ...]:
-        return tuple(rank for rank in self.ranks if rank != self._transport.rank)
 
     def __str__(self) -> str:
         return f"add up {self.nbytes} bytes of ranks {', '.join(map(str, self.ranks))} by NCCL"

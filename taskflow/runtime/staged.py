@@ -56,20 +56,20 @@ class StagedTransport(WrappedTransport):
     def __init__(self, inner: Transport, device: Any, choice: object, direct: bool = False) -> None:
         super().__init__(inner, device, choice)
         self.direct = direct
-        self._pending: list[StagedChannel | StagedAllReduce] = []
+        self._pending: list[Staged] = []
 
     def sender(self, array: Any, peer: int, tag: int) -> Channel:
-        return StagedChannel(self, array, peer, tag, sends=True)
+        return Staged(self, array, lambda memory: self.inner.sender(memory, peer, tag), takes=False)
 
     def receiver(self, array: Any, peer: int, tag: int) -> Channel:
-        return StagedChannel(self, array, peer, tag, sends=False)
+        return StagedReceive(self, array, lambda memory: self.inner.receiver(memory, peer, tag), takes=True)
 
     def all_reduce(self, array: Any, ranks: Sequence[int]) -> Channel:
-        return StagedAllReduce(self, array, ranks)
+        return StagedAllReduce(self, array, lambda memory: self.inner.all_reduce(memory, ranks), takes=True)
 
     def progress(self) -> None:
         """Start what the GPU is ready for. Collectives begin in the order in which they were asked for, as on the other ranks."""
-        waiting: list[StagedChannel | StagedAllReduce] = []
+        waiting: list[Staged] = []
         for channel in self._pending:
             held = channel.collective and any(other.collective for other in waiting)
             if held or not channel.begin():
@@ -82,7 +82,7 @@ class StagedTransport(WrappedTransport):
             time.sleep(SETTLE_SECONDS)
             self.progress()
 
-    def expect(self, channel: StagedChannel | StagedAllReduce) -> None:
+    def expect(self, channel: Staged) -> None:
         """Start this channel's message as soon as the GPU is ready."""
         self._pending.append(channel)
         self.progress()
@@ -91,78 +91,21 @@ class StagedTransport(WrappedTransport):
         return StagedTransport(self.inner.duplicate(), self.device, self.choice, self.direct)
 
 
-class StagedChannel(Channel):
-    """One message. Made by StagedTransport."""
+class Staged(Channel):
+    """A message or collective between arrays of the GPU: one between arrays of the host (``inner`` makes it of their memory) and
+    the copies before and after it. ``takes``: whether it brings values."""
 
     collective = False
 
-    __slots__ = ("_array", "_copied", "_free", "_inner", "_sends", "_staging", "_started", "_transport")
+    __slots__ = ("_array", "_copied", "_free", "_inner", "_staging", "_started", "_takes", "_transport")
 
-    def __init__(self, transport: StagedTransport, array: Any, peer: int, tag: int, sends: bool) -> None:
-        self.peer, self.nbytes = peer, array.nbytes
-        self._transport, self._array, self._sends = transport, array, sends
+    def __init__(self, transport: StagedTransport, array: Any, inner: Callable[[Any], Channel], takes: bool) -> None:
+        self._transport, self._array, self._takes = transport, array, takes
         self._staging = array if transport.direct else transport.device.pinned(array.shape, array.dtype)
-        make = transport.inner.sender if sends else transport.inner.receiver
-        self._inner = make(self._staging, peer, tag)
-        self._free: Any = None  # when the GPU is ready for the message to start
-        self._copied: Any = None  # when the GPU has taken what the last receive brought
-        self._started = False
-
-    def start(self) -> None:
-        if not self.done():
-            raise RuntimeError(f"{self}: started again before the last transfer was done; wait for it first")
-        transport, device = self._transport, self._transport.device
-        self._started = True
-        if self._sends and not transport.direct:
-            self._free = device.copy_out(self._array, self._staging)
-        elif transport.direct:
-            self._free = device.mark()
-        else:
-            # The message may come at once, into pinned memory that the last one has left; the GPU's memory is free for it when
-            # the GPU has done what it was asked for so far.
-            if self._copied is not None:
-                device.wait_for(self._copied)
-            self._copied = device.mark()
-            self._inner.start()
-            return
-        transport.expect(self)
-
-    def begin(self) -> bool:
-        """Start the message if the GPU is ready; True if it is."""
-        if not self._free.done:
-            return False
-        self._free = None
-        self._inner.start()
-        return True
-
-    def done(self) -> bool:
-        if not self._started:
-            return True
-        self._transport.progress()
-        if self._free is not None or not self._inner.done():
-            return False
-        self._started = False
-        if not self._sends and not self._transport.direct:
-            self._copied = self._transport.device.copy_in(self._staging, self._array, self._copied)
-        return True
-
-    def __str__(self) -> str:
-        waiting = " (the GPU has not got there yet)" if self._free is not None else ""
-        return f"{self._inner}{waiting}"
-
-
-class StagedAllReduce(Channel):
-    """One all-reduce: copied out, added up by MPI, and copied in again. Made by StagedTransport."""
-
-    collective = True
-    __slots__ = ("_array", "_free", "_inner", "_staging", "_started", "_transport")
-
-    def __init__(self, transport: StagedTransport, array: Any, ranks: Sequence[int]) -> None:
-        self._transport, self._array = transport, array
-        self._staging = array if transport.direct else transport.device.pinned(array.shape, array.dtype)
-        self._inner = transport.inner.all_reduce(self._staging, ranks)
+        self._inner = inner(self._staging)
         self.peer, self.nbytes = self._inner.peer, array.nbytes
         self._free: Any = None  # when the GPU is ready for it to start
+        self._copied: Any = None  # when the GPU has taken what the last one brought
         self._started = False
 
     @property
@@ -171,7 +114,7 @@ class StagedAllReduce(Channel):
 
     def start(self) -> None:
         if not self.done():
-            raise RuntimeError(f"{self}: started again before the last one was over; wait for it first")
+            raise RuntimeError(f"{self}: started again before the last transfer was done; wait for it first")
         transport, device = self._transport, self._transport.device
         self._started = True
         self._free = device.mark() if transport.direct else device.copy_out(self._array, self._staging)
@@ -192,10 +135,38 @@ class StagedAllReduce(Channel):
         if self._free is not None or not self._inner.done():
             return False
         self._started = False
-        if not self._transport.direct:
-            self._transport.device.copy_in(self._staging, self._array, None)
+        if self._takes and not self._transport.direct:
+            self._copied = self._transport.device.copy_in(self._staging, self._array, self._copied)
         return True
 
     def __str__(self) -> str:
         waiting = " (the GPU has not got there yet)" if self._free is not None else ""
         return f"{self._inner}{waiting}"
+
+
+class StagedReceive(Staged):
+    """One that only brings values: nothing is copied out before it."""
+
+    __slots__ = ()
+
+    def start(self) -> None:
+        if self._transport.direct:
+            Staged.start(self)
+            return
+        if not self.done():
+            raise RuntimeError(f"{self}: started again before the last transfer was done; wait for it first")
+        device = self._transport.device
+        self._started = True
+        # The message may come at once, into pinned memory that the last one has left; the GPU's memory is free for it when
+        # the GPU has done what it was asked for so far.
+        if self._copied is not None:
+            device.wait_for(self._copied)
+        self._copied = device.mark()
+        self._inner.start()
+
+
+class StagedAllReduce(Staged):
+    """One all-reduce: copied out, added up by MPI, and copied in again."""
+
+    collective = True
+    __slots__ = ()

@@ -35,6 +35,21 @@ class Channel(ABC):
         """True if the transfer has ended, or none was started. Never blocks."""
 
 
+class Collective(Channel):
+    """A channel among ``ranks``, seen from ``rank``."""
+
+    __slots__ = ("_others", "ranks")
+
+    def __init__(self, ranks: Sequence[int], rank: int, nbytes: int) -> None:
+        self.ranks, self.nbytes = tuple(ranks), nbytes
+        self._others = tuple(other for other in ranks if other != rank)
+        self.peer = self._others[0]
+
+    @property
+    def peers(self) -> tuple[int, ...]:
+        return self._others
+
+
 class Transport(ABC):
     """The ranks of one job, seen from one of them. Every rank makes the calls that involve all (``broadcast``,
     ``gather``, ``barrier``) in the same order."""
