@@ -11,18 +11,13 @@ from random import Random
 
 import numpy as np
 
-from taskflow.operators.dropout import generator_key
+from taskflow.operators.dropout import Dropout, generator_key
 from taskflow.operators.operator import (
     Array,
     Call,
-    Dim,
     Example,
-    Keeps,
-    Operator,
-    Reads,
     Spec,
     register,
-    sample_and_attributes,
     takes,
 )
 from taskflow.operators.tensor import Tensor
@@ -31,11 +26,9 @@ from taskflow.regions.rect import Rect
 
 @register("stochastic_depth")
 @dataclass(frozen=True, slots=True)
-class StochasticDepth(Operator):
+class StochasticDepth(Dropout):
     """x (N, ...) -> y of the same shape: in training a whole sample is 0 with probability p, else x / (1 - p); in
     evaluation x. Which samples stay depends on what `dropout`'s elements depend on. Saved is one byte a sample."""
-
-    p: float
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("stochastic_depth", inputs, 1)
@@ -45,18 +38,6 @@ class StochasticDepth(Operator):
         if not x.shape or not x.differentiable:
             raise ValueError(f"stochastic_depth: input must be a float tensor (N, ...), got {x}")
         return (x,)
-
-    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
-        return sample_and_attributes(inputs[0].shape)
-
-    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        return Reads((piece,))
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (piece,)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(inputs=False, weights=False, outputs=False)
 
     def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
         return (Spec(piece.shape[:1], np.dtype(np.bool_)),)
@@ -78,12 +59,6 @@ class StochasticDepth(Operator):
             dx.put(dy * (_as_samples(call.saved[0], dy) * dy.dtype.type(1 / (1 - self.p))))
         elif dx is not None:
             dx.put(dy)
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return piece.volume
-
-    def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return piece.volume
 
     @classmethod
     def example(cls, random: Random) -> Example:
