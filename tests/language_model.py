@@ -9,6 +9,7 @@ import numpy as np
 
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import OpConfig, Place, Strategy, Sync, Travel
+from taskflow.mapper.strategy import SUMS
 from taskflow.models.rnnlm import RNNLMConfig, rnnlm
 
 CONFIG = RNNLMConfig(batch=6, steps=4, vocabulary=11, hidden=6, layers=2, dropout=0.3, steps_per_operator=2)
@@ -38,7 +39,8 @@ def undivided(graph: OperatorGraph) -> Strategy:
 
 
 def random_strategy(graph: OperatorGraph, processors: int, random: Random) -> Strategy:
-    """Any degree in any dimension (contracted ones too), uneven or weighted pieces, any processor, any synchronisation."""
+    """Any degree in any dimension (contracted ones too), uneven or weighted pieces, any processor, any synchronisation, either way
+    to sum partial values."""
     configs = {}
     for node in graph:
         degrees = tuple(
@@ -54,4 +56,4 @@ def random_strategy(graph: OperatorGraph, processors: int, random: Random) -> St
             config = OpConfig(degrees, places)
         configs[node.name] = config
     syncs = {p.layer: random.choice(ways(random.randint(0, 5))) for p in graph.parameters}
-    return Strategy(processors, configs, syncs, "random")
+    return Strategy(processors, configs, syncs, "random", random.choice(SUMS))

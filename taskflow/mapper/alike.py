@@ -29,7 +29,7 @@ def alike(strategy: Strategy, trained: OperatorGraph, graph: OperatorGraph) -> S
             configs[node.name] = _by_samples(node, _samples(configs[feeder.name], feeder))
         else:
             configs[node.name] = _by_samples(node, tuple(range(strategy.processors)))
-    return Strategy(strategy.processors, configs, strategy.syncs, strategy.name)
+    return Strategy(strategy.processors, configs, strategy.syncs, strategy.name, strategy.sums)
 
 
 def _shrunk(config: OpConfig, node: Node) -> OpConfig:

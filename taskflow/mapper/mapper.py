@@ -11,7 +11,7 @@ from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper.config import OpConfig, Place, Sync, Travel
 from taskflow.mapper.report import Profile
-from taskflow.mapper.strategy import Strategy
+from taskflow.mapper.strategy import SUMS, Strategy
 from taskflow.regions import Rect
 
 
@@ -58,9 +58,16 @@ class Mapper(ABC):
         copy on their own cores, gradients go straight to owners, each of which updates its share and sends that
         (reduce-scatter, all-gather): fewer messages, no link to spare, and update state is held once.
         """
-        route = machine.route(holders[0], holders[1]) if len(holders) > 1 else ()
-        copying = any(link.occupies_endpoints for link in route)
-        return Sync(Travel.OWNER, Place.SPREAD) if copying else Sync(Travel.COLLECTIVE, Place.EVERY)
+        return Sync(Travel.OWNER, Place.SPREAD) if _copying(holders, machine) else Sync(Travel.COLLECTIVE, Place.EVERY)
+
+    def select_sums(self, processors: Sequence[int], machine: Machine) -> Travel:
+        """How partial values (of operators that are cut along a contracted dimension, or of a batch's statistics) are summed
+        between the ``processors`` that the strategy uses: `Strategy.sums`.
+
+        Default: between devices by the library's all-reduce, where all that have a part also need the sum. Between CPU ranks of
+        one machine, which copy on their own cores, by an owner.
+        """
+        return Travel.OWNER if _copying(processors, machine) else Travel.COLLECTIVE
 
     def order_tasks(self, name: str, operator: str | None, kind: str) -> int:
         """Priority of a task among those that become ready at the same time; lower goes first. Default: program order."""
@@ -90,6 +97,12 @@ class Mapper(ABC):
         return type(self).select_task_sources is not Mapper.select_task_sources
 
 
+def _copying(processors: Sequence[int], machine: Machine) -> bool:
+    """Whether processors copy what they send each other by themselves, as CPU ranks do."""
+    route = machine.route(processors[0], processors[1]) if len(processors) > 1 else ()
+    return any(link.occupies_endpoints for link in route)
+
+
 def map_graph(mapper: Mapper, graph: OperatorGraph, machine: Machine) -> Strategy:
     """Ask a mapper about every operator and every layer. ValueError names the mapper and the operator if an answer is no
     configuration."""
@@ -109,7 +122,11 @@ def map_graph(mapper: Mapper, graph: OperatorGraph, machine: Machine) -> Strateg
         if not isinstance(answer, Sync):
             raise ValueError(f"mapper {mapper.name}: select_reduction of {layer} must return a Sync, got {answer!r}")
         syncs[layer] = answer
-    strategy = Strategy(count, configs, syncs, mapper.name)
+    used = tuple(sorted({p for config in configs.values() for p in config.processors}))
+    sums: Any = mapper.select_sums(used, machine)
+    if sums not in SUMS:
+        raise ValueError(f"mapper {mapper.name}: select_sums must return Travel.OWNER or Travel.COLLECTIVE, got {sums!r}")
+    strategy = Strategy(count, configs, syncs, mapper.name, sums)
     strategy.verify(graph)
     return strategy
 

@@ -10,6 +10,7 @@ from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper.config import Place, Sync, Travel
 from taskflow.mapper.mapper import Mapper
+from taskflow.mapper.strategy import SUMS
 from taskflow.operators.operator import Soap, Work
 
 
@@ -133,6 +134,9 @@ class RandomMapper(Mapper):
         if travel is Travel.COLLECTIVE:
             return Sync(travel, Place.EVERY)
         return Sync(travel, random.choice(list(Place)), random.randint(0, len(holders)))
+
+    def select_sums(self, processors: Sequence[int], machine: Machine) -> Travel:
+        return Random(f"{self._seed} sums").choice(SUMS)
 
 
 def depths(graph: OperatorGraph) -> dict[str, int]:

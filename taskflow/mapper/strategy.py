@@ -18,16 +18,27 @@ from taskflow.mapper.config import OpConfig, Place, Sync, Travel, ranges
 FORMAT = "taskflow-strategy"
 VERSION = 1
 MOST_ROWS = 200  # of the table that a notebook shows
+SUMS = (Travel.OWNER, Travel.COLLECTIVE)  # how partial values may be summed
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """``configs``: operator name -> OpConfig. ``syncs``: layer name -> Sync (a layer that is not named: the default)."""
+    """``configs``: operator name -> OpConfig. ``syncs``: layer name -> Sync (a layer that is not named: the default). ``sums``: how
+    partial values of one Rect that several processors computed become their sum: one of them adds and the others fetch it
+    (OWNER), or one all-reduce leaves it with all of them (COLLECTIVE). ValueError if ``sums`` is another way to travel."""
 
     processors: int
     configs: Mapping[str, OpConfig]
     syncs: Mapping[str, Sync] = field(default_factory=dict)
     name: str = "custom"
+    sums: Travel = Travel.OWNER
+
+    def __post_init__(self) -> None:
+        if self.sums not in SUMS:
+            raise ValueError(
+                f"strategy {self.name}: partial values are summed by 'owner' or 'collective' (Travel.OWNER, Travel.COLLECTIVE), "
+                f"got {self.sums!r}"
+            )
 
     def __getitem__(self, operator: str) -> OpConfig:
         return self.configs[operator]
@@ -112,6 +123,7 @@ def save(
         "syncs": {
             k: {"travel": s.travel.value, "place": s.place.value, "chunks": s.chunks} for k, s in strategy.syncs.items()
         },
+        "sums": strategy.sums.value,
         **({"search": dict(search)} if search is not None else {}),
     }
     temporary = Path(f"{path}.{os.getpid()}.tmp")
@@ -136,11 +148,12 @@ def load(path: str | Path, graph: OperatorGraph, processors: int) -> Strategy:
             layer: Sync(Travel(entry["travel"]), Place(entry["place"]), int(entry.get("chunks", 0)))
             for layer, entry in content.get("syncs", {}).items()
         }
+        name, sums = str(content.get("name", "file")), Travel(content.get("sums", Travel.OWNER.value))
+        strategy = Strategy(processors, configs, syncs, name, sums)
     except KeyError as error:
         raise ValueError(f"{path}: not a valid strategy file: an operator or layer lacks {error}") from error
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path}: not a valid strategy file: {error}") from error
-    strategy = Strategy(processors, configs, syncs, str(content.get("name", "file")))
     try:
         strategy.verify(graph)
     except ValueError as error:

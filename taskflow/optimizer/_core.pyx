@@ -58,6 +58,7 @@ cdef extern from "core_step.h" namespace "taskflow" nogil:
         void begin()
         void change(int node, int cut, const vector[int]& processors) except +
         void change_sync(int layer, int travel, int place, int chunks)
+        void change_sums(cbool collective)
         double evaluate(double limit) except +
         void accept()
         int algorithm
@@ -155,6 +156,10 @@ cdef class Core:
 
     def change_sync(self, int layer, int travel, int place, int chunks):
         self.step.get().change_sync(layer, travel, place, chunks)
+
+    def change_sums(self, bint collective):
+        """How partial values are summed: by an all-reduce where every processor that has a part reads the sum, or by owners."""
+        self.step.get().change_sums(collective)
 
     def evaluate(self, double limit):
         """Seconds of the proposal, or infinity. Other Python threads go on meanwhile: searches may share a process."""

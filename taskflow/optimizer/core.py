@@ -11,7 +11,7 @@ import numpy as np
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine, ring
 from taskflow.mapper.config import OpConfig, Place, Sync, Travel
-from taskflow.mapper.strategy import Strategy
+from taskflow.mapper.strategy import SUMS, Strategy
 from taskflow.operators.operator import Reads, Spec
 from taskflow.optimizer._core import Core
 from taskflow.optimizer.core_costs import Costs, FromTasks, Roofline
@@ -82,6 +82,7 @@ class CoreEvaluator(Evaluator):
         self._seconds = inf
         self._configs: dict[str, OpConfig] = {}  # the current ones; accepted changes come here first
         self._syncs: dict[str, Sync] = {}
+        self._sums = Travel.OWNER
         self._pieces, self._most = 0, len(machine.processors)
         self._proposed = self._stale = False
         self._describe_machine()
@@ -216,7 +217,8 @@ class CoreEvaluator(Evaluator):
         """The current strategy, put together when it is asked for: most plans of a walk never are."""
         strategy = super().strategy
         if self._stale:
-            strategy = self._strategy = replace(strategy, configs=dict(self._configs), syncs=dict(self._syncs))
+            configs, syncs = dict(self._configs), dict(self._syncs)
+            strategy = self._strategy = replace(strategy, configs=configs, syncs=syncs, sums=self._sums)
             self._stale = False
         return strategy
 
@@ -246,15 +248,17 @@ class CoreEvaluator(Evaluator):
             self._change(node, strategy[node.name])
         for layer in self._layers:
             self._change_sync(layer, strategy.sync(layer))
+        self._change_sums(strategy.sums)
         self._seconds = self._core.evaluate(inf)
         self._core.accept()
         self._strategy, self._proposed, self._stale = strategy, False, False
-        self._configs, self._syncs = dict(strategy.configs), dict(strategy.syncs)
+        self._configs, self._syncs, self._sums = dict(strategy.configs), dict(strategy.syncs), strategy.sums
         self._pieces = super().pieces
         return self._seconds
 
     def propose(
-        self, changes: Mapping[str, OpConfig], limit: float = inf, syncs: Mapping[str, Sync] = NO_SYNCS
+        self, changes: Mapping[str, OpConfig], limit: float = inf, syncs: Mapping[str, Sync] = NO_SYNCS,
+        sums: Travel | None = None,
     ) -> float:
         if self._strategy is None:
             self.strategy  # noqa: B018
@@ -264,15 +268,17 @@ class CoreEvaluator(Evaluator):
             self._propose_change(self._node(name), config)
         for layer, sync in syncs.items():
             self._change_sync(layer, sync)
+        if sums is not None:
+            self._change_sums(sums)
         seconds = self._core.evaluate(limit)
-        self._proposal = (changes, syncs, seconds)
+        self._proposal = (changes, syncs, sums or self._sums, seconds)
         self._proposed = seconds < inf
         return seconds
 
     def accept(self) -> None:
         if not self._proposed:
             raise ValueError("accept: there is no proposal to accept, or it was cut short by its limit")
-        changes, syncs, self._seconds = self._proposal
+        changes, syncs, self._sums, self._seconds = self._proposal
         for name, config in changes.items():
             self._pieces += len(config.processors) - len(self._configs[name].processors)
         self._configs.update(changes)
@@ -316,6 +322,11 @@ class CoreEvaluator(Evaluator):
 
     def _change(self, node: Node, config: OpConfig) -> None:
         self._core.change(node.number, self._cut(node, config), config.processors)
+
+    def _change_sums(self, sums: Travel) -> None:
+        if sums not in SUMS:
+            raise ValueError(f"propose: partial values are summed by Travel.OWNER or Travel.COLLECTIVE, got {sums!r}")
+        self._core.change_sums(sums is Travel.COLLECTIVE)
 
     def _change_sync(self, layer: str, sync: Sync) -> None:
         if layer in self._layers:

@@ -13,6 +13,7 @@ struct Plans {  // a strategy, taken apart
     std::vector<const Config*> configs;
     std::vector<const LayerPlan*> layers;
     std::vector<Sync> syncs;
+    bool collective_sums = false;  // how partial values are summed: by an all-reduce where it may be, or by an owner
 };
 
 constexpr int32_t NONE = -1;
@@ -35,6 +36,12 @@ struct Move {  // a task that brings one cell of a weight to where several are g
     int32_t piece, parameter, cell, task;  // parameter: place among the node's; cell: place among those of the cover
 };
 
+// A slot whose partial values an all-reduce sums: of which output, and where its processors begin and end in `summed_at`.
+struct SummedSlot {
+    int32_t output, slot;
+    uint32_t first, last;
+};
+
 struct Forward {  // of one operator; also of the losses and of carried state, which only read
     Tasks copies, work;
     std::vector<const Edge*> edges;          // by input: how it overlaps its producer
@@ -45,10 +52,33 @@ struct Forward {  // of one operator; also of the losses and of carried state, w
     std::vector<int32_t> lenders;            // operators whose instances or gathered weights this one uses too
     std::vector<StateRead> state_reads;
     std::vector<Move> moves;
+    std::vector<SummedSlot> summed;          // in the order of outputs and slots
+    std::vector<std::pair<int32_t, int32_t>> summed_at;  // processors in rising order, each with the piece that has the sum
+
+    const SummedSlot* find_summed(int output, int slot) const {
+        auto at = std::lower_bound(summed.begin(), summed.end(), std::make_pair(output, slot),
+                                   [](const SummedSlot& s, std::pair<int, int> key) {
+                                       return s.output != key.first ? s.output < key.first : s.slot < key.second;
+                                   });
+        return at != summed.end() && at->output == output && at->slot == slot ? &*at : nullptr;
+    }
+    // The piece on a processor that has the sum of a slot; NONE if none has it there.
+    int32_t summed_on(const SummedSlot& s, int processor) const {
+        auto last = summed_at.begin() + s.last;
+        auto at = std::lower_bound(summed_at.begin() + s.first, last, std::make_pair(int32_t(processor), NONE));
+        return at != last && at->first == processor ? at->second : NONE;
+    }
+    // The piece that a processor reads a slot from: its own if it has the sum itself, else the owner.
+    int32_t nearest(int output, int slot, int32_t owner, int processor) const {
+        const SummedSlot* s = summed.empty() ? nullptr : find_summed(output, slot);
+        const int32_t own = s ? summed_on(*s, processor) : NONE;
+        return own < 0 ? owner : own;
+    }
 
     void clear() {
         copies.clear(), work.clear(), edges.clear(), instances.clear(), deps.clear(), input.clear(), gathered.clear();
         first.clear(), writer.clear(), lenders.clear(), state_reads.clear(), moves.clear();
+        summed.clear(), summed_at.clear();
     }
 };
 

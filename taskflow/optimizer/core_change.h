@@ -45,6 +45,7 @@ inline void Lowering::update(const Plans& plans, const Plans* before) {
             covers_[n][k] = &p->layers[i]->cover[u];
         }
     restart_ = false;
+    if (before && before->collective_sums != p->collective_sums) before = nullptr;  // nearly everything may be another
     mark(before);
     walk();
     if (!restart_) return;
@@ -76,6 +77,7 @@ inline void Lowering::mark_forward(const Plans* before) {
     changed_.assign(n + 2, 0), moved_.assign(n, 0), forward_dirty_.assign(n + 2, 0);
     layer_dirty_.assign(m.layers.size(), 0);
     for (size_t k = 0; k < n; ++k) changed_[k] = moved_[k] = !before || before->configs[k] != p->configs[k];
+    for (size_t k = 0; k < n && p->collective_sums; ++k) moved_[k] |= sums_otherwise(int(k));
     for (size_t i = 0; i < m.layers.size(); ++i) {
         const LayerPlan *was = before ? before->layers[i] : nullptr, *now = p->layers[i];
         if (was == now) continue;
@@ -106,6 +108,16 @@ inline void Lowering::mark_forward(const Plans* before) {
             if (any) for (int k : of_node) layer_dirty_[k] = 1;
         }
     }
+}
+
+// Whether partial values of an operator may now be summed in another way: that depends on who reads them.
+inline bool Lowering::sums_otherwise(int n) const {
+    const Cut& cut = *p->configs[n]->cut;
+    for (size_t o = 0; o < cut.outputs.size(); ++o)
+        if (cut.outputs[o].partial)
+            for (int r : readers_of_[tensor({n, int(o)})])
+                if (r < nodes() && changed_[r]) return true;
+    return false;
 }
 
 // Backward: if forward is; what sums the gradients that a changed operator puts; and those that put theirs after it where

@@ -39,16 +39,20 @@ inline Ref Lowering::want(int reader, Forward& f, Of of, int list, int piece, in
     const Config& producer = *p->configs[of.first];
     const Output& output = producer.cut->outputs[of.second];
     const Overlap *first = &edge.overlaps[edge.offset[piece]], *last = &edge.overlaps[edge.offset[piece + 1]];
-    const int32_t* writer = &forward_[of.first].now().writer[of.second * producer.cut->pieces];
+    const Forward& made_by = forward_[of.first].now();
+    const int32_t* writer = &made_by.writer[of.second * producer.cut->pieces];
     const bool state = m.nodes[of.first].state;
     Instance instance{uint32_t(f.deps.size()), 0, NONE};
-    if (last - first == 1 && first->view && producer.processors[output.first_piece[first->slot]] == processor) {
+    auto source = [&](const Overlap& o) {
+        return made_by.nearest(of.second, o.slot, output.first_piece[o.slot], processor);
+    };
+    if (last - first == 1 && first->view && producer.processors[source(*first)] == processor) {
         if (state) instance.state_slot = first->slot;
-        f.deps.push_back(writer[output.first_piece[first->slot]]);
+        f.deps.push_back(writer[source(*first)]);
     } else {
         const int itemsize = m.nodes[of.first].itemsizes[of.second];
         for (const Overlap* o = first; o != last; ++o) {
-            const int owner = output.first_piece[o->slot];
+            const int owner = source(*o);
             copies_.push_back({writer[owner], producer.processors[owner], processor, o->volume * itemsize,
                                state ? int32_t(o->slot) : NONE, tensor(of), uint32_t(f.deps.size())});
             f.deps.push_back(NONE);
@@ -224,37 +228,98 @@ inline void Lowering::carry(Of carried, Of becomes, Forward& f) {
     }
 }
 
-// tasks/reduce.py: reduce_all with Travel.OWNER, after the sums within each processor.
+// The pieces that write a slot, one a processor: those of one processor are added there, in order.
+inline void Lowering::add_locally(int n, int o, size_t slot, int32_t* writer) {
+    const Config& config = *p->configs[n];
+    const Output& output = config.cut->outputs[o];
+    const int64_t volume = g.regions[output.rect[slot]].volume, nbytes = volume * m.nodes[n].itemsizes[o];
+    kept_.clear(), more_.clear();
+    for (int32_t piece : output.pieces[slot]) {
+        const int processor = config.processors[piece];
+        auto same = std::find_if(kept_.begin(), kept_.end(), [&](int32_t k) { return config.processors[k] == processor; });
+        if (same == kept_.end()) { kept_.push_back(piece); continue; }
+        auto group = std::find_if(more_.begin(), more_.end(), [&](auto& e) { return e.first == *same; });
+        if (group == more_.end()) more_.push_back({*same, {piece}});
+        else group->second.push_back(piece);
+    }
+    for (auto& [target, extra] : more_) {
+        begin();
+        for (int32_t piece : extra) wait(writer[piece]);
+        wait(writer[target]);
+        writer[target] = end(SUM, config.processors[target], volume * int64_t(extra.size()),
+                             nbytes * int64_t(extra.size() + 2));
+    }
+}
+
+// Which slots of an output an all-reduce sums: those written on several processors, each of which also reads some of it.
+inline void Lowering::find_summed(int n, Forward& f, int o) {
+    const Config& config = *p->configs[n];
+    const Output& output = config.cut->outputs[o];
+    const size_t first = f.summed.size();
+    for (size_t s = 0; s < output.rect.size(); ++s) {
+        if (output.pieces[s].size() < 2 || g.regions[output.rect[s]].empty) continue;
+        const uint32_t from = uint32_t(f.summed_at.size());
+        auto& at = f.summed_at;
+        for (int32_t piece : output.pieces[s]) at.push_back({config.processors[piece], piece});
+        std::sort(at.begin() + from, at.end());
+        at.erase(std::unique(at.begin() + from, at.end(), [](auto& a, auto& b) { return a.first == b.first; }), at.end());
+        if (at.size() - from < 2) at.resize(from);
+        else f.summed.push_back({int32_t(o), int32_t(s), from, uint32_t(at.size())});
+    }
+    if (first == f.summed.size()) return;
+    reads_there_.assign(f.summed_at.size(), 0);
+    int last = NONE;
+    for (int r : readers_of_[tensor({n, o})]) {
+        if (r == last || r >= nodes()) continue;  // once for all its inputs; losses and carried state come elsewhere
+        last = r;
+        const Config& reader = *p->configs[r];
+        for (size_t i = 0; i < m.nodes[r].inputs.size(); ++i) {
+            if (m.nodes[r].inputs[i] != Of(n, o)) continue;
+            const Edge& edge = g.edge(*config.cut, o, reader.cut->inputs[i]);
+            for (int piece = 0; piece < reader.cut->pieces; ++piece)
+                for (uint32_t k = edge.offset[piece]; k < edge.offset[piece + 1]; ++k) {
+                    const SummedSlot* s = f.find_summed(o, edge.overlaps[k].slot);
+                    if (!s) continue;
+                    auto end = f.summed_at.begin() + s->last;
+                    auto at = std::lower_bound(f.summed_at.begin() + s->first, end,
+                                               std::make_pair(reader.processors[piece], NONE));
+                    if (at != end && at->first == reader.processors[piece]) reads_there_[at - f.summed_at.begin()] = 1;
+                }
+        }
+    }
+    f.summed.erase(std::remove_if(f.summed.begin() + first, f.summed.end(), [&](const SummedSlot& s) {
+        return std::find(reads_there_.begin() + s.first, reads_there_.begin() + s.last, 0) != reads_there_.begin() + s.last;
+    }), f.summed.end());
+}
+
+// tasks/forward.py: collectives where all that wrote a slot read it too, else sums at the owners, after the sums within each
+// processor.
 inline void Lowering::sum_partial(int n, Forward& f, int o) {
     const Config& config = *p->configs[n];
     const Output& output = config.cut->outputs[o];
     int32_t* writer = &f.writer[o * config.cut->pieces];
-    std::vector<int32_t> kept, arrived;
-    std::vector<std::pair<int32_t, std::vector<int32_t>>> more;
+    if (p->collective_sums) {
+        const size_t first = f.summed.size();
+        find_summed(n, f, o);
+        for (size_t k = first; k < f.summed.size(); ++k) {
+            const SummedSlot& s = f.summed[k];
+            const int64_t volume = g.regions[output.rect[s.slot]].volume;
+            add_locally(n, o, s.slot, writer);
+            begin();
+            for (uint32_t i = s.first; i < s.last; ++i) wait(writer[f.summed_at[i].second]);
+            const int32_t task = end_all_reduce(f, s, volume, m.nodes[n].itemsizes[o]);
+            for (uint32_t i = s.first; i < s.last; ++i) writer[f.summed_at[i].second] = task;
+        }
+    }
+    std::vector<int32_t> arrived;
     std::vector<std::pair<size_t, uint32_t>> sums;  // slot, end of its places in arrived
     for (size_t s = 0; s < output.rect.size(); ++s) {
-        if (output.pieces[s].size() < 2) continue;
-        const int64_t volume = g.regions[output.rect[s]].volume, nbytes = volume * m.nodes[n].itemsizes[o];
-        kept.clear(), more.clear();
-        for (int32_t piece : output.pieces[s]) {
-            const int processor = config.processors[piece];
-            auto same = std::find_if(kept.begin(), kept.end(),
-                                     [&](int32_t k) { return config.processors[k] == processor; });
-            if (same == kept.end()) { kept.push_back(piece); continue; }
-            auto group = std::find_if(more.begin(), more.end(), [&](auto& e) { return e.first == *same; });
-            if (group == more.end()) more.push_back({*same, {piece}});
-            else group->second.push_back(piece);
-        }
-        for (auto& [target, extra] : more) {
-            begin();
-            for (int32_t piece : extra) wait(writer[piece]);
-            wait(writer[target]);
-            writer[target] = end(SUM, config.processors[target], volume * int64_t(extra.size()),
-                                 nbytes * int64_t(extra.size() + 2));
-        }
-        if (kept.size() < 2) continue;
-        for (size_t k = 1; k < kept.size(); ++k) {
-            copies_.push_back({writer[kept[k]], config.processors[kept[k]], config.processors[kept[0]], nbytes, NONE, NONE,
+        if (output.pieces[s].size() < 2 || (!f.summed.empty() && f.find_summed(o, int(s)))) continue;
+        const int64_t nbytes = g.regions[output.rect[s]].volume * m.nodes[n].itemsizes[o];
+        add_locally(n, o, s, writer);
+        if (kept_.size() < 2) continue;
+        for (size_t k = 1; k < kept_.size(); ++k) {
+            copies_.push_back({writer[kept_[k]], config.processors[kept_[k]], config.processors[kept_[0]], nbytes, NONE, NONE,
                                uint32_t(arrived.size())});
             arrived.push_back(NONE);
         }

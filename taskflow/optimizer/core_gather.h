@@ -19,10 +19,22 @@ inline bool Lowering::gather(int n, int o, size_t base) {
         for (uint32_t k = r.edge->offset[r.piece]; k < r.edge->offset[r.piece + 1]; ++k)
             parts_[r.edge->overlaps[k].slot].push_back({&r, &r.edge->overlaps[k]});
     if (slot_after_.size() < base + slots) slot_after_.resize(base + slots);
+    slot_everywhere_.resize(base), slot_everywhere_.resize(base + slots, 0);
     slot_gradients_.clear(), part_arrivals_.clear();
-    for (size_t s = 0; s < slots; ++s)
+    const Forward& f = forward_[n].now();
+    for (size_t s = 0; s < slots; ++s) {
+        const SummedSlot* summed = f.summed.empty() || node.seed[o] ? nullptr : f.find_summed(o, int(s));
+        if (summed && put_everywhere(f, *summed, parts_[s], output.rect[s])) {
+            begin();
+            for (const Part& part : parts_[s]) wait(part.reader->last);
+            slot_gradients_.push_back({end_all_reduce(f, *summed, g.regions[output.rect[s]].volume, node.itemsizes[o]), false});
+            slot_everywhere_[base + s] = 1;
+            parts_[s].clear();  // nothing is to come
+            continue;
+        }
         slot_gradients_.push_back(expect(parts_[s], g.regions[output.rect[s]], output.rect[s],
                                          config.processors[output.first_piece[s]], node.seed[o], node.itemsizes[o]));
+    }
     in_rounds(copies_, [&](const Copy& c) {
         begin();
         wait(c.writer);
@@ -35,6 +47,14 @@ inline bool Lowering::gather(int n, int o, size_t base) {
                  config.processors[output.first_piece[s]], node.itemsizes[o], arrival, slot_after_[base + s]);
         arrival += parts_[s].size();
     }
+    return true;
+}
+
+// Whether the processors that wrote a slot, and nobody else, put one gradient of all of it each.
+inline bool Lowering::put_everywhere(const Forward& f, const SummedSlot& s, const std::vector<Part>& parts, int32_t id) const {
+    if (parts.size() != s.last - s.first) return false;
+    for (const Part& part : parts)
+        if (part.reader->region != id || f.summed_on(s, part.reader->processor) < 0) return false;
     return true;
 }
 
@@ -135,7 +155,7 @@ inline void Lowering::share(int n, int o, size_t base) {
         const int processor = config.processors[piece];
         const int32_t slot = output.slot[piece];
         const int owner = config.processors[output.first_piece[slot]];
-        if (owner == processor) continue;
+        if (owner == processor || slot_everywhere_[base + slot]) continue;
         uint32_t& place = copied_[size_t(piece) * outs + o];
         const int64_t key = int64_t(slot) << 16 | processor;
         auto found = std::find_if(sent.begin(), sent.end(), [&](auto& e) { return e.first == key; });

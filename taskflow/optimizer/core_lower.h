@@ -151,6 +151,14 @@ private:
         if (described_) t->describe(COLLECTIVE, members[0], group.number, flops, nbytes, NONE);
         return added();
     }
+    // Among the processors of a slot whose partial values, or whose readers' gradients, are summed.
+    int32_t end_all_reduce(const Forward& f, const SummedSlot& s, int64_t volume, int itemsize) {
+        group_.clear();
+        for (uint32_t i = s.first; i < s.last; ++i) group_.push_back(f.summed_at[i].first);
+        const int64_t others = int64_t(group_.size()) - 1;
+        return end_collective(group_, others * volume, 2 * others * volume * itemsize);
+    }
+    std::vector<int32_t> group_;
     // A copy between processors, or a move within one.
     int32_t end_transfer(int source, int target, int64_t nbytes) {
         return source == target ? end(MOVE, target, 0, 2 * nbytes) : end_copy(source, target, nbytes);
@@ -217,6 +225,7 @@ private:
     void update(const Plans& plans, const Plans* before);
     void mark(const Plans* before);
     void mark_forward(const Plans* before);
+    bool sums_otherwise(int n) const;
     void mark_backward();
     void walk();
     void put_together(Tasks& out);
@@ -267,7 +276,12 @@ private:
         return covers_[n][k] ? (*covers_[n][k])[piece] : NONE;
     }
     std::vector<std::vector<const std::vector<int32_t>*>> covers_;  // node, parameter -> piece -> cover
+    void add_locally(int n, int o, size_t slot, int32_t* writer);
+    void find_summed(int n, Forward& f, int o);
     void sum_partial(int n, Forward& f, int o);
+    std::vector<int32_t> kept_;        // of a slot's pieces, the first of each processor
+    std::vector<std::pair<int32_t, std::vector<int32_t>>> more_;  // and the others of those that have several
+    std::vector<uint8_t> reads_there_;  // by place in `Forward::summed_at`
     void losses();
     void carry();
     void carry(Of carried, Of becomes, Forward& f);
@@ -288,11 +302,13 @@ private:
     struct Part { const Reader* reader; const Overlap* overlap; };
     std::vector<std::vector<Part>> parts_;
     std::vector<std::vector<int32_t>> slot_after_;  // output slots of the node at hand -> tasks that complete the gradient
+    std::vector<uint8_t> slot_everywhere_;          // and whether all that wrote the slot then have it
 
     bool wants_gradient(Of of) const { return m.nodes[of.first].needs_gradient[of.second]; }
     void lower_backward(int n);
     void recall_backward(int n);
     bool gather(int n, int o, size_t base);
+    bool put_everywhere(const Forward& f, const SummedSlot& s, const std::vector<Part>& parts, int32_t id) const;
     Gradient expect(const std::vector<Part>& parts, const Region& rect, int32_t id, int owner, bool seed, int itemsize);
     void complete(const std::vector<Part>& parts, const Gradient& made, const Region& rect, int owner, int itemsize,
                   const Arrival* arrival, std::vector<int32_t>& after);

@@ -92,6 +92,7 @@ public:
         proposed_.configs[node] = std::move(config);
         for (int layer : layers_of_[node]) proposed_.layers[layer].reset();
     }
+    void change_sums(bool collective) { proposed_.collective_sums = collective; }
     void change_sync(int layer, int travel, int place, int chunks) { proposed_.syncs[layer] = {travel, place, chunks}; }
 
     // Algorithm 1 for each proposal from the start of the step; or from the first moment at which it differs from the current
@@ -151,6 +152,7 @@ private:
         std::vector<std::shared_ptr<LayerPlan>> layers;
         std::vector<Sync> syncs;
         std::vector<std::shared_ptr<Fragment>> fragments;
+        bool collective_sums = false;
     };
 
     double evaluate_flat(const Plans& plans, double limit) {
@@ -240,6 +242,7 @@ private:
             plans.layers.push_back(state.layers[k].get());
         }
         plans.syncs = state.syncs;
+        plans.collective_sums = state.collective_sums;
         return plans;
     }
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Machine
-from taskflow.mapper.config import OpConfig, Sync
+from taskflow.mapper.config import OpConfig, Sync, Travel
 from taskflow.mapper.strategy import Strategy
 from taskflow.optimizer.core_costs import Costs, FromTasks, Roofline
 from taskflow.optimizer.critical import critical_path
@@ -84,10 +84,11 @@ class Evaluator(ABC):
 
     @abstractmethod
     def propose(
-        self, changes: Mapping[str, OpConfig], limit: float = inf, syncs: Mapping[str, Sync] = NO_SYNCS
+        self, changes: Mapping[str, OpConfig], limit: float = inf, syncs: Mapping[str, Sync] = NO_SYNCS,
+        sums: Travel | None = None,
     ) -> float:
-        """Seconds if these operators (and these layers' synchronisation) change. May be infinite as soon as it is certain
-        that the seconds exceed ``limit``. The current strategy stays."""
+        """Seconds if these operators (and these layers' synchronisation) change, and with ``sums`` how partial values are
+        summed. May be infinite as soon as it is certain that the seconds exceed ``limit``. The current strategy stays."""
 
     @abstractmethod
     def accept(self) -> None:
@@ -101,12 +102,15 @@ class Evaluator(ABC):
     def usage(self) -> Usage:
         """Where the current strategy's time goes."""
 
-    def changed(self, changes: Mapping[str, OpConfig], syncs: Mapping[str, Sync]) -> Strategy:
+    def changed(
+        self, changes: Mapping[str, OpConfig], syncs: Mapping[str, Sync], sums: Travel | None = None
+    ) -> Strategy:
         """The current strategy with changes, checked."""
         for name, config in changes.items():
             config.verify(self.graph.node(name), self.strategy.processors)
         return replace(
-            self.strategy, configs={**self.strategy.configs, **changes}, syncs={**self.strategy.syncs, **syncs}
+            self.strategy, configs={**self.strategy.configs, **changes}, syncs={**self.strategy.syncs, **syncs},
+            sums=self.strategy.sums if sums is None else sums,
         )
 
     def lowered(self, strategy: Strategy | None = None) -> TaskGraph:
@@ -138,9 +142,10 @@ class PythonEvaluator(Evaluator):
         return self._timeline.makespan
 
     def propose(
-        self, changes: Mapping[str, OpConfig], limit: float = inf, syncs: Mapping[str, Sync] = NO_SYNCS
+        self, changes: Mapping[str, OpConfig], limit: float = inf, syncs: Mapping[str, Sync] = NO_SYNCS,
+        sums: Travel | None = None,
     ) -> float:
-        strategy = self.changed(changes, syncs)
+        strategy = self.changed(changes, syncs, sums)
         self.proposals += 1
         self._proposed = (strategy, *self._evaluate(strategy))
         return self._proposed[2].makespan

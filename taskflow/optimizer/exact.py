@@ -117,7 +117,7 @@ def within_space(decided: Sequence[Decision], plan: Strategy) -> Strategy:
         wanted = [plan[name] for name in names]
         choice = max(decision.choices, key=lambda choice: sum(a == b for a, b in zip(choice, wanted)))
         configs.update(zip(names, choice))
-    return Strategy(plan.processors, configs, plan.syncs, plan.name)
+    return Strategy(plan.processors, configs, plan.syncs, plan.name, plan.sums)
 
 
 class _Branch:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from math import log, nextafter
 from random import Random
 
-from taskflow.mapper import Expert, OpConfig, Strategy, cut_only, map_graph
+from taskflow.mapper import Expert, OpConfig, Strategy, Travel, cut_only, map_graph
 from taskflow.operators.operator import Soap
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.found import Found, SearchOptions
@@ -140,10 +140,12 @@ class _Guided:
         self._layers(Slice(self.run, 0.1 if large else 0.3))
 
     def _together(self, part: Slice) -> None:
-        """All layers, then halves of them, and so on, are synchronised in each way: few plans, which need no new geometry, and
-        on networks with many layers much of what there is to gain."""
+        """Partial values are summed in the other way; then all layers, then halves of them, and so on, are synchronised in each way:
+        few plans, which need no new geometry, and on networks with many layers much of what there is to gain."""
         self.run.enter("synchronisation")
         self.run.back_to_best()
+        other = Travel.OWNER if self.run.strategy.sums is Travel.COLLECTIVE else Travel.COLLECTIVE
+        self.run.propose({}, self._below(), sums=other)
         layers = list(dict.fromkeys(p.layer for p in self.graph.parameters))
         size = len(layers)
         while size:

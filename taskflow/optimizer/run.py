@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import inf, isfinite
 from time import perf_counter
 
-from taskflow.mapper import OpConfig, Strategy, Sync
+from taskflow.mapper import OpConfig, Strategy, Sync, Travel
 from taskflow.optimizer.clock import Clock, Pace
 from taskflow.optimizer.constraints import mended, mended_strategy
 from taskflow.optimizer.evaluator import NO_SYNCS, Evaluator
@@ -165,7 +165,8 @@ class Run:
         return expected if self.clock.allows(expected) else None
 
     def propose(
-        self, changes: Mapping[str, OpConfig], limit: float = inf, syncs: Mapping[str, Sync] = NO_SYNCS
+        self, changes: Mapping[str, OpConfig], limit: float = inf, syncs: Mapping[str, Sync] = NO_SYNCS,
+        sums: Travel | None = None,
     ) -> bool:
         """Try changes to the current strategy and accept them if it then takes at most ``limit`` seconds; those that the
         constraints do not permit are mended first. Raises `Spent` instead if there is no budget left."""
@@ -178,12 +179,12 @@ class Run:
             changes = mended(self.permitted, changes)
         if self.syncs:
             syncs = {layer: self.syncs.get(layer, sync) for layer, sync in syncs.items()}
-        seconds = self._evaluate(changes, limit, syncs)
+        seconds = self._evaluate(changes, limit, syncs, sums)
         if not seconds <= limit:
             return False
         lacks = ""
         if seconds < self.best_seconds and self.options.fits is not None:
-            lacks = self._check(self.evaluator.changed(changes, syncs))
+            lacks = self._check(self.evaluator.changed(changes, syncs, sums))
             if lacks and not self._lacks:  # never from a plan that fits to one that does not
                 return False
         self.evaluator.accept()
@@ -193,10 +194,12 @@ class Run:
             self._keep(replace(self.evaluator.strategy, name=self.algorithm))
         return True
 
-    def _evaluate(self, changes: Mapping[str, OpConfig], limit: float, syncs: Mapping[str, Sync]) -> float:
+    def _evaluate(
+        self, changes: Mapping[str, OpConfig], limit: float, syncs: Mapping[str, Sync], sums: Travel | None
+    ) -> float:
         """The evaluator's answer; infinite if there is no time to ask it."""
         if self._pace is None:
-            return self.evaluator.propose(changes, limit, syncs)
+            return self.evaluator.propose(changes, limit, syncs, sums)
         if self._takes(changes, None, syncs) is None:
             self.proposals -= 1
             self._passed += 1
@@ -204,7 +207,7 @@ class Run:
                 raise Spent
             return inf
         self._passed, begin = 0, perf_counter()
-        seconds = self.evaluator.propose(changes, limit, syncs)
+        seconds = self.evaluator.propose(changes, limit, syncs, sums)
         self._pace.learn(changes, self.evaluator.pieces, perf_counter() - begin)
         return seconds
 

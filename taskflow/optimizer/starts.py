@@ -18,7 +18,8 @@ def known(graph: OperatorGraph, machine: Machine) -> tuple[Strategy, ...]:
 
 
 def with_syncs(strategy: Strategy, graph: OperatorGraph, machine: Machine) -> Strategy:
-    """The strategy with every layer synchronised as mappers do by default (`Mapper.select_reduction`)."""
+    """The strategy with every layer synchronised, and partial values summed, as mappers do by default
+    (`Mapper.select_reduction`, `Mapper.select_sums`)."""
     holders: dict[str, set[int]] = {}
     nbytes: dict[str, int] = {}
     for parameter in graph.parameters:
@@ -31,7 +32,8 @@ def with_syncs(strategy: Strategy, graph: OperatorGraph, machine: Machine) -> St
         layer: mapper.select_reduction(layer, nbytes[layer], tuple(sorted(group)), machine)
         for layer, group in holders.items()
     }
-    return replace(strategy, syncs=syncs)
+    used = tuple(sorted({p for config in strategy.configs.values() for p in config.processors}))
+    return replace(strategy, syncs=syncs, sums=mapper.select_sums(used, machine))
 
 
 def random_start(graph: OperatorGraph, machine: Machine, space: Space, random: Random, name: str = "random") -> Strategy:

@@ -45,7 +45,7 @@ def baseline_values(judge: Evaluator, samples: int) -> tuple[list[dict[str, Any]
     rows, same = [], []
     for name in BASELINES:
         strategy = choose(name, judge.graph, judge.machine)[0]
-        if (strategy.configs, strategy.syncs) == (here.configs, here.syncs):
+        if (strategy.configs, strategy.syncs, strategy.sums) == (here.configs, here.syncs, here.sums):
             same.append(LABELS[name])
             continue
         judge.set(strategy)

@@ -66,7 +66,8 @@ def _share(state: Lowering, node: Node, tensor: Tensor, table: dict[tuple[Rect, 
 
 
 def _gather(state: Lowering, tensor: Tensor) -> dict[tuple[Rect, int], int] | None:
-    """The gradient of each owning piece of a tensor: the sum of what its readers put; None if nobody put anything."""
+    """The gradient of each owning piece of a tensor: the sum of what its readers put; None if nobody put anything. Where the
+    processors that computed partial values, and nobody else, put one gradient each, every one of them gets the sum."""
     key = (tensor.node, tensor.index)
     seed = any(tensor is loss for loss in state.graph.losses)
     readers = [(processor, rect, buffer) for (processor, rect), buffer in state.gradients.get(key, {}).items()]
@@ -78,10 +79,14 @@ def _gather(state: Lowering, tensor: Tensor) -> dict[tuple[Rect, int], int] | No
         for rect, _, _ in owners.overlapping(reader[1]):
             meeting.setdefault(rect, []).append(reader)
     arriving = _Arriving([], [])
-    gathered = {
-        (rect, owner): _owner_gradient(state, tensor, rect, owner, meeting.get(rect, []), seed, arriving)
-        for rect, owner, _ in owners
-    }
+    gathered: dict[tuple[Rect, int], int] = {}
+    for rect, owner, _ in owners:
+        parts, held = meeting.get(rect, []), owners.summed.get(rect, {})
+        if held and not seed and all(read == rect for _, read, _ in parts) and {p for p, *_ in parts} == set(held):
+            state.emit.all_reduce(f"d {tensor.name}{rect}", [state.emit.whole(buffer) for *_, buffer in parts])
+            gathered.update({(rect, processor): buffer for processor, _, buffer in parts})
+        else:
+            gathered[rect, owner] = _owner_gradient(state, tensor, rect, owner, parts, seed, arriving)
     state.emit.transfers(arriving.copies)
     for name, source, into in arriving.sums:
         state.emit.sum(name, [source], into)

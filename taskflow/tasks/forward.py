@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from taskflow.graph import Node
 from taskflow.mapper.config import Travel
 from taskflow.operators.state import State
+from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 from taskflow.tasks.lowering import Lowering, Owners, Piece
-from taskflow.tasks.reduce import reduce_all
+from taskflow.tasks.reduce import all_reduce_all, reduce_all
 from taskflow.tasks.task import Compute, Kind
 from taskflow.tasks.topic import Purpose, Topic
 
@@ -38,22 +41,45 @@ def forward(state: Lowering, node: Node) -> None:
             table.setdefault(rect, []).append((piece.processor, buffer))
     state.emit.topic = Topic(Purpose.PARTIAL, node.name)
     for tensor, table in zip(node.outputs, written):
-        partial = [
-            (f"sum {tensor.name}{rect}", [(p, state.emit.whole(b)) for p, b in parts])
+        owners = Owners(tensor.spec, [(rect, *parts[0]) for rect, parts in table.items()])
+        owners.summed.update(_summed_everywhere(state, tensor, table, owners))
+        state.owners[tensor.node, tensor.index] = owners
+        partial = {
+            rect: (f"sum {tensor.name}{rect}", [(p, state.emit.whole(b)) for p, b in parts])
             for rect, parts in table.items() if len(parts) > 1
-        ]
-        reduce_all(state.emit, partial, Travel.OWNER)  # in the first part's buffer
-        owners = [(rect, *parts[0]) for rect, parts in table.items()]
-        state.owners[tensor.node, tensor.index] = Owners(tensor.spec, owners)
+        }
+        all_reduce_all(state.emit, [group for rect, group in partial.items() if rect in owners.summed])
+        rest = [group for rect, group in partial.items() if rect not in owners.summed]
+        reduce_all(state.emit, rest, Travel.OWNER)  # in the first part's buffer
 
 
-def _unread(state: Lowering, node: Node) -> tuple[int, ...]:
-    return () if state.needed is None else node.operator.unread_in_evaluation
+def _summed_everywhere(
+    state: Lowering, tensor: Tensor, table: Mapping[Rect, Sequence[tuple[int, int]]], owners: Owners
+) -> dict[Rect, dict[int, int]]:
+    """The Rects of a tensor whose partial values an all-reduce sums, each with the buffers of the sum by processor. Those are
+    they of which every processor that has computed a part also reads some: were only one of them to need the sum, as of a
+    loss, sending it to the others would be for nothing."""
+    if state.strategy.sums is not Travel.COLLECTIVE:
+        return {}
+    found: dict[Rect, dict[int, int]] = {}
+    for rect, parts in table.items():
+        held: dict[int, int] = {}
+        for processor, buffer in parts:
+            held.setdefault(processor, buffer)
+        if len(held) > 1 and not rect.empty:
+            found[rect] = held
+    if not found:
+        return found
+    reading: dict[Rect, set[int]] = {}
+    for read, processor in state.users(tensor):
+        for rect, *_ in owners.overlapping(read) if not read.empty else ():
+            reading.setdefault(rect, set()).add(processor)
+    return {rect: held for rect, held in found.items() if reading.get(rect, set()).issuperset(held)}
 
 
 def _inputs(state: Lowering, piece: Piece) -> tuple[int, ...]:
     """The instances that a piece reads; `Lowering.bring` fills them."""
-    unread = _unread(state, piece.node)
+    unread = state.unread(piece.node)
     return tuple(
         state.emit.buffer(t.name, r, piece.processor, t.dtype) if i in unread else state.want(t, r, piece.processor)
         for i, (t, r) in enumerate(zip(piece.node.inputs, piece.reads.inputs))
@@ -62,7 +88,7 @@ def _inputs(state: Lowering, piece: Piece) -> tuple[int, ...]:
 
 def _task(state: Lowering, piece: Piece, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
     emit, node = state.emit, piece.node
-    unread = _unread(state, node)
+    unread = state.unread(node)
     weights = tuple(state.weight(p, r, piece.processor) for p, r in zip(node.parameters, piece.reads.weights))
     saved = tuple(
         emit.buffer(f"{node.name}.saved{i}", Rect.of(spec.shape), piece.processor, spec.dtype)

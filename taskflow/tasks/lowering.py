@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from taskflow.graph import Node, OperatorGraph
@@ -52,6 +52,8 @@ class Owners:
         if len(self.pieces) != len(self.grid) or self.grid.space != spec.rect:
             raise ValueError(f"pieces of a {spec} do not form a grid: {[str(r) for r, _, _ in pieces]}")
         self._found: dict[Rect, list[tuple[Rect, int, int]]] = {}
+        self.summed: dict[Rect, dict[int, int]] = {}
+        """Of a Rect whose partial values an all-reduce sums: processor -> buffer of the sum, the owner's too."""
 
     def overlapping(self, rect: Rect) -> list[tuple[Rect, int, int]]:
         """The owning pieces that share points with ``rect``."""
@@ -59,6 +61,11 @@ class Owners:
         if found is None:
             found = self._found[rect] = [self.pieces[self.grid.rect(c).lo] for c in self.grid.overlapping(rect)]
         return found
+
+    def nearest(self, rect: Rect, owner: int, buffer: int, processor: int) -> tuple[int, int]:
+        """From where ``processor`` reads the owning piece ``rect``: (processor, buffer), its own if it has the sum itself."""
+        own = self.summed[rect].get(processor) if rect in self.summed else None
+        return (owner, buffer) if own is None else (processor, own)
 
     def __iter__(self):  # type: ignore[no-untyped-def]
         return iter(self.pieces.values())
@@ -91,9 +98,26 @@ class Lowering:
     forward_buffers: dict[tuple[int, int], tuple[tuple[int, ...], ...]] = field(default_factory=dict)
     wanted: list[tuple[str, Part, Part, Topic]] = field(default_factory=list)  # copies that `bring` is to emit
     topics: list[Topic] = field(init=False)  # of copies of a node's outputs, by node
+    _users: dict[TensorKey, list[tuple[Node, int]]] = field(default_factory=dict)  # tensor -> (reader, which input)
 
     def __post_init__(self) -> None:
         self.topics = [Topic(Purpose.OUTPUT, node.name) for node in self.graph]
+
+    def users(self, tensor: Tensor) -> list[tuple[Rect, int]]:
+        """The Rects of a tensor that operators' pieces read in the forward pass, each with the piece's processor."""
+        if not self._users:
+            for node in self.graph if self.needed is None else [self.graph.nodes[n] for n in sorted(self.needed)]:
+                for i, read in enumerate(node.inputs):
+                    if i not in self.unread(node):
+                        self._users.setdefault((read.node, read.index), []).append((node, i))
+        return [
+            (piece.reads.inputs[i], piece.processor)
+            for node, i in self._users.get((tensor.node, tensor.index), ()) for piece in self.pieces[node.number]
+        ]
+
+    def unread(self, node: Node) -> tuple[int, ...]:
+        """The places of a node's inputs that this step does not read."""
+        return () if self.needed is None else node.operator.unread_in_evaluation
 
     def read(self, tensor: Tensor, rect: Rect, processor: int) -> int:
         """The instance that a task on ``processor`` reads ``rect`` of ``tensor`` from; made and filled if it is not there."""
@@ -117,16 +141,18 @@ class Lowering:
             buffer = self.emit.buffer(name, rect, processor, tensor.dtype)
             self.readers[key] = buffer
             return buffer
-        owners = self.owners[tensor.node, tensor.index].overlapping(rect)
-        if len(owners) == 1 and owners[0][1] == processor:
-            view = self.emit.view(owners[0][2], name, rect)
+        of_tensor = self.owners[tensor.node, tensor.index]
+        pieces = of_tensor.overlapping(rect)
+        near = [of_tensor.nearest(*piece, processor) for piece in pieces]
+        if len(near) == 1 and near[0][0] == processor:
+            view = self.emit.view(near[0][1], name, rect)
             if view is not None:
                 self.readers[key] = view
                 return view
         buffer = self.emit.buffer(name, rect, processor, tensor.dtype)
-        for owned, giver, source in owners:
+        for (owned, *_), (giver, source) in zip(pieces, near):
             shared = owned.intersect(rect)
-            giver_buffer = self._source(tensor, shared, giver, source, processor)
+            giver_buffer = self._source(tensor, shared, giver, source, processor, of_tensor.summed.get(owned, {}))
             self.wanted.append(
                 (
                     f"{name}{shared}", self.emit.part(giver_buffer, shared), self.emit.part(buffer, shared),
@@ -139,11 +165,14 @@ class Lowering:
         self.readers[key] = buffer
         return buffer
 
-    def _source(self, tensor: Tensor, rect: Rect, owner: int, buffer: int, target: int) -> int:
-        """The buffer to copy from: the owner's, unless the mapper picks another processor that holds the Rect."""
+    def _source(
+        self, tensor: Tensor, rect: Rect, owner: int, buffer: int, target: int, summed: Mapping[int, int]
+    ) -> int:
+        """The buffer to copy from: the owner's, unless the mapper picks another processor that holds the Rect (``summed``: by
+        processor, the buffers in which an all-reduce has left it)."""
         if self.select_source is None or owner == target:
             return buffer
-        held = {owner: buffer}
+        held = {owner: buffer, **summed}
         for other, processor, copy in self.holders.get((tensor.node, tensor.index), ()):
             if other.contains(rect):
                 held.setdefault(processor, copy)

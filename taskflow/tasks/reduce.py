@@ -37,6 +37,13 @@ def reduce_all(emit: Emitter, groups: Sequence[tuple[str, Sequence[Held]]], trav
         emit.sum(name, arrived, target)
 
 
+def all_reduce_all(emit: Emitter, groups: Sequence[tuple[str, Sequence[Held]]]) -> None:
+    """In each named group all parts (equal shapes, on two or more processors) become the sum of all, in the buffer of each
+    processor's first part: one collective a group. Parts of one processor are added there first."""
+    for name, parts in groups:
+        emit.all_reduce(name, [part for _, part in _local_first(emit, name, parts)])
+
+
 def _reduce(emit: Emitter, name: str, parts: Sequence[Held], travel: Travel) -> None:
     if travel is Travel.TREE:
         step = 1

@@ -61,7 +61,7 @@ def plan(
 
 def _same(one: Strategy, other: Strategy) -> bool:
     """Whether they differ in their names only."""
-    return one.configs == other.configs and one.syncs == other.syncs
+    return (one.configs, one.syncs, one.sums) == (other.configs, other.syncs, other.sums)
 
 
 def _searched(

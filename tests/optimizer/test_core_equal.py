@@ -11,6 +11,7 @@ from language_model import CONFIG, ONE_STEP, model, random_strategy
 
 from taskflow.machine import host, load_machine
 from taskflow.mapper import DataParallel, Place, Sync, Travel, map_graph
+from taskflow.mapper.strategy import SUMS
 from taskflow.models import build
 from taskflow.optimizer.core_costs import Costs, Roofline
 from taskflow.optimizer.evaluator import PythonEvaluator
@@ -85,7 +86,8 @@ def test_random_moves(seed):
         other = random_strategy(graph, processors, random)
         changes = random_changes(graph, other, random)
         syncs = dict(random.sample(sorted(other.syncs.items()), random.randint(0, 1)))
-        assert compiled.propose(changes, syncs=syncs) == reference.propose(changes, syncs=syncs)
+        sums = random.choice((None, None, *SUMS))
+        assert compiled.propose(changes, syncs=syncs, sums=sums) == reference.propose(changes, syncs=syncs, sums=sums)
         if random.random() < 0.6:
             compiled.accept()
             reference.accept()

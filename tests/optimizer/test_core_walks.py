@@ -3,6 +3,7 @@ time and no decision. Each step is compared with a simulation from nothing, now 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf, nextafter
 from random import Random
 
@@ -11,6 +12,7 @@ from core_cases import Odd, random_changes, shared
 from language_model import CONFIG, ONE_STEP, model, random_strategy, ways
 
 from taskflow.machine import load_machine
+from taskflow.mapper.strategy import SUMS
 from taskflow.models import build
 from taskflow.optimizer.core_costs import Roofline
 from taskflow.optimizer.evaluator import PythonEvaluator
@@ -22,10 +24,10 @@ core = pytest.importorskip("taskflow.optimizer.core", reason="the compiled core 
 SYNCS = ways(0, 2)
 
 
-def decide(here, changes, syncs, wanted: float, random: Random) -> None:
+def decide(here, changes, syncs, wanted: float, random: Random, sums=None) -> None:
     """Whatever the limit, the decision is the one that the whole simulation gives."""
     limit = random.choice((wanted, nextafter(wanted, 0), wanted * random.uniform(0.5, 1.5)))
-    given = here.propose(changes, limit, syncs)
+    given = here.propose(changes, limit, syncs, sums)
     assert given == wanted if wanted <= limit else given in (wanted, inf)
 
 
@@ -35,21 +37,23 @@ def walk(graph, machine, costs, draw, moves: int, random: Random) -> int:
         core.CoreEvaluator(graph, machine, costs, SGD(0.1), None, a) for a in ("delta", "full", "propagate")
     )
     start, layers = known(graph, machine)[0], sorted({p.layer for p in graph.parameters})
+    start = replace(start, sums=random.choice(SUMS))
     for each in (here, full, propagate):
         each.set(start)
     accepted = 0
     for number in range(moves):
         changes = draw()
         syncs = {random.choice(layers): random.choice(SYNCS)} if random.random() < 0.2 else {}
+        sums = random.choice(SUMS) if random.random() < 0.1 else None
         fresh = core.CoreEvaluator(graph, machine, costs, SGD(0.1), None)
-        wanted = fresh.set(here.changed(changes, syncs))
-        decide(here, changes, syncs, wanted, random)
-        decide(full, changes, syncs, wanted, random)
+        wanted = fresh.set(here.changed(changes, syncs, sums))
+        decide(here, changes, syncs, wanted, random, sums)
+        decide(full, changes, syncs, wanted, random, sums)
         if number % 7 == 0:
-            decide(propagate, changes, syncs, wanted, random)
+            decide(propagate, changes, syncs, wanted, random, sums)
         if random.random() < 0.4:
             for each in (here, full, propagate):
-                assert each.propose(changes, inf, syncs) == wanted
+                assert each.propose(changes, inf, syncs, sums) == wanted
                 each.accept()
             accepted += 1
             assert here.tasks == fresh.tasks
@@ -86,7 +90,7 @@ def language(seed: int, moves: int) -> None:
     assert walk(graph, machine, random.choice((Roofline(machine), Odd(2))), draw, moves, random) > 0
 
 
-@pytest.mark.parametrize("name", ["AlexNet", "RNNTC", "RNNLM", "NMT", "LeNet", "Transformer"])
+@pytest.mark.parametrize("name", ["AlexNet", "RNNTC", "RNNLM", "NMT", "LeNet", "Transformer", "ResNet-101"])
 def test_walks_through_networks(name):
     network(name, 4, 1, 25)
 
