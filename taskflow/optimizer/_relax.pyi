@@ -15,7 +15,7 @@ class Relax:
         self, op: int, pieces: int, forward: list[float], backward: list[float],
         slot: list[list[int]], owner: list[list[int]], size: list[list[int]],
     ) -> None: ...  # fmt: skip
-    def add_config(self, op: int, cut: int, processors: Sequence[int]) -> None: ...
+    def add_config(self, op: int, cut: int, processors: Sequence[int], together: list[list[float]]) -> None: ...
     def add_edge(
         self, source: int, output: int, to: int, gradient: bool, always: bool, all_: bool,
         touches: list[list[tuple[int, int, int, int, bool, bool, bool]]],

@@ -21,6 +21,7 @@ cdef extern from "relax_bound.h" namespace "taskflow::relax" nogil:
     cdef cppclass Config:
         int cut
         vector[int] processors
+        vector[vector[double]] together
 
     cdef cppclass Edge:
         int source "from"
@@ -94,9 +95,11 @@ cdef class Relax:
         cut.slot, cut.owner, cut.size = slot, owner, size
         self.bound.t.ops[op].cuts.push_back(cut)
 
-    def add_config(self, int op, int cut, processors):
+    def add_config(self, int op, int cut, processors, list together):
+        """``together``: for each output and slot the least seconds of the all-reduce that may sum it, -inf where none may; empty: none
+        may anywhere."""
         cdef Config config
-        config.cut, config.processors = cut, processors
+        config.cut, config.processors, config.together = cut, processors, together
         self.bound.t.ops[op].configs.push_back(config)
 
     def add_edge(self, int source, int output, int to, cbool gradient, cbool always, cbool all_, list touches):

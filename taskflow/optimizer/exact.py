@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, nextafter
 
-from taskflow.mapper import OpConfig, Strategy, Sync
+from taskflow.mapper import OpConfig, Strategy, Sync, Travel
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.following import Decision, decisions, joined, strategies
 from taskflow.optimizer.found import Budget, Found, Proof, SearchOptions
@@ -35,7 +35,8 @@ ROUNDING = 1e-9  # a bound adds in another order than the simulator
 
 def exact(evaluator: Evaluator, options: SearchOptions | None = None, *, within: bool = False) -> Found:
     """The fastest strategy of ``options.space``, each layer synchronised in any of the ways that the default search tries
-    (`moves.SYNCS`). A fifth of the budget goes to the default search, whose plan is the first to beat.
+    (`moves.SYNCS`), and partial values summed as in the first plan to beat. A fifth of the budget goes to the default search, whose
+    plan that is.
 
     That plan need not be in the space, if operators follow others or placements are few; nor then what is found, than which
     nothing in the space is faster. ``within``: the first plan to beat is the nearest one in the space, so that the
@@ -62,7 +63,7 @@ def exact(evaluator: Evaluator, options: SearchOptions | None = None, *, within:
     plan = within_space(decided, first.strategy) if within else first.strategy
     run = Run("exact", evaluator, replace(options, rivals=(*options.rivals, replace(plan, name="guided")), bound=None))
     run.proposals = first.proposals
-    branch = _Branch(run, decided)
+    branch = _Branch(run, decided, plan.sums)
 
     def body() -> str:
         if within:  # what was the best outside may be a poor plan to beat
@@ -121,14 +122,14 @@ def within_space(decided: Sequence[Decision], plan: Strategy) -> Strategy:
 
 
 class _Branch:
-    def __init__(self, run: Run, decided: Sequence[Decision]) -> None:
+    def __init__(self, run: Run, decided: Sequence[Decision], sums: Travel) -> None:
         from taskflow.optimizer.relax import Relaxation
 
-        self.run, evaluator, self.decisions = run, run.evaluator, decided
+        self.run, evaluator, self.decisions, self.sums = run, run.evaluator, decided, sums
         processors = len(evaluator.machine.processors)
         self.symmetry = Symmetry(evaluator.costs, processors, [decision.choices for decision in self.decisions])
         lists = {node.name: _distinct(decision, i) for decision in self.decisions for i, node in enumerate(decision.nodes)}
-        self.relaxation = Relaxation(evaluator, lists, SYNCS, self.symmetry.group, run.syncs)
+        self.relaxation = Relaxation(evaluator, lists, SYNCS, self.symmetry.group, run.syncs, sums)
         place = {node.number: i for i, node in enumerate(self.relaxation.order)}
         self.ops = [[place[node.number] for node in decision.nodes] for decision in self.decisions]
         number = {name: {config: i for i, config in enumerate(configs)} for name, configs in lists.items()}
@@ -149,10 +150,10 @@ class _Branch:
             for decision in self.decisions:
                 for choice in decision.choices:
                     changes = {node.name: config for node, config in zip(decision.nodes, choice)}
-                    self.run.propose(changes, nextafter(self.run.best_seconds, 0.0))
+                    self.run.propose(changes, nextafter(self.run.best_seconds, 0.0), sums=self.sums)
             for layer in self.relaxation.layers:
                 for sync in SYNCS:
-                    self.run.propose({}, nextafter(self.run.best_seconds, 0.0), {layer: sync})
+                    self.run.propose({}, nextafter(self.run.best_seconds, 0.0), {layer: sync}, self.sums)
             better = self.run.best_seconds < before
 
     def search(self) -> None:
@@ -258,9 +259,9 @@ class _Branch:
         # What is not shared is synchronised in any way.
         others = {layer: sync for layer, sync in syncs.items() if sync != now.sync(layer)}
         self.simulated += 1
-        self.run.propose(changes, nextafter(self.run.best_seconds, 0.0), others)
+        self.run.propose(changes, nextafter(self.run.best_seconds, 0.0), others, self.sums)
         if len(changes) > FAR:
-            self.run.evaluator.propose(changes, inf, others)
+            self.run.evaluator.propose(changes, inf, others, self.sums)
             self.run.evaluator.accept()
 
     def _count(self, partial: int) -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from taskflow.graph import Node
-from taskflow.mapper import OpConfig, Sync
+from taskflow.machine import ring_bytes
+from taskflow.mapper import OpConfig, Sync, Travel
 from taskflow.optimizer._relax import Relax
 from taskflow.optimizer.bounds import least_update, reads_all_of, representatives
 from taskflow.optimizer.evaluator import Evaluator
@@ -40,7 +42,8 @@ class Cut:
 class Relaxation:
     """``choices``: the configurations that each operator may have. ``syncs``: how any layer may be synchronised that is not
     ``pinned`` (name -> the one way). ``group``: with more than the identity, `seconds` holds for the partial plan on any of
-    these renumberings of the processors.
+    these renumberings of the processors. ``sums``: how partial values are summed; where that may be by an all-reduce, it holds
+    for either way.
 
     ``order``: the operators, producers first; they go by their places in it. ``fix(ops, choices)`` and ``free(ops)`` decide
     about some, last fixed first freed; ``seconds(limit)`` is what no completion is faster than, and which argument says so
@@ -54,6 +57,7 @@ class Relaxation:
         syncs: Sequence[Sync] = (Sync(),),
         group: Sequence[Renumbering] = (),
         pinned: Mapping[str, Sync] | None = None,
+        sums: Travel = Travel.OWNER,
     ) -> None:
         self.evaluator, self.syncs, self.pinned = evaluator, list(syncs), pinned or {}
         self.group = list(group) or [tuple(range(len(evaluator.machine.processors)))]
@@ -64,6 +68,8 @@ class Relaxation:
         self._place = {node.number: i for i, node in enumerate(self.order)}
         self._pieces = Pieces(self.graph, self.costs, self.rule is not None)
         self._active, self._needs, self._trained = gradient_flow(self.graph) if self.rule else (set(), set(), set())
+        self._sums = sums
+        self._all_reduces: dict[tuple[tuple[int, ...], int, int], float] = {}
         self._cuts: list[list[Cut]] = []
         self._sizes: dict[tuple[int, int], int] = {}
         self._regions: dict[Rect, int] = {}
@@ -108,7 +114,7 @@ class Relaxation:
                 numbers[key] = len(cuts)
                 cuts.append(cut_of(node, config))
                 self._add_cut(place, node, cuts[-1])
-            self.core.add_config(place, numbers[key], config.processors)
+            self.core.add_config(place, numbers[key], config.processors, self._together(node, cuts[numbers[key]], config))
         self._cuts.append(cuts)
 
     def _add_cut(self, place: int, node: Node, cut: Cut) -> None:
@@ -128,6 +134,30 @@ class Relaxation:
         self.core.add_cut(
             place, len(cut.pieces), forward, backward, [list(s) for s in cut.slot_of], [list(s) for s in cut.owners], sizes
         )
+
+    def _together(self, node: Node, cut: Cut, config: OpConfig) -> list[list[float]]:
+        """By output and slot, the least seconds of the all-reduce that may sum what several processors write of it."""
+        if self._sums is not Travel.COLLECTIVE or all(len(set(of)) == len(of) for of in cut.slot_of):
+            return []
+        found: list[list[float]] = []
+        for tensor, rects, of in zip(node.outputs, cut.slots, cut.slot_of):
+            groups: list[set[int]] = [set() for _ in rects]
+            for slot, processor in zip(of, config.processors):
+                groups[slot].add(processor)
+            found.append([
+                self._all_reduce(tuple(sorted(group)), rect.volume, tensor.dtype.itemsize) if len(group) > 1 else -inf
+                for group, rect in zip(groups, rects)
+            ])  # fmt: skip
+        return found
+
+    def _all_reduce(self, members: tuple[int, ...], volume: int, item: int) -> float:
+        """The least seconds of an all-reduce, on any renumbered processors: a ring goes through them in rising order."""
+        key = (members, volume, item)
+        if key not in self._all_reduces:
+            nbytes, flops = ring_bytes(len(members), volume * item), (len(members) - 1) * volume
+            images = {tuple(sorted(image[p] for p in members)) for image in self.group}
+            self._all_reduces[key] = min(self.costs.collective(there, nbytes, flops) for there in images)
+        return self._all_reduces[key]
 
     def _size_of(self, rect: Rect, itemsize: int) -> int:
         return self._sizes.setdefault((rect.volume, itemsize), len(self._sizes))

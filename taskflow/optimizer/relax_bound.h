@@ -219,6 +219,10 @@ private:
     bool in_place(int n, int o, const std::vector<Part>& parts, int owner) const {
         return parts.size() == 1 && !t.ops[n].seed[o] && parts[0].processor == owner && parts[0].same;
     }
+    // Whether an all-reduce may sum the partial values of a slot, and leaves the sum with all that have computed one; and so the
+    // gradients of its readers. Then nothing is counted on the way that an owner might not have to do.
+    bool together(int n, int o, int slot) const { return state_[n].config->maybe_together(o, slot); }
+    bool together_back(int n, int o, int slot) const { return !t.ops[n].seed[o] && together(n, o, slot); }
     // What the owner does with part i: if each is all of the slot, the first is moved and the others are added.
     double step(const std::vector<Part>& parts, bool seed, size_t i, int owner, bool whole) const {
         if (whole && (i > 0 || seed)) return sum_of(parts[i].size, owner);
@@ -228,7 +232,7 @@ private:
     double share(int n, int o, int slot, int piece) const {
         const Cut& c = cut(n);
         const int from = at(n, c.owner[o][slot]), to = at(n, piece);
-        return from == to ? 0.0 : t.copy_of(c.size[o][slot], from, to);
+        return from == to || together_back(n, o, slot) ? 0.0 : t.copy_of(c.size[o][slot], from, to);
     }
     // After a slot's gradient is complete: its pieces' backward and what follows them.
     double slot_tail(int n, int o, int slot) const {

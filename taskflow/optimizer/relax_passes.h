@@ -45,7 +45,7 @@ inline void Bound::sums_after(int n, int o) {
             const Touch& touch = list[i];
             const auto& parts = parts_[n][o][touch.slot];
             const int owner = at(n, cut(n).owner[o][touch.slot]), reader = at(edge.to, touch.piece);
-            if (in_place(n, o, parts, owner)) continue;
+            if (in_place(n, o, parts, owner) || together_back(n, o, touch.slot)) continue;
             size_t k = 0;
             while (parts[k].processor != reader || parts[k].region != touch.region) ++k;
             const bool whole = all_whole(parts);
@@ -86,11 +86,13 @@ inline void Bound::ahead(int n) {
         moved_.clear();
         for (const Touch& touch : touches(edge)) {
             const int giver = owner[touch.slot], source = at(edge.from, giver), target = at(n, touch.piece);
-            const double came = from.ready[edge.output][touch.slot], takes = t.gather(touch, source, target);
+            const bool sent = source != target && !together(edge.from, edge.output, touch.slot);
+            const double came = from.ready[edge.output][touch.slot];
+            const double takes = sent || source == target ? t.gather(touch, source, target) : 0.0;
             raise(s.head[touch.piece], came + takes);
             join(touch.piece, source, edge.from, giver, {from.head[giver], f(edge.from, giver), takes});
             if (source != target) {
-                if (t.serial) join(c.pieces + touch.piece, source, e, touch.slot, {came, takes, 0.0});
+                if (t.serial && sent) join(c.pieces + touch.piece, source, e, touch.slot, {came, takes, 0.0});
             } else if (!touch.view && !moved_before(edge, n, touch, target)) {
                 const Moved key{target, touch.slot, touch.region};
                 if (std::find(moved_.begin(), moved_.end(), key) == moved_.end())
@@ -106,7 +108,7 @@ inline void Bound::ahead(int n) {
     add_partial(n);
 }
 
-// Partial values of one slot are added by its owner.
+// Partial values of one slot are added by its owner, or by an all-reduce, whichever is faster.
 inline void Bound::add_partial(int n) {
     State& s = state_[n];
     const Cut& c = cut(n);
@@ -123,8 +125,13 @@ inline void Bound::add_partial(int n) {
             if (writers_[slot] < 2) continue;
             const int p = at(n, c.owner[o][slot]);
             const double takes = sum_of(c.size[o][slot], p);
-            s.extras.push_back({p, s.ready[o][slot], takes});
+            if (!together(n, int(o), int(slot))) s.extras.push_back({p, s.ready[o][slot], takes});
             s.ready[o][slot] += takes;
+            if (!together(n, int(o), int(slot))) continue;
+            double last = 0;
+            for (int i = 0; i < c.pieces; ++i)
+                if (c.slot[o][i] == int(slot)) raise(last, s.end[i]);
+            s.ready[o][slot] = std::min(s.ready[o][slot], last + s.config->together[o][slot]);
         }
     }
 }
@@ -145,9 +152,11 @@ inline double Bound::gradient(int n, int o, int slot) {
     for (Part& part : parts) {
         part.arrival = 0;
         for (auto& [reader, piece] : part.from) raise(part.arrival, state_[reader].back_head[piece] + b(reader, piece));
-        if (part.processor != owner) part.arrival += t.copy_of(part.size, part.processor, owner);
+        if (part.processor != owner && !together_back(n, o, slot))
+            part.arrival += t.copy_of(part.size, part.processor, owner);
     }
-    const bool exact = complete(n, o) && !in_place(n, o, parts, owner), whole = exact && all_whole(parts);
+    const bool exact = complete(n, o) && !in_place(n, o, parts, owner) && !together_back(n, o, slot);
+    const bool whole = exact && all_whole(parts);
     double now = op.seed[o] ? t.fill[size_t(cut(n).size[o][slot]) * t.processors + owner] : NEVER;
     for (size_t i = 0; i < parts.size(); ++i) {
         const double takes = exact ? step(parts, op.seed[o], i, owner, whole) : 0.0;
@@ -178,10 +187,11 @@ inline void Bound::back_head(int n) {
         for (int slot = 0; slot < int(c.owner[o].size()); ++slot) {
             const int i = c.owner[o][slot], owner = at(n, i);
             const auto& parts = parts_[n][o][slot];
-            const bool known = exact && !in_place(n, o, parts, owner), whole = known && all_whole(parts);
+            const bool passed = together_back(n, o, slot);
+            const bool known = exact && !in_place(n, o, parts, owner) && !passed, whole = known && all_whole(parts);
             for (size_t k = 0; k < parts.size(); ++k) {
                 const Part& part = parts[k];
-                const double sent = part.processor == owner ? 0.0 : t.copy_of(part.size, part.processor, owner);
+                const double sent = part.processor == owner || passed ? 0.0 : t.copy_of(part.size, part.processor, owner);
                 const double takes = known ? step(parts, op.seed[o], k, owner, whole) : 0.0;
                 for (auto& [reader, piece] : part.from)
                     join(i, part.processor, reader, piece, {state_[reader].back_head[piece], b(reader, piece), sent + takes});
@@ -231,7 +241,8 @@ inline void Bound::back_tail(int n) {
         for (size_t i = 0; i < list.size(); ++i) {
             const Touch& touch = list[i];
             const int owner = c.owner[edge.output][touch.slot], p = at(edge.from, owner);
-            const double given = t.give(touch, at(n, touch.piece), p) + (exact ? after_[e][i] : 0.0);
+            const bool passed = together_back(edge.from, edge.output, touch.slot);
+            const double given = passed ? 0.0 : t.give(touch, at(n, touch.piece), p) + (exact ? after_[e][i] : 0.0);
             raise(s.back_tail[touch.piece], given + slot_tail(edge.from, edge.output, touch.slot));
             join(touch.piece, p, edge.from, owner, {given, b(edge.from, owner), state_[edge.from].back_tail[owner]});
         }
@@ -315,7 +326,8 @@ inline void Bound::tail(int n) {
             const Op& reader = t.ops[edge.to];
             for (const Touch& touch : touches(edge)) {
                 const int i = owner[touch.slot], p = at(edge.to, touch.piece);
-                const double takes = t.gather(touch, at(n, i), p), works = f(edge.to, touch.piece);
+                const bool passed = at(n, i) != p && together(n, edge.output, touch.slot);
+                const double takes = passed ? 0.0 : t.gather(touch, at(n, i), p), works = f(edge.to, touch.piece);
                 raise(s.tail[i], takes + works + to.tail[touch.piece]);
                 join(i, p, edge.to, touch.piece, {takes, works, to.tail[touch.piece]});
                 if (reader.active && reader.turn == AFTER_INPUTS)
@@ -380,7 +392,7 @@ inline void Bound::gradient_jobs(int n) {
             const double tail = slot_tail(n, o, slot);
             if (op.seed[o]) job(owner, 0.0, t.fill[size_t(c.size[o][slot]) * t.processors + owner], tail);
             const auto& parts = parts_[n][o][slot];
-            if (!exact || parts.empty() || in_place(n, o, parts, owner)) continue;
+            if (!exact || parts.empty() || in_place(n, o, parts, owner) || together_back(n, o, slot)) continue;
             const bool whole = all_whole(parts);
             for (size_t i = 0; i < parts.size(); ++i)
                 job(owner, parts[i].arrival, step(parts, op.seed[o], i, owner, whole), tail);

@@ -31,6 +31,9 @@ struct Cut {
 struct Config {
     int cut;
     std::vector<int> processors;
+    std::vector<std::vector<double>> together;  // output -> slot -> seconds of the all-reduce that may sum it, or NEVER; or empty
+
+    bool maybe_together(int output, int slot) const { return !together.empty() && together[output][slot] > NEVER; }
 };
 
 struct Edge {
@@ -141,8 +144,11 @@ private:
                 longest.assign(owner.size(), NEVER);
                 for (const Touch& t : touches(e, c.cut, d.cut)) {
                     const int source = c.processors[owner[t.slot]], target = d.processors[t.piece];
+                    // Where an all-reduce may leave the sum with the reader, no way is certain.
+                    const bool sent = !c.maybe_together(e.output, t.slot);
+                    const double there = sent || source == target ? gather(t, source, target) : 0.0;
                     longest[t.slot] = std::max(
-                        longest[t.slot], gather(t, source, target) + turnaround[m][t.piece] + give(t, target, source));
+                        longest[t.slot], there + turnaround[m][t.piece] + (sent ? give(t, target, source) : 0.0));
                 }
                 for (size_t s = 0; s < owner.size(); ++s) least[s] = std::min(least[s], longest[s]);
             }

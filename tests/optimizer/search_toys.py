@@ -10,7 +10,7 @@ from math import inf
 import taskflow
 from taskflow.graph import OperatorGraph
 from taskflow.machine import host
-from taskflow.mapper import OpConfig, Strategy, Sync
+from taskflow.mapper import OpConfig, Strategy, Sync, Travel
 from taskflow.optimizer.core_costs import Roofline
 from taskflow.optimizer.evaluator import NO_SYNCS, Evaluator, Usage
 from taskflow.optimizer.space import Space, SpaceOptions
@@ -51,13 +51,14 @@ class Table(Evaluator):
         return self.seconds
 
     def propose(
-        self, changes: Mapping[str, OpConfig], limit: float = inf, syncs: Mapping[str, Sync] = NO_SYNCS
+        self, changes: Mapping[str, OpConfig], limit: float = inf, syncs: Mapping[str, Sync] = NO_SYNCS,
+        sums: Travel | None = None,
     ) -> float:
         self.proposals += 1
         if self.proposals >= self.interrupt_at:
             raise KeyboardInterrupt
         self.visits[tuple(self.strategy[node.name] for node in self.graph)] += 1
-        self._next = self.changed(changes, syncs)
+        self._next = self.changed(changes, syncs, sums)
         seconds = self._function(self._next.configs)
         return seconds if seconds <= limit else inf
 

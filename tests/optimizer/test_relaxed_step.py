@@ -13,6 +13,7 @@ from core_cases import Odd, shared
 import taskflow
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import OpConfig, Place, Strategy, Sync, Travel
+from taskflow.mapper.strategy import SUMS
 from taskflow.models import build
 from taskflow.optimizer import relax_sync
 from taskflow.optimizer.evaluator import Evaluator, evaluator
@@ -64,15 +65,15 @@ def check(judge: Evaluator, options: SpaceOptions, random: Random, plans: int) -
     graph, processors = judge.graph, len(judge.machine.processors)
     space = Space(graph, processors, options)
     choices = {node.name: list(dict.fromkeys(space[node].draw(random) for _ in range(6))) for node in graph}
-    syncs = random.sample(SYNCS, 2)
-    relaxation = relax.Relaxation(judge, choices, syncs)
+    syncs, sums = random.sample(SYNCS, 2), random.choice(SUMS)
+    relaxation = relax.Relaxation(judge, choices, syncs, sums=sums)
     root = relaxation.seconds(NO_LIMIT)[0]
     best = 0.0
     for _ in range(plans):
         picks = [random.randrange(len(configs)) for configs in relaxation.choices]
         configs = {node.name: of[i] for node, of, i in zip(relaxation.order, relaxation.choices, picks)}
         ways = {layer: random.choice(syncs) for layer in relaxation.layers}
-        seconds = judge.set(Strategy(processors, configs, ways)) * (1 + 1e-9)
+        seconds = judge.set(Strategy(processors, configs, ways, sums=sums)) * (1 + 1e-9)
         order = list(range(len(picks)))
         if random.random() < 0.5:
             random.shuffle(order)
