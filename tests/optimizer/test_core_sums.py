@@ -1,0 +1,152 @@
+"""Partial values that an all-reduce sums, in the compiled core against its definition: the same tasks, order and times, also when
+proposals change who reads them, or the way they are summed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+from random import Random
+
+import pytest
+from core_cases import Odd, shared
+from partial_sums import near_config, near_strategy, network, summing
+from test_core_equal import same
+from test_core_walks import decide
+
+from taskflow.machine import load_machine
+from taskflow.mapper import DataParallel, OpConfig, Strategy, Travel, map_graph
+from taskflow.mapper.strategy import SUMS
+from taskflow.models import build
+from taskflow.optimizer.core_costs import Roofline
+from taskflow.optimizer.evaluator import PythonEvaluator
+from taskflow.optimizer.starts import known
+from taskflow.rules import SGD
+from taskflow.tasks.topic import Purpose
+
+core = pytest.importorskip("taskflow.optimizer.core", reason="the compiled core is not built")
+
+
+def pair(random: Random, clip: float | None = None):
+    graph, processors = network(), random.randint(2, 7)
+    machine = shared(processors)
+    costs = random.choice((Roofline(machine), Odd(2)))
+    rule = random.choice((SGD(0.1), SGD(0.1), None))
+    return PythonEvaluator(graph, machine, costs, rule, clip), core.CoreEvaluator(graph, machine, costs, rule, clip)
+
+
+def test_any_strategy() -> None:
+    forward = backward = 0
+    for seed in range(24):
+        random = Random(seed)
+        reference, compiled = pair(random, random.choice((None, 1.0)))
+        for _ in range(2):
+            strategy = near_strategy(reference.graph, len(reference.machine.processors), random, Travel.COLLECTIVE)
+            assert compiled.set(strategy) == reference.set(strategy)
+            same(reference, compiled)
+            tasks = reference.lowered()
+            forward += len(summing(tasks, Purpose.PARTIAL))
+            backward += len(summing(tasks, Purpose.GRADIENT))
+    assert forward > 30 and backward > 5, (forward, backward)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_walks(seed: int) -> None:
+    walk(seed, 60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 160))
+def test_long_walks(seed: int) -> None:
+    walk(seed, 600)
+
+
+def walk(seed: int, moves: int) -> None:
+    """As in test_core_walks.py, where readers and writers of partial values change most of the time. Each of the three ways to
+    simulate a proposal against an evaluator that starts anew, and that now and then against the definition."""
+    random = Random(seed)
+    graph, processors = network(), random.randint(2, 7)
+    machine = shared(processors)
+    costs = random.choice((Roofline(machine), Odd(2)))
+    ways = [core.CoreEvaluator(graph, machine, costs, SGD(0.1), None, a) for a in ("delta", "full", "propagate")]
+    here, team = ways[0], random.sample(range(processors), random.randint(2, processors))
+    start = near_strategy(graph, processors, random, Travel.COLLECTIVE)
+    for each in ways:
+        each.set(start)
+    nodes, met = list(graph), 0
+    for number in range(moves):
+        changes = {
+            node.name: near_config(node, processors, team, random) for node in random.sample(nodes, random.choice((1, 1, 2)))
+        }
+        back = here.strategy.sums is Travel.OWNER  # seldom there, and soon back
+        sums = SUMS[back] if random.random() < (0.4 if back else 0.07) else None
+        fresh = core.CoreEvaluator(graph, machine, costs, SGD(0.1), None)
+        wanted = fresh.set(here.changed(changes, {}, sums))
+        if number % 10 == 0:
+            reference = PythonEvaluator(graph, machine, costs, SGD(0.1), None)
+            assert reference.set(fresh.strategy) == wanted
+            same(reference, fresh)
+            met += len(summing(reference.lowered(), Purpose.PARTIAL))
+        for each in ways if number % 5 == 0 else ways[:2]:
+            decide(each, changes, {}, wanted, random, sums)
+        if random.random() < 0.6:
+            for each in ways:
+                assert each.propose(changes, inf, {}, sums) == wanted
+                each.accept()
+                assert each.strategy.sums is fresh.strategy.sums
+            assert here.tasks == fresh.tasks
+    assert here.timeline() == definition_at(here).timeline()
+    assert met > 0
+
+
+def definition_at(there) -> PythonEvaluator:
+    """The definition at another evaluator's strategy."""
+    reference = PythonEvaluator(there.graph, there.machine, there.costs, there.rule, there.clip_norm)
+    reference.set(there.strategy)
+    return reference
+
+
+def test_a_reader_decides_about_its_producer() -> None:
+    """One reader's move alone turns an all-reduce into sums by an owner, and another's alone back."""
+    graph, machine = network(), load_machine("k80", 4)
+    start = replace(map_graph(DataParallel(), graph, machine), sums=Travel.COLLECTIVE)
+    here = core.CoreEvaluator(graph, machine, Roofline(machine), SGD(0.1), None)
+    here.set(start)
+    before = len(summing(here.lowered(), Purpose.PARTIAL))
+    assert before == 2  # of both batch normalisations
+    one_place = OpConfig(start["bn1"].degrees, (0,) * len(start["bn1"].processors))
+    for config, left in ((one_place, before - 1), (start["bn1"], before)):
+        wanted = PythonEvaluator(graph, machine, here.costs, SGD(0.1), None).set(here.changed({"bn1": config}, {}))
+        assert here.propose({"bn1": config}) == wanted
+        here.accept()
+        assert len(summing(here.lowered(), Purpose.PARTIAL)) == left
+        assert here.tasks == len(here.lowered())
+
+
+@pytest.mark.parametrize("name", ["ResNet-101", "Inception-v3"])
+def test_of_networks_of_the_paper(name: str) -> None:
+    """Data parallelism on GPUs: one all-reduce each way for every batch normalisation, and no other sum of statistics."""
+    graph, machine = build(name, preset="small"), load_machine("k80", 4)
+    reference, compiled = (
+        make(graph, machine, Roofline(machine), SGD(0.1), None) for make in (PythonEvaluator, core.CoreEvaluator)
+    )
+    strategy = known(graph, machine)[0]
+    assert strategy.sums is Travel.COLLECTIVE
+    assert compiled.set(strategy) == reference.set(strategy)
+    same(reference, compiled)
+    tasks, moments = reference.lowered(), [node.name for node in graph if node.operator.kind == "moments"]
+    for purpose in (Purpose.PARTIAL, Purpose.GRADIENT):
+        assert sorted(task.topic.name for task in summing(tasks, purpose)) == sorted(moments)
+    owner: Strategy = replace(strategy, sums=Travel.OWNER)
+    assert compiled.propose({}, sums=Travel.OWNER) == reference.set(owner)
+    assert len(reference.lowered()) > len(tasks)
+
+
+def test_only_two_ways() -> None:
+    graph, machine = network(), load_machine("k80", 2)
+    judge = core.CoreEvaluator(graph, machine, Roofline(machine), SGD(0.1), None)
+    start = known(graph, machine)[0]
+    judge.set(start)
+    with pytest.raises(ValueError, match=r"Travel\.OWNER or Travel\.COLLECTIVE, got .*RING"):
+        judge.propose({}, sums=Travel.RING)
+    with pytest.raises(ValueError, match="partial values are summed by 'owner' or 'collective'"):
+        replace(start, sums=Travel.TREE)
