@@ -30,10 +30,10 @@ def network(dtype: str = "float64") -> OperatorGraph:
     return graph
 
 
-def feeds(step: int) -> dict[str, np.ndarray]:
+def feeds(step: int, dtype: str = "float64") -> dict[str, np.ndarray]:
     """A batch, the same for the same step."""
     random = np.random.default_rng(step)
-    return {"images": random.normal(size=(BATCH, 4, 4, 3)), "labels": random.integers(0, 3, BATCH)}
+    return {"images": random.normal(size=(BATCH, 4, 4, 3)).astype(dtype), "labels": random.integers(0, 3, BATCH)}
 
 
 def near_strategy(graph: OperatorGraph, processors: int, random: Random, sums: Travel) -> Strategy:
@@ -66,3 +66,21 @@ def near_config(node: Node, processors: int, team: list[int], random: Random, st
 def summing(tasks: TaskGraph, purpose: Purpose) -> list[Task]:
     """The collectives of a step that are for this."""
     return [task for task in tasks if task.kind is Kind.COLLECTIVE and task.topic.purpose is purpose]
+
+
+def case(seed: int, processors: int, sums: Travel) -> tuple[OperatorGraph, Strategy]:
+    """The network with a strategy of its own for each seed; every third is data parallel, cut by samples over all."""
+    random, graph = Random(seed), network(("float64", "float32")[seed % 2])
+    if seed % 3:
+        return graph, near_strategy(graph, processors, random, sums)
+    everyone = list(range(min(processors, BATCH)))
+    degrees = {node.name: [len(everyone) if dim.soap is Soap.SAMPLE else 1 for dim in node.dims] for node in graph}
+    configs = {name: OpConfig(tuple(of), tuple(everyone[: prod(of)])) for name, of in degrees.items()}
+    return graph, Strategy(processors, configs, {}, "samples", sums)
+
+
+def results(run: taskflow.Executor) -> dict[str, object]:
+    """Five steps' losses, and a number that stands for all parameters."""
+    losses = [run.train(feeds(step, str(run.graph.dtype))) for step in range(5)]
+    parameters = run.parameters() or {}  # on rank 0
+    return {"losses": losses, "parameters": sum(float(abs(v).sum()) for v in parameters.values())}

@@ -172,6 +172,7 @@ def _operator(
         "name": name, "is": str(node), "configuration": strategy[name].describe(node),
         "degrees": list(strategy[name].degrees), "devices": list(strategy[name].processors),
         "syncs": {layer: str(strategy.sync(layer)) for layer in dict.fromkeys(p.layer for p in node.parameters)},
+        "sums": strategy.sums.value if strategy.partial(node) else None,
         "iteration_seconds": now, "costs": next((dict(cost) for cost in costs if cost["operator"] == name), None),
         "tasks": [
             {

@@ -110,6 +110,8 @@ def operator_in_words(value: Mapping[str, Any], top: int) -> str:
     tasks, alternatives = value["tasks"], value["alternatives"]
     lines = [value["is"], f"configuration: {value['configuration']}", *_cost_of(value)]
     lines += [f"weights of {layer}: synchronised by {sync}" for layer, sync in value["syncs"].items()]
+    if value["sums"]:
+        lines.append(f"partial values of several devices: summed by {value['sums']}")
     for direction in ("forward", "backward"):
         if of := [t for t in tasks if t["direction"] == direction]:
             lines.append(f"{direction}: {_together(of)}")

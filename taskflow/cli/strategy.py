@@ -63,10 +63,15 @@ def show_command(plan: str, seed: int, as_json: bool, quiet: bool, **asked: Any)
         tell(f"{seconds(row['iteration_seconds'])} a step, {nbytes(row['transfer_bytes'])} moved; costs: "
                    f"{problem.header()['costs']}\n")  # fmt: skip
     lines = [
-        [o["operator"], o["kind"], o["configuration"].partition(" @ ")[0], o["configuration"].partition(" @ ")[2], o["sync"] or ""]
+        [o["operator"], o["kind"], o["configuration"].partition(" @ ")[0], o["configuration"].partition(" @ ")[2], _travels(o)]
         for o in operators
     ]
-    tell(render(["operator", "kind", "cut", "devices", "weights"], lines, words=(0, 1, 2, 3, 4)))
+    tell(render(["operator", "kind", "cut", "devices", "weights and partial values"], lines, words=(0, 1, 2, 3, 4)))
+
+
+def _travels(operator: dict[str, Any]) -> str:
+    """How its weights' gradients and its partial values travel."""
+    return ", ".join([*filter(None, [operator["sync"]]), *([f"partial values: {operator['sums']}"] if operator["sums"] else [])])
 
 
 def _operator(problem: Problem, strategy: Strategy, name: str) -> dict[str, Any]:
@@ -76,6 +81,7 @@ def _operator(problem: Problem, strategy: Strategy, name: str) -> dict[str, Any]
         "operator": name, "kind": node.operator.kind, "configuration": config.describe(node),
         "degrees": {d.name: k for d, k in zip(node.dims, config.degrees)}, "devices": list(config.processors),
         "sync": ", ".join(str(strategy.sync(layer)) if layer == name else f"as {layer}" for layer in layers) or None,
+        "sums": strategy.sums.value if strategy.partial(node) else None,
     }
 
 
@@ -131,6 +137,7 @@ def _change(problem: Problem, change: LayerChange) -> dict[str, Any]:
             name: {"first": a.describe(nodes[name]), "second": b.describe(nodes[name])} for name, (a, b) in change.operators.items()
         },
         "syncs": {layer: {"first": str(a), "second": str(b)} for layer, (a, b) in change.syncs.items()},
+        **({"sums": {"first": change.sums[0].value, "second": change.sums[1].value}} if change.sums is not None else {}),
     }
 
 
@@ -143,6 +150,8 @@ def _diff_table(problem: Problem, changes: tuple[LayerChange, ...], whole: float
             alike.setdefault((pair["first"], pair["second"]), []).append(name)
         lines = [(_some(names), a, b) for (a, b), names in alike.items()]
         lines += [(f"weights of {layer}", pair["first"], pair["second"]) for layer, pair in value["syncs"].items()]
+        if change.sums is not None:
+            lines.append(("how they are summed", value["sums"]["first"], value["sums"]["second"]))
         for i, (who, a, b) in enumerate(lines):
             effect = [f"{'+' if change.effect > 0 else '-' if change.effect < 0 else ''}{seconds(abs(change.effect))}",
                       f"{change.effect / whole:+.1%}", seconds(change.after)] if i == 0 else ["", "", ""]  # fmt: skip

@@ -12,8 +12,9 @@ from typing import Any
 
 from taskflow.drawing import box, device_colour, svg
 from taskflow.drawing import table as html_table
-from taskflow.graph import OperatorGraph
+from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper.config import OpConfig, Place, Sync, Travel, ranges
+from taskflow.regions import Rect
 
 FORMAT = "taskflow-strategy"
 VERSION = 1
@@ -46,6 +47,15 @@ class Strategy:
     def sync(self, layer: str) -> Sync:
         """How the weights of a layer are kept equal."""
         return self.syncs.get(layer, Sync())
+
+    def partial(self, node: Node) -> bool:
+        """Whether several processors compute partial values of one Rect of an output of ``node``: `sums` then says how these
+        become their sum."""
+        makers: dict[tuple[int, Rect], set[int]] = {}
+        for rect, processor in self[node.name].pieces(node):
+            for output in enumerate(node.writes(rect)):
+                makers.setdefault(output, set()).add(processor)
+        return any(len(processors) > 1 for processors in makers.values())
 
     def verify(self, graph: OperatorGraph) -> None:
         """ValueError that names what does not fit."""

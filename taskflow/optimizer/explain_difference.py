@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from taskflow.graph import OperatorGraph
-from taskflow.mapper import OpConfig, Strategy, Sync
+from taskflow.mapper import OpConfig, Strategy, Sync, Travel
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.skeleton import layers
+
+SUMS = "partial values"  # what stands in a layer's place where all operators' partial values are summed otherwise
 
 
 @dataclass(frozen=True, slots=True)
 class LayerChange:
     """What two plans do differently in one layer. ``operators``: name -> (first plan's, second plan's); ``syncs`` the same for
-    the layer's weights. ``before`` and ``after``: the step's seconds with the second plan's layers up to this one, without and
+    the layer's weights; ``sums`` for how all operators' partial values are summed, which is no layer's and comes last. ``before`` and ``after``: the step's seconds with the second plan's layers up to this one, without and
     with it; so effects add up, and depend on the order."""
 
     layer: str
@@ -21,6 +23,7 @@ class LayerChange:
     syncs: dict[str, tuple[Sync, Sync]]
     before: float
     after: float
+    sums: tuple[Travel, Travel] | None = None
 
     @property
     def effect(self) -> float:
@@ -41,6 +44,12 @@ def difference(evaluator: Evaluator, first: Strategy, second: Strategy) -> tuple
         evaluator.propose({op: b for op, (_, b) in configs.items()}, syncs={w: b for w, (_, b) in syncs.items()})
         evaluator.accept()
         found.append(LayerChange(name, configs, syncs, before, evaluator.seconds))
+    if first.sums is not second.sums:
+        before, tasks = evaluator.seconds, evaluator.tasks
+        evaluator.propose({}, sums=second.sums)
+        evaluator.accept()
+        if (before, tasks) != (evaluator.seconds, evaluator.tasks):  # else there is nothing that either way would sum
+            found.append(LayerChange(SUMS, {}, {}, before, evaluator.seconds, (first.sums, second.sums)))
     return tuple(found)
 
 

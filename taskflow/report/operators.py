@@ -58,6 +58,7 @@ def _configuration(node: Node, strategy: Strategy) -> dict[str, Any]:
         "parameter_bytes": sum(p.spec.nbytes for p in node.parameters),
         "layer": layer,
         "sync": str(strategy.sync(layer)) if layer is not None else None,
+        "sums": strategy.sums.value if strategy.partial(node) else None,
         "flops": int(node.operator.flops(node.specs, node.space)),
     }
 

@@ -71,6 +71,7 @@ function startDetails(report, colours, show, zoomTo) {
       make("p", `Devices: ${ranges(o.processors)}. Longest task: forward ${seconds(o.piece_seconds[0])}, backward ${seconds(o.piece_seconds[1])}.`),
       words(["tasks", "number", "time of all", "moved"], times),
       make("p", o.layer ? `Weights: ${grouped.format(o.parameters)} (${bytes(o.parameter_bytes)}), layer ${o.layer}, synchronised ${o.sync} (how sums travel / where weights are updated).` : "No weights."),
+      o.sums ? make("p", `Partial values of several devices, summed by ${o.sums === "collective" ? "an all-reduce" : "an owner"}.`) : "",
       make("p", `Output: ${o.outputs.join("; ")}`),
       pieces, make("p", "Reads from:"), buttons(o.inputs), make("p", "Is read by:"), buttons([...new Set(readers[i])]), zoom, clear,
     );

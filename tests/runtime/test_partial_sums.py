@@ -1,0 +1,96 @@
+"""Partial values summed by an all-reduce: the same numbers as by an owner, with virtual processors and under real MPI ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from partial_sums import case, feeds, results, summing
+
+import taskflow
+from taskflow.machine import host, load_machine
+from taskflow.mapper import DataParallel, Mapper, Travel, map_graph
+from taskflow.rules import SGD
+from taskflow.tasks.topic import Purpose
+
+PROGRAMS = Path(__file__).parent / "programs"
+MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+STRATEGIES = 9
+CLOSE = {"float64": 1e-11, "float32": 2e-4}  # running through five steps of training with two batch normalisations
+
+
+def test_the_same_numbers_as_by_an_owner() -> None:
+    met = [0, 0]
+    for seed in range(24):
+        graph, strategy = case(seed, 2 + seed % 5, Travel.COLLECTIVE)
+        found = []
+        for sums in (Travel.COLLECTIVE, Travel.OWNER):
+            run = taskflow.Executor(graph, replace(strategy, sums=sums), SGD(0.1, momentum=0.9), seed=3)
+            found.append({**results(run), "evaluated": run.evaluate(feeds(9, str(graph.dtype)))})
+            tasks = run.program("train").graph
+            counts = [len(summing(tasks, purpose)) for purpose in (Purpose.PARTIAL, Purpose.GRADIENT)]
+            met = [a + b for a, b in zip(met, counts)]
+            assert sums is Travel.COLLECTIVE or counts == [0, 0]
+        for name, value in found[0].items():
+            assert value == pytest.approx(found[1][name], rel=CLOSE[str(graph.dtype)]), (seed, name)
+    assert met[0] > 30 and met[1] > 15, met
+
+
+def test_a_mapper_that_picks_sources_may_pick_any_holder_of_the_sum() -> None:
+    """Every processor that took part in an all-reduce is a candidate, and what it sends is the sum."""
+    graph, strategy = case(0, 4, Travel.COLLECTIVE)
+    alone = {"relu": strategy["relu"], "bn1": strategy["bn1"]}
+    moved = replace(strategy, configs={
+        **strategy.configs, "bn1.running": replace(strategy["bn1.running"], processors=(3,)), **alone,
+    })
+    asked = []
+
+    class Last(DataParallel):
+        def select_task_sources(self, request) -> int:
+            asked.append(request)
+            return request.candidates[-1]
+
+    wanted = results(taskflow.Executor(graph, moved, SGD(0.1), seed=3))
+    assert results(taskflow.Executor(graph, moved, SGD(0.1), seed=3, mapper=Last())) == wanted
+    assert any(len(request.candidates) > 1 for request in asked)
+
+
+@pytest.mark.mpi
+@pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun on this machine")
+@pytest.mark.parametrize("ranks", [4, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
+def test_under_mpi(ranks: int) -> None:
+    command = [MPIRUN, "-n", str(ranks), sys.executable, str(PROGRAMS / "sums_everywhere.py"), str(STRATEGIES)]
+    here = {**os.environ, "PYTHONPATH": str(PROGRAMS.parents[2])}  # this checkout, not the one that is installed
+    done = subprocess.run(command, env=here, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(rows) == STRATEGIES
+    for row in rows:
+        graph, strategy = case(row["seed"], row["processors"], Travel.OWNER)
+        local = taskflow.Executor(graph, strategy, SGD(0.1, momentum=0.9), seed=3)
+        close = CLOSE[str(graph.dtype)]
+        for name, value in {**results(local), "evaluated": local.evaluate(feeds(9, str(graph.dtype)))}.items():
+            assert row[name] == pytest.approx(value, rel=close), (row, name)
+    assert sum(row["ahead"] for row in rows) > 10 and sum(row["back"] for row in rows) > 5
+
+
+def test_who_chooses_by_default() -> None:
+    class Answers(DataParallel):
+        def select_sums(self, processors, machine):
+            assert processors == (0, 1)
+            return self.answer
+
+    graph, mapper = case(0, 2, Travel.OWNER)[0], Answers()
+    assert map_graph(DataParallel(), graph, load_machine("k80", 2)).sums is Travel.COLLECTIVE
+    assert Mapper.select_sums(mapper, (0, 1), host(2)) is Travel.OWNER  # ranks that copy by themselves
+    mapper.answer = Travel.COLLECTIVE
+    assert map_graph(mapper, graph, host(2)).sums is Travel.COLLECTIVE
+    mapper.answer = Travel.TREE
+    with pytest.raises(ValueError, match=r"mapper data: select_sums must return Travel\.OWNER or Travel\.COLLECTIVE, got .*TREE"):
+        map_graph(mapper, graph, host(2))
