@@ -140,8 +140,8 @@ class _Guided:
         self._layers(Slice(self.run, 0.1 if large else 0.3))
 
     def _together(self, part: Slice) -> None:
-        """Partial values are summed in the other way; then all layers, then halves of them, and so on, are synchronised in each way:
-        few plans, which need no new geometry, and on networks with many layers much of what there is to gain."""
+        """Partial values are summed in the other way; then all layers, then halves of them, and so on, are synchronised in each
+        way: few plans, which need no new geometry, and on networks with many layers much of what there is to gain."""
         self.run.enter("synchronisation")
         self.run.back_to_best()
         other = Travel.OWNER if self.run.strategy.sums is Travel.COLLECTIVE else Travel.COLLECTIVE

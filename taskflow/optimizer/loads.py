@@ -2,8 +2,8 @@
 
 A step cannot be shorter than its busiest resource, and strategies with lower loads are usually faster, so searches ask for
 loads first and simulate what looks promising. Counted are forward and backward tasks, each tensor's way to its readers and
-its gradient's way back, and each weight's way around a ring of its holders (the least that travels). Not counted
-are sums and updates, and that transfers wait for each other.
+its gradient's way back, partial values' way to an owner or around a ring of all that computed some, and each weight's way
+around a ring of its holders (the least that travels). Not counted are sums and updates, that transfers wait for each other, and the latencies of a ring's rounds after the first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper import OpConfig
+from taskflow.mapper import OpConfig, Travel
 from taskflow.operators.tensor import Tensor
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.pieces import Pieces
@@ -25,15 +25,17 @@ MOST_KEPT = 20_000  # loads of single operators, tensors and layers that are rem
 
 
 class Loads:
-    """Loads of one graph on one machine. TypeError if the evaluator's costs are only known for whole tasks, TimeoutError if
+    """Loads of one graph on one machine. ``sums``: how partial values are summed (`Strategy.sums`). TypeError if the evaluator's costs are only known for whole tasks, TimeoutError if
     ``over`` answers true while routes or loads are added up."""
 
-    def __init__(self, evaluator: Evaluator, over: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, evaluator: Evaluator, over: Callable[[], bool] = lambda: False, sums: Travel = Travel.OWNER
+    ) -> None:
         self.graph: OperatorGraph = evaluator.graph
         self._costs = evaluator.costs
         self._n = len(evaluator.machine.processors)
         self._pieces = Pieces(self.graph, evaluator.costs, evaluator.rule is not None)
-        self._training = evaluator.rule is not None
+        self._training, self._sums = evaluator.rule is not None, sums
         self._route: dict[tuple[int, int], tuple[tuple[int, ...], float, float]] = {}
         self._machine = evaluator.machine
         self._links: dict[int, int] = {}
@@ -106,18 +108,41 @@ class Loads:
         uses = {(r.operator, r.specs, i, configs[r.name]): (r, i) for r, i in self._readers[tensor]}
         key = (giver.operator, giver.specs, tensor.index, configs[giver.name], back, tuple(uses))
         if key not in self._kept:
-            have = _corners(
-                (giver.writes(rect)[tensor.index], p) for rect, p in configs[giver.name].pieces(giver)
-            )
+            makers: dict[Rect, dict[int, None]] = {}  # of each Rect of the tensor: who computes it, or a part of it
+            for rect, p in configs[giver.name].pieces(giver):
+                makers.setdefault(giver.writes(rect)[tensor.index], {})[p] = None
+            have = _corners((rect, next(iter(of))) for rect, of in makers.items())
             need = _corners(
                 (r.reads(rect).inputs[i], p) for r, i in uses.values() for rect, p in configs[r.name].pieces(r)
             )
             sides = np.minimum(have[1][None], need[1][:, None]) - np.maximum(have[0][None], need[0][:, None])
             volume = np.prod(np.maximum(sides, 0), axis=2, dtype=np.float64)
+            partial = self._add_up(makers, volume, need[2])
             pairs = have[2][None] * self._n + need[2][:, None]
-            nbytes = volume.ravel() * tensor.dtype.itemsize
-            self._keep(key, self._travel(np.bincount(pairs.ravel(), nbytes, self._n**2), back))
+            volumes = partial + np.bincount(pairs.ravel(), volume.ravel(), self._n**2)
+            self._keep(key, self._travel(volumes * tensor.dtype.itemsize, back))
         return self._kept[key]
+
+    def _add_up(self, makers: Mapping[Rect, Iterable[int]], volume: np.ndarray, readers: np.ndarray) -> Vector:  # type: ignore[type-arg]
+        """Elements [source x n + target] that add up partial values. From ``volume`` [read, Rect] of what ``readers`` get of the
+        owners it takes away what they have themselves when an all-reduce is over."""
+        messages: Vector = np.zeros(self._n**2)
+        for at, (rect, of) in enumerate(makers.items()):
+            owner, *others = of
+            here = (volume[:, at] > 0) & np.isin(readers, [owner, *others])
+            if others and self._sums is Travel.COLLECTIVE and len(set(readers[here])) == 1 + len(others):
+                volume[here, at] = 0
+                self._around((owner, *others), rect.volume, messages)
+            else:
+                messages[[p * self._n + owner for p in others]] += rect.volume
+        return messages
+
+    def _around(self, group: Iterable[int], size: float, messages: Vector) -> None:
+        """An all-reduce of ``size`` by a ring through the processors of a group."""
+        ring = sorted(group)
+        each = 2 * size * (len(ring) - 1) / len(ring)
+        for p, q in zip(ring, ring[1:] + ring[:1]):
+            messages[p * self._n + q] += each if p != q else 0.0
 
     def _synchronise(self, sharing: list[Node], configs: Mapping[str, OpConfig]) -> Vector:
         first = sharing[0]
@@ -131,10 +156,7 @@ class Loads:
                         holders.setdefault((i, read), set()).add(processor)
             messages = np.zeros(self._n**2)
             for (i, read), group in holders.items():
-                ring = sorted(group)
-                size = 2 * read.volume * first.parameters[i].spec.dtype.itemsize * (len(ring) - 1) / len(ring)
-                for p, q in zip(ring, ring[1:] + ring[:1]):
-                    messages[p * self._n + q] += size if p != q else 0.0
+                self._around(group, read.volume * first.parameters[i].spec.dtype.itemsize, messages)
             self._keep(key, self._travel(messages, False))
         return self._kept[key]
 

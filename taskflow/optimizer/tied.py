@@ -252,6 +252,6 @@ def _loads(run: Run) -> Loads | None:
     if not 8 <= len(run.evaluator.machine.processors) <= 256:
         return None
     try:
-        return Loads(run.evaluator, run.go_on)
+        return Loads(run.evaluator, run.go_on, run.strategy.sums)
     except TypeError:  # costs of whole tasks only
         return None

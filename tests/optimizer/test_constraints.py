@@ -82,10 +82,10 @@ class Watched:
             assert all(strategy.sync(layer) == sync for layer, sync in self.syncs.items())
             return plain_set(strategy)
 
-        def watch_propose(changes: Any, limit: float = inf, syncs: Any = NO_SYNCS) -> float:
+        def watch_propose(changes: Any, limit: float = inf, syncs: Any = NO_SYNCS, sums: Any = None) -> float:
             self.check(changes)
             assert all(syncs.get(layer, sync) == sync for layer, sync in self.syncs.items())
-            return plain_propose(changes, limit, syncs)
+            return plain_propose(changes, limit, syncs, sums)
 
         judge.set, judge.propose = watch_set, watch_propose  # type: ignore[method-assign, assignment]
 

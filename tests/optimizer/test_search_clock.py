@@ -41,9 +41,9 @@ class Slow(Table):
         time.sleep(self.takes)
         return super().set(strategy)
 
-    def propose(self, changes, limit=inf, syncs: Mapping = NO_SYNCS) -> float:  # type: ignore[no-untyped-def]
+    def propose(self, changes, limit=inf, syncs: Mapping = NO_SYNCS, sums=None) -> float:  # type: ignore[no-untyped-def]
         time.sleep(self.takes)
-        return super().propose(changes, limit, syncs)
+        return super().propose(changes, limit, syncs, sums)
 
 
 @pytest.mark.parametrize(("model", "devices", "algorithm"), [
@@ -91,9 +91,9 @@ def test_proposals_that_would_be_too_large_are_passed_over(monkeypatch: pytest.M
     monkeypatch.setattr(run_module, "MOST_MESSAGES", 20)
     counted, ask = Messages(graph), judge.propose
 
-    def propose(changes, limit=inf, syncs=NO_SYNCS):  # type: ignore[no-untyped-def]
+    def propose(changes, limit=inf, syncs=NO_SYNCS, sums=None):  # type: ignore[no-untyped-def]
         tried.append(counted.around(judge.strategy.configs, changes))
-        return ask(changes, limit, syncs)
+        return ask(changes, limit, syncs, sums)
 
     monkeypatch.setattr(judge, "propose", propose)
     guided(judge, SearchOptions(Budget(seconds=2, proposals=300), rivals=known(graph, machine)))

@@ -1,4 +1,4 @@
-"""Started by mpirun: trains and evaluates with partial values that an all-reduce sums; prints, on rank 0, one JSON line a strategy."""
+"""Started by mpirun: trains and evaluates with partial values that an all-reduce sums; on rank 0 prints a JSON line a strategy."""
 
 import json
 import sys
