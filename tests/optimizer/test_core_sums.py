@@ -18,7 +18,10 @@ from taskflow.mapper import DataParallel, OpConfig, Strategy, Travel, map_graph
 from taskflow.mapper.strategy import SUMS
 from taskflow.models import build
 from taskflow.optimizer.core_costs import Roofline
-from taskflow.optimizer.evaluator import PythonEvaluator
+from taskflow.optimizer.evaluator import NO_SYNCS, PythonEvaluator
+from taskflow.optimizer.found import Budget, SearchOptions
+from taskflow.optimizer.guided import guided
+from taskflow.optimizer.search import make_evaluator
 from taskflow.optimizer.starts import known
 from taskflow.rules import SGD
 from taskflow.tasks.topic import Purpose
@@ -150,3 +153,22 @@ def test_only_two_ways() -> None:
         judge.propose({}, sums=Travel.RING)
     with pytest.raises(ValueError, match="partial values are summed by 'owner' or 'collective'"):
         replace(start, sums=Travel.TREE)
+
+
+@pytest.mark.parametrize("here", SUMS)
+def test_the_default_search_tries_the_other_way(here: Travel) -> None:
+    graph, machine = build("Inception-v3", devices=4), load_machine("p100", 4)
+    judge = make_evaluator(graph, machine)
+    start = replace(known(graph, machine)[0], sums=here)
+    both = [judge.set(replace(start, sums=sums)) for sums in SUMS]
+    assert both[0] != both[1]
+    tried, ask = [], judge.propose
+
+    def propose(changes, limit=inf, syncs=NO_SYNCS, sums=None):
+        tried.append(sums)
+        return ask(changes, limit, syncs, sums)
+
+    judge.propose = propose
+    found = guided(judge, SearchOptions(Budget(proposals=3), starts=(start,)))
+    assert [sums for sums in tried if sums is not None] == [SUMS[1 - SUMS.index(here)]]
+    assert found.seconds <= min(both) and (found.strategy.sums is here) == (both[SUMS.index(here)] == min(both))
