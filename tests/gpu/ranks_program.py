@@ -11,8 +11,10 @@ from random import Random
 for room in (".", "gpu"):
     sys.path.insert(0, str(Path(__file__).parents[1] / room))
 
+import partial_sums  # noqa: E402
 from language_model import feeds, model, random_strategy  # noqa: E402
 
+from taskflow.mapper import Travel  # noqa: E402
 from taskflow.mapper.notation import parse_sync  # noqa: E402
 from taskflow.rules import SGD  # noqa: E402
 from taskflow.runtime.executor import Executor  # noqa: E402
@@ -34,13 +36,15 @@ def main(which: str, processors: int, sync: str) -> None:
 
         kernels = kernels_on(which)
     transport = connect(watchdog_seconds=60)
-    graph = model()
+    graph, batch = model(), feeds
     strategy = random_strategy(graph, processors, Random(processors))
-    if sync:
+    if sync.startswith("sums "):  # a network with batch normalisations, cut by samples
+        (graph, strategy), batch = partial_sums.case(0, processors, Travel(sync.split()[1])), partial_sums.feeds
+    elif sync:
         strategy = replace(strategy, syncs=dict.fromkeys(strategy.syncs, parse_sync(sync, "sync")))
     run = Executor(graph, strategy, SGD(0.5, momentum=0.9), seed=3, clip_norm=1.0, kernels=kernels, transport=transport)
-    losses = [run.train(feeds(step)) for step in range(4)]
-    losses.append(run.evaluate(feeds(9)))
+    losses = [run.train(batch(step)) for step in range(4)]
+    losses.append(run.evaluate(batch(9)))
     described, weights = run.describe(), run.parameters()
     recording = run.program("train").recording
     recorded = transport.gather(0 if recording is None else recording.recorded)

@@ -45,6 +45,16 @@ def test_messages(ranks: int, way: str, which: str, sync: str, reference: dict[s
     assert f"transfers by {way}" in found["describe"]
 
 
+@pytest.mark.skipif(not compiles(), reason="no C++20 compiler: the GPU's kernels cannot be run on the host")
+@pytest.mark.parametrize(("ranks", "way", "which"), [(4, "mpi-host", "recorded"), (2, "mpi-host", "host"), (4, "nccl", "nccl")])
+def test_partial_values_by_collectives(ranks: int, way: str, which: str) -> None:
+    """The same numbers as by an owner, on the CPU."""
+    wanted, found = started(1, "cpu", "sums owner"), started(ranks, which, "sums collective", TASKFLOW_TRANSFERS=way)
+    assert found["losses"] == pytest.approx(wanted["losses"], rel=1e-9)
+    assert found["sum"] == pytest.approx(wanted["sum"], rel=1e-9)
+    assert f"transfers by {way}" in found["describe"]
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_ranks_that_share_a_gpu(ranks: int, reference: dict[str, Any]) -> None:
