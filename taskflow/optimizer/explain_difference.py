@@ -15,7 +15,8 @@ SUMS = "partial values"  # what stands in a layer's place where all operators' p
 @dataclass(frozen=True, slots=True)
 class LayerChange:
     """What two plans do differently in one layer. ``operators``: name -> (first plan's, second plan's); ``syncs`` the same for
-    the layer's weights; ``sums`` for how all operators' partial values are summed, which is no layer's and comes last. ``before`` and ``after``: the step's seconds with the second plan's layers up to this one, without and
+    the layer's weights; ``sums`` for how all operators' partial values are summed, which is no layer's and comes last.
+    ``before`` and ``after``: the step's seconds with the second plan's layers up to this one, without and
     with it; so effects add up, and depend on the order."""
 
     layer: str

@@ -3,7 +3,8 @@
 A step cannot be shorter than its busiest resource, and strategies with lower loads are usually faster, so searches ask for
 loads first and simulate what looks promising. Counted are forward and backward tasks, each tensor's way to its readers and
 its gradient's way back, partial values' way to an owner or around a ring of all that computed some, and each weight's way
-around a ring of its holders (the least that travels). Not counted are sums and updates, that transfers wait for each other, and the latencies of a ring's rounds after the first.
+around a ring of its holders (the least that travels). Not counted are sums and updates, that transfers wait for each other, and
+the latencies of a ring's rounds after the first.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ MOST_KEPT = 20_000  # loads of single operators, tensors and layers that are rem
 
 
 class Loads:
-    """Loads of one graph on one machine. ``sums``: how partial values are summed (`Strategy.sums`). TypeError if the evaluator's costs are only known for whole tasks, TimeoutError if
-    ``over`` answers true while routes or loads are added up."""
+    """Loads of one graph on one machine. ``sums``: how partial values are summed (`Strategy.sums`). TypeError if
+    the evaluator's costs are only known for whole tasks, TimeoutError if ``over`` answers true while routes or loads are added
+    up."""
 
     def __init__(
         self, evaluator: Evaluator, over: Callable[[], bool] = lambda: False, sums: Travel = Travel.OWNER
