@@ -71,7 +71,8 @@ inline void Lowering::mark(const Plans* before) {
 }
 
 // An operator's forward pass is lowered anew if it changed; if what it reads has other pieces or its pieces' tasks other
-// names; if others read the same and may now share with it, or do no more; or if an operator whose instances it uses is.
+// names; if others read the same and may now share with it, or do no more; if an operator whose instances it uses is; or, where
+// collectives sum partial values, if it makes such and a reader changed.
 inline void Lowering::mark_forward(const Plans* before) {
     const size_t n = m.nodes.size();
     changed_.assign(n + 2, 0), moved_.assign(n, 0), forward_dirty_.assign(n + 2, 0);

@@ -3,22 +3,26 @@ proposals change who reads them, or the way they are summed."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from math import inf
 from random import Random
 
 import pytest
+from click.testing import CliRunner
 from core_cases import Odd, shared
 from partial_sums import near_config, near_strategy, network, summing
 from test_core_equal import same
 from test_core_walks import decide
 
+from taskflow.cli.main import main
 from taskflow.machine import load_machine
 from taskflow.mapper import DataParallel, OpConfig, Strategy, Travel, map_graph
 from taskflow.mapper.strategy import SUMS
 from taskflow.models import build
 from taskflow.optimizer.core_costs import Roofline
 from taskflow.optimizer.evaluator import NO_SYNCS, PythonEvaluator
+from taskflow.optimizer.explain_difference import difference
 from taskflow.optimizer.found import Budget, SearchOptions
 from taskflow.optimizer.guided import guided
 from taskflow.optimizer.search import make_evaluator
@@ -172,3 +176,29 @@ def test_the_default_search_tries_the_other_way(here: Travel) -> None:
     found = guided(judge, SearchOptions(Budget(proposals=3), starts=(start,)))
     assert [sums for sums in tried if sums is not None] == [SUMS[1 - SUMS.index(here)]]
     assert found.seconds <= min(both) and (found.strategy.sums is here) == (both[SUMS.index(here)] == min(both))
+
+
+def test_plans_that_sum_in_another_way_are_compared() -> None:
+    """The way is no layer's, so it comes after all layers; it is no difference where there is nothing to sum."""
+    graph, machine = network(), load_machine("k80", 4)
+    judge = make_evaluator(graph, machine)
+    owner = replace(known(graph, machine)[0], sums=Travel.OWNER)
+    other = replace(owner, sums=Travel.COLLECTIVE, configs={**owner.configs, "fc3": OpConfig((1, 3, 1), (0, 1, 2))})
+    first, last = difference(judge, owner, other)
+    assert list(first.operators) == ["fc3"] and first.sums is None
+    assert last.sums == (Travel.OWNER, Travel.COLLECTIVE) and not last.operators and not last.syncs
+    assert first.before == judge.set(owner) and first.after == last.before and last.after == judge.set(other)
+    whole = {node.name: OpConfig((1,) * len(node.dims), (0,)) for node in graph}
+    alone = Strategy(4, whole)
+    assert difference(judge, alone, replace(alone, sums=Travel.COLLECTIVE)) == ()
+    assert judge.strategy.sums is Travel.COLLECTIVE
+
+
+def test_plans_show_how_they_sum() -> None:
+    graph, asked = build("Inception-v3", devices=4), ["data", "--model", "inception-v3", "-m", "k80", "-n", "4"]
+    done = CliRunner().invoke(main, ["strategy", "show", *asked, "--json"])
+    assert done.exit_code == 0, done.output
+    rows = {row["operator"]: row for row in json.loads(done.stdout)["strategy"]}
+    for node in graph:
+        assert rows[node.name]["sums"] == ("collective" if node.operator.kind == "moments" or node.name == "loss" else None), node
+    assert "partial values: collective" in CliRunner().invoke(main, ["strategy", "show", *asked]).stdout
