@@ -45,6 +45,8 @@ def test_messages(ranks: int, way: str, which: str, sync: str, reference: dict[s
     assert found["losses"] == pytest.approx(reference["losses"], rel=1e-9)
     assert found["sum"] == pytest.approx(reference["sum"], rel=1e-9)
     assert f"transfers by {way}" in found["describe"]
+    if (which, sync) == ("nccl", "collective/spread"):
+        assert found["even"] == [False, True]  # by calls that want shares of one size, and by others
 
 
 @pytest.mark.gpu
