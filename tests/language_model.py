@@ -19,7 +19,7 @@ ONE_STEP = RNNLMConfig(batch=5, steps=2, vocabulary=7, hidden=4, layers=2, dropo
 def ways(*chunks: int) -> list[Sync]:
     """All ways to synchronise a layer."""
     found = [Sync(travel, place, n) for travel in Travel if travel is not Travel.COLLECTIVE for place in Place for n in chunks]
-    return [*found, Sync(Travel.COLLECTIVE, Place.EVERY)]
+    return [*found, Sync(Travel.COLLECTIVE, Place.EVERY), Sync(Travel.COLLECTIVE, Place.SPREAD)]
 
 
 def feeds(step: int, config: RNNLMConfig = CONFIG) -> dict[str, np.ndarray]:

@@ -15,7 +15,7 @@ from taskflow.cli.tables import nbytes, percent, render, seconds, tell
 from taskflow.machine import Cluster, host, load_machine
 from taskflow.optimizer.cost import CostModel
 from taskflow.runtime.differences import Differences, Row, differences
-from taskflow.tasks.task import Kind, Task
+from taskflow.tasks.task import Collective, Kind, ReduceScatter, Task
 from taskflow.training.plan import SEARCH_BUDGET
 from taskflow.working import Working
 
@@ -102,11 +102,12 @@ def _run(
     def cost(task: Task) -> float:
         if task.kind is Kind.COPY and run.placement.rank(task.source) == run.placement.rank(task.processor):
             return predictor.memory_seconds(Kind.MOVE, 2 * task.nbytes, 0)  # no message: both share a rank
-        if task.kind is Kind.COLLECTIVE and len({run.placement.rank(p) for p in task.processors}) == 1:
-            others = len(task.processors) - 1  # no messages either, but sums and copies
-            nbytes = task.nbytes // (2 * others)
-            sums = predictor.memory_seconds(Kind.SUM, 3 * nbytes, task.flops // others)
-            return others * (sums + predictor.memory_seconds(Kind.MOVE, 2 * nbytes, 0))
+        if isinstance(task.work, Collective) and len({run.placement.rank(p) for p in task.processors}) == 1:
+            others = len(task.processors) - 1  # no messages either, but sums, or copies, or both
+            nbytes = task.nbytes // (task.work.halves * others)
+            sums = predictor.memory_seconds(Kind.SUM, 3 * nbytes, task.flops // others) if task.flops else 0.0
+            copies = 0.0 if isinstance(task.work, ReduceScatter) else predictor.memory_seconds(Kind.MOVE, 2 * nbytes, 0)
+            return others * (sums + copies)
         return predictor.seconds(task)
 
     tracer = run.trace(trace, range(warmup, warmup + steps), cost=cost, about=about)

@@ -1,4 +1,4 @@
-"""Ring: what an all-reduce around a ring of processors occupies, and how fast it is."""
+"""Ring: what a collective around a ring of processors occupies, and how fast it is."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from taskflow.machine.parts import Machine
 class Ring:
     """A ring through ``members``, each of which sends to the next one and the last to the first.
 
-    An all-reduce takes ``latency_seconds`` and the bytes that all members send together at ``bytes_per_second``. ``resources``:
-    what it occupies, in the order of the ring: links by number, counted on after the processors, and processors that copy by
+    An all-reduce takes ``latency_seconds`` and the bytes that all members send together at ``bytes_per_second``; each of its
+    halves, a reduce-scatter and an all-gather, half of these latencies, and its own bytes at that rate. ``resources``: what each of
+    them occupies, in the order of the ring: links by number, counted on after the processors, and processors that copy by
     themselves (``copies``: whether there are such).
     """
 
@@ -47,12 +48,13 @@ def ring(machine: Machine, members: Sequence[int]) -> Ring:
     return Ring(tuple(members), tuple(resources), 2 * (count - 1) * latency, count * slowest, copies)
 
 
-def ring_bytes(members: int, nbytes: int) -> int:
-    """What all members of a ring send together to sum an array of ``nbytes``."""
-    return 2 * (members - 1) * nbytes
+def ring_bytes(members: int, nbytes: int, halves: int = 2) -> int:
+    """What all members of a ring send together to sum an array of ``nbytes``: in both halves, or in one (``halves``), by which each
+    gets the sum of a share, or gets the others' shares."""
+    return halves * (members - 1) * nbytes
 
 
-def ring_share(members: int, place: int, nbytes: int) -> int:
+def ring_share(members: int, place: int, nbytes: int, halves: int = 2) -> int:
     """What the member at ``place`` of a ring sends of that; all shares together are all of it."""
-    total = ring_bytes(members, nbytes)
+    total = ring_bytes(members, nbytes, halves)
     return total * (place + 1) // members - total * place // members

@@ -81,7 +81,7 @@ class OpConfig:
 
 class Travel(Enum):
     """How a sum travels between processors: around a ring, up and down a binomial tree, or straight to its owner, each as
-    messages of our own; or as one all-reduce of the communication library (NCCL's between GPUs, else MPI's)."""
+    messages of our own; or as collectives of the communication library (NCCL's between GPUs, else MPI's)."""
 
     RING = "ring"
     TREE = "tree"
@@ -101,8 +101,10 @@ class Place(Enum):
 @dataclass(frozen=True, slots=True)
 class Sync:
     """How the weights of a layer are synchronised among the processors that hold them. ``chunks``: into how many parts a
-    SPREAD update or a RING is divided (at most one a holder); 0: as many as leave each at least 1 MiB. A COLLECTIVE is not
-    divided, and every holder updates (Place.EVERY), since it leaves the sum with all of them."""
+    SPREAD update or a RING is divided (at most one a holder); 0: as many as leave each at least 1 MiB. A COLLECTIVE decides by
+    itself: with Place.EVERY it is one all-reduce; with Place.SPREAD one reduce-scatter of the gradients, by which every holder
+    gets the sum of one share of equal size, and, when each has updated its share, one all-gather of the new weights (ZeRO's
+    stage 1: Rajbhandari et al., "ZeRO: Memory optimizations toward training trillion parameter models", 2020)."""
 
     travel: Travel = Travel.OWNER
     place: Place = Place.SPREAD
@@ -111,10 +113,10 @@ class Sync:
     def __post_init__(self) -> None:
         if not isinstance(self.chunks, int) or self.chunks < 0:
             raise ValueError(f"Sync: chunks must be an integer, 0 or more, got {self.chunks!r}")
-        if self.travel is Travel.COLLECTIVE and (self.place is not Place.EVERY or self.chunks):
+        if self.travel is Travel.COLLECTIVE and (self.place is Place.OWNER or self.chunks):
             raise ValueError(
-                f"Sync: a collective leaves the whole sum with every holder, so that it goes with place 'every' and 0 chunks; "
-                f"got {self.place.value!r} and {self.chunks}"
+                f"Sync: a collective leaves each holder with the whole sum, or with a share of it, so that it goes with place "
+                f"'every' or 'spread' and 0 chunks; got {self.place.value!r} and {self.chunks}"
             )
 
     def __str__(self) -> str:

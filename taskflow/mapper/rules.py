@@ -132,7 +132,7 @@ class RandomMapper(Mapper):
         random = Random(crc32(f"{self._seed} {layer}".encode()))
         travel = random.choice(list(Travel))
         if travel is Travel.COLLECTIVE:
-            return Sync(travel, Place.EVERY)
+            return Sync(travel, random.choice((Place.EVERY, Place.SPREAD)))
         return Sync(travel, random.choice(list(Place)), random.randint(0, len(holders)))
 
     def select_sums(self, processors: Sequence[int], machine: Machine) -> Travel:

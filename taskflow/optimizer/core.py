@@ -181,7 +181,7 @@ class CoreEvaluator(Evaluator):
         if which is Kind.COPY:
             return self.costs.copy(cut, piece, nbytes)
         if which is Kind.COLLECTIVE:
-            return self.costs.collective(self.groups[where], nbytes, flops)
+            return self.costs.collective(self.groups[where], nbytes, flops, cut)
         if which in (Kind.FORWARD, Kind.BACKWARD):
             rect = self._cut_rects[cut][piece]
             return self.costs.piece(self.graph.nodes[node], rect, which is Kind.BACKWARD, where, flops, nbytes)

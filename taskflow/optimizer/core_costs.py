@@ -9,7 +9,7 @@ from taskflow.graph import Node
 from taskflow.machine import Machine
 from taskflow.regions import Rect
 from taskflow.tasks.simulate import Cost, all_reduce_seconds
-from taskflow.tasks.task import AllReduce, Compute, Kind, Task
+from taskflow.tasks.task import Collective, Compute, Kind, Task
 
 
 class Costs(ABC):
@@ -34,10 +34,12 @@ class Costs(ABC):
     def copy(self, source: int, target: int, nbytes: int) -> float:
         """Seconds of a message between two processors."""
 
-    def collective(self, group: Sequence[int], nbytes: int, flops: int) -> float:
-        """Seconds of an all-reduce of ``group``'s processors around a ring in this order; ``nbytes`` and ``flops`` are all that
-        they send and add together."""
-        raise TypeError(f"{type(self).__name__}: has no costs of collectives; give it a method collective(group, nbytes, flops)")
+    def collective(self, group: Sequence[int], nbytes: int, flops: int, halves: int = 2) -> float:
+        """Seconds of an all-reduce of ``group``'s processors around a ring in this order, or of one of its ``halves``: a
+        reduce-scatter, or an all-gather, which has no flops. ``nbytes`` and ``flops`` are all that they send and add together."""
+        raise TypeError(
+            f"{type(self).__name__}: has no costs of collectives; give it a method collective(group, nbytes, flops, halves)"
+        )
 
     def least(self, node: Node, backward: bool, processor: int) -> float:
         """Seconds that all forward or backward tasks of ``node`` take together at least on processors of this class, however
@@ -56,8 +58,8 @@ class Costs(ABC):
         """Seconds of a task of a TaskGraph."""
         if task.kind is Kind.COPY:
             return self.copy(task.source, task.processor, task.nbytes)
-        if isinstance(task.work, AllReduce):
-            return self.collective(task.work.group, task.nbytes, task.flops)
+        if isinstance(task.work, Collective):
+            return self.collective(task.work.group, task.nbytes, task.flops, task.work.halves)
         if isinstance(task.work, Compute):
             work = task.work
             return self.piece(work.node, work.piece, work.backward, task.processor, task.flops, task.nbytes)
@@ -87,8 +89,8 @@ class Roofline(Costs):
         links = self._machine.route(source, target)
         return sum(k.latency_seconds for k in links) + nbytes / min(k.bytes_per_second for k in links)
 
-    def collective(self, group: Sequence[int], nbytes: int, flops: int) -> float:
-        return all_reduce_seconds(self._machine, group, nbytes, flops, self._seconds)
+    def collective(self, group: Sequence[int], nbytes: int, flops: int, halves: int = 2) -> float:
+        return all_reduce_seconds(self._machine, group, nbytes, flops, self._seconds, halves)
 
     def processor_class(self, processor: int) -> int:
         return self._classes[processor]

@@ -145,9 +145,9 @@ private:
         if (described_) t->describe(COPY, target, source, 0, nbytes, NONE);
         return added();
     }
-    int32_t end_collective(const std::vector<int32_t>& members, int64_t flops, int64_t nbytes) {
+    int32_t end_collective(const std::vector<int32_t>& members, int64_t flops, int64_t nbytes, int halves = 2) {
         const Model::Group group = m.group(members);
-        t->add(-1 - group.route, m.collective_seconds(group, flops, nbytes));
+        t->add(-1 - group.route, m.collective_seconds(group, flops, nbytes, halves));
         if (described_) t->describe(COLLECTIVE, members[0], group.number, flops, nbytes, NONE);
         return added();
     }
@@ -351,7 +351,8 @@ private:
     size_t bundle_end(size_t first) const;
     void reduce(size_t first, size_t last);
     void reduce_along(Chunk& chunk);
-    void all_reduce(Chunk& chunk);
+    void all_reduce(Chunk* chunks, size_t count);
+    void all_gather(const Chunk* chunks, size_t count);
     void send_from_owners(size_t first, size_t last, bool gradients);
     void send_weights(const Chunk& chunk);
     void clip();

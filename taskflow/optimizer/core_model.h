@@ -59,8 +59,9 @@ struct Model {  // what does not change from strategy to strategy
         }
         return known->second;
     }
-    double collective_seconds(Group of, int64_t flops, int64_t nbytes) {
-        return kept(COLLECTIVE, -1, -1, of.route, of.number, flops, nbytes, -1);
+    // Halves: 2 of an all-reduce, 1 of a reduce-scatter or an all-gather, which may have as many bytes and flops.
+    double collective_seconds(Group of, int64_t flops, int64_t nbytes, int halves) {
+        return kept(COLLECTIVE, halves, -1, of.route, of.number, flops, nbytes, -1);
     }
     double copy_seconds(int route, int source, int target, int64_t nbytes) {
         if (rates) return route_latency[route] + double(nbytes) / route_bandwidth[route];

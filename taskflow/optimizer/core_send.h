@@ -92,6 +92,19 @@ inline void Lowering::send_weights(const Chunk& c) {
     });
 }
 
+// The new weights of all chunks of a bundle, which their holders have updated, to all.
+inline void Lowering::all_gather(const Chunk* chunks, size_t count) {
+    const Chunk& any = *chunks;
+    const BundlePlan& b = bundle(any);
+    const int holders = int(b.group.size());
+    if (holders == 1) return;
+    begin();
+    for (size_t k = 0; k < count; ++k) wait(chunks[k].final);
+    for (int place = 0; place < holders; ++place)
+        wait_weight_readers(any.layer, any.bundle, place, 0, int(b.cells.size()));
+    end_collective(b.group, 0, (holders - 1) * b.size * b.itemsize, 1);
+}
+
 inline void Lowering::send_gradients(Chunk& c) {
     const BundlePlan& b = bundle(c);
     c.arrivals = uint32_t(arrivals_.size());

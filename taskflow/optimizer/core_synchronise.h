@@ -41,6 +41,7 @@ inline void Lowering::send(size_t first, size_t last) {
         for (size_t k = first; k < last; ++k) update(chunks_[k]);
     const int travel = p->syncs[chunks_[first].layer].travel;
     if (travel == OWNER_TRAVEL) return send_from_owners(first, last, everywhere);
+    if (travel == COLLECTIVE_TRAVEL && !everywhere) return all_gather(&chunks_[first], last - first);
     if (travel == COLLECTIVE_TRAVEL) {  // every holder has the sum
         for (size_t k = first; k < last; ++k) {
             chunks_[k].arrivals = uint32_t(arrivals_.size());
@@ -91,8 +92,9 @@ inline void Lowering::cut_into_chunks(int layer) {
         bool any = false;
         for (int place = 0; place < holders && !any; ++place) any = gives(layer, k, place);
         if (!any) continue;
-        const int64_t wanted =
+        int64_t wanted =
             sync.chunks ? sync.chunks : std::max<int64_t>(1, b.size * b.itemsize / SMALLEST_CHUNK_BYTES);
+        if (sync.travel == COLLECTIVE_TRAVEL) wanted = holders;  // one share a holder, in the holders' order
         const int64_t count = many ? std::min({int64_t(holders), wanted, b.size}) : 1;
         const int64_t whole = b.size / count, extra = b.size % count;
         int cell = 0;
@@ -103,7 +105,7 @@ inline void Lowering::cut_into_chunks(int layer) {
             while (b.cells[cell].offset + b.cells[cell].volume <= c.low) ++cell;
             c.first_cell = c.last_cell = cell;
             while (c.last_cell < int(b.cells.size()) && b.cells[c.last_cell].offset < c.high) ++c.last_cell;
-            c.shift = int((layer + k + i * holders / count) % holders);
+            c.shift = int(sync.travel == COLLECTIVE_TRAVEL ? i : (layer + k + i * holders / count) % holders);
             chunks_.push_back(c);
         }
     }
@@ -129,8 +131,7 @@ inline void Lowering::reduce(size_t first, size_t last) {
     const BundlePlan& b = bundle(chunks_[first]);
     const int holders = int(b.group.size()), layer = chunks_[first].layer;
     if (p->syncs[layer].travel == COLLECTIVE_TRAVEL) {
-        for (size_t k = first; k < last; ++k) all_reduce(chunks_[k]);
-        return;
+        return all_reduce(&chunks_[first], last - first);
     }
     for (size_t k = first; k < last; ++k) {  // a root without a gradient of its own starts from zero
         Chunk& c = chunks_[k];
@@ -171,11 +172,13 @@ inline void Lowering::reduce(size_t first, size_t last) {
     }
 }
 
-// All holders' gradients at once; those without one of their own give zeros.
-inline void Lowering::all_reduce(Chunk& c) {
+// All holders' gradients of a bundle at once, whose one chunk all get, or each of whose chunks one; those without one of their
+// own give zeros.
+inline void Lowering::all_reduce(Chunk* chunks, size_t count) {
+    const Chunk& c = *chunks;
     const BundlePlan& b = bundle(c);
-    const int holders = int(b.group.size());
-    const int64_t volume = c.high - c.low, nbytes = volume * b.itemsize;
+    const int holders = int(b.group.size()), halves = p->syncs[c.layer].place == EVERY ? 2 : 1;
+    const int64_t nbytes = b.size * b.itemsize;
     auto& parts = members_;  // (place in the group, what filled it with zeros or NONE)
     parts.clear();
     for (int place = 0; place < holders; ++place) {
@@ -188,9 +191,10 @@ inline void Lowering::all_reduce(Chunk& c) {
     begin();
     for (const auto& part : parts) {
         if (part.second >= 0) wait(part.second);
-        else wait_gradient(c, part.first);
+        else for (size_t k = 0; k < count; ++k) wait_gradient(chunks[k], part.first);
     }
-    c.final = end_collective(b.group, (holders - 1) * volume, 2 * (holders - 1) * nbytes);
+    const int32_t task = end_collective(b.group, (holders - 1) * b.size, halves * (holders - 1) * nbytes, halves);
+    for (size_t k = 0; k < count; ++k) chunks[k].final = task;
 }
 
 inline void Lowering::reduce_along(Chunk& c) {

@@ -12,7 +12,7 @@ from taskflow.optimizer.cost_gradients import Adding, added_bytes, adding, targe
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
 from taskflow.tasks.simulate import all_reduce_seconds
-from taskflow.tasks.task import AllReduce, Compute, Kind, Task, Update
+from taskflow.tasks.task import Collective, Compute, Kind, Task, Update
 
 Gradients = tuple[bool, ...]  # for each input of an operator: whether backward must give its gradient
 
@@ -80,8 +80,8 @@ class RememberedCosts(ABC):
         work = task.work
         if task.kind is Kind.COPY:
             return self.transfer_seconds(task.source, task.processor, task.nbytes)
-        if isinstance(work, AllReduce):
-            return all_reduce_seconds(self.machine, work.group, task.nbytes, task.flops, self._sum)
+        if isinstance(work, Collective):
+            return all_reduce_seconds(self.machine, work.group, task.nbytes, task.flops, self._sum, work.halves)
         device = self.machine.processors[task.processor].device
         if isinstance(work, Compute):
             wanted = tuple(t is not None for t in work.grad_inputs) if work.backward else None

@@ -60,7 +60,7 @@ class Messages:
                 rects = configs[node.name].partition(node).rects()
                 cells = len({tuple(node.reads(rect).weights) for rect in rects})
                 holders = len(rects) // cells
-                divided = sync.place is Place.SPREAD or sync.travel is Travel.RING
+                divided = (sync.place is Place.SPREAD or sync.travel is Travel.RING) and sync.travel is not Travel.COLLECTIVE
                 chunks = sync.chunks or sum(p.spec.nbytes for p in node.parameters) // cells // SMALLEST_CHUNK_BYTES
                 total += 2 * (holders - 1) * cells * (min(holders, max(1, chunks)) if divided else 1)
         return total

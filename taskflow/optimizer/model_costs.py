@@ -87,8 +87,8 @@ class ModelCosts(Costs):
     def copy(self, source: int, target: int, nbytes: int) -> float:
         return self.model.transfer_seconds(source, target, nbytes)
 
-    def collective(self, group: Sequence[int], nbytes: int, flops: int) -> float:
-        return all_reduce_seconds(self._machine, group, nbytes, flops, self._sum)
+    def collective(self, group: Sequence[int], nbytes: int, flops: int, halves: int = 2) -> float:
+        return all_reduce_seconds(self._machine, group, nbytes, flops, self._sum, halves)
 
     def _sum(self, processor: int, flops: int, nbytes: int) -> float:
         return self.other(Kind.SUM, processor, flops, nbytes)

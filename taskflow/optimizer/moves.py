@@ -24,6 +24,7 @@ SYNCS = (
     Sync(Travel.OWNER, Place.OWNER), Sync(Travel.TREE, Place.OWNER), Sync(Travel.TREE, Place.EVERY),
     Sync(Travel.RING, Place.EVERY), Sync(Travel.OWNER, Place.EVERY), Sync(Travel.OWNER, Place.SPREAD, FINEST),
     Sync(Travel.RING, Place.SPREAD, FINEST), Sync(Travel.COLLECTIVE, Place.EVERY),
+    Sync(Travel.COLLECTIVE, Place.SPREAD),
 )
 
 

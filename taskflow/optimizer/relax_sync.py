@@ -100,6 +100,8 @@ def kind_of_sync(sync: Sync, bundles: Sequence[Held], first: int, image: Sequenc
 def _chunks(sync: Sync, bundle: Held) -> int:
     many = sync.place is Place.SPREAD or (sync.place is Place.EVERY and sync.travel is Travel.RING)
     wanted = sync.chunks or max(1, bundle.size * bundle.item // SMALLEST_CHUNK_BYTES)
+    if sync.travel is Travel.COLLECTIVE:
+        wanted = len(bundle.waits)
     return min(len(bundle.waits), wanted, bundle.size) if many else 1
 
 
@@ -139,7 +141,7 @@ class _Writer:
         count = _chunks(sync, bundle)
         cuts = even_cuts(bundle.size, count)
         if sync.travel is Travel.COLLECTIVE:
-            self._all_reduce(bundle, group)
+            self._collective(bundle, sync.place, group, cuts)
             return
         arrived: dict[int, State] = {p: ([], []) for p in group}
         for i, (low, high) in enumerate(zip(cuts, cuts[1:])):
@@ -159,15 +161,23 @@ class _Writer:
             for p in group:
                 self._update(p, bundle.size, item, arrived[p])
 
-    def _all_reduce(self, bundle: Held, group: tuple[int, ...]) -> None:
+    def _collective(self, bundle: Held, place: Place, group: tuple[int, ...], cuts: Sequence[int]) -> None:
+        if place not in (Place.EVERY, Place.SPREAD):
+            raise _unknown(place)
         states: list[State] = [([], list(bundle.waits[p])) for p in group]
-        others = len(group) - 1
+        others, halves = len(group) - 1, 2 if place is Place.EVERY else 1
+        nbytes = ring_bytes(len(group), bundle.size * bundle.item, halves)
         if others:
-            nbytes = ring_bytes(len(group), bundle.size * bundle.item)
-            seconds = self.prices.collective(group, nbytes, others * bundle.size)
+            seconds = self.prices.collective(group, nbytes, others * bundle.size, halves)
             states = [([self._row(-1, seconds, *states)], [])] * len(group)
-        for p, state in zip(group, states):
-            self._update(p, bundle.size, bundle.item, state)
+        if place is Place.EVERY:
+            for p, state in zip(group, states):
+                self._update(p, bundle.size, bundle.item, state)
+            return
+        shares = zip(group, states, cuts, cuts[1:])  # perhaps fewer than there are holders
+        updated = [self._update(p, high - low, bundle.item, state) for p, state, low, high in shares]
+        if others:
+            self._row(-1, self.prices.collective(group, nbytes, 0, halves), (updated, []))
 
     def _row(self, processor: int, seconds: float, *states: State) -> int:
         after = sorted({row for state in states for row in state[0]})

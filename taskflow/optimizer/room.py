@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from taskflow.graph import Node, OperatorGraph
@@ -146,14 +147,19 @@ class Room:
         for processor, _, _, nbytes in laid_out:
             total[processor] += nbytes
         holders: dict[str, int] = {}
-        for layer, _ in rects:
+        alike: Counter[tuple[str, str, Rect]] = Counter()  # how many have all of a Rect, and perhaps others have a part of it
+        for (layer, _), sizes in rects.items():
             holders[layer] = holders.get(layer, 0) + 1
+            alike.update((layer, *read) for read in sizes)
         buffers = self._evaluator.rule.buffers if self._evaluator.rule else 0
         for (layer, processor), sizes in rects.items():
             size, sync = sum(sizes.values()), strategy.sync(layer)
+            updated = size  # by others' messages in chunks of 1 MiB and more, which may be all of a layer
+            if sync.travel is Travel.COLLECTIVE and sync.place is Place.SPREAD:
+                updated = sum(-(-n // alike[(layer, *read)]) for read, n in sizes.items())
             # One owner may receive everybody's gradient at once; a chunk's owner everybody's chunk.
             gathers = sync.travel is Travel.OWNER and sync.place is not Place.SPREAD
-            total[processor] += size * (2 + buffers + (holders[layer] if gathers else 2))
+            total[processor] += size * (2 + (holders[layer] if gathers else 2)) + updated * buffers
         return total
 
     def _held(self, node: Node, strategy: Strategy) -> _Held:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from taskflow.machine import ring_bytes, ring_share
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.tasks.simulate import Timeline
 from taskflow.tasks.task import Kind, TaskGraph
@@ -119,8 +118,7 @@ def _apart(spans: Spans, rings: Mapping[int, tuple[int, ...]]) -> Spans:
         at = slice(first[task], first[task] + len(members))
         rows["source"][at] = members
         rows["processor"][at] = (*members[1:], members[0])
-        size = int(spans.nbytes[task]) // ring_bytes(len(members), 1)
-        rows["nbytes"][at] = [ring_share(len(members), place, size) for place in range(len(members))]
+        rows["nbytes"][at] = np.diff(int(spans.nbytes[task]) * np.arange(len(members) + 1) // len(members))  # as ring_share
     return Spans(**rows)
 
 

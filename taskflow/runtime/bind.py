@@ -11,16 +11,19 @@ import numpy as np
 
 from taskflow.kernels import KernelSet
 from taskflow.operators.operator import Call, StepState, Target
+from taskflow.runtime.bind_collective import bind_collective
 from taskflow.runtime.schedule import root_of
 from taskflow.runtime.storage import Storage
 from taskflow.tasks.items import rooms
 from taskflow.tasks.task import (
+    AllGather,
     AllReduce,
     Clip,
     Compute,
     Filling,
     GradientTo,
     Norm,
+    ReduceScatter,
     Summation,
     Task,
     Transfer,
@@ -44,8 +47,8 @@ def bind(task: Task, storage: Storage, kernels: KernelSet, state: StepState) -> 
             return partial(np.copyto, storage.part(target), storage.part(source))
         case Summation(sources, target, fresh):
             return partial(_sum, storage.part(target), [storage.part(s) for s in sources], fresh)
-        case AllReduce(_, parts):
-            return partial(_all_reduce, [storage.part(part) for part in parts])
+        case AllReduce() | ReduceScatter() | AllGather() as work:
+            return bind_collective(work, storage)
         case Filling(target, value):
             return partial(storage.part(target).fill, value)
         case Norm(source, into, accumulate):
@@ -95,14 +98,6 @@ def _sum(target: Any, sources: list[Any], fresh: bool) -> None:
         np.copyto(target, sources[0])
     for source in sources[1:] if fresh else sources:
         np.add(target, source, out=target)
-
-
-def _all_reduce(parts: list[Any]) -> None:
-    total, *others = parts
-    for part in others:
-        np.add(total, part, out=total)
-    for part in others:
-        np.copyto(part, total)
 
 
 def _norm(kernels: KernelSet, source: Any, target: Any, accumulate: bool) -> None:

@@ -24,7 +24,13 @@ class LocalTransport(Transport):
         _no_peer("receive from", peer, tag)
 
     def all_reduce(self, array: np.ndarray[Any, Any], ranks: Sequence[int]) -> Channel:
-        raise ValueError(f"LocalTransport: asked to add up arrays of ranks {list(ranks)}, but this job has only rank 0")
+        _no_ranks("add up arrays", ranks)
+
+    def reduce_scatter(self, array: np.ndarray[Any, Any], counts: Sequence[int], ranks: Sequence[int]) -> Channel:
+        _no_ranks("add up arrays", ranks)
+
+    def all_gather(self, array: np.ndarray[Any, Any], counts: Sequence[int], ranks: Sequence[int]) -> Channel:
+        _no_ranks("gather shares", ranks)
 
     def wait(self, channel: Channel, what: str | Callable[[], str]) -> None:
         raise RuntimeError("LocalTransport: has no channels to wait for; this one belongs to another transport")
@@ -52,6 +58,10 @@ def _no_peer(verb: str, peer: int, tag: int) -> NoReturn:
         f"LocalTransport: asked to {verb} rank {peer} (tag {tag}), but this job has only rank 0, whose processors copy "
         "in memory; start the program with mpirun -n for more ranks"
     )
+
+
+def _no_ranks(verb: str, ranks: Sequence[int]) -> NoReturn:
+    raise ValueError(f"LocalTransport: asked to {verb} of ranks {list(ranks)}, but this job has only rank 0")
 
 
 def _check_root(root: int) -> None:

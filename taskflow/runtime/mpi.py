@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taskflow.runtime.mpi_collective import Groups, MPIAllReduce
+from taskflow.runtime.mpi_collective import Groups, MPIAllGather, MPIAllReduce, MPICollective, MPIReduceScatter
 from taskflow.runtime.mpi_ranks import duplicate, load_mpi, ranks_of_job
 from taskflow.runtime.transport import Channel, Transport
 from taskflow.runtime.waiting import (
@@ -130,7 +130,7 @@ class MPITransport(Transport):
         self.groups = Groups(self.comm)
         self.rank, self.size = self.comm.rank, self.comm.size
         self._last_tag = int(self.comm.Get_attr(self._mpi.TAG_UB) or 32767)  # 32767: what every MPI grants
-        self._channels: list[MPIChannel | MPIAllReduce] = []
+        self._channels: list[MPIChannel | MPICollective] = []
         self._closed = False
         ranks.job.at_exit(self._end)
 
@@ -143,11 +143,24 @@ class MPITransport(Transport):
         return self._channel(array, peer, tag, sends=False)
 
     def all_reduce(self, array: Array, ranks: Sequence[int]) -> MPIAllReduce:
-        if self._closed:
-            raise RuntimeError(f"all-reduce of ranks {list(ranks)}: the transport is closed")
-        channel = MPIAllReduce(self, self.groups.of(ranks), array, ranks)
+        channel = MPIAllReduce(self, self._group(ranks), array, ranks)
         self._channels.append(channel)
         return channel
+
+    def reduce_scatter(self, array: Array, counts: Sequence[int], ranks: Sequence[int]) -> MPIReduceScatter:
+        channel = MPIReduceScatter(self, self._group(ranks), array, counts, ranks)
+        self._channels.append(channel)
+        return channel
+
+    def all_gather(self, array: Array, counts: Sequence[int], ranks: Sequence[int]) -> MPIAllGather:
+        channel = MPIAllGather(self, self._group(ranks), array, counts, ranks)
+        self._channels.append(channel)
+        return channel
+
+    def _group(self, ranks: Sequence[int]) -> MPI.Intracomm:
+        if self._closed:
+            raise RuntimeError(f"collective of ranks {list(ranks)}: the transport is closed")
+        return self.groups.of(ranks)
 
     def _channel(self, array: Array, peer: int, tag: int, sends: bool) -> MPIChannel:
         who = f"{'send to' if sends else 'receive from'} rank {peer} (tag {tag})"

@@ -1,12 +1,14 @@
-"""Collectives by MPI: one all-reduce of the library where our own messages would be many."""
+"""Collectives by MPI: one of the library's where our own messages would be many."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from taskflow.machine import ring_share
-from taskflow.runtime.transport import Collective
+from taskflow.runtime.transport import Collective, verify_shares
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,13 +39,15 @@ class Groups:
         return self._made[key]
 
 
-class MPIAllReduce(Collective):
-    """MPI_Iallreduce in place, in several pieces where a count would not fit. Made by MPITransport."""
+class MPICollective(Collective, ABC):
+    """Requests for one array, several where a count would not fit. Made by MPITransport."""
 
+    halves = 1
+    name = "collective"
     __slots__ = ("_array", "_comm", "_requests", "_transport")
 
     def __init__(self, transport: MPITransport, comm: MPI.Intracomm, array: np.ndarray[Any, Any], ranks: Sequence[int]) -> None:
-        who = f"all-reduce of ranks {list(ranks)}"
+        who = f"{self.name} of ranks {list(ranks)}"
         if array.dtype.kind != "f" or not array.flags.c_contiguous or not getattr(array.flags, "writeable", True):
             raise ValueError(
                 f"{who}: needs a writable C-contiguous array of floating type, got {array.dtype}, strides {array.strides}"
@@ -55,30 +59,107 @@ class MPIAllReduce(Collective):
     def start(self) -> None:
         if not self.done():
             raise RuntimeError(f"{self}: started again before the last one was over; wait for it first")
-        transport, array = self._transport, self._array
-        step = max(1, transport.message_nbytes // array.itemsize)
-        self._requests = [
-            self._comm.Iallreduce(transport.in_place, array[at : at + step]) for at in range(0, max(1, array.size), step)
-        ]
+        transport, size = self._transport, self._array.size
+        step = max(1, transport.message_nbytes // self._array.itemsize)
+        self._requests = [self.ask(at, min(at + step, size)) for at in range(0, max(1, size), step)]
         transport.bytes_sent += self.sent_bytes
         transport.messages += 1
         for rank in self.peers:
             transport.ranks.ring(rank)
 
+    @abstractmethod
+    def ask(self, low: int, high: int) -> MPI.Request:
+        """MPI's request for elements ``low`` to ``high`` of the array."""
+
+    def end(self) -> None:
+        """What is done when it is over."""
+
     def done(self) -> bool:
         if self._requests and self._transport.all_ended(self._requests):
             self._requests = []
             self._transport.bytes_received += self.sent_bytes
+            self.end()
         return not self._requests
 
     @property
     def sent_bytes(self) -> int:
         """What this rank sends if the library goes around a ring."""
-        return ring_share(len(self.ranks), self.ranks.index(self._transport.rank), self.nbytes)
+        return ring_share(len(self.ranks), self.ranks.index(self._transport.rank), self.nbytes, self.halves)
 
     def free(self) -> bool:
         """Whether nothing is under way: a collective cannot be called off."""
         return self.done()
 
+
+class MPIAllReduce(MPICollective):
+    """MPI_Iallreduce in place."""
+
+    halves, name = 2, "all-reduce"
+    __slots__ = ()
+
+    def ask(self, low: int, high: int) -> MPI.Request:
+        return self._comm.Iallreduce(self._transport.in_place, self._array[low:high])
+
     def __str__(self) -> str:
         return f"add up {self.nbytes} bytes of ranks {', '.join(map(str, self.ranks))}"
+
+
+class MPIShares(MPICollective):
+    """One of which each rank has a share: ``counts`` elements, one after the other."""
+
+    __slots__ = ("_cuts",)
+
+    def __init__(
+        self, transport: MPITransport, comm: MPI.Intracomm, array: np.ndarray[Any, Any], counts: Sequence[int],
+        ranks: Sequence[int],
+    ) -> None:
+        super().__init__(transport, comm, array, ranks)
+        self._cuts = verify_shares(f"{self.name} of ranks {list(ranks)}", array, counts, ranks)
+
+    def within(self, low: int, high: int) -> list[int]:
+        """How many of elements ``low`` to ``high`` are each rank's."""
+        return [max(0, min(last, high) - max(first, low)) for first, last in pairwise(self._cuts)]
+
+    @property
+    def own(self) -> slice:
+        """This rank's share."""
+        place = self.ranks.index(self._transport.rank)
+        return slice(self._cuts[place], self._cuts[place + 1])
+
+
+class MPIReduceScatter(MPIShares):
+    """MPI_Ireduce_scatter. MPI may not put the share where it is to be, within what it adds up: it goes to an array beside."""
+
+    name = "reduce-scatter"
+    __slots__ = ("_share",)
+
+    def __init__(
+        self, transport: MPITransport, comm: MPI.Intracomm, array: np.ndarray[Any, Any], counts: Sequence[int],
+        ranks: Sequence[int],
+    ) -> None:
+        super().__init__(transport, comm, array, counts, ranks)
+        self._share = self._array[self.own].copy()  # of the device's memory, if that is where the array is
+
+    def ask(self, low: int, high: int) -> MPI.Request:
+        counts, first = self.within(low, high), max(low, self.own.start) - self.own.start
+        mine = self._share[first : first + counts[self.ranks.index(self._transport.rank)]]
+        return self._comm.Ireduce_scatter(self._array[low:high], mine, counts)
+
+    def end(self) -> None:
+        self._array[self.own] = self._share
+
+    def __str__(self) -> str:
+        return f"add up {self.nbytes} bytes of ranks {', '.join(map(str, self.ranks))}, a share for each"
+
+
+class MPIAllGather(MPIShares):
+    """MPI_Iallgatherv in place."""
+
+    name = "all-gather"
+    __slots__ = ()
+
+    def ask(self, low: int, high: int) -> MPI.Request:
+        return self._comm.Iallgatherv(self._transport.in_place, [self._array[low:high], self.within(low, high)])
+
+    def __str__(self) -> str:
+        return f"gather {self.nbytes} bytes from ranks {', '.join(map(str, self.ranks))}"

@@ -8,11 +8,12 @@ itself waits for nothing but the end of a step, and names what does not end.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from taskflow.runtime.staged import WrappedTransport
-from taskflow.runtime.transport import Channel, Collective, Transport
+from taskflow.runtime.transport import Channel, Collective, Transport, verify_shares
 
 
 class NCCLTransport(WrappedTransport):
@@ -35,12 +36,22 @@ class NCCLTransport(WrappedTransport):
         return NCCLChannel(self, array, peer, tag, sends=False)
 
     def all_reduce(self, array: Any, ranks: Sequence[int]) -> Channel:
+        return NCCLAllReduce(self, array, self._group(ranks))
+
+    def reduce_scatter(self, array: Any, counts: Sequence[int], ranks: Sequence[int]) -> Channel:
+        return NCCLReduceScatter(self, array, counts, self._group(ranks))
+
+    def all_gather(self, array: Any, counts: Sequence[int], ranks: Sequence[int]) -> Channel:
+        return NCCLAllGather(self, array, counts, self._group(ranks))
+
+    def _group(self, ranks: Sequence[int]) -> tuple[int, ...]:
+        """``ranks``, of which there is now a communicator."""
         key = tuple(ranks)
         if key not in self._communicators:
             identity = self._nccl.get_unique_id() if self.rank == key[0] else None
             identity = self.inner.groups.of(key).bcast(identity)  # type: ignore[attr-defined]
             self._communicators[key] = self._communicator(len(key), identity, key.index(self.rank))
-        return NCCLAllReduce(self, array, key)
+        return key
 
     def _communicator(self, size: int, identity: Any, rank: int) -> Any:
         try:
@@ -51,15 +62,14 @@ class NCCLTransport(WrappedTransport):
                 "TASKFLOW_TRANSFERS=mpi-host goes without it"
             ) from error
 
-    def start(self, channel: NCCLChannel | NCCLAllReduce) -> Any:
+    def start(self, channel: NCCLChannel | NCCLCollective) -> Any:
         """Put a message or collective on the stream, behind what the GPU was asked for so far; returns the event of its end."""
-        array, stream, nccl = channel.array, self.device.transfer, self._nccl
+        stream, nccl = self.device.transfer, self._nccl
         self.device.follow(stream)
-        if isinstance(channel, NCCLAllReduce):
-            kind = nccl.NCCL_FLOAT64 if array.dtype.itemsize == 8 else nccl.NCCL_FLOAT32
-            around = self._communicators[channel.ranks]
-            around.allReduce(array.data.ptr, array.data.ptr, array.size, kind, nccl.NCCL_SUM, stream.ptr)
+        if isinstance(channel, NCCLCollective):
+            channel.ask(nccl, self._communicators[channel.ranks], stream.ptr)
         else:
+            array = channel.array
             move = self.communicator.send if channel.sends else self.communicator.recv
             move(array.data.ptr, array.nbytes, nccl.NCCL_UINT8, channel.peer, stream.ptr)
         event = self.device.mark(stream)
@@ -92,7 +102,7 @@ class NCCLMessage(Channel):
 
     __slots__ = ("_channel", "_event", "_transport")
 
-    def __init__(self, transport: NCCLTransport, event: Any, channel: NCCLChannel | NCCLAllReduce) -> None:
+    def __init__(self, transport: NCCLTransport, event: Any, channel: NCCLChannel | NCCLCollective) -> None:
         self.peer, self.nbytes = channel.peer, channel.nbytes
         self._transport, self._event, self._channel = transport, event, channel
 
@@ -138,17 +148,22 @@ class NCCLChannel(Channel):
         return f"{verb} {self.nbytes} bytes {side} rank {self.peer} by NCCL (tag {self.tag})"
 
 
-class NCCLAllReduce(Collective):
-    """One all-reduce a step, in place, of float32 or float64. As of messages, ``done`` makes the GPU wait."""
+class NCCLCollective(Collective, ABC):
+    """One collective a step, in place, of float32 or float64. As of messages, ``done`` makes the GPU wait."""
 
-    __slots__ = ("_event", "_transport", "array")
+    name = "collective"
+    __slots__ = ("_event", "_transport", "array", "place")
 
     def __init__(self, transport: NCCLTransport, array: Any, ranks: tuple[int, ...]) -> None:
         if array.dtype.kind != "f" or array.dtype.itemsize not in (4, 8):
-            raise ValueError(f"all-reduce of ranks {list(ranks)}: needs float32 or float64, got {array.dtype}")
+            raise ValueError(f"{self.name} of ranks {list(ranks)}: needs float32 or float64, got {array.dtype}")
         super().__init__(ranks, transport.rank, array.nbytes)
-        self._transport, self.array = transport, array
+        self._transport, self.array, self.place = transport, array, ranks.index(transport.rank)
         self._event: Any = None
+
+    @abstractmethod
+    def ask(self, nccl: Any, communicator: Any, stream: int) -> None:
+        """Ask NCCL (CuPy's module) for it."""
 
     def start(self) -> None:
         self.done()
@@ -160,5 +175,84 @@ class NCCLAllReduce(Collective):
             self._event = None
         return True
 
+    def kind(self, nccl: Any) -> int:
+        """NCCL's number of the array's type."""
+        number: int = nccl.NCCL_FLOAT64 if self.array.dtype.itemsize == 8 else nccl.NCCL_FLOAT32
+        return number
+
+
+class NCCLAllReduce(NCCLCollective):
+    """ncclAllReduce."""
+
+    name = "all-reduce"
+    __slots__ = ()
+
+    def ask(self, nccl: Any, communicator: Any, stream: int) -> None:
+        at = self.array.data.ptr
+        communicator.allReduce(at, at, self.array.size, self.kind(nccl), nccl.NCCL_SUM, stream)
+
     def __str__(self) -> str:
         return f"add up {self.nbytes} bytes of ranks {', '.join(map(str, self.ranks))} by NCCL"
+
+
+class NCCLShares(NCCLCollective):
+    """One of which each rank has a share. NCCL's own want shares of one size; of others each goes to, or from, its rank by a call
+    of its own, all in one group of calls, which NCCL runs together."""
+
+    __slots__ = ("_cuts", "even")
+
+    def __init__(self, transport: NCCLTransport, array: Any, counts: Sequence[int], ranks: tuple[int, ...]) -> None:
+        super().__init__(transport, array, ranks)
+        self._cuts = verify_shares(f"{self.name} of ranks {list(ranks)}", array, counts, ranks)
+        self.even = len(set(counts)) == 1
+
+    def at(self, place: int) -> tuple[int, int]:
+        """Where the share of a rank, by its place among the ranks, lies in memory, and its elements."""
+        first = self._cuts[place]
+        return self.array.data.ptr + first * self.array.dtype.itemsize, self._cuts[place + 1] - first
+
+    def some(self) -> Iterator[tuple[int, int, int]]:
+        """Of the shares that are not empty: the rank's place, and as ``at``."""
+        return ((place, *self.at(place)) for place in range(len(self.ranks)) if self._cuts[place] < self._cuts[place + 1])
+
+
+class NCCLReduceScatter(NCCLShares):
+    """ncclReduceScatter, or an ncclReduce for each share."""
+
+    name = "reduce-scatter"
+    __slots__ = ()
+
+    def ask(self, nccl: Any, communicator: Any, stream: int) -> None:
+        kind, add = self.kind(nccl), nccl.NCCL_SUM
+        if self.even:
+            own, count = self.at(self.place)
+            communicator.reduceScatter(self.array.data.ptr, own, count, kind, add, stream)
+            return
+        nccl.groupStart()
+        for place, share, count in self.some():
+            communicator.reduce(share, share, count, kind, add, place, stream)
+        nccl.groupEnd()
+
+    def __str__(self) -> str:
+        return f"add up {self.nbytes} bytes of ranks {', '.join(map(str, self.ranks))}, a share for each, by NCCL"
+
+
+class NCCLAllGather(NCCLShares):
+    """ncclAllGather, or an ncclBroadcast of each share."""
+
+    name = "all-gather"
+    __slots__ = ()
+
+    def ask(self, nccl: Any, communicator: Any, stream: int) -> None:
+        kind = self.kind(nccl)
+        if self.even:
+            own, count = self.at(self.place)
+            communicator.allGather(own, self.array.data.ptr, count, kind, stream)
+            return
+        nccl.groupStart()
+        for place, share, count in self.some():
+            communicator.broadcast(share, share, count, kind, place, stream)
+        nccl.groupEnd()
+
+    def __str__(self) -> str:
+        return f"gather {self.nbytes} bytes from ranks {', '.join(map(str, self.ranks))} by NCCL"

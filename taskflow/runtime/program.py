@@ -17,11 +17,12 @@ from taskflow.machine import ring_share
 from taskflow.mapper.report import MeasuredTask
 from taskflow.operators.operator import StepState
 from taskflow.runtime.bind import Action, bind
+from taskflow.runtime.bind_collective import all_gathered, all_reduced, reduce_scattered
 from taskflow.runtime.recording import Recording
 from taskflow.runtime.schedule import Arrive, Flush, Item, Join, Post, Run, Schedule, Send
 from taskflow.runtime.storage import Kept, Storage
 from taskflow.runtime.transport import Channel, Transport
-from taskflow.tasks.task import Part, Task, TaskGraph, UserCall
+from taskflow.tasks.task import AllGather, AllReduce, Part, ReduceScatter, Task, TaskGraph, UserCall
 
 Binder = Callable[[Task, Storage, KernelSet, StepState], Action]
 
@@ -127,8 +128,8 @@ class Program:
                 return self._send(task, rank)
             case Post(task, rank):
                 return self._post(task, rank)
-            case Join(task, ranks, parts):
-                return self._join(task, ranks, [self.storage.part(part) for part in parts])
+            case Join():
+                return self._join(item)
             case Arrive(copy, needed_by):
                 waiting = "end of step" if needed_by is None else str(needed_by)
                 what = f"{waiting} waits for {copy.kind.value} {copy}"
@@ -141,8 +142,8 @@ class Program:
         match item:
             case Send(task, _) if not self.storage.is_there(task):
                 return task.nbytes
-            case Join(_, ranks, parts):
-                return ring_share(len(ranks), ranks.index(self.plan.rank), self.storage.part(parts[0]).nbytes)
+            case Join(Task(work=AllReduce() | ReduceScatter() | AllGather() as work), ranks, parts):
+                return ring_share(len(ranks), ranks.index(self.plan.rank), self.storage.part(parts[0]).nbytes, work.halves)
         return 0
 
     def _moved(self, task: Task, part: Part) -> Any:
@@ -175,24 +176,32 @@ class Program:
         self._unpack[task.number] = partial(np.copyto, array, packed)
         return channel.start
 
-    def _join(self, task: Task, ranks: Sequence[int], arrays: list[Any]) -> Action:
-        """Add up what is here, and all that with the other ranks; afterwards all here get the sum."""
-        total, *others = arrays
-        channel = self._open(task, self.transport.all_reduce(total, ranks))
-        if not others:
+    def _join(self, item: Join) -> Action:
+        """What is done here before and after a collective with other ranks: the first of the arrays here stands for all."""
+        task, ranks, counts, transport = item.task, item.ranks, item.counts, self.transport
+        if isinstance(task.work, AllReduce):
+            return self._around(task, transport.all_reduce, ranks, *all_reduced(self.storage, item.parts))
+        if isinstance(task.work, ReduceScatter):
+            scatter = partial(transport.reduce_scatter, counts=counts)
+            return self._around(task, scatter, ranks, *reduce_scattered(self.storage, item.parts, item.shares))
+        gather = partial(transport.all_gather, counts=counts)
+        return self._around(task, gather, ranks, *all_gathered(self.storage, item.parts, item.shares))
+
+    def _around(
+        self, task: Task, channel_of: Callable[..., Channel], ranks: Sequence[int], array: Any, before: Action | None,
+        after: Action | None,
+    ) -> Action:
+        channel = self._open(task, channel_of(array, ranks=ranks))
+        if after is not None:
+            self._unpack[task.number] = after
+        if before is None:
             return channel.start
 
-        def add_and_join() -> None:
-            for array in others:
-                np.add(total, array, out=total)
+        def join() -> None:
+            before()
             channel.start()
 
-        def spread() -> None:
-            for array in others:
-                np.copyto(array, total)
-
-        self._unpack[task.number] = spread
-        return add_and_join
+        return join
 
     def _open(self, task: Task, channel: Channel) -> Channel:
         self._channels[task.number] = channel

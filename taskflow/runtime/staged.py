@@ -65,7 +65,20 @@ class StagedTransport(WrappedTransport):
         return StagedReceive(self, array, lambda memory: self.inner.receiver(memory, peer, tag), takes=True)
 
     def all_reduce(self, array: Any, ranks: Sequence[int]) -> Channel:
-        return StagedAllReduce(self, array, lambda memory: self.inner.all_reduce(memory, ranks), takes=True)
+        return StagedCollective(self, array, lambda memory: self.inner.all_reduce(memory, ranks), takes=True)
+
+    def reduce_scatter(self, array: Any, counts: Sequence[int], ranks: Sequence[int]) -> Channel:
+        own, scatter = self._share(counts, ranks), self.inner.reduce_scatter
+        return StagedCollective(self, array, lambda memory: scatter(memory, counts, ranks), takes=True, brings=own)
+
+    def all_gather(self, array: Any, counts: Sequence[int], ranks: Sequence[int]) -> Channel:
+        own, gather = self._share(counts, ranks), self.inner.all_gather
+        return StagedCollective(self, array, lambda memory: gather(memory, counts, ranks), takes=True, gives=own)
+
+    def _share(self, counts: Sequence[int], ranks: Sequence[int]) -> slice:
+        """This rank's, of a one-dimensional array."""
+        place = list(ranks).index(self.rank)
+        return slice(sum(counts[:place]), sum(counts[: place + 1]))
 
     def progress(self) -> None:
         """Start what the GPU is ready for. Collectives begin in the order in which they were asked for, as on the other ranks."""
@@ -93,16 +106,24 @@ class StagedTransport(WrappedTransport):
 
 class Staged(Channel):
     """A message or collective between arrays of the GPU: one between arrays of the host (``inner`` makes it of their memory) and
-    the copies before and after it. ``takes``: whether it brings values."""
+    the copies before and after it. ``takes``: whether it brings values. ``gives`` and ``brings``: which rows the copies are of."""
 
     collective = False
 
-    __slots__ = ("_array", "_copied", "_free", "_inner", "_staging", "_started", "_takes", "_transport")
+    __slots__ = (
+        "_array", "_copied", "_free", "_from_staging", "_inner", "_out", "_staging", "_started", "_takes", "_to_staging",
+        "_transport", "_within",
+    )
 
-    def __init__(self, transport: StagedTransport, array: Any, inner: Callable[[Any], Channel], takes: bool) -> None:
+    def __init__(
+        self, transport: StagedTransport, array: Any, inner: Callable[[Any], Channel], takes: bool, *,
+        gives: slice | None = None, brings: slice | None = None,
+    ) -> None:
         self._transport, self._array, self._takes = transport, array, takes
-        self._staging = array if transport.direct else transport.device.pinned(array.shape, array.dtype)
-        self._inner = inner(self._staging)
+        self._staging = staging = array if transport.direct else transport.device.pinned(array.shape, array.dtype)
+        self._out, self._to_staging = (array, staging) if gives is None else (array[gives], staging[gives])
+        self._within, self._from_staging = (array, staging) if brings is None else (array[brings], staging[brings])
+        self._inner = inner(staging)
         self.peer, self.nbytes = self._inner.peer, array.nbytes
         self._free: Any = None  # when the GPU is ready for it to start
         self._copied: Any = None  # when the GPU has taken what the last one brought
@@ -117,7 +138,7 @@ class Staged(Channel):
             raise RuntimeError(f"{self}: started again before the last transfer was done; wait for it first")
         transport, device = self._transport, self._transport.device
         self._started = True
-        self._free = device.mark() if transport.direct else device.copy_out(self._array, self._staging)
+        self._free = device.mark() if transport.direct else device.copy_out(self._out, self._to_staging)
         transport.expect(self)
 
     def begin(self) -> bool:
@@ -136,7 +157,7 @@ class Staged(Channel):
             return False
         self._started = False
         if self._takes and not self._transport.direct:
-            self._copied = self._transport.device.copy_in(self._staging, self._array, self._copied)
+            self._copied = self._transport.device.copy_in(self._from_staging, self._within, self._copied)
         return True
 
     def __str__(self) -> str:
@@ -165,8 +186,8 @@ class StagedReceive(Staged):
         self._inner.start()
 
 
-class StagedAllReduce(Staged):
-    """One all-reduce: copied out, added up by MPI, and copied in again."""
+class StagedCollective(Staged):
+    """One collective: copied out, done by MPI, and copied in again."""
 
     collective = True
     __slots__ = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -50,6 +51,17 @@ class Collective(Channel):
         return self._others
 
 
+def verify_shares(who: str, array: Any, counts: Sequence[int], ranks: Sequence[int]) -> tuple[int, ...]:
+    """Where the shares of ``ranks`` in a one-dimensional array begin and end. ValueError, which begins with ``who``, if the counts
+    are not as `Transport.reduce_scatter` wants them."""
+    if len(counts) != len(ranks) or min(counts) < 0 or (sum(counts),) != array.shape:
+        raise ValueError(
+            f"{who}: needs a count of each rank's elements, 0 or more, which together are those of a one-dimensional array; got "
+            f"{list(counts)} for an array of shape {array.shape}"
+        )
+    return tuple(accumulate(counts, initial=0))
+
+
 class Transport(ABC):
     """The ranks of one job, seen from one of them. Every rank makes the calls that involve all (``broadcast``,
     ``gather``, ``barrier``) in the same order."""
@@ -81,6 +93,17 @@ class Transport(ABC):
         """A channel that adds up the arrays of all ``ranks`` (rising, two or more, this one among them; C-contiguous, writable, of
         one shape and floating type), so that each has the sum, the same bits everywhere. They all make the channels of one set
         of ranks in the same order, and start them in the same order, whatever they do with others."""
+
+    @abstractmethod
+    def reduce_scatter(self, array: np.ndarray[Any, Any], counts: Sequence[int], ranks: Sequence[int]) -> Channel:
+        """As `all_reduce` of one-dimensional arrays, but each rank gets only its share of the sum, in its place in ``array``: that
+        of the nth of ``ranks`` is ``counts[n]`` elements long (0 or more; together all of the array) and follows the one before.
+        What else is in ``array`` is lost."""
+
+    @abstractmethod
+    def all_gather(self, array: np.ndarray[Any, Any], counts: Sequence[int], ranks: Sequence[int]) -> Channel:
+        """A channel that fills the one-dimensional ``array`` with the other ranks' shares, which lie as in `reduce_scatter`; this
+        rank's is there. Made and started as `all_reduce`'s."""
 
     def reserve_tags(self, count: int) -> int:
         """The first of ``count`` consecutive tags that nothing else on this transport uses. Every rank calls it with the

@@ -14,11 +14,13 @@ from taskflow.machine import ring_bytes
 from taskflow.regions import Rect
 from taskflow.tasks.history import History, Space
 from taskflow.tasks.task import (
+    AllGather,
     AllReduce,
     Buffer,
     Filling,
     Kind,
     Part,
+    ReduceScatter,
     Summation,
     Task,
     TaskGraph,
@@ -162,16 +164,47 @@ class Emitter:
 
     def all_reduce(self, name: str, parts: Sequence[Part]) -> int:
         """Each of the parts, on two or more different processors and of one shape, becomes the sum of all."""
+        group, ordered = self._group(name, parts)
+        size, nbytes = self._sizes(ordered[0])
+        return self.emit(
+            Kind.COLLECTIVE, name, group[0], AllReduce(group, ordered), ordered, ordered, flops=(len(group) - 1) * size,
+            nbytes=ring_bytes(len(group), nbytes),
+        )
+
+    def reduce_scatter(self, name: str, parts: Sequence[Part], cuts: Sequence[int]) -> int:
+        """Of the sum of the one-dimensional parts, on two or more different processors and of one size, the nth processor in
+        rising order gets elements ``cuts[n]`` to ``cuts[n + 1]``, in its part; what else is there is lost."""
+        group, ordered = self._group(name, parts)
+        shares = _shares(name, ordered, cuts)
+        size, nbytes = self._sizes(ordered[0])
+        return self.emit(
+            Kind.COLLECTIVE, name, group[0], ReduceScatter(group, ordered, shares), ordered, _some(shares),
+            flops=(len(group) - 1) * size, nbytes=ring_bytes(len(group), nbytes, ReduceScatter.halves),
+        )
+
+    def all_gather(self, name: str, parts: Sequence[Part], cuts: Sequence[int]) -> int:
+        """All of the one-dimensional parts, on two or more different processors and of one size, get what the nth processor in
+        rising order has as elements ``cuts[n]`` to ``cuts[n + 1]``."""
+        group, ordered = self._group(name, parts)
+        shares = _shares(name, ordered, cuts)
+        return self.emit(
+            Kind.COLLECTIVE, name, group[0], AllGather(group, ordered, shares), _some(shares), ordered,
+            nbytes=ring_bytes(len(group), self._sizes(ordered[0])[1], AllGather.halves),
+        )
+
+    def _group(self, name: str, parts: Sequence[Part]) -> tuple[tuple[int, ...], tuple[Part, ...]]:
+        """The processors that a collective is among, rising, and their parts."""
         buffers = self.graph.buffers
         ordered = sorted(parts, key=lambda part: buffers[part.buffer].processor)
         group = tuple(buffers[part.buffer].processor for part in ordered)
         if len(set(group)) < max(2, len(group)):
-            raise ValueError(f"{name}: an all-reduce needs one part on each of two or more processors, got some on {group}")
-        size = ordered[0].rect.volume
-        return self.emit(
-            Kind.COLLECTIVE, name, group[0], AllReduce(group, tuple(ordered)), ordered, ordered, flops=(len(group) - 1) * size,
-            nbytes=ring_bytes(len(group), size * buffers[ordered[0].buffer].dtype.itemsize),
-        )
+            raise ValueError(f"{name}: a collective needs one part on each of two or more processors, got some on {group}")
+        return group, tuple(ordered)
+
+    def _sizes(self, part: Part) -> tuple[int, int]:
+        """Elements and bytes."""
+        size = part.rect.volume
+        return size, size * self.graph.buffers[part.buffer].dtype.itemsize
 
     def fill(self, name: str, target: Part, value: float) -> int:
         """Set every element of a part."""
@@ -208,6 +241,22 @@ class _Known:
     nbytes: int
     itemsize: int
     alias: bool
+
+
+def _shares(name: str, parts: Sequence[Part], cuts: Sequence[int]) -> tuple[Part, ...]:
+    """The share of each part that ``cuts`` gives it."""
+    size = parts[0].rect.volume
+    if len(cuts) != len(parts) + 1 or list(cuts) != sorted(cuts) or (cuts[0], cuts[-1]) != (0, size):
+        raise ValueError(f"{name}: {len(parts)} shares of {size} elements need cuts from 0 to {size}, rising, got {list(cuts)}")
+    starts = [part.rect.lo[0] for part in parts]
+    return tuple(
+        Part(part.buffer, Rect((start + low,), (start + high,)))
+        for part, start, low, high in zip(parts, starts, cuts, cuts[1:])
+    )
+
+
+def _some(shares: Sequence[Part]) -> list[Part]:
+    return [share for share in shares if not share.rect.empty]
 
 
 def distance(one: int, other: int, count: int) -> int:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from taskflow.graph import Node
 from taskflow.regions import Rect
 from taskflow.tasks.memory import Lifetime
-from taskflow.tasks.task import AllReduce, Buffer, Compute, Kind, Part, Task, TaskGraph
+from taskflow.tasks.task import AllReduce, Buffer, Collective, Compute, Kind, Part, Task, TaskGraph
 
 LAID_OUT_BLOCK = 64
 """Rows and columns to whose multiple libraries fill up a matrix that they lay out."""
@@ -46,11 +46,14 @@ class Post:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Begin a collective of ``ranks`` (rising), with the ``parts`` that are this rank's."""
+    """Begin a collective of ``ranks`` (rising), with the ``parts`` that are this rank's; where processors have shares, also those
+    of its processors, and how many elements each of the ranks has in all of its own (``counts``)."""
 
     task: Task
     ranks: tuple[int, ...]
     parts: tuple[Part, ...]
+    shares: tuple[Part, ...] = ()
+    counts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +130,12 @@ def _own(graph: TaskGraph, order: Sequence[int], placement: Placement, rank: int
             for before in task.after:
                 if before in going and needs(task, going[before]):
                     items.append(Leave(going.pop(before)))
-        if isinstance(task.work, AllReduce):
+        if isinstance(task.work, Collective):
             members = tuple(sorted({ranks[p] for p in task.work.group}))
             if members == (rank,):
                 items.append(Run(task))
             elif rank in members:
-                mine = zip(task.work.group, task.work.parts)
-                items.append(Join(task, members, tuple(part for p, part in mine if ranks[p] == rank)))
+                items.append(_join(task, task.work, members, [ranks[p] for p in task.work.group], rank))
         elif here == rank and giver == rank:
             items.append(Run(task))
         elif giver == rank:
@@ -143,6 +145,16 @@ def _own(graph: TaskGraph, order: Sequence[int], placement: Placement, rank: int
             items.append(Post(task, giver))
     items.extend(map(Leave, going.values()))
     return items
+
+
+def _join(task: Task, work: Collective, members: tuple[int, ...], owners: Sequence[int], rank: int) -> Join:
+    """A collective seen from ``rank``; ``owners`` are the ranks of its processors."""
+    parts = tuple(part for owner, part in zip(owners, work.parts) if owner == rank)
+    if isinstance(work, AllReduce):
+        return Join(task, members, parts)
+    shares = tuple(share for owner, share in zip(owners, work.shares) if owner == rank)
+    counts = tuple(sum(s.rect.volume for owner, s in zip(owners, work.shares) if owner == member) for member in members)
+    return Join(task, members, parts, shares, counts)
 
 
 def _with_arrivals(graph: TaskGraph, items: Sequence[Planned]) -> list[Planned]:
@@ -175,8 +187,8 @@ def uses(item: Planned) -> tuple[Sequence[Part], Sequence[Part]]:
             return (), task.writes
         case Join(_, _, parts):
             return parts, parts
-        case Arrive(copy, _):
-            return (), copy.writes
+        case Arrive(copy, _):  # what a collective takes it may read until it is over
+            return copy.reads if copy.kind is Kind.COLLECTIVE else (), copy.writes
         case Leave(copy):
             return copy.reads, ()
         case Flush():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from taskflow.drawing import Drawing
 from taskflow.machine import Machine, ring
-from taskflow.tasks.task import AllReduce, Kind, Task, TaskGraph
+from taskflow.tasks.task import Collective, Kind, Task, TaskGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ def roofline(machine: Machine) -> Cost:
         return p.overhead_seconds + max(flops / p.flops_per_second, nbytes / p.bytes_per_second)
 
     def seconds(task: Task) -> float:
-        if isinstance(task.work, AllReduce):
-            return all_reduce_seconds(machine, task.work.group, task.nbytes, task.flops, within)
+        if isinstance(task.work, Collective):
+            return all_reduce_seconds(machine, task.work.group, task.nbytes, task.flops, within, task.work.halves)
         if task.kind is Kind.COPY:
             ends = task.source, task.processor
             if ends not in links:
@@ -81,23 +81,23 @@ def roofline(machine: Machine) -> Cost:
 
 
 def all_reduce_seconds(
-    machine: Machine, group: Sequence[int], nbytes: int, flops: int, within: Callable[[int, int, int], float]
+    machine: Machine, group: Sequence[int], nbytes: int, flops: int, within: Callable[[int, int, int], float], halves: int = 2
 ) -> float:
-    """Seconds of an all-reduce by a ring, given the bytes and flops of all its members together. Where processors copy by
-    themselves, they also add what has come: ``within(processor, flops, nbytes)`` are the seconds of a sum there. GPUs add
-    while they send."""
+    """Seconds of an all-reduce by a ring, or of one of its ``halves``, given the bytes and flops of all its members together.
+    Where processors copy by themselves, they also add what has come (an all-gather adds nothing): ``within(processor, flops,
+    nbytes)`` are the seconds of a sum there. GPUs add while they send."""
     around = ring(machine, group)
-    seconds = around.latency_seconds + nbytes / around.bytes_per_second
-    if around.copies:  # each adds to all of the array but an nth, reading two arrays and writing one
+    seconds = around.latency_seconds * (halves / 2) + nbytes / around.bytes_per_second
+    if around.copies and flops:  # each adds to all of the array but an nth, reading two arrays and writing one
         count = len(group)
-        seconds += max(within(p, flops // count, 3 * (nbytes // 2) // count) for p in group)
+        seconds += max(within(p, flops // count, 3 * (nbytes // halves) // count) for p in group)
     return seconds
 
 
 def resources(task: Task, machine: Machine) -> tuple[int, ...]:
     """What the task occupies: its processor's number, or those of its links counted on after the processors, between those
     of the sender and the receiver where these copy themselves (`Link.occupies_endpoints`). A collective occupies a ring's."""
-    if isinstance(task.work, AllReduce):
+    if isinstance(task.work, Collective):
         return ring(machine, task.work.group).resources
     return message_resources(task.source, task.processor, machine) if task.kind is Kind.COPY else (task.processor,)
 

@@ -49,22 +49,25 @@ def synchronise(state: Lowering, rule: UpdateRule, clip_norm: float | None) -> N
     givers = set(state.flat_gradients)
     for made in divided:
         if made[0].sync.travel is Travel.COLLECTIVE:
-            _all_reduce(state, made[0].bundle, givers)
+            _collect(state, made[0].bundle, made[0].sync.place, givers)
         else:
             _reduce(state, made, givers)
     scales = _clip(state, chunks, clip_norm) if clip_norm is not None else {}
     for made in divided:
-        layer = made[0].bundle.layer
-        if made[0].sync.travel is Travel.COLLECTIVE:
-            continue  # every holder has the sum
+        layer, collective = made[0].bundle.layer, made[0].sync.travel is Travel.COLLECTIVE
         if made[0].sync.place is Place.EVERY:
+            if collective:
+                continue  # every holder has the sum
             state.emit.topic = Topic(Purpose.WEIGHT_GRADIENTS, layer)
             _send(state, made, "d", flat_gradient)
         else:
             for chunk in made:
                 _update(state, rule, chunk.bundle, chunk.span, chunk.root, scales)
             state.emit.topic = Topic(Purpose.NEW_WEIGHTS, layer)
-            _send(state, made, "weights", lambda state, name, p: state.flat_weights[name, p])
+            if collective:
+                _all_gather(state, made[0].bundle)
+            else:
+                _send(state, made, "weights", lambda state, name, p: state.flat_weights[name, p])
     for bundle in {c.bundle.name: c.bundle for c in chunks if c.sync.place is Place.EVERY}.values():
         for processor in bundle.group:
             _update(state, rule, bundle, Rect((0,), (bundle.size,)), processor, scales)
@@ -78,14 +81,17 @@ def _chunks(state: Lowering, bundle: Bundle) -> list[Chunk]:
     sync = state.strategy.sync(bundle.layer)
     many = sync.place is Place.SPREAD or (sync.place is Place.EVERY and sync.travel is Travel.RING)
     wanted = sync.chunks or max(1, bundle.size * bundle.dtype.itemsize // SMALLEST_CHUNK_BYTES)
+    if sync.travel is Travel.COLLECTIVE:
+        wanted = len(group)  # the library wants one share a holder, in the holders' order
     count = min(len(group), wanted, bundle.size) if many else 1
     # Roots differ from layer to layer and bundle to bundle, so that one processor does not own everything. Nothing but
     # the layer's own bundles matters, so that an evaluator can keep what it knows of the layers that did not change.
     first = state.layout.rank(bundle)
+    roots = [i if sync.travel is Travel.COLLECTIVE else first + i * len(group) // count for i in range(count)]
     cuts = even_cuts(bundle.size, count)
     return [
-        Chunk(bundle, sync, Rect((low,), (high,)), _rotate(group, first + i * len(group) // count))
-        for i, (low, high) in enumerate(zip(cuts, cuts[1:]))
+        Chunk(bundle, sync, Rect((low,), (high,)), _rotate(group, root))
+        for root, low, high in zip(roots, cuts, cuts[1:])
     ]
 
 
@@ -94,16 +100,28 @@ def _rotate(group: tuple[int, ...], by: int) -> tuple[int, ...]:
     return group[by:] + group[:by]
 
 
-def _all_reduce(state: Lowering, bundle: Bundle, givers: set[tuple[str, int]]) -> None:
-    """Sum the holders' gradients of a bundle on all of them at once; those without one of their own give zeros."""
+def _collect(state: Lowering, bundle: Bundle, place: Place, givers: set[tuple[str, int]]) -> None:
+    """Sum the holders' gradients of a bundle on all of them at once, or a share on each; those without one of their own give
+    zeros."""
     state.emit.topic = Topic(Purpose.WEIGHT_GRADIENTS, bundle.layer)
     parts = []
     for processor in bundle.group:
         parts.append(state.emit.whole(flat_gradient(state, bundle.name, processor)))
         if (bundle.name, processor) not in givers:
             state.emit.fill(f"d {bundle.name}", parts[-1], 0.0)
-    if len(parts) > 1:
+    if len(parts) < 2:
+        return
+    if place is Place.EVERY:
         state.emit.all_reduce(f"d {bundle.name}", parts)
+    else:
+        state.emit.reduce_scatter(f"d {bundle.name}", parts, even_cuts(bundle.size, len(parts)))
+
+
+def _all_gather(state: Lowering, bundle: Bundle) -> None:
+    """Every holder gets the weights that the others have updated."""
+    parts = [state.emit.whole(state.flat_weights[bundle.name, p]) for p in bundle.group]
+    if len(parts) > 1:
+        state.emit.all_gather(f"weights {bundle.name}", parts, even_cuts(bundle.size, len(parts)))
 
 
 def _reduce(state: Lowering, chunks: list[Chunk], givers: set[tuple[str, int]]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -122,8 +122,35 @@ class Summation:
 class AllReduce:
     """Each of the parts, one on each processor of ``group`` (in rising order), becomes the sum of all."""
 
+    halves: ClassVar[int] = 2  # of a ring's two ways round
     group: tuple[int, ...]
     parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceScatter:
+    """Of the sum of the parts, one on each processor of ``group`` (in rising order), each processor gets its share, in its part:
+    ``shares`` follow each other and together are all of a part; some may be empty. What lies in a part beside its share is
+    then of no use to anybody."""
+
+    halves: ClassVar[int] = 1
+    group: tuple[int, ...]
+    parts: tuple[Part, ...]
+    shares: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AllGather:
+    """Each of the parts, one on each processor of ``group`` (in rising order), gets from the others what is their share of theirs.
+    ``shares`` as of a ReduceScatter."""
+
+    halves: ClassVar[int] = 1
+    group: tuple[int, ...]
+    parts: tuple[Part, ...]
+    shares: tuple[Part, ...]
+
+
+Collective = AllReduce | ReduceScatter | AllGather
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +209,7 @@ class UserCall:
     arguments: tuple[Part | None, ...]
 
 
-Work = Compute | Transfer | Summation | AllReduce | Filling | Norm | Clip | Update | UserCall
+Work = Compute | Transfer | Summation | Collective | Filling | Norm | Clip | Update | UserCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,12 +234,12 @@ class Task:
     @property
     def processors(self) -> tuple[int, ...]:
         """All that take part."""
-        if isinstance(self.work, AllReduce):
+        if isinstance(self.work, Collective):
             return self.work.group
         return (self.processor,) if self.source == self.processor else (self.source, self.processor)
 
     def __str__(self) -> str:
-        if isinstance(self.work, AllReduce):
+        if isinstance(self.work, Collective):
             return f"{self.name} @ {ranges(self.work.group)}"
         where = f"{self.source}->{self.processor}" if self.kind is Kind.COPY else f"@ {self.processor}"
         return f"{self.name} {where}"

@@ -7,10 +7,12 @@ messages in different orders stand still here, as they would there.
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -25,30 +27,107 @@ def get_unique_id() -> str:
     return tempfile.mkdtemp(prefix="fake-nccl")
 
 
+_group: list[Callable[[], None]] | None = None
+
+
+def groupStart() -> None:
+    global _group
+    assert _group is None
+    _group = []
+
+
+def groupEnd() -> None:
+    """Until here nothing of the group begins."""
+    global _group
+    assert _group is not None, "ncclGroupEnd without ncclGroupStart"
+    calls, _group = _group, None
+    for call in calls:
+        call()
+
+
+def grouped(call: Callable[..., None]) -> Callable[..., None]:
+    """What waits in a group."""
+
+    @functools.wraps(call)
+    def ask(*arguments: object) -> None:
+        if _group is None:
+            call(*arguments)
+        else:
+            _group.append(functools.partial(call, *arguments))
+
+    return ask
+
+
 class NcclCommunicator:
     def __init__(self, size: int, identity: str, rank: int) -> None:
         self.size, self.rank, self.folder = size, rank, Path(identity)
         self.numbers: dict[str, itertools.count[int]] = {}
         self.calls = 0
 
+    @grouped
     def send(self, pointer: int, count: int, kind: int, peer: int, stream: int) -> None:
         path = self._next(f"{self.rank} to {peer}")
         self._put(path, self._array(pointer, count, kind))
         self._until(lambda: not path.exists(), f"send to {peer}")
 
+    @grouped
     def recv(self, pointer: int, count: int, kind: int, peer: int, stream: int) -> None:
         path = self._next(f"{peer} to {self.rank}")
         self._until(path.exists, f"receive from {peer}")
         self._array(pointer, count, kind)[:] = np.load(path)
         path.unlink()
 
+    @grouped
     def allReduce(self, source: int, target: int, count: int, kind: int, operation: int, stream: int) -> None:
         assert operation == NCCL_SUM and kind in (NCCL_FLOAT32, NCCL_FLOAT64)
-        base = self._next("sum")
+        self._array(target, count, kind)[:] = sum(self._everybodys("sum", self._array(source, count, kind)))
+
+    @grouped
+    def reduceScatter(self, source: int, target: int, count: int, kind: int, operation: int, stream: int) -> None:
+        """Equal shares; in place if the target is the rank's share of the source, and else nothing may overlap."""
+        assert operation == NCCL_SUM and kind in (NCCL_FLOAT32, NCCL_FLOAT64)
+        self._apart(source, self.size * count, target, count, kind)
+        sums = sum(self._everybodys("scatter", self._array(source, self.size * count, kind)))
+        self._array(target, count, kind)[:] = sums[self.rank * count : (self.rank + 1) * count]  # type: ignore[index]
+
+    @grouped
+    def allGather(self, source: int, target: int, count: int, kind: int, stream: int) -> None:
+        assert kind in TYPES
+        self._apart(target, self.size * count, source, count, kind)
+        found = self._everybodys("gather", self._array(source, count, kind))
+        assert {len(share) for share in found} == {count}
+        self._array(target, self.size * count, kind)[:] = np.concatenate(found)
+
+    @grouped
+    def reduce(self, source: int, target: int, count: int, kind: int, operation: int, root: int, stream: int) -> None:
+        """Only the root's target is written."""
+        assert operation == NCCL_SUM and kind in (NCCL_FLOAT32, NCCL_FLOAT64) and 0 <= root < self.size
+        total = sum(self._everybodys("reduce", self._array(source, count, kind)))
+        if self.rank == root:
+            self._array(target, count, kind)[:] = total
+
+    @grouped
+    def broadcast(self, source: int, target: int, count: int, kind: int, root: int, stream: int) -> None:
+        """Only the root's source is read."""
+        assert kind in TYPES and 0 <= root < self.size and count < 1 << 31  # CuPy's is an int
+        path = self._next(f"broadcast of {root}")
+        if self.rank == root:
+            self._put(path, self._array(source, count, kind))
+        self._until(path.exists, "broadcast")
+        self._array(target, count, kind)[:] = np.load(path)
+
+    def _everybodys(self, what: str, mine: np.ndarray) -> list[np.ndarray]:
+        base = self._next(what)
         paths = [base.with_name(f"{base.name} of {rank}") for rank in range(self.size)]
-        self._put(paths[self.rank], self._array(source, count, kind))
-        self._until(lambda: all(path.exists() for path in paths), "sum")
-        self._array(target, count, kind)[:] = sum(np.load(path) for path in paths)
+        self._put(paths[self.rank], mine)
+        self._until(lambda: all(path.exists() for path in paths), what)
+        return [np.load(path) for path in paths]
+
+    def _apart(self, whole: int, many: int, share: int, count: int, kind: int) -> None:
+        """NCCL's rule for working in place."""
+        size = np.dtype(TYPES[kind]).itemsize
+        in_place = share == whole + self.rank * count * size
+        assert in_place or share + count * size <= whole or whole + many * size <= share, "buffers overlap"
 
     def check_async_error(self) -> None:
         pass

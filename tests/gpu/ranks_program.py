@@ -19,6 +19,7 @@ from taskflow.mapper.notation import parse_sync  # noqa: E402
 from taskflow.rules import SGD  # noqa: E402
 from taskflow.runtime.executor import Executor  # noqa: E402
 from taskflow.runtime.launch import connect  # noqa: E402
+from taskflow.runtime.nccl import NCCLShares  # noqa: E402
 
 
 def main(which: str, processors: int, sync: str) -> None:
@@ -49,10 +50,13 @@ def main(which: str, processors: int, sync: str) -> None:
     recording = run.program("train").recording
     recorded = transport.gather(0 if recording is None else recording.recorded)
     assert which != "recorded" or recorded is None or sum(recorded) > 0
+    channels = run.program("train")._channels.values()
+    even = sorted({channel.even for channel in channels if isinstance(channel, NCCLShares)})
     run.close()
     if transport.rank == 0:
         assert weights is not None
-        print(json.dumps({"losses": losses, "describe": described, "sum": sum(float(w.sum()) for w in weights.values())}))
+        total = sum(float(w.sum()) for w in weights.values())
+        print(json.dumps({"losses": losses, "describe": described, "sum": total, "even": even}))
     transport.close()
 
 

@@ -50,6 +50,15 @@ def test_nccl_takes_what_we_give() -> None:
     for function in (nccl.NcclCommunicator.send, nccl.NcclCommunicator.recv):
         assert parameters(function)[1:] == ["count", "datatype", "peer", "stream"]
     assert parameters(nccl.NcclCommunicator.allReduce)[1:] == ["sendbuf", "recvbuf", "count", "datatype", "op", "stream"]
+    taken = {
+        "reduceScatter": ["sendbuf", "recvbuf", "recvcount", "datatype", "op", "stream"],
+        "allGather": ["sendbuf", "recvbuf", "count", "datatype", "stream"],
+        "reduce": ["sendbuf", "recvbuf", "count", "datatype", "op", "root", "stream"],
+        "broadcast": ["sendbuff", "recvbuff", "count", "datatype", "root", "stream"],
+    }
+    for name, wanted in taken.items():
+        assert parameters(getattr(nccl.NcclCommunicator, name))[1:] == wanted
+    assert parameters(nccl.groupStart) == parameters(nccl.groupEnd) == []
     assert hasattr(nccl, "NCCL_FLOAT32") and hasattr(nccl, "NCCL_FLOAT64") and hasattr(nccl, "NCCL_SUM")
     assert hasattr(nccl.NcclCommunicator, "check_async_error") and hasattr(nccl, "NCCL_UINT8")
     assert nccl.get_version() > 20000

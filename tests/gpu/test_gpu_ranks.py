@@ -36,6 +36,8 @@ def reference() -> dict[str, Any]:
     (3, "mpi-host", "host", ""), (2, "mpi-host", "host", ""), (2, "mpi-host", "recorded", ""), (4, "mpi-host", "recorded", ""),
     (3, "mpi-host", "host", "collective/every"), (4, "mpi-host", "recorded", "collective/every"),
     (2, "nccl", "nccl", "ring/spread"), (4, "nccl", "nccl", "collective/every"), (3, "nccl", "nccl", "collective/every"),
+    (3, "mpi-host", "host", "collective/spread"), (4, "mpi-host", "recorded", "collective/spread"),
+    (2, "nccl", "nccl", "collective/spread"), (4, "nccl", "nccl", "collective/spread"),
 ])
 def test_messages(ranks: int, way: str, which: str, sync: str, reference: dict[str, Any]) -> None:
     """Through pinned memory, and by communicators that stand still, as NCCL's, if ranks disagree about the order."""
@@ -43,6 +45,8 @@ def test_messages(ranks: int, way: str, which: str, sync: str, reference: dict[s
     assert found["losses"] == pytest.approx(reference["losses"], rel=1e-9)
     assert found["sum"] == pytest.approx(reference["sum"], rel=1e-9)
     assert f"transfers by {way}" in found["describe"]
+    if (which, sync) == ("nccl", "collective/spread"):
+        assert found["even"] == [False, True]  # by calls that want shares of one size, and by others
 
 
 @pytest.mark.skipif(not compiles(), reason="no C++20 compiler: the GPU's kernels cannot be run on the host")

@@ -60,8 +60,8 @@ class Odd(Costs):
     def copy(self, source: int, target: int, nbytes: int) -> float:
         return 1e-6 + 1e-7 * ((source + target) % 3) + nbytes * 2e-10
 
-    def collective(self, group: Sequence[int], nbytes: int, flops: int) -> float:
-        return 1e-6 + 1e-7 * (sum(group) % 5) + nbytes * 1e-10 + flops * 1e-10
+    def collective(self, group: Sequence[int], nbytes: int, flops: int, halves: int = 2) -> float:
+        return 1e-6 * halves + 1e-7 * (sum(group) % 5) + nbytes * 1e-10 + flops * 1e-10
 
     def processor_class(self, processor: int) -> int:
         return processor % self._classes

@@ -125,6 +125,18 @@ def test_an_all_reduce_that_one_rank_never_joins() -> None:
     assert "watchdog: has waited 0.5 s in sum of conv1 to add up 32 bytes of ranks 0, 1, 2" in ended.text
 
 
+@pytest.mark.parametrize(("case", "what"), [
+    ("reduce-scatter", "add up 32 bytes of ranks 0, 1, 2, a share for each"), ("all-gather", "gather 32 bytes from ranks 0, 1, 2"),
+])
+def test_shares_that_one_rank_never_joins(case: str, what: str) -> None:
+    ended = failing(f"{case} exit")
+    assert_names_once(ended, "but rank 2 has left the program", 0)
+    assert f"waits in share of conv1 to {what}" in ended.text
+    ended = failing(f"{case} hang", "0.5")
+    assert_names_once(ended, "One of ranks ", 0)
+    assert f"watchdog: has waited 0.5 s in share of conv1 to {what}" in ended.text
+
+
 def test_watchdog() -> None:
     ended = failing("hang", "0.5")
     assert_names_once(ended, "in conv1 forward 2 to receive 32 bytes from rank 2 (tag 5)", 0)

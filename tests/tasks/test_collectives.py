@@ -94,8 +94,8 @@ def test_a_collective_and_a_message_share_a_link() -> None:
 
 
 def test_what_is_refused() -> None:
-    for place, chunks in ((Place.SPREAD, 0), (Place.OWNER, 0), (Place.EVERY, 2)):
-        with pytest.raises(ValueError, match="leaves the whole sum with every holder"):
+    for place, chunks in ((Place.SPREAD, 2), (Place.OWNER, 0), (Place.EVERY, 2)):
+        with pytest.raises(ValueError, match="leaves each holder with the whole sum, or with a share of it"):
             Sync(Travel.COLLECTIVE, place, chunks)
     emit = Emitter(2)
     one = [emit.whole(emit.buffer(f"b{i}", Rect((0,), (4,)), 1, np.dtype(np.float32))) for i in range(2)]

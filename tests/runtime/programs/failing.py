@@ -26,6 +26,12 @@ def need_the_culprit():
         total.start()
         transport.wait(total, lambda: "sum of conv1")
         return
+    if case.startswith(("reduce-scatter", "all-gather")):
+        make = transport.reduce_scatter if case.startswith("reduce") else transport.all_gather
+        share = make(np.ones(4), [2, *[1] * 2, *[0] * (transport.size - 3)], range(transport.size))
+        share.start()
+        transport.wait(share, lambda: "share of conv1")
+        return
     receive = transport.receiver(np.zeros(4), culprit, 5)
     receive.start()
     transport.wait(receive, lambda: "conv1 forward 2")
@@ -62,9 +68,9 @@ elif case == "fork":
         if not child:
             os._exit(5)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
-elif case == "all-reduce exit" and fails:
+elif case in ("all-reduce exit", "reduce-scatter exit", "all-gather exit") and fails:
     sys.exit(3)
-elif case in ("hang", "all-reduce hang") and fails:
+elif case in ("hang", "all-reduce hang", "reduce-scatter hang", "all-gather hang") and fails:
     time.sleep(60)
 elif case == "barrier" and not fails:
     transport.barrier()

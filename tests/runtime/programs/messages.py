@@ -101,6 +101,8 @@ def errors(transport):
     assert "tags from 0" in refused(ValueError, transport.sender, array, other, 1 << 40)
     for ranks in ([transport.rank], [1, 0], [0, size], [0, 0]):
         assert "two or more of 0 to" in refused(ValueError, transport.all_reduce, np.zeros(3), ranks)
+    for counted in (transport.reduce_scatter, transport.all_gather):
+        assert "two or more of 0 to" in refused(ValueError, counted, np.zeros(3), [3], [transport.rank])
     assert "floating type" in refused(ValueError, transport.all_reduce, np.zeros(3, int), range(size))
     assert "C-contiguous" in refused(ValueError, transport.all_reduce, np.zeros((4, 4))[:, 1], range(size))
     array.flags.writeable = False
@@ -149,6 +151,60 @@ def all_reduces(transport, steps=50):
     assert found is None or len(set(found)) == 1
 
 
+def shares(transport, steps=20):
+    """Reduce-scatters and all-gathers of all ranks and of pairs, several on their way at once: uneven shares, empty ones, and all
+    in the hands of one rank."""
+    rank, size = transport.rank, transport.size
+    groups = list(dict.fromkeys([tuple(range(size)), *((one, one + 1) for one in range(size - 1)), (0, size - 1)]))
+
+    def parts(ranks, length, way):
+        many = len(ranks)
+        if way == "last":
+            return [0] * (many - 1) + [length]
+        if way == "growing":
+            return [length * (k + 1) // many - length * k // many for k in range(many)]
+        return [length // many + (k < length % many) for k in range(many)]
+
+    for kind, length, way in (
+        (np.float32, 1000, "even"), (np.float64, 1003, "even"), (np.float64, 2, "even"), (np.float32, 0, "even"),
+        (np.float64, 70_001, "growing"), (np.float32, 777, "last"),
+    ):
+        mine = [(ranks, parts(ranks, length, way), np.zeros(length, kind)) for ranks in groups if rank in ranks]
+        scatters = [transport.reduce_scatter(array, counts, ranks) for ranks, counts, array in mine]
+        gathers = [transport.all_gather(array, counts, ranks) for ranks, counts, array in mine]
+        before = transport.bytes_sent, transport.bytes_received, transport.messages
+        for step in range(steps if length < 10_000 else 3):
+            for scatter, (ranks, _, array) in zip(scatters, mine):
+                array[:] = (rank + 1) * (step + 1 + groups.index(ranks) + np.arange(length) % 5)
+                scatter.start()
+            for scatter, (ranks, counts, array) in zip(scatters, mine):
+                transport.wait(scatter, "scatter")
+                low = sum(counts[: ranks.index(rank)])
+                own = array[low : low + counts[ranks.index(rank)]].copy()
+                wanted = sum(r + 1 for r in ranks) * (step + 1 + groups.index(ranks) + np.arange(length) % 5)
+                assert (own == wanted[low : low + len(own)]).all(), (ranks, way, kind)
+                array[:] = -1
+                array[low : low + len(own)] = own
+            for gather in gathers:
+                gather.start()
+            for gather, (ranks, _, array) in zip(gathers, mine):
+                transport.wait(gather, "gather")
+                wanted = sum(r + 1 for r in ranks) * (step + 1 + groups.index(ranks) + np.arange(length) % 5)
+                assert (array == wanted).all(), (ranks, way, kind)
+        sent, received, messages = transport.bytes_sent - before[0], transport.bytes_received - before[1], transport.messages
+        assert sent == received and messages - before[2] == (steps if length < 10_000 else 3) * 2 * len(mine)
+        everybody = transport.gather(sent)
+        if everybody is not None:
+            wanted = sum(2 * (len(ranks) - 1) * length * np.dtype(kind).itemsize for ranks in groups)
+            assert sum(everybody) == (steps if length < 10_000 else 3) * wanted
+    channel = scatters[0]
+    assert channel.peers == tuple(other for other in range(size) if other != rank) and "a share for each" in str(channel)
+    for ask in (transport.reduce_scatter, transport.all_gather):
+        for counts in ([1] * size, [2, *[0] * size], [4, -1, *[0] * (size - 2)]):
+            assert "a count of each rank's elements" in refused(ValueError, ask, np.zeros(3 + size), counts, range(size))
+        assert "floating type" in refused(ValueError, ask, np.zeros(size, int), [1] * size, range(size))
+
+
 def main():
     first = connect()
     assert isinstance(first, MPITransport) and first.size == int(sys.argv[1])
@@ -160,6 +216,7 @@ def main():
         tags(transport)
         values(transport)
         all_reduces(transport)
+        shares(transport)
     assert first.bytes_sent == second.bytes_sent
     errors(first)
     second.barrier()

@@ -38,7 +38,8 @@ for seed in range(int(sys.argv[1])):
         for t in run.program("train").graph:
             ranks = len({run.placement.rank(p) for p in t.processors})
             if t.kind.value == "collective":
-                graph_bytes += ring_bytes(ranks, t.nbytes // ring_bytes(len(t.processors), 1))
+                halves = t.work.halves
+                graph_bytes += ring_bytes(ranks, t.nbytes // ring_bytes(len(t.processors), 1, halves), halves)
             elif ranks > 1:
                 graph_bytes += t.nbytes
         total = sum(float(abs(v).sum()) for v in parameters.values())
