@@ -272,13 +272,28 @@ class CoreEvaluator(Evaluator):
     def accept(self) -> None:
         if not self._proposed:
             raise ValueError("accept: there is no proposal to accept, or it was cut short by its limit")
-        changes, syncs, self._seconds = self._proposal
+        changes, syncs, seconds = self._proposal
+        self._syncs.update(syncs)
+        self._core.accept()
+        self.moved(changes, seconds)
+
+    # ---- what walks in C++ do -----------------------------------------------------------------------------------------
+    def cut_of(self, name: str, config: OpConfig) -> tuple[int, int]:
+        """The core's numbers of an operator and of its cut. ValueError if they do not fit."""
+        node = self._node(name)
+        config.verify(node, self._most)
+        return node.number, self._cut(node, config)
+
+    def hold(self, changes: Mapping[str, OpConfig], seconds: float) -> None:
+        """The core has evaluated this proposal; it may be accepted."""
+        self._proposal, self._proposed = (changes, NO_SYNCS, seconds), True
+
+    def moved(self, changes: Mapping[str, OpConfig], seconds: float) -> None:
+        """The core has accepted these configurations and now takes so long."""
         for name, config in changes.items():
             self._pieces += len(config.processors) - len(self._configs[name].processors)
         self._configs.update(changes)
-        self._syncs.update(syncs)
-        self._core.accept()
-        self._proposed, self._stale = False, True
+        self._seconds, self._proposed, self._stale = seconds, False, True
 
     def timeline(self) -> Timeline:
         self.strategy  # noqa: B018

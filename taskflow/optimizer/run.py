@@ -19,6 +19,8 @@ CAREFUL = 0.02  # seconds that the first strategy takes to evaluate, from which 
 MANY_PROCESSORS = 64  # from which on plans may need very many messages
 MOST_MESSAGES = 3_000_000  # around the operators that a proposal changes: about a gigabyte
 MESSAGE_SECONDS = 2e-6  # to lower and simulate one
+UNWATCHED = 0.005  # seconds of a walk in C++ without a look at the clock, if so much is left and MARGIN proposals more
+MARGIN = 20
 MOST_PASSED = 200  # proposals one after another for which there was no time
 
 
@@ -46,6 +48,17 @@ class Slice:
             (n - f) / (t - f) if t > f else 1.0 for n, f, t in zip(now, self._from, self._to) if isfinite(t)
         ]
         return min(1.0, max(parts, default=0.0))
+
+    @property
+    def time(self) -> float:
+        """How much of its time is spent, 0 to 1; 0 if that is endless."""
+        first, last = self._from[0], self._to[0]
+        return min(1.0, (self._run.elapsed - first) / (last - first)) if last > first and isfinite(last) else float(last <= first)
+
+    @property
+    def width(self) -> float:
+        """How many proposals it has."""
+        return self._to[1] - self._from[1]
 
     @property
     def over(self) -> bool:
@@ -179,8 +192,10 @@ class Run:
         if self.syncs:
             syncs = {layer: self.syncs.get(layer, sync) for layer, sync in syncs.items()}
         seconds = self._evaluate(changes, limit, syncs)
-        if not seconds <= limit:
-            return False
+        return seconds <= limit and self.decide(changes, syncs, seconds)
+
+    def decide(self, changes: Mapping[str, OpConfig], syncs: Mapping[str, Sync], seconds: float) -> bool:
+        """Accept the evaluator's last proposal, whose seconds are within the limit, unless it does not fit the memory."""
         lacks = ""
         if seconds < self.best_seconds and self.options.fits is not None:
             lacks = self._check(self.evaluator.changed(changes, syncs))
@@ -192,6 +207,31 @@ class Run:
         if seconds < self.best_seconds and not lacks:
             self._keep(replace(self.evaluator.strategy, name=self.algorithm))
         return True
+
+    # ---- for who proposes in C++ (`walk`) --------------------------------------------------------------------------------
+    def unwatched(self) -> float:
+        """For how many seconds proposals may go on without a look at the clock; 0: each has to be asked for."""
+        each = self._pace.expected({}, self.evaluator.pieces) if self._pace is not None else 0.0
+        return 0.0 if self._messages is not None or self.clock.left < UNWATCHED + MARGIN * each else UNWATCHED
+
+    def allows(self, changes: Mapping[str, OpConfig]) -> bool:
+        """Whether there is time to evaluate changes to the current plan."""
+        return self._takes(changes) is not None
+
+    def learn(self, changes: Mapping[str, OpConfig], seconds: float) -> None:
+        """The geometry of these configurations has been worked out, which took so long."""
+        if self._pace is not None:
+            self._pace.learn(changes, self.evaluator.pieces, seconds)
+
+    def walked(self, proposals: int, accepted: int, now: float, took: float) -> None:
+        """So many proposals were made and accepted elsewhere, none of them better than the best; the current plan is ``now``."""
+        self.proposals += proposals
+        self.accepted += accepted
+        if accepted:
+            self.seconds, self._lacks = now, ""
+        if self._pace is not None and proposals:
+            self._pace.learn({}, self.evaluator.pieces, took / proposals)
+        self._tell()
 
     def _evaluate(self, changes: Mapping[str, OpConfig], limit: float, syncs: Mapping[str, Sync]) -> float:
         """The evaluator's answer; infinite if there is no time to ask it."""

@@ -6,6 +6,7 @@ each of them): a follower is cut as the operator that it follows, each piece whe
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from itertools import product
 from random import Random
 
@@ -21,7 +22,8 @@ Pairs = list[tuple[Node, Node, Match]]  # follower, whom it follows, how
 
 class Together:
     """The moves of a random walk over a space: `draw` gives one. ``leaders``: the operators that choose, in the order of the
-    graph; all of them if ``space.options.follow`` is "none"."""
+    graph; all of them if ``space.options.follow`` is "none". ``spaces``: theirs. ``mended``: whether constraints are about a follower,
+    which then may have another configuration than the one that follows."""
 
     def __init__(self, graph: OperatorGraph, space: Space) -> None:
         towards = followed(graph, space.options.follow)
@@ -30,7 +32,8 @@ class Together:
             followers.setdefault(leader, []).append(number)
         self.leaders = [node for node in graph if node.number not in towards]
         self._followers = [_followers(graph, node, followers) for node in self.leaders]
-        self._spaces = [space[node] for node in self.leaders]
+        self.spaces = [space[node] for node in self.leaders]
+        self.mended = any(node.name in space.permitted for pairs in self._followers for node, _, _ in pairs)
         self._names = [node.name for node in self.leaders]
         self._cuts: dict[tuple[Match, tuple[int, ...], tuple[Dim, ...]], tuple[tuple[int, ...], list[int]]] = {}
 
@@ -40,14 +43,29 @@ class Together:
     def draw(self, random: Random) -> dict[str, OpConfig]:
         """A random configuration for one operator that chooses, all equally likely, with what its followers then have."""
         number = random.randrange(len(self._names))
-        return self._changes(number, self._spaces[number].draw(random))
+        return self._changes(number, self.spaces[number].draw(random))
+
+    def numbered(self, leader: int, number: int) -> dict[str, OpConfig]:
+        """The configuration of this number for the operator in this place of ``leaders``, with what its followers then have."""
+        return self._changes(leader, self.spaces[leader].numbered(number))
 
     def everything(self, random: Random) -> dict[str, OpConfig]:
         """A configuration for every operator, uniform over the choices of those that choose."""
         configs: dict[str, OpConfig] = {}
-        for number, space in enumerate(self._spaces):
+        for number, space in enumerate(self.spaces):
             configs |= self._changes(number, space.draw(random))
         return configs
+
+    def places(self, leader: int, changes: Mapping[str, OpConfig]) -> Iterator[tuple[str, list[int]]]:
+        """Of a leader and each of its followers, if they have these configurations: for each piece the leader's piece on whose
+        processor it runs (empty: each piece that of its number). What other configurations of equal degrees have, too."""
+        first = self._names[leader]
+        found = {first: list(range(len(changes[first].processors)))}
+        yield first, []
+        for node, towards, match in self._followers[leader]:
+            _, places = self._cut(node, match, changes[towards.name].degrees)
+            found[node.name] = [found[towards.name][k] for k in places]
+            yield node.name, found[node.name]
 
     def _changes(self, number: int, config: OpConfig) -> dict[str, OpConfig]:
         changes = {self._names[number]: config}
@@ -56,11 +74,14 @@ class Together:
         return changes
 
     def _follow(self, node: Node, match: Match, chosen: OpConfig) -> OpConfig:
-        key = match, chosen.degrees, node.dims
-        if key not in self._cuts:
-            self._cuts[key] = _pieces(node.dims, match, chosen.degrees)
-        degrees, places = self._cuts[key]
+        degrees, places = self._cut(node, match, chosen.degrees)
         return OpConfig(degrees, tuple([chosen.processors[k] for k in places]))
+
+    def _cut(self, node: Node, match: Match, chosen: tuple[int, ...]) -> tuple[tuple[int, ...], list[int]]:
+        key = match, chosen, node.dims
+        if key not in self._cuts:
+            self._cuts[key] = _pieces(node.dims, match, chosen)
+        return self._cuts[key]
 
 
 def _pieces(dims: tuple[Dim, ...], match: Match, chosen: tuple[int, ...]) -> tuple[tuple[int, ...], list[int]]:
