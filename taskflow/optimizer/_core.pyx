@@ -125,6 +125,8 @@ cdef class Core:
     cdef unique_ptr[Step] step
     cdef object cost, route, group, error
     cdef cbool failed
+    cdef int most
+    cdef vector[int] places
 
     def __cinit__(self):
         self.step.reset(new Step())
@@ -134,7 +136,7 @@ cdef class Core:
         """``cost(kind, cut, piece, processor, flops, nbytes, node)`` gives seconds; ``route(source, target)`` gives
         (resources, latency seconds, bytes a second, class), ``group(processors)`` the resources of a collective's ring. The
         processors of the nth group that is asked for are n where its cost is asked for."""
-        self.cost, self.route, self.group = cost, route, group
+        self.cost, self.route, self.group, self.most = cost, route, group, processors
         self.step.get().machine(processors, classes, rates, flops, nbytes, overhead, ask_cost, ask_route, ask_group,
                                 <void*>self)
 
@@ -174,7 +176,14 @@ cdef class Core:
         self.step.get().begin()
 
     def change(self, int node, int cut, processors):
-        self.step.get().change(node, cut, processors)
+        """ValueError if there are not as many processors as pieces, or one does not exist."""
+        cdef int place
+        self.places.clear()
+        for place in processors:
+            if not 0 <= place < self.most:
+                raise ValueError(f"change: processor {place} does not exist; there are 0 to {self.most - 1}")
+            self.places.push_back(place)
+        self.step.get().change(node, cut, self.places)
 
     def change_sync(self, int layer, int travel, int place, int chunks):
         self.step.get().change_sync(layer, travel, place, chunks)

@@ -323,11 +323,14 @@ class CoreEvaluator(Evaluator):
     def _propose_change(self, node: Node, config: OpConfig) -> None:
         """A cut that is known has been verified; then only its places are new."""
         cut = self._cuts.get((self._like[node.number], config.degrees, config.weights))
-        places = config.processors
-        if cut is None or len(places) != len(self._cut_rects[cut]) or not 0 <= min(places) <= max(places) < self._most:
+        if cut is None:
             config.verify(node, self._most)
             cut = self._cut(node, config)
-        self._core.change(node.number, cut, places)
+        try:
+            self._core.change(node.number, cut, config.processors)
+        except (TypeError, ValueError, OverflowError):
+            config.verify(node, self._most)
+            raise
 
     def _change(self, node: Node, config: OpConfig) -> None:
         self._core.change(node.number, self._cut(node, config), config.processors)

@@ -21,6 +21,8 @@ MOST_MESSAGES = 3_000_000  # around the operators that a proposal changes: about
 MESSAGE_SECONDS = 2e-6  # to lower and simulate one
 UNWATCHED = 0.005  # seconds of a walk in C++ without a look at the clock, if so much is left and MARGIN proposals more
 MARGIN = 20
+AHEAD = 16  # proposals without a look at the clock, if each takes less than
+QUICK = 0.005  # seconds
 MOST_PASSED = 200  # proposals one after another for which there was no time
 
 
@@ -62,7 +64,8 @@ class Slice:
 
     @property
     def over(self) -> bool:
-        return self._run.over or self.used >= 1.0
+        run, (seconds, proposals) = self._run, self._to
+        return run.over or run.proposals >= proposals or run.elapsed >= seconds
 
 
 class Run:
@@ -91,6 +94,8 @@ class Run:
         self._pace: Pace | None = None  # of evaluations, if they take long
         self._messages: Messages | None = None
         self._passed = 0
+        self._longest = 0.0  # seconds of an evaluation
+        self._ahead = 0  # proposals that may be made before the next look at the clock
 
     @property
     def elapsed(self) -> float:
@@ -147,8 +152,10 @@ class Run:
             self._pace = Pace()
             if len(self.evaluator.machine.processors) >= MANY_PROCESSORS:
                 self._messages = Messages(self.evaluator.graph)
+        took = perf_counter() - begin
+        self._longest = max(self._longest, took)
         if self._pace is not None:
-            self._pace.learn(strategy.configs, _pieces(strategy), perf_counter() - begin)
+            self._pace.learn(strategy.configs, _pieces(strategy), took)
         self._tell()
         return self.seconds
 
@@ -182,11 +189,13 @@ class Run:
     ) -> bool:
         """Try changes to the current strategy and accept them if it then takes at most ``limit`` seconds; those that the
         constraints do not permit are mended first. Raises `Spent` instead if there is no budget left."""
-        if self.proposals >= self.options.budget.proposals or self.clock.over:
-            raise Spent  # as `spent`, but shows progress less often
+        if self.proposals >= self.options.budget.proposals:
+            raise Spent
+        if self._ahead:
+            self._ahead -= 1
+        else:
+            self._look()
         self.proposals += 1
-        if self._pace is not None or self.proposals % 16 == 0:
-            self._tell()
         if self.permitted:
             changes = mended(self.permitted, changes)
         if self.syncs:
@@ -208,6 +217,17 @@ class Run:
             self._keep(replace(self.evaluator.strategy, name=self.algorithm))
         return True
 
+    def _look(self) -> None:
+        """At the clock, and how many proposals may be made before the next look: some, if they are quick and there is time for as
+        many of the longest evaluation so far."""
+        self._tell()
+        left = self.clock.left
+        if left <= 0.0:
+            raise Spent
+        each = self._pace.expected({}, self.evaluator.pieces) if self._pace is not None else 0.0
+        quick = self._messages is None and each < QUICK and left > AHEAD * self._longest + UNWATCHED
+        self._ahead = AHEAD if quick else 0
+
     # ---- for who proposes in C++ (`walk`) --------------------------------------------------------------------------------
     def unwatched(self) -> float:
         """For how many seconds proposals may go on without a look at the clock; 0: each has to be asked for."""
@@ -221,7 +241,7 @@ class Run:
     def learn(self, changes: Mapping[str, OpConfig], seconds: float) -> None:
         """The geometry of these configurations has been worked out, which took so long."""
         if self._pace is not None:
-            self._pace.learn(changes, self.evaluator.pieces, seconds)
+            self._learn(changes, seconds)
 
     def walked(self, proposals: int, accepted: int, now: float, took: float) -> None:
         """So many proposals were made and accepted elsewhere, none of them better than the best; the current plan is ``now``."""
@@ -235,7 +255,7 @@ class Run:
 
     def _evaluate(self, changes: Mapping[str, OpConfig], limit: float, syncs: Mapping[str, Sync]) -> float:
         """The evaluator's answer; infinite if there is no time to ask it."""
-        if self._pace is None:
+        if self._ahead or self._pace is None:
             return self.evaluator.propose(changes, limit, syncs)
         if self._takes(changes, None, syncs) is None:
             self.proposals -= 1
@@ -245,8 +265,13 @@ class Run:
             return inf
         self._passed, begin = 0, perf_counter()
         seconds = self.evaluator.propose(changes, limit, syncs)
-        self._pace.learn(changes, self.evaluator.pieces, perf_counter() - begin)
+        self._learn(changes, perf_counter() - begin)
         return seconds
+
+    def _learn(self, changes: Mapping[str, OpConfig], seconds: float) -> None:
+        assert self._pace is not None
+        self._longest = max(self._longest, seconds)
+        self._pace.learn(changes, self.evaluator.pieces, seconds)
 
     def conduct(self, body: Callable[[], str]) -> Found:
         """Run the search; ``body`` returns why it ended, if neither the budget nor the user ends it. The first rival is always
