@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -70,6 +69,7 @@ class CoreEvaluator(Evaluator):
         self._regions: dict[Rect, int] = {}
         self._lists: dict[tuple[int, ...], int] = {}
         self._cuts: dict[object, int] = {}
+        self._known: dict[str, tuple[int, dict[tuple[int, ...], int]]] = {}  # numbers of nodes, and of their cuts, of proposals
         self._cut_rects: list[list[Rect]] = []
         self._links: dict[int, int] = {}
         self.groups: list[tuple[int, ...]] = []
@@ -214,11 +214,11 @@ class CoreEvaluator(Evaluator):
     @property
     def strategy(self) -> Strategy:
         """The current strategy, put together when it is asked for: most plans of a walk never are."""
-        strategy = super().strategy
-        if self._stale:
-            strategy = self._strategy = replace(strategy, configs=dict(self._configs), syncs=dict(self._syncs))
+        if self._stale or self._strategy is None:
+            was = super().strategy
+            self._strategy = Strategy(was.processors, dict(self._configs), dict(self._syncs), was.name)
             self._stale = False
-        return strategy
+        return self._strategy
 
     @property
     def pieces(self) -> int:
@@ -261,7 +261,16 @@ class CoreEvaluator(Evaluator):
         self.proposals += 1
         self._core.begin()
         for name, config in changes.items():
-            self._propose_change(self._node(name), config)
+            known = self._known.get(name)
+            cut = known[1].get(config.degrees) if known is not None and not config.weights else None
+            if known is None or cut is None:
+                self._propose_change(self._node(name), config)
+                continue
+            try:  # a cut that is known has been verified; then only its places are new
+                self._core.change(known[0], cut, config.processors)
+            except (TypeError, ValueError, OverflowError):
+                config.verify(self._node(name), self._most)
+                raise
         for layer, sync in syncs.items():
             self._change_sync(layer, sync)
         seconds = self._core.evaluate(limit)
@@ -321,16 +330,10 @@ class CoreEvaluator(Evaluator):
         return self._nodes[name] if name in self._nodes else self.graph.node(name)
 
     def _propose_change(self, node: Node, config: OpConfig) -> None:
-        """A cut that is known has been verified; then only its places are new."""
-        cut = self._cuts.get((self._like[node.number], config.degrees, config.weights))
-        if cut is None:
-            config.verify(node, self._most)
-            cut = self._cut(node, config)
-        try:
-            self._core.change(node.number, cut, config.processors)
-        except (TypeError, ValueError, OverflowError):
-            config.verify(node, self._most)
-            raise
+        config.verify(node, self._most)
+        self._change(node, config)
+        if not config.weights:
+            self._known.setdefault(node.name, (node.number, {}))[1][config.degrees] = self._cut(node, config)
 
     def _change(self, node: Node, config: OpConfig) -> None:
         self._core.change(node.number, self._cut(node, config), config.processors)

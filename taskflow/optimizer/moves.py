@@ -112,12 +112,15 @@ class Moves:
     def __init__(self, graph: OperatorGraph, space: Space, random: Random) -> None:
         self.space, self.random = space, random
         self.groups = Groups(graph)
+        self._tables = {"layer": self.groups.layer, "alike": self.groups.alike, "depth": self.groups.depth}
         self.names = [node.name for node in graph]
         self._place = {name: i for i, name in enumerate(self.names)}
         self.layers = sorted({p.layer for p in graph.parameters})
         self.critical: Sequence[str] = ()
         kinds = len(self.TARGETS) * len(self.ACTIONS) + 1
         self._wins, self._tries = [1.0] * kinds, [1.0] * kinds
+        self._weights = [0.02 + 1.0] * (kinds - 1) + [0.02 + 1.0 if self.layers else 0.0]
+        self._kinds = range(kinds)
 
     def draw(self, strategy: Strategy) -> Move:
         """A move from ``strategy``; it may happen to change nothing."""
@@ -131,8 +134,7 @@ class Moves:
             return Move(kind, {name: config})
         if self.TARGETS[target] == "stretch":
             return Move(kind, self.groups.spread(name, config, self._stretch(name)))
-        table = {"layer": self.groups.layer, "alike": self.groups.alike, "depth": self.groups.depth}
-        return Move(kind, self.groups.spread(name, config, table[self.TARGETS[target]][name]))
+        return Move(kind, self.groups.spread(name, config, self._tables[self.TARGETS[target]][name]))
 
     def _stretch(self, name: str) -> list[str]:
         """The operator and some that come just before or after it in program order."""
@@ -144,12 +146,10 @@ class Moves:
         """Tell whether a move made the strategy faster; old experience fades."""
         self._tries[move.kind] = self._tries[move.kind] * 0.99 + 1
         self._wins[move.kind] = self._wins[move.kind] * 0.99 + better
+        self._weights[move.kind] = 0.02 + self._wins[move.kind] / self._tries[move.kind]
 
     def _kind(self) -> int:
-        weights = [0.02 + w / t for w, t in zip(self._wins, self._tries)]
-        if not self.layers:
-            weights[-1] = 0.0
-        return self.random.choices(range(len(weights)), weights)[0]
+        return self.random.choices(self._kinds, self._weights)[0]
 
     def _operator(self) -> str:
         if self.critical and self.random.random() < 0.5:

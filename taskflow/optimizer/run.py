@@ -45,11 +45,13 @@ class Slice:
     @property
     def used(self) -> float:
         """How much of it is spent, 0 to 1."""
-        now = (self._run.elapsed, self._run.proposals)
-        parts = [
-            (n - f) / (t - f) if t > f else 1.0 for n, f, t in zip(now, self._from, self._to) if isfinite(t)
-        ]
-        return min(1.0, max(parts, default=0.0))
+        (first, fewest), (last, most) = self._from, self._to
+        used = 0.0
+        if last < inf:
+            used = (self._run.elapsed - first) / (last - first) if last > first else 1.0
+        if most < inf:
+            used = max(used, (self._run.proposals - fewest) / (most - fewest) if most > fewest else 1.0)
+        return min(1.0, used)
 
     @property
     def time(self) -> float:

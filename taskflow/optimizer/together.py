@@ -24,8 +24,8 @@ Cut = tuple[tuple[int, ...], list[int]]  # of a follower: degrees, and for each 
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """Who follows whom in a graph. ``leaders``: numbers of the nodes that choose. ``followers``: of each leader those that follow it,
-    directly or not, each after the one that it follows: (name, name of that one, place in ``kinds``). ``kinds``: how."""
+    """Who follows whom in a graph. ``leaders``: numbers of the nodes that choose. ``followers``: of each leader those that follow
+    it, directly or not, each after the one that it follows: (name, name of that one, place in ``kinds``). ``kinds``: how."""
 
     leaders: tuple[int, ...]
     followers: tuple[tuple[tuple[str, str, int], ...], ...]
@@ -34,8 +34,8 @@ class Following:
 
 class Together:
     """The moves of a random walk over a space: `draw` gives one. ``leaders``: the operators that choose, in the order of the
-    graph; all of them if ``space.options.follow`` is "none". ``spaces``: theirs. ``mended``: whether constraints are about a follower,
-    which then may have another configuration than the one that follows."""
+    graph; all of them if ``space.options.follow`` is "none". ``spaces``: theirs. ``mended``: whether constraints are about a
+    follower, which then may have another configuration than the one that follows."""
 
     def __init__(self, graph: OperatorGraph, space: Space) -> None:
         following = _following(graph, space.options.follow)

@@ -45,7 +45,8 @@ class Patience:
 @dataclass(slots=True)
 class Chain:
     """A Markov chain in progress. ``scale``: seconds, cost / beta. ``timed``: whether it also ends when half of its part's time
-    went by without a new best. ``best``: seconds of its best plan, of proposal ``found``, when ``since`` of the part's time was over."""
+    went by without a new best. ``best``: seconds of its best plan, of proposal ``found``, when ``since`` (0 to 1) of the part's
+    time was over."""
 
     part: Slice
     random: Draws

@@ -233,7 +233,7 @@ def test_half_of_the_time_without_a_better_plan_ends_a_walk() -> None:
 
 @pytest.mark.parametrize("margin", [0, 10**9])
 def test_slow_evaluations_are_watched_near_the_end(margin: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From when the time left is short, every proposal is asked for: a walk that began in C++ goes on in Python, or is there at once."""
+    """When the time left is short, every proposal is asked for: the walk goes on in Python, or is there at once."""
     graph, options = GRAPHS["LeNet"], SpaceOptions("even")
     monkeypatch.setattr(runs, "CAREFUL", 0.0)
     monkeypatch.setattr(runs, "MARGIN", margin)
