@@ -66,6 +66,7 @@ class Slice:
 
     @property
     def over(self) -> bool:
+        """Whether it is spent, or the run is."""
         run, (seconds, proposals) = self._run, self._to
         return run.over or run.proposals >= proposals or run.elapsed >= seconds
 
