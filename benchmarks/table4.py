@@ -8,8 +8,9 @@ those that the paper counts (AlexNet: 12); with them go activations, normalisati
 (--follow elementwise; none: every node of the graph chooses for itself, in ResNet-101 764 instead of 107). Figures are seconds
 of one search, the mean over the starts. Tables of cuts and costs stay from one start to the next, as the paper's simulator
 measures a task once: the first search makes most of them, and its time is in the mean and beside it (``first_seconds``; all of a
-cell's time is in the mean times the starts). How long a start goes on differs by factors of a hundred, so the mean over ten strays by
-two and more with the random numbers: ``median_seconds`` and ``microseconds_a_proposal`` stand beside it. Both algorithms see the same proposals. --budget limits
+cell's time is in the mean times the starts). How long a start goes on differs by factors of a hundred, so the mean over ten
+strays by two and more with the random numbers: ``median_seconds`` and ``microseconds_a_proposal`` stand beside it. Both
+algorithms see the same proposals. --budget limits
 the seconds spent on one cell; ``complete`` says whether all starts came to their end within it: if not, the mean is over
 those that did, and the cell is a lower bound if none did. Seconds are of processor time, since machines are shared;
 ``wall_seconds`` stands beside them. A search may end early at a poor plan, so what it found stands beside its time: the step's
