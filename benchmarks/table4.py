@@ -8,7 +8,9 @@ those that the paper counts (AlexNet: 12); with them go activations, normalisati
 (--follow elementwise; none: every node of the graph chooses for itself, in ResNet-101 764 instead of 107). Figures are seconds
 of one search, the mean over the starts. Tables of cuts and costs stay from one start to the next, as the paper's simulator
 measures a task once: the first search makes most of them, and its time is in the mean and beside it (``first_seconds``; all of a
-cell's time is in the mean times the starts). Both algorithms see the same proposals. --budget limits
+cell's time is in the mean times the starts). How long a start goes on differs by factors of a hundred, so the mean over ten
+strays by two and more with the random numbers: ``median_seconds`` and ``microseconds_a_proposal`` stand beside it. Both
+algorithms see the same proposals. --budget limits
 the seconds spent on one cell; ``complete`` says whether all starts came to their end within it: if not, the mean is over
 those that did, and the cell is a lower bound if none did. Seconds are of processor time, since machines are shared;
 ``wall_seconds`` stands beside them. A search may end early at a poor plan, so what it found stands beside its time: the step's
@@ -22,7 +24,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from random import Random
-from statistics import mean
+from statistics import mean, median
 from time import perf_counter, process_time
 
 import click
@@ -78,7 +80,9 @@ def cell(model: str, devices: int, machine: str, algorithm: str, starts: int, bu
         "model": model, "devices": devices, "machine": cluster.name, "algorithm": algorithm, "starts": starts,
         "follow": follow, "operators": len(Together(graph, space)), "first_seconds": took[0] if took else None,
         "finished": len(took), "complete": len(took) == starts, "search_seconds": seconds,
-        "wall_seconds": mean(walls) if walls else None, "proposals": mean(proposals) if proposals else None,
+        "median_seconds": median(took) if took else None, "wall_seconds": mean(walls) if walls else None,
+        "proposals": mean(proposals) if proposals else None,
+        "microseconds_a_proposal": 1e6 * sum(took) / sum(proposals) if took else None,
         "found_iteration_seconds": mean(found) if found else None, "data_iteration_seconds": data,
         "data_over_found": data / mean(found) if found else None, "paper_seconds": paper,
         "times_faster_than_paper": paper / seconds if paper and took else None,
@@ -122,7 +126,8 @@ def main(
                 times, worth = row["times_faster_than_paper"], row["data_over_found"]
                 click.echo(
                     f"{model:<14}{count:>4} {algorithm:<6}{row['search_seconds']:>9.3g} s"
-                    f"{'' if row['finished'] else ' (at least)'}  {row['finished']}/{starts} starts  paper "
+                    f"{'' if row['finished'] else ' (at least)'}  {row['finished']}/{starts} starts  "
+                    f"{row['microseconds_a_proposal'] or 0:.0f} us a proposal  paper "
                     f"{row['paper_seconds'] or '-'} s{f'  {times:.2g} times as fast' if times else ''}"
                     f"{f', found {worth:.2f} of data parallelism' if worth else ''}",
                     err=as_json,

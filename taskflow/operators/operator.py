@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from random import Random
 from typing import Any, ClassVar, TypeVar
 
@@ -293,6 +294,11 @@ def iteration_space(operator: Operator, inputs: Sequence[Spec]) -> Rect:
     return Rect.of([dim.size for dim in operator.dims(inputs)])
 
 
+@lru_cache
+def _type_name(dtype: np.dtype[Any]) -> str:
+    return str(dtype)  # takes numpy a microsecond or two
+
+
 def cost_key(operator: Operator, inputs: Sequence[Spec], piece: Rect, backward: bool) -> Hashable:
     """What the cost of a task depends on: kind, attributes, local shapes, type and direction. Pieces with equal keys cost
     the same (paper, section 5: a task's time is independent of its contents)."""
@@ -301,8 +307,8 @@ def cost_key(operator: Operator, inputs: Sequence[Spec], piece: Rect, backward: 
         operator,
         piece.shape,
         tuple(r.shape for r in (*reads.inputs, *reads.weights)),
-        tuple(str(s.dtype) for s in inputs),
-        tuple(str(s.dtype) for s in operator.output(inputs)),
+        tuple([_type_name(s.dtype) for s in inputs]),
+        tuple([_type_name(s.dtype) for s in operator.output(inputs)]),
         "backward" if backward else "forward",
     )
 

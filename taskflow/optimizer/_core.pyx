@@ -4,7 +4,7 @@
 import numpy as np
 
 from cpython.ref cimport PyObject
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libcpp cimport bool as cbool
 from libcpp.memory cimport unique_ptr
 from libcpp.pair cimport pair
@@ -65,6 +65,28 @@ cdef extern from "core_step.h" namespace "taskflow" nogil:
         void complete() except +
         size_t size()
 
+cdef extern from "core_walk.h" namespace "taskflow" nogil:
+    cdef cppclass Rule "taskflow::Walk::Rule":
+        double scale
+        uint64_t least
+        double patience, share
+
+    cdef cppclass CWalk "taskflow::Walk":
+        CWalk(Step& step, const cbool& failed) except +
+        int add_choices(int kind, int processors, vector[vector[int]] degrees, vector[uint64_t] ends, vector[int] devices,
+                        vector[int] pinned) except +
+        void add_leader(int choices) except +
+        void add_member(int leader, int row, int node, int cut, vector[int] places) except +
+        void begin(uint64_t state, double now, Rule rule)
+        int run(double record, uint64_t most, double span) except +
+        void take()
+        vector[pair[int, uint64_t]] settle() except +
+        vector[int] processors(int of, uint64_t which) except +
+        uint64_t state()
+        double seconds, best, proposed
+        uint64_t count, found, accepted, number
+        int leader, row
+
 
 cdef double ask_cost(void* asker, int kind, int cut, int piece, int where, int64_t flops, int64_t nbytes,
                      int node) noexcept with gil:
@@ -72,7 +94,7 @@ cdef double ask_cost(void* asker, int kind, int cut, int piece, int where, int64
     try:
         return core.cost(kind, cut, piece, where, flops, nbytes, node)
     except BaseException as error:
-        core.error = core.error or error
+        core.fail(error)
         return 0.0
 
 
@@ -81,7 +103,7 @@ cdef void ask_route(void* asker, int source, int target) noexcept with gil:
     try:
         links, latency, bandwidth, cls = core.route(source, target)
     except BaseException as error:
-        core.error = core.error or error
+        core.fail(error)
         links, latency, bandwidth, cls = (), 0.0, 1.0, 0
     core.step.get().add_route(source, target, links, latency, bandwidth, cls)
 
@@ -93,7 +115,7 @@ cdef void ask_group(void* asker, const int32_t* members, int count) noexcept wit
     try:
         resources = core.group(tuple(group))
     except BaseException as error:
-        core.error = core.error or error
+        core.fail(error)
         resources = (0,)
     core.step.get().add_group(group, resources)
 
@@ -103,6 +125,9 @@ cdef class Core:
 
     cdef unique_ptr[Step] step
     cdef object cost, route, group, error
+    cdef cbool failed
+    cdef int most
+    cdef vector[int] places
 
     def __cinit__(self):
         self.step.reset(new Step())
@@ -112,7 +137,7 @@ cdef class Core:
         """``cost(kind, cut, piece, processor, flops, nbytes, node)`` gives seconds; ``route(source, target)`` gives
         (resources, latency seconds, bytes a second, class), ``group(processors)`` the resources of a collective's ring. The
         processors of the nth group that is asked for are n where its cost is asked for."""
-        self.cost, self.route, self.group = cost, route, group
+        self.cost, self.route, self.group, self.most = cost, route, group, processors
         self.step.get().machine(processors, classes, rates, flops, nbytes, overhead, ask_cost, ask_route, ask_group,
                                 <void*>self)
 
@@ -152,7 +177,14 @@ cdef class Core:
         self.step.get().begin()
 
     def change(self, int node, int cut, processors):
-        self.step.get().change(node, cut, processors)
+        """ValueError if there are not as many processors as pieces, or one does not exist."""
+        cdef int place
+        self.places.clear()
+        for place in processors:
+            if not 0 <= place < self.most:
+                raise ValueError(f"change: processor {place} does not exist; there are 0 to {self.most - 1}")
+            self.places.push_back(place)
+        self.step.get().change(node, cut, self.places)
 
     def change_sync(self, int layer, int travel, int place, int chunks):
         self.step.get().change_sync(layer, travel, place, chunks)
@@ -180,9 +212,12 @@ cdef class Core:
     def __len__(self):
         return self.step.get().size()
 
+    cdef fail(self, error):
+        self.error, self.failed = self.error or error, True
+
     cdef int _check(self) except -1:
         if self.error is not None:
-            error, self.error = self.error, None
+            error, self.error, self.failed = self.error, None, False
             raise error
         return 0
 
@@ -226,3 +261,66 @@ cdef class Core:
         return (np.array(times.ready)[:n], np.array(times.start)[:n], np.array(times.end)[:n],
                 np.array(times.order, np.int64), np.array(times.busy), np.array(times.starts),
                 np.array(times.place, np.int64)[:n])
+
+
+cdef class Walk:
+    """Metropolis-Hastings among the plans of a core, many proposals at a time. All numbers are those of taskflow/optimizer/walk.py."""
+
+    cdef unique_ptr[CWalk] walk
+    cdef Core core
+
+    def __cinit__(self, Core core):
+        self.core = core
+        self.walk.reset(new CWalk(core.step.get()[0], core.failed))
+
+    def add_choices(self, int kind, int processors, list degrees, list ends, list devices, list pinned):
+        """``kind``: a place in `space.PLACEMENTS`. ``ends``: how many configurations there are up to each of ``degrees``."""
+        return self.walk.get().add_choices(kind, processors, degrees, ends, devices, pinned)
+
+    def add_leader(self, int choices):
+        self.walk.get().add_leader(choices)
+
+    def add_member(self, int leader, int row, int node, int cut, list places):
+        """``places``: of each piece the leader's piece that it lies with; empty: the one of its number."""
+        self.walk.get().add_member(leader, row, node, cut, places)
+
+    def begin(self, uint64_t state, double seconds, double scale, uint64_t least, double patience, double share):
+        """A chain from the core's current plan, which takes ``seconds``."""
+        cdef Rule rule
+        rule.scale, rule.least, rule.patience, rule.share = scale, least, patience, share
+        self.walk.get().begin(state, seconds, rule)
+
+    def run(self, double record, uint64_t most, double span):
+        """Why it came back: a place in `walk.ENDS`. Other Python threads go on meanwhile."""
+        cdef int end
+        with nogil:
+            end = self.walk.get().run(record, most, span)
+        self.core._check()
+        return end
+
+    def take(self):
+        """The proposal that Python was asked about has been accepted."""
+        self.walk.get().take()
+
+    def settle(self):
+        """(leader, number of its configuration) of those that changed since the last call."""
+        return self.walk.get().settle()
+
+    def processors(self, int leader, uint64_t number):
+        return self.walk.get().processors(leader, number)
+
+    @property
+    def state(self):
+        return self.walk.get().state()
+
+    @property
+    def chain(self):
+        """(seconds of the current plan, of the chain's best; proposals, at which of them the best came, how many were accepted)."""
+        cdef CWalk* w = self.walk.get()
+        return w.seconds, w.best, w.count, w.found, w.accepted
+
+    @property
+    def proposal(self):
+        """(leader, row, number, seconds) of the last one."""
+        cdef CWalk* w = self.walk.get()
+        return w.leader, w.row, w.number, w.proposed

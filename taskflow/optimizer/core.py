@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -70,6 +69,7 @@ class CoreEvaluator(Evaluator):
         self._regions: dict[Rect, int] = {}
         self._lists: dict[tuple[int, ...], int] = {}
         self._cuts: dict[object, int] = {}
+        self._known: dict[str, tuple[int, dict[tuple[int, ...], int]]] = {}  # numbers of nodes, and of their cuts, of proposals
         self._cut_rects: list[list[Rect]] = []
         self._links: dict[int, int] = {}
         self.groups: list[tuple[int, ...]] = []
@@ -215,12 +215,11 @@ class CoreEvaluator(Evaluator):
     @property
     def strategy(self) -> Strategy:
         """The current strategy, put together when it is asked for: most plans of a walk never are."""
-        strategy = super().strategy
-        if self._stale:
-            configs, syncs = dict(self._configs), dict(self._syncs)
-            strategy = self._strategy = replace(strategy, configs=configs, syncs=syncs, sums=self._sums)
+        if self._stale or self._strategy is None:
+            was = super().strategy
+            self._strategy = Strategy(was.processors, dict(self._configs), dict(self._syncs), was.name, self._sums)
             self._stale = False
-        return strategy
+        return self._strategy
 
     @property
     def pieces(self) -> int:
@@ -265,7 +264,16 @@ class CoreEvaluator(Evaluator):
         self.proposals += 1
         self._core.begin()
         for name, config in changes.items():
-            self._propose_change(self._node(name), config)
+            known = self._known.get(name)
+            cut = known[1].get(config.degrees) if known is not None and not config.weights else None
+            if known is None or cut is None:
+                self._propose_change(self._node(name), config)
+                continue
+            try:  # a cut that is known has been verified; then only its places are new
+                self._core.change(known[0], cut, config.processors)
+            except (TypeError, ValueError, OverflowError):
+                config.verify(self._node(name), self._most)
+                raise
         for layer, sync in syncs.items():
             self._change_sync(layer, sync)
         if sums is not None:
@@ -278,13 +286,28 @@ class CoreEvaluator(Evaluator):
     def accept(self) -> None:
         if not self._proposed:
             raise ValueError("accept: there is no proposal to accept, or it was cut short by its limit")
-        changes, syncs, self._sums, self._seconds = self._proposal
+        changes, syncs, self._sums, seconds = self._proposal
+        self._syncs.update(syncs)
+        self._core.accept()
+        self.moved(changes, seconds)
+
+    # ---- what walks in C++ do -----------------------------------------------------------------------------------------
+    def cut_of(self, name: str, config: OpConfig) -> tuple[int, int]:
+        """The core's numbers of an operator and of its cut. ValueError if they do not fit."""
+        node = self._node(name)
+        config.verify(node, self._most)
+        return node.number, self._cut(node, config)
+
+    def hold(self, changes: Mapping[str, OpConfig], seconds: float) -> None:
+        """The core has evaluated this proposal; it may be accepted."""
+        self._proposal, self._proposed = (changes, NO_SYNCS, self._sums, seconds), True
+
+    def moved(self, changes: Mapping[str, OpConfig], seconds: float) -> None:
+        """The core has accepted these configurations and now takes so long."""
         for name, config in changes.items():
             self._pieces += len(config.processors) - len(self._configs[name].processors)
         self._configs.update(changes)
-        self._syncs.update(syncs)
-        self._core.accept()
-        self._proposed, self._stale = False, True
+        self._seconds, self._proposed, self._stale = seconds, False, True
 
     def timeline(self) -> Timeline:
         self.strategy  # noqa: B018
@@ -312,13 +335,10 @@ class CoreEvaluator(Evaluator):
         return self._nodes[name] if name in self._nodes else self.graph.node(name)
 
     def _propose_change(self, node: Node, config: OpConfig) -> None:
-        """A cut that is known has been verified; then only its places are new."""
-        cut = self._cuts.get((self._like[node.number], config.degrees, config.weights))
-        places = config.processors
-        if cut is None or len(places) != len(self._cut_rects[cut]) or not 0 <= min(places) <= max(places) < self._most:
-            config.verify(node, self._most)
-            cut = self._cut(node, config)
-        self._core.change(node.number, cut, places)
+        config.verify(node, self._most)
+        self._change(node, config)
+        if not config.weights:
+            self._known.setdefault(node.name, (node.number, {}))[1][config.degrees] = self._cut(node, config)
 
     def _change(self, node: Node, config: OpConfig) -> None:
         self._core.change(node.number, self._cut(node, config), config.processors)

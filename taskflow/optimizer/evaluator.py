@@ -50,6 +50,8 @@ class Evaluator(ABC):
         self.rule = rule
         self.clip_norm = clip_norm
         self.proposals = 0
+        self.walks: dict[object, Any] = {}
+        """What `taskflow.optimizer.walk` keeps from one walk to the next, by the space's options."""
         self._strategy: Strategy | None = None
 
     @property

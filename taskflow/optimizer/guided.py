@@ -213,8 +213,9 @@ class _Guided:
             age += 1
             scale = self.run.best_seconds * temperature * (1 - part.used) ** 2
             limit = self.run.seconds - scale * log(1.0 - self.random.random())
-            move, before = self.moves.draw(self.run.strategy), self.run.seconds
-            if all(self.run.strategy.configs[k] == v for k, v in move.changes.items()) and not move.syncs:
+            current, before = self.run.strategy, self.run.seconds
+            move = self.moves.draw(current)
+            if not move.syncs and all(current.configs[k] == v for k, v in move.changes.items()):
                 name = self.moves.names[self.random.randrange(len(self.moves.names))]
                 move = replace(move, changes={name: self.space[name].draw(self.random)})  # rather than nothing
             accepted = self.run.propose(move.changes, limit, move.syncs)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from math import log
-from random import Random
 
 from taskflow.mapper import Strategy
+from taskflow.optimizer.draws import Draws
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.found import Found, SearchOptions
 from taskflow.optimizer.run import Run, Slice
-from taskflow.optimizer.space import Space
 from taskflow.optimizer.starts import known, random_start
 from taskflow.optimizer.together import Together
+from taskflow.optimizer.walk import Chain, CoreWalk, Patience, walks
 
 BETA = 100.0  # a strategy slower by 1 % of the starting time is accepted with probability 1/e
 
@@ -33,9 +33,8 @@ def mcmc(
         raise ValueError("mcmc: needs a budget in seconds or proposals")
     if beta <= 0:
         raise ValueError(f"mcmc: beta must be more than 0, got {beta}")
-    run, random = Run("mcmc", evaluator, options), Random(f"mcmc {options.seed}")
-    space = Space(evaluator.graph, len(evaluator.machine.processors), options.space)
-    moves = Together(evaluator.graph, space)
+    run, random = Run("mcmc", evaluator, options), Draws(f"mcmc {options.seed}")
+    space, moves, compiled = walks(evaluator, options.space)
     rivals = {strategy.name for strategy in options.rivals}
     starts = list(options.starts)
     if not starts:
@@ -49,7 +48,8 @@ def mcmc(
             if start.name not in rivals:
                 run.try_set(start, start=True)
         reasons = [
-            _walk(run, start, moves, random, beta, Slice(run, 1 / (len(starts) - i)), patient) for i, start in enumerate(starts)
+            _walk(run, start, moves, compiled, random, beta, Slice(run, 1 / (len(starts) - i)), patient)
+            for i, start in enumerate(starts)
         ]
         return reasons[-1]
 
@@ -57,22 +57,29 @@ def mcmc(
 
 
 def _walk(
-    run: Run, start: Strategy, moves: Together, random: Random, beta: float, part: Slice, patient: bool
+    run: Run, start: Strategy, moves: Together, compiled: CoreWalk | None, random: Draws, beta: float, part: Slice,
+    patient: bool,
 ) -> str:
     """One Markov chain; why it ended."""
     run.enter(start.name)
     if not run.try_set(start):
         return "budget"
-    scale = run.seconds / beta
-    best, since, count, found = run.seconds, 0.0, 0, 0
-    while not part.over:
-        changes = moves.draw(random)
+    patience = Patience(most=0.5 * part.width) if patient else Patience(len(moves), 0.0, 0.5)
+    chain = Chain(part, random, run.seconds / beta, patience, patient, run.seconds, part.time)
+    ended = compiled.chain(run, chain) if compiled is not None else None
+    return ended or _chain(run, moves, chain)
+
+
+def _chain(run: Run, moves: Together, chain: Chain) -> str:
+    """What `CoreWalk.chain` does, proposal by proposal."""
+    while not chain.part.over:
+        changes = moves.draw(chain.random)
         # Accept if u <= exp((cost - cost*) / scale), with u drawn first: then simulation may stop beyond the limit.
-        limit = run.seconds - scale * log(1.0 - random.random())
+        limit = run.seconds - chain.scale * log(1.0 - chain.random.random())
         run.propose(changes, limit)
-        count += 1
-        if run.seconds < best:
-            best, since, found = run.seconds, part.used, count
-        elif part.used - since > 0.5 if patient else count >= len(moves) and count - found > count / 2:
+        chain.count += 1
+        if run.seconds < chain.best:
+            chain.best, chain.found, chain.since = run.seconds, chain.count, chain.part.time
+        elif chain.stalled:
             return "stalled"
     return "budget"

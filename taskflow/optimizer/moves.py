@@ -33,25 +33,22 @@ def follow(source: Node, config: OpConfig, target: Node) -> OpConfig:
     piece where the matching piece of ``source`` runs (the first one, in dimensions that only ``source`` has)."""
     if source.dims == target.dims:
         return config
+    degrees, places = matching(source, config.degrees, target)
+    return OpConfig(degrees, tuple([config.processors[k] for k in places]))
+
+
+def matching(source: Node, chosen: Sequence[int], target: Node) -> tuple[tuple[int, ...], list[int]]:
+    """How `follow` cuts ``target`` if ``source`` has the degrees ``chosen``: degrees, and of each piece the matching one."""
     named = {dim.name: i for i, dim in enumerate(source.dims)}
-    match: list[int | None] = []
-    degrees: list[int] = []
-    for i, dim in enumerate(target.dims):
-        j = named.get(dim.name, 0 if i == 0 and source.dims else None)
-        degree = min(config.degrees[j], max(1, dim.size)) if j is not None and dim.divisible else 1
-        match.append(j)
-        degrees.append(degree)
-    places = []
-    for color in product(*(range(d) for d in degrees)):
-        there = [0] * len(source.dims)
-        for c, j in zip(color, match):
-            if j is not None:
-                there[j] = c
-        index = 0
-        for c, d in zip(there, config.degrees):
-            index = index * d + c
-        places.append(config.processors[index])
-    return OpConfig(tuple(degrees), tuple(places))
+    weights = [prod(chosen[i + 1 :]) for i in range(len(chosen))]
+    match = [named.get(dim.name, 0 if i == 0 and source.dims else None) for i, dim in enumerate(target.dims)]
+    degrees = [
+        min(chosen[j], max(1, dim.size)) if j is not None and dim.divisible else 1 for dim, j in zip(target.dims, match)
+    ]
+    # Of two dimensions that match the same one the last counts.
+    steps = [weights[j] if j is not None and j not in match[i + 1 :] else 0 for i, j in enumerate(match)]
+    colors = product(*(range(d) for d in degrees))
+    return tuple(degrees), [sum(c * s for c, s in zip(color, steps)) for color in colors]
 
 
 class Groups:
@@ -63,6 +60,7 @@ class Groups:
         self.alike = self._grouped(graph, lambda n: (n.operator, n.specs, len(n.parameters)))
         depth = depths(graph)
         self.depth = self._grouped(graph, lambda n: depth[n.name])
+        self._matching: dict[tuple[str, tuple[int, ...], str], tuple[tuple[int, ...], list[int]] | None] = {}
         self.neighbours: dict[str, list[str]] = {node.name: [] for node in graph}
         for node in graph:
             for tensor in node.inputs:
@@ -81,7 +79,16 @@ class Groups:
 
     def spread(self, name: str, config: OpConfig, to: Sequence[str]) -> dict[str, OpConfig]:
         """``name``'s configuration for others, as far as their dimensions allow."""
-        return {other: follow(self.nodes[name], config, self.nodes[other]) for other in to}
+        return {other: self.follow(name, config, other) for other in to}
+
+    def follow(self, name: str, config: OpConfig, other: str) -> OpConfig:
+        """As the function of this name, which looks at degrees that it has seen only once."""
+        key = (name, config.degrees, other)
+        if key not in self._matching:
+            source, target = self.nodes[name], self.nodes[other]
+            self._matching[key] = matching(source, config.degrees, target) if source.dims != target.dims else None
+        found = self._matching[key]
+        return OpConfig(found[0], tuple([config.processors[k] for k in found[1]])) if found else config
 
     def distinct(self, table: Mapping[str, tuple[str, ...]]) -> list[tuple[str, ...]]:
         """Each group once, in program order of its first operator."""
@@ -106,12 +113,15 @@ class Moves:
     def __init__(self, graph: OperatorGraph, space: Space, random: Random) -> None:
         self.space, self.random = space, random
         self.groups = Groups(graph)
+        self._tables = {"layer": self.groups.layer, "alike": self.groups.alike, "depth": self.groups.depth}
         self.names = [node.name for node in graph]
         self._place = {name: i for i, name in enumerate(self.names)}
         self.layers = sorted({p.layer for p in graph.parameters})
         self.critical: Sequence[str] = ()
         kinds = len(self.TARGETS) * len(self.ACTIONS) + 1
         self._wins, self._tries = [1.0] * kinds, [1.0] * kinds
+        self._weights = [0.02 + 1.0] * (kinds - 1) + [0.02 + 1.0 if self.layers else 0.0]
+        self._kinds = range(kinds)
 
     def draw(self, strategy: Strategy) -> Move:
         """A move from ``strategy``; it may happen to change nothing."""
@@ -125,8 +135,7 @@ class Moves:
             return Move(kind, {name: config})
         if self.TARGETS[target] == "stretch":
             return Move(kind, self.groups.spread(name, config, self._stretch(name)))
-        table = {"layer": self.groups.layer, "alike": self.groups.alike, "depth": self.groups.depth}
-        return Move(kind, self.groups.spread(name, config, table[self.TARGETS[target]][name]))
+        return Move(kind, self.groups.spread(name, config, self._tables[self.TARGETS[target]][name]))
 
     def _stretch(self, name: str) -> list[str]:
         """The operator and some that come just before or after it in program order."""
@@ -138,12 +147,10 @@ class Moves:
         """Tell whether a move made the strategy faster; old experience fades."""
         self._tries[move.kind] = self._tries[move.kind] * 0.99 + 1
         self._wins[move.kind] = self._wins[move.kind] * 0.99 + better
+        self._weights[move.kind] = 0.02 + self._wins[move.kind] / self._tries[move.kind]
 
     def _kind(self) -> int:
-        weights = [0.02 + w / t for w, t in zip(self._wins, self._tries)]
-        if not self.layers:
-            weights[-1] = 0.0
-        return self.random.choices(range(len(weights)), weights)[0]
+        return self.random.choices(self._kinds, self._weights)[0]
 
     def _operator(self) -> str:
         if self.critical and self.random.random() < 0.5:
@@ -158,7 +165,7 @@ class Moves:
         neighbours = self.groups.neighbours[name]
         if action == "neighbour" and neighbours:
             other = neighbours[self.random.randrange(len(neighbours))]
-            return follow(self.groups.nodes[other], strategy[other], self.groups.nodes[name])
+            return self.groups.follow(other, strategy[other], name)
         if action == "tweak":
             return self._tweak(name, strategy[name])
         return self.space[name].draw(self.random)

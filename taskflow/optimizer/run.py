@@ -19,6 +19,10 @@ CAREFUL = 0.02  # seconds that the first strategy takes to evaluate, from which 
 MANY_PROCESSORS = 64  # from which on plans may need very many messages
 MOST_MESSAGES = 3_000_000  # around the operators that a proposal changes: about a gigabyte
 MESSAGE_SECONDS = 2e-6  # to lower and simulate one
+UNWATCHED = 0.005  # seconds of a walk in C++ without a look at the clock, if so much is left and MARGIN proposals more
+MARGIN = 20
+AHEAD = 16  # proposals without a look at the clock, if each takes less than
+QUICK = 0.005  # seconds
 MOST_PASSED = 200  # proposals one after another for which there was no time
 
 
@@ -41,15 +45,30 @@ class Slice:
     @property
     def used(self) -> float:
         """How much of it is spent, 0 to 1."""
-        now = (self._run.elapsed, self._run.proposals)
-        parts = [
-            (n - f) / (t - f) if t > f else 1.0 for n, f, t in zip(now, self._from, self._to) if isfinite(t)
-        ]
-        return min(1.0, max(parts, default=0.0))
+        (first, fewest), (last, most) = self._from, self._to
+        used = 0.0
+        if last < inf:
+            used = (self._run.elapsed - first) / (last - first) if last > first else 1.0
+        if most < inf:
+            used = max(used, (self._run.proposals - fewest) / (most - fewest) if most > fewest else 1.0)
+        return min(1.0, used)
+
+    @property
+    def time(self) -> float:
+        """How much of its time is spent, 0 to 1; 0 if that is endless."""
+        first, last = self._from[0], self._to[0]
+        return min(1.0, (self._run.elapsed - first) / (last - first)) if last > first and isfinite(last) else float(last <= first)
+
+    @property
+    def width(self) -> float:
+        """How many proposals it has."""
+        return self._to[1] - self._from[1]
 
     @property
     def over(self) -> bool:
-        return self._run.over or self.used >= 1.0
+        """Whether it is spent, or the run is."""
+        run, (seconds, proposals) = self._run, self._to
+        return run.over or run.proposals >= proposals or run.elapsed >= seconds
 
 
 class Run:
@@ -78,6 +97,8 @@ class Run:
         self._pace: Pace | None = None  # of evaluations, if they take long
         self._messages: Messages | None = None
         self._passed = 0
+        self._longest = 0.0  # seconds of an evaluation
+        self._ahead = 0  # proposals that may be made before the next look at the clock
 
     @property
     def elapsed(self) -> float:
@@ -134,8 +155,10 @@ class Run:
             self._pace = Pace()
             if len(self.evaluator.machine.processors) >= MANY_PROCESSORS:
                 self._messages = Messages(self.evaluator.graph)
+        took = perf_counter() - begin
+        self._longest = max(self._longest, took)
         if self._pace is not None:
-            self._pace.learn(strategy.configs, _pieces(strategy), perf_counter() - begin)
+            self._pace.learn(strategy.configs, _pieces(strategy), took)
         self._tell()
         return self.seconds
 
@@ -170,18 +193,24 @@ class Run:
     ) -> bool:
         """Try changes to the current strategy and accept them if it then takes at most ``limit`` seconds; those that the
         constraints do not permit are mended first. Raises `Spent` instead if there is no budget left."""
-        if self.proposals >= self.options.budget.proposals or self.clock.over:
-            raise Spent  # as `spent`, but shows progress less often
+        if self.proposals >= self.options.budget.proposals:
+            raise Spent
+        if self._ahead:
+            self._ahead -= 1
+        else:
+            self._look()
         self.proposals += 1
-        if self._pace is not None or self.proposals % 16 == 0:
-            self._tell()
         if self.permitted:
             changes = mended(self.permitted, changes)
         if self.syncs:
             syncs = {layer: self.syncs.get(layer, sync) for layer, sync in syncs.items()}
         seconds = self._evaluate(changes, limit, syncs, sums)
-        if not seconds <= limit:
-            return False
+        return seconds <= limit and self.decide(changes, syncs, seconds, sums)
+
+    def decide(
+        self, changes: Mapping[str, OpConfig], syncs: Mapping[str, Sync], seconds: float, sums: Travel | None = None
+    ) -> bool:
+        """Accept the evaluator's last proposal, whose seconds are within the limit, unless it does not fit the memory."""
         lacks = ""
         if seconds < self.best_seconds and self.options.fits is not None:
             lacks = self._check(self.evaluator.changed(changes, syncs, sums))
@@ -194,11 +223,47 @@ class Run:
             self._keep(replace(self.evaluator.strategy, name=self.algorithm))
         return True
 
+    def _look(self) -> None:
+        """At the clock, and how many proposals may be made before the next look: some, if they are quick and there is time for as
+        many of the longest evaluation so far."""
+        self._tell()
+        left = self.clock.left
+        if left <= 0.0:
+            raise Spent
+        each = self._pace.expected({}, self.evaluator.pieces) if self._pace is not None else 0.0
+        quick = self._messages is None and each < QUICK and left > AHEAD * self._longest + UNWATCHED
+        self._ahead = AHEAD if quick else 0
+
+    # ---- for who proposes in C++ (`walk`) --------------------------------------------------------------------------------
+    def unwatched(self) -> float:
+        """For how many seconds proposals may go on without a look at the clock; 0: each has to be asked for."""
+        each = self._pace.expected({}, self.evaluator.pieces) if self._pace is not None else 0.0
+        return 0.0 if self._messages is not None or self.clock.left < UNWATCHED + MARGIN * each else UNWATCHED
+
+    def allows(self, changes: Mapping[str, OpConfig]) -> bool:
+        """Whether there is time to evaluate changes to the current plan."""
+        return self._takes(changes) is not None
+
+    def learn(self, changes: Mapping[str, OpConfig], seconds: float) -> None:
+        """The geometry of these configurations has been worked out, which took so long."""
+        if self._pace is not None:
+            self._learn(changes, seconds)
+
+    def walked(self, proposals: int, accepted: int, now: float, took: float) -> None:
+        """So many proposals were made and accepted elsewhere, none of them better than the best; the current plan is ``now``."""
+        self.proposals += proposals
+        self.accepted += accepted
+        if accepted:
+            self.seconds, self._lacks = now, ""
+        if self._pace is not None and proposals:
+            self._pace.learn({}, self.evaluator.pieces, took / proposals)
+        self._tell()
+
     def _evaluate(
         self, changes: Mapping[str, OpConfig], limit: float, syncs: Mapping[str, Sync], sums: Travel | None
     ) -> float:
         """The evaluator's answer; infinite if there is no time to ask it."""
-        if self._pace is None:
+        if self._ahead or self._pace is None:
             return self.evaluator.propose(changes, limit, syncs, sums)
         if self._takes(changes, None, syncs) is None:
             self.proposals -= 1
@@ -208,8 +273,13 @@ class Run:
             return inf
         self._passed, begin = 0, perf_counter()
         seconds = self.evaluator.propose(changes, limit, syncs, sums)
-        self._pace.learn(changes, self.evaluator.pieces, perf_counter() - begin)
+        self._learn(changes, perf_counter() - begin)
         return seconds
+
+    def _learn(self, changes: Mapping[str, OpConfig], seconds: float) -> None:
+        assert self._pace is not None
+        self._longest = max(self._longest, seconds)
+        self._pace.learn(changes, self.evaluator.pieces, seconds)
 
     def conduct(self, body: Callable[[], str]) -> Found:
         """Run the search; ``body`` returns why it ended, if neither the budget nor the user ends it. The first rival is always

@@ -63,14 +63,14 @@ class SpaceOptions:
 class OperatorSpace:
     """The configurations of one operator on ``processors`` processors; of these on the ``permitted`` ones only."""
 
-    __slots__ = ("_devices", "_ends", "_strides", "dims", "most", "options", "permitted", "processors", "tuples")
+    __slots__ = ("_ends", "_strides", "devices", "dims", "most", "options", "permitted", "processors", "tuples")
 
     def __init__(
         self, dims: Sequence[Dim], processors: int, options: SpaceOptions | None = None, permitted: Permitted | None = None
     ) -> None:
         self.dims, self.permitted = tuple(dims), permitted
-        self._devices = permitted.devices if permitted is not None else ()
-        self.processors = len(self._devices) or processors
+        self.devices = permitted.devices if permitted is not None else ()
+        self.processors = len(self.devices) or processors
         self.options = options or SpaceOptions()
         self.most = self.options.most_pieces or self.processors
         self._strides: dict[int, tuple[int, ...]] = {}
@@ -92,7 +92,7 @@ class OperatorSpace:
         return found
 
     @property
-    def _bounds(self) -> list[int]:
+    def ends(self) -> list[int]:
         """How many configurations there are up to each of ``tuples``; counted when it is asked for."""
         if not self._ends:
             self._ends = list(accumulate(self.placements(degrees) for degrees in self.tuples))
@@ -101,7 +101,7 @@ class OperatorSpace:
     @property
     def size(self) -> int:
         """How many configurations there are."""
-        return self._bounds[-1]
+        return self.ends[-1]
 
     def placements(self, degrees: Sequence[int]) -> int:
         """How many placements a cut has: all different from each other."""
@@ -130,10 +130,13 @@ class OperatorSpace:
         So the proposal "replace one random operator's configuration" has q(S | S*) = q(S* | S) = 1 / (operators x size)
         whatever S is, and the Metropolis-Hastings rule needs no correction (paper, section 6.2).
         """
-        number = random.randrange(self.size)
-        index = bisect_right(self._bounds, number)
-        before = self._bounds[index - 1] if index else 0
-        return self._placed(self.tuples[index], number - before)
+        return self.numbered(random.randrange(self.size))
+
+    def numbered(self, number: int) -> OpConfig:
+        """The configuration of a number, 0 to `size` - 1. IndexError if there is none."""
+        ends = self.ends
+        index = bisect_right(ends, number)
+        return self._placed(self.tuples[index], number - (ends[index - 1] if index else 0))
 
     def __iter__(self) -> Iterator[OpConfig]:
         """Every configuration; only sensible where `size` is small."""
@@ -157,9 +160,9 @@ class OperatorSpace:
         """A configuration on processors 0, 1, ... moved to the permitted ones."""
         if self.permitted is not None and self.permitted.pin is not None:
             return self.permitted.pin
-        if not self._devices:
+        if not self.devices:
             return config
-        return OpConfig(config.degrees, tuple(self._devices[p] for p in config.processors))
+        return OpConfig(config.degrees, tuple(self.devices[p] for p in config.processors))
 
     def contains(self, config: OpConfig) -> bool:
         """True if `draw` can return this configuration."""
@@ -168,8 +171,8 @@ class OperatorSpace:
         if self.permitted is not None:
             if self.permitted.pin is not None or self.permitted.violation(config):
                 return config == self.permitted.pin
-            if self._devices:
-                config = OpConfig(config.degrees, tuple(self._devices.index(p) for p in config.processors))
+            if self.devices:
+                config = OpConfig(config.degrees, tuple(self.devices.index(p) for p in config.processors))
         if self.options.placements == "arbitrary":
             return all(0 <= p < self.processors for p in config.processors)
         return any(

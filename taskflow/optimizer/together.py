@@ -6,8 +6,11 @@ each of them): a follower is cut as the operator that it follows, each piece whe
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import product
 from random import Random
+from weakref import WeakKeyDictionary
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper import OpConfig
@@ -16,23 +19,32 @@ from taskflow.optimizer.space import Space
 from taskflow.regions import Rect
 
 Match = tuple[int | None, ...]  # by dimension of a follower: which dimension of the operator that it follows
-Pairs = list[tuple[Node, Node, Match]]  # follower, whom it follows, how
+Cut = tuple[tuple[int, ...], list[int]]  # of a follower: degrees, and for each piece the piece that it lies with
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """Who follows whom in a graph. ``leaders``: numbers of the nodes that choose. ``followers``: of each leader those that follow
+    it, directly or not, each after the one that it follows: (name, name of that one, place in ``kinds``). ``kinds``: how."""
+
+    leaders: tuple[int, ...]
+    followers: tuple[tuple[tuple[str, str, int], ...], ...]
+    kinds: tuple[tuple[tuple[Dim, ...], Match], ...]
 
 
 class Together:
     """The moves of a random walk over a space: `draw` gives one. ``leaders``: the operators that choose, in the order of the
-    graph; all of them if ``space.options.follow`` is "none"."""
+    graph; all of them if ``space.options.follow`` is "none". ``spaces``: theirs. ``mended``: whether constraints are about a
+    follower, which then may have another configuration than the one that follows."""
 
     def __init__(self, graph: OperatorGraph, space: Space) -> None:
-        towards = followed(graph, space.options.follow)
-        followers: dict[int, list[int]] = {}
-        for number, leader in towards.items():
-            followers.setdefault(leader, []).append(number)
-        self.leaders = [node for node in graph if node.number not in towards]
-        self._followers = [_followers(graph, node, followers) for node in self.leaders]
-        self._spaces = [space[node] for node in self.leaders]
+        following = _following(graph, space.options.follow)
+        self.leaders = [graph.nodes[number] for number in following.leaders]
+        self.spaces = [space[node] for node in self.leaders]
+        self._followers, self._kinds = following.followers, following.kinds
+        self.mended = any(name in space.permitted for pairs in self._followers for name, _, _ in pairs)
         self._names = [node.name for node in self.leaders]
-        self._cuts: dict[tuple[Match, tuple[int, ...], tuple[Dim, ...]], tuple[tuple[int, ...], list[int]]] = {}
+        self._cuts: dict[tuple[int, tuple[int, ...]], Cut] = {}
 
     def __len__(self) -> int:
         return len(self.leaders)
@@ -40,30 +52,46 @@ class Together:
     def draw(self, random: Random) -> dict[str, OpConfig]:
         """A random configuration for one operator that chooses, all equally likely, with what its followers then have."""
         number = random.randrange(len(self._names))
-        return self._changes(number, self._spaces[number].draw(random))
+        return self._changes(number, self.spaces[number].draw(random))
+
+    def numbered(self, leader: int, number: int) -> dict[str, OpConfig]:
+        """The configuration of this number for the operator in this place of ``leaders``, with what its followers then have."""
+        return self._changes(leader, self.spaces[leader].numbered(number))
 
     def everything(self, random: Random) -> dict[str, OpConfig]:
         """A configuration for every operator, uniform over the choices of those that choose."""
         configs: dict[str, OpConfig] = {}
-        for number, space in enumerate(self._spaces):
+        for number, space in enumerate(self.spaces):
             configs |= self._changes(number, space.draw(random))
         return configs
 
+    def places(self, leader: int, changes: Mapping[str, OpConfig]) -> Iterator[tuple[str, list[int]]]:
+        """Of a leader and each of its followers, if they have these configurations: for each piece the leader's piece on whose
+        processor it runs (empty: each piece that of its number). What other configurations of equal degrees have, too."""
+        first = self._names[leader]
+        found = {first: list(range(len(changes[first].processors)))}
+        yield first, []
+        for name, towards, kind in self._followers[leader]:
+            _, places = self._cut(kind, changes[towards].degrees)
+            found[name] = [found[towards][k] for k in places]
+            yield name, found[name]
+
     def _changes(self, number: int, config: OpConfig) -> dict[str, OpConfig]:
         changes = {self._names[number]: config}
-        for node, leader, match in self._followers[number]:
-            changes[node.name] = self._follow(node, match, changes[leader.name])
+        for name, towards, kind in self._followers[number]:
+            chosen = changes[towards]
+            degrees, places = self._cut(kind, chosen.degrees)
+            changes[name] = OpConfig(degrees, tuple([chosen.processors[k] for k in places]))
         return changes
 
-    def _follow(self, node: Node, match: Match, chosen: OpConfig) -> OpConfig:
-        key = match, chosen.degrees, node.dims
-        if key not in self._cuts:
-            self._cuts[key] = _pieces(node.dims, match, chosen.degrees)
-        degrees, places = self._cuts[key]
-        return OpConfig(degrees, tuple([chosen.processors[k] for k in places]))
+    def _cut(self, kind: int, chosen: tuple[int, ...]) -> Cut:
+        found = self._cuts.get((kind, chosen))
+        if found is None:
+            found = self._cuts[kind, chosen] = _pieces(*self._kinds[kind], chosen)
+        return found
 
 
-def _pieces(dims: tuple[Dim, ...], match: Match, chosen: tuple[int, ...]) -> tuple[tuple[int, ...], list[int]]:
+def _pieces(dims: tuple[Dim, ...], match: Match, chosen: tuple[int, ...]) -> Cut:
     """The degrees of a follower, and for each of its pieces the piece of the other one that matches: the first, in dimensions
     that only the other one has."""
     degrees = tuple(
@@ -76,16 +104,36 @@ def _pieces(dims: tuple[Dim, ...], match: Match, chosen: tuple[int, ...]) -> tup
     return degrees, [sum(c * s for c, s in zip(color, steps)) for color in product(*(range(d) for d in degrees))]
 
 
-def _followers(graph: OperatorGraph, leader: Node, followers: dict[int, list[int]]) -> Pairs:
+_FOLLOWING: WeakKeyDictionary[OperatorGraph, dict[tuple[object, ...], Following]] = WeakKeyDictionary()
+
+
+def _following(graph: OperatorGraph, which: str) -> Following:
+    """Worked out once for a graph as it is."""
+    known, key = _FOLLOWING.setdefault(graph, {}), (which, len(graph.nodes), tuple(loss.node for loss in graph.losses))
+    if key not in known:
+        towards = followed(graph, which)
+        behind: dict[int, list[int]] = {}
+        for number, leader in towards.items():
+            behind.setdefault(leader, []).append(number)
+        leaders = tuple(node.number for node in graph if node.number not in towards)
+        kinds: dict[tuple[tuple[Dim, ...], Match], int] = {}
+        followers = tuple(tuple(_followers(graph, number, behind, kinds)) for number in leaders)
+        known[key] = Following(leaders, followers, tuple(kinds))
+    return known[key]
+
+
+def _followers(
+    graph: OperatorGraph, leader: int, behind: dict[int, list[int]], kinds: dict[tuple[tuple[Dim, ...], Match], int]
+) -> Iterator[tuple[str, str, int]]:
     """All that follow an operator, directly or not, each after the one that it follows."""
-    pairs: Pairs = []
     group = [leader]
     for member in group:
-        for number in followers.get(member.number, ()):
+        of = graph.nodes[member]
+        for number in behind.get(member, ()):
             node = graph.nodes[number]
-            pairs.append((node, member, _match(node.dims, member.dims)))
-            group.append(node)
-    return pairs
+            kind = (node.dims, _match(node.dims, of.dims))
+            yield node.name, of.name, kinds.setdefault(kind, len(kinds))
+            group.append(number)
 
 
 def _match(dims: tuple[Dim, ...], others: tuple[Dim, ...]) -> Match:

@@ -78,8 +78,8 @@ def _needed(on: Course, table: dict[str, np.ndarray]) -> Needed:  # type: ignore
         found = found[on.start[found] < at]
         if not len(found):
             return -1
-        here = [processor[task], source[task]]
-        shares = np.isin(processor[found], here) | np.isin(source[found], here)
+        some, other, places, sources = processor[task], source[task], processor[found], source[found]
+        shares = (places == some) | (places == other) | (sources == some) | (sources == other)
         return int(found[shares.argmax()])  # the first that shares one, or else the first
 
     return needed

@@ -1,0 +1,177 @@
+"""CoreWalk: a walk by Metropolis-Hastings whose proposals are drawn, evaluated and decided in C++ (`core_walk.h`).
+
+Python makes an operator's cuts when they are drawn for the first time, decides about plans that are better than all before (whether
+they fit the memory; they are kept), and looks at the clock every few milliseconds. What is drawn, and what is
+decided, is what `mcmc` draws and decides by itself where there is no compiled core.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, inf
+from time import perf_counter
+
+from taskflow.mapper import OpConfig
+from taskflow.optimizer.draws import Draws
+from taskflow.optimizer.evaluator import NO_SYNCS, Evaluator
+from taskflow.optimizer.run import Run, Slice
+from taskflow.optimizer.space import PLACEMENTS, OperatorSpace, Space, SpaceOptions
+from taskflow.optimizer.together import Together
+
+try:
+    from taskflow.optimizer._core import Walk
+    from taskflow.optimizer.core import CoreEvaluator
+except ImportError:  # not built: no compiler
+    Walk = CoreEvaluator = None  # type: ignore[assignment,misc]
+
+ENDS = ("proposals", "time", "stalled", "missing", "better", "failed")  # as in core_walk.h
+MOST_CONFIGURATIONS = 1 << 62  # of an operator; drawn as one word
+ENDLESS = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """When a chain ends by itself: after ``least`` proposals, when ``most`` and ``share`` of all went by without a new best."""
+
+    least: int = 0
+    most: float = inf
+    share: float = 0.0
+
+    def over(self, count: int, found: int) -> bool:
+        """Whether it ends after ``count`` proposals, of which number ``found`` brought the best."""
+        return count >= self.least and count - found > self.most + self.share * count
+
+
+@dataclass(slots=True)
+class Chain:
+    """A Markov chain in progress. ``scale``: seconds, cost / beta. ``timed``: whether it also ends when half of its part's time
+    went by without a new best. ``best``: seconds of its best plan, of proposal ``found``, when ``since`` (0 to 1) of the part's
+    time was over."""
+
+    part: Slice
+    random: Draws
+    scale: float
+    patience: Patience
+    timed: bool
+    best: float
+    since: float = 0.0
+    count: int = 0
+    found: int = 0
+
+    @property
+    def stalled(self) -> bool:
+        """Whether it ends by itself, if the last proposal brought no new best."""
+        return self.patience.over(self.count, self.found) or (self.timed and self.part.time - self.since > 0.5)
+
+
+def core_walk(evaluator: Evaluator, moves: Together) -> CoreWalk | None:
+    """A walk in C++ that makes these moves; None if there is no compiled core, a space is too large
+    for it, or constraints are about operators that follow others (which `Run` mends)."""
+    if CoreEvaluator is None or type(evaluator) is not CoreEvaluator:
+        return None
+    if any(space.size > MOST_CONFIGURATIONS for space in moves.spaces) or moves.mended:
+        return None
+    return CoreWalk(evaluator, moves)
+
+
+def walks(evaluator: Evaluator, options: SpaceOptions) -> tuple[Space, Together, CoreWalk | None]:
+    """The space, its moves and a walk in C++ (None: as `core_walk`); made once for an evaluator, so that tables stay."""
+    if options not in evaluator.walks:
+        space = Space(evaluator.graph, len(evaluator.machine.processors), options)
+        moves = Together(evaluator.graph, space)
+        evaluator.walks[options] = space, moves, core_walk(evaluator, moves)
+    found: tuple[Space, Together, CoreWalk | None] = evaluator.walks[options]
+    return found
+
+
+class CoreWalk:
+    """The tables of the walks over one space from an evaluator's current plan; they grow from walk to walk."""
+
+    def __init__(self, evaluator: CoreEvaluator, moves: Together) -> None:
+        self._evaluator, self._moves = evaluator, moves
+        self._accepted = 0  # of the present chain, as far as the run has been told
+        self._walk = Walk(evaluator._core)
+        choices: dict[int, int] = {}
+        for space in moves.spaces:
+            if id(space) not in choices:
+                choices[id(space)] = self._choices(space)
+            self._walk.add_leader(choices[id(space)])
+
+    def _choices(self, space: OperatorSpace) -> int:
+        pin = space.permitted.pin if space.permitted is not None else None
+        return self._walk.add_choices(
+            PLACEMENTS.index(space.options.placements), space.processors, space.tuples, space.ends,
+            list(space.devices), list(pin.processors) if pin is not None else [],
+        )
+
+    def processors(self, leader: int, number: int) -> tuple[int, ...]:
+        """Where the pieces of a configuration run, as the core has it."""
+        return tuple(self._walk.processors(leader, number))
+
+    def chain(self, run: Run, chain: Chain) -> str | None:
+        """One chain from the run's current plan: why it ended; None if the rest of its part has to be made with care, each
+        proposal being asked for."""
+        patience, walk = chain.patience, self._walk
+        walk.begin(chain.random.state, run.seconds, chain.scale, patience.least, patience.most, patience.share)
+        self._accepted = 0
+        try:
+            while span := run.unwatched():
+                if chain.part.over:
+                    return "budget"
+                begin, found = perf_counter(), chain.found
+                left = min(chain.part.width, run.options.budget.proposals - run.proposals + chain.count)
+                end = ENDS[walk.run(run.best_seconds, ceil(left) if left < ENDLESS else ENDLESS, span)]
+                self._count(run, chain, perf_counter() - begin)
+                if end == "missing" and not self._fill(run):
+                    return None
+                if end == "better":
+                    self._decide(run)
+                    self._count(run, chain, 0.0)
+                if chain.found != found:
+                    chain.since = chain.part.time
+                elif end == "stalled" or chain.stalled:
+                    return "stalled"
+            return None
+        finally:
+            chain.random.state = walk.state
+            self._settle()
+
+    def _count(self, run: Run, chain: Chain, took: float) -> None:
+        """Tell the run and the chain what has become of them."""
+        before = chain.count
+        seconds, chain.best, chain.count, chain.found, accepted = self._walk.chain
+        self._evaluator.proposals += chain.count - before
+        run.walked(chain.count - before, accepted - self._accepted, seconds, took)
+        self._accepted = accepted
+
+    def _settle(self) -> None:
+        """Bring the evaluator's configurations up to what was accepted."""
+        changes: dict[str, OpConfig] = {}
+        for leader, number in self._walk.settle():
+            changes |= self._moves.numbered(leader, number)
+        if changes:
+            self._evaluator.moved(changes, self._walk.chain[0])
+
+    def _decide(self, run: Run) -> None:
+        """Whether the last proposal, which is better than all plans before, is accepted."""
+        leader, _, number, seconds = self._walk.proposal
+        self._settle()
+        changes = self._moves.numbered(leader, number)
+        self._evaluator.hold(changes, seconds)
+        if run.decide(changes, NO_SYNCS, seconds):
+            self._walk.take()
+            self._accepted += 1
+
+    def _fill(self, run: Run) -> bool:
+        """Make the cuts of the configuration that was drawn last; False if there is no time for that."""
+        leader, row, number, _ = self._walk.proposal
+        changes = self._moves.numbered(leader, number)
+        if not run.allows(changes):
+            return False
+        begin = perf_counter()
+        cuts = {name: self._evaluator.cut_of(name, config) for name, config in changes.items()}
+        for name, places in self._moves.places(leader, changes):
+            node, cut = cuts[name]
+            self._walk.add_member(leader, row, node, cut, places)
+        run.learn(changes, perf_counter() - begin)
+        return True

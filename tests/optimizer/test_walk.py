@@ -1,0 +1,255 @@
+"""A walk in C++ draws and decides what the same walk in Python does, keeps what Python must decide, and can be stopped."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from dataclasses import replace
+from math import inf
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taskflow.graph import OperatorGraph
+from taskflow.machine import load_machine
+from taskflow.mapper import Strategy
+from taskflow.models import build
+from taskflow.optimizer import run as runs
+from taskflow.optimizer.constraints import Constraints
+from taskflow.optimizer.core_costs import Roofline
+from taskflow.optimizer.draws import Draws
+from taskflow.optimizer.evaluator import Evaluator
+from taskflow.optimizer.found import Budget, Found, SearchOptions
+from taskflow.optimizer.mcmc import BETA, mcmc
+from taskflow.optimizer.search import make_evaluator
+from taskflow.optimizer.space import PLACEMENTS, Space, SpaceOptions
+from taskflow.optimizer.starts import random_start
+from taskflow.optimizer.together import Together
+from taskflow.optimizer.walk import CoreWalk, core_walk, walks
+
+pytest.importorskip("taskflow.optimizer._core")
+
+GRAPHS = {
+    "LeNet": build("LeNet", preset="small"),
+    "RNNLM": build("RNNLM", batch=8, preset="small", steps=4, steps_per_operator=2),
+    "MLP": build("MLP", preset="small"),
+}
+K80 = {n: load_machine("k80", n) for n in (2, 3, 4, 8)}
+
+
+def start_of(graph: OperatorGraph, devices: int, options: SpaceOptions, seed: int) -> Strategy:
+    return random_start(graph, K80[devices], Space(graph, devices, options), Random(seed), f"random {seed}")
+
+
+def in_python(judge: Evaluator, options: SpaceOptions) -> Evaluator:
+    """The same evaluator, whose walks are made proposal by proposal."""
+    space, moves, compiled = walks(judge, options)
+    assert compiled is not None  # else nothing is compared
+    judge.walks[options] = space, moves, None
+    return judge
+
+
+def outcome(found: Found) -> tuple[object, ...]:
+    history = [(h.proposal, h.seconds) for h in found.history]
+    return found.strategy, found.seconds, found.proposals, found.accepted, found.refused, found.stopped, found.starts, history
+
+
+def test_draws_are_those_of_the_published_generator() -> None:
+    draws = Draws(1234567)
+    words = [draws.getrandbits(64) for _ in range(5)]  # as the reference program of SplitMix64 prints them
+    assert words == [
+        6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821,
+    ]
+    assert Draws(5).random() == (Draws(5).getrandbits(64) >> 11) / 2**53
+    assert Draws("a").state != Draws("b").state and Draws("a").state == Draws("a").state
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 12, 3 << 70])
+def test_draws_are_uniform_and_below_their_limit(n: int) -> None:
+    draws = Draws(f"below {n}")
+    counts = Counter(draws.randrange(n) * min(n, 6) // n for _ in range(6000))
+    assert set(counts) == set(range(min(n, 6)))
+    assert sum((c - 6000 / len(counts)) ** 2 / (6000 / len(counts)) for c in counts.values()) < 25
+    assert draws.randrange(10, 20, 3) in (10, 13, 16, 19)
+    with pytest.raises(ValueError, match="something to choose from"):
+        draws.below(0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(sorted(GRAPHS)), st.sampled_from(sorted(K80)), st.sampled_from(PLACEMENTS), st.sampled_from(["any", "even"]),
+    st.sampled_from([{}, {"*": {"devices": "1-2", "max_degree": 2}}, {"*": {"pin": "whole @ 1"}}]), st.integers(0, 2**32),
+)
+def test_configurations_have_the_same_numbers(model: str, devices: int, placements: str, degrees: str, rules, seed: int) -> None:  # type: ignore[no-untyped-def]
+    graph = GRAPHS[model]
+    if devices == 2 and rules:
+        rules = {"*": {"devices": "1"}}
+    options = SpaceOptions(degrees, placements, constraints=Constraints.parse(rules))
+    moves = Together(graph, Space(graph, devices, options))
+    compiled = core_walk(make_evaluator(graph, K80[devices]), moves)
+    assert compiled is not None
+    random = Random(seed)
+    for leader, space in enumerate(moves.spaces):
+        for number in {0, space.size - 1, *(random.randrange(space.size) for _ in range(20))}:
+            config = space.numbered(number)
+            assert compiled.processors(leader, number) == config.processors
+            assert moves.numbered(leader, number)[moves.leaders[leader].name] == config
+
+
+@pytest.mark.parametrize(("devices", "ways"), [(8, 6), (16, 24)])
+def test_every_order_of_many_cut_dimensions_is_the_same(devices: int, ways: int) -> None:
+    graph = build("AlexNet", batch=16)
+    space = Space(graph, devices)
+    moves = Together(graph, space)
+    compiled = core_walk(make_evaluator(graph, load_machine("k80", devices)), moves)
+    assert compiled is not None
+    most = [max(map(space.orders, space.tuples)) for space in moves.spaces]
+    leader = most.index(max(most))
+    assert most[leader] == ways
+    for number in range(0, moves.spaces[leader].size, 1 + moves.spaces[leader].size // 3000):
+        assert compiled.processors(leader, number) == moves.spaces[leader].numbered(number).processors
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.sampled_from(sorted(GRAPHS)), st.sampled_from(sorted(K80)), st.sampled_from(PLACEMENTS),
+    st.sampled_from(["none", "elementwise"]), st.sampled_from([1.0, BETA, 1e5]), st.booleans(), st.integers(1, 400),
+    st.integers(0, 1000),
+)
+def test_a_walk_is_that_in_python(
+    model: str, devices: int, placements: str, follow: str, beta: float, patient: bool, budget: int, seed: int
+) -> None:
+    graph, options = GRAPHS[model], SpaceOptions("even", placements, follow=follow)
+    starts = tuple(start_of(graph, devices, options, seed + i) for i in range(3))
+    search = SearchOptions(Budget(proposals=budget), seed, options, starts=starts)
+    judge, twin = make_evaluator(graph, K80[devices]), in_python(make_evaluator(graph, K80[devices]), options)
+    for again in range(2):  # the second time with the tables of the first
+        here = mcmc(judge, replace(search, seed=seed + again), beta=beta, patient=patient)
+        there = mcmc(twin, replace(search, seed=seed + again), beta=beta, patient=patient)
+        assert outcome(here) == outcome(there)
+        assert judge.proposals == twin.proposals and here.proposals <= budget
+        assert judge.strategy.configs == twin.strategy.configs and judge.seconds == twin.seconds
+        assert judge.pieces == sum(len(config.processors) for config in judge.strategy.configs.values())
+        assert make_evaluator(graph, K80[devices]).set(judge.strategy) == judge.seconds
+
+
+def test_followers_of_deep_networks_are_the_twins() -> None:
+    graph, options = build("ResNet-101", preset="small"), SpaceOptions("even", follow="elementwise")
+    search = SearchOptions(Budget(proposals=150), 3, options, starts=(start_of(graph, 4, options, 1),))
+    judge, twin = make_evaluator(graph, K80[4]), in_python(make_evaluator(graph, K80[4]), options)
+    assert outcome(mcmc(judge, search)) == outcome(mcmc(twin, search))
+    assert judge.strategy.configs == twin.strategy.configs
+
+
+def test_plans_that_do_not_fit_are_refused_as_in_python() -> None:
+    graph, options = GRAPHS["LeNet"], SpaceOptions("even")
+    start = start_of(graph, 4, options, 2)
+    crowd = lambda s: "" if sum(0 in c.processors for c in s.configs.values()) < 0.75 * len(s.configs) else "too many"  # noqa: E731
+    search = SearchOptions(Budget(proposals=600), 1, options, starts=(start,), fits=crowd)
+    judge, twin = make_evaluator(graph, K80[4]), in_python(make_evaluator(graph, K80[4]), options)
+    here, there = mcmc(judge, search), mcmc(twin, search)
+    assert outcome(here) == outcome(there)
+    assert here.refused > 0 and not crowd(here.strategy)
+
+
+def test_constraints_hold_in_both_kinds_of_walk() -> None:
+    graph = GRAPHS["LeNet"]
+    for table, compiled in (({"conv*": {"forbid": ["n"]}}, True), ({"*relu*": {"devices": "2"}}, False)):
+        limits = Constraints.parse(table)
+        permitted = limits.resolve(graph, 4)
+        options = SpaceOptions("even", follow="elementwise", constraints=limits)
+        judge = make_evaluator(graph, K80[4])
+        assert permitted and (walks(judge, options)[2] is not None) == compiled
+        found = mcmc(judge, SearchOptions(Budget(proposals=200), 1, options))
+        assert found.accepted > 10
+        for name, of in permitted.items():
+            assert not of.violation(found.strategy[name]) and not of.violation(judge.strategy[name])
+
+
+def test_an_interrupt_keeps_the_best_plan() -> None:
+    graph, options = GRAPHS["RNNLM"], SpaceOptions("even")
+    judge = make_evaluator(graph, K80[4])
+    assert walks(judge, options)[2] is not None
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    begin = time.perf_counter()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+        found = mcmc(judge, SearchOptions(Budget(proposals=10**9), 1, options))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGINT, before)
+    assert found.stopped == "interrupted" and time.perf_counter() - begin < 10
+    assert make_evaluator(graph, K80[4]).set(found.strategy) == found.seconds == found.history[-1].seconds
+    assert make_evaluator(graph, K80[4]).set(judge.strategy) == judge.seconds  # where it stands is known
+
+
+class Failing(Roofline):
+    """Costs that fail after so many questions."""
+
+    left = inf
+
+    def piece(self, *args, **named) -> float:  # type: ignore[no-untyped-def]
+        self.left -= 1
+        if self.left < 0:
+            raise RuntimeError("the device is gone")
+        return super().piece(*args, **named)
+
+
+def test_what_costs_raise_ends_the_walk() -> None:
+    graph, options = GRAPHS["LeNet"], SpaceOptions("even")
+    costs = Failing(K80[4])
+    judge = make_evaluator(graph, K80[4], costs=costs)
+    judge.set(start_of(graph, 4, options, 1))
+    costs.left = 30
+    with pytest.raises(RuntimeError, match="the device is gone"):
+        mcmc(judge, SearchOptions(Budget(proposals=10_000), 1, options, starts=(judge.strategy,)))
+    costs.left = inf
+    assert make_evaluator(graph, K80[4], costs=costs).set(judge.strategy) == judge.seconds
+    assert mcmc(judge, SearchOptions(Budget(proposals=100), 1, options)).proposals == 100
+
+
+def test_a_budget_of_time_is_kept_and_progress_told() -> None:
+    graph, options, told = GRAPHS["RNNLM"], SpaceOptions("even"), []
+    judge = make_evaluator(graph, K80[4])
+    search = SearchOptions(Budget(seconds=0.5), 1, options, progress=told.append, progress_every=0.05)
+    begin = time.perf_counter()
+    found = mcmc(judge, search, beta=1.0)
+    assert found.proposals > 100 and time.perf_counter() - begin < 3
+    assert len(told) > 3 and [p.proposals for p in told] == sorted(p.proposals for p in told)
+    assert told[-1].proposals == found.proposals and told[-1].best == found.seconds
+
+
+def test_half_of_the_time_without_a_better_plan_ends_a_walk() -> None:
+    graph, options = GRAPHS["MLP"], SpaceOptions("even")
+    starts = (start_of(graph, 2, options, 1),)
+    judge = make_evaluator(graph, K80[2])
+    found = mcmc(judge, SearchOptions(Budget(seconds=0.6), 1, options, starts=starts), beta=1e9)
+    assert found.stopped == "stalled" and 0.3 < found.search_seconds < 0.59  # the few plans of two devices are soon seen
+
+
+@pytest.mark.parametrize("margin", [0, 10**9])
+def test_slow_evaluations_are_watched_near_the_end(margin: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the time left is short, every proposal is asked for: the walk goes on in Python, or is there at once."""
+    graph, options = GRAPHS["LeNet"], SpaceOptions("even")
+    monkeypatch.setattr(runs, "CAREFUL", 0.0)
+    monkeypatch.setattr(runs, "MARGIN", margin)
+    asked, compiled = [], []
+    monkeypatch.setattr(runs.Run, "propose", lambda self, *a, _of=runs.Run.propose: asked.append(1) or _of(self, *a))
+    monkeypatch.setattr(runs.Run, "walked", lambda self, n, *a, _of=runs.Run.walked: compiled.append(n) or _of(self, n, *a))
+    judge = make_evaluator(graph, K80[4])
+    found = mcmc(judge, SearchOptions(Budget(seconds=0.6), 1, options), beta=1.0)
+    assert found.proposals == len(asked) + sum(compiled)
+    assert (sum(compiled) > 50) == (not margin) and (margin == 0 or len(asked) > 50)
+    assert make_evaluator(graph, K80[4]).set(found.strategy) == found.seconds
+
+
+def test_without_a_core_there_is_no_compiled_walk() -> None:
+    graph = GRAPHS["LeNet"]
+    many = SpaceOptions("even", "arbitrary", most_pieces=64)
+    space = Space(graph, 64, many)
+    assert core_walk(make_evaluator(graph, load_machine("k80", 64)), Together(graph, space)) is None  # 64**64 configurations
+    assert isinstance(core_walk(make_evaluator(graph, K80[4]), Together(graph, Space(graph, 4))), CoreWalk)
