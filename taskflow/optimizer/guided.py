@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from math import log, nextafter
+from math import inf, isfinite, log, nextafter
 from random import Random
 
 from taskflow.mapper import Expert, OpConfig, Strategy, Travel, cut_only, map_graph
@@ -36,6 +36,8 @@ HOT = (0.2, 0.1, 0.03)  # the same, of the first annealing of layers
 MOST_CRITICAL = 200_000  # tasks of a step whose critical path is looked for
 MOST_CANDIDATES = 3000  # of one operator in local descent
 MOST_POLISHED = 300_000  # changes of single operators that are all tried before it gives up
+ATTEMPT = 1.5  # times what a chain of annealing takes
+ATTEMPTS = 0.85  # of the budget, at most
 ROUNDS = 12  # without a better plan, after which it gives up
 
 Maker = Callable[[Callable[[], bool]], Strategy]
@@ -61,6 +63,7 @@ class _Guided:
         self.space = Space(self.graph, len(self.machine.processors), run.options.space)
         self.moves = Moves(self.graph, self.space, random)
         self.tied = Tied(run, self.space, random)
+        self.large = self.space.processors >= HIERARCHY
         self._candidates: dict[object, list[OpConfig]] = {}
 
     def body(self) -> str:
@@ -68,24 +71,36 @@ class _Guided:
         if len(self.machine.processors) == 1:
             self.run.local = self.run.optimal = True
             return "finished"
-        self._warm_up()
+        if self.run.evaluator.tasks >= MANY_TASKS:  # of smaller steps annealing tries enough
+            self._together(Slice(self.run, 0.1))
+        self.run.back_to_best()
+        if self.large:
+            self._attempts(self.run.strategy)
+        else:
+            self._chain(self._plans_of_others)
+        self._settle()
         failed = number = 0
         while failed < ROUNDS:
             if self.run.spent:
                 raise Spent
-            before, temperature = self.run.best_seconds, TEMPERATURES[number % len(TEMPERATURES)]
-            if self.space.processors >= HIERARCHY:
-                self.run.back_to_best()
-                self.tied.anneal(Slice(self.run, 0.2), temperature)
-            self._anneal(Slice(self.run, 0.3), temperature)
-            self.run.back_to_best()
-            self._descend()
+            before = self.run.best_seconds
+            self._round(number)
             number += 1
             failed = 0 if self.run.best_seconds < before else failed + 1
         neighbours = sum(self.space[name].size for name in self.moves.names)
         if self.run.best is not None and not self._structured() and neighbours <= MOST_POLISHED:
             polish(self.run, self.space)
         return "stalled"
+
+    def _round(self, number: int) -> None:
+        """Annealing of layers and of operators, and descent, from the best plan."""
+        temperature = TEMPERATURES[number % len(TEMPERATURES)]
+        if self.large:
+            self.run.back_to_best()
+            self.tied.anneal(Slice(self.run, 0.2), temperature)
+        self._anneal(Slice(self.run, 0.3), temperature)
+        self.run.back_to_best()
+        self._descend()
 
     def _structured(self) -> bool:
         """Whether the descent has tried all that `polish` would."""
@@ -116,28 +131,62 @@ class _Guided:
         return with_syncs(Strategy(n, configs, {}, "channels"), self.graph, self.machine)
 
     # ---- layers --------------------------------------------------------------------------------------------------
-    def _warm_up(self) -> None:
-        """Anneal whole layers, colder each time, from the best plan; after the first time also try the plans of others, and in
-        the end hybrids."""
-        large = self.space.processors >= HIERARCHY
-        if self.run.evaluator.tasks >= MANY_TASKS:  # of smaller steps annealing tries enough
-            self._together(Slice(self.run, 0.1))
+    def _chain(self, between: Callable[[], None] | None = None) -> None:
+        """Anneal whole layers, colder each time, from the best plan; ``between``: after the first time."""
         for number, temperature in enumerate(HOT):
             if self.run.over:
                 raise Spent
             self.run.back_to_best()
-            self.tied.anneal(Slice(self.run, 0.2 if large else 0.02), temperature)
-            for make in self.also_from if number == 0 else ():
-                part = Slice(self.run, 0.2)
-                self.run.enter("dynamic programming")
-                try:
-                    self.run.try_set(make(lambda: part.over))  # noqa: B023 (called before the next round)
-                except TimeoutError as error:
-                    self.run.leave_out(str(error))
-        if large and not self.run.options.starts:
+            self.tied.anneal(Slice(self.run, 0.2 if self.large else 0.02), temperature)
+            if number == 0 and between is not None:
+                between()
+
+    def _attempts(self, start: Strategy) -> None:
+        """A descent over layers; a chain of annealing from the same plan, as if the descent had found nothing; and, where such a
+        chain is short beside the budget, more of them, each for itself, from both plans in turn. Where annealing ends differs
+        by a tenth and more from one time to the next, and does not get better by going on."""
+        budget, every = self.run.options.budget, Slice(self.run, ATTEMPTS)
+        self._descend_layers(Slice(self.run, 0.15))
+        descended, begin = self.run.strategy, (self.run.elapsed, self.run.proposals)
+        self.run.attempt(start)
+        self._chain(self._plans_of_others)
+        self.run.end_attempt()
+        # Of seconds and proposals one is endless; what comes out must not depend on it.
+        seconds, proposals = (
+            ATTEMPT * (now - then) if isfinite(of) else inf
+            for now, then, of in zip((self.run.elapsed, self.run.proposals), begin, (budget.seconds, budget.proposals))
+        )
+        number = 0
+        while every.left(seconds, proposals) and self.run.attempt((descended, start)[number % 2], seconds, proposals):
+            self._chain()
+            self._settle()
+            self._round(0)
+            self.run.end_attempt()
+            number += 1
+        self.run.end_attempt()
+
+    def _settle(self) -> None:
+        """From where annealing of layers ends: descents over layers and over groups of operators."""
+        if self.large and not self.run.in_attempt and not self.run.options.starts:
             # Not before: annealing that starts from them seldom leaves them, and may have found something better.
             self.tied.hybrids(Slice(self.run, 0.2))
-        self._layers(Slice(self.run, 0.1 if large else 0.3))
+        self.run.back_to_best()
+        if self.large:
+            self._descend_layers(Slice(self.run, 0.2))
+        self._layers(Slice(self.run, 0.1 if self.large else 0.3))
+
+    def _descend_layers(self, part: Slice) -> None:
+        self.run.enter("descent over layers")
+        self.tied.descent.descend(part)
+
+    def _plans_of_others(self) -> None:
+        for make in self.also_from:
+            part = Slice(self.run, 0.2)
+            self.run.enter("dynamic programming")
+            try:
+                self.run.try_set(make(lambda: part.over))  # noqa: B023 (called before the next round)
+            except TimeoutError as error:
+                self.run.leave_out(str(error))
 
     def _together(self, part: Slice) -> None:
         """Partial values are summed in the other way; then all layers, then halves of them, and so on, are synchronised in each

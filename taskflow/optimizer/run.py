@@ -31,15 +31,15 @@ class Spent(Exception):
 
 
 class Slice:
-    """A share of a run's budget."""
+    """A share of what is left of a run's budget, or of the attempt that it is at."""
 
     def __init__(self, run: Run, share: float) -> None:
         self._run = run
         self._from = (run.elapsed, run.proposals)
-        budget = run.options.budget
+        seconds, proposals = run.ends
         self._to = (
-            run.elapsed + share * max(0.0, budget.seconds - run.elapsed),
-            run.proposals + share * max(0.0, budget.proposals - run.proposals),
+            run.elapsed + share * max(0.0, seconds - run.elapsed),
+            run.proposals + share * max(0.0, proposals - run.proposals),
         )
 
     @property
@@ -58,6 +58,10 @@ class Slice:
         """How much of its time is spent, 0 to 1; 0 if that is endless."""
         first, last = self._from[0], self._to[0]
         return min(1.0, (self._run.elapsed - first) / (last - first)) if last > first and isfinite(last) else float(last <= first)
+
+    def left(self, seconds: float, proposals: float) -> bool:
+        """Whether it has room for so many seconds and proposals."""
+        return self._run.elapsed + seconds <= self._to[0] and self._run.proposals + proposals <= self._to[1]
 
     @property
     def width(self) -> float:
@@ -87,6 +91,9 @@ class Run:
         self.best: Strategy | None = None
         self.best_seconds = inf
         self.seconds = inf  # of the current strategy
+        self.ends = (options.budget.seconds, options.budget.proposals)  # of the budget, or of an attempt
+        self._attempt: Strategy | None = None  # the best plan of an attempt
+        self._attempt_seconds = -inf  # and its seconds; less than any while there is none
         self.proposals = self.accepted = self.refused = 0
         self.starts: dict[str, float] = {}
         self.local = self.optimal = False
@@ -149,6 +156,8 @@ class Run:
                 name += "'"
             self.starts[name] = self.seconds
         self._lacks = self._check(strategy) if self.seconds < self.best_seconds else ""
+        if self.seconds < self._attempt_seconds and not self._lacks:
+            self._attempt, self._attempt_seconds = strategy, self.seconds
         if self.seconds < self.best_seconds and not self._lacks:
             self._keep(strategy)
         if self._pace is None and perf_counter() - begin > CAREFUL and isfinite(self.clock.seconds):
@@ -219,9 +228,30 @@ class Run:
         self.evaluator.accept()
         self.accepted += 1
         self.seconds, self._lacks = seconds, lacks
-        if seconds < self.best_seconds and not lacks:
-            self._keep(replace(self.evaluator.strategy, name=self.algorithm))
+        if seconds < max(self.best_seconds, self._attempt_seconds) and not lacks:
+            strategy = replace(self.evaluator.strategy, name=self.algorithm)
+            if seconds < self._attempt_seconds:
+                self._attempt, self._attempt_seconds = strategy, seconds
+            if seconds < self.best_seconds:
+                self._keep(strategy)
         return True
+
+    def attempt(self, strategy: Strategy, seconds: float = inf, proposals: float = inf) -> bool:
+        """Go to a strategy and search from it as if nothing better were known, for so many seconds and proposals: until
+        `end_attempt`, `back_to_best` goes back to the best plan found since. False if there is no time for it."""
+        budget = self.options.budget
+        self.ends = (min(budget.seconds, self.elapsed + seconds), min(budget.proposals, self.proposals + proposals))
+        self._attempt, self._attempt_seconds = strategy, inf
+        return self.try_set(strategy)
+
+    @property
+    def in_attempt(self) -> bool:
+        return self._attempt is not None
+
+    def end_attempt(self) -> None:
+        """Search from the best plan of all again."""
+        self.ends = (self.options.budget.seconds, self.options.budget.proposals)
+        self._attempt, self._attempt_seconds = None, -inf
 
     def _look(self) -> None:
         """At the clock, and how many proposals may be made before the next look: some, if they are quick and there is time for as
@@ -331,7 +361,11 @@ class Run:
             self.options.exchange.publish(strategy, self.seconds)
 
     def back_to_best(self) -> None:
-        """Go to the best plan that is known, also to others who search for it."""
+        """Go to the best plan that is known, also to others who search for it; in an attempt to its own best."""
+        if self._attempt is not None:
+            if self.seconds != self._attempt_seconds:
+                self._go(self._attempt)
+            return
         exchange = self.options.exchange
         if exchange is not None and exchange.best is not None and exchange.best_seconds < self.best_seconds:
             self._go(exchange.best)

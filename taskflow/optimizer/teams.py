@@ -14,7 +14,8 @@ from taskflow.machine import Machine
 from taskflow.mapper import OpConfig
 from taskflow.optimizer.space import place
 
-Level = tuple[tuple[int, ...], ...]
+Team = tuple[int, ...]  # processors, in the order in which pieces are dealt to them
+Level = tuple[Team, ...]
 
 MOST_RANGES = 16  # places of one length among the groups of a level
 
@@ -55,17 +56,27 @@ def _joined(
     return sorted(tuple(g) for g in groups)
 
 
-def teams(machine: Machine) -> tuple[tuple[int, ...], ...]:
+def teams(machine: Machine) -> tuple[Team, ...]:
     """Every team once for each order: group by group, and dealt around the groups."""
-    found: dict[tuple[int, ...], None] = {}
-    for level in levels(machine):
+    return tuple(team for shape in shapes(machine) for team in shape)
+
+
+def shapes(machine: Machine) -> tuple[tuple[Team, ...], ...]:
+    """The same in lists of teams that differ only in where they lie: so many groups of one level, as large a part of each,
+    in the same order."""
+    found: dict[object, list[Team]] = {}
+    known: set[Team] = set()
+    for number, level in enumerate(levels(machine)):
         for groups in _ranges(level):
             size = max(len(group) for group in groups)
             for part in _parts(size):
                 chosen = [[group[i] for i in part if i < len(group)] for group in groups]
-                found[tuple(p for group in chosen for p in group)] = None
-                found[tuple(group[i] for i in range(len(part)) for group in chosen if i < len(group))] = None
-    return tuple(team for team in found if team)
+                dealt = tuple(group[i] for i in range(len(part)) for group in chosen if i < len(group))
+                for order, team in (("grouped", tuple(p for group in chosen for p in group)), ("dealt", dealt)):
+                    if team and team not in known:
+                        known.add(team)
+                        found.setdefault((number, len(groups), len(part), order), []).append(team)
+    return tuple(tuple(shape) for shape in found.values())
 
 
 def _ranges(level: Level) -> list[Level]:

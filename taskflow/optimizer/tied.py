@@ -17,13 +17,14 @@ from taskflow.graph import Node
 from taskflow.mapper import OpConfig, Sync
 from taskflow.operators.operator import Soap
 from taskflow.optimizer.constraints import mended
+from taskflow.optimizer.descent import Descent
 from taskflow.optimizer.hybrids import hybrids
 from taskflow.optimizer.loads import Loads
 from taskflow.optimizer.moves import SYNCS
 from taskflow.optimizer.run import Run, Slice
 from taskflow.optimizer.skeleton import Layer, layers
 from taskflow.optimizer.space import Space, orders
-from taskflow.optimizer.teams import on_team, teams
+from taskflow.optimizer.teams import on_team, shapes
 
 MOST_SPREADS = 20_000  # layers' configurations that are remembered for all their operators
 MANY_PROCESSORS = 8
@@ -45,9 +46,9 @@ class Tied:
         graph, machine = run.evaluator.graph, run.evaluator.machine
         self.layers = layers(graph)
         self.teams: dict[int, list[tuple[int, ...]]] = {}
-        for team in teams(machine):
-            if len(team) <= (space.options.most_pieces or len(team)):
-                self.teams.setdefault(len(team), []).append(team)
+        self.descent = Descent(run, space, self.layers, shapes(machine))
+        for team in (team for shape in self.descent.shapes for team in shape):
+            self.teams.setdefault(len(team), []).append(team)
         self._sizes = sorted(self.teams)
         self._cuts: dict[tuple[int, int], list[tuple[int, ...]]] = {}
         self._spreads: dict[tuple[str, OpConfig], dict[str, OpConfig]] = {}

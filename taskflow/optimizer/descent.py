@@ -1,0 +1,113 @@
+"""Descent over layers: each layer, and each stretch of a few, takes the best of all cuts on all teams.
+
+There are few layers and few teams, so all of them can be tried one after another, where annealing draws some at random. Teams that
+differ only in where they lie are much the same: of each such list the first is tried, and the others only of the lists of
+which it helped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import nextafter, prod
+
+from taskflow.graph import Node
+from taskflow.mapper import OpConfig, Strategy
+from taskflow.operators.operator import Soap
+from taskflow.optimizer.moves import SYNCS
+from taskflow.optimizer.run import Run, Slice
+from taskflow.optimizer.skeleton import Layer
+from taskflow.optimizer.space import Space
+from taskflow.optimizer.teams import Team, on_team
+
+LONGEST = 3  # layers of a stretch that takes one team
+ROUNDS = 4  # over all stretches; the first two find nearly all that there is to find
+
+Changes = dict[str, OpConfig]
+
+
+class Descent:
+    """Of one run. ``shapes``: teams in lists that differ only in where they lie (`taskflow.optimizer.teams.shapes`)."""
+
+    def __init__(self, run: Run, space: Space, layers: Sequence[Layer], shapes: Sequence[Sequence[Team]]) -> None:
+        self.run, self.space, self.layers = run, space, layers
+        most = space.options.most_pieces or space.processors
+        self.shapes = [shape for shape in shapes if len(shape[0]) <= most]
+        self._cuts: dict[tuple[int, int], list[tuple[int, ...]]] = {}
+
+    def descend(self, part: Slice) -> None:
+        """From the current strategy, until no stretch finds anything better or the slice is over."""
+        for _ in range(ROUNDS):
+            before = self.run.seconds
+            for stretch in self._stretches():
+                if not self._improve(stretch, part):
+                    return
+            if not self._synchronise(part) or self.run.seconds >= before:
+                return
+
+    def _stretches(self) -> Iterator[Sequence[Layer]]:
+        for length in range(1, min(LONGEST, len(self.layers)) + 1):
+            some = [self.layers[start : start + length] for start in range(len(self.layers) - length + 1)]
+            yield from sorted(some, key=lambda stretch: weight_bytes(_heaviest(stretch)), reverse=True)
+
+    def _improve(self, stretch: Sequence[Layer], part: Slice) -> bool:
+        """False if there is no time left."""
+        for shape in self.shapes:
+            for degrees in self._tuples(_heaviest(stretch).leaders[0], len(shape[0])):
+                for team in shape:
+                    if part.over:
+                        return False
+                    if not self._better(_on(stretch, degrees, team)):
+                        break
+        return True
+
+    def _better(self, changes: Changes) -> bool:
+        current: Strategy = self.run.strategy
+        changes = {name: config for name, config in changes.items() if current[name] != config}
+        return bool(changes) and self.run.propose(changes, nextafter(self.run.seconds, 0.0))
+
+    def _synchronise(self, part: Slice) -> bool:
+        """Each layer's weights in the best way. False if there is no time left."""
+        for name in dict.fromkeys(name for layer in self.layers for name in layer.weights):
+            for sync in SYNCS:
+                if part.over:
+                    return False
+                if self.run.strategy.sync(name) != sync:
+                    self.run.propose({}, nextafter(self.run.seconds, 0.0), {name: sync})
+        return True
+
+    def _tuples(self, node: Node, pieces: int) -> list[tuple[int, ...]]:
+        """Cuts of at most two dimensions into so many pieces."""
+        space = self.space[node]
+        key = (id(space), pieces)
+        if key not in self._cuts:
+            self._cuts[key] = [t for t in space.tuples if prod(t) == pieces and sum(d > 1 for d in t) <= 2]
+        return self._cuts[key]
+
+
+def _on(stretch: Sequence[Layer], degrees: Sequence[int], team: Team) -> Changes:
+    """The layers of a stretch on one team: the one with the most weights cut so, the others alike as far as they can be."""
+    leader = _heaviest(stretch).leaders[0]
+    changes: Changes = {}
+    for layer in stretch:
+        cut = tuple(degrees) if layer.leaders[0] is leader else _alike(leader, degrees, layer.leaders[0])
+        changes.update(layer.spread(on_team(cut, team[: prod(cut)])))
+    return changes
+
+
+def _heaviest(stretch: Sequence[Layer]) -> Layer:
+    return max(stretch, key=weight_bytes)
+
+
+def weight_bytes(layer: Layer) -> int:
+    """Of the parameters of a layer's leaders."""
+    return sum(p.spec.nbytes for p in {p.name: p for node in layer.leaders for p in node.parameters}.values())
+
+
+def _alike(source: Node, degrees: Sequence[int], target: Node) -> tuple[int, ...]:
+    """The cut of one operator for another: the same degrees in dimensions of the same class, as far as they are long enough."""
+    given: dict[Soap, list[int]] = {}
+    for dim, degree in zip(source.dims, degrees):
+        given.setdefault(dim.soap, []).append(degree)
+    return tuple(
+        min(given[dim.soap].pop(0), dim.size) if dim.divisible and given.get(dim.soap) else 1 for dim in target.dims
+    )
