@@ -47,7 +47,7 @@ class Descent:
     def _stretches(self) -> Iterator[Sequence[Layer]]:
         for length in range(1, min(LONGEST, len(self.layers)) + 1):
             some = [self.layers[start : start + length] for start in range(len(self.layers) - length + 1)]
-            yield from sorted(some, key=lambda stretch: weight_bytes(_heaviest(stretch)), reverse=True)
+            yield from sorted(some, key=lambda stretch: _heaviest(stretch).weight_bytes, reverse=True)
 
     def _improve(self, stretch: Sequence[Layer], part: Slice) -> bool:
         """False if there is no time left."""
@@ -89,21 +89,16 @@ def _on(stretch: Sequence[Layer], degrees: Sequence[int], team: Team) -> Changes
     leader = _heaviest(stretch).leaders[0]
     changes: Changes = {}
     for layer in stretch:
-        cut = tuple(degrees) if layer.leaders[0] is leader else _alike(leader, degrees, layer.leaders[0])
+        cut = tuple(degrees) if layer.leaders[0] is leader else alike(leader, degrees, layer.leaders[0])
         changes.update(layer.spread(on_team(cut, team[: prod(cut)])))
     return changes
 
 
 def _heaviest(stretch: Sequence[Layer]) -> Layer:
-    return max(stretch, key=weight_bytes)
+    return max(stretch, key=lambda layer: layer.weight_bytes)
 
 
-def weight_bytes(layer: Layer) -> int:
-    """Of the parameters of a layer's leaders."""
-    return sum(p.spec.nbytes for p in {p.name: p for node in layer.leaders for p in node.parameters}.values())
-
-
-def _alike(source: Node, degrees: Sequence[int], target: Node) -> tuple[int, ...]:
+def alike(source: Node, degrees: Sequence[int], target: Node) -> tuple[int, ...]:
     """The cut of one operator for another: the same degrees in dimensions of the same class, as far as they are long enough."""
     given: dict[Soap, list[int]] = {}
     for dim, degree in zip(source.dims, degrees):

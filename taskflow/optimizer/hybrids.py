@@ -33,7 +33,7 @@ def hybrids(
     count = len(machine.processors)
     # Those dealt around the largest groups first: the natural order is the known strategies'.
     orders = [team for team in reversed(teams(machine)) if len(team) == count][:MOST_ORDERS]
-    heaviest = sorted((layer for layer in layers if layer.weights), key=_weight_bytes, reverse=True)
+    heaviest = sorted((layer for layer in layers if layer.weights), key=lambda layer: layer.weight_bytes, reverse=True)
     for number, team in enumerate(orders):
         if over():
             return
@@ -82,7 +82,3 @@ def cuts(node: Node, space: OperatorSpace, pieces: int) -> list[tuple[int, ...]]
 
 def _samples(node: Node, degrees: Sequence[int]) -> int:
     return prod(d for d, dim in zip(degrees, node.dims) if dim.soap is Soap.SAMPLE)
-
-
-def _weight_bytes(layer: Layer) -> int:
-    return sum(p.spec.nbytes for p in {p.name: p for node in layer.leaders for p in node.parameters}.values())

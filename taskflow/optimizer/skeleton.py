@@ -28,6 +28,11 @@ class Layer:
     followers: tuple[tuple[Node, Node, tuple[int | None, ...]], ...]
     weights: tuple[str, ...]
 
+    @property
+    def weight_bytes(self) -> int:
+        """Of the leaders' parameters."""
+        return sum(p.spec.nbytes for p in {p.name: p for node in self.leaders for p in node.parameters}.values())
+
     def spread(self, config: OpConfig) -> dict[str, OpConfig]:
         """The configurations of all operators of the layer when its leaders have this one."""
         configs = {node.name: config for node in self.leaders}

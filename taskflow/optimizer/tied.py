@@ -17,7 +17,7 @@ from taskflow.graph import Node
 from taskflow.mapper import OpConfig, Sync
 from taskflow.operators.operator import Soap
 from taskflow.optimizer.constraints import mended
-from taskflow.optimizer.descent import Descent
+from taskflow.optimizer.descent import Descent, alike
 from taskflow.optimizer.hybrids import hybrids
 from taskflow.optimizer.loads import Loads
 from taskflow.optimizer.moves import SYNCS
@@ -163,7 +163,7 @@ class Tied:
             if layer not in chosen:
                 changes.update(self._spread(layer, self._config(layer, rest, self._samples(layer, len(rest)))))
         for layer in chosen:
-            own = config if layer is self.layers[at] else self._config(layer, team, self._like(at, config, layer))
+            own = config if layer is self.layers[at] else self._config(layer, team, alike(self.layers[at].leaders[0], config.degrees, layer.leaders[0]))
             changes.update(self._spread(layer, own))
         return changes, {}
 
@@ -212,13 +212,6 @@ class Tied:
 
     def _some(self, among: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
         return among[self.random.randrange(len(among))]
-
-    def _like(self, at: int, config: OpConfig, layer: Layer) -> tuple[int, ...]:
-        """The cut of layer number ``at`` for another: the same degrees in dimensions of the same class."""
-        degrees: dict[Soap, list[int]] = {}
-        for dim, degree in zip(self.layers[at].leaders[0].dims, config.degrees):
-            degrees.setdefault(dim.soap, []).append(degree)
-        return tuple(degrees[d.soap].pop(0) if degrees.get(d.soap) else 1 for d in layer.leaders[0].dims)
 
     @staticmethod
     def _samples(layer: Layer, pieces: int) -> tuple[int, ...]:
