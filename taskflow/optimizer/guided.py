@@ -1,10 +1,10 @@
 """The default search: annealing of whole layers, annealing with learned moves, and local descent, in turn.
 
 1. Starts: data, expert and model parallel, variants of the expert's, and the plan of dynamic programming.
-2. Layers: from the best start, on 8 processors and more, a descent over all cuts and teams (`taskflow.optimizer.descent`); from the
-   same start annealing with the moves of `taskflow.optimizer.tied`, again and again where it is quick, each attempt for itself; hybrids
-   of samples and weights (`taskflow.optimizer.hybrids`) are tried beside what that finds; then every layer and every group of
-   alike operators takes the best of a list of configurations.
+2. Layers: from the best start, on 8 processors and more, a descent over all cuts and teams (`taskflow.optimizer.descent`);
+   from the same start annealing with the moves of `taskflow.optimizer.tied`, again and again where it is quick, each attempt
+   for itself; hybrids of samples and weights (`taskflow.optimizer.hybrids`) are tried beside what that finds; then every
+   layer and every group of alike operators takes the best of a list of configurations.
 3. Annealing of layers again, and of single operators and groups with the moves of `taskflow.optimizer.moves`.
 4. Local descent: every operator tries every candidate configuration, until no change of one operator helps (or, where a
    step takes long to simulate, a share of the budget is spent).

@@ -162,8 +162,11 @@ class Tied:
         for layer in self.layers if rest else ():
             if layer not in chosen:
                 changes.update(self._spread(layer, self._config(layer, rest, self._samples(layer, len(rest)))))
+        leader = self.layers[at].leaders[0]
         for layer in chosen:
-            own = config if layer is self.layers[at] else self._config(layer, team, alike(self.layers[at].leaders[0], config.degrees, layer.leaders[0]))
+            own = config
+            if layer is not self.layers[at]:
+                own = self._config(layer, team, alike(leader, config.degrees, layer.leaders[0]))
             changes.update(self._spread(layer, own))
         return changes, {}
 
