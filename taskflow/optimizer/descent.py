@@ -33,6 +33,7 @@ class Descent:
         most = space.options.most_pieces or space.processors
         self.shapes = [shape for shape in shapes if len(shape[0]) <= most]
         self._cuts: dict[tuple[int, int], list[tuple[int, ...]]] = {}
+        self._permitted: dict[int, set[tuple[int, ...]]] = {}
 
     def descend(self, part: Slice) -> None:
         """From the current strategy, until no stretch finds anything better or the slice is over."""
@@ -56,7 +57,7 @@ class Descent:
                 for team in shape:
                     if part.over:
                         return False
-                    if not self._better(_on(stretch, degrees, team)):
+                    if not self._better(self._on(stretch, degrees, team)):
                         break
         return True
 
@@ -64,6 +65,24 @@ class Descent:
         current: Strategy = self.run.strategy
         changes = {name: config for name, config in changes.items() if current[name] != config}
         return bool(changes) and self.run.propose(changes, nextafter(self.run.seconds, 0.0))
+
+    def _on(self, stretch: Sequence[Layer], degrees: Sequence[int], team: Team) -> Changes:
+        """The layers of a stretch on one team: the one with the most weights cut so, the others alike. Nothing if one of them
+        may not be."""
+        leader = _heaviest(stretch).leaders[0]
+        changes: Changes = {}
+        for layer in stretch:
+            cut = alike(leader, degrees, layer.leaders[0])
+            if not self._may(layer.leaders[0], cut):
+                return {}
+            changes.update(layer.spread(on_team(cut, team[: prod(cut)])))
+        return changes
+
+    def _may(self, node: Node, degrees: tuple[int, ...]) -> bool:
+        space = self.space[node]
+        if id(space) not in self._permitted:
+            self._permitted[id(space)] = set(space.tuples)
+        return degrees in self._permitted[id(space)]
 
     def _synchronise(self, part: Slice) -> bool:
         """Each layer's weights in the best way. False if there is no time left."""
@@ -82,16 +101,6 @@ class Descent:
         if key not in self._cuts:
             self._cuts[key] = [t for t in space.tuples if prod(t) == pieces and sum(d > 1 for d in t) <= 2]
         return self._cuts[key]
-
-
-def _on(stretch: Sequence[Layer], degrees: Sequence[int], team: Team) -> Changes:
-    """The layers of a stretch on one team: the one with the most weights cut so, the others alike as far as they can be."""
-    leader = _heaviest(stretch).leaders[0]
-    changes: Changes = {}
-    for layer in stretch:
-        cut = tuple(degrees) if layer.leaders[0] is leader else alike(leader, degrees, layer.leaders[0])
-        changes.update(layer.spread(on_team(cut, team[: prod(cut)])))
-    return changes
 
 
 def _heaviest(stretch: Sequence[Layer]) -> Layer:

@@ -79,6 +79,20 @@ def test_it_keeps_to_constraints() -> None:
             assert set(config.processors) <= {0, 1}
 
 
+def test_layers_of_a_stretch_have_no_cut_that_they_may_not_have() -> None:
+    graph = OperatorGraph(name="two layers")
+    x = taskflow.input(graph, (32, 600), name="x")
+    narrow = taskflow.linear(taskflow.linear(x, 4096, name="wide"), 6, name="narrow")
+    graph.minimize(taskflow.mse_loss(narrow, taskflow.input(graph, (32, 6), name="target")))
+    _, down, _ = descent(graph, devices=8, space=SpaceOptions("even"))
+    for stretch in down._stretches():
+        for shape in down.shapes:
+            for degrees in down._tuples(stretch[0].leaders[0], len(shape[0])):
+                for name in ("wide", "narrow"):
+                    config = down._on(stretch, degrees, shape[0]).get(name)
+                    assert config is None or config.degrees in down.space[graph.node(name)].tuples
+
+
 def test_a_search_begins_with_it() -> None:
     graph, machine = build("AlexNet", devices=16), taskflow.load_machine("p100", 16)
     told: list[str] = []
