@@ -164,7 +164,6 @@ class _Guided:
             self._round(0)
             self.run.end_attempt()
             number += 1
-        self.run.end_attempt()
 
     def _settle(self) -> None:
         """From where annealing of layers ends: descents over layers and over groups of operators."""

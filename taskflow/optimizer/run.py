@@ -238,11 +238,15 @@ class Run:
 
     def attempt(self, strategy: Strategy, seconds: float = inf, proposals: float = inf) -> bool:
         """Go to a strategy and search from it as if nothing better were known, for so many seconds and proposals: until
-        `end_attempt`, `back_to_best` goes back to the best plan found since. False if there is no time for it."""
+        `end_attempt`, `back_to_best` goes back to the best plan found since. False, and nothing has begun, if there is no
+        time for it."""
         budget = self.options.budget
         self.ends = (min(budget.seconds, self.elapsed + seconds), min(budget.proposals, self.proposals + proposals))
         self._attempt, self._attempt_seconds = strategy, inf
-        return self.try_set(strategy)
+        begun = self.try_set(strategy)
+        if not begun:
+            self.end_attempt()
+        return begun
 
     @property
     def in_attempt(self) -> bool:

@@ -125,6 +125,14 @@ def test_attempts_are_each_for_themselves() -> None:
     assert run.strategy == best and run.seconds == found
 
 
+def test_an_attempt_without_time_does_not_begin() -> None:
+    run, _, starts = descent(build("AlexNet", devices=8), devices=8)
+    run.clock.stopped = True
+    run.starts["data"] = run.seconds  # the first strategy of all is set in any case
+    assert not run.attempt(starts[1]) and not run.in_attempt
+    assert run.ends == (run.options.budget.seconds, run.options.budget.proposals)
+
+
 def test_what_an_attempt_finds_is_kept() -> None:
     run, down, starts = descent(build("AlexNet", devices=8), devices=8)
     assert run.attempt(starts[0])
