@@ -1,16 +1,18 @@
 """How exact predictions are: predicted against measured step times on this machine, for strategies that nothing was fitted to.
 
-    python benchmarks/accuracy.py [--networks RNNLM ...] [--rounds 7] [--json]      # 2 ranks under mpirun, a core each
+    python benchmarks/accuracy.py [--networks RNNLM ...] [--rounds 9] [--json]      # 2 ranks under mpirun, a core each
     python benchmarks/accuracy.py --ranks 16                                        # as many ranks as the machine has cores
     python benchmarks/accuracy.py --virtual                                         # one process, two virtual processors
     python benchmarks/accuracy.py --alone                                           # costs measured while the other core is idle
 
 Kernels are timed one by one (a time for each cost key), links by messages of their own; no step is run to predict another. A
 step's measured time is the median over rounds of the fastest of a few steps; strategies take turns, so that a busy moment meets
-all of them, and rounds in which other programs ran are repeated while there is patience. With --virtual, one core runs both
+all of them, and rounds in which other programs ran are repeated while there is patience. A machine's speed may drift by a fifth
+within minutes: so all kernels are timed anew in each of --passes, with rounds of steps after each, and predicted is the median of
+what the passes' times predict (``predictions``: each of them). With --virtual, one core runs both
 processors' tasks in turn: predicted is the sum of their seconds, measured the processor time of a step (the median, as
 kernels' times are), which other programs disturb less; what it leaves out is waiting. Kendall's tau is given for all pairs of
-strategies and for those that measuring tells apart: each round of one took less than every round of the other.
+strategies and for those that measuring tells apart: one was faster than the other in every round.
 """
 
 from __future__ import annotations
@@ -21,11 +23,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 from statistics import mean, median
 from time import perf_counter, thread_time
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -44,35 +47,37 @@ FOREIGN = 0.03  # part of the machine that other programs may use while a round 
 
 
 # ---- one job: all networks, all strategies ---------------------------------------------------------------------------
-def work(networks: tuple[str, ...], rounds: int, budget: str, patience: float, virtual: bool, alone: bool) -> None:
+def work(networks: tuple[str, ...], rounds: int, passes: int, budget: str, patience: float, virtual: bool, alone: bool) -> None:
     """What each rank does; rank 0 prints a JSON object a network."""
     import taskflow
     from taskflow.models import build
     from taskflow.runtime.measure import measure
 
     transport = taskflow.connect()
+    first = transport.rank == 0
     count = 2 if virtual else transport.size
     machine = measure(transport, processors=2 if virtual else None)
+    rule = taskflow.SGD(lr=1e-3, momentum=0.9)
     for network in networks:
         graph = build(network, **SIZES[network])
-        plans, costs = transport.broadcast(predict(graph, machine, budget, virtual, alone) if transport.rank == 0 else None)
-        rule, inputs = taskflow.SGD(lr=1e-3, momentum=0.9), feeds(graph)
-        executors = [
-            taskflow.Executor(graph, strategy, rule, transport=transport, machine=machine) for strategy, _ in plans
-        ]
-        times, foreign = rounds_of(executors, inputs, transport, rounds, patience, virtual)
-        if transport.rank == 0:
-            rows = [
-                {
-                    "strategy": strategy.name, "predicted_seconds": predicted, "measured_seconds": median(measured),
-                    "fastest_seconds": min(measured), "slowest_seconds": max(measured), "rounds": len(measured),
-                }
-                for (strategy, predicted), measured in zip(plans, times)
-            ]
+        inputs, predictor = feeds(graph), Predictor(graph, machine, rule, virtual, alone)
+        strategies = transport.broadcast(strategies_of(graph, machine, predictor.search(budget)) if first else None)
+        executors = [taskflow.Executor(graph, s, rule, transport=transport, machine=machine) for s in strategies]
+        predictions: list[list[float]] = []
+        times: list[list[Round]] = [[] for _ in executors]
+        for number in range(passes):
+            if first:
+                predictions.append(predictor.predict(strategies, anew=number > 0))
+            transport.barrier()
+            some = rounds_of(executors, inputs, transport, -(-rounds // passes), patience / passes, virtual)
+            for results, more in zip(times, some):
+                results += [Round(number, *r[1:]) for r in more]
+        if first:
             link = machine.route(0, 1)[0] if count > 1 else None
             print(json.dumps({
-                "network": network, "operators": len(graph), "parameters": graph.parameter_count, "costs": costs,
-                "foreign_load": foreign, "strategies": rows,
+                "network": network, "operators": len(graph), "parameters": graph.parameter_count, "costs": predictor.used,
+                "foreign_load": median(r.foreign for results in times for r in results),
+                "strategies": [row(s, p, t) for s, p, t in zip(strategies, zip(*predictions), times)],
                 "link": link and {"bytes_per_second": link.bytes_per_second, "latency_seconds": link.latency_seconds,
                                   "occupies_endpoints": link.occupies_endpoints},
             }), flush=True)
@@ -81,43 +86,76 @@ def work(networks: tuple[str, ...], rounds: int, budget: str, patience: float, v
     transport.close()
 
 
-def predict(graph: Any, machine: Any, budget: str, virtual: bool, alone: bool) -> tuple[list[tuple[Any, float]], dict[str, Any]]:
-    """Strategies with their predicted seconds, and what was used to predict; on one rank."""
-    import taskflow
-    from taskflow.optimizer.cost_measured import MeasuredCosts
-    from taskflow.optimizer.cost_reuse import reuse_bytes
-    from taskflow.optimizer.search import make_evaluator, search
-    from taskflow.optimizer.space import SpaceOptions
-    from taskflow.tasks.task import Kind
+class Round(NamedTuple):
+    """A few steps of one strategy: in which pass, and which round of it; what other programs took; seconds."""
 
-    rule = taskflow.SGD(lr=1e-3, momentum=0.9)
-    # One core that runs both processors' tasks goes through the memory of both.
-    reuse = reuse_bytes(graph, 1 if virtual else len(machine.processors), rule)
-    with tempfile.TemporaryDirectory() as folder:  # measured now, not found from another day
-        company = 0 if virtual or alone else len(machine.processors) - 1
-        costs = MeasuredCosts(machine, folder=Path(folder), seconds=SECONDS, reuse_bytes=reuse, company=company)
-        judge = make_evaluator(graph, machine, costs=costs, rule=rule)
-        began = perf_counter()
-        found = search(
-            graph, machine, budget=budget, seed=0, use=judge, space=SpaceOptions("powers", reduction=False), memory=False
+    in_pass: int
+    number: int
+    foreign: float
+    seconds: float
+
+
+def row(strategy: Any, predictions: Sequence[float], rounds: Sequence[Round]) -> dict[str, Any]:
+    """One strategy's figures."""
+    seconds = [r.seconds for r in rounds]
+    return {
+        "strategy": strategy.name, "predicted_seconds": median(predictions), "measured_seconds": median(seconds),
+        "predictions": list(predictions), "fastest_seconds": min(seconds), "slowest_seconds": max(seconds),
+        "rounds": {f"{r.in_pass}.{r.number}": r.seconds for r in rounds},
+    }
+
+
+class Predictor:
+    """Step times of one graph's strategies from kernels timed one by one; on one rank."""
+
+    def __init__(self, graph: Any, machine: Any, rule: Any, virtual: bool, alone: bool) -> None:
+        from taskflow.optimizer.cost_reuse import reuse_bytes
+
+        self._graph, self._machine, self._rule, self._virtual = graph, machine, rule, virtual
+        # One core that runs both processors' tasks goes through the memory of both.
+        self._reuse = reuse_bytes(graph, 1 if virtual else len(machine.processors), rule)
+        self._company = 0 if virtual or alone else len(machine.processors) - 1
+        self.used: dict[str, Any] = {"reuse_bytes": self._reuse, "measured_keys": [], "spread": []}
+
+    def _time_kernels(self) -> None:
+        from taskflow.optimizer.cost_measured import MeasuredCosts
+        from taskflow.optimizer.search import make_evaluator
+
+        self._folder = tempfile.TemporaryDirectory()  # measured now, not found from another day
+        self._costs = MeasuredCosts(
+            self._machine, folder=Path(self._folder.name), seconds=SECONDS, reuse_bytes=self._reuse, company=self._company
         )
-        took = perf_counter() - began
-        strategies = strategies_of(graph, machine, found.strategy)
+        self._judge = make_evaluator(self._graph, self._machine, costs=self._costs, rule=self._rule)
 
-        def seconds(strategy: Any) -> float:
-            if not virtual:
-                return float(judge.set(strategy))
-            return sum(
-                costs.memory_seconds(Kind.MOVE, 2 * t.nbytes, 0) if t.kind is Kind.COPY else judge.costs.task(t)
-                for t in judge.lowered(strategy)
-            )
+    def search(self, budget: str) -> Any:
+        """The strategy that a search finds with these predictions."""
+        from taskflow.optimizer.search import search
+        from taskflow.optimizer.space import SpaceOptions
 
-        plans = [(strategy, seconds(strategy)) for strategy in strategies]
-        used = {
-            "name": costs.name, "reuse_bytes": reuse, "measured_keys": costs.measured, "spread": costs.spread,
-            "search_seconds": took,
-        }
-    return plans, used
+        self._time_kernels()
+        began, space = perf_counter(), SpaceOptions("powers", reduction=False)
+        found = search(self._graph, self._machine, budget=budget, seed=0, use=self._judge, space=space, memory=False)
+        self.used |= {"name": self._costs.name, "search_seconds": perf_counter() - began}
+        return found.strategy
+
+    def predict(self, strategies: Sequence[Any], anew: bool) -> list[float]:
+        """Seconds of a step under each. ``anew``: by kernels that are timed again."""
+        if anew:
+            self._time_kernels()
+        found = [self._seconds(strategy) for strategy in strategies]
+        self.used["measured_keys"].append(self._costs.measured)
+        self.used["spread"].append(self._costs.spread)
+        return found
+
+    def _seconds(self, strategy: Any) -> float:
+        from taskflow.tasks.task import Kind
+
+        if not self._virtual:
+            return float(self._judge.set(strategy))
+        return sum(
+            self._costs.memory_seconds(Kind.MOVE, 2 * t.nbytes, 0) if t.kind is Kind.COPY else self._judge.costs.task(t)
+            for t in self._judge.lowered(strategy)
+        )
 
 
 def strategies_of(graph: Any, machine: Any, searched: Any) -> list[Any]:
@@ -161,14 +199,13 @@ def feeds(graph: Any) -> dict[str, Any]:
 # ---- measuring -------------------------------------------------------------------------------------------------------
 def rounds_of(
     executors: list[Any], inputs: dict[str, Any], transport: Any, rounds: int, patience: float, virtual: bool
-) -> tuple[list[list[float]], float]:
-    """For each executor the fastest step of each round (virtual: the median one), and the median share of the machine that
-    other programs took; known on rank 0. Rounds are repeated for each executor until enough were undisturbed, or for
-    ``patience`` seconds; then the least disturbed of the others count too."""
+) -> list[list[Round]]:
+    """For each executor the fastest step of each round (virtual: the median one); known on rank 0. Rounds are repeated until
+    enough were undisturbed, or for ``patience`` seconds; then the least disturbed of the others count too."""
     for executor in executors:
         for _ in range(2):
             executor.train(inputs)
-    found: list[list[tuple[float, float]]] = [[] for _ in executors]
+    found: list[list[Round]] = [[] for _ in executors]
     until = perf_counter() + patience
     going = True
     while going:
@@ -177,14 +214,14 @@ def rounds_of(
             seconds = [step(executor, inputs, transport, virtual) for _ in range(STEPS)]
             used = transport.gather(load.own())
             if used is not None:
-                results.append((load.foreign(sum(used)), median(seconds) if virtual else min(seconds)))
-        calm = min(sum(f <= FOREIGN for f, _ in results) for results in found)
+                foreign = load.foreign(sum(used))
+                results.append(Round(0, len(results), foreign, median(seconds) if virtual else min(seconds)))
+        calm = min(sum(r.foreign <= FOREIGN for r in results) for results in found)
         enough = min(len(results) for results in found) >= rounds
         going = transport.broadcast(not enough or (calm < rounds and perf_counter() < until))
-    if transport.rank:
-        return [], 0.0
-    best = [sorted(results)[: max(rounds, sum(f <= FOREIGN for f, _ in results))] for results in found]
-    return [[seconds for _, seconds in results] for results in best], median(f for r in best for f, _ in r)
+    return [
+        sorted(results, key=lambda r: r.foreign)[: max(rounds, sum(r.foreign <= FOREIGN for r in results))] for results in found
+    ]
 
 
 def step(executor: Any, inputs: dict[str, Any], transport: Any, virtual: bool) -> float:
@@ -239,8 +276,9 @@ def judge_network(row: dict[str, Any]) -> None:
 
 
 def told_apart(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    """Whether measuring says which of two is faster: each round of one took less than every round of the other."""
-    return a["slowest_seconds"] < b["fastest_seconds"] or b["slowest_seconds"] < a["fastest_seconds"]
+    """Whether measuring says which of two is faster: the same one in every round, in which they take turns."""
+    signs = {a["rounds"][number] < b["rounds"][number] for number in a["rounds"].keys() & b["rounds"].keys()}
+    return len(signs) == 1
 
 
 def tau(pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> float:
@@ -252,10 +290,11 @@ def tau(pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> float:
 
 
 def launch(
-    networks: tuple[str, ...], rounds: int, budget: str, patience: float, virtual: bool, alone: bool, ranks: int = 2
+    networks: tuple[str, ...], rounds: int, passes: int, budget: str, patience: float, virtual: bool, alone: bool, ranks: int = 2
 ) -> list[dict[str, Any]]:
     """Run the job in processes of its own, each with one thread; its rows."""
-    command = [sys.executable, __file__, "--worker", "--rounds", str(rounds), "--budget", budget, "--patience", str(patience)]
+    command = [sys.executable, __file__, "--worker", "--rounds", str(rounds), "--passes", str(passes)]
+    command += ["--budget", budget, "--patience", str(patience)]
     command += [part for network in networks for part in ("--networks", network)] + ["--virtual"] * virtual + ["--alone"] * alone
     if not virtual:
         mpirun = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
@@ -285,7 +324,8 @@ def report(row: dict[str, Any]) -> None:
         f"{row['network']}: {row['operators']} operators; mean error {row['mean_error']:.1%}, at most {row['maximum_error']:.1%}, "
         f"tau {row['kendall_tau']:.2f} (of {row['pairs_told_apart']} of {row['pairs']} pairs that differ in every round "
         f"{row['kendall_tau_told_apart']:.2f}), regret {row['regret']:.1%}; foreign load {row['foreign_load']:.0%}; "
-        f"{row['costs']['name']}, {row['costs']['measured_keys']} keys beside {row['costs']['reuse_bytes'] >> 20} MiB", err=True,
+        f"{row['costs']['name']}, {max(row['costs']['measured_keys'])} keys beside {row['costs']['reuse_bytes'] >> 20} MiB",
+        err=True,
     )
     for plan in sorted(row["strategies"], key=lambda p: p["measured_seconds"]):
         click.echo(
@@ -296,7 +336,8 @@ def report(row: dict[str, Any]) -> None:
 
 @click.command(help=__doc__.split("\n\n")[0])
 @click.option("--networks", multiple=True, type=click.Choice(list(SIZES)), default=tuple(SIZES), help="May be repeated.")
-@click.option("--rounds", default=7, show_default=True)
+@click.option("--rounds", default=9, show_default=True, type=click.IntRange(1), help="Of a few steps each, of all passes together.")
+@click.option("--passes", default=3, show_default=True, type=click.IntRange(1), help="How often kernels are timed, then steps.")
 @click.option("--budget", default="15s", show_default=True, help="Of the search for one of the strategies.")
 @click.option("--patience", default=60.0, show_default=True, help="Seconds a network to wait for undisturbed rounds.")
 @click.option("--ranks", default=2, show_default=True, type=click.IntRange(1), help="A core each.")
@@ -305,13 +346,13 @@ def report(row: dict[str, Any]) -> None:
 @click.option("--json", "as_json", is_flag=True)
 @click.option("--worker", is_flag=True, hidden=True)
 def main(
-    networks: tuple[str, ...], rounds: int, budget: str, patience: float, ranks: int, virtual: bool, alone: bool, as_json: bool,
-    worker: bool,
+    networks: tuple[str, ...], rounds: int, passes: int, budget: str, patience: float, ranks: int, virtual: bool, alone: bool,
+    as_json: bool, worker: bool,
 ) -> None:
     if worker:
-        work(networks, rounds, budget, patience, virtual, alone)
+        work(networks, rounds, passes, budget, patience, virtual, alone)
         return
-    rows = launch(networks, rounds, budget, patience, virtual, alone, ranks)
+    rows = launch(networks, rounds, passes, budget, patience, virtual, alone, ranks)
     plans = [plan for row in rows for plan in row["strategies"]]
     result = {
         "benchmark": "accuracy", "mode": "virtual" if virtual else "ranks", "ranks": 1 if virtual else ranks,

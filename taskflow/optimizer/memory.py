@@ -56,7 +56,7 @@ def peak_bytes(
     """
     tasks = lower(graph, strategy, rule, clip_norm=clip_norm, fetch=fetch)
     machine = machine or host(strategy.processors)
-    return memory_use(tasks, simulate(tasks, machine, cost or roofline(machine)).order)
+    return memory_use(tasks, simulate(tasks, machine, cost or roofline(machine)).begun(tasks))
 
 
 def memory_use(tasks: TaskGraph, order: Sequence[int]) -> tuple[MemoryUse, ...]:

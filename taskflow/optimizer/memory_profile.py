@@ -31,7 +31,7 @@ def memory_profile(tasks: TaskGraph, timeline: Timeline) -> tuple[MemoryProfile,
     placement = Placement(tasks.processors, tasks.processors)
     kept = kept_bytes(tasks)
     profiles = []
-    for processor, order in enumerate(orders(tasks, timeline.order)):
+    for processor, order in enumerate(orders(tasks, timeline.begun(tasks))):
         items = items_of(tasks, order, placement, processor)
         lives = lifetimes(tasks, items, {processor})
         use = use_of(processor, kept, lives)

@@ -80,7 +80,7 @@ class Room:
             return ""
         if self._evaluator.tasks <= MOST_TASKS:
             tasks = self._evaluator.lowered(strategy)
-            order = simulate(tasks, self.machine, self._evaluator.costs.task).order
+            order = simulate(tasks, self.machine, self._evaluator.costs.task).begun(tasks)
             return explain(self.machine, memory_use(tasks, order))
         likely = self.in_order(strategy)
         lacking = [(n, p) for n, p in zip(likely, self.machine.processors) if n > (1 - SPARE) * p.memory_bytes]

@@ -320,7 +320,7 @@ class Executor:
             self.graph, self.strategy, self.rule if training else None, prefix=f"{mode}:", shared=self.cut,
             wanted=None if training else (*losses, *outputs), **self._options,
         )
-        order = simulate(graph, self.machine, roofline(self.machine), self._priority()).order
+        order = simulate(graph, self.machine, roofline(self.machine), self._priority()).begun(graph)
         self._agree(mode, graph, order)
         plan = schedule(graph, order, self.placement, self.transport.rank)
         if training and self._binder is bind and self.kernels.device.waits:

@@ -238,7 +238,7 @@ class Tasks:
         for entry in recorded:
             lowering.add(entry.launch, entry.found, entry.future)
         graph, machine = lowering.graph, host(self.processors)
-        order = simulate(graph, machine, roofline(machine)).order
+        order = simulate(graph, machine, roofline(machine)).begun(graph)
         plan = schedule(graph, order, self._placement, self.rank)
         program = Program(graph, plan, self.transport, self._kernels, self._state, self._kept)
         return program, [(r.future, self._cell(lowering, r.future)) for r in recorded if r.future is not None]

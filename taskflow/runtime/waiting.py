@@ -46,7 +46,7 @@ def pace_for(ranks: int, cores: int) -> Pace:
     longest = _seconds(SLEEP_VARIABLE, 1e-3 if crowded else 250e-6)
     if longest == 0:
         raise ValueError(f"{SLEEP_VARIABLE}: must be more than 0 seconds, got 0")
-    return Pace(20e-6 if crowded else 500e-6, min(first, longest), longest)
+    return Pace(20e-6 if crowded else 5e-3, min(first, longest), longest)
 
 
 def watchdog_limit(seconds: float | None = None) -> float:

@@ -28,10 +28,38 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Spans by task number, and the order in which tasks were taken."""
+    """Spans by task number, and the order in which tasks were taken: that in which they became ready."""
 
     spans: tuple[Span, ...]
     order: tuple[int, ...]
+
+    def begun(self, graph: TaskGraph) -> tuple[int, ...]:
+        """The numbers of the graph's tasks as one rank after the other can do them: in the order in which they began, of those
+        that began at one time what travels first, and nothing before what it waits for. (In ``order`` a message comes after all
+        tasks that were ready before it was, also after those that still waited for the processor that it leaves.)"""
+        waits = [len(task.after) for task in graph.tasks]
+        followers: list[list[int]] = [[] for _ in graph.tasks]
+        for task in graph.tasks:
+            for before in task.after:
+                followers[before].append(task.number)
+        place = {number: i for i, number in enumerate(self.order)}
+
+        def entry(number: int) -> tuple[float, bool, int, int]:
+            span = self.spans[number]
+            began = span.starts[0] if span.starts else span.start
+            return began, not graph.tasks[number].kind.travels, place[number], number
+
+        queue = [entry(number) for number, waiting in enumerate(waits) if not waiting]
+        heapq.heapify(queue)
+        found: list[int] = []
+        while queue:
+            number = heapq.heappop(queue)[-1]
+            found.append(number)
+            for follower in followers[number]:
+                waits[follower] -= 1
+                if not waits[follower]:
+                    heapq.heappush(queue, entry(follower))
+        return tuple(found)
 
     @property
     def makespan(self) -> float:

@@ -96,7 +96,7 @@ def test_it_is_what_is_allocated(seed: int) -> None:
     uses = peak_bytes(graph, strategy, rule, clip_norm=clip)
     tasks = lower(graph, strategy, rule, clip_norm=clip)
     machine = host(processors)
-    order = simulate(tasks, machine, roofline(machine)).order
+    order = simulate(tasks, machine, roofline(machine)).begun(tasks)
     assert uses == memory_use(tasks, order)
     for use in uses:
         assert (use.weights + use.state, use.buffers, use.packed) == allocated(tasks, order, use.processor)

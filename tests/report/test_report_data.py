@@ -85,7 +85,7 @@ def test_memory_is_the_planners(model: str, mapper: str, devices: int) -> None:
     judge, report = report_of(model, mapper, devices)
     tasks, timeline = judge.lowered(), judge.timeline()
     profiles = memory_profile(tasks, timeline)
-    assert tuple(p.use for p in profiles) == memory_use(tasks, timeline.order)
+    assert tuple(p.use for p in profiles) == memory_use(tasks, timeline.begun(tasks))
     for profile in profiles:
         assert profile.nbytes.max() == profile.use.nbytes
         assert (np.diff(profile.seconds) >= 0).all() and profile.seconds[-1] <= timeline.makespan

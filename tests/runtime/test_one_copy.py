@@ -100,7 +100,7 @@ def test_who_updates_decides(place: Place, shared: bool) -> None:
     layers = {bundle.layer for bundle in lower(graph, data, SGD(0.1)).bundles}
     strategy = Strategy(2, data.configs, {layer: Sync(place=place) for layer in layers})
     tasks = lower(graph, strategy, SGD(0.1))
-    order = simulate(tasks, host(2), roofline(host(2))).order
+    order = simulate(tasks, host(2), roofline(host(2))).begun(tasks)
     found = one_copy(tasks, order, Placement(2, 2))
     assert len(found) == (len(tasks.bundles) if shared else 0)
 

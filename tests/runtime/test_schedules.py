@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
+import numpy as np
 import pytest
 from language_model import CONFIG, ONE_STEP, model, random_strategy
 
@@ -13,13 +14,15 @@ from taskflow.kernels import NumpyKernels
 from taskflow.machine import Cluster, Ends, Group, NodeTemplate, Wire, host
 from taskflow.machine.host import CPU
 from taskflow.operators.operator import StepState
+from taskflow.regions import Rect
 from taskflow.rules import SGD
 from taskflow.runtime.local import LocalTransport
 from taskflow.runtime.null import ScheduleError, replay
 from taskflow.runtime.program import Program
-from taskflow.runtime.schedule import Arrive, Flush, Placement, Send, schedule
+from taskflow.runtime.schedule import Arrive, Flush, Placement, Run, Send, schedule
 from taskflow.runtime.stamp import Record, stamp_binder, stamped
 from taskflow.runtime.storage import Kept
+from taskflow.tasks.emit import Emitter
 from taskflow.tasks.items import root_of
 from taskflow.tasks.lower import lower
 from taskflow.tasks.simulate import resources, roofline, simulate, stays
@@ -49,7 +52,7 @@ def lowered(seed: int, least: int = 1):
 def test_null_runtime_takes_the_simulated_time(seed):
     tasks, machine, cost, timeline, ranks = lowered(seed)
     placement = Placement(tasks.processors, ranks)
-    schedules = [schedule(tasks, timeline.order, placement, rank) for rank in range(ranks)]
+    schedules = [schedule(tasks, timeline.begun(tasks), placement, rank) for rank in range(ranks)]
     replayed = replay(tasks, schedules, timeline, machine, cost)
     assert replayed.makespan == timeline.makespan
     assert replayed.spans == timeline.spans
@@ -81,9 +84,9 @@ def test_memory_of_what_is_sent_is_not_taken_before_the_receivers_turn():
     looked_at = 0
     for seed in range(25):
         tasks, _, _, timeline, _ = lowered(seed, least=2)
-        place = {number: i for i, number in enumerate(timeline.order)}
+        place = {number: i for i, number in enumerate(timeline.begun(tasks))}
         needed: dict[int, int] = {}  # by copy: the place of the first task that needs it on the other side
-        for number in timeline.order:
+        for number in timeline.begun(tasks):
             for before in tasks.tasks[number].after:
                 copy, task = tasks.tasks[before], tasks.tasks[number]
                 if copy.processor != copy.source and copy.processor in (task.processor, task.source):
@@ -91,7 +94,7 @@ def test_memory_of_what_is_sent_is_not_taken_before_the_receivers_turn():
         placement = Placement(tasks.processors, tasks.processors)
         for rank in range(tasks.processors):
             begun = set()
-            for item in schedule(tasks, timeline.order, placement, rank).items:
+            for item in schedule(tasks, timeline.begun(tasks), placement, rank).items:
                 if isinstance(item, Send):
                     begun.add(item.task.number)
                 if not isinstance(item, Flush) or item.copy.number not in begun or item.copy is item.needed_by:
@@ -102,10 +105,42 @@ def test_memory_of_what_is_sent_is_not_taken_before_the_receivers_turn():
     assert looked_at > 100
 
 
+def test_what_travels_goes_before_tasks_that_wait_for_its_sender():
+    """A value of processor 0 goes to processor 1 as soon as it is there, though a second task of processor 0, which needs
+    nothing, was ready long before the message was."""
+    emit = Emitter(2)
+    rect, dtype = Rect((0,), (250,)), np.dtype(np.float32)
+    first, second, there = (emit.whole(emit.buffer("x", rect, processor, dtype)) for processor in (0, 0, 1))
+    emit.fill("first", first, 1.0)
+    emit.fill("second", second, 1.0)
+    emit.transfer("message", first, there)
+    tasks, machine = emit.graph, host(2)
+    timeline = simulate(tasks, machine, roofline(machine))
+    assert [tasks.tasks[n].name for n in timeline.order] == ["first", "second", "message"]
+    order = timeline.begun(tasks)
+    assert [tasks.tasks[n].name for n in order] == ["first", "message", "second"]
+    items = [item for item in schedule(tasks, order, Placement(2, 2), 0).items if not isinstance(item, Flush)]
+    assert [type(item) for item in items] == [Run, Send, Run]
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_tasks_in_the_order_in_which_they_begin(seed):
+    """All of them, none before what it waits for, each processor's as it took them."""
+    tasks, machine, _, _, _ = lowered(seed)
+    # Many tasks that take no time: those that begin at one moment also wait for each other.
+    timeline = simulate(tasks, machine, lambda task: float(task.number % 3))
+    order = timeline.begun(tasks)
+    place = {number: i for i, number in enumerate(order)}
+    assert sorted(order) == list(range(len(tasks)))
+    assert all(place[before] < place[task.number] for task in tasks for before in task.after)
+    begins = [span.starts[0] if span.starts else span.start for span in (timeline.spans[n] for n in order)]
+    assert begins == sorted(begins)
+
+
 def test_null_runtime_notices_a_missing_wait():
     tasks, machine, cost, timeline, _ = lowered(3, least=2)
     placement = Placement(tasks.processors, 2)
-    schedules = [schedule(tasks, timeline.order, placement, rank) for rank in range(2)]
+    schedules = [schedule(tasks, timeline.begun(tasks), placement, rank) for rank in range(2)]
     waits = [i for i, item in enumerate(schedules[1].items) if isinstance(item, Arrive) and item.needed_by]
     assert waits
     broken = tuple(item for i, item in enumerate(schedules[1].items) if i != waits[0])
@@ -130,12 +165,12 @@ def run_stamped(tasks, order, reuse: bool, steps: int = 3) -> Record:
 def test_every_task_reads_what_program_order_says(seed):
     tasks, _, _, timeline, _ = lowered(seed)
     wanted = run_stamped(tasks, range(len(tasks)), reuse=False)
-    assert run_stamped(tasks, timeline.order, reuse=True) == wanted
+    assert run_stamped(tasks, timeline.begun(tasks), reuse=True) == wanted
     assert len(wanted) > 0
 
 
 def test_memory_is_reused():
     tasks, *_, timeline, _ = lowered(1)
     placement = Placement(tasks.processors, 1)
-    reused = schedule(tasks, timeline.order, placement, 0).memory.nbytes
-    assert reused < schedule(tasks, timeline.order, placement, 0, reuse_memory=False).memory.nbytes
+    reused = schedule(tasks, timeline.begun(tasks), placement, 0).memory.nbytes
+    assert reused < schedule(tasks, timeline.begun(tasks), placement, 0, reuse_memory=False).memory.nbytes

@@ -32,7 +32,7 @@ def recurrent(steps: int = 6, chunk: int = 2) -> OperatorGraph:
 def tasks_of(graph: OperatorGraph, rule: SGD | None, processors: int = 1) -> tuple[TaskGraph, tuple[int, ...]]:
     machine = host(processors)
     tasks = lower(graph, choose("data", graph, machine)[0], rule)
-    return tasks, tuple(simulate(tasks, machine, roofline(machine)).order)
+    return tasks, tuple(simulate(tasks, machine, roofline(machine)).begun(tasks))
 
 
 def test_a_room_lives_as_long_as_forward_tasks_use_the_weight() -> None:
