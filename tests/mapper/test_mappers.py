@@ -240,6 +240,26 @@ def test_data_parallel_cuts_samples_over_all() -> None:
         assert strategy[node.name].describe(node) == wanted
 
 
+@pytest.mark.parametrize("mapper", [DataParallel(), Expert()])
+def test_state_without_samples_takes_turns(mapper: Mapper) -> None:
+    """Running statistics of a layer lie where their next value is made, those of the next layer on the next processor."""
+    graph = build("ResNet-101", devices=4, image=64)
+    strategy = map_graph(mapper, graph, taskflow.host(4))
+    places = [strategy[node.name].processors for node in graph if node.operator.kind == "running_statistics"]
+    assert places == [(i % 4,) for i in range(104)]
+    for carried, becomes in graph.carries:
+        assert strategy[graph.producer(carried).name].processors == strategy[graph.producer(becomes).name].processors
+
+
+def test_state_of_samples_lies_with_its_samples() -> None:
+    graph = taskflow.OperatorGraph()
+    x = taskflow.input(graph, (8, 4), name="x")
+    last = taskflow.state(graph, (8, 4), name="last")
+    graph.carry(last, taskflow.add(x, last))
+    strategy = map_graph(DataParallel(), graph, taskflow.host(4))
+    assert {strategy[node.name].processors for node in graph} == {(0, 1, 2, 3)}
+
+
 def test_data_parallel_with_fewer_samples_than_processors() -> None:
     strategy, _ = choose("data", model(), taskflow.host(16))
     assert strategy["softmax"].degrees == (6, 1, 1, 1) and strategy["softmax"].processors == tuple(range(6))
