@@ -1,4 +1,4 @@
-"""Ring: what a collective around a ring of processors occupies, and how fast it is."""
+"""Ring: what a collective of a ring of processors occupies, and how fast it is."""
 
 from __future__ import annotations
 
@@ -13,23 +13,38 @@ from taskflow.machine.parts import Machine
 class Ring:
     """A ring through ``members``, each of which sends to the next one and the last to the first.
 
-    An all-reduce takes ``latency_seconds`` and the bytes that all members send together at ``bytes_per_second``; each of its
-    halves, a reduce-scatter and an all-gather, half of these latencies, and its own bytes at that rate. ``resources``: what each of
-    them occupies, in the order of the ring: links by number, counted on after the processors, and processors that copy by
-    themselves (``copies``: whether there are such).
+    ``hop_seconds``: the longest latency of a message between neighbours. ``bytes_per_second``: of what all members send
+    together, when all send at once. ``resources``: what a collective occupies, in the order of the ring: links by number,
+    counted on after the processors, and processors that copy by themselves (``copies``: whether there are such).
     """
 
     members: tuple[int, ...]
     resources: tuple[int, ...]
-    latency_seconds: float
+    hop_seconds: float
     bytes_per_second: float
     copies: bool
 
+    def seconds(self, nbytes: int, halves: int = 2) -> float:
+        """Of an all-reduce, or of one of its ``halves`` (1), a reduce-scatter or an all-gather; ``nbytes``: `ring_bytes`.
+
+        Around the ring that is n - 1 rounds for each half, in which every member sends an nth of the array (Patarasuk and Yuan,
+        "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009). Libraries sum small arrays in fewer
+        rounds, so an all-reduce takes what is less of this and two binary trees, up and down, with half of the array in each:
+        2 log2 n latencies, and n / (n - 1) of the bytes (Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth
+        broadcast, reduction and scan", 2009: NCCL's; MPI's recursive halving and doubling has as many rounds: Thakur, Rabenseifner
+        and Gropp, 2005). Halves go around the ring, as NCCL's do.
+        """
+        count = len(self.members)
+        around = halves * (count - 1) * self.hop_seconds + nbytes / self.bytes_per_second
+        if halves == 1:
+            return around
+        rounds = 2 * (count - 1).bit_length()
+        return min(around, rounds * self.hop_seconds + nbytes * count / (count - 1) / self.bytes_per_second)
+
 
 def ring(machine: Machine, members: Sequence[int]) -> Ring:
-    """The ring through two or more processors in the order given. In each of its 2 (n - 1) rounds every member sends an nth of the
-    array (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009): a round takes the
-    longest latency of all its messages, and the time of the link that has most to carry for its rate."""
+    """The ring through two or more processors in the order given. A round takes the longest latency of all its messages, and the
+    time of the link that has most to carry for its rate."""
     count, first = len(members), len(machine.processors)
     resources: dict[int, None] = {}
     carries: Counter[int] = Counter()
@@ -45,7 +60,7 @@ def ring(machine: Machine, members: Sequence[int]) -> Ring:
         rates.update({link.number: link.bytes_per_second for link in route})
         latency = max(latency, sum(link.latency_seconds for link in route))
     slowest = min((rates[link] / carries[link] for link in carries), default=float("inf"))
-    return Ring(tuple(members), tuple(resources), 2 * (count - 1) * latency, count * slowest, copies)
+    return Ring(tuple(members), tuple(resources), latency, count * slowest, copies)
 
 
 def ring_bytes(members: int, nbytes: int, halves: int = 2) -> int:

@@ -111,11 +111,11 @@ def roofline(machine: Machine) -> Cost:
 def all_reduce_seconds(
     machine: Machine, group: Sequence[int], nbytes: int, flops: int, within: Callable[[int, int, int], float], halves: int = 2
 ) -> float:
-    """Seconds of an all-reduce by a ring, or of one of its ``halves``, given the bytes and flops of all its members together.
+    """Seconds of an all-reduce (`Ring.seconds`), or of one of its ``halves``, given bytes and flops of all its members together.
     Where processors copy by themselves, they also add what has come (an all-gather adds nothing): ``within(processor, flops,
     nbytes)`` are the seconds of a sum there. GPUs add while they send."""
     around = ring(machine, group)
-    seconds = around.latency_seconds * (halves / 2) + nbytes / around.bytes_per_second
+    seconds = around.seconds(nbytes, halves)
     if around.copies and flops:  # each adds to all of the array but an nth, reading two arrays and writing one
         count = len(group)
         seconds += max(within(p, flops // count, 3 * (nbytes // halves) // count) for p in group)

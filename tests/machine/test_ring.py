@@ -24,11 +24,30 @@ def test_the_link_with_most_to_carry_decides() -> None:
     around = ring(Line(), (0, 1, 2))
     # In each of 4 rounds a third of the array goes over the bus once, over the cable twice.
     assert around.resources == (3, 4) and not around.copies
-    assert around.latency_seconds == pytest.approx(4 * 7e-6)
+    assert around.hop_seconds == pytest.approx(7e-6)
     nbytes = 3_000_000
     moved = ring_bytes(3, nbytes)
     assert moved == 4 * nbytes
-    assert moved / around.bytes_per_second == pytest.approx(4 * 2 * (nbytes / 3) / 1e8)
+    assert around.seconds(moved) == pytest.approx(4 * (7e-6 + 2 * (nbytes / 3) / 1e8))
+    assert around.seconds(ring_bytes(3, nbytes, 1), 1) == pytest.approx(2 * (7e-6 + 2 * (nbytes / 3) / 1e8))
+
+
+def test_small_arrays_are_summed_by_trees() -> None:
+    """Of 64 processors 12 latencies, not 126; of large arrays the ring moves less. Two members are a ring and a tree alike."""
+    around = ring(load_machine("k80", 64), range(64))
+    hop, rate = around.hop_seconds, around.bytes_per_second
+    small, large = ring_bytes(64, 4096), ring_bytes(64, 1 << 30)
+    assert around.seconds(small) == pytest.approx(12 * hop + small * 64 / 63 / rate)
+    assert around.seconds(small) < (126 * hop + small / rate) / 8
+    assert around.seconds(large) == pytest.approx(126 * hop + large / rate)
+    assert around.seconds(ring_bytes(64, 4096, 1), 1) == pytest.approx(63 * hop + small / 2 / rate)  # halves go around the ring
+    sizes = [ring_bytes(64, 1 << k) for k in range(31)]
+    assert [around.seconds(s) for s in sizes] == sorted(around.seconds(s) for s in sizes)
+    pair = ring(load_machine("k80", 64), (0, 5))
+    for nbytes in (0, 8, 1 << 20):
+        assert pair.seconds(nbytes) == pytest.approx(2 * pair.hop_seconds + nbytes / pair.bytes_per_second)
+    five = ring(load_machine("p100", 16), range(5))
+    assert five.seconds(0) == pytest.approx(6 * five.hop_seconds)  # three rounds up, three down
 
 
 def test_shares_are_all_of_it() -> None:
@@ -51,7 +70,7 @@ def test_processors_that_copy_add_too() -> None:
     seconds = all_reduce_seconds(machine, (0, 1, 2), ring_bytes(3, 3000), 2 * 750, within)
     # Each adds two thirds of the 750 numbers: two arrays read, one written.
     assert asked == [(p, 500, 6000) for p in range(3)]
-    assert seconds == pytest.approx(7.0 + around.latency_seconds + ring_bytes(3, 3000) / around.bytes_per_second)
+    assert seconds == pytest.approx(7.0 + around.seconds(ring_bytes(3, 3000)))
 
 
 def test_a_k80_cluster_moves_what_the_paper_says() -> None:

@@ -137,7 +137,7 @@ def test_seconds_are_those_of_half_an_all_reduce() -> None:
     every, scatter, gather = (costs.task(task) for task in emit.graph)
     assert scatter == gather and scatter + gather == pytest.approx(every, rel=1e-12)
     around = ring(machine, range(4))
-    assert scatter == pytest.approx(around.latency_seconds / 2 + 3 * 4e6 / around.bytes_per_second)
+    assert scatter == pytest.approx(3 * around.hop_seconds + 3 * 4e6 / around.bytes_per_second)
     for nbytes in (0, 1, 1003):
         shares = [ring_share(5, place, nbytes, 1) for place in range(5)]
         assert sum(shares) == ring_bytes(5, nbytes, 1) == ring_bytes(5, nbytes) // 2 and max(shares) - min(shares) <= 1
@@ -149,7 +149,7 @@ def test_processors_that_copy_add_in_the_first_half_only() -> None:
     machine = host(3)
     costs, around = Roofline(machine), ring(machine, (0, 1, 2))
     moved = ring_bytes(3, 3000, 1)
-    plain = around.latency_seconds / 2 + moved / around.bytes_per_second
+    plain = 2 * around.hop_seconds + moved / around.bytes_per_second
     assert costs.collective((0, 1, 2), moved, 0, 1) == pytest.approx(plain)
     sums = costs.other(Kind.SUM, 0, 500, 6000)  # of 750 numbers each adds two thirds: two arrays read, one written
     assert costs.collective((0, 1, 2), moved, 2 * 750, 1) == pytest.approx(plain + sums)
