@@ -87,7 +87,7 @@ def test_layers_of_a_stretch_have_no_cut_that_they_may_not_have() -> None:
     _, down, _ = descent(graph, devices=8, space=SpaceOptions("even"))
     for stretch in down._stretches():
         for shape in down.shapes:
-            for degrees in down._tuples(stretch[0].leaders[0], len(shape[0])):
+            for degrees in down.cuts(stretch, len(shape[0])):
                 for name in ("wide", "narrow"):
                     config = down._on(stretch, degrees, shape[0]).get(name)
                     assert config is None or config.degrees in down.space[graph.node(name)].tuples
