@@ -14,8 +14,9 @@ from taskflow.graph import Node
 from taskflow.mapper import OpConfig, Strategy
 from taskflow.operators.operator import Soap
 from taskflow.optimizer.moves import SYNCS
-from taskflow.optimizer.run import Run, Slice
+from taskflow.optimizer.run import Run
 from taskflow.optimizer.skeleton import Layer
+from taskflow.optimizer.slice import Slice
 from taskflow.optimizer.space import Space
 from taskflow.optimizer.teams import Team, on_team
 

@@ -26,8 +26,9 @@ from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.found import Found, SearchOptions
 from taskflow.optimizer.moves import SYNCS, Moves
 from taskflow.optimizer.polish import polish
-from taskflow.optimizer.run import Run, Slice, Spent
+from taskflow.optimizer.run import Run, Spent
 from taskflow.optimizer.skeleton import layers
+from taskflow.optimizer.slice import Slice
 from taskflow.optimizer.space import Space, place
 from taskflow.optimizer.starts import known, with_syncs
 from taskflow.optimizer.teams import shapes

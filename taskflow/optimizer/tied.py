@@ -20,8 +20,9 @@ from taskflow.optimizer.descent import alike
 from taskflow.optimizer.hybrids import hybrids
 from taskflow.optimizer.loads import Loads
 from taskflow.optimizer.moves import SYNCS
-from taskflow.optimizer.run import Run, Slice
+from taskflow.optimizer.run import Run
 from taskflow.optimizer.skeleton import Layer
+from taskflow.optimizer.slice import Slice
 from taskflow.optimizer.space import Space, orders
 from taskflow.optimizer.teams import Team, on_team
 

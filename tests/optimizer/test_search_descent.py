@@ -15,9 +15,10 @@ from taskflow.optimizer.descent import Descent
 from taskflow.optimizer.found import Budget, SearchOptions
 from taskflow.optimizer.guided import guided
 from taskflow.optimizer.moves import SYNCS
-from taskflow.optimizer.run import Run, Slice
+from taskflow.optimizer.run import Run
 from taskflow.optimizer.search import make_evaluator
 from taskflow.optimizer.skeleton import layers
+from taskflow.optimizer.slice import Slice
 from taskflow.optimizer.space import Space, SpaceOptions
 from taskflow.optimizer.starts import known
 from taskflow.optimizer.teams import on_team, shapes, teams

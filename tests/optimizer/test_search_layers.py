@@ -17,9 +17,10 @@ from taskflow.models import build
 from taskflow.optimizer.found import Budget, SearchOptions
 from taskflow.optimizer.hybrids import hybrids
 from taskflow.optimizer.loads import Loads
-from taskflow.optimizer.run import Run, Slice
+from taskflow.optimizer.run import Run
 from taskflow.optimizer.search import make_evaluator
 from taskflow.optimizer.skeleton import layers
+from taskflow.optimizer.slice import Slice
 from taskflow.optimizer.space import Space
 from taskflow.optimizer.starts import known, random_start, with_syncs
 from taskflow.optimizer.teams import levels, on_team, shapes, teams

@@ -17,6 +17,7 @@ from taskflow.graph import OperatorGraph
 from taskflow.machine import load_machine
 from taskflow.mapper import Strategy
 from taskflow.models import build
+from taskflow.optimizer import foresight
 from taskflow.optimizer import run as runs
 from taskflow.optimizer.constraints import Constraints
 from taskflow.optimizer.core_costs import Roofline
@@ -235,8 +236,8 @@ def test_half_of_the_time_without_a_better_plan_ends_a_walk() -> None:
 def test_slow_evaluations_are_watched_near_the_end(margin: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the time left is short, every proposal is asked for: the walk goes on in Python, or is there at once."""
     graph, options = GRAPHS["LeNet"], SpaceOptions("even")
-    monkeypatch.setattr(runs, "CAREFUL", 0.0)
-    monkeypatch.setattr(runs, "MARGIN", margin)
+    monkeypatch.setattr(foresight, "CAREFUL", 0.0)
+    monkeypatch.setattr(foresight, "MARGIN", margin)
     asked, compiled = [], []
     monkeypatch.setattr(runs.Run, "propose", lambda self, *a, _of=runs.Run.propose: asked.append(1) or _of(self, *a))
     monkeypatch.setattr(runs.Run, "walked", lambda self, n, *a, _of=runs.Run.walked: compiled.append(n) or _of(self, n, *a))
