@@ -130,7 +130,7 @@ class CoreWalk:
                     self._count(run, chain, 0.0)
                 if chain.found != found:
                     chain.since = chain.part.time
-                elif end == "stalled" or chain.stalled:
+                if end == "stalled" or chain.stalled:
                     return "stalled"
             return None
         finally:
