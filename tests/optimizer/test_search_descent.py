@@ -10,6 +10,7 @@ import taskflow
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import Strategy
 from taskflow.models import build
+from taskflow.optimizer.attempt import Attempt, within
 from taskflow.optimizer.constraints import Constraints
 from taskflow.optimizer.descent import Descent
 from taskflow.optimizer.found import Budget, SearchOptions
@@ -124,6 +125,15 @@ def test_attempts_are_each_for_themselves() -> None:
     assert not run.in_attempt
     run.back_to_best()
     assert run.strategy == best and run.seconds == found
+
+
+def test_an_attempt_keeps_the_faster_plan_and_ends_within_the_budget() -> None:
+    first, other = known(build("MLP", preset="small"), taskflow.load_machine("p100", 2))[:2]
+    begun = Attempt(first, within((10.0, inf), (4.0, 30), 3.0, 50))
+    assert begun.ends == (7.0, 80) and within((10.0, 40), (4.0, 30), 9.0, 50) == (10.0, 40)
+    better = begun.after(other, 2.0)
+    assert (better.strategy, better.seconds, better.ends) == (other, 2.0, begun.ends)
+    assert better.after(first, 2.0) is better and begun.seconds == inf
 
 
 def test_an_attempt_without_time_does_not_begin() -> None:
