@@ -14,8 +14,9 @@ from taskflow.graph import Node
 from taskflow.mapper import OpConfig, Strategy
 from taskflow.operators.operator import Soap
 from taskflow.optimizer.moves import SYNCS
-from taskflow.optimizer.run import Run, Slice
+from taskflow.optimizer.run import Run
 from taskflow.optimizer.skeleton import Layer
+from taskflow.optimizer.slice import Slice
 from taskflow.optimizer.space import Space
 from taskflow.optimizer.teams import Team, on_team
 
@@ -26,13 +27,11 @@ Changes = dict[str, OpConfig]
 
 
 class Descent:
-    """Of one run. ``shapes``: teams in lists that differ only in where they lie (`taskflow.optimizer.teams.shapes`)."""
+    """Of one run. ``shapes``: teams in lists that differ only in where they lie (`taskflow.optimizer.teams.shapes`), of no more
+    processors than an operator may have pieces."""
 
     def __init__(self, run: Run, space: Space, layers: Sequence[Layer], shapes: Sequence[Sequence[Team]]) -> None:
-        self.run, self.space, self.layers = run, space, layers
-        most = space.options.most_pieces or space.processors
-        self.shapes = [shape for shape in shapes if len(shape[0]) <= most]
-        self._cuts: dict[tuple[int, int], list[tuple[int, ...]]] = {}
+        self.run, self.space, self.layers, self.shapes = run, space, layers, shapes
         self._permitted: dict[int, set[tuple[int, ...]]] = {}
 
     def descend(self, part: Slice) -> None:
@@ -53,7 +52,7 @@ class Descent:
     def _improve(self, stretch: Sequence[Layer], part: Slice) -> bool:
         """False if there is no time left."""
         for shape in self.shapes:
-            for degrees in self._tuples(_heaviest(stretch).leaders[0], len(shape[0])):
+            for degrees in self.cuts(stretch, len(shape[0])):
                 for team in shape:
                     if part.over:
                         return False
@@ -94,13 +93,10 @@ class Descent:
                     self.run.propose({}, nextafter(self.run.seconds, 0.0), {name: sync})
         return True
 
-    def _tuples(self, node: Node, pieces: int) -> list[tuple[int, ...]]:
-        """Cuts of at most two dimensions into so many pieces."""
-        space = self.space[node]
-        key = (id(space), pieces)
-        if key not in self._cuts:
-            self._cuts[key] = [t for t in space.tuples if prod(t) == pieces and sum(d > 1 for d in t) <= 2]
-        return self._cuts[key]
+    def cuts(self, stretch: Sequence[Layer], pieces: int) -> Sequence[tuple[int, ...]]:
+        """What is tried of the layer with the most weights: cuts of at most two dimensions, into so many pieces and no fewer, as
+        there are smaller teams too."""
+        return self.space[_heaviest(stretch).leaders[0]].cuts(pieces, dimensions=2)
 
 
 def _heaviest(stretch: Sequence[Layer]) -> Layer:

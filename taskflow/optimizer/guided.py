@@ -21,13 +21,17 @@ from random import Random
 
 from taskflow.mapper import Expert, OpConfig, Strategy, Travel, cut_only, map_graph
 from taskflow.operators.operator import Soap
+from taskflow.optimizer.descent import Descent
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.found import Found, SearchOptions
 from taskflow.optimizer.moves import SYNCS, Moves
 from taskflow.optimizer.polish import polish
-from taskflow.optimizer.run import Run, Slice, Spent
+from taskflow.optimizer.run import Run, Spent
+from taskflow.optimizer.skeleton import layers
+from taskflow.optimizer.slice import Slice
 from taskflow.optimizer.space import Space, place
 from taskflow.optimizer.starts import known, with_syncs
+from taskflow.optimizer.teams import shapes
 from taskflow.optimizer.tied import MANY_TASKS, Tied
 from taskflow.optimizer.where import where_time_goes
 
@@ -63,7 +67,9 @@ class _Guided:
         self.graph, self.machine = run.evaluator.graph, run.evaluator.machine
         self.space = Space(self.graph, len(self.machine.processors), run.options.space)
         self.moves = Moves(self.graph, self.space, random)
-        self.tied = Tied(run, self.space, random)
+        parts, teams = layers(self.graph), shapes(self.machine, run.options.space.most_pieces)
+        self.tied = Tied(run, self.space, parts, teams, random)
+        self.descent = Descent(run, self.space, parts, teams)
         self.large = self.space.processors >= HIERARCHY
         self._candidates: dict[object, list[OpConfig]] = {}
 
@@ -177,7 +183,7 @@ class _Guided:
 
     def _descend_layers(self, part: Slice) -> None:
         self.run.enter("descent over layers")
-        self.tied.descent.descend(part)
+        self.descent.descend(part)
 
     def _plans_of_others(self) -> None:
         for make in self.also_from:
@@ -195,15 +201,15 @@ class _Guided:
         self.run.back_to_best()
         other = Travel.OWNER if self.run.strategy.sums is Travel.COLLECTIVE else Travel.COLLECTIVE
         self.run.propose({}, self._below(), sums=other)
-        layers = list(dict.fromkeys(p.layer for p in self.graph.parameters))
-        size = len(layers)
+        names = list(dict.fromkeys(p.layer for p in self.graph.parameters))
+        size = len(names)
         while size:
             before = self.run.seconds
-            for start in range(0, len(layers), size):
+            for start in range(0, len(names), size):
                 for sync in SYNCS:
                     if part.over:
                         return
-                    syncs = {layer: sync for layer in layers[start : start + size] if self.run.strategy.sync(layer) != sync}
+                    syncs = {name: sync for name in names[start : start + size] if self.run.strategy.sync(name) != sync}
                     if syncs:
                         self.run.propose({}, self._below(), syncs)
             size = size // 2 if size > 1 and self.run.seconds < before else 0

@@ -40,7 +40,7 @@ def hybrids(
         configs: dict[str, OpConfig] = {}
         for layer in layers:
             leader = layer.leaders[0]
-            samples = max(cuts(leader, space[leader], count), key=lambda degrees: _samples(leader, degrees))
+            samples = max(_cuts(space[leader], count), key=lambda degrees: _samples(leader, degrees))
             configs.update(layer.spread(on_team(samples, team[: prod(samples)])))
         for layer in heaviest * PASSES:
             if over():
@@ -58,7 +58,7 @@ def _best(
     before = loads.of(configs)
     best: dict[str, OpConfig] = {}
     least = before[:count].max() + before[count:].max(initial=0.0)
-    for degrees in cuts(leader, space[leader], count):
+    for degrees in _cuts(space[leader], count):
         if over():
             break
         changes = layer.spread(on_team(degrees, team[: prod(degrees)]))
@@ -69,15 +69,9 @@ def _best(
     return best
 
 
-def cuts(node: Node, space: OperatorSpace, pieces: int) -> list[tuple[int, ...]]:
-    """Cuts of at most two dimensions, none of them contracted, into so many pieces, or as near below as there are."""
-    fits = [
-        degrees for degrees in space.tuples
-        if prod(degrees) <= pieces and sum(d > 1 for d in degrees) <= 2
-        and all(d == 1 or dim.soap is not Soap.REDUCTION for d, dim in zip(degrees, node.dims))
-    ] or [min(space.tuples, key=prod)]  # pinned to something else
-    most = max(map(prod, fits))
-    return [degrees for degrees in fits if prod(degrees) == most]
+def _cuts(space: OperatorSpace, pieces: int) -> Sequence[tuple[int, ...]]:
+    """Those that a hybrid is made of: samples, and outputs, rows or columns beside them."""
+    return space.cuts(pieces, dimensions=2, contracted=False, nearest=True)
 
 
 def _samples(node: Node, degrees: Sequence[int]) -> int:

@@ -8,7 +8,8 @@ from taskflow.mapper import Strategy
 from taskflow.optimizer.draws import Draws
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.found import Found, SearchOptions
-from taskflow.optimizer.run import Run, Slice
+from taskflow.optimizer.run import Run
+from taskflow.optimizer.slice import Slice
 from taskflow.optimizer.starts import known, random_start
 from taskflow.optimizer.together import Together
 from taskflow.optimizer.walk import Chain, CoreWalk, Patience, walks

@@ -1,4 +1,4 @@
-"""Run: what all searches share while they run: the budget, the best so far, its history, memory and progress."""
+"""Run: what all searches share while they run: the ledger of proposals, the best so far and its history, memory and progress."""
 
 from __future__ import annotations
 
@@ -8,71 +8,20 @@ from math import inf, isfinite
 from time import perf_counter
 
 from taskflow.mapper import OpConfig, Strategy, Sync, Travel
-from taskflow.optimizer.clock import Clock, Pace
+from taskflow.optimizer.attempt import Attempt, Ends, within
+from taskflow.optimizer.clock import Clock
 from taskflow.optimizer.constraints import mended, mended_strategy
 from taskflow.optimizer.evaluator import NO_SYNCS, Evaluator
+from taskflow.optimizer.foresight import Foresight
 from taskflow.optimizer.found import Found, Improvement, Progress, SearchOptions
-from taskflow.optimizer.messages import Messages
+from taskflow.optimizer.slice import Slice
 
 BOUND_SHARE = 0.1  # of the budget, at most, for the lower bound
-CAREFUL = 0.02  # seconds that the first strategy takes to evaluate, from which on each evaluation must fit the time left
-MANY_PROCESSORS = 64  # from which on plans may need very many messages
-MOST_MESSAGES = 3_000_000  # around the operators that a proposal changes: about a gigabyte
-MESSAGE_SECONDS = 2e-6  # to lower and simulate one
-UNWATCHED = 0.005  # seconds of a walk in C++ without a look at the clock, if so much is left and MARGIN proposals more
-MARGIN = 20
-AHEAD = 16  # proposals without a look at the clock, if each takes less than
-QUICK = 0.005  # seconds
 MOST_PASSED = 200  # proposals one after another for which there was no time
 
 
 class Spent(Exception):
     """The budget is spent; `Run.conduct` ends the search."""
-
-
-class Slice:
-    """A share of what is left of a run's budget, or of the attempt that it is at."""
-
-    def __init__(self, run: Run, share: float) -> None:
-        self._run = run
-        self._from = (run.elapsed, run.proposals)
-        seconds, proposals = run.ends
-        self._to = (
-            run.elapsed + share * max(0.0, seconds - run.elapsed),
-            run.proposals + share * max(0.0, proposals - run.proposals),
-        )
-
-    @property
-    def used(self) -> float:
-        """How much of it is spent, 0 to 1."""
-        (first, fewest), (last, most) = self._from, self._to
-        used = 0.0
-        if last < inf:
-            used = (self._run.elapsed - first) / (last - first) if last > first else 1.0
-        if most < inf:
-            used = max(used, (self._run.proposals - fewest) / (most - fewest) if most > fewest else 1.0)
-        return min(1.0, used)
-
-    @property
-    def time(self) -> float:
-        """How much of its time is spent, 0 to 1; 0 if that is endless."""
-        first, last = self._from[0], self._to[0]
-        return min(1.0, (self._run.elapsed - first) / (last - first)) if last > first and isfinite(last) else float(last <= first)
-
-    def left(self, seconds: float, proposals: float) -> bool:
-        """Whether it has room for so many seconds and proposals."""
-        return self._run.elapsed + seconds <= self._to[0] and self._run.proposals + proposals <= self._to[1]
-
-    @property
-    def width(self) -> float:
-        """How many proposals it has."""
-        return self._to[1] - self._from[1]
-
-    @property
-    def over(self) -> bool:
-        """Whether it is spent, or the run is."""
-        run, (seconds, proposals) = self._run, self._to
-        return run.over or run.proposals >= proposals or run.elapsed >= seconds
 
 
 class Run:
@@ -85,15 +34,14 @@ class Run:
         self.permitted = options.space.constraints.resolve(evaluator.graph, count)
         self.syncs = options.space.constraints.syncs(evaluator.graph)  # of layers whose synchronisation is pinned
         self.clock = options.clock or Clock(options.budget.seconds)
+        self.foresight = Foresight(self.clock, evaluator)
         self.phase = "start"
         self.left_out: list[str] = []
         self.lower_bound = 0.0
         self.best: Strategy | None = None
         self.best_seconds = inf
         self.seconds = inf  # of the current strategy
-        self.ends = (options.budget.seconds, options.budget.proposals)  # of the budget, or of an attempt
-        self._attempt: Strategy | None = None  # the best plan of an attempt
-        self._attempt_seconds = -inf  # and its seconds; less than any while there is none
+        self._attempt: Attempt | None = None
         self.proposals = self.accepted = self.refused = 0
         self.starts: dict[str, float] = {}
         self.local = self.optimal = False
@@ -101,10 +49,7 @@ class Run:
         self._history: list[Improvement] = []
         self._lacks = ""  # why the current strategy does not fit
         self._told = perf_counter()
-        self._pace: Pace | None = None  # of evaluations, if they take long
-        self._messages: Messages | None = None
-        self._passed = 0
-        self._longest = 0.0  # seconds of an evaluation
+        self._passed = 0  # proposals since the last one for which there was time
         self._ahead = 0  # proposals that may be made before the next look at the clock
 
     @property
@@ -156,45 +101,20 @@ class Run:
                 name += "'"
             self.starts[name] = self.seconds
         self._lacks = self._check(strategy) if self.seconds < self.best_seconds else ""
-        if self.seconds < self._attempt_seconds and not self._lacks:
-            self._attempt, self._attempt_seconds = strategy, self.seconds
-        if self.seconds < self.best_seconds and not self._lacks:
+        if not self._lacks:
             self._keep(strategy)
-        if self._pace is None and perf_counter() - begin > CAREFUL and isfinite(self.clock.seconds):
-            self._pace = Pace()
-            if len(self.evaluator.machine.processors) >= MANY_PROCESSORS:
-                self._messages = Messages(self.evaluator.graph)
-        took = perf_counter() - begin
-        self._longest = max(self._longest, took)
-        if self._pace is not None:
-            self._pace.learn(strategy.configs, _pieces(strategy), took)
+        self.foresight.learn_whole(strategy, perf_counter() - begin)
         self._tell()
         return self.seconds
 
     def try_set(self, strategy: Strategy, *, start: bool = False) -> bool:
         """`set`, if there is time for it; else the result says that the strategy was left out. The first strategy of all is
         always set."""
-        if self.starts and self._takes(strategy.configs, strategy) is None:
+        if self.starts and not self.foresight.allows_whole(strategy):
             self.leave_out(f"{strategy.name} (no time to evaluate it)")
             return False
         self.set(strategy, start=start)
         return True
-
-    def _takes(
-        self, changes: Mapping[str, OpConfig], whole: Strategy | None = None, syncs: Mapping[str, Sync] = NO_SYNCS
-    ) -> float | None:
-        """How long it takes to evaluate a ``whole`` strategy, or changes to the current one; None if that is longer than there
-        is time."""
-        if self._pace is None:
-            return None if self.clock.over else 0.0
-        if self._messages is not None:
-            configs = self.strategy.configs if whole is None else {}
-            messages = self._messages.around(configs, changes)
-            messages += self._messages.synchronising({**configs, **changes}, syncs)
-            if messages > MOST_MESSAGES or not self.clock.allows(messages * MESSAGE_SECONDS):
-                return None
-        expected = self._pace.expected(changes, _pieces(whole) if whole is not None else self.evaluator.pieces)
-        return expected if self.clock.allows(expected) else None
 
     def propose(
         self, changes: Mapping[str, OpConfig], limit: float = inf, syncs: Mapping[str, Sync] = NO_SYNCS,
@@ -228,21 +148,15 @@ class Run:
         self.evaluator.accept()
         self.accepted += 1
         self.seconds, self._lacks = seconds, lacks
-        if seconds < max(self.best_seconds, self._attempt_seconds) and not lacks:
-            strategy = replace(self.evaluator.strategy, name=self.algorithm)
-            if seconds < self._attempt_seconds:
-                self._attempt, self._attempt_seconds = strategy, seconds
-            if seconds < self.best_seconds:
-                self._keep(strategy)
+        if not lacks and (seconds < self.best_seconds or (self._attempt is not None and seconds < self._attempt.seconds)):
+            self._keep(replace(self.evaluator.strategy, name=self.algorithm))
         return True
 
     def attempt(self, strategy: Strategy, seconds: float = inf, proposals: float = inf) -> bool:
         """Go to a strategy and search from it as if nothing better were known, for so many seconds and proposals: until
         `end_attempt`, `back_to_best` goes back to the best plan found since. False, and nothing has begun, if there is no
         time for it."""
-        budget = self.options.budget
-        self.ends = (min(budget.seconds, self.elapsed + seconds), min(budget.proposals, self.proposals + proposals))
-        self._attempt, self._attempt_seconds = strategy, inf
+        self._attempt = Attempt(strategy, within(self._budget, (self.elapsed, self.proposals), seconds, proposals))
         begun = self.try_set(strategy)
         if not begun:
             self.end_attempt()
@@ -254,66 +168,50 @@ class Run:
 
     def end_attempt(self) -> None:
         """Search from the best plan of all again."""
-        self.ends = (self.options.budget.seconds, self.options.budget.proposals)
-        self._attempt, self._attempt_seconds = None, -inf
+        self._attempt = None
+
+    @property
+    def ends(self) -> Ends:
+        """When the attempt in progress is over; without one the budget."""
+        return self._attempt.ends if self._attempt is not None else self._budget
+
+    @property
+    def _budget(self) -> Ends:
+        return self.options.budget.seconds, self.options.budget.proposals
 
     def _look(self) -> None:
-        """At the clock, and how many proposals may be made before the next look: some, if they are quick and there is time for as
-        many of the longest evaluation so far."""
+        """At the clock, and how many proposals may be made before the next look."""
         self._tell()
-        left = self.clock.left
-        if left <= 0.0:
+        if self.clock.over:
             raise Spent
-        each = self._pace.expected({}, self.evaluator.pieces) if self._pace is not None else 0.0
-        quick = self._messages is None and each < QUICK and left > AHEAD * self._longest + UNWATCHED
-        self._ahead = AHEAD if quick else 0
-
-    # ---- for who proposes in C++ (`walk`) --------------------------------------------------------------------------------
-    def unwatched(self) -> float:
-        """For how many seconds proposals may go on without a look at the clock; 0: each has to be asked for."""
-        each = self._pace.expected({}, self.evaluator.pieces) if self._pace is not None else 0.0
-        return 0.0 if self._messages is not None or self.clock.left < UNWATCHED + MARGIN * each else UNWATCHED
-
-    def allows(self, changes: Mapping[str, OpConfig]) -> bool:
-        """Whether there is time to evaluate changes to the current plan."""
-        return self._takes(changes) is not None
-
-    def learn(self, changes: Mapping[str, OpConfig], seconds: float) -> None:
-        """The geometry of these configurations has been worked out, which took so long."""
-        if self._pace is not None:
-            self._learn(changes, seconds)
+        self._ahead = self.foresight.ahead
 
     def walked(self, proposals: int, accepted: int, now: float, took: float) -> None:
-        """So many proposals were made and accepted elsewhere, none of them better than the best; the current plan is ``now``."""
+        """So many proposals were made and accepted in C++ (`walk`), none of them better than the best, and took so many seconds;
+        the current plan is ``now``."""
         self.proposals += proposals
         self.accepted += accepted
         if accepted:
             self.seconds, self._lacks = now, ""
-        if self._pace is not None and proposals:
-            self._pace.learn({}, self.evaluator.pieces, took / proposals)
+        self.foresight.learn_many(proposals, took)
         self._tell()
 
     def _evaluate(
         self, changes: Mapping[str, OpConfig], limit: float, syncs: Mapping[str, Sync], sums: Travel | None
     ) -> float:
         """The evaluator's answer; infinite if there is no time to ask it."""
-        if self._ahead or self._pace is None:
+        if self._ahead or not self.foresight.careful:
             return self.evaluator.propose(changes, limit, syncs, sums)
-        if self._takes(changes, None, syncs) is None:
+        if not self.foresight.allows(changes, syncs):
             self.proposals -= 1
             self._passed += 1
-            if self._passed > MOST_PASSED or self._takes({}) is None:
+            if self._passed > MOST_PASSED or not self.foresight.allows({}):
                 raise Spent
             return inf
         self._passed, begin = 0, perf_counter()
         seconds = self.evaluator.propose(changes, limit, syncs, sums)
-        self._learn(changes, perf_counter() - begin)
+        self.foresight.learn(changes, perf_counter() - begin)
         return seconds
-
-    def _learn(self, changes: Mapping[str, OpConfig], seconds: float) -> None:
-        assert self._pace is not None
-        self._longest = max(self._longest, seconds)
-        self._pace.learn(changes, self.evaluator.pieces, seconds)
 
     def conduct(self, body: Callable[[], str]) -> Found:
         """Run the search; ``body`` returns why it ended, if neither the budget nor the user ends it. The first rival is always
@@ -358,6 +256,11 @@ class Run:
         return lacks
 
     def _keep(self, strategy: Strategy) -> None:
+        """The current one, which fits the memory: as the attempt's best, and as the best of all, if it is better."""
+        if self._attempt is not None:
+            self._attempt = self._attempt.after(strategy, self.seconds)
+        if self.seconds >= self.best_seconds:
+            return
         self.best, self.best_seconds = strategy, self.seconds
         self.local = False
         self._history.append(Improvement(self.proposals, self.elapsed, self.seconds))
@@ -367,8 +270,8 @@ class Run:
     def back_to_best(self) -> None:
         """Go to the best plan that is known, also to others who search for it; in an attempt to its own best."""
         if self._attempt is not None:
-            if self.seconds != self._attempt_seconds:
-                self._go(self._attempt)
+            if self.seconds != self._attempt.seconds:
+                self._go(self._attempt.strategy)
             return
         exchange = self.options.exchange
         if exchange is not None and exchange.best is not None and exchange.best_seconds < self.best_seconds:
@@ -377,7 +280,7 @@ class Run:
             self._go(self.best)
 
     def _go(self, strategy: Strategy) -> None:
-        if self._takes(strategy.configs, strategy) is None:
+        if not self.foresight.allows_whole(strategy):
             raise Spent
         self.set(strategy)
 
@@ -389,7 +292,3 @@ class Run:
         self.options.progress(
             Progress(self.algorithm, self.phase, self.best_seconds, self.elapsed, self.proposals, self.accepted)
         )
-
-
-def _pieces(strategy: Strategy) -> int:
-    return sum(len(config.processors) for config in strategy.configs.values())

@@ -63,7 +63,7 @@ class SpaceOptions:
 class OperatorSpace:
     """The configurations of one operator on ``processors`` processors; of these on the ``permitted`` ones only."""
 
-    __slots__ = ("_ends", "_strides", "devices", "dims", "most", "options", "permitted", "processors", "tuples")
+    __slots__ = ("_cuts", "_ends", "_strides", "devices", "dims", "most", "options", "permitted", "processors", "tuples")
 
     def __init__(
         self, dims: Sequence[Dim], processors: int, options: SpaceOptions | None = None, permitted: Permitted | None = None
@@ -73,6 +73,7 @@ class OperatorSpace:
         self.processors = len(self.devices) or processors
         self.options = options or SpaceOptions()
         self.most = self.options.most_pieces or self.processors
+        self._cuts: dict[tuple[int, int, bool, bool], tuple[tuple[int, ...], ...]] = {}
         self._strides: dict[int, tuple[int, ...]] = {}
         self.tuples = self._tuples()
         self._ends: list[int] = []
@@ -90,6 +91,28 @@ class OperatorSpace:
             if len(found) <= MOST_TUPLES or choice == DEGREES[-1]:
                 break
         return found
+
+    def cuts(
+        self, pieces: int, *, dimensions: int = 0, contracted: bool = True, nearest: bool = False
+    ) -> tuple[tuple[int, ...], ...]:
+        """Those of ``tuples`` that cut into so many pieces, in their order. ``dimensions``: only those that cut so many
+        dimensions at most (0: any number). ``contracted``: whether contracted dimensions may be cut. ``nearest``: where there
+        are none, those into the most pieces below; an operator that can have none of these (it is pinned) has its own, so
+        that there always is one. Each answer is worked out once."""
+        key = (pieces, dimensions, contracted, nearest)
+        if key not in self._cuts:
+            fits = [
+                degrees for degrees in self.tuples
+                if (prod(degrees) <= pieces if nearest else prod(degrees) == pieces)
+                and (not dimensions or sum(d > 1 for d in degrees) <= dimensions)
+                and (contracted or all(d == 1 or dim.soap is not Soap.REDUCTION for d, dim in zip(degrees, self.dims)))
+            ]
+            if nearest:
+                fits = fits or [min(self.tuples, key=prod)]
+                most = max(map(prod, fits))
+                fits = [degrees for degrees in fits if prod(degrees) == most]
+            self._cuts[key] = tuple(fits)
+        return self._cuts[key]
 
     @property
     def ends(self) -> list[int]:

@@ -61,9 +61,9 @@ def teams(machine: Machine) -> tuple[Team, ...]:
     return tuple(team for shape in shapes(machine) for team in shape)
 
 
-def shapes(machine: Machine) -> tuple[tuple[Team, ...], ...]:
+def shapes(machine: Machine, most: int = 0) -> tuple[tuple[Team, ...], ...]:
     """The same in lists of teams that differ only in where they lie: so many groups of one level, as large a part of each,
-    in the same order."""
+    in the same order. ``most``: only lists whose first team has at most so many processors (0: all)."""
     found: dict[object, list[Team]] = {}
     known: set[Team] = set()
     for number, level in enumerate(levels(machine)):
@@ -76,7 +76,7 @@ def shapes(machine: Machine) -> tuple[tuple[Team, ...], ...]:
                     if team and team not in known:
                         known.add(team)
                         found.setdefault((number, len(groups), len(part), order), []).append(team)
-    return tuple(tuple(shape) for shape in found.values())
+    return tuple(tuple(shape) for shape in found.values() if not most or len(shape[0]) <= most)
 
 
 def _ranges(level: Level) -> list[Level]:

@@ -13,18 +13,18 @@ from time import perf_counter
 
 import numpy as np
 
-from taskflow.graph import Node
 from taskflow.mapper import OpConfig, Sync
 from taskflow.operators.operator import Soap
 from taskflow.optimizer.constraints import mended
-from taskflow.optimizer.descent import Descent, alike
+from taskflow.optimizer.descent import alike
 from taskflow.optimizer.hybrids import hybrids
 from taskflow.optimizer.loads import Loads
 from taskflow.optimizer.moves import SYNCS
-from taskflow.optimizer.run import Run, Slice
-from taskflow.optimizer.skeleton import Layer, layers
+from taskflow.optimizer.run import Run
+from taskflow.optimizer.skeleton import Layer
+from taskflow.optimizer.slice import Slice
 from taskflow.optimizer.space import Space, orders
-from taskflow.optimizer.teams import on_team, shapes
+from taskflow.optimizer.teams import Team, on_team
 
 MOST_SPREADS = 20_000  # layers' configurations that are remembered for all their operators
 MANY_PROCESSORS = 8
@@ -34,23 +34,23 @@ ENOUGH = 4  # loads and simulations, to compare how long they take
 SURE = 0.95  # loads are at most this much too high
 TARGETS = ("one", "alike", "stretch", "all", "split")
 ACTIONS = ("team", "shift", "recut", "copy", "deal", "sync")
+SIMPLE = 4  # times as often simple cuts are drawn besides all cuts
 MOST_PER_LAYER = 200  # proposals of one annealing
 MOST_NOTHING = 1000  # moves one after another that change nothing: then there is nothing to change
 
 
 class Tied:
-    """Moves of layers, drawn at random; kinds of moves that helped are drawn more often."""
+    """Moves of layers, drawn at random; kinds of moves that helped are drawn more often. ``shapes``: the teams that are drawn
+    from, in lists as `taskflow.optimizer.descent.Descent` has them."""
 
-    def __init__(self, run: Run, space: Space, random: Random) -> None:
-        self.run, self.space, self.random = run, space, random
-        graph, machine = run.evaluator.graph, run.evaluator.machine
-        self.layers = layers(graph)
-        self.teams: dict[int, list[tuple[int, ...]]] = {}
-        self.descent = Descent(run, space, self.layers, shapes(machine))
-        for team in (team for shape in self.descent.shapes for team in shape):
+    def __init__(
+        self, run: Run, space: Space, layers: Sequence[Layer], shapes: Sequence[Sequence[Team]], random: Random
+    ) -> None:
+        self.run, self.space, self.layers, self.random = run, space, layers, random
+        self.teams: dict[int, list[Team]] = {}
+        for team in (team for shape in shapes for team in shape):
             self.teams.setdefault(len(team), []).append(team)
         self._sizes = sorted(self.teams)
-        self._cuts: dict[tuple[int, int], list[tuple[int, ...]]] = {}
         self._spreads: dict[tuple[str, OpConfig], dict[str, OpConfig]] = {}
         self._alike: dict[object, list[Layer]] = {}
         for layer in self.layers:
@@ -223,25 +223,17 @@ class Tied:
 
     def _config(self, layer: Layer, team: Sequence[int], degrees: tuple[int, ...]) -> OpConfig:
         """A configuration on a team with this cut, or with any one if the layer cannot have this one."""
-        tuples = self._tuples(layer.leaders[0], len(team))
-        if degrees not in tuples:
-            degrees = tuples[self.random.randrange(len(tuples))]
+        found = self.space[layer.leaders[0]].cuts(len(team), nearest=True)
+        if degrees not in found:
+            degrees = self._drawn(layer, found)
         return on_team(degrees, team[: prod(degrees)], self.random.randrange(orders(degrees)))
 
-    def _tuples(self, node: Node, pieces: int) -> list[tuple[int, ...]]:
-        """Cuts into so many pieces, or as near below as there are; those of one or two dimensions half of the time."""
-        space = self.space[node]
-        key = (id(space), pieces)
-        if key not in self._cuts:
-            few_enough = [prod(t) for t in space.tuples if prod(t) <= pieces]
-            most = max(few_enough) if few_enough else min(prod(t) for t in space.tuples)  # pinned to more
-            found = [t for t in space.tuples if prod(t) == most]
-            few = [
-                t for t in found
-                if sum(d > 1 for d in t) <= 2 and all(d == 1 or dim.soap is not Soap.REDUCTION for d, dim in zip(t, space.dims))
-            ]
-            self._cuts[key] = [*found, *few * (4 * len(found) // max(1, len(few)))]
-        return self._cuts[key]
+    def _drawn(self, layer: Layer, found: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+        """Any of the cuts; those of one or two dimensions, none of them contracted, some `SIMPLE` times as often as all others."""
+        few = self.space[layer.leaders[0]].cuts(prod(found[0]), dimensions=2, contracted=False)
+        again = len(few) * (SIMPLE * len(found) // max(1, len(few)))  # of them, each as often, behind all
+        number = self.random.randrange(len(found) + again) - len(found)
+        return found[number] if number < 0 else few[number % len(few)]
 
 
 def _loads(run: Run) -> Loads | None:

@@ -14,7 +14,8 @@ from time import perf_counter
 from taskflow.mapper import OpConfig
 from taskflow.optimizer.draws import Draws
 from taskflow.optimizer.evaluator import NO_SYNCS, Evaluator
-from taskflow.optimizer.run import Run, Slice
+from taskflow.optimizer.run import Run
+from taskflow.optimizer.slice import Slice
 from taskflow.optimizer.space import PLACEMENTS, OperatorSpace, Space, SpaceOptions
 from taskflow.optimizer.together import Together
 
@@ -115,7 +116,7 @@ class CoreWalk:
         walk.begin(chain.random.state, run.seconds, chain.scale, patience.least, patience.most, patience.share)
         self._accepted = 0
         try:
-            while span := run.unwatched():
+            while span := run.foresight.unwatched:
                 if chain.part.over:
                     return "budget"
                 begin, found = perf_counter(), chain.found
@@ -129,7 +130,7 @@ class CoreWalk:
                     self._count(run, chain, 0.0)
                 if chain.found != found:
                     chain.since = chain.part.time
-                elif end == "stalled" or chain.stalled:
+                if end == "stalled" or chain.stalled:
                     return "stalled"
             return None
         finally:
@@ -166,12 +167,12 @@ class CoreWalk:
         """Make the cuts of the configuration that was drawn last; False if there is no time for that."""
         leader, row, number, _ = self._walk.proposal
         changes = self._moves.numbered(leader, number)
-        if not run.allows(changes):
+        if not run.foresight.allows(changes):
             return False
         begin = perf_counter()
         cuts = {name: self._evaluator.cut_of(name, config) for name, config in changes.items()}
         for name, places in self._moves.places(leader, changes):
             node, cut = cuts[name]
             self._walk.add_member(leader, row, node, cut, places)
-        run.learn(changes, perf_counter() - begin)
+        run.foresight.learn(changes, perf_counter() - begin)
         return True

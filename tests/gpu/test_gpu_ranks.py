@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,16 +10,16 @@ from typing import Any
 import pytest
 from host_device import compiles
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
+from programs.start import needs_mpi, output
+
 PROGRAM = Path(__file__).parent / "ranks_program.py"
-MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-pytestmark = [pytest.mark.mpi, pytest.mark.skipif(MPIRUN is None, reason="no mpirun")]
+pytestmark = [pytest.mark.mpi, needs_mpi]
 
 
 def started(ranks: int, which: str, sync: str = "", **environment: str) -> dict[str, Any]:
-    command = [str(MPIRUN), "-n", str(ranks), sys.executable, str(PROGRAM), which, "4", sync]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150, env={**os.environ, **environment})
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    said = output(ranks, str(PROGRAM), which, "4", sync, limit=150, extra=environment)
+    found: dict[str, Any] = json.loads(said.splitlines()[-1])
     return found
 
 

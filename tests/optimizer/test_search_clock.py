@@ -14,7 +14,7 @@ import pytest
 from taskflow.machine import load_machine
 from taskflow.mapper import OpConfig, Strategy
 from taskflow.models import build
-from taskflow.optimizer import run as run_module
+from taskflow.optimizer import foresight
 from taskflow.optimizer.bounds import lower_bound
 from taskflow.optimizer.clock import SMALL, Clock, Pace
 from taskflow.optimizer.evaluator import NO_SYNCS
@@ -84,11 +84,11 @@ def test_slow_evaluations_end_before_the_budget_does(search_of) -> None:  # type
 
 
 def test_proposals_that_would_be_too_large_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module, "MANY_PROCESSORS", 4)
-    monkeypatch.setattr(run_module, "CAREFUL", 0.0)
+    monkeypatch.setattr(foresight, "MANY_PROCESSORS", 4)
+    monkeypatch.setattr(foresight, "CAREFUL", 0.0)
     graph, machine = build("mlp", preset="small"), load_machine("p100", 4)
     judge, tried = make_evaluator(graph, machine), []
-    monkeypatch.setattr(run_module, "MOST_MESSAGES", 20)
+    monkeypatch.setattr(foresight, "MOST_MESSAGES", 20)
     counted, ask = Messages(graph), judge.propose
 
     def propose(changes, limit=inf, syncs=NO_SYNCS, sums=None):  # type: ignore[no-untyped-def]

@@ -10,14 +10,16 @@ import taskflow
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import Strategy
 from taskflow.models import build
+from taskflow.optimizer.attempt import Attempt, within
 from taskflow.optimizer.constraints import Constraints
 from taskflow.optimizer.descent import Descent
 from taskflow.optimizer.found import Budget, SearchOptions
 from taskflow.optimizer.guided import guided
 from taskflow.optimizer.moves import SYNCS
-from taskflow.optimizer.run import Run, Slice
+from taskflow.optimizer.run import Run
 from taskflow.optimizer.search import make_evaluator
 from taskflow.optimizer.skeleton import layers
+from taskflow.optimizer.slice import Slice
 from taskflow.optimizer.space import Space, SpaceOptions
 from taskflow.optimizer.starts import known
 from taskflow.optimizer.teams import on_team, shapes, teams
@@ -87,7 +89,7 @@ def test_layers_of_a_stretch_have_no_cut_that_they_may_not_have() -> None:
     _, down, _ = descent(graph, devices=8, space=SpaceOptions("even"))
     for stretch in down._stretches():
         for shape in down.shapes:
-            for degrees in down._tuples(stretch[0].leaders[0], len(shape[0])):
+            for degrees in down.cuts(stretch, len(shape[0])):
                 for name in ("wide", "narrow"):
                     config = down._on(stretch, degrees, shape[0]).get(name)
                     assert config is None or config.degrees in down.space[graph.node(name)].tuples
@@ -123,6 +125,15 @@ def test_attempts_are_each_for_themselves() -> None:
     assert not run.in_attempt
     run.back_to_best()
     assert run.strategy == best and run.seconds == found
+
+
+def test_an_attempt_keeps_the_faster_plan_and_ends_within_the_budget() -> None:
+    first, other = known(build("MLP", preset="small"), taskflow.load_machine("p100", 2))[:2]
+    begun = Attempt(first, within((10.0, inf), (4.0, 30), 3.0, 50))
+    assert begun.ends == (7.0, 80) and within((10.0, 40), (4.0, 30), 9.0, 50) == (10.0, 40)
+    better = begun.after(other, 2.0)
+    assert (better.strategy, better.seconds, better.ends) == (other, 2.0, begun.ends)
+    assert better.after(first, 2.0) is better and begun.seconds == inf
 
 
 def test_an_attempt_without_time_does_not_begin() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from random import Random
 
@@ -16,13 +17,14 @@ from taskflow.models import build
 from taskflow.optimizer.found import Budget, SearchOptions
 from taskflow.optimizer.hybrids import hybrids
 from taskflow.optimizer.loads import Loads
-from taskflow.optimizer.run import Run, Slice
+from taskflow.optimizer.run import Run
 from taskflow.optimizer.search import make_evaluator
 from taskflow.optimizer.skeleton import layers
+from taskflow.optimizer.slice import Slice
 from taskflow.optimizer.space import Space
 from taskflow.optimizer.starts import known, random_start, with_syncs
-from taskflow.optimizer.teams import levels, on_team, teams
-from taskflow.optimizer.tied import Tied
+from taskflow.optimizer.teams import levels, on_team, shapes, teams
+from taskflow.optimizer.tied import SIMPLE, Tied
 from taskflow.optimizer.where import where_time_goes
 
 
@@ -115,7 +117,7 @@ def test_annealing_of_layers_improves_and_keeps_layers_together() -> None:
     judge = make_evaluator(graph, machine)
     run = Run("tied", judge, SearchOptions(Budget(proposals=150)))
     start = run.set(known(graph, machine)[0])
-    tied = Tied(run, Space(graph, 8), Random(0))
+    tied = Tied(run, Space(graph, 8), layers(graph), shapes(machine), Random(0))
     tied.anneal(Slice(run, 1.0), 0.05)
     assert run.best is not None and run.best_seconds < 0.97 * start
     assert judge.set(run.best) == run.best_seconds
@@ -151,7 +153,7 @@ def test_dealt_layers_keep_their_cuts() -> None:
     graph, machine = build("NMT", devices=8, layers=1, steps=20), taskflow.load_machine("k80", 8)
     run = Run("tied", make_evaluator(graph, machine), SearchOptions(Budget(proposals=10)))
     run.set(known(graph, machine)[0])
-    tied, before = Tied(run, Space(graph, 8), Random(0)), run.strategy
+    tied, before = Tied(run, Space(graph, 8), layers(graph), shapes(machine), Random(0)), run.strategy
     some = [tied._dealt(tied.layers[0], tied.layers) for _ in range(20)]
     assert any(changes[name].processors != before[name].processors for changes in some for name in changes)
     for changes in some:
@@ -160,6 +162,22 @@ def test_dealt_layers_keep_their_cuts() -> None:
         for layer in tied.layers:
             for node in layer.leaders:
                 assert changes[node.name].degrees == before[node.name].degrees
+
+
+def test_simple_cuts_are_drawn_more_often() -> None:
+    """Each of a layer's cuts is drawn, but mostly those of two dimensions at most, none of them contracted."""
+    graph, machine = build("AlexNet", devices=8), taskflow.load_machine("p100", 8)
+    run = Run("tied", make_evaluator(graph, machine), SearchOptions(Budget(proposals=10)))
+    space, found = Space(graph, 8), layers(graph)
+    run.set(known(graph, machine)[0])
+    tied, conv = Tied(run, space, found, shapes(machine), Random(0)), found[1]
+    cuts = space[conv.leaders[0]].cuts(8, nearest=True)
+    simple = set(space[conv.leaders[0]].cuts(8, dimensions=2, contracted=False))
+    drawn = Counter(tied._drawn(conv, cuts) for _ in range(40 * len(cuts)))
+    assert 0 < len(simple) < len(cuts) / 2 and set(drawn) == set(cuts)
+    # All once, and the simple ones SIMPLE times as often besides.
+    expected = (SIMPLE + len(simple) / len(cuts)) / (SIMPLE + 1)
+    assert sum(drawn[cut] for cut in simple) / drawn.total() == pytest.approx(expected, abs=0.04)
 
 
 def test_synchronisation_by_default_is_the_mappers() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from taskflow.mapper import OpConfig
 from taskflow.operators.operator import Dim, Soap
+from taskflow.optimizer.permitted import Permitted
 from taskflow.optimizer.space import OperatorSpace, Space, SpaceOptions, place
 from tests.language_model import model
 
@@ -83,6 +84,29 @@ def test_degree_choices_and_their_fallback() -> None:
     big = OperatorSpace(dims, 1024)  # too many tuples of any degrees: fewer choices, still a finite list
     assert all(d & (d - 1) == 0 for t in big.tuples for d in t)
     assert max(prod(t) for t in big.tuples) == 1024
+
+
+@pytest.mark.parametrize("pieces", [1, 4, 5, 6, 7, 8])
+def test_cuts_into_so_many_pieces(pieces: int) -> None:
+    space = OperatorSpace(DIMS, 7, SpaceOptions("even"))  # no dimension of 5 or 7
+    exactly = [t for t in space.tuples if prod(t) == pieces]
+    assert list(space.cuts(pieces)) == exactly and bool(exactly) == (pieces in (1, 4, 6))
+    assert list(space.cuts(pieces, dimensions=2)) == [t for t in exactly if sum(d > 1 for d in t) <= 2]
+    simple = [t for t in space.tuples if sum(d > 1 for d in t) <= 2 and t[3] == 1]
+    assert list(space.cuts(pieces, dimensions=2, contracted=False)) == [t for t in simple if t in exactly]
+    nearest = {5: 4, 7: 6, 8: 6}.get(pieces, pieces)
+    assert list(space.cuts(pieces, nearest=True)) == [t for t in space.tuples if prod(t) == nearest]
+    found = space.cuts(pieces, dimensions=2, contracted=False, nearest=True)
+    assert list(found) == [t for t in simple if prod(t) == nearest]
+
+
+def test_a_pinned_operator_has_its_own_cut_where_there_must_be_one() -> None:
+    pin = OpConfig((2, 1, 2, 2), tuple(range(8)))
+    space = OperatorSpace(DIMS, 8, permitted=Permitted(tuple(dim.name for dim in DIMS), pin.degrees, pin=pin))
+    for pieces in (4, 8):
+        assert space.cuts(pieces, nearest=True) == (pin.degrees,)
+        assert space.cuts(pieces, dimensions=2, contracted=False, nearest=True) == (pin.degrees,)
+        assert space.cuts(pieces, dimensions=2) == () and bool(space.cuts(pieces)) == (pieces == 8)
 
 
 def test_options_are_checked() -> None:

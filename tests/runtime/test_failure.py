@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from programs.start import MAKER, Ended, mpirun, needs_mpi
+from programs.start import MAKER, Ended, mpirun, needs_mpi, output
 
 pytestmark = [pytest.mark.mpi, needs_mpi]
 RANKS = 3
@@ -114,6 +114,15 @@ def test_ctrl_c() -> None:
         assert ended.code != 0 and ended.text == "ready\n"
     else:
         assert_names_once(ended, "interrupted (Ctrl-C)\n", 0)
+
+
+def test_a_job_whose_output_is_wanted_must_succeed_and_end() -> None:
+    """What other tests rely on: output without errors of a job that succeeds; else what it said last."""
+    assert output(RANKS, "failing.py", "fork", limit=60) == "ready\n"
+    with pytest.raises(AssertionError, match=r"(?s)failing.py ended with code .*rank 2 of 3: ValueError: boom"):
+        output(RANKS, "failing.py", "exception", limit=60)
+    with pytest.raises(pytest.fail.Exception, match=r"failing.py hang: still running after 2 s; it said:"):
+        output(RANKS, "failing.py", "hang", limit=2)
 
 
 def test_an_all_reduce_that_one_rank_never_joins() -> None:

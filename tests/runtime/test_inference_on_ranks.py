@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from inference_model import data, network
 from language_model import undivided
+from programs.start import needs_mpi, rows
 
 from taskflow.rules import Adam
 from taskflow.runtime.executor import Executor
 from taskflow.training import load_checkpoint, load_weights
 
 pytest.importorskip("safetensors", reason="safetensors is not installed: pip install 'soap-taskflow[test]'")
-PROGRAM = Path(__file__).parent / "programs" / "weights_everywhere.py"
-MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-pytestmark = [pytest.mark.mpi, pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun on this machine")]
+pytestmark = [pytest.mark.mpi, needs_mpi]
 
 
 def start(ranks: int, *arguments: str) -> dict:
-    command = [MPIRUN, "-n", str(ranks), sys.executable, str(PROGRAM), *arguments]
-    here = {**os.environ, "PYTHONPATH": str(PROGRAM.parents[3])}  # this checkout, not the one that is installed
-    done = subprocess.run(command, env=here, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
+    (found,) = rows(ranks, "weights_everywhere.py", *arguments, limit=120)
+    return found
 
 
 def test_four_ranks_save_and_two_load(tmp_path):

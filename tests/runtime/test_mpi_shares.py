@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 from language_model import model
+from programs.start import needs_mpi, rows
 
-PROGRAM = Path(__file__).parent / "programs" / "train_shares.py"
-MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-pytestmark = [pytest.mark.mpi, pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun on this machine")]
+pytestmark = [pytest.mark.mpi, needs_mpi]
 CASES = [f"{rule}:{{}}:{clip}" for rule in ("sgd", "momentum", "adam") for clip in ("", "0.1")]
 
 
 def trained(ranks: int, processors: int, sync: str) -> list[dict[str, Any]]:
-    command = [str(MPIRUN), "-n", str(ranks), sys.executable, str(PROGRAM), str(processors), *(c.format(sync) for c in CASES)]
-    here = {**os.environ, "PYTHONPATH": str(PROGRAM.parents[3])}
-    done = subprocess.run(command, env=here, capture_output=True, text=True, check=False, timeout=150)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return rows(ranks, "train_shares.py", str(processors), *(c.format(sync) for c in CASES), limit=150)
 
 
 @pytest.fixture(scope="module")

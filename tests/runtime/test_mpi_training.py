@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 from random import Random
 
 import pytest
 from language_model import CONFIG, ONE_STEP, feeds, model, random_strategy
+from programs.start import needs_mpi, rows
 
 from taskflow.rules import SGD
 from taskflow.runtime.executor import Executor
 from taskflow.tasks.task import Kind
 
-PROGRAMS = Path(__file__).parent / "programs"
-MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-pytestmark = [pytest.mark.mpi, pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun on this machine")]
+pytestmark = [pytest.mark.mpi, needs_mpi]
 STRATEGIES = 12
 
 
 @pytest.mark.parametrize("one_copy", [False, True], ids=["", "one-copy"])
 @pytest.mark.parametrize("ranks", [2, 3, 5, *(pytest.param(many, marks=pytest.mark.slow) for many in (8, 16))])
 def test_random_strategies_bit_for_bit(ranks, one_copy):
-    command = [MPIRUN, "-n", str(ranks), sys.executable, str(PROGRAMS / "train_everywhere.py"), str(STRATEGIES)]
-    command += ["one-copy"] * one_copy
-    here = {**os.environ, "PYTHONPATH": str(PROGRAMS.parents[2])}  # this checkout, not the one that is installed
-    done = subprocess.run(command, env=here, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr[-3000:]
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(rows) == STRATEGIES
-    for row in rows:
+    found = rows(ranks, "train_everywhere.py", str(STRATEGIES), *["one-copy"] * one_copy, limit=200)
+    assert len(found) == STRATEGIES
+    for row in found:
         seed = row["seed"]
         config = (CONFIG, ONE_STEP)[seed % 2]
         graph = model(("float64", "float32")[seed // 2 % 2], config)
@@ -53,4 +41,4 @@ def test_random_strategies_bit_for_bit(ranks, one_copy):
             assert row["sent"] == row["graph"] and not row["lent"]
         if row["processors"] == ranks:
             assert row["graph"] == 5 * local.program("train").graph.transfer_bytes
-    assert not one_copy or sum(row["lent"] > 0 for row in rows) >= STRATEGIES // 4
+    assert not one_copy or sum(row["lent"] > 0 for row in found) >= STRATEGIES // 4

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from partial_sums import case, feeds, results, summing
+from programs.start import needs_mpi, rows
 
 import taskflow
 from taskflow.machine import host, load_machine
@@ -19,8 +14,6 @@ from taskflow.mapper import DataParallel, Mapper, Travel, map_graph
 from taskflow.rules import SGD
 from taskflow.tasks.topic import Purpose
 
-PROGRAMS = Path(__file__).parent / "programs"
-MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
 STRATEGIES = 9
 CLOSE = {"float64": 1e-11, "float32": 2e-4}  # running through five steps of training with two batch normalisations
 
@@ -62,22 +55,18 @@ def test_a_mapper_that_picks_sources_may_pick_any_holder_of_the_sum() -> None:
 
 
 @pytest.mark.mpi
-@pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun on this machine")
+@needs_mpi
 @pytest.mark.parametrize("ranks", [4, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
 def test_under_mpi(ranks: int) -> None:
-    command = [MPIRUN, "-n", str(ranks), sys.executable, str(PROGRAMS / "sums_everywhere.py"), str(STRATEGIES)]
-    here = {**os.environ, "PYTHONPATH": str(PROGRAMS.parents[2])}  # this checkout, not the one that is installed
-    done = subprocess.run(command, env=here, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr[-3000:]
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(rows) == STRATEGIES
-    for row in rows:
+    found = rows(ranks, "sums_everywhere.py", str(STRATEGIES), limit=200)
+    assert len(found) == STRATEGIES
+    for row in found:
         graph, strategy = case(row["seed"], row["processors"], Travel.OWNER)
         local = taskflow.Executor(graph, strategy, SGD(0.1, momentum=0.9), seed=3)
         close = CLOSE[str(graph.dtype)]
         for name, value in {**results(local), "evaluated": local.evaluate(feeds(9, str(graph.dtype)))}.items():
             assert row[name] == pytest.approx(value, rel=close), (row, name)
-    assert sum(row["ahead"] for row in rows) > 10 and sum(row["back"] for row in rows) > 5
+    assert sum(row["ahead"] for row in found) > 10 and sum(row["back"] for row in found) > 5
 
 
 def test_who_chooses_by_default() -> None:

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import shutil
-import subprocess
-import sys
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from language_model import CONFIG, feeds, model
+from programs.start import needs_mpi, rows
 
 import taskflow
 from taskflow.mapper import DataParallel
@@ -32,10 +29,6 @@ from taskflow.runtime.trace_predicted import shown_from
 from taskflow.runtime.trace_recording import microseconds
 from taskflow.tasks.simulate import Span, Timeline, roofline, simulate
 from taskflow.tasks.task import Kind
-
-PROGRAM = Path(__file__).parent / "programs" / "trace_everywhere.py"
-MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-needs_mpi = pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun on this machine")
 
 
 def executor(mapper: str = "data", processors: int = 3) -> Executor:
@@ -171,12 +164,9 @@ def test_times_survive_rounding_and_cutting_off(nanoseconds: int) -> None:
 
 def traced_ranks(folder: Path, ranks: int, *arguments: str) -> tuple[dict[str, Any], dict[str, Any]]:
     path = folder / "run.json.gz"
-    command = [str(MPIRUN), "-n", str(ranks), sys.executable, str(PROGRAM), str(path), *arguments]
-    here = {**os.environ, "PYTHONPATH": str(PROGRAM.parents[3]), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=here, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr[-3000:]
+    (said,) = rows(ranks, "trace_everywhere.py", str(path), *arguments, limit=100, extra={"OMP_NUM_THREADS": "1"})
     assert path.read_bytes()[:2] == b"\x1f\x8b" and json.loads(gzip.decompress(path.read_bytes()))
-    return read_trace(path), json.loads(done.stdout)
+    return read_trace(path), said
 
 
 @pytest.mark.mpi

@@ -1,8 +1,9 @@
-"""Starts the programs of this folder under mpirun, for the tests."""
+"""Starts the programs of this folder, and others, under mpirun, for the tests."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -13,6 +14,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mpi_words import spoken
@@ -24,7 +26,7 @@ MPIRUN = shutil.which("mpirun", path=f"{BIN}{os.pathsep}{os.environ.get('PATH', 
 JOB_VARIABLE = "TASKFLOW_TEST_JOB"
 LEAVE_SECONDS = 2.0
 """How long after mpirun's end a process of the job may go on."""
-
+SHOWN = 3000  # characters of what a job that failed said last
 
 
 def _maker() -> str:
@@ -41,11 +43,13 @@ needs_mpi = pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun beside
 
 @dataclass(frozen=True)
 class Ended:
-    """How a job ended; ``text`` is standard output and error together, without what Open MPI's mpirun adds (`spoken`)."""
+    """How a job ended; ``text`` is standard output and error together, without what Open MPI's mpirun adds (`spoken`), or output
+    alone where they were kept apart, and ``errors`` the other."""
 
     code: int
     text: str
     seconds: float
+    errors: str = ""
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -63,18 +67,20 @@ def mpirun(
     extra: Mapping[str, str] | None = None,
     interrupt_at: str | None = None,
     limit: float = 60,
+    apart: bool = False,
 ) -> Ended:
-    """Run ``program`` on ``ranks`` ranks. ``interrupt_at``: once this was printed, send SIGINT to mpirun, as Ctrl-C
-    does; ``seconds`` count from there. A job that lasts longer than ``limit`` seconds is killed and fails the test, and
-    so does one that leaves a process behind."""
+    """Run ``program``, a file of this folder or a whole path, on ``ranks`` ranks. ``interrupt_at``: once this was printed,
+    send SIGINT to mpirun, as Ctrl-C does; ``seconds`` count from there. ``apart``: keep standard output and error apart.
+    A job that lasts longer than ``limit`` seconds is killed and fails the test, and so does one that leaves a process behind."""
     assert MPIRUN is not None
     job_name = uuid.uuid4().hex
     command = [MPIRUN, "-n", str(ranks), sys.executable, str(HERE / program), *arguments]
     job = subprocess.Popen(
         command, env=environment({**(extra or {}), JOB_VARIABLE: job_name}),
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE if apart else subprocess.STDOUT, text=True,
+        start_new_session=True,
     )
-    text, began = "", time.monotonic()
+    text, errors, began = "", "", time.monotonic()
     try:
         if interrupt_at is not None:
             assert job.stdout is not None
@@ -82,15 +88,30 @@ def mpirun(
                 text += line
             began = time.monotonic()
             job.send_signal(signal.SIGINT)
-        text += job.communicate(timeout=limit)[0]
+        rest, errors = job.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
         os.killpg(job.pid, signal.SIGKILL)
-        text += job.communicate()[0]
-        pytest.fail(f"{' '.join(command[3:])}: still running after {limit} s; it said:\n{text}")
-    ended = Ended(job.returncode, spoken(text), time.monotonic() - began)
+        rest, errors = job.communicate()
+        pytest.fail(f"{' '.join(command[3:])}: still running after {limit} s; it said:\n{text}{rest}{errors or ''}")
+    text += rest
+    ended = Ended(job.returncode, spoken(text), time.monotonic() - began, spoken(errors or ""))
     left = processes_left(f"{JOB_VARIABLE}={job_name}")
     assert not left, f"{' '.join(command[3:])}: left behind after {LEAVE_SECONDS} s: {left}\n{text}"
     return ended
+
+
+def output(ranks: int, program: str, *arguments: str, limit: float, extra: Mapping[str, str] | None = None) -> str:
+    """What a program that must succeed prints to standard output; as `mpirun`."""
+    ended = mpirun(ranks, program, *arguments, extra=extra, limit=limit, apart=True)
+    assert ended.code == 0, f"{program} ended with code {ended.code}; it said last:\n{ended.errors[-SHOWN:]}"
+    return ended.text
+
+
+def rows(
+    ranks: int, program: str, *arguments: str, limit: float, extra: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
+    """`output` of which every line is a JSON object."""
+    return [json.loads(line) for line in output(ranks, program, *arguments, limit=limit, extra=extra).splitlines()]
 
 
 def processes_left(mark: str) -> dict[int, str]:
