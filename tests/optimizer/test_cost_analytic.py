@@ -219,9 +219,7 @@ def test_tasks_cost_what_their_pieces_do(seed: int) -> None:
             assert seconds == transfer_seconds(machine.route(task.source, task.processor), task.nbytes)
             assert seconds > 0
         elif task.kind is Kind.COLLECTIVE:
-            around = ring(machine, task.processors)
-            rounds = around.latency_seconds * (task.work.halves / 2)
-            assert seconds == rounds + task.nbytes / around.bytes_per_second > 0
+            assert seconds == ring(machine, task.processors).seconds(task.nbytes, task.work.halves) > 0
         elif isinstance(task.work, Compute):
             work = task.work
             gradients = tuple(t is not None for t in work.grad_inputs) if work.backward else None
