@@ -37,11 +37,7 @@ class Timeline:
         """The numbers of the graph's tasks as one rank after the other can do them: in the order in which they began, of those
         that began at one time what travels first, and nothing before what it waits for. (In ``order`` a message comes after all
         tasks that were ready before it was, also after those that still waited for the processor that it leaves.)"""
-        waits = [len(task.after) for task in graph.tasks]
-        followers: list[list[int]] = [[] for _ in graph.tasks]
-        for task in graph.tasks:
-            for before in task.after:
-                followers[before].append(task.number)
+        waits, followers = [len(task.after) for task in graph.tasks], _followers(graph)
         place = {number: i for i, number in enumerate(self.order)}
 
         def entry(number: int) -> tuple[float, bool, int, int]:
@@ -162,11 +158,7 @@ def simulate(graph: TaskGraph, machine: Machine, cost: Cost, priority: Priority 
     hardly two copies would run at a time.)
     """
     rank = priority or (lambda task: 0)
-    waits = [len(task.after) for task in graph.tasks]
-    followers: list[list[int]] = [[] for _ in graph.tasks]
-    for task in graph.tasks:
-        for before in task.after:
-            followers[before].append(task.number)
+    waits, followers = [len(task.after) for task in graph.tasks], _followers(graph)
     ready = [0.0] * len(graph.tasks)
     free: dict[int, float] = {}
     occupies: dict[tuple[bool, tuple[int, ...]], tuple[int, ...]] = {}  # (whether copy, who takes part) -> resources
@@ -205,6 +197,15 @@ def simulate(graph: TaskGraph, machine: Machine, cost: Cost, priority: Priority 
     if len(spans) != len(graph.tasks):
         raise ValueError(f"{len(graph.tasks) - len(spans)} tasks wait for each other in a circle")
     return Timeline(tuple(spans[i] for i in range(len(spans))), tuple(order))
+
+
+def _followers(graph: TaskGraph) -> list[list[int]]:
+    """By task, the tasks that wait for it."""
+    followers: list[list[int]] = [[] for _ in graph.tasks]
+    for task in graph.tasks:
+        for before in task.after:
+            followers[before].append(task.number)
+    return followers
 
 
 @dataclass(frozen=True, slots=True)
