@@ -43,6 +43,7 @@ STRATEGIES = 8
 RANDOM = 2  # of them with random cuts and places of all operators; the rest has them for a part of the operators
 SECONDS = 0.06  # to spend on a kernel's repeats
 STEPS = 3  # in a row, of one strategy
+LEAST = 4  # rounds in which the same one of two strategies must be faster
 FOREIGN = 0.03  # part of the machine that other programs may use while a round counts as undisturbed
 
 
@@ -69,9 +70,9 @@ def work(networks: tuple[str, ...], rounds: int, passes: int, budget: str, patie
             if first:
                 predictions.append(predictor.predict(strategies, anew=number > 0))
             transport.barrier()
-            some = rounds_of(executors, inputs, transport, -(-rounds // passes), patience / passes, virtual)
+            some = rounds_of(executors, inputs, transport, number, -(-rounds // passes), patience / passes, virtual)
             for results, more in zip(times, some):
-                results += [Round(number, *r[1:]) for r in more]
+                results += more
         if first:
             link = machine.route(0, 1)[0] if count > 1 else None
             print(json.dumps({
@@ -198,10 +199,10 @@ def feeds(graph: Any) -> dict[str, Any]:
 
 # ---- measuring -------------------------------------------------------------------------------------------------------
 def rounds_of(
-    executors: list[Any], inputs: dict[str, Any], transport: Any, rounds: int, patience: float, virtual: bool
+    executors: list[Any], inputs: dict[str, Any], transport: Any, in_pass: int, rounds: int, patience: float, virtual: bool
 ) -> list[list[Round]]:
-    """For each executor the fastest step of each round (virtual: the median one); known on rank 0. Rounds are repeated until
-    enough were undisturbed, or for ``patience`` seconds; then the least disturbed of the others count too."""
+    """For each executor the fastest step of each round of a pass (virtual: the median one); known on rank 0. Rounds are
+    repeated until enough were undisturbed, or for ``patience`` seconds; then the least disturbed of the others count too."""
     for executor in executors:
         for _ in range(2):
             executor.train(inputs)
@@ -215,7 +216,7 @@ def rounds_of(
             used = transport.gather(load.own())
             if used is not None:
                 foreign = load.foreign(sum(used))
-                results.append(Round(0, len(results), foreign, median(seconds) if virtual else min(seconds)))
+                results.append(Round(in_pass, len(results), foreign, median(seconds) if virtual else min(seconds)))
         calm = min(sum(r.foreign <= FOREIGN for r in results) for results in found)
         enough = min(len(results) for results in found) >= rounds
         going = transport.broadcast(not enough or (calm < rounds and perf_counter() < until))
@@ -276,9 +277,10 @@ def judge_network(row: dict[str, Any]) -> None:
 
 
 def told_apart(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    """Whether measuring says which of two is faster: the same one in every round, in which they take turns."""
-    signs = {a["rounds"][number] < b["rounds"][number] for number in a["rounds"].keys() & b["rounds"].keys()}
-    return len(signs) == 1
+    """Whether measuring says which of two is faster: the same one in every round that counts for both, in which they took
+    turns, and there are enough of these."""
+    signs = [a["rounds"][number] < b["rounds"][number] for number in a["rounds"].keys() & b["rounds"].keys()]
+    return len(signs) >= LEAST and len(set(signs)) == 1
 
 
 def tau(pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> float:
