@@ -99,12 +99,12 @@ def normalisation(dtype: Any, images: int) -> Iterator[Case]:
         square = (images, channels, side, side)
 
         def forward(s, x=x, each=each, sums=sums, out=out) -> Call:  # type: ignore[no-untyped-def]
-            return lambda: (s.channel_moments(x, each, sums), s.channel_affine(x, each, each, each, out))
+            return lambda: (s.channel_moments(x, sums), s.channel_affine(x, each, each, out))
 
         def backward(s, x=x, dy=dy, each=each, sums=sums, out=out) -> Call:  # type: ignore[no-untyped-def]
             return lambda: (
-                s.channel_products(x, each, dy, sums), s.channel_affine(dy, each, each, each, out),
-                s.channel_affine(x, each, each, each, out, True),
+                s.channel_products(x, dy, sums), s.channel_affine(dy, each, each, out),
+                s.channel_affine(x, each, each, out, True),
             )
 
         def torch_forward(t, x=x, each=each, square=square) -> Call:  # type: ignore[no-untyped-def]

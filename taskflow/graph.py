@@ -36,8 +36,8 @@ class Node:
         return Rect.of([dim.size for dim in self.dims])
 
     def reads(self, piece: Rect) -> Reads:
-        """The Rects of inputs and parameters that the task of ``piece`` reads."""
-        return self.operator.reads(self.specs, piece)
+        """The Rects of inputs and parameters that the task of ``piece`` reads in training."""
+        return self.operator.trains_on(self.specs, piece)
 
     def writes(self, piece: Rect) -> tuple[Rect, ...]:
         """The Rect of each output that the task of ``piece`` writes, perhaps a partial value of it."""

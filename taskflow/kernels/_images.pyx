@@ -28,10 +28,9 @@ cdef extern from "image_loops.h" nogil:
     void any_columns(bint single, Windows* w, Size first_row, Size rows, void* x, void* out)
     void any_add_columns(bint single, Windows* w, Size first_row, Size rows, void* columns, void* out)
     void any_channel_sums(bint single, Size n, Size c, Size p, void* x, double* out)
-    void any_channel_moments(bint single, Size n, Size c, Size p, void* x, void* center, double* out)
-    void any_channel_products(bint single, Size n, Size c, Size p, void* x, void* center, void* dy, double* out)
-    void any_channel_affine(
-        bint single, Size n, Size c, Size p, void* x, void* center, void* scale, void* offset, void* out, bint add)
+    void any_channel_moments(bint single, Size n, Size c, Size p, void* x, double* out)
+    void any_channel_products(bint single, Size n, Size c, Size p, void* x, void* dy, double* out)
+    void any_channel_affine(bint single, Size n, Size c, Size p, void* x, void* scale, void* offset, void* out, bint add)
     void any_channel_scales(
         bint single, Size c, double* sums, double count, double eps, void* weight, void* bias, void* out)
     void any_channel_changes(
@@ -189,42 +188,38 @@ def channel_sums(cnp.ndarray x not None, cnp.ndarray out not None):
         any_channel_sums(kind == cnp.NPY_FLOAT32, n, c, p, a, b)
 
 
-def channel_moments(cnp.ndarray x not None, cnp.ndarray center not None, cnp.ndarray out not None):
+def channel_moments(cnp.ndarray x not None, cnp.ndarray out not None):
     cdef int kind = real_type("channel_moments", x)
     three("channel_moments", "x", x)
     cdef Size n = cnp.PyArray_DIM(x, 0), c = cnp.PyArray_DIM(x, 1), p = cnp.PyArray_DIM(x, 2)
     cdef void* a = flat("channel_moments", "x", x, kind, n * c * p, False)
-    cdef void* m = flat("channel_moments", "center", center, kind, c, False)
     cdef double* b = <double*>flat("channel_moments", "out", out, cnp.NPY_FLOAT64, 2 * c, True)
     with nogil:
-        any_channel_moments(kind == cnp.NPY_FLOAT32, n, c, p, a, m, b)
+        any_channel_moments(kind == cnp.NPY_FLOAT32, n, c, p, a, b)
 
 
-def channel_products(cnp.ndarray x not None, cnp.ndarray center not None, cnp.ndarray dy not None,
-                     cnp.ndarray out not None):
+def channel_products(cnp.ndarray x not None, cnp.ndarray dy not None, cnp.ndarray out not None):
     cdef int kind = real_type("channel_products", x)
     three("channel_products", "x", x)
     cdef Size n = cnp.PyArray_DIM(x, 0), c = cnp.PyArray_DIM(x, 1), p = cnp.PyArray_DIM(x, 2)
     cdef void* a = flat("channel_products", "x", x, kind, n * c * p, False)
-    cdef void* m = flat("channel_products", "center", center, kind, c, False)
     cdef void* g = flat("channel_products", "dy", dy, kind, n * c * p, False)
     cdef double* b = <double*>flat("channel_products", "out", out, cnp.NPY_FLOAT64, 2 * c, True)
     with nogil:
-        any_channel_products(kind == cnp.NPY_FLOAT32, n, c, p, a, m, g, b)
+        any_channel_products(kind == cnp.NPY_FLOAT32, n, c, p, a, g, b)
 
 
-def channel_affine(cnp.ndarray x not None, cnp.ndarray center not None, cnp.ndarray scale not None,
-                   cnp.ndarray offset not None, cnp.ndarray out not None, bint accumulate):
+def channel_affine(cnp.ndarray x not None, cnp.ndarray scale not None, cnp.ndarray offset not None,
+                   cnp.ndarray out not None, bint accumulate):
     cdef int kind = real_type("channel_affine", x)
     three("channel_affine", "x", x)
     cdef Size n = cnp.PyArray_DIM(x, 0), c = cnp.PyArray_DIM(x, 1), p = cnp.PyArray_DIM(x, 2)
     cdef void* a = flat("channel_affine", "x", x, kind, n * c * p, False)
-    cdef void* m = flat("channel_affine", "center", center, kind, c, False)
     cdef void* s = flat("channel_affine", "scale", scale, kind, c, False)
     cdef void* o = flat("channel_affine", "offset", offset, kind, c, False)
     cdef void* b = flat("channel_affine", "out", out, kind, n * c * p, True)
     with nogil:
-        any_channel_affine(kind == cnp.NPY_FLOAT32, n, c, p, a, m, s, o, b, accumulate)
+        any_channel_affine(kind == cnp.NPY_FLOAT32, n, c, p, a, s, o, b, accumulate)
 
 
 def channel_scales(cnp.ndarray sums not None, double count, double eps, cnp.ndarray weight not None,

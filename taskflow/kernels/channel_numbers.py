@@ -16,33 +16,33 @@ class ChannelNumbers(KernelSet):
     __slots__ = ()
 
     def channel_scales(self, sums: Array, count: int, eps: float, weight: Array, bias: Array, out: Array) -> None:
-        away, _, _, scale = _spread(sums, count, eps, weight)
+        mean, _, _, scale = _spread(sums, count, eps, weight)
         out[0] = scale
-        out[1] = bias - away * scale
+        out[1] = bias - mean * scale
 
     def channel_changes(self, sums: Array, count: int, eps: float, weight: Array, products: Array, out: Array) -> None:
-        away, varies, inverse, scale = _spread(sums, count, eps, weight)
-        total, product = products[0], products[1] - away * products[0]
+        mean, varies, inverse, scale = _spread(sums, count, eps, weight)
+        total, product = products[0], products[1] - mean * products[0]
         dvariance = -0.5 * scale * inverse**2 * product * varies
         out[0] = scale
         out[1] = total
         out[2] = product * inverse
-        out[3] = (-scale * total - 2 * away * dvariance) / count
+        out[3] = (-scale * total - 2 * mean * dvariance) / count
         out[4] = dvariance / count
 
     def channel_running(
         self, moments: Array, count: int, momentum: float, correction: float, mean: Array, variance: Array, new_mean: Array,
         new_variance: Array,
     ) -> None:
-        away, squares = moments[:, 0] / count, moments[:, 1] / count
-        new_mean[...] = mean + momentum * away.mean(axis=0)
-        unbiased = (squares - away * away).mean(axis=0) * correction
+        means, squares = moments[:, 0] / count, moments[:, 1] / count
+        new_mean[...] = mean + momentum * (means.mean(axis=0) - mean)
+        unbiased = (squares - means * means).mean(axis=0) * correction
         new_variance[...] = variance + momentum * (unbiased - variance)
 
 
 def _spread(sums: Array, count: int, eps: float, weight: Array) -> tuple[Array, Array, Array, Array]:
-    """Of every channel: mean - center, whether it varies, 1 / standard deviation, and weight / standard deviation."""
-    away, squares = sums / count
-    variance = squares - away * away
+    """Of every channel: the mean, whether it varies, 1 / standard deviation, and weight / standard deviation."""
+    mean, squares = sums / count
+    variance = squares - mean * mean
     inverse = 1 / np.sqrt(np.maximum(variance, 0) + eps)
-    return away, variance > 0, inverse, weight.astype(np.float64) * inverse
+    return mean, variance > 0, inverse, weight.astype(np.float64) * inverse

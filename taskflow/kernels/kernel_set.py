@@ -136,23 +136,21 @@ class KernelSet(ABC):
         """out (C): the sum of every channel."""
 
     @abstractmethod
-    def channel_moments(self, x: Array, center: Array, out: Array) -> None:
-        """out (2, C) float64: of every channel the sums of x - center and of its square, added in double precision."""
+    def channel_moments(self, x: Array, out: Array) -> None:
+        """out (2, C) float64: of every channel the sums of x and of its square, added in double precision."""
 
     @abstractmethod
-    def channel_products(self, x: Array, center: Array, dy: Array, out: Array) -> None:
-        """out (2, C) float64: of every channel the sums of dy and of dy (x - center), added in double precision."""
+    def channel_products(self, x: Array, dy: Array, out: Array) -> None:
+        """out (2, C) float64: of every channel the sums of dy and of dy x, added in double precision."""
 
     @abstractmethod
-    def channel_affine(
-        self, x: Array, center: Array, scale: Array, offset: Array, out: Array, accumulate: bool = False
-    ) -> None:
-        """out (N, C, P) = (x - center) scale + offset, with center, scale and offset (C)."""
+    def channel_affine(self, x: Array, scale: Array, offset: Array, out: Array, accumulate: bool = False) -> None:
+        """out (N, C, P) = x scale + offset, with scale and offset (C)."""
 
     @abstractmethod
     def channel_scales(self, sums: Array, count: int, eps: float, weight: Array, bias: Array, out: Array) -> None:
         """out (2, C): the scale and offset with which `channel_affine` normalises by the mean and variance that ``sums`` (2, C)
-        float64 tell: those of x - center and of its square, over ``count`` elements; weight and bias (C)."""
+        float64 tell: those of x and of its square, over ``count`` elements; weight and bias (C)."""
 
     @abstractmethod
     def channel_changes(self, sums: Array, count: int, eps: float, weight: Array, products: Array, out: Array) -> None:
@@ -165,7 +163,7 @@ class KernelSet(ABC):
         new_variance: Array,
     ) -> None:
         """Running mean and variance (C) moved by ``momentum`` to the average of groups, each of ``count`` elements; moments (G,
-        2, C) float64 has every group's sums of x - mean and of its square. ``correction`` multiplies the variance."""
+        2, C) float64 has every group's sums of x and of its square. ``correction`` multiplies the variance."""
 
     # ---- normalisation of rows ------------------------------------------------------------------------------------
     @abstractmethod

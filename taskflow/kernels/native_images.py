@@ -109,16 +109,14 @@ class NativeImages(SharedKernels):
         else:
             out[...] = sums
 
-    def channel_moments(self, x: Array, center: Array, out: Array) -> None:
-        _images.channel_moments(x, center, out)
+    def channel_moments(self, x: Array, out: Array) -> None:
+        _images.channel_moments(x, out)
 
-    def channel_products(self, x: Array, center: Array, dy: Array, out: Array) -> None:
-        _images.channel_products(x, center, dy, out)
+    def channel_products(self, x: Array, dy: Array, out: Array) -> None:
+        _images.channel_products(x, dy, out)
 
-    def channel_affine(
-        self, x: Array, center: Array, scale: Array, offset: Array, out: Array, accumulate: bool = False
-    ) -> None:
-        _images.channel_affine(x, center, scale, offset, out, accumulate)
+    def channel_affine(self, x: Array, scale: Array, offset: Array, out: Array, accumulate: bool = False) -> None:
+        _images.channel_affine(x, scale, offset, out, accumulate)
 
     def channel_scales(self, sums: Array, count: int, eps: float, weight: Array, bias: Array, out: Array) -> None:
         _images.channel_scales(sums, count, eps, weight, bias, out)

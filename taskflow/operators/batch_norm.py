@@ -41,7 +41,7 @@ def batch_norm(
     shape = input.shape[1:2]
     mean = state(graph, shape, input.dtype, lasting=True, name=f"{name}.running_mean")
     variance = state(graph, shape, input.dtype, start=1.0, lasting=True, name=f"{name}.running_var")
-    sums = moments(input, mean, size, name=f"{name}.moments")
+    sums = moments(input, size, name=f"{name}.moments")
     output = normalize(input, sums, mean, variance, size, eps, name=name, parameters=parameters)
     count = size * prod(input.shape[2:])
     new_mean, new_variance = running_statistics(sums, mean, variance, count, momentum, name=f"{name}.running")

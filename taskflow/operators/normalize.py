@@ -38,7 +38,7 @@ class _Group:
     number: int  # of the group, counted from the piece's first
     rows: slice  # of the piece's samples
     x: Array  # (N, C, P)
-    sums: Array  # (2, C) float64: of x - center and its square, over the whole group
+    sums: Array  # (2, C) float64: of x and its square, over the whole group
 
 
 @register("normalize")
@@ -47,11 +47,12 @@ class Normalize(Operator):
     """x (N, C, ...), moments (G, 2, C), running mean and variance (C), weight and bias (C) ->
     y = (x - mean) / sqrt(variance + eps) weight + bias.
 
-    In training mean and variance are those of a sample's group of ``samples`` samples, which `moments` summed around the
-    running mean; in evaluation the running ones. C cuts the weights (parameter).
+    In training mean and variance are those of a sample's group of ``samples`` samples, as `moments` tells; in evaluation the
+    running ones. C cuts the weights (parameter).
     """
 
     unread_in_evaluation: ClassVar[tuple[int, ...]] = (1,)  # the moments
+    unread_in_training: ClassVar[tuple[int, ...]] = (2, 3)  # running mean and variance
 
     samples: int
     eps: float
@@ -96,16 +97,16 @@ class Normalize(Operator):
         return Keeps(outputs=False)
 
     def forward(self, call: Call) -> None:
-        center, (weight, bias), y = call.inputs[2], call.weights, _flat(call.outputs[0])
-        scales = call.kernels.xp.empty((2, len(center)), y.dtype)
+        (weight, bias), y = call.weights, _flat(call.outputs[0])
+        scales = call.kernels.xp.empty((2, len(weight)), y.dtype)
         for group in self._groups(call):
             call.kernels.channel_scales(group.sums, self._count(call), self.eps, weight, bias, out=scales)
-            call.kernels.channel_affine(group.x, center, scales[0], scales[1], out=y[group.rows])
+            call.kernels.channel_affine(group.x, scales[0], scales[1], out=y[group.rows])
 
     def backward(self, call: Call) -> None:
-        center, weight, dy = call.inputs[2], call.weights[0], _flat(call.grad)
+        weight, dy = call.weights[0], _flat(call.grad)
         dx, dmoments, dmean, dvariance = call.grad_inputs
-        xp, count, channels = call.kernels.xp, self._count(call), len(center)
+        xp, count, channels = call.kernels.xp, self._count(call), len(weight)
         products, totals = xp.empty((2, channels), DOUBLE), None
         zero = call.kernels.constant(("zeros", channels, dy.dtype), lambda: np.zeros(channels, dy.dtype))
         changes = None
@@ -114,25 +115,22 @@ class Normalize(Operator):
             changes = fill(call.inputs[1].shape, DOUBLE)
         for group in self._groups(call):
             gradient, found = dy[group.rows], xp.empty((5, channels), DOUBLE)
-            call.kernels.channel_products(group.x, center, gradient, out=products)
+            call.kernels.channel_products(group.x, gradient, out=products)
             call.kernels.channel_changes(group.sums, count, self.eps, weight, products, out=found)
             if dx is not None:
                 call.kernels.channel_affine(
-                    gradient, zero, found[0].astype(dy.dtype), zero, out=_flat(dx.array)[group.rows], accumulate=dx.accumulate
+                    gradient, found[0].astype(dy.dtype), zero, out=_flat(dx.array)[group.rows], accumulate=dx.accumulate
                 )
             if changes is not None and call.state.training:
                 changes[group.number] = found[3:]
-            # Of bias, weight, running mean, and in evaluation of the running variance.
-            some = [found[1], found[2]]
-            if dmean is not None:
-                some.append(-found[0] * found[1])
-            if dvariance is not None:
-                some.append(found[4] * (0 if call.state.training else count))
+            some = [found[1], found[2]]  # of bias and weight
+            if not call.state.training:
+                some += [-found[0] * found[1], found[4] * count]  # of the running mean and variance
             totals = some if totals is None else [a + b for a, b in zip(totals, some)]
         assert totals is not None, "a piece has samples"
         dweight, dbias = call.grad_weights
-        targets = (dbias, dweight, *(target for target in (dmean, dvariance) if target is not None))
-        for target, value in zip((*targets, dmoments), (*totals, changes)):
+        running = totals[2:] or (0.0, 0.0)
+        for target, value in zip((dbias, dweight, dmean, dvariance, dmoments), (*totals[:2], *running, changes)):
             if target is not None:
                 target.put(value)
 
@@ -144,11 +142,12 @@ class Normalize(Operator):
         return self.samples * prod(call.specs[0].shape[2:])
 
     def _groups(self, call: Call) -> Iterator[_Group]:
-        x, (_, moments, _, variance) = _flat(call.inputs[0]), call.inputs
+        x, (_, moments, mean, variance) = _flat(call.inputs[0]), call.inputs
         first, last = call.piece.lo[0], call.piece.hi[0]
         if not call.state.training:  # what sums the running statistics would have
-            moments = call.kernels.xp.zeros(moments.shape, DOUBLE)
-            moments[:, 1] = variance.astype(DOUBLE) * self._count(call)
+            moments, middle = call.kernels.xp.empty(moments.shape, DOUBLE), mean.astype(DOUBLE)
+            moments[:, 0] = middle * self._count(call)
+            moments[:, 1] = (variance + middle * middle) * self._count(call)
         for number, sums in enumerate(moments):
             start = (first // self.samples + number) * self.samples
             rows = slice(max(start, first) - first, min(start + self.samples, last) - first)
@@ -180,7 +179,7 @@ def normalize(
     name: str | None = None,
     parameters: Sequence[Parameter] | None = None,
 ) -> Tensor:
-    """Normalise by what `moments` summed around ``running_mean``; in evaluation by the running statistics.
+    """Normalise by what `moments` summed; in evaluation by the running statistics.
 
     Args: input (N, C, ...). Returns the same shape. ``parameters`` shares another layer's (weight, bias).
     """

@@ -134,7 +134,7 @@ class StepState:
 @dataclass(slots=True)
 class Call:
     """The arguments of one task, bound once when the step is compiled. Every array holds exactly the Rect of its entry in
-    ``reads`` or ``writes``; an empty Rect comes as an array with no elements."""
+    ``reads`` or ``writes``; an empty Rect, and an input that this step does not read, comes as an array with no elements."""
 
     name: str
     specs: tuple[Spec, ...]  # the whole inputs
@@ -200,6 +200,9 @@ class Operator(ABC):
     layer its channels, of what takes a dense layer's scores where they lie the same."""
     unread_in_evaluation: ClassVar[tuple[int, ...]] = ()
     """Which inputs `forward` does not look at in evaluation, so that what computes them need not run. They hold anything."""
+    unread_in_training: ClassVar[tuple[int, ...]] = ()
+    """Which inputs neither `forward` nor `backward` looks at in training: they come as arrays with no elements, so that nothing
+    is moved for them."""
 
     @abstractmethod
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
@@ -216,6 +219,15 @@ class Operator(ABC):
     @abstractmethod
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         """What the task of ``piece`` reads: no more than it needs."""
+
+    def trains_on(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
+        """What the task of ``piece`` reads in training: `reads` without the inputs in `unread_in_training`."""
+        reads = self.reads(inputs, piece)
+        if not self.unread_in_training:
+            return reads
+        nothing = [Rect((0,) * rect.ndim, (0,) * rect.ndim) for rect in reads.inputs]
+        unread = self.unread_in_training
+        return Reads(tuple(nothing[i] if i in unread else rect for i, rect in enumerate(reads.inputs)), reads.weights)
 
     @abstractmethod
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:

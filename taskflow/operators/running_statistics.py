@@ -79,7 +79,7 @@ class RunningStatistics(Operator):
             dfirst = share * dmean - 2 * moments[:, 0] / self.count * dsquares
             into.put(np.stack(np.broadcast_arrays(dfirst, dsquares), axis=1))
         if into_mean is not None:
-            into_mean.put(dmean)
+            into_mean.put((1 - moving) * dmean)
         if into_variance is not None:
             into_variance.put((1 - moving) * dvariance)
 
@@ -101,8 +101,7 @@ class RunningStatistics(Operator):
 def running_statistics(
     moments: Tensor, mean: Tensor, variance: Tensor, count: int, momentum: float, *, name: str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The next running mean and variance, each (C), from moments (G, 2, C) around the present mean, each group of
-    ``count`` elements a channel."""
+    """The next running mean and variance, each (C), from moments (G, 2, C), each group of ``count`` elements a channel."""
     new_mean, new_variance = moments.graph.apply(
         RunningStatistics(count, momentum), (moments, mean, variance), name=name
     )

@@ -106,7 +106,7 @@ class Storage:
         key = node.number, piece
         found = self._touched.get(key)
         if found is None:
-            found = self._touched[key] = node.reads(piece), node.writes(piece)
+            found = self._touched[key] = node.operator.reads(node.specs, piece), node.writes(piece)
         return found
 
     def array(self, buffer: int) -> Array:

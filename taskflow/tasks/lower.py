@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from taskflow.graph import OperatorGraph
 from taskflow.mapper.strategy import Strategy
@@ -65,9 +65,8 @@ def lower(
     made = shared or cut_graph(graph, strategy)
     emit, layout = Emitter(strategy.processors), made.layout
     needed = None if wanted is None else needed_for(graph, wanted)
-    state = Lowering(
-        graph, strategy, emit, made.pieces, layout, made.active, made.needs_gradient, select_source, prefix, needed
-    )
+    pieces = made.pieces if needed is None else _in_evaluation(made.pieces)
+    state = Lowering(graph, strategy, emit, pieces, layout, made.active, made.needs_gradient, select_source, prefix, needed)
     for bundle in layout.bundles:
         for processor in bundle.group:
             flat = emit.buffer(bundle.name, Rect((0,), (bundle.size,)), processor, bundle.dtype, kept=True)
@@ -117,6 +116,15 @@ def cut(graph: OperatorGraph, strategy: Strategy, number: int) -> list[Piece]:
     return [
         Piece(node, index, rect, processor, node.reads(rect), node.writes(rect))
         for index, (rect, processor) in enumerate(strategy[node.name].pieces(node))
+    ]
+
+
+def _in_evaluation(pieces: Sequence[list[Piece]]) -> list[list[Piece]]:
+    """The same pieces, which also read what only training does without."""
+    return [
+        [replace(piece, reads=piece.node.operator.reads(piece.node.specs, piece.rect)) for piece in of_node]
+        if of_node[0].node.operator.unread_in_training else of_node
+        for of_node in pieces
     ]
 
 

@@ -70,9 +70,9 @@ def _conv2d(op: Any, x: Any, weight: Any, bias: Any = None) -> Any:
     return F.conv2d(F.pad(x, (left, right, top, bottom)), weight, bias, op.stride, 0, op.dilation, op.groups)
 
 
-def _moments(op: Any, x: Any, center: Any) -> Any:
-    away = (x.movedim(1, -1) - center).reshape(len(x) // op.samples, -1, x.shape[1])
-    return torch.stack((away.sum(1), (away * away).sum(1)), 1)
+def _moments(op: Any, x: Any) -> Any:
+    rows = x.movedim(1, -1).reshape(len(x) // op.samples, -1, x.shape[1])
+    return torch.stack((rows.sum(1), (rows * rows).sum(1)), 1)
 
 
 def _positions(op: Any, x: Any) -> Any:

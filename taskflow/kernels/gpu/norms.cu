@@ -1,44 +1,44 @@
 // A channel's few numbers between the passes of batch normalisation over whole images: one thread a channel, in double precision.
 
 struct Channel {
-    double away, inverse, scale;  // mean - center, 1 / standard deviation, weight / standard deviation
+    double mean, inverse, scale;  // mean, 1 / standard deviation, weight / standard deviation
     int varies;
 };
 
-// sums (2, C): of x - center and its square over count elements.
+// sums (2, C): of x and its square over count elements.
 __device__ inline Channel channel_of(Int c, Int channels, const double *sums, double count, double eps, const REAL *weight) {
     Channel found;
-    found.away = sums[c] / count;
-    double variance = sums[channels + c] / count - found.away * found.away;
+    found.mean = sums[c] / count;
+    double variance = sums[channels + c] / count - found.mean * found.mean;
     found.varies = variance > 0;
     found.inverse = 1 / sqrt((variance < 0 ? 0 : variance) + eps);
     found.scale = weight[c] * found.inverse;
     return found;
 }
 
-// out (2, C): what x - center is multiplied with, and what is added to that.
+// out (2, C): what x is multiplied with, and what is added to that.
 extern "C" __global__ void channel_scales(
     Int channels, const double *sums, double count, double eps, const REAL *weight, const REAL *bias, REAL *out
 ) {
     EACH(c, channels) {
         Channel of = channel_of(c, channels, sums, count, eps, weight);
         out[c] = (REAL)of.scale;
-        out[channels + c] = (REAL)(bias[c] - of.away * of.scale);
+        out[channels + c] = (REAL)(bias[c] - of.mean * of.scale);
     }
 }
 
-// products (2, C): sums of dy and dy (x - center). out (5, C): scale, and the gradients of bias, weight and both sums.
+// products (2, C): sums of dy and dy x. out (5, C): scale, and the gradients of bias, weight and both sums.
 extern "C" __global__ void channel_changes(
     Int channels, const double *sums, double count, double eps, const REAL *weight, const double *products, double *out
 ) {
     EACH(c, channels) {
         Channel of = channel_of(c, channels, sums, count, eps, weight);
-        double total = products[c], product = products[channels + c] - of.away * total;
+        double total = products[c], product = products[channels + c] - of.mean * total;
         double dvariance = of.varies ? -0.5 * of.scale * of.inverse * of.inverse * product : 0;
         out[c] = of.scale;
         out[channels + c] = total;
         out[2 * channels + c] = product * of.inverse;
-        out[3 * channels + c] = (-of.scale * total - 2 * of.away * dvariance) / count;
+        out[3 * channels + c] = (-of.scale * total - 2 * of.mean * dvariance) / count;
         out[4 * channels + c] = dvariance / count;
     }
 }
@@ -49,13 +49,13 @@ extern "C" __global__ void channel_running(
     const REAL *variance, REAL *new_mean, REAL *new_variance
 ) {
     EACH(c, channels) {
-        double away = 0, unbiased = 0;
+        double middle = 0, unbiased = 0;
         for (Int g = 0; g < groups; g++) {
             double first = moments[2 * g * channels + c] / count;
-            away += first;
+            middle += first;
             unbiased += moments[(2 * g + 1) * channels + c] / count - first * first;
         }
-        new_mean[c] = (REAL)(mean[c] + momentum * (away / groups));
+        new_mean[c] = (REAL)(mean[c] + momentum * (middle / groups - mean[c]));
         new_variance[c] = (REAL)(variance[c] + momentum * (unbiased / groups * correction - variance[c]));
     }
 }

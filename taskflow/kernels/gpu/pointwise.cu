@@ -79,12 +79,11 @@ extern "C" __global__ void lstm_cell_backward(
 }
 
 extern "C" __global__ void channel_affine(
-    Int count, Int channels, Int positions, const REAL *x, const REAL *center, const REAL *scale, const REAL *offset,
-    REAL *out, int add
+    Int count, Int channels, Int positions, const REAL *x, const REAL *scale, const REAL *offset, REAL *out, int add
 ) {
     EACH(i, count) {
         Int c = i / positions % channels;
-        put(out, i, (x[i] - center[c]) * scale[c] + offset[c], add);
+        put(out, i, x[i] * scale[c] + offset[c], add);
     }
 }
 

@@ -229,21 +229,19 @@ extern "C" __global__ void layer_norm_sums(
     }
 }
 
-// Over channels of (N, C, P), in double precision: out (parts, 2, C). what 0: sums of x - center and its square; 1: of dy and
-// dy (x - center); 2: of x alone.
+// Over channels of (N, C, P), in double precision: out (parts, 2, C). what 0: sums of x and its square; 1: of dy and dy x.
 extern "C" __global__ void channel_totals(
-    int what, Int samples, Int channels, Int positions, Int parts, const REAL *x, const REAL *center, const REAL *dy,
-    double *out
+    int what, Int samples, Int channels, Int positions, Int parts, const REAL *x, const REAL *dy, double *out
 ) {
     EACH_BLOCK(b, parts * channels) {
         Int c = b % channels, s = b / channels, each = samples * positions;
         Int last = each * (s + 1) / parts;
-        double first = 0, second = 0, middle = what == 2 ? 0 : (double)center[c];
+        double first = 0, second = 0;
         for (Int i = each * s / parts + threadIdx.x; i < last; i += blockDim.x) {
             Int at = (i / positions * channels + c) * positions + i % positions;
-            double away = (double)x[at] - middle, other = what == 1 ? (double)dy[at] : away;
+            double value = (double)x[at], other = what == 1 ? (double)dy[at] : value;
             first += other;
-            second += other * away;
+            second += other * value;
         }
         first = block_sum(first);
         second = block_sum(second);

@@ -10,7 +10,7 @@ from taskflow.kernels.gpu.launching import NULL, factor, flag, parts_of, whole
 from taskflow.kernels.gpu.pointwise import PointwiseOnGPU
 from taskflow.kernels.kernel_set import Array, Split
 
-MOMENTS, PRODUCTS, SUMS = 0, 1, 2  # what `channel_totals` sums
+MOMENTS, PRODUCTS = 0, 1  # what `channel_totals` sums
 SQUARE_PART = 1 << 14  # elements of one part of a sum of squares
 COMPARED_ROWS = 1 << 13  # of an embedding's gradient: up to so many, each is compared with all; more are sorted
 MANY_BLOCKS = 512  # enough to keep any GPU busy
@@ -45,20 +45,20 @@ class RowsOnGPU(PointwiseOnGPU):
     # ---- channels of (N, C, P) ----------------------------------------------------------------------------------
     def channel_sums(self, x: Array, out: Array, accumulate: bool = False) -> None:
         totals = self.xp.empty((2, x.shape[1]), np.float64)
-        self._channels(SUMS, x, None, None, totals)
+        self._channels(MOMENTS, x, None, totals)
         value = totals[0].astype(out.dtype)
         if accumulate:
             out += value
         else:
             out[...] = value
 
-    def channel_moments(self, x: Array, center: Array, out: Array) -> None:
-        self._channels(MOMENTS, x, center, None, out)
+    def channel_moments(self, x: Array, out: Array) -> None:
+        self._channels(MOMENTS, x, None, out)
 
-    def channel_products(self, x: Array, center: Array, dy: Array, out: Array) -> None:
-        self._channels(PRODUCTS, x, center, dy, out)
+    def channel_products(self, x: Array, dy: Array, out: Array) -> None:
+        self._channels(PRODUCTS, x, dy, out)
 
-    def _channels(self, what: int, x: Array, center: Array | None, dy: Array | None, out: Array) -> None:
+    def _channels(self, what: int, x: Array, dy: Array | None, out: Array) -> None:
         """out (2, C) float64."""
         samples, channels, positions = x.shape
         if not x.size:
@@ -66,17 +66,15 @@ class RowsOnGPU(PointwiseOnGPU):
             return
         parts = max(1, min(samples * positions // 2048, MANY_BLOCKS // channels))
         into = out if parts == 1 and out.flags.c_contiguous else self.xp.empty((parts, 2, channels), np.float64)
-        arrays = (NULL if a is None else self._dense(a) for a in (x, center, dy))
+        arrays = (NULL if a is None else self._dense(a) for a in (x, dy))
         sizes = (whole(n) for n in (samples, channels, positions, parts))
         self._blocks(x, "channel_totals", parts * channels, flag(what), *sizes, *arrays, into)
         if into is not out:
             out[...] = into.sum(axis=0)
 
-    def channel_affine(
-        self, x: Array, center: Array, scale: Array, offset: Array, out: Array, accumulate: bool = False
-    ) -> None:
+    def channel_affine(self, x: Array, scale: Array, offset: Array, out: Array, accumulate: bool = False) -> None:
         _, channels, positions = out.shape
-        given = (self._dense(a) for a in (x, center, scale, offset))
+        given = (self._dense(a) for a in (x, scale, offset))
         self._each(
             out, "channel_affine", out.size, whole(out.size), whole(channels), whole(positions), *given, out, flag(accumulate)
         )
