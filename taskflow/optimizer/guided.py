@@ -25,6 +25,7 @@ from taskflow.optimizer.descent import Descent
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.found import Found, SearchOptions
 from taskflow.optimizer.moves import SYNCS, Moves
+from taskflow.optimizer.patterns import Patterns
 from taskflow.optimizer.polish import polish
 from taskflow.optimizer.run import Run, Spent
 from taskflow.optimizer.skeleton import layers
@@ -70,6 +71,7 @@ class _Guided:
         parts, teams = layers(self.graph), shapes(self.machine, run.options.space.most_pieces)
         self.tied = Tied(run, self.space, parts, teams, random)
         self.descent = Descent(run, self.space, parts, teams)
+        self.patterns = Patterns(run, self.space, parts, teams)
         self.large = self.space.processors >= HIERARCHY
         self._candidates: dict[object, list[OpConfig]] = {}
 
@@ -84,6 +86,8 @@ class _Guided:
         if self.large:
             self._attempts(self.run.strategy)
         else:
+            self.run.enter("patterns")
+            self.patterns.descend(Slice(self.run, 0.1))
             self._chain(self._plans_of_others)
         self._settle()
         failed = number = 0
