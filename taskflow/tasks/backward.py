@@ -33,6 +33,19 @@ def gradient_flow(graph: OperatorGraph) -> tuple[set[int], set[TensorKey], set[s
     return active, upstream & downstream, trained
 
 
+def gradients_given(graph: OperatorGraph, active: set[int], needs: set[TensorKey]) -> list[tuple[bool, ...]]:
+    """For each node, which of its outputs' gradients its backward tasks get: those that a reader puts, or a loss begins.
+    ``active``, ``needs``: the first two of `gradient_flow`."""
+    put = {(loss.node, loss.index) for loss in graph.losses}
+    result: list[tuple[bool, ...]] = []
+    for node in reversed(graph.nodes):
+        given = tuple((t.node, t.index) in needs and (t.node, t.index) in put for t in node.outputs)
+        if node.number in active and any(given):
+            put.update((t.node, t.index) for t in node.inputs)
+        result.append(given)
+    return result[::-1]
+
+
 def backward(state: Lowering, node: Node) -> None:
     """Emit the backward tasks of an active node; every node that reads its outputs has been through here."""
     gathered: list[dict[tuple[Rect, int], int] | None] = []  # per output: (Rect, processor) -> buffer
