@@ -16,7 +16,8 @@ from taskflow.tasks.topic import Purpose, Topic
 def gradient_flow(graph: OperatorGraph) -> tuple[set[int], set[TensorKey], set[str]]:
     """Which nodes' backward runs, which tensors' gradients are needed, and which parameters get gradients.
 
-    A tensor needs a gradient if a parameter lies upstream and a loss downstream, both through differentiable tensors.
+    A tensor needs a gradient if a parameter lies upstream and a loss downstream, both through differentiable tensors, of
+    which something is read (a convolution may see nothing but padding).
     """
     upstream: set[TensorKey] = set()
     for node in graph:
@@ -28,7 +29,10 @@ def gradient_flow(graph: OperatorGraph) -> tuple[set[int], set[TensorKey], set[s
         reached = any((t.node, t.index) in downstream for t in node.outputs)
         if reached and any((t.node, t.index) in upstream for t in node.outputs):
             active.add(node.number)
-            downstream.update((t.node, t.index) for t in node.inputs if t.spec.differentiable)
+            downstream.update(
+                (t.node, t.index) for t, rect in zip(node.inputs, node.reads(node.space).inputs)
+                if t.spec.differentiable and not rect.empty
+            )
     trained = {p.name for node in graph if node.number in active for p in node.parameters}
     return active, upstream & downstream, trained
 
