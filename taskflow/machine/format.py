@@ -28,13 +28,14 @@ def parse(content: Any, where: str) -> Cluster:
     nodes = [_node(f"{where}: node kind {i}", x) for i, x in enumerate(fields.objects("nodes"))]
     distinct(where, "node", [n.name for n in nodes])
     layout = [_placing(f"{where}: layout {i}", x) for i, x in enumerate(fields.objects("layout"))]
-    limit = fields.count("use_devices", 0, zero=True) or None
+    limited = fields.has("use_devices")
+    limit = fields.count("use_devices", 1)
     extensible = fields.flag("extensible", False)
     fields.done()
     _known(where, "device", {g.device for n in nodes for g in n.processors}, {k.kind for k in kinds})
     _known(where, "node", {node for node, _ in layout}, {n.name for n in nodes})
     try:
-        return Cluster(name, tuple(kinds), tuple(nodes), tuple(layout), limit, extensible, source)
+        return Cluster(name, tuple(kinds), tuple(nodes), tuple(layout), limit if limited else None, extensible, source)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
 

@@ -32,12 +32,19 @@ class Path:
             self.latency_seconds + slot.wire.latency_seconds,
         )
 
-    def better_than(self, other: Path) -> bool:
-        """Of two paths with the same number of hops; slot numbers break ties, so the choice never depends on chance."""
-        return self._key() < other._key()
+    def always_better_than(self, other: Path) -> bool:
+        """Of two paths between the same vertices with the same number of hops: also if both go on in the same way."""
+        if self.bytes_per_second < other.bytes_per_second or self.latency_seconds > other.latency_seconds:
+            return False
+        return self.latency_seconds < other.latency_seconds or self._numbers < other._numbers
 
-    def _key(self) -> tuple[float, float, tuple[int, ...]]:
-        return -self.bytes_per_second, self.latency_seconds, tuple(slot.number for slot in self.slots)
+    def key(self) -> tuple[float, float, tuple[int, ...]]:
+        """The least is the best; slot numbers break ties, so the choice never depends on chance."""
+        return -self.bytes_per_second, self.latency_seconds, self._numbers
+
+    @property
+    def _numbers(self) -> tuple[int, ...]:
+        return tuple(slot.number for slot in self.slots)
 
 
 class Topology:
@@ -117,19 +124,25 @@ class Topology:
         return self._trees[source].get(target)
 
     def _tree(self, source: str) -> dict[str, Path]:
-        best = {source: Path((), float("inf"), 0.0)}
-        border = [source]
+        start = Path((), float("inf"), 0.0)
+        best, border = {source: start}, {source: [start]}
         while border:
-            reached: dict[str, Path] = {}
-            for vertex in border:
+            reached: dict[str, list[Path]] = {}
+            for vertex, paths in border.items():
                 if vertex != source and (vertex in self._processors or vertex == NETWORK):
                     continue
                 for other, slot in self._neighbours(vertex):
-                    if other in best:
-                        continue
-                    path = best[vertex].then(slot)
-                    if other not in reached or path.better_than(reached[other]):
-                        reached[other] = path
-            best.update(reached)
-            border = list(reached)
+                    if other not in best:
+                        for path in paths:
+                            _keep(reached.setdefault(other, []), path.then(slot))
+            best.update({vertex: min(paths, key=Path.key) for vertex, paths in reached.items()})
+            border = reached
         return best
+
+
+def _keep(paths: list[Path], path: Path) -> None:
+    """Add a path to those that may become the best, and take out those that no longer may. Of two paths to a switch, that with
+    more bandwidth may be the worse one behind a narrow link, where latency decides."""
+    if not any(other.always_better_than(path) for other in paths):
+        paths[:] = [other for other in paths if not path.always_better_than(other)]
+        paths.append(path)

@@ -18,7 +18,7 @@ from taskflow.optimizer.evaluator import NO_SYNCS, Evaluator, Usage, same_proces
 from taskflow.optimizer.evaluator import usage as usage_of
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
-from taskflow.tasks.backward import gradient_flow
+from taskflow.tasks.backward import gradient_flow, gradients_given
 from taskflow.tasks.simulate import Span, Timeline, message_resources
 from taskflow.tasks.task import Kind
 
@@ -146,7 +146,7 @@ class CoreEvaluator(Evaluator):
         return self._lists[key]
 
     def _cut(self, node: Node, config: OpConfig) -> int:
-        """The number of a cut in the core's table: made once for all nodes of equal operator and inputs."""
+        """The number of a cut in the core's table: made once for all nodes that are alike (`_alike`)."""
         key = (self._like[node.number], config.degrees, config.weights)
         if key in self._cuts:
             return self._cuts[key]
@@ -372,9 +372,15 @@ def _nbytes(rects: Sequence[Rect], specs: Sequence[Spec]) -> int:
 
 
 def _alike(graph: OperatorGraph) -> list[int]:
-    """For each node the first one of equal operator, inputs' specs and numbers of parameters."""
+    """For each node the first one of equal operator, inputs' specs, number of parameters and gradients, those that its
+    backward tasks get and those that they give: what these cost does not follow from their bytes, since a gradient that is
+    not given may have as many bytes as one that is added to."""
+    active, needs, _ = gradient_flow(graph)
     first: dict[object, int] = {}
     return [
-        first.setdefault((node.operator, node.specs, len(node.parameters)), node.number)
-        for node in graph
+        first.setdefault(
+            (node.operator, node.specs, len(node.parameters), tuple((t.node, t.index) in needs for t in node.inputs), given),
+            node.number,
+        )
+        for node, given in zip(graph, gradients_given(graph, active, needs))
     ]

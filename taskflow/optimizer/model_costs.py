@@ -12,7 +12,7 @@ from taskflow.optimizer.cost import CostModel
 from taskflow.optimizer.cost_gradients import target_bytes
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
-from taskflow.tasks.backward import gradient_flow
+from taskflow.tasks.backward import gradient_flow, gradients_given
 from taskflow.tasks.simulate import all_reduce_seconds
 from taskflow.tasks.task import Kind
 
@@ -23,7 +23,7 @@ class ModelCosts(Costs):
     def __init__(self, model: CostModel, graph: OperatorGraph, machine: Cluster, rule: UpdateRule | None) -> None:
         self.model, self._machine, self._rule = model, machine, rule
         active, needs, _ = gradient_flow(graph)
-        self._given = _given(graph, active, needs)
+        self._given = gradients_given(graph, active, needs)
         self._wanted = [tuple((t.node, t.index) in needs for t in node.inputs) for node in graph]
         kinds: dict[str, int] = {}
         self._known: dict[tuple[object, ...], float] = {}
@@ -98,15 +98,3 @@ class ModelCosts(Costs):
 
     def route_class(self, source: int, target: int) -> tuple[object, ...]:
         return tuple([(k.latency_seconds, k.bytes_per_second) for k in self._machine.route(source, target)])
-
-
-def _given(graph: OperatorGraph, active: set[int], needs: set[tuple[int, int]]) -> list[tuple[bool, ...]]:
-    """For each node, which of its outputs' gradients its backward tasks get: those that a reader puts, or a loss begins."""
-    put = {(loss.node, loss.index) for loss in graph.losses}
-    result: list[tuple[bool, ...]] = []
-    for node in reversed(graph.nodes):
-        given = tuple((t.node, t.index) in needs and (t.node, t.index) in put for t in node.outputs)
-        if node.number in active and any(given):
-            put.update((t.node, t.index) for t in node.inputs)
-        result.append(given)
-    return result[::-1]

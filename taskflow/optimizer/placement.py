@@ -9,6 +9,7 @@ from taskflow.mapper import ModelParallel, OpConfig, Strategy, map_graph
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.found import Found, SearchOptions
 from taskflow.optimizer.guided import guided
+from taskflow.optimizer.run import NothingFits, Run
 
 
 def placement(evaluator: Evaluator, options: SearchOptions | None = None) -> Found:
@@ -23,7 +24,10 @@ def placement(evaluator: Evaluator, options: SearchOptions | None = None) -> Fou
     inside = replace(
         options, rivals=(), starts=starts, space=replace(options.space, most_pieces=1, placements="arbitrary")
     )
-    found = guided(evaluator, inside)
+    try:
+        found = guided(evaluator, inside)
+    except NothingFits:  # a rival may, which need not be in the space
+        found = Run("placement", evaluator, replace(options, bound=None)).conduct(lambda: "finished")
     if found.strategy.name == "guided":
         found = replace(found, strategy=replace(found.strategy, name="placement"))
     found = replace(found, algorithm="placement")

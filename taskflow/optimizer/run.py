@@ -24,6 +24,10 @@ class Spent(Exception):
     """The budget is spent; `Run.conduct` ends the search."""
 
 
+class NothingFits(ValueError):
+    """No plan was found that fits the memory. There may be some."""
+
+
 class Run:
     """One search in progress. Its methods wrap the evaluator's, so that every proposal is counted and every new best is
     kept; only strategies that fit the memory count as best."""
@@ -228,8 +232,8 @@ class Run:
                 raise
             stopped = "interrupted"
         if self.best is None:
-            raise ValueError(
-                f"search: no plan for {self.evaluator.graph.name} fits the memory of {self.evaluator.machine.name}: "
+            raise NothingFits(
+                f"search: found no plan for {self.evaluator.graph.name} that fits the memory of {self.evaluator.machine.name}: "
                 f"{self._lacks or 'none was found'}; use more processors or a smaller batch"
             )
         self._tell(final=True)

@@ -83,7 +83,7 @@ def search(
     of the guided search; by default one a core, if the budget is in seconds and the step large enough for threads to help,
     else one. Ctrl-C returns the best so far.
 
-    Raises ValueError if an argument is wrong, constraints contradict each other, or no plan fits the memory.
+    Raises ValueError if an argument is wrong, constraints contradict each other, or no plan was found that fits the memory.
     """
     if workers is not None and workers < 1:
         raise ValueError(f"search: workers must be at least 1, got {workers}")

@@ -16,7 +16,8 @@ from taskflow.tasks.topic import Purpose, Topic
 def gradient_flow(graph: OperatorGraph) -> tuple[set[int], set[TensorKey], set[str]]:
     """Which nodes' backward runs, which tensors' gradients are needed, and which parameters get gradients.
 
-    A tensor needs a gradient if a parameter lies upstream and a loss downstream, both through differentiable tensors.
+    A tensor needs a gradient if a parameter lies upstream and a loss downstream, both through differentiable tensors, of
+    which something is read (a convolution may see nothing but padding).
     """
     upstream: set[TensorKey] = set()
     for node in graph:
@@ -28,9 +29,25 @@ def gradient_flow(graph: OperatorGraph) -> tuple[set[int], set[TensorKey], set[s
         reached = any((t.node, t.index) in downstream for t in node.outputs)
         if reached and any((t.node, t.index) in upstream for t in node.outputs):
             active.add(node.number)
-            downstream.update((t.node, t.index) for t in node.inputs if t.spec.differentiable)
+            downstream.update(
+                (t.node, t.index) for t, rect in zip(node.inputs, node.reads(node.space).inputs)
+                if t.spec.differentiable and not rect.empty
+            )
     trained = {p.name for node in graph if node.number in active for p in node.parameters}
     return active, upstream & downstream, trained
+
+
+def gradients_given(graph: OperatorGraph, active: set[int], needs: set[TensorKey]) -> list[tuple[bool, ...]]:
+    """For each node, which of its outputs' gradients its backward tasks get: those that a reader puts, or a loss begins.
+    ``active``, ``needs``: the first two of `gradient_flow`."""
+    put = {(loss.node, loss.index) for loss in graph.losses}
+    result: list[tuple[bool, ...]] = []
+    for node in reversed(graph.nodes):
+        given = tuple((t.node, t.index) in needs and (t.node, t.index) in put for t in node.outputs)
+        if node.number in active and any(given):
+            put.update((t.node, t.index) for t in node.inputs)
+        result.append(given)
+    return result[::-1]
 
 
 def backward(state: Lowering, node: Node) -> None:

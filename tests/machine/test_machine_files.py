@@ -128,6 +128,7 @@ WRONG = [
     (edit("layout", 0, "count", to=0), "layout 0: 'count' must be an integer, 1 or more, got 0"),
     (edit("layout", to=[]), "has 0 processors, at least 1 asked for"),
     (edit("use_devices", to=9), "has 4 processors, 9 asked for"),
+    (edit("use_devices", to=0), "'use_devices' must be an integer, 1 or more, got 0"),
 ]
 
 

@@ -137,6 +137,12 @@ def test_fewest_hops_then_bandwidth() -> None:
     assert hops(direct, 0, 2) == ["fast", "p2"]  # never through processor 1
     equal = machine(Wire(("p*", "slow"), 1.0, 0.1), Wire(("p*", "fast"), 1.0, 0.1))
     assert hops(equal, 0, 1) == ["slow", "p1"]  # the one declared first
+    # Behind the narrow link to p1 both ways are equally wide, so latency decides, though more fits the way over "fast".
+    narrow = machine(
+        Wire(("p0", "slow"), 3.0, 0.1), Wire(("p0", "fast"), 5.0, 0.4), Wire(("slow", "far"), 3.0, 0.1),
+        Wire(("fast", "far"), 5.0, 0.1), Wire(("far", "p[12]"), 2.0, 0.1),
+    )
+    assert hops(narrow, 0, 1) == ["slow", "far", "p1"] and hops(narrow, 1, 0) == ["far", "slow", "p0"]
     half = machine(Wire(("p*", "slow"), 1.0, 0.1, full_duplex=False))
     assert half.route(0, 1) == tuple(reversed(half.route(1, 0)))
 

@@ -9,12 +9,15 @@ import pytest
 from core_cases import Odd, random_changes, shared
 from language_model import CONFIG, ONE_STEP, model, random_strategy
 
+import taskflow
 from taskflow.machine import host, load_machine
-from taskflow.mapper import DataParallel, Place, Sync, Travel, map_graph
+from taskflow.mapper import DataParallel, OpConfig, Place, Strategy, Sync, Travel, map_graph
 from taskflow.mapper.strategy import SUMS
 from taskflow.models import build
 from taskflow.optimizer.core_costs import Costs, Roofline
+from taskflow.optimizer.cost_analytic import AnalyticCosts
 from taskflow.optimizer.evaluator import PythonEvaluator
+from taskflow.optimizer.model_costs import ModelCosts
 from taskflow.rules import SGD, Adam
 from taskflow.tasks.task import Kind
 
@@ -105,3 +108,20 @@ def test_as_many_tasks_synchronise_as_there_are():
     assert judge.tasks > 1 << 19
     ends = judge._core.times()[2]  # of the flat tasks; the seconds are of layers kept apart
     assert len(ends) == judge.tasks and ends.max() == seconds
+
+
+def test_layers_that_touch_as_many_bytes_but_give_other_gradients_cost_differently():
+    """Two layers share weights. The first adds to the weights' gradient, the second gives its input's: as many bytes here, but
+    one product less and one more."""
+    graph, machine, rule = taskflow.OperatorGraph(), load_machine("p100", 1), SGD(0.1)
+    first = taskflow.linear(taskflow.input(graph, (3, 2), name="x"), 2, name="first")
+    second = taskflow.linear(first, 2, name="second", parameters=graph.parameters_of(first))
+    graph.minimize(taskflow.cross_entropy(second, taskflow.input(graph, (3,), "int64", name="label")))
+    whole = Strategy(1, {node.name: OpConfig((1,) * len(node.dims), (0,)) for node in graph})
+    costs = ModelCosts(AnalyticCosts(machine), graph, machine, rule)
+    reference, compiled = (kind(graph, machine, costs, rule, None) for kind in (PythonEvaluator, core.CoreEvaluator))
+    backward = {t.work.node.name: t for t in reference.lowered(whole) if t.kind is Kind.BACKWARD}
+    assert backward["first"].nbytes == backward["second"].nbytes
+    assert costs.task(backward["first"]) < costs.task(backward["second"])
+    assert compiled.set(whole) == reference.set(whole)
+    same(reference, compiled)

@@ -20,7 +20,7 @@ from taskflow.optimizer.room import Room
 from taskflow.optimizer.search import ALGORITHMS, make_evaluator, search
 from taskflow.optimizer.space import Space, SpaceOptions
 from taskflow.optimizer.starts import known, random_start
-from taskflow.rules import SGD
+from taskflow.rules import SGD, Adam
 from tests.optimizer.search_toys import Table, every, rugged, tiny
 
 SMALL = build("RNNLM", batch=8, preset="small", steps=4, steps_per_operator=2)
@@ -128,8 +128,19 @@ def test_plans_that_do_not_fit_are_refused() -> None:
     for algorithm in (guided, mcmc):
         found = algorithm(Table(graph, 4, rugged), options)
         assert not whole(found.strategy) and found.refused > 0
-    with pytest.raises(ValueError, match="no plan for tiny fits the memory of host-4: never"):
+    with pytest.raises(ValueError, match="found no plan for tiny that fits the memory of host-4: never"):
         guided(Table(graph, 4, rugged), replace(options, budget=Budget(proposals=50), fits=lambda strategy: "never"))
+
+
+def test_where_no_placement_fits_a_known_strategy_may() -> None:
+    """Adam's arrays of layers that are whole need more than a processor has; in quarters they fit."""
+    graph, cluster = build("MLP", devices=4), taskflow.load_machine("p100", devices=4)
+    small = replace(cluster, kinds=tuple(replace(kind, memory_bytes=12_000_000) for kind in cluster.kinds))
+    found = taskflow.search(graph, small, budget="100p", algorithm="placement", rule=Adam())
+    assert found.algorithm == "placement" and found.strategy.name == "expert" and found.seconds == found.starts["expert"]
+    smaller = replace(cluster, kinds=tuple(replace(kind, memory_bytes=1_000_000) for kind in cluster.kinds))
+    with pytest.raises(ValueError, match="found no plan for MLP that fits the memory"):
+        taskflow.search(graph, smaller, budget="100p", algorithm="placement", rule=Adam())
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -17,7 +17,7 @@ from taskflow.optimizer.pieces import Pieces, classes
 from taskflow.optimizer.search import make_evaluator
 from taskflow.optimizer.space import OperatorSpace, Space, SpaceOptions
 from taskflow.optimizer.starts import known
-from taskflow.rules import Adam
+from taskflow.rules import SGD, Adam, UpdateRule
 
 
 @pytest.mark.parametrize(("model", "machine"), [("LeNet", "k80"), ("RNNTC", "p100"), ("AlexNet", "p100"), ("MLP", "k80")])
@@ -105,3 +105,28 @@ def test_no_cut_takes_less_than_the_costs_say_is_the_least(model: str, machine: 
                 total = sum(count * sum(pieces.seconds(node, piece, 0)) for piece, count in classes(node, degrees))
                 assert least <= total * (1 + 1e-9), (node.name, degrees, least / total)
     assert stated > 3
+
+
+@pytest.mark.parametrize("rule", [SGD(lr=0.1, momentum=0.9), Adam()])
+def test_what_of_a_kernel_meets_only_padding_is_not_updated(rule: UpdateRule) -> None:
+    """A 3 x 3 kernel over an image of one pixel: no task holds the eight outer elements, so no plan updates them."""
+    graph, alone = taskflow.OperatorGraph(), taskflow.load_machine("k80", devices=1)
+    x = taskflow.input(graph, (2, 256, 1, 1), name="x")
+    y = taskflow.flatten(taskflow.conv2d(x, 256, 3, padding=1, name="conv"), 1)
+    graph.minimize(taskflow.cross_entropy(y, taskflow.input(graph, (2,), "int64", name="label")))
+    judge = make_evaluator(graph, alone, rule=rule)
+    seconds = judge.set(known(graph, alone)[0])
+    assert 0.5 * seconds < lower_bound(judge) <= seconds
+    updates = [judge.costs.task(task) for task in judge.lowered() if task.kind.value == "update"]
+    assert 0.9 * sum(updates) < least_update(judge, "conv", [0])[0] <= sum(updates)
+
+
+def test_behind_a_layer_that_sees_only_padding_nothing_is_trained() -> None:
+    graph, alone = taskflow.OperatorGraph(), taskflow.load_machine("k80", devices=1)
+    x = taskflow.input(graph, (2, 4), name="x")
+    before = taskflow.reshape(taskflow.linear(x, 64, name="before"), (2, 64, 1, 1))
+    y = taskflow.conv2d(before, 2, 1, stride=4, padding=2, name="conv")  # windows at -2 and 2 of an image of one pixel
+    graph.minimize(taskflow.cross_entropy(taskflow.flatten(y, 1), taskflow.input(graph, (2,), "int64", name="label")))
+    judge = make_evaluator(graph, alone)
+    seconds = judge.set(known(graph, alone)[0])
+    assert lower_bound(judge) <= seconds

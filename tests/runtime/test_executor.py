@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from language_model import CONFIG, ONE_STEP, feeds, model, random_strategy, undivided
 
+import taskflow
 from taskflow.machine import host
-from taskflow.mapper import MAPPERS, choose
+from taskflow.mapper import MAPPERS, OpConfig, Strategy, choose
 from taskflow.rules import SGD, Adam, UpdateRule
 from taskflow.runtime.executor import Executor, LossError
 
@@ -111,3 +112,26 @@ def test_wrong_feeds_are_named():
         run.train({"tokens": feeds(0)["tokens"]})
     with pytest.raises(ValueError, match="tokens"):
         run.train({"tokens": np.zeros((2, 2), np.int64), "targets": feeds(0)["targets"]})
+
+
+@pytest.mark.parametrize(("pieces", "processors"), [(1, 1), (2, 2)])
+def test_what_of_a_kernel_no_task_uses_keeps_its_value(pieces: int, processors: int) -> None:
+    """Windows that reach beyond a small image: the kernel's middle row meets padding only, its others one row of the image."""
+    graph = taskflow.OperatorGraph()
+    x = taskflow.input(graph, (2, 3, 2, 1), name="x")
+    conv = taskflow.conv2d(x, 2, 3, stride=3, padding=((2, 2), (1, 1)), name="conv")
+    label = taskflow.input(graph, (2,), "int64", name="label")
+    graph.minimize(taskflow.cross_entropy(taskflow.flatten(conv, 1), label, name="loss"))
+    configs = {node.name: OpConfig((1,) * len(node.dims), (0,)) for node in graph}
+    cut = {"conv": OpConfig((1, 1, pieces, 1, 1), tuple(range(pieces)))}
+    run = taskflow.Executor(graph, Strategy(processors, configs | cut), taskflow.SGD(lr=0.5), seed=4)
+    start = run.weights()["conv.weight"]
+    assert (start != 0).all()
+    run.train({"x": np.ones((2, 3, 2, 1), "float32"), "label": np.zeros(2, "int64")})
+    moved = run.weights()["conv.weight"] != start
+    assert moved[:, :, [0, 2], 1].all() and moved.sum() == 2 * 3 * 2
+    other = np.arange(start.size, dtype="float32").reshape(start.shape)
+    run.set_parameters({"conv.weight": other})
+    assert (run.weights()["conv.weight"] == other).all()
+    unlike = taskflow.Executor(graph, Strategy(processors, configs), taskflow.SGD(lr=0.5), seed=4)
+    assert (unlike.weights()["conv.weight"] == start).all()
