@@ -1,6 +1,7 @@
 """The default search: annealing of whole layers, annealing with learned moves, and local descent, in turn.
 
-1. Starts: data, expert and model parallel, variants of the expert's, and the plan of dynamic programming.
+1. Starts: data, expert and model parallel, variants of the expert's, and the plan of dynamic programming; where one of the
+   three does not fit the memory, also plans that share weights in groups (`taskflow.optimizer.groups`).
 2. Layers: from the best start, on 8 processors and more, a descent over all cuts and teams (`taskflow.optimizer.descent`);
    from the same start annealing with the moves of `taskflow.optimizer.tied`, again and again where it is quick, each attempt
    for itself; hybrids of samples and weights (`taskflow.optimizer.hybrids`) are tried beside what that finds; then every
@@ -24,6 +25,7 @@ from taskflow.operators.operator import Soap
 from taskflow.optimizer.descent import Descent
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.found import Found, SearchOptions
+from taskflow.optimizer.groups import groups
 from taskflow.optimizer.moves import SYNCS, Moves
 from taskflow.optimizer.polish import polish
 from taskflow.optimizer.run import Run, Spent
@@ -122,6 +124,10 @@ class _Guided:
                 self.run.try_set(strategy, start=True)
         if given:
             return
+        if self.run.refused:  # memory is scarce: one of these does not fit
+            self.run.enter("groups, to fit the memory")
+            for strategy in groups(self.graph, self.machine):
+                self.run.try_set(strategy)
         count = len(self.machine.processors)
         for per_node in (n for n in (2, 8, 16) if n <= count and count % n == 0):
             self.run.try_set(replace(map_graph(Expert(per_node), self.graph, self.machine), name=f"expert on {per_node}"))
@@ -165,6 +171,8 @@ class _Guided:
         )
         number = 0
         while every.left(seconds, proposals) and self.run.attempt((descended, start)[number % 2], seconds, proposals):
+            if self.run.spent:  # an attempt that may propose nothing would never spend what its share has left
+                raise Spent
             self._chain()
             self._settle()
             self._round(0)
