@@ -56,7 +56,13 @@ class OperatorGraph:
     """
 
     def __init__(self, dtype: str | np.dtype[Any] = "float32", name: str = "model") -> None:
-        self.dtype = np.dtype(dtype)
+        try:
+            self.dtype = np.dtype(dtype)
+        except TypeError:
+            raise ValueError(
+                f"OperatorGraph: dtype must be a float type of numpy, such as 'float32', got {dtype!r}; on GPUs "
+                f"TASKFLOW_PRECISION=bf16 makes float32 products multiply in bfloat16"
+            ) from None
         if self.dtype.kind != "f":
             raise ValueError(f"OperatorGraph: dtype must be a float type, got {self.dtype}")
         self.name = name

@@ -27,6 +27,7 @@ from taskflow.optimizer.memory import memory_use
 from taskflow.optimizer.room import Room
 from taskflow.optimizer.search import make_evaluator
 from taskflow.optimizer.where import where_time_goes
+from taskflow.reading import read_json
 from taskflow.rules import SGD, Adam, UpdateRule
 from taskflow.runtime.launch import LaunchError, say_once
 
@@ -212,12 +213,7 @@ def plan_problem(
 def recorded(path: str) -> dict[str, Any]:
     """What a strategy file says that it was made for. Files that were not written by the command line name model, machine
     and processors only. ValueError or FileNotFoundError if it is not a strategy file."""
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"strategy file {path} does not exist")
-    try:
-        content = json.loads(Path(path).read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not JSON: {error}") from error
+    content = read_json(path, "strategy file")
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f"{path}: not a strategy file (its format must be {FORMAT!r})")
     made = content.get("made_from")
@@ -309,6 +305,9 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def writable(path: str | None) -> None:
-    """Better to fail before the work than after it. ValueError if the file's folder is not there or closed to us."""
+    """Better to fail before the work than after it. ValueError if the file's folder is not there or closed to us, or if the
+    name is empty (a shell variable that is not set)."""
+    if path == "":
+        raise ValueError("the name of the file to write is empty")
     if path is not None and not os.access(Path(path).resolve().parent, os.W_OK):
         raise ValueError(f"cannot write {path}: no such folder, or no permission")

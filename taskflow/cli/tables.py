@@ -27,7 +27,7 @@ def render(
     numbers, which stand at the right and stay whole even if the terminal is too narrow. ``spare``: columns that a narrow
     terminal does without, the first of them first; a line below says so. ``width``: of the terminal (None: as it is; what
     is not a terminal has no width)."""
-    terminal = sys.stdout.isatty()
+    terminal = sys.stdout is not None and sys.stdout.isatty()  # None: the shell closed it
     if not terminal and width is None:
         return _printed(_table(headings, rows, words, close=False), PIPED, terminal)
     seen = width or Console(file=sys.stdout).width
@@ -89,7 +89,7 @@ def _printed(table: Table, width: int, terminal: bool) -> str:
 
 def tell(text: str) -> None:
     """Print for people: on a terminal, sentences are broken between words; tables and what is piped stay as they are."""
-    if sys.stdout.isatty():
+    if sys.stdout is not None and sys.stdout.isatty():
         text = "\n".join(_broken(line, Console(file=sys.stdout).width) for line in text.split("\n"))
     click.echo(text)
 

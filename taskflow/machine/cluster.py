@@ -11,6 +11,7 @@ from taskflow.machine.template import NETWORK, NodeTemplate
 from taskflow.machine.topology import Path, Topology
 
 MOST_NODES = 32  # that a notebook shows
+MOST_DEVICES = 100_000  # that may be asked for of a machine that has as many as one wants
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +60,10 @@ class Cluster:
     def prefix(self, devices: int) -> Cluster:
         """The machine of the first ``devices`` processors; with more nodes if there are too few and it is extensible.
 
-        Raises ValueError if there are not so many.
+        Raises ValueError if there are not so many, or more than MOST_DEVICES.
         """
+        if devices > MOST_DEVICES and self.extensible:
+            raise ValueError(f"machine {self.name}: {MOST_DEVICES:,} processors at most can be asked for, got {devices:,}")
         if devices < 1:
             raise ValueError(f"machine {self.name}: devices must be 1 or more, got {devices}")
         layout, sizes = list(self.layout), {n.name: len(n.devices) for n in self.nodes}

@@ -9,6 +9,7 @@ from pathlib import Path
 from taskflow.machine.cluster import Cluster
 from taskflow.machine.format import parse, unparse
 from taskflow.machine.host import host
+from taskflow.reading import read_json
 
 FOLDER = Path(__file__).parent.parent / "machines"
 HERE = ("host", "this", "this-gpu")
@@ -34,13 +35,7 @@ def load_machine(name: str | Path, devices: int | None = None) -> Cluster:
     path = Path(name) if text.endswith(".json") else FOLDER / f"{text.lower()}.json"
     if not text.endswith(".json") and text.lower() not in preset_names():
         raise ValueError(f"no machine {text!r}; use {', '.join(preset_names())}, or a machine file FILE.json")
-    if not path.is_file():
-        raise FileNotFoundError(f"machine file {path} does not exist")
-    try:
-        content = json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path.name}: not JSON: {error}") from error
-    machine = parse(content, path.name)
+    machine = parse(read_json(path, "machine file"), path.name)
     return machine if devices is None else machine.prefix(devices)
 
 

@@ -14,6 +14,7 @@ from taskflow.drawing import box, device_colour, svg
 from taskflow.drawing import table as html_table
 from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper.config import OpConfig, Place, Sync, Travel, ranges
+from taskflow.reading import read_json
 from taskflow.regions import Rect
 
 FORMAT = "taskflow-strategy"
@@ -181,12 +182,7 @@ def search_of(path: str | Path) -> dict[str, Any] | None:
 
 
 def _parse(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise FileNotFoundError(f"strategy file {path} does not exist")
-    try:
-        content = json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not JSON: {error}") from error
+    content = read_json(path, "strategy file")
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f"{path}: not a strategy file (its format must be {FORMAT!r})")
     if content.get("version") != VERSION:

@@ -8,7 +8,6 @@ simulated for a search, let alone returned.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -20,6 +19,7 @@ from taskflow.mapper import Strategy
 from taskflow.mapper.config import OpConfig, Sync, ranges
 from taskflow.mapper.notation import parse_config, parse_ranges, parse_sync
 from taskflow.optimizer.permitted import Permitted
+from taskflow.reading import read_json
 
 KEYS = ("pin", "forbid", "devices", "max_degree", "max_pieces", "sync")
 ANY = ""  # of max_degree: every dimension
@@ -82,13 +82,7 @@ class Constraints:
     @classmethod
     def load(cls, path: str | Path) -> Constraints:
         """From a JSON file. FileNotFoundError or ValueError with what to do."""
-        if not Path(path).is_file():
-            raise FileNotFoundError(f"constraints file {path} does not exist")
-        try:
-            content = json.loads(Path(path).read_text())
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path}: not JSON: {error}") from error
-        return cls.parse(content, str(path))
+        return cls.parse(read_json(path, "constraints file"), str(path))
 
     @classmethod
     def parse(cls, value: Any, where: str = "constraints") -> Constraints:

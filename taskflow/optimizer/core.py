@@ -31,6 +31,7 @@ PLACES = (Place.EVERY, Place.OWNER, Place.SPREAD)
 TRAVELLING = tuple(i for i, kind in enumerate(KINDS) if kind.travels)
 SIMULATIONS = ("full", "delta", "propagate")
 MOST_PROCESSORS = 4096
+MOST_SIZE, MOST_BYTES = 2**31 - 1, 2**63 - 1  # of a dimension, of a tensor
 
 
 def unsupported(graph: OperatorGraph, machine: Machine, costs: Costs, rule: UpdateRule | None) -> str | None:
@@ -45,7 +46,16 @@ def unsupported(graph: OperatorGraph, machine: Machine, costs: Costs, rule: Upda
         return "an update rule whose flops are not proportional to the elements"
     if any(len(node.dims) > 8 or any(len(s.shape) > 8 for s in node.specs) for node in graph):
         return "more than 8 dimensions"
+    if any(not _small(node) for node in graph):
+        return "sizes that need more than 31 bits, or bytes that need more than 63"
     return None
+
+
+def _small(node: Node) -> bool:
+    """Whether the core's integers hold all sizes."""
+    specs = [*node.specs, *(t.spec for t in node.outputs), *(p.spec for p in node.parameters)]
+    sizes = (*(dim.size for dim in node.dims), *(size for spec in specs for size in spec.shape))
+    return max(sizes, default=0) <= MOST_SIZE and all(spec.nbytes <= MOST_BYTES for spec in specs)
 
 
 class CoreEvaluator(Evaluator):

@@ -16,8 +16,8 @@ KINDS = ("links", "memory", "compute", "latency")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """``what`` gets ``factor`` times better: one of KINDS, or a pattern of the ends of links (``network``, ``board*``), whose
-    bandwidth it is then."""
+    """``what`` gets ``factor`` times better: one of KINDS, or a pattern of the ends of links, whose bandwidth it is then:
+    ``network`` and ``board*`` are all links there, ``pcie-network`` those between the two."""
 
     what: str
     factor: float
@@ -30,7 +30,7 @@ class Change:
         if match is None or factor <= 0:
             raise ValueError(
                 f"what-if {text!r}: write WHAT=FACTOR, for example links=2x, memory=2x, compute=1.5x, latency=0.5x, or the end of "
-                f"some links, for example network=4x"
+                f"some links, for example network=4x, or both, pcie-network=4x"
             )
         return cls(match.group(1), factor)
 
@@ -54,6 +54,29 @@ def link_ends(machine: Cluster) -> list[str]:
     return list(dict.fromkeys(end for node in machine.nodes for wire in node.wires for end in wire.between))
 
 
+def link_pairs(machine: Cluster) -> list[str]:
+    """Both ends of every kind of link, as `Change` takes them."""
+    wires = [wire for node in machine.nodes for wire in node.wires]
+    return list(dict.fromkeys("-".join(wire.between if len(wire.between) > 1 else wire.between * 2) for wire in wires))
+
+
+def _joins(wire: Wire, what: str) -> bool:
+    """Whether ``what`` names an end of the wire, or both: every hyphen may be the one between them."""
+    ends = wire.between
+    if any(_named(end, what) for end in ends):
+        return True
+    words = what.split("-")
+    pairs = [(a, b) for i, a in enumerate(ends) for k, b in enumerate(ends) if i != k or wire.mesh]
+    return any(
+        _named(a, "-".join(words[:i])) and _named(b, "-".join(words[i:])) for i in range(1, len(words)) for a, b in pairs
+    )
+
+
+def _named(end: str, pattern: str) -> bool:
+    """Ends may be patterns themselves, ``gpu[01]``: as the machine declares them they are always found."""
+    return end == pattern or fnmatchcase(end, pattern)
+
+
 def _changed(machine: Cluster, change: Change) -> Cluster:
     name = f"{machine.name}, {change}"
     if change.what == "memory":
@@ -66,14 +89,14 @@ def _changed(machine: Cluster, change: Change) -> Cluster:
     for node in machine.nodes:
         wires: list[Wire] = []
         for wire in node.wires:
-            hit = change.what in ("links", "latency") or any(fnmatchcase(end, change.what) for end in wire.between)
+            hit = change.what in ("links", "latency") or _joins(wire, change.what)
             hits += hit
             wires.append(_rewired(wire, change) if hit else wire)
         nodes.append(replace(node, wires=tuple(wires)))
     if not hits:
         raise ValueError(
             f"what-if {change}: {machine.name} has no links at {change.what!r}; use {', '.join(KINDS)}, or one of "
-            f"{', '.join(link_ends(machine)) or 'no links at all'}"
+            f"{', '.join(link_ends(machine)) or 'no links at all'}; or of both ends, {', '.join(link_pairs(machine)) or 'of none'}"
         )
     return _with(machine, name=name, nodes=tuple(nodes))
 

@@ -1,8 +1,9 @@
 """The default search: annealing of whole layers, annealing with learned moves, and local descent, in turn.
 
-1. Starts: data, expert and model parallel, variants of the expert's, and the plan of dynamic programming.
-2. Layers: from the best start, on 8 processors and more, a descent over all cuts and teams (`taskflow.optimizer.descent`);
-   from the same start annealing with the moves of `taskflow.optimizer.tied`, again and again where it is quick, each attempt
+1. Starts: data, expert and model parallel, variants of the expert's, and the plan of dynamic programming; where one of the
+   three does not fit the memory, also plans that share weights in groups (`taskflow.optimizer.groups`).
+2. Layers: from the best start patterns of alike layers (`taskflow.optimizer.patterns`), on 8 processors and more a descent over
+   all cuts and teams (`taskflow.optimizer.descent`); from the same start annealing with the moves of `taskflow.optimizer.tied`, again and again where it is quick, each attempt
    for itself; hybrids of samples and weights (`taskflow.optimizer.hybrids`) are tried beside what that finds; then every
    layer and every group of alike operators takes the best of a list of configurations.
 3. Annealing of layers again, and of single operators and groups with the moves of `taskflow.optimizer.moves`.
@@ -24,6 +25,7 @@ from taskflow.operators.operator import Soap
 from taskflow.optimizer.descent import Descent
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.found import Found, SearchOptions
+from taskflow.optimizer.groups import groups
 from taskflow.optimizer.moves import SYNCS, Moves
 from taskflow.optimizer.patterns import Patterns
 from taskflow.optimizer.polish import polish
@@ -83,12 +85,7 @@ class _Guided:
         if self.run.evaluator.tasks >= MANY_TASKS:  # of smaller steps annealing tries enough
             self._together(Slice(self.run, 0.1))
         self.run.back_to_best()
-        if self.large:
-            self._attempts(self.run.strategy)
-        else:
-            self.run.enter("patterns")
-            self.patterns.descend(Slice(self.run, 0.1))
-            self._chain(self._plans_of_others)
+        self._attempts(self.run.strategy)
         self._settle()
         failed = number = 0
         while failed < ROUNDS:
@@ -126,6 +123,10 @@ class _Guided:
                 self.run.try_set(strategy, start=True)
         if given:
             return
+        if self.run.refused:  # memory is scarce: one of these does not fit
+            self.run.enter("groups, to fit the memory")
+            for strategy in groups(self.graph, self.machine):
+                self.run.try_set(strategy)
         count = len(self.machine.processors)
         for per_node in (n for n in (2, 8, 16) if n <= count and count % n == 0):
             self.run.try_set(replace(map_graph(Expert(per_node), self.graph, self.machine), name=f"expert on {per_node}"))
@@ -153,11 +154,15 @@ class _Guided:
                 between()
 
     def _attempts(self, start: Strategy) -> None:
-        """A descent over layers; a chain of annealing from the same plan, as if the descent had found nothing; and, where such a
-        chain is short beside the budget, more of them, each for itself, from both plans in turn. Where annealing ends differs
-        by a tenth and more from one time to the next, and does not get better by going on."""
+        """Patterns, or on 8 processors and more a descent over layers; a chain of annealing from the same plan, as if these had found
+        nothing; and, where such a chain is short beside the budget, more of them, each for itself, from both plans in turn.
+        Where annealing ends differs by a tenth and more from one time to the next, and does not get better by going on."""
         budget, every = self.run.options.budget, Slice(self.run, ATTEMPTS)
-        self._descend_layers(Slice(self.run, 0.15))
+        if self.large:
+            self._descend_layers(Slice(self.run, 0.15))
+        else:
+            self.run.enter("patterns")
+            self.patterns.descend(Slice(self.run, 0.1))
         descended, begin = self.run.strategy, (self.run.elapsed, self.run.proposals)
         self.run.attempt(start)
         self._chain(self._plans_of_others)
@@ -169,6 +174,8 @@ class _Guided:
         )
         number = 0
         while every.left(seconds, proposals) and self.run.attempt((descended, start)[number % 2], seconds, proposals):
+            if self.run.spent:  # an attempt that may propose nothing would never spend what its share has left
+                raise Spent
             self._chain()
             self._settle()
             self._round(0)

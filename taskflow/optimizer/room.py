@@ -78,7 +78,8 @@ class Room:
         lacking = [(n, p) for n, p in zip(most, self.machine.processors) if n > p.memory_bytes]
         if not lacking:
             return ""
-        if self._evaluator.tasks <= MOST_TASKS:
+        pieces = sum(len(config.processors) for config in strategy.configs.values())  # of most a task forward and one backward
+        if max(self._evaluator.tasks, pieces) <= MOST_TASKS:  # the evaluator's may be those of the plan before this one
             tasks = self._evaluator.lowered(strategy)
             order = simulate(tasks, self.machine, self._evaluator.costs.task).begun(tasks)
             return explain(self.machine, memory_use(tasks, order))

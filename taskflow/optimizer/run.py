@@ -233,8 +233,9 @@ class Run:
             stopped = "interrupted"
         if self.best is None:
             raise NothingFits(
-                f"search: found no plan for {self.evaluator.graph.name} that fits the memory of {self.evaluator.machine.name}: "
-                f"{self._lacks or 'none was found'}; use more processors or a smaller batch"
+                f"search: found no plan for {self.evaluator.graph.name} that fits the memory of {self.evaluator.machine.name} "
+                f"({self.refused} refused; the last: {self._lacks or 'none was looked at'}); use more processors, a smaller "
+                f"batch or a larger budget"
             )
         self._tell(final=True)
         return Found(

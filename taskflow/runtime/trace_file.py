@@ -36,7 +36,7 @@ def read_trace(path: str | Path) -> dict[str, Any]:
     data = path.read_bytes()
     try:
         content = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
-    except (ValueError, EOFError, OSError) as error:
+    except (ValueError, EOFError, OSError, RecursionError) as error:
         raise ValueError(f"{path}: not a trace: {error}") from error
     about = content.get("otherData") if isinstance(content, dict) else None
     if not isinstance(about, dict) or about.get("format") != _FORMAT:

@@ -135,6 +135,10 @@ def run_example(program: str, preset: Preset, options: Options, build: Callable[
     with ExitStack() as background:
         try:
             job = prepare(preset, options, build, transport, background, say)
+        except KeyboardInterrupt:
+            if first:
+                click.echo(f"{program}: interrupted before the first step", err=True)
+            sys.exit(INTERRUPTED)
         except (ValueError, OSError, ImportError) as error:  # what the user can mend: no traceback, said once
             if first:
                 click.echo(f"{program}: {one_line(error)}", err=True)

@@ -73,6 +73,8 @@ def _searched(
     if transport.rank == 0:
         try:
             found = search(graph, machine, budget=budget, seed=seed, rule=rule, clip_norm=clip_norm)
+            if found.stopped == "interrupted":  # the other ranks have been told by the signal too, and leave
+                raise KeyboardInterrupt
             result = found.strategy
             if say is not None:
                 times = ", ".join(f"{k} {v * 1e3:.4g} ms" for k, v in found.starts.items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -106,6 +107,7 @@ def test_what_people_see() -> None:
         (("search", "MLP", "--machine", "p100", "--devices", "99"), "16"),
         (("search", *PROBLEM, "--budget", "later"), "budget: write seconds"),
         (("search", *PROBLEM, "--out", "/nowhere/plan.json"), "cannot write /nowhere/plan.json"),
+        (("search", *PROBLEM, "--out", ""), "the name of the file to write is empty"),
         (("simulate", *PROBLEM, "--strategy", "lucky"), "no strategy 'lucky'; use data"),
         (("simulate", *PROBLEM, "--strategy", "missing.json"), "missing.json does not exist"),
         (("simulate", *PROBLEM, "--timeline", "/nowhere/t.json"), "cannot write /nowhere/t.json"),
@@ -114,6 +116,13 @@ def test_what_people_see() -> None:
 def test_errors_are_one_line(arguments: tuple[str, ...], message: str) -> None:
     error = run(*arguments, code=2)
     assert message in error and error.count("\n") == 1
+
+
+def test_stdout_that_the_shell_closed() -> None:
+    for arguments in (("models",), ("simulate", *PROBLEM)):
+        program = shlex.join([sys.executable, "-m", "taskflow", *arguments])
+        done = subprocess.run(["sh", "-c", f"{program} >&-"], stderr=subprocess.PIPE, text=True, timeout=60)
+        assert not done.stderr, done.stderr
 
 
 def test_it_is_a_module_too() -> None:

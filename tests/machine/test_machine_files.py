@@ -180,6 +180,18 @@ def test_files_that_are_not_there_or_not_json(tmp_path: Path) -> None:
         load("{", tmp_path)
     with pytest.raises(ValueError, match="not a machine file"):
         load([1], tmp_path)
+    (tmp_path / "folder.json").mkdir()
+    with pytest.raises(ValueError, match=r"machine file .*folder.json: is a folder"):
+        load_machine(tmp_path / "folder.json")
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match=r"deep.json: not JSON that can be read"):
+        load_machine(tmp_path / "deep.json")
+
+
+def test_more_devices_than_anybody_has() -> None:
+    assert len(load_machine("h100", 1000).processors) == 1000
+    with pytest.raises(ValueError, match=r"machine h100: 100,000 processors at most can be asked for, got 99,999,999,999"):
+        load_machine("h100", 99_999_999_999)
 
 
 def test_a_large_host_is_a_short_file(tmp_path: Path) -> None:

@@ -148,6 +148,18 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
         load(tmp_path / "plan.json", model(), 2)
 
 
+def test_nested_beyond_reading(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match=r"plan.json: not JSON that can be read"):
+        load(tmp_path / "plan.json", model(), 2)
+
+
+def test_a_folder_in_place_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").mkdir()
+    with pytest.raises(ValueError, match=r"strategy file .*plan.json: is a folder"):
+        load(tmp_path / "plan.json", model(), 2)
+
+
 def test_a_missing_file_or_folder(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"strategy file .*nothing.json does not exist"):
         load(tmp_path / "nothing.json", model(), 2)

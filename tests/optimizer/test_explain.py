@@ -17,7 +17,7 @@ from taskflow.optimizer.explain import Explanation, explain, verify
 from taskflow.optimizer.explain_alternatives import alternatives
 from taskflow.optimizer.explain_difference import difference, grouped
 from taskflow.optimizer.explain_labels import Work, labels, totals
-from taskflow.optimizer.explain_machine import Change, changed, link_ends
+from taskflow.optimizer.explain_machine import Change, changed, link_ends, link_pairs
 from taskflow.optimizer.explain_what_if import Scenario, what_if
 from taskflow.optimizer.found import Budget
 from taskflow.optimizer.search import DEFAULT_RULE, make_evaluator
@@ -210,6 +210,24 @@ def test_outcomes_are_those_of_the_changed_machine() -> None:
     assert "data" in rich.now_fit and not rich.lacks
 
 
+def test_the_links_between_two_ends() -> None:
+    """A network card behind a PCIe switch: both kinds of links end there, and each can be changed without the other."""
+    machine = load_machine("k80", 8)
+    assert link_pairs(machine) == ["gpu[01]-board0", "gpu[23]-board1", "board*-pcie", "pcie-network"]
+    wires = machine.nodes[0].wires
+    for pair in link_pairs(machine):
+        for before, after in zip(wires, changed(machine, [Change(pair, 3.0)]).nodes[0].wires, strict=True):
+            factor = 3.0 if "-".join(before.between) == pair else 1.0
+            assert after.bytes_per_second == factor * before.bytes_per_second, (pair, before)
+    card = changed(machine, [Change("pcie-network", 3.0)])
+    assert card.nodes == changed(machine, [Change("network-pcie", 3.0)]).nodes != changed(machine, [Change("pcie", 3.0)]).nodes
+    with pytest.raises(ValueError, match=r"no links at 'board\*-network'.*of both ends, .*pcie-network"):
+        changed(machine, [Change("board*-network", 2.0)])
+    mesh = load_machine("p100", 8)
+    for pair in link_pairs(mesh):  # the processors of a mesh have links with each other
+        assert changed(mesh, [Change(pair, 2.0)]).nodes != mesh.nodes
+
+
 def test_searching_again_on_the_changed_machine() -> None:
     machine, graph = load_machine("k80", 2), build("mlp", preset="small")
     strategy = choose("model", graph, machine)[0]
@@ -217,7 +235,7 @@ def test_searching_again_on_the_changed_machine() -> None:
     fast, none = what_if(graph, machine, strategy, scenarios, rule=DEFAULT_RULE, budget=Budget(proposals=60))
     assert fast.found is not None and fast.here is not None and fast.found.seconds <= fast.seconds
     assert fast.here.seconds <= make_evaluator(graph, machine).set(strategy) and fast.found_fits_here
-    assert none.found is None and "fits the memory" in none.none_found
+    assert none.found is None and "that fits the memory" in none.none_found
 
 
 # ---- difference ------------------------------------------------------------------------------------------------------

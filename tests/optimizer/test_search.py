@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import exp, inf
 from random import Random
+from time import perf_counter
 
 import pytest
 
@@ -13,10 +15,15 @@ from taskflow.machine import host
 from taskflow.mapper import Strategy
 from taskflow.models import build
 from taskflow.optimizer.bounds import lower_bound
-from taskflow.optimizer.found import Budget, SearchOptions
+from taskflow.optimizer.core import unsupported
+from taskflow.optimizer.cost_analytic import AnalyticCosts
+from taskflow.optimizer.evaluator import PythonEvaluator
+from taskflow.optimizer.explain_machine import Change, changed
+from taskflow.optimizer.found import Budget, Progress, SearchOptions
+from taskflow.optimizer.groups import groups
 from taskflow.optimizer.guided import guided
 from taskflow.optimizer.mcmc import mcmc
-from taskflow.optimizer.room import Room
+from taskflow.optimizer.room import MOST_TASKS, Room
 from taskflow.optimizer.search import ALGORITHMS, make_evaluator, search
 from taskflow.optimizer.space import Space, SpaceOptions
 from taskflow.optimizer.starts import known, random_start
@@ -128,7 +135,8 @@ def test_plans_that_do_not_fit_are_refused() -> None:
     for algorithm in (guided, mcmc):
         found = algorithm(Table(graph, 4, rugged), options)
         assert not whole(found.strategy) and found.refused > 0
-    with pytest.raises(ValueError, match="found no plan for tiny that fits the memory of host-4: never"):
+    said = r"found no plan for tiny that fits the memory of host-4 \([0-9]+ refused; the last: never\)"
+    with pytest.raises(ValueError, match=said):
         guided(Table(graph, 4, rugged), replace(options, budget=Budget(proposals=50), fits=lambda strategy: "never"))
 
 
@@ -141,6 +149,77 @@ def test_where_no_placement_fits_a_known_strategy_may() -> None:
     smaller = replace(cluster, kinds=tuple(replace(kind, memory_bytes=1_000_000) for kind in cluster.kinds))
     with pytest.raises(ValueError, match="found no plan for MLP that fits the memory"):
         taskflow.search(graph, smaller, budget="100p", algorithm="placement", rule=Adam())
+
+
+def test_where_weights_do_not_fit_they_are_shared_in_groups() -> None:
+    """Data parallelism needs too much memory on every device; weights cut in groups need less, and beat a layer a device."""
+    graph, machine = build("MLP", batch=4096, features=2048, hidden=(8192,) * 4), taskflow.load_machine("a100", 16)
+    judge = make_evaluator(graph, machine)
+    judge.set(known(graph, machine)[0])
+    needs = {s.name: max(Room(judge).at_most(s)) for s in (*known(graph, machine), *groups(graph, machine))}
+    least = min(n for name, n in needs.items() if name.startswith("groups"))
+    assert least < needs["data"] / 2
+    small = changed(machine, [Change("memory", 1.05 * least / machine.processors[0].memory_bytes)])
+    judge = make_evaluator(graph, small)
+    found = search(graph, small, budget="1p", seed=0, use=judge)  # no time to find it by chance
+    room, fitting, lacking = Room(judge), [], []
+    for plan in (*groups(graph, small), *known(graph, small)):
+        seconds = judge.set(plan)
+        (lacking if room(plan) else fitting).append((seconds, plan.name))
+    assert "data" in {name for _, name in lacking} and min(fitting)[1].startswith("groups"), (fitting, lacking)
+    judge.set(found.strategy)
+    assert found.refused and not room(found.strategy) and found.seconds <= min(fitting)[0]
+
+
+def test_a_large_plan_is_not_lowered_because_the_plan_before_was_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a proposal fits is asked before it is accepted: the evaluator still counts the tasks of the plan before it, by
+    which a plan of hundreds of thousands of tasks was lowered in Python, minutes beyond a budget of seconds."""
+    graph, machine = build("Transformer", batch=64), taskflow.load_machine("h100", 64)
+    judge = make_evaluator(graph, machine)
+    data, _, model = known(graph, machine)
+    small = make_evaluator(graph, changed(machine, [Change("memory", 0.001)]))
+    small.set(model)
+    judge.set(data)
+    assert small.tasks <= MOST_TASKS < judge.tasks
+    monkeypatch.setattr(type(small), "lowered", lambda self, strategy=None: pytest.fail("lowered"))
+    assert "may lack memory" in Room(small)(data)
+
+
+@pytest.mark.parametrize("proposals", [1, 2, 3, 7])
+def test_a_budget_of_few_proposals_ends(proposals: int) -> None:
+    """On 8 processors and more, where attempts at annealing are repeated as long as there is budget for another one."""
+    graph, machine = build("MLP", batch=4096, features=2048, hidden=(8192,) * 4), taskflow.load_machine("a100", 16)
+    found = search(graph, machine, budget=Budget(proposals=proposals), progress=raises_after(20.0))
+    assert found.proposals <= proposals and found.stopped == "budget"
+
+
+def raises_after(seconds: float) -> Callable[[Progress], None]:
+    """A progress that ends a search which does not end itself."""
+    begin = perf_counter()
+
+    def look(progress: Progress) -> None:
+        assert perf_counter() - begin < seconds, f"still in {progress.phase} after {progress.proposals} proposals"
+
+    return look
+
+
+def test_groups_divide_the_processors() -> None:
+    graph, machine = build("RNNLM", batch=12, preset="small"), taskflow.load_machine("p100", 12)
+    plans = list(groups(graph, machine))
+    assert [plan.name for plan in plans] == ["groups of 4", "groups of 2"]  # a node has 4; 12 is no multiple of 8
+    for plan in plans:
+        plan.verify(graph)
+        assert {p for config in plan.configs.values() for p in config.processors} == set(range(12))
+
+
+def test_sizes_that_c_has_no_integer_for_are_evaluated_in_python() -> None:
+    machine = taskflow.load_machine("p100", 4)
+    graph = build("LeNet", batch=2**31)
+    reason = unsupported(graph, machine, AnalyticCosts(machine), None)
+    assert reason is not None and "31 bits" in reason
+    judge = make_evaluator(graph, machine)
+    assert isinstance(judge, PythonEvaluator) and judge.set(known(graph, machine)[0]) > 1
+    assert unsupported(build("LeNet", batch=2**31 - 1), machine, judge.costs, judge.rule) is None
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -186,6 +186,11 @@ def test_evaluation_gives_outputs_in_the_same_pass():
     assert loss == pytest.approx(run.evaluate(fed), rel=1e-12)
 
 
+def test_a_type_that_numpy_does_not_have() -> None:
+    with pytest.raises(ValueError, match=r"dtype must be a float type of numpy.*got 'bfloat16'; on GPUs TASKFLOW_PRECISION"):
+        taskflow.OperatorGraph("bfloat16")
+
+
 def test_errors_say_what_is_wrong():
     graph = network()
     run = trained(graph, undivided(graph), steps=1)

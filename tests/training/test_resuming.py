@@ -245,3 +245,26 @@ def test_an_interrupted_run_says_how_it_goes_on(folder: Path, ranks: int) -> Non
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["resumed_at_step"] == at
+
+
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=needs_mpi)])
+def test_interrupted_while_it_searches(folder: Path, ranks: int) -> None:
+    """Ctrl-C before the first step: the run ends on all ranks, also on the one that searches, and no rank waits for another."""
+    pytest.importorskip("sklearn", reason="pip install scikit-learn")
+    command = [*([str(MPIRUN), "-n", "2"] if ranks == 2 else []), sys.executable, "-m", "taskflow", "train", "mlp"]
+    job = subprocess.Popen(
+        [*command, "--processors", "2", "--mapper", "search", "--search-budget", "100s"], cwd=folder, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )
+    assert job.stderr is not None
+    try:
+        said = job.stderr.readline()
+        while said and "searching" not in said:
+            said = job.stderr.readline()
+        sleep(1.0)
+        job.send_signal(signal.SIGINT)
+        _, said = job.communicate(timeout=30)
+    finally:
+        job.kill()
+    assert job.returncode == INTERRUPTED, said
+    assert said.count("interrupted before the first step") == 1 and "Traceback" not in said and "has left" not in said, said
