@@ -2,10 +2,11 @@
 
 1. Starts: data, expert and model parallel, variants of the expert's, and the plan of dynamic programming; where one of the
    three does not fit the memory, also plans that share weights in groups (`taskflow.optimizer.groups`).
-2. Layers: from the best start patterns of alike layers (`taskflow.optimizer.patterns`), on 8 processors and more a descent over
-   all cuts and teams (`taskflow.optimizer.descent`); from the same start annealing with the moves of `taskflow.optimizer.tied`, again and again where it is quick, each attempt
-   for itself; hybrids of samples and weights (`taskflow.optimizer.hybrids`) are tried beside what that finds; then every
-   layer and every group of alike operators takes the best of a list of configurations.
+2. Layers: from the best start patterns of alike layers (`taskflow.optimizer.patterns`), on 8 processors and more instead a descent
+   over all cuts and teams (`taskflow.optimizer.descent`); from the same start annealing with the moves of
+   `taskflow.optimizer.tied`, again and again where it is quick, each attempt for itself; on 8 and more, hybrids of samples and
+   weights (`taskflow.optimizer.hybrids`) are tried beside what that finds; then every layer and every group of alike operators
+   takes the best of a list of configurations.
 3. Annealing of layers again, and of single operators and groups with the moves of `taskflow.optimizer.moves`.
 4. Local descent: every operator tries every candidate configuration, until no change of one operator helps (or, where a
    step takes long to simulate, a share of the budget is spent).
@@ -154,8 +155,8 @@ class _Guided:
                 between()
 
     def _attempts(self, start: Strategy) -> None:
-        """Patterns, or on 8 processors and more a descent over layers; a chain of annealing from the same plan, as if these had found
-        nothing; and, where such a chain is short beside the budget, more of them, each for itself, from both plans in turn.
+        """Patterns, or on 8 processors and more a descent over layers; a chain of annealing from the same plan, as if these had
+        found nothing; and, where such a chain is short beside the budget, more of them, each for itself, from both plans in turn.
         Where annealing ends differs by a tenth and more from one time to the next, and does not get better by going on."""
         budget, every = self.run.options.budget, Slice(self.run, ATTEMPTS)
         if self.large:

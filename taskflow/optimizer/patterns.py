@@ -1,9 +1,9 @@
 """Patterns: layers of one kind are decided together, two kinds at a time.
 
-Good plans treat alike layers alike: all embeddings cut by channels, LSTM layers dealt to halves of the processors in turn, the output
-layer by channels again. One of these alone may help nothing: LSTM layers dealt to two processors leave one idle unless other layers
-share them out anew. So each kind has a short list of ways, and of every two kinds all ways of the one are tried with all ways of
-the other, until no two kinds find anything better.
+Good plans treat alike layers alike: all embeddings cut by channels, LSTM layers dealt to halves of the processors in turn, the
+output layer by channels again. One of these alone may help nothing, two together do (LSTM layers dealt to two processors want
+what follows them where both have half of it). So each kind has a short list of ways, and of every two kinds all ways of the one
+are tried with all ways of the other, until no two kinds find anything better.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from itertools import combinations
 from math import nextafter, prod
 
 from taskflow.mapper import OpConfig
-from taskflow.operators.operator import Soap
 from taskflow.optimizer.run import Run
 from taskflow.optimizer.skeleton import Layer
 from taskflow.optimizer.slice import Slice
