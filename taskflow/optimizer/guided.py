@@ -47,7 +47,7 @@ MOST_CANDIDATES = 3000  # of one operator in local descent
 MOST_POLISHED = 300_000  # changes of single operators that are all tried before it gives up
 ATTEMPT = 1.5  # times what a chain of annealing takes
 ATTEMPTS = 0.85  # of the budget, at most
-ROUNDS = 12  # without a better plan, after which it gives up
+ROUNDS = 12  # or attempts without a better plan, after which it gives up
 
 Maker = Callable[[Callable[[], bool]], Strategy]
 
@@ -173,8 +173,11 @@ class _Guided:
             ATTEMPT * (now - then) if isfinite(of) else inf
             for now, then, of in zip((self.run.elapsed, self.run.proposals), begin, (budget.seconds, budget.proposals))
         )
-        number = 0
-        while every.left(seconds, proposals) and self.run.attempt((descended, start)[number % 2], seconds, proposals):
+        failed = number = 0
+        while failed < ROUNDS and every.left(seconds, proposals):
+            before = self.run.best_seconds
+            if not self.run.attempt((descended, start)[number % 2], seconds, proposals):
+                return
             if self.run.spent:  # an attempt that may propose nothing would never spend what its share has left
                 raise Spent
             self._chain()
@@ -182,6 +185,7 @@ class _Guided:
             self._round(0)
             self.run.end_attempt()
             number += 1
+            failed = 0 if self.run.best_seconds < before else failed + 1
 
     def _settle(self) -> None:
         """From where annealing of layers ends: descents over layers and over groups of operators."""

@@ -1,16 +1,16 @@
-"""Patterns: layers of one kind are decided together, two kinds at a time.
+"""Patterns: layers of one kind are decided together, two or three kinds at a time.
 
 Good plans treat alike layers alike: all embeddings cut by channels, LSTM layers dealt to halves of the processors in turn, the
 output layer by channels again. One of these alone may help nothing, two together do (LSTM layers dealt to two processors want
-what follows them where both have half of it). So each kind has a short list of ways, and of every two kinds all ways of the one
-are tried with all ways of the other, until no two kinds find anything better.
+what follows them where both have half of it). So each kind has a short list of ways, and of every two kinds (three, if there are
+no more) all ways of the one are tried with all ways of the others, until that finds nothing better.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
-from math import nextafter, prod
+from itertools import combinations, product
+from math import inf, nextafter
 
 from taskflow.mapper import OpConfig
 from taskflow.optimizer.run import Run
@@ -20,7 +20,7 @@ from taskflow.optimizer.space import Space
 from taskflow.optimizer.teams import Team, on_team
 
 MOST_KINDS = 8  # those with the most weights
-MOST_WAYS = 16  # of one kind
+MOST_WAYS = 24  # of one kind
 
 Changes = dict[str, OpConfig]
 
@@ -38,18 +38,17 @@ class Patterns:
         self.kinds = tuple(tuple(kind) for kind in heaviest[:MOST_KINDS])
 
     def descend(self, part: Slice) -> None:
-        """From the current strategy, until no two kinds find anything better or the slice is over."""
+        """From the current strategy, until no few kinds find anything better or the slice is over."""
         ways = [self._ways(kind) for kind in self.kinds]
-        before = float("inf")
+        together = 3 if len(ways) <= 3 else 2
+        before = inf
         while self.run.seconds < before:
             before = self.run.seconds
-            pairs = combinations(ways, 2) if len(ways) > 1 else [(way, [{}]) for way in ways]
-            for one, other in pairs:
-                for first in one:
-                    for second in other:
-                        if part.over:
-                            return
-                        self._better(first | second)
+            for some in combinations(ways, min(together, len(ways))):
+                for chosen in product(*some):
+                    if part.over:
+                        return
+                    self._better({name: config for changes in chosen for name, config in changes.items()})
 
     def _better(self, changes: Changes) -> bool:
         current = self.run.strategy
@@ -57,21 +56,16 @@ class Patterns:
         return bool(changes) and self.run.propose(changes, nextafter(self.run.seconds, 0.0))
 
     def _ways(self, kind: Sequence[Layer]) -> list[Changes]:
-        """All layers on one team of all processors; or each on the next of several teams."""
+        """All layers on one team, of all processors or a part; several layers also each on the next of several teams."""
         found: list[Changes] = []
         for shape in sorted(self.shapes, key=lambda shape: -len(shape[0])):
-            if len(shape) > 1 and len(kind) < 2:
-                continue
-            for degrees in self._cuts(kind[0], len(shape[0]), len(shape) == 1):
-                for first in range(min(2, len(shape))):
-                    changes: Changes = {}
-                    for number, layer in enumerate(kind):
-                        team = shape[(first + number) % len(shape)]
-                        changes |= layer.spread(on_team(degrees, team[: prod(degrees)]))
-                    found.append(changes)
+            whole = len(shape) == 1
+            for degrees in self.space[kind[0].leaders[0]].cuts(len(shape[0]), dimensions=2 if whole else 1):
+                for first in range(1 if whole or len(kind) == 1 else 2):
+                    for order in range(2 if sum(d > 1 for d in degrees) > 1 else 1):
+                        changes: Changes = {}
+                        for number, layer in enumerate(kind):
+                            team = shape[(first + number) % len(shape)]
+                            changes |= layer.spread(on_team(degrees, team, order))
+                        found.append(changes)
         return found[:MOST_WAYS]
-
-    def _cuts(self, layer: Layer, pieces: int, mixed: bool) -> Sequence[tuple[int, ...]]:
-        """In one dimension that is not contracted; if ``mixed`` in samples and another one, too."""
-        leader = layer.leaders[0]
-        return self.space[leader].cuts(pieces, dimensions=2 if mixed else 1, contracted=False)
