@@ -8,7 +8,7 @@ simulated for a search, let alone returned.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -152,15 +152,31 @@ class Constraints:
         return mended_strategy(self.resolve(graph, strategy.processors), self.syncs(graph), strategy)
 
 
-def mended(permitted: Mapping[str, Permitted], configs: Mapping[str, OpConfig]) -> Mapping[str, OpConfig]:
-    """The configurations, each replaced by one that is permitted where it is not."""
+def mended(permitted: Mapping[str, Permitted], configs: Mapping[str, OpConfig], row: int = 0) -> Mapping[str, OpConfig]:
+    """The configurations, each replaced by one that is permitted where it is not. ``row``: of so many processors, where pieces
+    must be on one after the other (placements "contiguous"); 0: anywhere."""
     changed = {n: of.mend(configs[n]) for n, of in permitted.items() if n in configs and of.violation(configs[n])}
+    for name, config in configs.items() if row else ():
+        of = permitted.get(name)
+        if of is None or of.pin is None:
+            config = changed.get(name, config)
+            straight = _in_a_row(config, (of.devices if of is not None else ()) or range(row))
+            if straight != config:
+                changed[name] = straight
     return {**configs, **changed} if changed else configs
 
 
-def mended_strategy(permitted: Mapping[str, Permitted], syncs: Mapping[str, Sync], strategy: Strategy) -> Strategy:
+def _in_a_row(config: OpConfig, devices: Sequence[int]) -> OpConfig:
+    """The same pieces on neighbours, the first of them where it was."""
+    first = devices.index(config.processors[0])
+    return replace(config, processors=tuple(devices[(first + i) % len(devices)] for i in range(len(config.processors))))
+
+
+def mended_strategy(
+    permitted: Mapping[str, Permitted], syncs: Mapping[str, Sync], strategy: Strategy, row: int = 0
+) -> Strategy:
     """The same for a whole strategy, and its layers' synchronisation; its name then says so."""
-    configs = mended(permitted, strategy.configs)
+    configs = mended(permitted, strategy.configs, row)
     others = {layer: sync for layer, sync in syncs.items() if strategy.sync(layer) != sync}
     if configs is strategy.configs and not others:
         return strategy

@@ -37,6 +37,7 @@ class Run:
         count = len(evaluator.machine.processors)
         self.permitted = options.space.constraints.resolve(evaluator.graph, count)
         self.syncs = options.space.constraints.syncs(evaluator.graph)  # of layers whose synchronisation is pinned
+        self.row = count if options.space.placements == "contiguous" else 0  # as `mended` has it
         self.clock = options.clock or Clock(options.budget.seconds)
         self.foresight = Foresight(self.clock, evaluator)
         self.phase = "start"
@@ -95,8 +96,8 @@ class Run:
     def set(self, strategy: Strategy, *, start: bool = False) -> float:
         """Go to a strategy; ``start``: remember its seconds as one that the result must not exceed.
         What the constraints do not permit is mended first."""
-        if self.permitted or self.syncs:
-            strategy = mended_strategy(self.permitted, self.syncs, strategy)
+        if self.permitted or self.syncs or self.row:
+            strategy = mended_strategy(self.permitted, self.syncs, strategy, self.row)
         begin = perf_counter()
         self.seconds = self.evaluator.seconds if self.evaluator.at(strategy) else self.evaluator.set(strategy)
         if start:
@@ -133,8 +134,8 @@ class Run:
         else:
             self._look()
         self.proposals += 1
-        if self.permitted:
-            changes = mended(self.permitted, changes)
+        if self.permitted or self.row:
+            changes = mended(self.permitted, changes, self.row)
         if self.syncs:
             syncs = {layer: self.syncs.get(layer, sync) for layer, sync in syncs.items()}
         seconds = self._evaluate(changes, limit, syncs, sums)

@@ -35,7 +35,9 @@ class SpaceOptions:
 
     ``degrees``: ``any`` up to the dimension's size; ``even``, those that divide it (the paper's equal pieces); ``powers``
     of two. An operator with more than MOST_TUPLES tuples of degrees takes the next smaller choice. ``placements``: see
-    the module. ``reduction``: whether contracted dimensions may be cut. ``most_pieces``: of one operator; 0 means one a
+    the module; the default search's structured ones are also the machine's teams (`taskflow.optimizer.teams`), and where
+    contiguous ones are asked for, known strategies are mended to be so. ``reduction``: whether contracted dimensions may be
+    cut. ``most_pieces``: of one operator; 0 means one a
     processor. ``follow``: which operators do not choose in exact search and in `mcmc` but follow a neighbour: ``none``, the
     ``passive`` ones (inputs, carried state, views, scalars), also the ``elementwise`` ones (activations, normalisation, sums of
     two tensors; not the loss) or all ``weightless`` ones (`taskflow.optimizer.following`, `taskflow.optimizer.together`).

@@ -132,7 +132,7 @@ class Tied:
         weights = [0.05 + w / t for w, t in zip(self._wins, self._tries)]
         kind = self.random.choices(range(len(weights)), weights)[0]
         drawn, syncs = self._draw(*divmod(kind, len(self._actions)))
-        changes = mended(self.run.permitted, drawn) if self.run.permitted else drawn
+        changes = mended(self.run.permitted, drawn, self.run.row) if self.run.permitted or self.run.row else drawn
         current = self.run.strategy
         return (
             kind, {name: c for name, c in changes.items() if current[name] != c},

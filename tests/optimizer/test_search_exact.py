@@ -111,7 +111,7 @@ def test_partial_plans_need_budget_too() -> None:
     """A proof that needs no simulation at all, but hundreds of bounds."""
     graph, cluster = build("LeNet", devices=4), taskflow.load_machine("p100", devices=4)
     judge, space = make_evaluator(graph, cluster), SpaceOptions("powers", reduction=False)
-    good = search(graph, cluster, use=judge, budget="1500p", memory=False, space=space).strategy
+    good = search(graph, cluster, use=judge, budget="6000p", memory=False, space=space).strategy
 
     def prove(budget: Budget) -> tuple[str, Proof]:
         found = exact(judge, SearchOptions(budget, space=space, rivals=(good,), tolerance=0.015))

@@ -9,8 +9,11 @@ from random import Random
 
 import pytest
 
+import taskflow
 from taskflow.mapper import OpConfig
+from taskflow.models import build
 from taskflow.operators.operator import Dim, Soap
+from taskflow.optimizer.constraints import Constraints
 from taskflow.optimizer.permitted import Permitted
 from taskflow.optimizer.space import OperatorSpace, Space, SpaceOptions, place
 from tests.language_model import model
@@ -123,3 +126,16 @@ def test_random_strategies_fit_the_graph_and_follow_the_seed() -> None:
         assert configs == space.random(Random(seed))
         for node in graph:
             configs[node.name].verify(node, 4)
+
+
+@pytest.mark.parametrize("algorithm", ["guided", "mcmc", "optcnn"])
+def test_where_contiguous_placements_are_asked_for_all_are(algorithm: str) -> None:
+    """The experts' plan too, which deals a layer's pieces to one processor of each node."""
+    graph, machine = build("NMT", preset="small"), taskflow.load_machine("p100", 8)
+    space = SpaceOptions(placements="contiguous", constraints=Constraints.parse({"softmax*": {"devices": [1, 3, 5, 7]}}))
+    found = taskflow.search(graph, machine, budget="3000p", algorithm=algorithm, space=space)
+    assert "expert (mended)" in found.starts
+    for name, config in found.strategy.configs.items():
+        row = (1, 3, 5, 7) if name.startswith("softmax") else tuple(range(8))
+        first = row.index(config.processors[0])
+        assert config.processors == tuple(row[(first + i) % len(row)] for i in range(len(config.processors))), name
