@@ -2,9 +2,9 @@
 
 1. Starts: data, expert and model parallel, variants of the expert's, and the plan of dynamic programming; where one of the
    three does not fit the memory, also plans that share weights in groups (`taskflow.optimizer.groups`).
-2. Layers: from the best start patterns of alike layers (`taskflow.optimizer.patterns`), on 8 processors and more instead a descent
-   over all cuts and teams (`taskflow.optimizer.descent`); from the same start annealing with the moves of
-   `taskflow.optimizer.tied`, again and again where it is quick, each attempt for itself; on 8 and more, hybrids of samples and
+2. Layers: from the best start patterns of alike layers (`taskflow.optimizer.patterns`; not of deep networks), on 8 processors
+   and more instead a descent over all cuts and teams (`taskflow.optimizer.descent`); from the same start annealing with the moves
+   of `taskflow.optimizer.tied`, again and again where it is quick, each attempt for itself; on 8 and more, hybrids of samples and
    weights (`taskflow.optimizer.hybrids`) are tried beside what that finds; then every layer and every group of alike operators
    takes the best of a list of configurations.
 3. Annealing of layers again, and of single operators and groups with the moves of `taskflow.optimizer.moves`.
@@ -86,7 +86,10 @@ class _Guided:
         if self.run.evaluator.tasks >= MANY_TASKS:  # of smaller steps annealing tries enough
             self._together(Slice(self.run, 0.1))
         self.run.back_to_best()
-        self._attempts(self.run.strategy)
+        if self.large or self.run.evaluator.tasks < MANY_TASKS:
+            self._attempts(self.run.strategy)
+        else:
+            self._chain(self._plans_of_others)
         self._settle()
         failed = number = 0
         while failed < ROUNDS:
