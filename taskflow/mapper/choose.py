@@ -11,6 +11,7 @@ from collections.abc import Callable
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper.mapper import Mapper, map_graph
+from taskflow.mapper.megatron import Megatron
 from taskflow.mapper.rules import DataParallel, Expert, ModelParallel, RandomMapper, RoundRobin
 from taskflow.mapper.strategy import Strategy, load
 
@@ -18,6 +19,7 @@ MAPPERS: dict[str, Callable[[], Mapper]] = {
     "data": DataParallel,
     "model": ModelParallel,
     "expert": Expert,
+    "megatron": Megatron,
     "round-robin": RoundRobin,
     "random": RandomMapper,
 }

@@ -1,7 +1,8 @@
 """The default search: annealing of whole layers, annealing with learned moves, and local descent, in turn.
 
-1. Starts: data, expert and model parallel, variants of the expert's, and the plan of dynamic programming; where one of the
-   three does not fit the memory, also plans that share weights in groups (`taskflow.optimizer.groups`).
+1. Starts: data, expert and model parallel, variants of the expert's, of Transformers Megatron's (`taskflow.mapper.megatron`),
+   and the plan of dynamic programming; where one of the three does not fit the memory, also plans that share weights in groups
+   (`taskflow.optimizer.groups`).
 2. Layers: from the best start patterns of alike layers (`taskflow.optimizer.patterns`; not of deep networks), on 8 processors
    and more instead a descent over all cuts and teams (`taskflow.optimizer.descent`); from the same start annealing with the moves
    of `taskflow.optimizer.tied`, again and again where it is quick, each attempt for itself; on 8 and more, hybrids of samples and
@@ -21,7 +22,7 @@ from dataclasses import replace
 from math import inf, isfinite, log, nextafter
 from random import Random
 
-from taskflow.mapper import Expert, OpConfig, Strategy, Travel, cut_only, map_graph
+from taskflow.mapper import Expert, Megatron, OpConfig, Strategy, Travel, cut_only, map_graph, suits
 from taskflow.operators.operator import Soap
 from taskflow.optimizer.descent import Descent
 from taskflow.optimizer.evaluator import Evaluator
@@ -131,7 +132,12 @@ class _Guided:
             self.run.enter("groups, to fit the memory")
             for strategy in groups(self.graph, self.machine):
                 self.run.try_set(strategy)
-        count = len(self.machine.processors)
+        count, node = len(self.machine.processors), self.machine.processors[0].node
+        if suits(self.graph):  # experts' plans of Transformers, in groups of a node and of parts of it
+            largest = sum(p.node == node for p in self.machine.processors)
+            for size in (n for n in range(largest, 1, -1) if count % n == largest % n == 0):
+                plan = map_graph(Megatron(size), self.graph, self.machine)
+                self.run.try_set(replace(plan, name=f"megatron on {size}"))
         for per_node in (n for n in (2, 8, 16) if n <= count and count % n == 0):
             self.run.try_set(replace(map_graph(Expert(per_node), self.graph, self.machine), name=f"expert on {per_node}"))
         if count < HIERARCHY:  # on more, every piece of a layer needs messages from all others

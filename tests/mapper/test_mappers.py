@@ -20,6 +20,7 @@ from taskflow.mapper import (
     DataParallel,
     Expert,
     Mapper,
+    Megatron,
     ModelParallel,
     Profile,
     RandomMapper,
@@ -59,10 +60,10 @@ def reference() -> list[float | None]:
 
 @pytest.mark.parametrize("name,kind", [
     ("data", DataParallel), ("model", ModelParallel), ("expert", Expert), ("round-robin", RoundRobin),
-    ("random", RandomMapper),
+    ("random", RandomMapper), ("megatron", Megatron),
 ])
 def test_built_in(name: str, kind: type[Mapper]) -> None:
-    assert set(MAPPERS) == {"data", "model", "expert", "round-robin", "random"}
+    assert set(MAPPERS) == {"data", "model", "expert", "megatron", "round-robin", "random"}
     strategy, mapper = choose(name, model(), taskflow.host(3))
     assert type(mapper) is kind and mapper.name == name == strategy.name
     strategy.verify(model())
@@ -126,7 +127,7 @@ def test_a_module_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("name,error,message", [
-    ("fastest", ValueError, r"no mapper 'fastest'; use data, model, expert, round-robin, random, a strategy file FILE.json, or"),
+    ("fastest", ValueError, r"no mapper 'fastest'; use data, model, expert, megatron, round-robin, random, a strategy file FILE"),
     ("", ValueError, r"no mapper ''"),
     ("plan.txt", ValueError, r"no mapper 'plan.txt'"),
     ("nothing.json", FileNotFoundError, r"nothing.json does not exist"),

@@ -1,0 +1,107 @@
+"""Megatron: how experts train Transformers: layers shared within a group of neighbours, samples dealt to the groups.
+
+Shoeybi et al., "Megatron-LM", arXiv 1909.08053, section 3: of two layers in a row the first is cut by its outputs and the second
+by its inputs, so that what is between them (attention heads, activations) stays where it is made, and only the second's partial
+sums travel. What is between such pairs (sums, normalisation, dropout) is cut by samples over all processors; Korthikanti et al.,
+arXiv 2205.05198, cut it by words, to the same end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from taskflow.graph import Node, OperatorGraph
+from taskflow.machine import Machine
+from taskflow.mapper.mapper import Mapper
+from taskflow.mapper.rules import cut_only
+from taskflow.operators.operator import Soap, Work
+from taskflow.regions import Rect
+
+Rects = tuple[Rect, ...]
+
+
+class Megatron(Mapper):
+    """Tensor parallelism within groups, data parallelism between them. ``size``: processors of a group; None: a node's. It is
+    lowered to the next number that divides the processors."""
+
+    name = "megatron"
+
+    def __init__(self, size: int | None = None) -> None:
+        if size is not None and size < 1:
+            raise ValueError(f"megatron: size must be at least 1, got {size}")
+        self._wanted = size
+
+    def prepare(self, graph: OperatorGraph, machine: Machine) -> None:
+        count = len(machine.processors)
+        node = sum(p.node == machine.processors[0].node for p in machine.processors)
+        self._size = max(n for n in range(1, min(self._wanted or node, count) + 1) if count % n == 0)
+        self._shared: dict[str, int] = {}  # operator -> which of its dimensions a group shares
+        axes: dict[tuple[int, int], int] = {}  # tensor -> the axis along which it lies cut in a group
+        for operator in graph:
+            dim = self._choice(operator, axes)
+            if dim is None:
+                continue
+            self._shared[operator.name] = dim
+            for tensor in operator.outputs:
+                axis = _axis(operator, dim, lambda reads, writes, i=tensor.index: writes[i])  # type: ignore[misc]
+                if axis is not None:
+                    axes[tensor.node, tensor.index] = axis
+
+    def slice_task(self, node: Node, machine: Machine) -> Sequence[int]:
+        count, shared = len(machine.processors), self._shared.get(node.name)
+        if shared is None:
+            return cut_only(node, Soap.SAMPLE, count)
+        degrees = list(cut_only(node, Soap.SAMPLE, count // self._size))
+        degrees[shared] = self._size
+        return degrees
+
+    def map_task(self, node: Node, piece: int, degrees: Sequence[int], machine: Machine) -> int:
+        """Group after group; of what is not shared, its samples are with the group that has them."""
+        shared, count, member = self._shared.get(node.name), len(machine.processors), 0
+        group, groups = 0, 1
+        for i in reversed(range(len(degrees))):
+            piece, at = divmod(piece, degrees[i])
+            if i == shared:
+                member = at
+            elif degrees[i] > 1:
+                group, groups = at, degrees[i]
+        if shared is not None:
+            return group * self._size + member
+        return group * (count // groups)
+
+    def _choice(self, node: Node, axes: dict[tuple[int, int], int]) -> int | None:
+        """The dimension that a group shares: one that reads an input as it lies; else of a table its rows (of what reads no numbers
+        but words), and of another layer with a matrix of weights its outputs. None if it shares nothing."""
+        if self._size == 1:
+            return None
+        long = [
+            i for i, dim in enumerate(node.dims)
+            if dim.divisible and dim.size >= self._size and dim.soap is not Soap.SAMPLE
+        ]
+        for index, tensor in enumerate(node.inputs):
+            lies = axes.get((tensor.node, tensor.index))
+            for i in long if lies is not None else ():
+                if _axis(node, i, lambda reads, writes, k=index: reads[k]) == lies:  # type: ignore[misc]
+                    return i
+        if not any(len(p.shape) > 1 for p in node.parameters):
+            return None
+        words = not any(tensor.spec.differentiable for tensor in node.inputs)
+        wanted = (Soap.REDUCTION, Soap.PARAMETER) if words else (Soap.PARAMETER,)
+        return next((i for soap in wanted for i in long if node.dims[i].soap is soap), None)
+
+
+def suits(graph: OperatorGraph) -> bool:
+    """Whether a network is of the kind that is trained so: matrix products, no convolutions, no recurrence."""
+    works = {node.operator.work for node in graph}
+    return Work.CONTRACTION in works and not works & {Work.CONVOLUTION, Work.RECURRENT}
+
+
+def _axis(node: Node, dim: int, one_of: Callable[[Rects, Rects], Rect]) -> int | None:
+    """The axis along which one of the Rects that a piece reads or writes shrinks if the operator's dimension is halved; None if
+    there is none, or are several."""
+    high = list(node.space.hi)
+    high[dim] = node.dims[dim].size // 2
+    pieces = node.space, Rect(node.space.lo, tuple(high))
+    whole, half = (one_of(node.reads(piece).inputs, node.writes(piece)) for piece in pieces)
+    found = [i for i, (a, b) in enumerate(zip(whole.shape, half.shape)) if a != b]
+    return found[0] if len(found) == 1 else None

@@ -1,0 +1,73 @@
+"""Megatron: pairs of layers that share a group without moving what is between them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import taskflow
+from taskflow.mapper import Megatron, Strategy, map_graph, suits
+from taskflow.models import build
+from taskflow.optimizer.found import Budget
+from taskflow.optimizer.search import make_evaluator, search
+from taskflow.rules import SGD, Adam
+from taskflow.runtime.executor import Executor
+from taskflow.tasks.lower import lower
+from taskflow.tasks.topic import Purpose
+from taskflow.training.synthetic import random_feeds
+
+
+def cut(strategy: Strategy, graph: taskflow.OperatorGraph, name: str) -> dict[str, int]:
+    """The degrees of an operator that are not 1, by dimension."""
+    node = graph.node(name)
+    return {dim.name: degree for dim, degree in zip(node.dims, strategy[name].degrees) if degree > 1}
+
+
+def test_a_transformer_is_cut_as_the_paper_has_it() -> None:
+    graph, machine = build("Transformer"), taskflow.load_machine("p100", 8)  # two nodes of 4
+    strategy = map_graph(Megatron(), graph, machine)
+    layer = "encoder.layers.0"
+    for name in ("q_proj", "k_proj", "v_proj"):
+        assert cut(strategy, graph, f"{layer}.self_attn.{name}") == {"n": 2, "c": 4}
+    assert cut(strategy, graph, f"{layer}.self_attn.scores") == {"n": 2, "a1": 4}  # heads
+    assert cut(strategy, graph, f"{layer}.self_attn.out_proj") == {"n": 2, "k": 4}
+    assert cut(strategy, graph, f"{layer}.linear1") == {"n": 2, "c": 4}
+    assert cut(strategy, graph, f"{layer}.linear2") == {"n": 2, "k": 4}
+    assert cut(strategy, graph, f"{layer}.self_attn.norm") == {"n": 8}
+    assert cut(strategy, graph, "embedding") == {"n": 2, "v": 4} and cut(strategy, graph, "softmax") == {"n": 2, "c": 4}
+    # What lies between the layers of a pair does not travel, neither does its gradient.
+    tasks = lower(graph, strategy, SGD(0.1))
+    moved = {(t.topic.name, t.topic.purpose) for t in tasks if t.kind.travels}
+    between = {f"{layer}.linear1", f"{layer}.relu", f"{layer}.self_attn.scores", f"{layer}.self_attn.softmax",
+               f"{layer}.self_attn.context", f"{layer}.self_attn.joined"}  # fmt: skip
+    assert not {name for name, purpose in moved if purpose in (Purpose.OUTPUT, Purpose.GRADIENT)} & between
+    nodes = [p.node for p in machine.processors]
+    for task in tasks:  # only gradients of weights go from node to node
+        if len({nodes[p] for p in task.processors}) > 1:
+            assert task.topic.purpose is Purpose.WEIGHT_GRADIENTS or task.topic.name == "loss", task
+
+
+@pytest.mark.parametrize(("count", "size"), [(4, 2), (6, 3), (4, 4), (3, 2), (1, None)])
+def test_losses_are_those_of_one_processor(count: int, size: int | None) -> None:
+    graph, machine = build("Transformer", preset="small", batch=6), taskflow.host(count)
+    strategy = map_graph(Megatron(size), graph, machine)
+    fed = random_feeds(graph, seed=1)
+    losses = []
+    for plan in (map_graph(Megatron(1), graph, taskflow.host(1)), strategy):
+        run = Executor(graph, plan, SGD(0.1), seed=2)
+        losses.append([run.train(fed) for _ in range(3)])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=2e-5)
+
+
+def test_which_networks_are_trained_so() -> None:
+    assert [suits(build(name, preset="small")) for name in ("Transformer", "MLP", "RNNLM", "AlexNet")] == [True, True, False, False]
+    with pytest.raises(ValueError, match="size must be at least 1, got 0"):
+        Megatron(0)
+
+
+def test_a_search_starts_from_it() -> None:
+    graph, machine = build("Transformer", batch=16, vocabulary=2000, hidden=2048, inner=8192), taskflow.load_machine("h100", 16)
+    judge = make_evaluator(graph, machine, rule=Adam())
+    shared = judge.set(map_graph(Megatron(), graph, machine))
+    assert shared < judge.set(map_graph(taskflow.choose("data", graph, machine)[1], graph, machine))
+    assert search(graph, machine, budget=Budget(proposals=1), rule=Adam(), workers=1).seconds <= shared
