@@ -34,15 +34,16 @@ class Following:
 
 class Together:
     """The moves of a random walk over a space: `draw` gives one. ``leaders``: the operators that choose, in the order of the
-    graph; all of them if ``space.options.follow`` is "none". ``spaces``: theirs. ``mended``: whether constraints are about a
-    follower, which then may have another configuration than the one that follows."""
+    graph; all of them if ``space.options.follow`` is "none". ``spaces``: theirs. ``mended``: whether a follower may have
+    another configuration than the one that follows: constraints are about it, or its pieces must be on neighbours."""
 
     def __init__(self, graph: OperatorGraph, space: Space) -> None:
         following = _following(graph, space.options.follow)
         self.leaders = [graph.nodes[number] for number in following.leaders]
         self.spaces = [space[node] for node in self.leaders]
         self._followers, self._kinds = following.followers, following.kinds
-        self.mended = any(name in space.permitted for pairs in self._followers for name, _, _ in pairs)
+        behind = {name for pairs in self._followers for name, _, _ in pairs}
+        self.mended = bool(behind) and (space.options.placements == "contiguous" or not behind.isdisjoint(space.permitted))
         self._names = [node.name for node in self.leaders]
         self._cuts: dict[tuple[int, tuple[int, ...]], Cut] = {}
 

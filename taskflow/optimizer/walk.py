@@ -66,8 +66,8 @@ class Chain:
 
 
 def core_walk(evaluator: Evaluator, moves: Together) -> CoreWalk | None:
-    """A walk in C++ that makes these moves; None if there is no compiled core, a space is too large
-    for it, or constraints are about operators that follow others (which `Run` mends)."""
+    """A walk in C++ that makes these moves; None if there is no compiled core, a space is too large for it, or operators that
+    follow others may have to be mended (which `Run` does)."""
     if CoreEvaluator is None or type(evaluator) is not CoreEvaluator:
         return None
     if any(space.size > MOST_CONFIGURATIONS for space in moves.spaces) or moves.mended:

@@ -84,9 +84,9 @@ def test_slow_evaluations_end_before_the_budget_does(search_of) -> None:  # type
 
 
 def test_proposals_that_would_be_too_large_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foresight, "MANY_PROCESSORS", 4)
+    monkeypatch.setattr(foresight, "MANY_PROCESSORS", 8)
     monkeypatch.setattr(foresight, "CAREFUL", 0.0)
-    graph, machine = build("mlp", preset="small"), load_machine("p100", 4)
+    graph, machine = build("mlp", preset="small", batch=8), load_machine("p100", 8)
     judge, tried = make_evaluator(graph, machine), []
     monkeypatch.setattr(foresight, "MOST_MESSAGES", 20)
     counted, ask = Messages(graph), judge.propose

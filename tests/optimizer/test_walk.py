@@ -10,7 +10,7 @@ from math import inf
 from random import Random
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from taskflow.graph import OperatorGraph
@@ -124,6 +124,7 @@ def test_every_order_of_many_cut_dimensions_is_the_same(devices: int, ways: int)
 def test_a_walk_is_that_in_python(
     model: str, devices: int, placements: str, follow: str, beta: float, patient: bool, budget: int, seed: int
 ) -> None:
+    assume(placements != "contiguous" or follow == "none")  # followers are mended, proposal by proposal
     graph, options = GRAPHS[model], SpaceOptions("even", placements, follow=follow)
     starts = tuple(start_of(graph, devices, options, seed + i) for i in range(3))
     search = SearchOptions(Budget(proposals=budget), seed, options, starts=starts)
@@ -136,6 +137,16 @@ def test_a_walk_is_that_in_python(
         assert judge.strategy.configs == twin.strategy.configs and judge.seconds == twin.seconds
         assert judge.pieces == sum(len(config.processors) for config in judge.strategy.configs.values())
         assert make_evaluator(graph, K80[devices]).set(judge.strategy) == judge.seconds
+
+
+def test_followers_are_contiguous_where_that_is_asked_for() -> None:
+    options = SpaceOptions("even", "contiguous", follow="elementwise")
+    judge = make_evaluator(GRAPHS["LeNet"], K80[4])
+    assert walks(judge, options)[2] is None
+    start = start_of(GRAPHS["LeNet"], 4, replace(options, placements="arbitrary"), 1)
+    found = mcmc(judge, SearchOptions(Budget(proposals=200), 0, options, starts=(start,)))
+    for config in found.strategy.configs.values():
+        assert config.processors == tuple((config.processors[0] + i) % 4 for i in range(len(config.processors)))
 
 
 def test_followers_of_deep_networks_are_the_twins() -> None:
