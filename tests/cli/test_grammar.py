@@ -194,7 +194,7 @@ def test_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert completions("search", "nmt", "--machine", "p1") == ["p100", "p100-peak"]
     assert completions("simulate", "nmt", "-m", "c") == ["cluster.json"]
     assert completions("simulate", "nmt", "--strategy", "") == [
-        "data", "model", "expert", "round-robin", "random", "cluster.json", "plan.json"]
+        "data", "model", "expert", "megatron", "round-robin", "random", "cluster.json", "plan.json"]
     assert "--budget" in completions("search", "nmt", "--b")
 
 
