@@ -20,7 +20,7 @@ from taskflow.optimizer.space import Space
 from taskflow.optimizer.teams import Team, on_team
 
 MOST_KINDS = 8  # those with the most weights
-MOST_WAYS = 24  # of one kind
+MOST_WAYS = 24  # of one kind; those on the most processors come first
 
 Changes = dict[str, OpConfig]
 
@@ -56,7 +56,7 @@ class Patterns:
         return bool(changes) and self.run.propose(changes, nextafter(self.run.seconds, 0.0))
 
     def _ways(self, kind: Sequence[Layer]) -> list[Changes]:
-        """All layers on one team, of all processors or a part; several layers also each on the next of several teams."""
+        """All layers on one team of all processors; or, of teams of a part of them, each layer on the next."""
         found: list[Changes] = []
         for shape in sorted(self.shapes, key=lambda shape: -len(shape[0])):
             whole = len(shape) == 1
