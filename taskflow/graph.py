@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,13 @@ class Node:
     def writes(self, piece: Rect) -> tuple[Rect, ...]:
         """The Rect of each output that the task of ``piece`` writes, perhaps a partial value of it."""
         return self.operator.writes(self.specs, piece)
+
+    def axis(self, dim: int, rect_of: Callable[[Rect], Rect]) -> int | None:
+        """The axis along which a Rect of a piece, such as what it reads of an input, shrinks if dimension ``dim`` is halved."""
+        high = list(self.space.hi)
+        high[dim] = self.dims[dim].size // 2
+        whole, half = rect_of(self.space), rect_of(Rect(self.space.lo, tuple(high)))
+        return next((k for k, (a, b) in enumerate(zip(whole.shape, half.shape)) if b < a), None)
 
     def __str__(self) -> str:
         dims = " ".join(f"{d.name}:{d.size}{d.soap.value[0] if d.divisible else ''}" for d in self.dims)

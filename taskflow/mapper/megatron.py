@@ -8,16 +8,13 @@ arXiv 2205.05198, cut it by words, to the same end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper.mapper import Mapper
 from taskflow.mapper.rules import cut_only
 from taskflow.operators.operator import Soap, Work
-from taskflow.regions import Rect
-
-Rects = tuple[Rect, ...]
 
 
 class Megatron(Mapper):
@@ -33,8 +30,8 @@ class Megatron(Mapper):
 
     def prepare(self, graph: OperatorGraph, machine: Machine) -> None:
         count = len(machine.processors)
-        node = sum(p.node == machine.processors[0].node for p in machine.processors)
-        self._size = max(n for n in range(1, min(self._wanted or node, count) + 1) if count % n == 0)
+        wanted = min(self._wanted or node_size(machine), count)
+        self._size = max(n for n in range(1, wanted + 1) if count % n == 0)
         self._shared: dict[str, int] = {}  # operator -> which of its dimensions a group shares
         axes: dict[tuple[int, int], int] = {}  # tensor -> the axis along which it lies cut in a group
         for operator in graph:
@@ -43,7 +40,7 @@ class Megatron(Mapper):
                 continue
             self._shared[operator.name] = dim
             for tensor in operator.outputs:
-                axis = _axis(operator, dim, lambda reads, writes, i=tensor.index: writes[i])  # type: ignore[misc]
+                axis = operator.axis(dim, lambda piece, n=operator, k=tensor.index: n.writes(piece)[k])  # type: ignore[misc]
                 if axis is not None:
                     axes[tensor.node, tensor.index] = axis
 
@@ -81,7 +78,7 @@ class Megatron(Mapper):
         for index, tensor in enumerate(node.inputs):
             lies = axes.get((tensor.node, tensor.index))
             for i in long if lies is not None else ():
-                if _axis(node, i, lambda reads, writes, k=index: reads[k]) == lies:  # type: ignore[misc]
+                if node.axis(i, lambda piece, k=index: node.reads(piece).inputs[k]) == lies:  # type: ignore[misc]
                     return i
         if not any(len(p.shape) > 1 for p in node.parameters):
             return None
@@ -96,12 +93,6 @@ def suits(graph: OperatorGraph) -> bool:
     return Work.CONTRACTION in works and not works & {Work.CONVOLUTION, Work.RECURRENT}
 
 
-def _axis(node: Node, dim: int, one_of: Callable[[Rects, Rects], Rect]) -> int | None:
-    """The axis along which one of the Rects that a piece reads or writes shrinks if the operator's dimension is halved; None if
-    there is none, or are several."""
-    high = list(node.space.hi)
-    high[dim] = node.dims[dim].size // 2
-    pieces = node.space, Rect(node.space.lo, tuple(high))
-    whole, half = (one_of(node.reads(piece).inputs, node.writes(piece)) for piece in pieces)
-    found = [i for i, (a, b) in enumerate(zip(whole.shape, half.shape)) if a != b]
-    return found[0] if len(found) == 1 else None
+def node_size(machine: Machine) -> int:
+    """Processors of the first node."""
+    return sum(p.node == machine.processors[0].node for p in machine.processors)

@@ -13,6 +13,7 @@ from math import prod
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper import OpConfig, Strategy
+from taskflow.mapper.megatron import node_size
 from taskflow.operators.operator import Soap
 from taskflow.optimizer.space import place
 from taskflow.optimizer.starts import with_syncs
@@ -21,7 +22,7 @@ from taskflow.optimizer.starts import with_syncs
 def groups(graph: OperatorGraph, machine: Machine) -> Iterator[Strategy]:
     """A plan for each size of group that divides the processors evenly, those of the nodes' own size first, which
     exchange the most where links are fastest; then from small to large."""
-    count, node = len(machine.processors), sum(p.node == machine.processors[0].node for p in machine.processors)
+    count, node = len(machine.processors), node_size(machine)
     sizes = [size for size in range(2, count + 1) if count % size == 0 and size & (size - 1) == 0]
     for size in sorted(sizes, key=lambda size: (size != node, size)):
         configs = {n.name: _placed(_cut(n, count, size), count, size) for n in graph}

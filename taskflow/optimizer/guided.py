@@ -23,6 +23,7 @@ from math import inf, isfinite, log, nextafter
 from random import Random
 
 from taskflow.mapper import Expert, Megatron, OpConfig, Strategy, Travel, cut_only, map_graph, suits
+from taskflow.mapper.megatron import node_size
 from taskflow.operators.operator import Soap
 from taskflow.optimizer.descent import Descent
 from taskflow.optimizer.evaluator import Evaluator
@@ -132,9 +133,9 @@ class _Guided:
             self.run.enter("groups, to fit the memory")
             for strategy in groups(self.graph, self.machine):
                 self.run.try_set(strategy)
-        count, node = len(self.machine.processors), self.machine.processors[0].node
+        count = len(self.machine.processors)
         if suits(self.graph):  # experts' plans of Transformers, in groups of a node and of parts of it
-            largest = sum(p.node == node for p in self.machine.processors)
+            largest = node_size(self.machine)
             for size in (n for n in range(largest, 1, -1) if count % n == largest % n == 0):
                 plan = map_graph(Megatron(size), self.graph, self.machine)
                 self.run.try_set(replace(plan, name=f"megatron on {size}"))

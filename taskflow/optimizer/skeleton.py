@@ -102,13 +102,8 @@ def _behind(source: Node, target: Node, index: int) -> tuple[int | None, ...]:
 
 def _direction(node: Node, i: int, rect_of: Callable[[Rect], Rect]) -> int | None:
     """The dimension in which a tensor's Rect shrinks if the operator's dimension ``i`` is halved."""
-    space, dim = node.space, node.dims[i]
-    if dim.size < 2 or not dim.divisible or dim.soap is Soap.REDUCTION:
-        return None
-    high = list(space.hi)
-    high[i] = dim.size // 2
-    whole, half = rect_of(space), rect_of(Rect(space.lo, tuple(high)))
-    return next((k for k, (a, b) in enumerate(zip(whole.shape, half.shape)) if b < a), None)
+    dim = node.dims[i]
+    return None if dim.size < 2 or not dim.divisible or dim.soap is Soap.REDUCTION else node.axis(i, rect_of)
 
 
 def refill(source: Node, config: OpConfig, target: Node, match: tuple[int | None, ...]) -> OpConfig:
