@@ -30,6 +30,8 @@ class KernelSet(ABC):
     name: str
     device: Device = HOST
     """Where the arrays lie that its kernels take."""
+    threads: int = 1
+    """How many threads of the host a large kernel runs on, those of numpy's BLAS apart (the library counts its own)."""
 
     @property
     def xp(self) -> Any:

@@ -34,6 +34,7 @@ def identity(kernels: KernelSet) -> dict[str, str]:
         "blas_core": blas["core"],
         "blas_threads": blas["threads"],
         "kernels": kernels.name,
+        "kernel_threads": str(kernels.threads),
         "taskflow": sys.modules["taskflow"].__version__,  # the package itself, of which every room is a part
     }
 

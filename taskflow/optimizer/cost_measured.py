@@ -62,7 +62,7 @@ class MeasuredCosts(RememberedCosts):
         self._sweep = self.kernels.xp.ones(max(1, reuse_bytes // 4), np.float32)
         self._company = Company(min(company, (os.cpu_count() or 1) - 1) if device.waits else 0)
         self._context = f"beside {self._sweep.nbytes}" + (f" in company of {self._company.count}" if self._company.count else "")
-        alone = self._store.identity.get("blas_threads") == "1" and os.environ.get("OMP_NUM_THREADS", "1") == "1"
+        alone = self.kernels.threads == 1 and self._store.identity.get("blas_threads") == "1"
         self._clock = thread_time if alone else perf_counter
         self.measured = 0
         """How many tasks were run to be measured; the others were known."""
