@@ -12,6 +12,7 @@ from taskflow.machine.topology import Path, Topology
 
 MOST_NODES = 32  # that a notebook shows
 MOST_DEVICES = 100_000  # that may be asked for of a machine that has as many as one wants
+PRECISIONS = {"fp32": "float32", "tf32": "tf32", "bf16": "bfloat16"}  # of products of float32 arrays -> whose rate they run at
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,18 @@ class Cluster:
             layout[-1] = (name, count - (total - devices) // sizes[name])
             total = sum(sizes[name] * count for name, count in layout)
         return replace(self, layout=tuple(layout), devices=None if devices == total else devices)
+
+    def multiplying_in(self, precision: str) -> Cluster:
+        """The machine whose products of float32 arrays multiply in ``precision``, a key of PRECISIONS (the GPU kernels'
+        TASKFLOW_PRECISION). Raises ValueError if that is none, or if one of its devices has no rate for it."""
+        if precision not in PRECISIONS:
+            raise ValueError(f"machine {self.name}: precision must be {', '.join(PRECISIONS)}, got {precision!r}")
+        dtype = PRECISIONS[precision]
+        for kind in self.kinds:
+            if dtype not in (there_are := dict(kind.flops_per_second)):
+                raise ValueError(f"machine {self.name}: {kind.kind} has no rate for {dtype}; it has {', '.join(there_are)}")
+        kinds = tuple(replace(kind, products=dtype) for kind in self.kinds)
+        return replace(self, name=f"{self.name}:{precision}", kinds=kinds)
 
     def __str__(self) -> str:
         kinds = list(dict.fromkeys(p.kind for p in self.processors))

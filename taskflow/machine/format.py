@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from taskflow.machine.cluster import Cluster
+from taskflow.machine.cluster import PRECISIONS, Cluster
 from taskflow.machine.fields import Fields, distinct
 from taskflow.machine.parts import Device, Ends
 from taskflow.machine.template import NETWORK, Group, NodeTemplate, Wire
@@ -53,11 +53,16 @@ def _device(who: str, value: Any) -> Device:
     device = Device(
         kind, fields.count("memory_bytes"), fields.rates("flops_per_second"), fields.number("memory_bytes_per_second"),
         fields.number("launch_seconds", zero=True), fields.count("multiprocessors", 1), fields.count("cache_bytes", 0, zero=True),
-        fields.rates("efficiency", {}), fields.text("source", "", empty=True),
+        fields.rates("efficiency", {}), fields.text("source", "", empty=True), fields.text("products", "float32"),
     )
     fields.done()
     if not device.rate():
         raise ValueError(f"{who}: 'flops_per_second' must have a rate for 'float32', got {dict(device.flops_per_second)}")
+    if device.products not in PRECISIONS.values() or device.products not in dict(device.flops_per_second):
+        raise ValueError(
+            f"{who}: 'products' must be one of {', '.join(PRECISIONS.values())}, with a rate in 'flops_per_second', got "
+            f"{device.products!r}"
+        )
     for name, part in device.efficiency:
         if name not in CLASSES or part > 1:
             raise ValueError(f"{who}: 'efficiency' must give numbers up to 1 for {', '.join(CLASSES)}, got {name!r}: {part}")
@@ -138,6 +143,7 @@ def _of_device(device: Device) -> dict[str, Any]:
         "cache_bytes": device.cache_bytes,
         **({"efficiency": dict(device.efficiency)} if device.efficiency else {}),
         **({"source": device.source} if device.source else {}),
+        **({"products": device.products} if device.products != "float32" else {}),
     }
 
 

@@ -16,7 +16,9 @@ class Device:
     ``flops_per_second``: peak rate by dtype name; a dtype that is not named runs at float32's. ``efficiency``: which part
     of the peak a class of kernels reaches ("contraction", "convolution", "recurrent"; "memory" of the memory's rate),
     where the cost model's own figure does not hold. ``multiprocessors``: cores that kernels must fill.
-    ``cache_bytes``: the last cache that all of them share. ``source``: where the figures are from.
+    ``cache_bytes``: the last cache that all of them share. ``source``: where the figures are from. ``products``: the type in
+    which matrix products, convolutions and recurrent layers multiply float32 numbers, which they add, and all else keeps,
+    in float32: ``tf32`` or ``bfloat16`` on tensor cores.
     """
 
     kind: str
@@ -28,6 +30,7 @@ class Device:
     cache_bytes: int = 0
     efficiency: tuple[tuple[str, float], ...] = ()
     source: str = ""
+    products: str = "float32"
 
     def rate(self, dtype: object = "float32") -> float:
         """Peak operations a second on numbers of a type."""
@@ -38,6 +41,10 @@ class Device:
             if name == "float32":
                 default = rate
         return default
+
+    def product_rate(self, dtype: object) -> float:
+        """Peak operations a second where numbers of a type are multiplied and added up."""
+        return self.rate(self.products if str(dtype) == "float32" else dtype)
 
     def reaches(self, kernels: str, default: float) -> float:
         """Which part of the peak this class of kernels reaches."""

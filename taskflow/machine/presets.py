@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from taskflow.machine.cluster import Cluster
+from taskflow.machine.cluster import PRECISIONS, Cluster
 from taskflow.machine.format import parse, unparse
 from taskflow.machine.host import host
 from taskflow.reading import read_json
@@ -23,10 +23,16 @@ def preset_names() -> tuple[str, ...]:
 def load_machine(name: str | Path, devices: int | None = None) -> Cluster:
     """A described cluster by name, or a machine file (any path that ends in ``.json``); of it the first ``devices``
     processors, if given. ``host`` and ``this``: the cores of the machine at hand, ``devices`` of them or all; ``this-gpu``:
-    ``devices`` GPUs (1 if not given) of typical rates, whether there are any or not.
+    ``devices`` GPUs (1 if not given) of typical rates, whether there are any or not. With ``:tf32`` or ``:bf16`` behind the
+    name, products of float32 arrays multiply in that, on tensor cores (`Cluster.multiplying_in`).
 
-    Raises ValueError for an unknown name, a broken file or too many devices, FileNotFoundError for a missing file.
+    Raises ValueError for an unknown name, a broken file, too many devices or a precision that they lack, FileNotFoundError for a
+    missing file.
     """
+    text, _, precision = str(name).rpartition(":")
+    if text and precision in PRECISIONS:
+        machine = load_machine(text, devices)
+        return machine if precision == "fp32" else machine.multiplying_in(precision)
     text = str(name)
     if text == "this-gpu":
         return host(1 if devices is None else devices, "gpu")
@@ -34,7 +40,10 @@ def load_machine(name: str | Path, devices: int | None = None) -> Cluster:
         return host(cores() if devices is None else devices)
     path = Path(name) if text.endswith(".json") else FOLDER / f"{text.lower()}.json"
     if not text.endswith(".json") and text.lower() not in preset_names():
-        raise ValueError(f"no machine {text!r}; use {', '.join(preset_names())}, or a machine file FILE.json")
+        raise ValueError(
+            f"no machine {text!r}; use {', '.join(preset_names())}, or a machine file FILE.json; with :tf32 or :bf16 behind it, "
+            f"products multiply on tensor cores"
+        )
     machine = parse(read_json(path, "machine file"), path.name)
     return machine if devices is None else machine.prefix(devices)
 

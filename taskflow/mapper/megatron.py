@@ -80,9 +80,9 @@ class Megatron(Mapper):
             for i in long if lies is not None else ():
                 if node.axis(i, lambda piece, k=index: node.reads(piece).inputs[k]) == lies:  # type: ignore[misc]
                     return i
-        if not any(len(p.shape) > 1 for p in node.parameters):
-            return None
-        words = not any(tensor.spec.differentiable for tensor in node.inputs)
+        words = bool(node.inputs) and not any(tensor.spec.differentiable for tensor in node.inputs)
+        if not any(len(p.shape) > 1 for p in node.parameters) or not (words or node.operator.work is Work.CONTRACTION):
+            return None  # nothing to share, or positions that are added: cutting these would cut all that follows by words
         wanted = (Soap.REDUCTION, Soap.PARAMETER) if words else (Soap.PARAMETER,)
         return next((i for soap in wanted for i in long if node.dims[i].soap is soap), None)
 

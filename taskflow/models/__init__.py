@@ -8,6 +8,7 @@ from typing import Any
 
 from taskflow.graph import OperatorGraph
 from taskflow.models.alexnet import AlexNetConfig, alexnet
+from taskflow.models.gpt import GPTConfig, gpt
 from taskflow.models.inception import InceptionConfig, inception_v3
 from taskflow.models.lenet import LeNetConfig, lenet
 from taskflow.models.mlp import MLPConfig, mlp
@@ -41,6 +42,7 @@ MODELS: dict[str, Model] = {
     "LeNet": Model(lenet, LeNetConfig(), LeNetConfig.small()),
     "MLP": Model(mlp, MLPConfig(), MLPConfig.small()),
     "Transformer": Model(transformer, TransformerConfig(), TransformerConfig.small()),
+    "GPT-2": Model(gpt, GPTConfig(), GPTConfig.small()),
 }
 
 

@@ -52,8 +52,11 @@ class AnalyticCosts(RememberedCosts):
         self, operator: Operator, inputs: tuple[Spec, ...], piece: Rect, backward: bool, wanted: Gradients, adds: Adding,
         device: Device,
     ) -> float:
-        rate = device.rate(operator.computes_in(inputs))
-        return sum(phase_seconds(phase, device, rate) for phase in phases(operator, inputs, piece, backward, wanted, adds))
+        dtype = operator.computes_in(inputs)
+        return sum(
+            phase_seconds(phase, device, _rate(phase, device, dtype))
+            for phase in phases(operator, inputs, piece, backward, wanted, adds)
+        )
 
     def least_seconds(
         self, operator: Operator, inputs: tuple[Spec, ...], backward: bool, wanted: Gradients, device: Device
@@ -64,12 +67,13 @@ class AnalyticCosts(RememberedCosts):
         space = Rect((0,) * len(dims := operator.dims(inputs)), tuple(dim.size for dim in dims))
         if operator.picks(inputs, space):
             return 0.0
-        rate, seen = device.rate(operator.computes_in(inputs)), _seen(operator, inputs, dims)
+        dtype, seen = operator.computes_in(inputs), _seen(operator, inputs, dims)
         memory = device.memory_bytes_per_second * device.reaches(Work.MEMORY.value, EFFICIENCY[Work.MEMORY])
         total = 0.0
         for phase in phases(operator, inputs, space, backward, wanted):
             unfused = phase.kernels == Work.MEMORY
-            reached = rate * (UNFUSED if unfused else device.reaches(phase.kernels.value, EFFICIENCY[phase.kernels]))
+            part = UNFUSED if unfused else device.reaches(phase.kernels.value, EFFICIENCY[phase.kernels])
+            reached = _rate(phase, device, dtype) * part
             arithmetic = phase.flops / reached
             # Pieces of repeated kernels may fit the cache where the whole does not.
             traffic = seen * phase.nbytes / memory if phase.repeats == 1 else 0.0
@@ -78,6 +82,11 @@ class AnalyticCosts(RememberedCosts):
 
     def _memory(self, kind: Kind, nbytes: int, flops: int, device: Device, rule: UpdateRule | None) -> float:
         return phase_seconds(Phase(Work.MEMORY, flops, nbytes, 1), device, device.rate())
+
+
+def _rate(phase: Phase, device: Device, dtype: object) -> float:
+    """Peak operations a second of a phase whose numbers are of type ``dtype``."""
+    return device.rate(dtype) if phase.kernels == Work.MEMORY else device.product_rate(dtype)
 
 
 def _seen(operator: Operator, inputs: tuple[Spec, ...], dims: Sequence[Dim]) -> float:

@@ -47,6 +47,17 @@ def test_a_transformer_is_cut_as_the_paper_has_it() -> None:
             assert task.topic.purpose is Purpose.WEIGHT_GRADIENTS or task.topic.name == "loss", task
 
 
+def test_positions_that_are_trained_are_not_shared() -> None:
+    """They are an array of more than one dimension, too, but what is added to them is no layer's input to share."""
+    graph, machine = build("GPT-2"), taskflow.load_machine("p100", 8)
+    strategy = map_graph(Megatron(), graph, machine)
+    assert cut(strategy, graph, "wte") == {"n": 2, "v": 4} and cut(strategy, graph, "lm_head") == {"n": 2, "c": 4}
+    assert cut(strategy, graph, "wpe") == cut(strategy, graph, "h.3.ln_1") == cut(strategy, graph, "h.3.mlp.add") == {"n": 8}
+    assert cut(strategy, graph, "h.3.attn.k_proj") == cut(strategy, graph, "h.3.mlp.c_fc") == {"n": 2, "c": 4}
+    assert cut(strategy, graph, "h.3.attn.out_proj") == cut(strategy, graph, "h.3.mlp.c_proj") == {"n": 2, "k": 4}
+    assert cut(strategy, graph, "h.3.attn.softmax") == {"n": 2, "a1": 4} and cut(strategy, graph, "h.3.mlp.act") == {"n": 2, "a2": 4}
+
+
 @pytest.mark.parametrize(("count", "size"), [(4, 2), (6, 3), (4, 4), (3, 2), (1, None)])
 def test_losses_are_those_of_one_processor(count: int, size: int | None) -> None:
     graph, machine = build("Transformer", preset="small", batch=6), taskflow.host(count)

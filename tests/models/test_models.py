@@ -32,6 +32,7 @@ COUNTS = {
     # Vaswani et al.'s table 3 says 65 million for the base model.
     "Transformer": 37_000 * 512 + 6 * (4 * 513 * 512 + 2 * 512 * 2048 + 2560 + 2 * 1024)
     + 6 * (8 * 513 * 512 + 2 * 512 * 2048 + 2560 + 3 * 1024),
+    "GPT-2": 124_439_808,  # of the published weights, in which the last layer is the embedding
 }
 
 
@@ -60,6 +61,8 @@ def test_parameter_counts(name: str) -> None:
     ("NMT", "attention.3.scores", (64, 10, 40)),
     ("NMT", "softmax.3", (64, 10, 32_000)),
     ("Transformer", "decoder.layers.5.multihead_attn.scores", (64, 8, 40, 40)),
+    ("GPT-2", "h.11.attn.softmax", (8, 12, 1024, 1024)),
+    ("GPT-2", "lm_head", (8, 1024, 50_257)),
     ("LeNet", "pool2", (64, 16, 5, 5)),
 ])
 def test_shapes(name: str, operator: str, shape: tuple[int, ...]) -> None:
@@ -83,6 +86,7 @@ def test_flops_are_the_published_ones() -> None:
              "attention.linear_in.weight", "softmax.bias"]),
     ("Transformer", ["embedding.weight", "encoder.layers.0.self_attn.q_proj.weight",
                      "decoder.layers.5.multihead_attn.out_proj.bias", "decoder.layers.5.linear2.weight"]),
+    ("GPT-2", ["wte.weight", "wpe", "h.0.ln_1.weight", "h.11.attn.q_proj.weight", "h.11.mlp.c_proj.bias", "ln_f.bias"]),
 ])
 def test_parameters_have_names_that_a_user_recognises(name: str, parameters: list[str]) -> None:
     assert set(parameters) <= {p.name for p in build(name).parameters}
@@ -110,7 +114,14 @@ def test_names_and_sizes_of_models() -> None:
         build("NMT", preset="tiny")
 
 
-@pytest.mark.parametrize("name", ["Inception-v3", "ResNet-101", "NMT", "Transformer"])
+@pytest.mark.parametrize(("hidden", "heads", "layers", "count"), [
+    (1024, 16, 24, 354_823_168), (1280, 20, 36, 774_030_080), (1600, 25, 48, 1_557_611_200),
+])  # fmt: skip
+def test_the_larger_gpts_have_the_published_counts(hidden: int, heads: int, layers: int, count: int) -> None:
+    assert build("gpt2", hidden=hidden, heads=heads, layers=layers).parameter_count == count
+
+
+@pytest.mark.parametrize("name", ["Inception-v3", "ResNet-101", "NMT", "Transformer", "GPT-2"])
 def test_building_the_largest_graphs_takes_well_under_a_second(name: str) -> None:
     build(name, preset="small")  # what is imported for the first time does not count
     start = process_time()  # of this process alone, whatever else runs
@@ -132,7 +143,7 @@ def test_losses_are_the_same_under_any_strategy(name: str) -> None:
     np.testing.assert_allclose(losses[1:], [losses[0]] * len(losses[1:]), rtol=1e-10)
 
 
-@pytest.mark.parametrize("name", ["AlexNet", "ResNet-101", "RNNTC", "NMT", "LeNet", "MLP", "Transformer"])
+@pytest.mark.parametrize("name", ["AlexNet", "ResNet-101", "RNNTC", "NMT", "LeNet", "MLP", "Transformer", "GPT-2"])
 def test_the_small_presets_learn(name: str) -> None:
     """The loss of a batch that is seen again and again falls."""
     graph = build(name, preset="small")

@@ -90,7 +90,38 @@ class Transformer(nn.Module):
         return F.cross_entropy(scores, labels.flatten(), label_smoothing=self.config.label_smoothing)
 
 
-NETWORKS = {**torch_networks.NETWORKS, "Transformer": Transformer}
+class GPTLayer(nn.Module):
+    def __init__(self, c) -> None:
+        super().__init__()
+        width, self.heads = c.hidden, c.heads
+        self.ln_1, self.ln_2, self.attn, self.mlp = nn.LayerNorm(width), nn.LayerNorm(width), nn.Module(), nn.Module()
+        for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
+            setattr(self.attn, name, nn.Linear(width, width))
+        self.mlp.c_fc, self.mlp.c_proj = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        n, t, width = x.shape
+        y = self.ln_1(x)
+        q, k, v = (getattr(self.attn, f"{name}_proj")(y).view(n, t, self.heads, -1).transpose(1, 2) for name in "qkv")
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(n, t, width)
+        x = x + self.attn.out_proj(y)
+        return x + self.mlp.c_proj(F.gelu(self.mlp.c_fc(self.ln_2(x)), approximate="tanh"))
+
+
+class GPT(nn.Module):
+    def __init__(self, c) -> None:
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(c.vocabulary, c.hidden), nn.Parameter(torch.empty(1, c.steps, c.hidden))
+        self.h, self.ln_f = nn.ModuleList(GPTLayer(c) for _ in range(c.layers)), nn.LayerNorm(c.hidden)
+
+    def forward(self, tokens, targets):
+        x = self.wte(tokens) + self.wpe
+        for layer in self.h:
+            x = layer(x)
+        return F.cross_entropy((self.ln_f(x) @ self.wte.weight.T).flatten(0, 1), targets.flatten())
+
+
+NETWORKS = {**torch_networks.NETWORKS, "Transformer": Transformer, "GPT-2": GPT}
 
 
 @pytest.mark.parametrize("seed", [0, 1])

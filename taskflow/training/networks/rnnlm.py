@@ -5,16 +5,11 @@ The default text is the source of Python's own standard library, which every mac
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import click
-import numpy as np
-
 from taskflow.models.rnnlm import RNNLMConfig, rnnlm
 from taskflow.rules import SGD, Adam
-from taskflow.training import LanguageModelBatches, ZarembaDecay, load_corpus
+from taskflow.training import ZarembaDecay
 from taskflow.training.example import Preset, Run, Training, example
-from taskflow.training.language_model import LanguageModelEvaluation
+from taskflow.training.language_model_example import DATA_HELP, language_model, text_options
 
 PRESETS = {
     "small": Preset(RNNLMConfig(batch=256, steps=20, vocabulary=4000, hidden=128), Adam(lr=4e-3), 150, clip_norm=5.0),
@@ -26,15 +21,8 @@ PRESETS = {
 }
 
 
-@example(PRESETS, data="FILE", data_help="Text file to train on; may be repeated.")
-@click.option("--ptb", metavar="DIR", help="Folder with ptb.train.txt, ptb.valid.txt and ptb.test.txt.")
-@click.option("--level", type=click.Choice(["word", "byte"]), default="word", show_default=True)
+@example(PRESETS, data="FILE", data_help=DATA_HELP)
+@text_options
 def main(run: Run, ptb: str | None, level: str) -> Training:
     """RNNLM on windows of text."""
-    corpus = load_corpus(run.data, ptb, level=level, vocabulary_size=run.model.vocabulary)
-    config = replace(run.model, batch=run.batch, vocabulary=len(corpus.vocabulary))
-    batches, valid = LanguageModelBatches(corpus.split("train"), run.batch, config.steps, np.dtype("int64")), corpus.split("valid")
-    evaluation = None
-    if len(valid) > batches.items_per_step:
-        evaluation = LanguageModelEvaluation(LanguageModelBatches(valid, run.batch, config.steps, np.dtype("int64")))
-    return Training(rnnlm(config, run.dtype), batches, "tokens", repr(corpus), evaluation, measures=("loss", "perplexity"))
+    return language_model(run, rnnlm, ptb, level)

@@ -1,0 +1,65 @@
+"""GPT: a decoder of attention layers that says the next word (Radford et al., "Language models are unsupervised multitask
+learners", 2019: GPT-2), normalised before each layer. The embedding and the last layer share one matrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from taskflow import operators as ops
+from taskflow.graph import OperatorGraph
+from taskflow.models.vocabulary import blocks_of
+from taskflow.operators.operator import Init
+from taskflow.operators.tensor import Tensor
+
+STD = 0.02  # of embeddings and positions at the beginning
+
+
+@dataclass(frozen=True, slots=True)
+class GPTConfig:
+    """Sizes of the network; the defaults are those of the smallest GPT-2 (124 million parameters). ``batch`` is of the whole
+    machine; ``steps`` words of context; feed-forward layers are four times ``hidden`` wide. ``dropout``: of embedded words, of
+    attention's weights and of what each layer adds."""
+
+    batch: int = 8
+    steps: int = 1024
+    vocabulary: int = 50_257
+    hidden: int = 768
+    heads: int = 12
+    layers: int = 12
+    dropout: float = 0.1
+
+    @staticmethod
+    def small() -> GPTConfig:
+        """The same layers, narrow and short."""
+        return GPTConfig(batch=4, steps=5, vocabulary=17, hidden=8, heads=2, layers=2)
+
+
+def gpt(config: GPTConfig, dtype: str = "float32") -> OperatorGraph:
+    """Inputs ``tokens`` and ``targets``, the token after each, both (batch, steps) int64; minimises the mean cross-entropy of the
+    next token in nats. Names are those of the published weights, but queries, keys and values are layers of their own."""
+    c = config
+    graph = OperatorGraph(dtype, "GPT-2")
+    tokens, targets = (ops.input(graph, (c.batch, c.steps), "int64", name=name) for name in ("tokens", "targets"))
+    words = ops.embedding(tokens, c.vocabulary, c.hidden, std=STD, name="wte")
+    x = ops.add_weight(words, (1, c.steps, c.hidden), init=Init("normal", STD), name="wpe")
+    x = _drop(c, x, "drop")
+    for i in range(c.layers):
+        x = _layer(c, x, f"h.{i}")
+    x = ops.layer_norm(x, name="ln_f")
+    scores = ops.linear(x, c.vocabulary, False, name="lm_head", parameters=graph.parameters_of(words))
+    graph.minimize(ops.cross_entropy(scores, targets, blocks=blocks_of(c.vocabulary), name="loss"))
+    return graph
+
+
+def _layer(c: GPTConfig, x: Tensor, name: str) -> Tensor:
+    """x (N, T, H) with what its words tell each other and what each makes of it."""
+    y = ops.layer_norm(x, name=f"{name}.ln_1")
+    y = ops.multi_head_attention(y, y, c.heads, causal=True, dropout=c.dropout, name=f"{name}.attn")
+    x = ops.add(x, _drop(c, y, f"{name}.attn.resid_drop"), name=f"{name}.attn.add")
+    y = ops.linear(ops.layer_norm(x, name=f"{name}.ln_2"), 4 * c.hidden, name=f"{name}.mlp.c_fc")
+    y = ops.linear(ops.gelu(y, "tanh", name=f"{name}.mlp.act"), c.hidden, name=f"{name}.mlp.c_proj")
+    return ops.add(x, _drop(c, y, f"{name}.mlp.resid_drop"), name=f"{name}.mlp.add")
+
+
+def _drop(c: GPTConfig, x: Tensor, name: str) -> Tensor:
+    return ops.dropout(x, c.dropout, name=name) if c.dropout else x
