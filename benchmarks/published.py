@@ -1,10 +1,10 @@
 """Predicted against published training speeds: the presets' analytic costs beside what others measured on such GPUs.
 
-    python benchmarks/published.py [--source tensorflow --source nvidia] [--json]
+    python benchmarks/published.py [--source tensorflow --source nvidia --source megatron] [--most 64] [--json]
 
 Images a second of data parallelism (synthetic data, a fixed batch a GPU), predicted with the machine presets, for
-the published numbers of GPUs; and the same for more GPUs, relative to one: how the speed scales.
-Published figures:
+the published numbers of GPUs; and the same for more GPUs, relative to one: how the speed scales. Of decoders,
+TFLOP/s that each GPU does. Published figures:
 
 - tensorflow: "Benchmarks" in TensorFlow's performance guide, May 2017 (tensorflow.org/performance/benchmarks, source in
   its repository, tensorflow/docs_src/performance/benchmarks.md; CUDA 8, cuDNN 5.1): P100 in a DGX-1, K80 in Amazon EC2's
@@ -12,6 +12,10 @@ Published figures:
   k80-peak, which has the boost clock and the vendor's rates of links.
 - nvidia: NVIDIA's DeepLearningExamples, PyTorch ResNet-50 v1.5 on a DGX A100 of 80 GB GPUs (its README, container 21.03),
   batch 256 a GPU, TF32: products and convolutions on tensor cores at 156 TFLOP/s, arrays in float32.
+- megatron: Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM" (arXiv 2104.04473),
+  table 1, the rows without pipelines: GPT with 2,048 words of context on DGX A100 nodes, float16, tensor parallelism within a node
+  and data parallelism between, as our mapper `megatron` has it. They compute each layer's forward pass twice, to keep less (which
+  their formula counts), and take a batch in parts; we predict it at once, without the second pass (which our count leaves out).
 
 No constant of the cost model was chosen from these figures. ``ratio`` is predicted over published: above 1, taskflow
 expects a GPU to be faster than that framework made it.
@@ -20,21 +24,22 @@ expects a GPU to be faster than that framework made it.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import exp, log
 from statistics import mean
 
 import click
 from paper_results import best_sync
 
-from taskflow.machine import Cluster, load_machine
+from taskflow.machine import load_machine
+from taskflow.mapper import Megatron, map_graph
 from taskflow.models import build
 from taskflow.optimizer.search import make_evaluator
 from taskflow.optimizer.starts import known
+from taskflow.rules import Adam
 
 RESNET_50 = {"blocks": (3, 4, 6, 3)}
 RESNET_152 = {"blocks": (3, 8, 36, 3)}
-TF32 = 156e12
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,6 @@ class Case:
     sizes: dict
     batch: int
     images: dict[int, float]
-    float32_rate: float | None = None  # instead of the preset's
 
 
 P100 = (
@@ -66,24 +70,63 @@ K80 = (
 CASES = (
     *(Case("tensorflow", "p100-peak", *measured) for measured in P100),
     *(Case("tensorflow", machine, *measured) for machine in ("k80", "k80-peak") for measured in K80),
-    Case("nvidia", "a100", "ResNet-50", "ResNet-101", RESNET_50, 256, {1: 938, 8: 7248}, TF32),
+    Case("nvidia", "a100:tf32", "ResNet-50", "ResNet-101", RESNET_50, 256, {1: 938, 8: 7248}),
 )
 
 
-def described(case: Case, devices: int) -> Cluster:
-    """The first ``devices`` GPUs of the case's machine, at the case's peak rate for float32 if it has its own."""
-    cluster = load_machine(case.machine, devices)
-    if case.float32_rate is None:
-        return cluster
-    faster = {"float32": case.float32_rate}
-    return replace(cluster, kinds=tuple(
-        replace(kind, flops_per_second=tuple({**dict(kind.flops_per_second), **faster}.items())) for kind in cluster.kinds
-    ))
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """A decoder of attention layers as Narayanan et al. trained it: sizes, GPUs that share a layer, GPUs, sequences a step, and
+    10^12 operations a second that each GPU did."""
+
+    billions: float
+    heads: int
+    hidden: int
+    layers: int
+    shared_by: int
+    devices: int
+    batch: int
+    published: float
+    steps: int = 2048
+    vocabulary: int = 51_200
+
+    def flops(self) -> float:
+        """Of a step, by their formula (3) without the second forward pass: three passes of each layer, in which every weight takes
+        two operations a word."""
+        h, layers = self.hidden, self.layers
+        whole = 1 + self.steps / (6 * h) + self.vocabulary / (12 * layers * h)
+        return 72 * self.batch * self.steps * layers * h**2 * whole
+
+
+DECODERS = (
+    Decoder(1.7, 24, 2304, 24, 1, 32, 512, 137),
+    Decoder(3.6, 32, 3072, 30, 2, 64, 512, 138),
+    Decoder(7.5, 32, 4096, 36, 4, 128, 512, 142),
+    Decoder(18.4, 48, 6144, 40, 8, 256, 1024, 135),
+)
+
+
+def decoder_row(case: Decoder) -> dict:
+    """What is predicted for Megatron's plan, with weights synchronised in the way that is fastest."""
+    graph = build(
+        "GPT-2", batch=case.batch, steps=case.steps, vocabulary=case.vocabulary, hidden=case.hidden, heads=case.heads,
+        layers=case.layers, dtype="float16",
+    )
+    cluster = load_machine("a100", case.devices)
+    judge = make_evaluator(graph, cluster, rule=Adam())
+    seconds = judge.set(best_sync(judge, map_graph(Megatron(case.shared_by), graph, cluster))[0])
+    ours = case.flops() / seconds / case.devices / 1e12
+    return {
+        "source": "megatron", "machine": "a100", "network": f"GPT, {case.billions} billion", "devices": case.devices,
+        "parameters": graph.parameter_count, "tensor_parallel": case.shared_by, "batch": case.batch,
+        "iteration_seconds": seconds, "teraflops_per_device": ours, "published_teraflops_per_device": case.published,
+        "ratio": ours / case.published,
+    }
 
 
 def predicted(case: Case, devices: int) -> float:
     """Images a second of data parallelism, synchronised in the way that is fastest."""
-    graph, cluster = build(case.model, case.batch * devices, devices, **case.sizes), described(case, devices)
+    graph, cluster = build(case.model, case.batch * devices, devices, **case.sizes), load_machine(case.machine, devices)
     judge = make_evaluator(graph, cluster)
     data = next(plan for plan in known(graph, cluster) if plan.name == "data")
     return case.batch * devices / judge.set(best_sync(judge, data)[0] if devices > 1 else data)
@@ -120,7 +163,7 @@ def summary(rows: list[dict]) -> dict:
 
 
 @click.command(help=__doc__.split("\n\n")[0])
-@click.option("--source", "sources", multiple=True, type=click.Choice(["tensorflow", "nvidia"]), help="Default: both.")
+@click.option("--source", "sources", multiple=True, type=click.Choice(["tensorflow", "nvidia", "megatron"]), help="Default: all.")
 @click.option("--most", default=16, show_default=True, help="The most GPUs to predict for.")
 @click.option("--json", "as_json", is_flag=True)
 def main(sources: tuple[str, ...], most: int, as_json: bool) -> None:
@@ -136,6 +179,13 @@ def main(sources: tuple[str, ...], most: int, as_json: bool) -> None:
                 f" published {row['published_scaling']:.2f}", err=as_json,
             )  # fmt: skip
     totals = summary(rows)
+    for case in DECODERS:
+        if case.devices <= most and (not sources or "megatron" in sources):
+            rows.append(row := decoder_row(case))
+            click.echo(
+                f"{row['machine']:<10}{row['network']:<20}{row['devices']:>4}, layers shared by {case.shared_by}: "
+                f"{row['teraflops_per_device']:.0f} TFLOP/s a GPU, published {case.published:.0f}: {row['ratio']:.2f}", err=as_json,
+            )  # fmt: skip
     for machine, total in totals.items():
         click.echo(
             f"{machine}: one GPU predicted {total['ratio']:.2f} times as fast in the mean, off by a factor of"

@@ -103,8 +103,8 @@ def _shared_options(command: F, machine: str | None, size: str | None, rule: str
         click.option("--batch", type=click.IntRange(1), help="Samples a step, of all devices (default: the model's own)."),
         click.option("--devices", "-n", type=click.IntRange(1), help="Its first so many devices (default: all)."),
         click.option("--machine", "-m", default=machine, show_default=shown, shell_complete=completing.machines,
-                     help="A machine's name (see `taskflow machines`) or FILE.json; with :tf32 or :bf16 behind it, float32 products "
-                          "multiply on tensor cores."),
+                     help="A machine's name (see `taskflow machines`) or FILE.json; with :tf32 or :bf16 behind it, float32 "
+                          "products multiply on tensor cores."),
     ):
         command = option(command)
     return command

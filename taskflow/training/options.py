@@ -55,8 +55,8 @@ def shared_options(presets: Sequence[str], data: str, data_help: str) -> list[Ca
     """The options' decorators, in the order in which help lists them; they make the fields of `Options`."""
     return [
         click.option("--mapper", default="data", show_default=True, metavar="NAME",
-                     help="data, model, expert, search, best (the fastest of data, expert and search, each tried for some steps), "
-                     "round-robin, random, a strategy FILE.json, or package.module:Class."),
+                     help="data, model, expert, megatron, search, best (the fastest of data, expert and search, each tried for "
+                     "some steps), round-robin, random, a strategy FILE.json, or package.module:Class."),
         click.option("--search-budget", default=SEARCH_BUDGET, show_default=True, metavar="TIME",
                      help="How long --mapper search may take: 5s, 2m, or 20000p for proposals."),
         click.option("--machine", "-m", metavar="NAME",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -14,6 +16,7 @@ from taskflow.machine import (
     host,
     load_machine,
     preset_names,
+    save,
     transfer_seconds,
 )
 from taskflow.regions import Rect
@@ -89,6 +92,26 @@ def test_each_gpu_of_a_dgx_has_its_own_card() -> None:
     assert hops(h100, 0, 7) == ["nvswitch", "gpu7"]
     assert hops(h100, 0, 8) == ["network", "gpu0"]
     assert not {x.number for x in h100.route(0, 8)} & {x.number for x in h100.route(1, 9)}
+
+
+def test_products_multiply_in_what_is_behind_the_name(tmp_path: Path) -> None:
+    h100 = load_machine("h100", 16)
+    assert load_machine("h100:fp32", 16) == h100 and h100.kinds[0].product_rate("float32") == h100.kinds[0].rate() == 66.9e12
+    bf16 = load_machine("H100:bf16", 16)
+    device = bf16.processors[3].device
+    assert (bf16.name, device.products, len(bf16.processors)) == ("h100:bf16", "bfloat16", 16)
+    assert (device.rate(), device.product_rate("float32"), device.product_rate("float64")) == (66.9e12, 989.4e12, 33.5e12)
+    assert load_machine("h200:tf32").kinds[0].product_rate(np.dtype("float32")) == 494.7e12
+    save(bf16, tmp_path / "mine.json")
+    assert load_machine(tmp_path / "mine.json") == bf16
+    save(h100, tmp_path / "plain.json")
+    assert load_machine(f"{tmp_path / 'plain.json'}:bf16", 8) == load_machine("h100:bf16", 8)
+    with pytest.raises(ValueError, match="machine p100: p100 has no rate for bfloat16; it has float16, float32, float64"):
+        load_machine("p100:bf16")
+    with pytest.raises(ValueError, match=r"no machine 'h100:fp8'; .* with :tf32 or :bf16 behind it"):
+        load_machine("h100:fp8")
+    with pytest.raises(ValueError, match="precision must be fp32, tf32, bf16, got 'int8'"):
+        h100.multiplying_in("int8")
 
 
 @pytest.mark.parametrize("name", CLUSTERS)

@@ -144,6 +144,22 @@ def test_types_have_their_rates() -> None:
     assert half == pytest.approx(single, rel=1e-2)
 
 
+def test_products_of_float32_may_run_on_tensor_cores() -> None:
+    """Only products do, and only of float32; arrays keep their size, so that what waits for memory takes as long as ever."""
+    plain, tf32, bf16 = (AnalyticCosts(load_machine(f"a100{way}")) for way in ("", ":tf32", ":bf16"))
+    product, step, relu = linear(8192, 8192, 8192), lstm(8192, 1, 2048), (REGISTRY["relu"](), (Spec((64, 4096), F32),))  # type: ignore[call-arg]
+    for backward in (False, True):
+        slow, middle, fast = (cost(costs, product, backward) for costs in (plain, tf32, bf16))
+        assert slow == pytest.approx(8 * middle, rel=0.01) and slow == pytest.approx(16 * fast, rel=0.02)
+        assert cost(plain, step, backward) > cost(tf32, step, backward) > cost(bf16, step, backward)
+        assert cost(plain, relu, backward) == cost(bf16, relu, backward)
+        double = (product[0], (Spec((8192, 8192), np.dtype("float64")),))
+        assert cost(plain, double, backward) == cost(bf16, double, backward)
+    operator, specs = product
+    least = [c.least_seconds(operator, specs, False, (), c.machine.processors[0].device) for c in (plain, bf16)]
+    assert least[0] == pytest.approx(16 * least[1], rel=0.05)
+
+
 def test_unwanted_gradients_are_not_paid_for() -> None:
     model = AnalyticCosts(load_machine("k80"))
     for operator, specs in (linear(512, 1024, 1024), lstm(64, 10, 512)):
