@@ -3,14 +3,15 @@
 from taskflow.mapper.alike import alike
 from taskflow.mapper.choose import MAPPERS, choose
 from taskflow.mapper.config import OpConfig, Place, Sync, Travel
+from taskflow.mapper.expert import Expert
 from taskflow.mapper.mapper import CopyRequest, Mapper, map_graph
-from taskflow.mapper.megatron import Megatron, suits
+from taskflow.mapper.megatron import Megatron, attends, suits
 from taskflow.mapper.report import MeasuredTask, Profile
-from taskflow.mapper.rules import DataParallel, Expert, ModelParallel, RandomMapper, RoundRobin, cut_only, depths
+from taskflow.mapper.rules import DataParallel, ModelParallel, RandomMapper, RoundRobin, cut_only, depths
 from taskflow.mapper.strategy import Strategy, load, save, search_of
 
 __all__ = [
     "MAPPERS", "CopyRequest", "DataParallel", "Expert", "Mapper", "MeasuredTask", "Megatron", "ModelParallel", "OpConfig", "Place",
-    "Profile", "RandomMapper", "RoundRobin", "Strategy", "Sync", "Travel", "alike", "choose", "cut_only", "depths",
+    "Profile", "RandomMapper", "RoundRobin", "Strategy", "Sync", "Travel", "alike", "attends", "choose", "cut_only", "depths",
     "load", "map_graph", "save", "search_of", "suits",
 ]

@@ -93,6 +93,11 @@ def suits(graph: OperatorGraph) -> bool:
     return Work.CONTRACTION in works and not works & {Work.CONVOLUTION, Work.RECURRENT}
 
 
+def attends(graph: OperatorGraph) -> bool:
+    """Whether a network is one of them whose activations are multiplied with each other, as attention does."""
+    return suits(graph) and any(node.operator.kind == "matmul" for node in graph)
+
+
 def node_size(machine: Machine) -> int:
     """Processors of the first node."""
     return sum(p.node == machine.processors[0].node for p in machine.processors)

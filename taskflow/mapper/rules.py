@@ -12,7 +12,7 @@ from taskflow.machine import Machine
 from taskflow.mapper.config import Place, Sync, Travel
 from taskflow.mapper.mapper import Mapper
 from taskflow.mapper.strategy import SUMS
-from taskflow.operators.operator import Soap, Work
+from taskflow.operators.operator import Soap
 
 
 def cut_only(node: Node, soap: Soap, degree: int) -> tuple[int, ...]:
@@ -71,46 +71,6 @@ class ModelParallel(Mapper):
 
     def map_task(self, node: Node, piece: int, degrees: Sequence[int], machine: Machine) -> int:
         return self._depth[node.name] * len(machine.processors) // max(self._count, len(machine.processors))
-
-
-class Expert(Mapper):
-    """The experts' strategies that the paper compares with (section 8.1).
-
-    Convolutional networks (Krizhevsky, "One weird trick", 2014): data parallelism, but dense layers cut in the channel
-    dimension. Recurrent networks (Wu et al., GNMT, 2016): data parallelism between nodes and one processor a layer depth
-    within each. A network with an operator whose `work` is recurrent counts as such; which operators are
-    dense layers they say (`Operator.dense_dim`). ``per_node``: processors of one node.
-    """
-
-    name = "expert"
-
-    def __init__(self, per_node: int = 4) -> None:
-        if per_node < 1:
-            raise ValueError(f"expert: per_node must be at least 1, got {per_node}")
-        self._wanted = per_node
-
-    def prepare(self, graph: OperatorGraph, machine: Machine) -> None:
-        self._recurrent = any(node.operator.work is Work.RECURRENT for node in graph)
-        count = len(machine.processors)
-        # The largest node size up to the wanted one that divides the machine.
-        self._per_node = max(n for n in range(1, min(self._wanted, count) + 1) if count % n == 0)
-        self._depth = depths(graph)
-        self._levels = max(self._depth.values(), default=0) + 1
-        self._homes = {} if self._recurrent else homes(graph, count)
-
-    def slice_task(self, node: Node, machine: Machine) -> Sequence[int]:
-        count = len(machine.processors)
-        if self._recurrent:
-            return cut_only(node, Soap.SAMPLE, count // self._per_node)
-        if (dense := node.operator.dense_dim) is not None:
-            return tuple(min(count, dim.size) if dim.name == dense and dim.divisible else 1 for dim in node.dims)
-        return cut_only(node, Soap.SAMPLE, count)
-
-    def map_task(self, node: Node, piece: int, degrees: Sequence[int], machine: Machine) -> int:
-        if not self._recurrent:
-            return self._homes.get(node.name, piece)
-        level = self._depth[node.name] * self._per_node // max(self._levels, self._per_node)
-        return piece * self._per_node + level
 
 
 class RoundRobin(Mapper):

@@ -22,7 +22,7 @@ from dataclasses import replace
 from math import inf, isfinite, log, nextafter
 from random import Random
 
-from taskflow.mapper import Expert, Megatron, OpConfig, Strategy, Travel, cut_only, map_graph, suits
+from taskflow.mapper import Expert, Megatron, OpConfig, Strategy, Travel, attends, cut_only, map_graph, suits
 from taskflow.mapper.megatron import node_size
 from taskflow.operators.operator import Soap
 from taskflow.optimizer.descent import Descent
@@ -139,7 +139,7 @@ class _Guided:
             for size in (n for n in range(largest, 1, -1) if count % n == largest % n == 0):
                 plan = map_graph(Megatron(size), self.graph, self.machine)
                 self.run.try_set(replace(plan, name=f"megatron on {size}"))
-        for per_node in (n for n in (2, 8, 16) if n <= count and count % n == 0):
+        for per_node in (n for n in (2, 8, 16) if n <= count and count % n == 0 and not attends(self.graph)):
             self.run.try_set(replace(map_graph(Expert(per_node), self.graph, self.machine), name=f"expert on {per_node}"))
         if count < HIERARCHY:  # on more, every piece of a layer needs messages from all others
             self.run.try_set(self._channels())

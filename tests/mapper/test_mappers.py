@@ -426,7 +426,10 @@ def test_strategies_of_mappers_are_plain_values() -> None:
 
 def test_expert_leaves_scores_where_they_are() -> None:
     """A dense layer cut by channels, and the loss behind it by blocks of classes on the same processors."""
-    graph = build("Transformer", preset="small")
+    graph = taskflow.OperatorGraph()
+    words, wanted = (taskflow.input(graph, (8, 5), "int64", name=name) for name in ("words", "wanted"))
+    scores = taskflow.linear(taskflow.embedding(words, 17, 8), 17, name="softmax")
+    graph.minimize(taskflow.cross_entropy(scores, wanted, blocks=4, name="loss"))
     strategy = map_graph(Expert(), graph, taskflow.host(4))
     for name, degree in (("softmax", 4), ("loss.blocks", 4)):
         degrees = dict(zip((dim.name for dim in graph.node(name).dims), strategy[name].degrees))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import taskflow
-from taskflow.mapper import Megatron, Strategy, map_graph, suits
+from taskflow.mapper import Expert, Megatron, Strategy, attends, map_graph, suits
 from taskflow.models import build
 from taskflow.optimizer.found import Budget
 from taskflow.optimizer.search import make_evaluator, search
@@ -45,6 +45,14 @@ def test_a_transformer_is_cut_as_the_paper_has_it() -> None:
     for task in tasks:  # only gradients of weights go from node to node
         if len({nodes[p] for p in task.processors}) > 1:
             assert task.topic.purpose is Purpose.WEIGHT_GRADIENTS or task.topic.name == "loss", task
+
+
+def test_experts_cut_networks_of_attention_so() -> None:
+    machine = taskflow.load_machine("p100", 8)
+    for name, wanted in (("Transformer", True), ("GPT-2", True), ("MLP", False), ("NMT", False), ("AlexNet", False)):
+        graph = build(name, preset="small", batch=16)
+        same = map_graph(Expert(), graph, machine).configs == map_graph(Megatron(), graph, machine).configs
+        assert attends(graph) == same == wanted, name
 
 
 def test_positions_that_are_trained_are_not_shared() -> None:
