@@ -117,7 +117,8 @@ def summary(machine: Cluster) -> dict[str, Any]:
         "kinds": [
             {
                 "kind": d.kind, "processors": used.count(d.kind), "memory_bytes": d.memory_bytes,
-                "flops_per_second": dict(d.flops_per_second), "memory_bytes_per_second": d.memory_bytes_per_second,
+                "flops_per_second": dict(d.flops_per_second), "products": d.products,
+                "memory_bytes_per_second": d.memory_bytes_per_second,
                 "launch_seconds": d.launch_seconds, "source": d.source,
             }
             for d in machine.kinds if d.kind in used
@@ -172,6 +173,8 @@ def describe(machine: Cluster) -> str:
     lines = [str(machine) + (f" ({machine.source})" if machine.source else "")]
     for kind in value["kinds"]:
         rates = ", ".join(f"{rate / 1e9:,.4g} GFLOP/s {dtype}" for dtype, rate in kind["flops_per_second"].items())
+        if kind["products"] != "float32":
+            rates += f" (at which products of float32 arrays run: {kind['products']})"
         lines.append(
             f"  {kind['processors']} x {kind['kind']}: {kind['memory_bytes'] / 2**30:.3g} GiB, {rates}, memory "
             f"{kind['memory_bytes_per_second'] / 1e9:.4g} GB/s, {kind['launch_seconds'] * 1e6:.2g} us to start a kernel"

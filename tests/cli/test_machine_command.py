@@ -60,6 +60,8 @@ def test_show(tmp_path: Path) -> None:
     text = run("show", str(tmp_path / "h.json"))
     assert "3 x cpu" in text and "copied by receiver" in text and text.count("processor ") == 1
     assert json.loads(run("show", "h200", "--devices", "1", "--json"))["routes"] == []
+    assert "products of float32 arrays run: bfloat16" in run("show", "h200:bf16") and "products" not in run("show", "h200")
+    assert json.loads(run("show", "h200:tf32", "--json"))["kinds"][0]["products"] == "tf32"
 
 
 @pytest.mark.parametrize(
