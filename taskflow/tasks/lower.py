@@ -129,13 +129,14 @@ def _in_evaluation(pieces: Sequence[list[Piece]]) -> list[list[Piece]]:
 
 
 def parameter_uses(pieces: Sequence[Sequence[Piece]]) -> dict[Parameter, dict[int, list[Rect]]]:
-    """The distinct Rects of each parameter that tasks read, by processor."""
+    """The distinct Rects of each parameter that tasks read, by processor; none of one that meets nothing but padding."""
     uses: dict[Parameter, dict[int, dict[Rect, None]]] = {}
     for of_node in pieces:
         for piece in of_node:
             for parameter, rect in zip(piece.node.parameters, piece.reads.weights):
+                of_parameter = uses.setdefault(parameter, {})
                 if not rect.empty:
-                    uses.setdefault(parameter, {}).setdefault(piece.processor, {})[rect] = None
+                    of_parameter.setdefault(piece.processor, {})[rect] = None
     return {p: {k: list(v) for k, v in table.items()} for p, table in uses.items()}
 
 
