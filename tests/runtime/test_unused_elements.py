@@ -64,6 +64,20 @@ def test_they_decay_as_in_pytorch(rule: UpdateRule, strategy: int | None) -> Non
             np.testing.assert_allclose(found[name], value.detach().numpy(), rtol=1e-9, atol=1e-12, err_msg=name)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_another_executor_shares_them(seed: int) -> None:
+    run = trained(seed, RULES[1])
+    random, other = Random(seed), network(batch=2)
+    user = Executor(other, random_strategy(other, random.randint(1, 5), random), weights=run)
+    for _ in range(2):
+        wanted = run.weights()
+        for name, value in user.weights().items():
+            np.testing.assert_array_equal(value, wanted[name], err_msg=name)
+        run.train(data(9))
+    fed = data(10)
+    np.testing.assert_allclose(user.predict({"x": fed["x"]}), run.predict({"x": fed["x"]}), rtol=1e-9)
+
+
 def test_a_checkpoint_has_their_momentum() -> None:
     """So that training goes on as it would have, under another strategy too."""
     rule, wanted = RULES[1], trained(None, RULES[1], steps=6).weights()
