@@ -50,6 +50,12 @@ def _layer_norm(site: Site, m: Any, x: Tensor) -> Made:
     return site.own(y, m.weight, m.bias)
 
 
+def _group_norm(site: Site, m: nn.GroupNorm, x: Tensor) -> Made:
+    require(m.affine, "needs affine")
+    y = ops.group_norm(x, m.num_groups, m.eps, name=site.name, parameters=site.shared(m.weight, m.bias))
+    return site.own(y, m.weight, m.bias)
+
+
 def _embedding(site: Site, m: nn.Embedding, x: Tensor) -> Made:
     require(m.padding_idx is None and m.max_norm is None and not m.sparse, "padding_idx, max_norm and sparse are not supported")
     y = ops.embedding(x, m.num_embeddings, m.embedding_dim, name=site.name, parameters=site.shared(m.weight))
@@ -172,6 +178,7 @@ def merged(x: Tensor, start: int, end: int, name: str) -> Tensor:
 
 LAYERS: dict[type[nn.Module], Callable[..., Made]] = {
     nn.Linear: _linear, nn.Conv2d: _conv2d, nn.BatchNorm1d: _batch_norm, nn.BatchNorm2d: _batch_norm, nn.LayerNorm: _layer_norm,
+    nn.GroupNorm: _group_norm,
     nn.Embedding: _embedding, nn.LSTM: _lstm, nn.MultiheadAttention: _attention, nn.TransformerEncoderLayer: _encoder_layer,
     nn.TransformerEncoder: _encoder, nn.Dropout: _dropout, nn.GELU: _gelu, nn.LeakyReLU: _leaky_relu, nn.SiLU: _silu,
     nn.Softmax: _softmax, nn.MaxPool2d: _max_pool2d, nn.AvgPool2d: _avg_pool2d, nn.AdaptiveAvgPool2d: _adaptive_avg_pool2d,
