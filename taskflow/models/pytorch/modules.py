@@ -166,6 +166,24 @@ def _sizes_or_kept(size: Any, x: Tensor) -> tuple[int, int]:
     return height, width
 
 
+def _upsample(site: Site, m: nn.Upsample, x: Tensor) -> Made:
+    require(m.mode == "nearest" and x.ndim == 4, f"only images (N, C, H, W), by mode 'nearest', not {m.mode!r} of {x}")
+    given: Any = m.size if m.scale_factor is None else m.scale_factor
+    down, right = given if isinstance(given, (tuple, list)) else (given, given)
+    if m.scale_factor is None:
+        down, right = down / x.shape[2], right / x.shape[3]
+    require(down == int(down) and right == int(right), f"only by whole factors, not {down:g} and {right:g}")
+    for number, (dim, times) in enumerate(((2, int(down)), (3, int(right)))):
+        at = f"{site.name}.{'rows' if dim == 2 else 'columns'}"
+        whole = (*x.shape[:dim], times * x.shape[dim], *x.shape[dim + 1 :])
+        if times > 1:  # each element that many times, in a dimension of its own
+            alone = ops.reshape(x, (*x.shape[: dim + 1], 1, *x.shape[dim + 1 :]), name=f"{at}.each")
+            x = ops.concat([alone] * times, dim + 1, name=f"{at}.again")
+        if times > 1 or number:
+            x = ops.reshape(x, whole, name=site.name if number else at)
+    return x
+
+
 def _flatten(site: Site, m: nn.Flatten, x: Tensor) -> Made:
     return merged(x, m.start_dim, m.end_dim, site.name)
 
@@ -182,7 +200,7 @@ LAYERS: dict[type[nn.Module], Callable[..., Made]] = {
     nn.Embedding: _embedding, nn.LSTM: _lstm, nn.MultiheadAttention: _attention, nn.TransformerEncoderLayer: _encoder_layer,
     nn.TransformerEncoder: _encoder, nn.Dropout: _dropout, nn.GELU: _gelu, nn.LeakyReLU: _leaky_relu, nn.SiLU: _silu,
     nn.Softmax: _softmax, nn.MaxPool2d: _max_pool2d, nn.AvgPool2d: _avg_pool2d, nn.AdaptiveAvgPool2d: _adaptive_avg_pool2d,
-    nn.Flatten: _flatten, nn.Hardtanh: _hardtanh, nn.ReLU6: _hardtanh,
+    nn.Flatten: _flatten, nn.Upsample: _upsample, nn.Hardtanh: _hardtanh, nn.ReLU6: _hardtanh,
     nn.Hardsigmoid: lambda site, m, x: ops.hardsigmoid(x, name=site.name),
     nn.Hardswish: lambda site, m, x: ops.hardswish(x, name=site.name),
     nn.Identity: lambda site, m, x: x,
