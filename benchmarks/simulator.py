@@ -25,6 +25,7 @@ from taskflow.machine import load_machine
 from taskflow.mapper import DataParallel, OpConfig, Strategy, map_graph
 from taskflow.models import MODELS, build
 from taskflow.operators.operator import Soap
+from taskflow.optimizer.core_costs import Roofline
 from taskflow.optimizer.evaluator import ALGORITHMS, Evaluator, evaluator
 from taskflow.rules import SGD
 
@@ -72,7 +73,8 @@ def walk(here: Evaluator, seconds: float, random: Random) -> tuple[float, float]
 
 def row(model: str, devices: int, start: str, algorithm: str, machine: str, seconds: float) -> dict[str, object]:
     graph = build(model, devices=devices)
-    here = evaluator(graph, load_machine(machine, devices), rule=SGD(0.1), algorithm=algorithm)
+    described = load_machine(machine, devices)
+    here = evaluator(graph, described, Roofline(described), SGD(0.1), algorithm=algorithm)
     random = Random(0)
     strategy = map_graph(DataParallel(), graph, here.machine)
     if start == "random":

@@ -37,7 +37,7 @@ class Node:
 
     def reads(self, piece: Rect) -> Reads:
         """The Rects of inputs and parameters that the task of ``piece`` reads in training."""
-        return self.operator.trains_on(self.specs, piece)
+        return self.operator.reads_in(self.specs, piece, training=True)
 
     def writes(self, piece: Rect) -> tuple[Rect, ...]:
         """The Rect of each output that the task of ``piece`` writes, perhaps a partial value of it."""

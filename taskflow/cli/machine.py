@@ -12,6 +12,7 @@ from taskflow.cli.problem import emit, output_options
 from taskflow.cli.tables import tell
 from taskflow.machine import Cluster, Link, load_machine, save, transfer_seconds
 from taskflow.machine.format import unparse
+from taskflow.training.options import Seconds, check_processors
 from taskflow.working import Working
 
 MOST_SECONDS = 60.0
@@ -28,7 +29,7 @@ def machine_group() -> None:
 @click.option("--name", help="What results call it (default: the file's name, or `measured`).")
 @click.option("--processors", type=click.IntRange(1), help="Without mpirun: so many virtual processors of this process.")
 @click.option("--device", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True, help="What each rank computes on.")
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=MOST_SECONDS, show_default=True, metavar="SECONDS",
+@click.option("--timeout", type=Seconds(min=0, min_open=True), default=MOST_SECONDS, show_default=True, metavar="SECONDS",
               help="End the job if a rank waits longer for another.")
 @output_options
 def measure_command(
@@ -54,6 +55,7 @@ def measure_command(
         raise ValueError(f"--out must end in .json, so that --machine takes it for a file; got {out}")
     transport = connect(watchdog_seconds=timeout)
     try:
+        check_processors(processors, transport.size)
         _first_may_write(transport, out)
         called = name or (Path(out).stem if out else "measured")
         with Working("measuring", quiet or transport.rank > 0, elsewhere="each") as line:

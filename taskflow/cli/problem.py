@@ -23,15 +23,13 @@ from taskflow.machine import Cluster, load_machine, preset_names
 from taskflow.mapper import MAPPERS, Strategy, choose
 from taskflow.mapper.strategy import FORMAT
 from taskflow.optimizer.evaluator import Evaluator
-from taskflow.optimizer.memory import memory_use
-from taskflow.optimizer.room import Room
+from taskflow.optimizer.room import RULE, Room
 from taskflow.optimizer.search import make_evaluator
 from taskflow.optimizer.where import where_time_goes
 from taskflow.reading import read_json
 from taskflow.rules import SGD, Adam, UpdateRule
 from taskflow.runtime.launch import LaunchError, say_once
 
-MOST_TASKS = 8000
 FAILED, MISTAKE, INTERRUPTED = 1, 2, 130  # exit codes beside 0
 SETTINGS, DEBUG = "taskflow.settings", "taskflow.debug"  # keys of a click context's meta
 F = TypeVar("F", bound=Callable[..., Any])
@@ -257,8 +255,8 @@ def _a_strategy(name: str) -> None:
 
 
 def describe(problem: Problem, strategy: Strategy) -> dict[str, Any]:
-    """A plan's row: its predicted time, where that goes, and memory (of a step with more than MOST_TASKS tasks an
-    estimate, since planning takes minutes there). The evaluator is at ``strategy`` afterwards."""
+    """A plan's row: its predicted time, where that goes, and memory, as `Room` has it and the search judges it. ``lacks``: what
+    memory is missing. The evaluator is at ``strategy`` afterwards."""
     judge = problem.evaluator
     seconds = judge.seconds if judge.at(strategy) else judge.set(strategy)
     usage = where_time_goes(judge, path=False)
@@ -272,13 +270,11 @@ def describe(problem: Problem, strategy: Strategy) -> dict[str, Any]:
         "busiest_link_seconds": max(usage.link_seconds.values(), default=0.0),
         "tasks": judge.tasks,
     }
-    if judge.tasks <= MOST_TASKS:
-        peaks = [use.nbytes for use in memory_use(judge.lowered(), judge.timeline().order)]
-    else:
-        peaks = problem.room.in_order(strategy)
+    peaks, planned = problem.room.peaks(strategy)
+    lacks = problem.room(strategy)
     row["peak_memory_bytes"] = max(peaks)
-    row["peak_memory_is"] = "planned" if judge.tasks <= MOST_TASKS else "estimate"
-    row["fits_memory"] = all(n <= p.memory_bytes for n, p in zip(peaks, problem.machine.processors))
+    row["peak_memory_is"] = "planned" if planned else "estimate"
+    row["fits_memory"], row["lacks"] = not lacks, lacks
     return row
 
 
@@ -302,7 +298,10 @@ def table(rows: list[dict[str, Any]]) -> str:
     headings = ["strategy", "step ms", "against data", "moved MB", "compute s", "memory GB", "search s"]
     used = [i for i in range(len(headings)) if i == 0 or any(line[i] for line in lines)]
     text = render([headings[i] for i in used], [[line[i] for i in used] for line in lines])
-    return text if all(row["fits_memory"] for row in rows) else f"{text}\n! may need more memory than a device has"
+    if all(row["fits_memory"] for row in rows):
+        return text
+    estimated = any(row["peak_memory_is"] == "estimate" for row in rows if not row["fits_memory"])
+    return f"{text}\n! may need more memory than a device has{f' (~: {RULE})' if estimated else ''}"
 
 
 def writable(path: str | None) -> None:

@@ -24,7 +24,6 @@ from taskflow.cli.progress import working
 from taskflow.cli.tables import nbytes, render, seconds, tell
 from taskflow.mapper import Strategy
 from taskflow.optimizer.explain_difference import LayerChange, difference
-from taskflow.optimizer.room import Room
 
 
 @click.group("strategy", short_help="Show, compare (diff) and check plans.")
@@ -191,10 +190,8 @@ def check_command(plan: str, seed: int, as_json: bool, quiet: bool, **asked: Any
             problems.append(str(error))
         else:
             row = describe(problem, strategy)
-            if problem.evaluator.rule is not None and (lacks := Room(problem.evaluator)(strategy)):
-                problems.append(f"memory: {lacks}")
-            elif not row["fits_memory"]:
-                problems.append(f"memory: a device may need {nbytes(row['peak_memory_bytes'])}")
+            if row["lacks"]:
+                problems.append(f"memory: {row['lacks']}")
     if as_json:
         emit({**problem.header(), **row, "plan": plan, "fits": not problems, "problems": problems})
     elif problems:

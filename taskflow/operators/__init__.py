@@ -13,6 +13,7 @@ from taskflow.operators.einsum import einsum
 from taskflow.operators.embedding import embedding
 from taskflow.operators.free_weight import add_weight, expand_weight, mul_weight
 from taskflow.operators.gather import gather
+from taskflow.operators.group_norm import group_norm
 from taskflow.operators.hard import hardsigmoid, hardswish, hardtanh
 from taskflow.operators.input import input
 from taskflow.operators.layer_norm import layer_norm
@@ -37,8 +38,8 @@ from taskflow.operators.unary import gelu, relu, scale, shift, sigmoid, tanh
 
 __all__ = [
     "adaptive_avg_pool2d", "add", "add_weight", "attention", "avg_pool2d", "batch_norm", "concat", "conv2d",
-    "cross_entropy", "dropout", "einsum", "embedding", "expand_weight", "flatten", "gather", "gelu", "hardsigmoid",
-    "hardswish", "hardtanh", "input", "layer_norm", "linear", "lstm", "lstm_layer", "mask_padding", "matmul",
+    "cross_entropy", "dropout", "einsum", "embedding", "expand_weight", "flatten", "gather", "gelu", "group_norm",
+    "hardsigmoid", "hardswish", "hardtanh", "input", "layer_norm", "linear", "lstm", "lstm_layer", "mask_padding", "matmul",
     "max_pool2d", "mean", "mse_loss", "mul", "mul_weight", "multi_head_attention", "narrow", "pad", "per_label",
     "positional_encoding", "relu", "reshape", "scale", "select", "shift", "sigmoid", "softmax", "split", "state",
     "stochastic_depth", "sub", "sum", "tanh", "transpose",

@@ -89,6 +89,10 @@ class Einsum(Operator):
     def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return piece.volume * len(inputs)  # a product and a sum, or a sum
 
+    def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        # A product for each of two operands. Of one, its gradient is the output's, spread: once an element, as `reduce` counts it.
+        return (2 if len(inputs) == 2 else 1) * self.flops(inputs, piece)
+
     @property
     def _letters(self) -> str:
         """Those of the output, then those that are contracted."""

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
@@ -51,9 +50,6 @@ class Normalize(Operator):
     running ones. C cuts the weights (parameter).
     """
 
-    unread_in_evaluation: ClassVar[tuple[int, ...]] = (1,)  # the moments
-    unread_in_training: ClassVar[tuple[int, ...]] = (2, 3)  # running mean and variance
-
     samples: int
     eps: float
 
@@ -89,6 +85,9 @@ class Normalize(Operator):
         first, last = piece.lo[0] // self.samples, -(-piece.hi[0] // self.samples)
         moments = Rect((first, 0, piece.lo[1]), (last, 2, piece.hi[1]))
         return Reads((piece, moments, channels, channels), (channels, channels))
+
+    def unread(self, training: bool) -> tuple[int, ...]:
+        return (2, 3) if training else (1,)  # running mean and variance; the batch's moments
 
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
         return (piece,)
@@ -145,7 +144,8 @@ class Normalize(Operator):
         x, (_, moments, mean, variance) = _flat(call.inputs[0]), call.inputs
         first, last = call.piece.lo[0], call.piece.hi[0]
         if not call.state.training:  # what sums the running statistics would have
-            moments, middle = call.kernels.xp.empty(moments.shape, DOUBLE), mean.astype(DOUBLE)
+            groups, middle = -(-last // self.samples) - first // self.samples, mean.astype(DOUBLE)
+            moments = call.kernels.xp.empty((groups, 2, len(mean)), DOUBLE)
             moments[:, 0] = middle * self._count(call)
             moments[:, 1] = (variance + middle * middle) * self._count(call)
         for number, sums in enumerate(moments):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
 from random import Random
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, final
 
 import numpy as np
 
@@ -198,11 +198,6 @@ class Operator(ABC):
     dense_dim: ClassVar[str | None] = None
     """The name of the dimension that the experts' mapper cuts instead of samples in networks that are not recurrent: of a dense
     layer its channels, of what takes a dense layer's scores where they lie the same."""
-    unread_in_evaluation: ClassVar[tuple[int, ...]] = ()
-    """Which inputs `forward` does not look at in evaluation, so that what computes them need not run. They hold anything."""
-    unread_in_training: ClassVar[tuple[int, ...]] = ()
-    """Which inputs neither `forward` nor `backward` looks at in training: they come as arrays with no elements, so that nothing
-    is moved for them."""
 
     @abstractmethod
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
@@ -220,13 +215,18 @@ class Operator(ABC):
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         """What the task of ``piece`` reads: no more than it needs."""
 
-    def trains_on(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        """What the task of ``piece`` reads in training: `reads` without the inputs in `unread_in_training`."""
-        reads = self.reads(inputs, piece)
-        if not self.unread_in_training:
+    def unread(self, training: bool) -> tuple[int, ...]:
+        """Which inputs `forward` (and in training `backward`) does not look at: they come as arrays with no elements, nothing is
+        moved for them, and what computes only them does not run in evaluation."""
+        return ()
+
+    @final
+    def reads_in(self, inputs: Sequence[Spec], piece: Rect, training: bool) -> Reads:
+        """What the task of ``piece`` reads in training or in evaluation: `reads` without what is `unread` there."""
+        reads, unread = self.reads(inputs, piece), self.unread(training)
+        if not unread:
             return reads
         nothing = [Rect((0,) * rect.ndim, (0,) * rect.ndim) for rect in reads.inputs]
-        unread = self.unread_in_training
         return Reads(tuple(nothing[i] if i in unread else rect for i, rect in enumerate(reads.inputs)), reads.weights)
 
     @abstractmethod

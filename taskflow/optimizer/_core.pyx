@@ -44,7 +44,7 @@ cdef extern from "core_step.h" namespace "taskflow" nogil:
         void add_node(const vector[int]& input_nodes, const vector[int]& input_outputs, const vector[int]& parameters,
                       const vector[int]& itemsizes, const vector[int]& needs, const vector[int]& seeds, cbool state,
                       cbool active, cbool keeps_inputs, cbool keeps_weights, cbool keeps_outputs)
-        void add_parameter(int layer, int ndim, int itemsize, cbool trained, int dtype)
+        void add_parameter(int layer, int whole, int itemsize, cbool trained, int dtype)
         void finish_model()
         void add_loss(int node, int output, int list)
         void add_carry(int node, int output, int becomes_node, int becomes_output)
@@ -149,8 +149,8 @@ cdef class Core:
         self.step.get().add_node(input_nodes, input_outputs, parameters, itemsizes, needs, seeds, state, active,
                                  keeps_inputs, keeps_weights, keeps_outputs)
 
-    def add_parameter(self, int layer, int ndim, int itemsize, bint trained, int dtype):
-        self.step.get().add_parameter(layer, ndim, itemsize, trained, dtype)
+    def add_parameter(self, int layer, int whole, int itemsize, bint trained, int dtype):
+        self.step.get().add_parameter(layer, whole, itemsize, trained, dtype)
 
     def add_loss(self, int node, int output, int whole):
         self.step.get().add_loss(node, output, whole)

@@ -16,13 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import product
 from math import inf, prod
 from typing import TypeVar
 
 from taskflow.graph import Node, OperatorGraph
-from taskflow.operators.operator import Operator, Soap, Spec, iteration_space
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.pieces import Pieces, classes
@@ -145,7 +143,7 @@ def least_update(
     parameters = [p for p in evaluator.graph.parameters if p.layer == layer and p.name in trained]
     if rule is None or not parameters:
         return 0.0, 0.0
-    item, total = min(p.spec.dtype.itemsize for p in parameters), _always_used(evaluator.graph, parameters)
+    item, total = min(p.spec.dtype.itemsize for p in parameters), _updated(evaluator.graph, parameters)
     if not total:
         return 0.0, 0.0
 
@@ -161,36 +159,14 @@ def least_update(
     return rate * total, update(1)
 
 
-def _always_used(graph: OperatorGraph, parameters: Sequence[Parameter]) -> int:
-    """How many elements of parameters are held, and so updated, whatever the cuts are. Not all, where a convolution's windows
-    reach beyond a small image: what of the kernel meets nothing but padding, no task reads."""
-    most = {parameter.name: 0 for parameter in parameters}
-    for node in graph:
-        for i, parameter in enumerate(node.parameters):
-            if parameter.name in most:
-                most[parameter.name] = max(most[parameter.name], _always_read(node.operator, node.specs, i))
-    return sum(most.values())
-
-
-@lru_cache(maxsize=4096)
-def _always_read(operator: Operator, inputs: tuple[Spec, ...], weight: int) -> int:
-    """How many elements of a weight some task reads however finely the data's attributes are cut. (Cuts along other dimensions
-    divide the weight, or all read the same of it; no side of a weight depends on two attributes.)"""
-    space = iteration_space(operator, inputs)
-    whole = operator.reads(inputs, space).weights[weight]
-    sides = [set(range(a, b)) for a, b in zip(whole.lo, whole.hi)]
-    for i, dim in enumerate(operator.dims(inputs)):
-        if dim.soap is not Soap.ATTRIBUTE:
-            continue
-        seen: list[set[tuple[int, int]]] = [set() for _ in sides]
-        for at in range(dim.size):
-            lows, highs = list(space.lo), list(space.hi)
-            lows[i], highs[i] = at, at + 1
-            read = operator.reads(inputs, Rect(tuple(lows), tuple(highs))).weights[weight]
-            for spans, low, high in zip(seen, read.lo, read.hi):
-                spans.add((low, high))
-        sides = [side & {at for span in spans for at in range(*span)} for side, spans in zip(sides, seen)]
-    return prod(len(side) for side in sides)
+def _updated(graph: OperatorGraph, parameters: Sequence[Parameter]) -> int:
+    """How many elements of parameters are updated whatever the cuts are: all, but of those of which nothing is used (a
+    convolution that sees nothing but padding)."""
+    used = {
+        parameter.name for node in graph if node.parameters
+        for parameter, rect in zip(node.parameters, node.reads(node.space).weights) if not rect.empty
+    }
+    return sum(parameter.spec.rect.volume for parameter in parameters if parameter.name in used)
 
 
 def representatives(evaluator: Evaluator) -> list[int]:

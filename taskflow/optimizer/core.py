@@ -122,7 +122,8 @@ class CoreEvaluator(Evaluator):
         for parameter in graph.parameters:
             dtype = parameter.spec.dtype
             core.add_parameter(
-                self._layers[parameter.layer], len(parameter.shape), dtype.itemsize, parameter.name in trained, dtype.num
+                self._layers[parameter.layer], self._region(parameter.spec.rect), dtype.itemsize, parameter.name in trained,
+                dtype.num,
             )
         numbers = {p.name: i for i, p in enumerate(graph.parameters)}
         for node in graph:

@@ -21,7 +21,7 @@ enum { RING, TREE, OWNER_TRAVEL, COLLECTIVE_TRAVEL };
 enum { EVERY, OWNER_PLACE, SPREAD };
 
 struct ParameterInfo {
-    int layer, ndim, itemsize;
+    int layer, whole, itemsize;  // whole: the region
     bool trained;
     int dtype;
 };
@@ -82,6 +82,7 @@ inline LayerPlan plan_layer(const Geometry& geometry, const LayerInfo& layer, co
     struct Read { int32_t region; std::vector<uint64_t> bits; int32_t cover; };
     for (int parameter : layer.parameters) {
         const ParameterInfo& info = infos[parameter];
+        const Region& all = geometry.regions[info.whole];
         std::vector<Read> reads;
         std::unordered_map<int32_t, int32_t> place;
         std::vector<Box> boxes;
@@ -108,9 +109,10 @@ inline LayerPlan plan_layer(const Geometry& geometry, const LayerInfo& layer, co
                 plan.cover[u][piece] = reads[at].cover;
             }
         }
-        if (reads.empty()) continue;
+        const bool trained = info.trained && !reads.empty();
         GridOfBoxes grid;
-        grid.cut(boxes, info.ndim);
+        boxes.push_back(all.box);
+        grid.cut(boxes, all.ndim);
         std::vector<uint64_t> holders(grid.at.size() * words);
         std::vector<std::vector<size_t>> cells_of(reads.size());
         for (size_t r = 0; r < reads.size(); ++r)
@@ -118,31 +120,36 @@ inline LayerPlan plan_layer(const Geometry& geometry, const LayerInfo& layer, co
                 for (size_t w = 0; w < words; ++w) holders[cell * words + w] |= reads[r].bits[w];
                 cells_of[r].push_back(cell);
             });
+        // What no task uses is held by the holders of the first cell that is used; if none is, by processor 0.
+        auto used = [&](size_t cell) {
+            return std::any_of(&holders[cell * words], &holders[cell * words] + words, [](uint64_t w) { return w != 0; });
+        };
+        size_t first = 0;
+        while (first < grid.at.size() && !used(first)) ++first;
+        if (first == grid.at.size()) holders[(first = 0)] = 1;
         std::vector<BundleCell> where(grid.at.size());
         for (size_t cell = 0; cell < grid.at.size(); ++cell) {
-            const uint64_t* bits = &holders[cell * words];
+            const uint64_t* bits = &holders[(used(cell) ? cell : first) * words];
             uint64_t hash = 1469598103934665603ull;
-            bool any = false;
-            for (size_t w = 0; w < words; ++w) hash = (hash ^ bits[w]) * 1099511628211ull, any |= bits[w] != 0;
-            if (!any) continue;
+            for (size_t w = 0; w < words; ++w) hash = (hash ^ bits[w]) * 1099511628211ull;
             auto& candidates = by_hash[hash];
             int bundle = -1;
             for (int g : candidates)
-                if (std::equal(bits, bits + words, groups[g].bits.begin()) && groups[g].trained == info.trained &&
+                if (std::equal(bits, bits + words, groups[g].bits.begin()) && groups[g].trained == trained &&
                     groups[g].dtype == info.dtype)
                     bundle = g;
             if (bundle < 0) {
                 bundle = int(groups.size());
                 candidates.push_back(bundle);
-                groups.push_back({std::vector<uint64_t>(bits, bits + words), info.trained, info.dtype});
+                groups.push_back({std::vector<uint64_t>(bits, bits + words), trained, info.dtype});
                 plan.bundles.emplace_back();
                 plan.bundles[bundle].itemsize = info.itemsize;
-                plan.bundles[bundle].trained = info.trained;
+                plan.bundles[bundle].trained = trained;
                 for (int p = 0; p < processors; ++p)
                     if (bits[p >> 6] >> (p & 63) & 1) plan.bundles[bundle].group.push_back(p);
             }
             BundlePlan& b = plan.bundles[bundle];
-            int64_t volume = grid.box(cell).volume(info.ndim);
+            int64_t volume = grid.box(cell).volume(all.ndim);
             where[cell] = {bundle, int32_t(b.cells.size())};
             b.cells.push_back({parameter, b.size, volume});
             b.size += volume;

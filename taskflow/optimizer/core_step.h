@@ -38,10 +38,10 @@ public:
         node.keeps_inputs = keeps_inputs, node.keeps_weights = keeps_weights, node.keeps_outputs = keeps_outputs;
         model_.nodes.push_back(std::move(node));
     }
-    void add_parameter(int layer, int ndim, int itemsize, bool trained, int dtype) {
+    void add_parameter(int layer, int whole, int itemsize, bool trained, int dtype) {
         if (layer == int(model_.layers.size())) model_.layers.emplace_back();
         model_.layers[layer].parameters.push_back(int(model_.parameters.size()));
-        model_.parameters.push_back({layer, ndim, itemsize, trained, dtype});
+        model_.parameters.push_back({layer, whole, itemsize, trained, dtype});
     }
     void add_loss(int node, int output, int list) {
         model_.losses.push_back({node, output}), model_.loss_lists.push_back(list);

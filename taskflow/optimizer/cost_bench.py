@@ -85,7 +85,7 @@ def piece_action(
     (see `cost_gradients`)."""
     numbers = np.random.default_rng(0)
     outputs = operator.output(inputs)
-    reads, writes = operator.trains_on(inputs, piece), operator.writes(inputs, piece)
+    reads, writes = operator.reads_in(inputs, piece, training=True), operator.writes(inputs, piece)
     dtype = weight_type(outputs)
     high, xp = integers_below(operator, inputs), kernels.xp
     call = Call(

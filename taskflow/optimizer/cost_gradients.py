@@ -22,7 +22,7 @@ Adding = tuple[bool, ...]  # for each input of an operator, then for each weight
 
 def target_bytes(operator: Operator, inputs: Sequence[Spec], piece: Rect, wanted: Sequence[bool]) -> tuple[int, ...]:
     """Bytes of every gradient that backward gives: of each input (0 if it is not wanted), then of each weight."""
-    reads, itemsize = operator.trains_on(inputs, piece), weight_type(operator.output(inputs)).itemsize
+    reads, itemsize = operator.reads_in(inputs, piece, training=True), weight_type(operator.output(inputs)).itemsize
     return (
         *(r.volume * s.dtype.itemsize * w for r, s, w in zip(reads.inputs, inputs, wanted)),
         *(r.volume * itemsize for r in reads.weights),

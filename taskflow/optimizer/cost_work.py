@@ -48,7 +48,8 @@ class Arrays:
 
 def arrays(operator: Operator, inputs: Sequence[Spec], piece: Rect) -> Arrays:
     """What the forward task of a piece touches."""
-    reads, writes, outputs = operator.trains_on(inputs, piece), operator.writes(inputs, piece), operator.output(inputs)
+    reads = operator.reads_in(inputs, piece, training=True)
+    writes, outputs = operator.writes(inputs, piece), operator.output(inputs)
     itemsize = weight_type(outputs).itemsize
     return Arrays(
         tuple(r.volume * s.dtype.itemsize for r, s in zip(reads.inputs, inputs)),

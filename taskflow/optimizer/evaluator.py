@@ -13,7 +13,7 @@ from taskflow.graph import OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper.config import OpConfig, Sync, Travel
 from taskflow.mapper.strategy import Strategy
-from taskflow.optimizer.core_costs import Costs, FromTasks, Roofline
+from taskflow.optimizer.core_costs import Costs, FromTasks
 from taskflow.optimizer.critical import critical_path
 from taskflow.rules import UpdateRule
 from taskflow.tasks.lower import lower
@@ -174,24 +174,23 @@ class PythonEvaluator(Evaluator):
 def evaluator(
     graph: OperatorGraph,
     machine: Machine,
-    costs: Costs | Callable[..., float] | None = None,
-    rule: UpdateRule | None = None,
+    costs: Costs | Callable[..., float],
+    rule: UpdateRule | None,
     clip_norm: float | None = None,
     algorithm: str = "auto",
 ) -> Evaluator:
-    """The fastest evaluator there is for these arguments; all give the same seconds, bit for bit.
+    """The fastest evaluator there is for these arguments; all give the same seconds, bit for bit. What a step costs has defaults
+    in one place, `make_evaluator`, so that a plan has one time wherever it is asked for.
 
-    ``costs``: by default the machine's roofline; a plain function of tasks works with the reference evaluator only.
-    ``rule``: without one, steps are forward only. ``algorithm``: ``full`` simulates each proposal from the start of the step
-    (paper, Algorithm 1); ``delta`` goes on from the current strategy's times, as the paper's delta algorithm does, and
-    simulates what begins at or after the first moment at which the proposal differs; ``propagate`` is the paper's
-    Algorithm 2 to the letter, which propagates changes from task to task, and is slower; ``auto`` is the fastest (``delta``).
+    ``costs``: a plain function of tasks works with the reference evaluator only. ``rule``: without one, steps are forward only.
+    ``algorithm``: ``full`` simulates each proposal from the start of the step (paper, Algorithm 1); ``delta`` goes on from the
+    current strategy's times, as the paper's delta algorithm does, and simulates what begins at or after the first moment at
+    which the proposal differs; ``propagate`` is the paper's Algorithm 2 to the letter, which propagates changes from task to
+    task, and is slower; ``auto`` is the fastest (``delta``).
     """
     if algorithm not in ALGORITHMS:
         raise ValueError(f"evaluator: algorithm must be one of {', '.join(ALGORITHMS)}, got {algorithm!r}")
-    if costs is None:
-        costs = Roofline(machine)
-    elif not isinstance(costs, Costs):
+    if not isinstance(costs, Costs):
         costs = FromTasks(costs)
     try:
         from taskflow.optimizer.core import CoreEvaluator, unsupported

@@ -52,10 +52,12 @@ def bundles_of(graph: OperatorGraph, users: Sequence[tuple[Node, OpConfig]], tra
     for user, (node, config) in enumerate(users):
         for piece, (rect, processor) in enumerate(config.pieces(node)):
             for parameter, read in zip(node.parameters, node.reads(rect).weights):
+                of_parameter = uses.setdefault(parameter, {})
                 if not read.empty:
-                    uses.setdefault(parameter, {}).setdefault(processor, {})[read] = None
+                    of_parameter.setdefault(processor, {})[read] = None
                     readers.setdefault((parameter.name, processor), []).append((read, user, piece))
     lists = {p: {k: list(v) for k, v in table.items()} for p, table in uses.items()}
+    lists_of = {p.name: table for p, table in lists.items()}
     found = []
     for bundle in lay_out(graph, lists, trained).bundles:
         waits = {
@@ -66,7 +68,7 @@ def bundles_of(graph: OperatorGraph, users: Sequence[tuple[Node, OpConfig]], tra
             }))
             for p in bundle.group
         }
-        reached = any(cell.parameter in trained for cell in bundle.cells)
+        reached = any(lists_of[cell.parameter] and cell.parameter in trained for cell in bundle.cells)
         found.append(Held(bundle.size, bundle.dtype.itemsize, reached, waits))
     return found
 

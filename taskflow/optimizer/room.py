@@ -9,13 +9,14 @@ from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper import OpConfig, Place, Strategy, Travel
 from taskflow.optimizer.evaluator import Evaluator
-from taskflow.optimizer.memory import explain, memory_use
+from taskflow.optimizer.memory import MemoryUse, explain, memory_use
 from taskflow.regions import Rect
 from taskflow.tasks.items import laid_out_bytes
 from taskflow.tasks.simulate import simulate
 
 MOST_TASKS = 2000  # of a step that is lowered and planned exactly (about a second)
 SPARE = 0.1  # share of the memory that the estimate in program order leaves free; random cuts were up to 17 % above it in tests
+RULE = f"a plan of more than {MOST_TASKS} tasks is estimated, and {SPARE:.0%} of the memory is kept spare for it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,8 @@ class _Piece:
 
 
 class Room:
-    """Calling it with a strategy gives what memory it lacks, empty if it fits.
+    """Calling it with a strategy gives what memory it lacks, empty if it fits. Search, commands and reports all ask it, so
+    that a plan that one of them refuses does not fit for another.
 
     First a cautious estimate: every array that the tasks of a step touch, as if all lived at once. If that exceeds a
     processor's memory and the step is small, it is lowered and its memory planned as the runtime does it. Of a larger step
@@ -61,6 +63,7 @@ class Room:
         self.graph: OperatorGraph = evaluator.graph
         self.machine: Machine = evaluator.machine
         self._evaluator = evaluator
+        self._planned: tuple[Strategy, tuple[MemoryUse, ...]] | None = None  # the last one
         self._known: dict[tuple[object, ...], _Held] = {}
         self._owned: dict[tuple[str, OpConfig], list[set[tuple[int, Rect]]]] = {}
         self._cuts: dict[tuple[object, ...], list[_Piece]] = {}
@@ -78,11 +81,8 @@ class Room:
         lacking = [(n, p) for n, p in zip(most, self.machine.processors) if n > p.memory_bytes]
         if not lacking:
             return ""
-        pieces = sum(len(config.processors) for config in strategy.configs.values())  # of most a task forward and one backward
-        if max(self._evaluator.tasks, pieces) <= MOST_TASKS:  # the evaluator's may be those of the plan before this one
-            tasks = self._evaluator.lowered(strategy)
-            order = simulate(tasks, self.machine, self._evaluator.costs.task).begun(tasks)
-            return explain(self.machine, memory_use(tasks, order))
+        if self._plannable(strategy):
+            return explain(self.machine, self._plan(strategy))
         likely = self.in_order(strategy)
         lacking = [(n, p) for n, p in zip(likely, self.machine.processors) if n > (1 - SPARE) * p.memory_bytes]
         if not lacking:
@@ -90,8 +90,25 @@ class Room:
         nbytes, worst = max(lacking, key=lambda pair: pair[0] - pair[1].memory_bytes)
         return (
             f"{len(lacking)} of {len(likely)} processors may lack memory; processor {worst.number} ({worst.kind}) has "
-            f"{worst.memory_bytes / 1e9:.3g} GB, its arrays take about {nbytes / 1e9:.3g} GB"
+            f"{worst.memory_bytes / 1e9:.3g} GB, its arrays take about {nbytes / 1e9:.3g} GB ({RULE})"
         )
+
+    def peaks(self, strategy: Strategy) -> tuple[list[int], bool]:
+        """Bytes by processor, and whether they are planned as the runtime plans them, not estimated."""
+        if self._plannable(strategy):
+            return [use.nbytes for use in self._plan(strategy)], True
+        return self.in_order(strategy), False
+
+    def _plannable(self, strategy: Strategy) -> bool:
+        pieces = sum(len(config.processors) for config in strategy.configs.values())  # of most a task forward and one backward
+        return max(self._evaluator.tasks, pieces) <= MOST_TASKS  # the evaluator's may be those of the plan before this one
+
+    def _plan(self, strategy: Strategy) -> tuple[MemoryUse, ...]:
+        if self._planned is None or self._planned[0] is not strategy:
+            tasks = self._evaluator.lowered(strategy)
+            order = simulate(tasks, self.machine, self._evaluator.costs.task).begun(tasks)
+            self._planned = strategy, memory_use(tasks, order)
+        return self._planned[1]
 
     def at_most(self, strategy: Strategy) -> list[int]:
         """The estimate: bytes by processor."""

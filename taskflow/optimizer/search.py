@@ -15,7 +15,7 @@ from taskflow.mapper import Strategy
 from taskflow.optimizer.bounds import lower_bound
 from taskflow.optimizer.clock import Clock
 from taskflow.optimizer.constraints import Constraints
-from taskflow.optimizer.core_costs import Costs
+from taskflow.optimizer.core_costs import Costs, Roofline
 from taskflow.optimizer.cost import CostModel
 from taskflow.optimizer.cost_analytic import AnalyticCosts
 from taskflow.optimizer.evaluator import Evaluator, evaluator
@@ -128,10 +128,11 @@ def make_evaluator(
     clip_norm: float | None = None,
     algorithm: str = "auto",
 ) -> Evaluator:
-    """The evaluator that `search` uses: with the analytic costs of a described machine, unless others are given."""
-    if costs is None and isinstance(machine, Cluster):
-        costs = AnalyticCosts(machine)
-    if costs is not None and not isinstance(costs, Costs):
+    """The evaluator that `search` uses: with the analytic costs of a described machine (of one that is not, its roofline), unless
+    others are given."""
+    if costs is None:
+        costs = AnalyticCosts(machine) if isinstance(machine, Cluster) else Roofline(machine)
+    if not isinstance(costs, Costs):
         if not isinstance(machine, Cluster):
             raise ValueError(f"search: {costs.name} needs a described machine (taskflow.machine.Cluster)")
         costs = ModelCosts(costs, graph, machine, rule)

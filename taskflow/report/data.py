@@ -15,6 +15,7 @@ from taskflow.machine import Machine
 from taskflow.mapper import Strategy
 from taskflow.optimizer.critical import critical_path
 from taskflow.optimizer.evaluator import Evaluator
+from taskflow.optimizer.memory import fits
 from taskflow.optimizer.memory_profile import memory_profile
 from taskflow.report.belongs import operator_of, piece_of
 from taskflow.report.machine import machine_value
@@ -71,7 +72,8 @@ def report_data(
     say("baselines")
     samples = samples_of(judge)
     peaks = [profile.use.nbytes for profile in profiles]
-    plan = plan_value(known_as(strategy), spans, machine, samples, peaks, True)
+    fits_memory = fits(machine, [profile.use for profile in profiles])
+    plan = plan_value(known_as(strategy), spans, machine, samples, peaks, True, fits_memory)
     baselines, same = baseline_values(judge, samples)
     value = {
         "format": "taskflow-report",

@@ -16,10 +16,10 @@ LABELS = {"data": "data parallel", "model": "model parallel", "expert": "expert"
 
 
 def plan_value(
-    name: str, spans: Spans, machine: Machine, samples: int, peaks: list[int], planned: bool
+    name: str, spans: Spans, machine: Machine, samples: int, peaks: list[int], planned: bool, fits: bool
 ) -> dict[str, Any]:
     """One row of the comparison. ``split``: mean seconds of a device by `PARTS`; ``bytes``: moved by category.
-    ``peaks``: bytes by device, ``planned`` as the runtime would plan them, or else estimated."""
+    ``peaks``: bytes by device, ``planned`` as the runtime would plan them, or else estimated; whether the plan ``fits``."""
     seconds = spans.makespan
     return {
         "name": name,
@@ -34,13 +34,13 @@ def plan_value(
         "tasks": int(spans.first.sum()),
         "peak_memory_bytes": max(peaks),
         "peak_memory_is": "planned" if planned else "estimate",
-        "fits_memory": all(n <= p.memory_bytes for n, p in zip(peaks, machine.processors)),
+        "fits_memory": fits,
     }
 
 
 def baseline_values(judge: Evaluator, samples: int) -> tuple[list[dict[str, Any]], list[str]]:
     """The rows of data, model and expert parallelism, less those that are the plan itself, whose names come second. Their
-    memory is estimated. The evaluator is back at its strategy afterwards."""
+    memory is as `Room` judges it. The evaluator is back at its strategy afterwards."""
     here = judge.strategy
     rows, same = [], []
     for name in BASELINES:
@@ -49,8 +49,10 @@ def baseline_values(judge: Evaluator, samples: int) -> tuple[list[dict[str, Any]
             same.append(LABELS[name])
             continue
         judge.set(strategy)
-        peaks = Room(judge).in_order(strategy)
-        rows.append(plan_value(LABELS[name], spans_at(judge), judge.machine, samples, peaks, False))
+        room = Room(judge)
+        rows.append(
+            plan_value(LABELS[name], spans_at(judge), judge.machine, samples, *room.peaks(strategy), not room(strategy))
+        )
     judge.set(here)
     return rows, same
 

@@ -25,7 +25,7 @@ from taskflow.runtime.clocks import Clock
 from taskflow.runtime.collector import paused_collector
 from taskflow.runtime.holdings import Holding, carried_of, flat_memory, training_state_of, weights_of
 from taskflow.runtime.inference import Outputs, Predictions, outputs_of, predict
-from taskflow.runtime.initial import initial, initialise
+from taskflow.runtime.initial import initialise
 from taskflow.runtime.local import LocalTransport
 from taskflow.runtime.program import Binder, Measured, Program
 from taskflow.runtime.schedule import Placement, schedule
@@ -94,7 +94,6 @@ class Executor:
         self.changes = 0  # how often the weights were changed
         self.cut = cut_graph(graph, strategy)
         self.weight_holdings = weights_of(graph, self.cut)
-        self._rest: dict[str, np.ndarray[Any, Any]] = {}  # on rank 0: parameters of which nobody holds some elements
         if rule is not None:
             self.program("train")
         self._shared = None if weights is None else Shared(self, weights)
@@ -290,7 +289,7 @@ class Executor:
             whole = None
             if tables is not None:
                 parts = ((distinct[i], values) for table in tables for i, values in table.items())
-                whole = holding.assemble(parts, self._rest.get(holding.name))
+                whole = holding.assemble(parts)
             yield holding.name, whole
 
     def put(self, holding: Holding, value: np.ndarray[Any, Any]) -> None:
@@ -301,8 +300,6 @@ class Executor:
         self._meet()
         local = (h for h in holding.held if self.placement.rank(h.memory.processor) == self.transport.rank)
         holding.put(self.kept, local, value)
-        if holding.name in self._rest:
-            self._rest[holding.name][...] = value
         self.changes += 1
 
     # ---- compiling -----------------------------------------------------------------------------------------------
@@ -364,11 +361,6 @@ class Executor:
                 memory = flat_memory(bundle, processor)
                 if self.placement.rank(processor) == self.transport.rank and not self.kept.lent(memory.name):
                     initialise(memory.flat(self.kept), bundle, parameters, self.kernels, self.state.seed)
-        if self.transport.rank == 0:
-            self._rest = {
-                p.name: initial(p, self.kernels, self.state.seed) for p in self.graph.parameters
-                if not self.weight_holdings[p.name].whole
-            }
         self._meet()
 
     def _meet(self) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from taskflow.graph import OperatorGraph
 from taskflow.operators.operator import Spec
 from taskflow.operators.state import State
-from taskflow.regions import Rect, covers
+from taskflow.regions import Rect
 from taskflow.runtime.storage import Kept
 from taskflow.tasks.forward import LASTING
 from taskflow.tasks.lower import Cut
@@ -77,14 +77,9 @@ class Holding:
             part = value[held.rect.slices(self.spec.rect)].reshape(-1)
             kept.device.upload(part[held.first : held.last], held.view(kept))
 
-    @property
-    def whole(self) -> bool:
-        """Whether every element is held by somebody. What of a kernel meets nothing but padding, no task reads."""
-        return covers((held.rect for held in self.held), self.spec.rect)
-
-    def assemble(self, parts: Iterable[tuple[Held, Any]], rest: Any = None) -> Any:
-        """The whole array from its parts; what nobody holds is as in ``rest``, else 0."""
-        whole = np.zeros(self.spec.shape, self.spec.dtype) if rest is None else np.array(rest)
+    def assemble(self, parts: Iterable[tuple[Held, Any]]) -> Any:
+        """The whole array from its parts; what nobody holds is 0, as is an update rule's array of a weight that is not trained."""
+        whole = np.zeros(self.spec.shape, self.spec.dtype)
         for held, values in parts:
             into = whole[held.rect.slices(self.spec.rect)]
             if held.last - held.first == held.rect.volume:

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 from zlib import crc32
 
-import numpy as np
-
 from taskflow.kernels import KernelSet
 from taskflow.operators.tensor import Parameter
 from taskflow.regions import Rect
@@ -22,13 +20,6 @@ def initialise(
         parameter = parameters[cell.parameter]
         out = flat[cell.offset : cell.offset + cell.rect.volume].reshape(cell.rect.shape)
         fill(out, parameter, cell.rect, kernels, seed)
-
-
-def initial(parameter: Parameter, kernels: KernelSet, seed: int) -> np.ndarray[Any, Any]:
-    """A parameter's whole start, on the host."""
-    out = kernels.xp.empty(parameter.shape, parameter.spec.dtype)
-    fill(out, parameter, parameter.spec.rect, kernels, seed)
-    return np.array(kernels.device.to_host(out))
 
 
 def fill(out: Any, parameter: Parameter, rect: Rect, kernels: KernelSet, seed: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taskflow.regions import Rect, covers
+from taskflow.regions import Rect
 from taskflow.runtime.holdings import Held, Holding, Memory
 from taskflow.runtime.program import Program
 from taskflow.runtime.schedule import Placement, schedule
@@ -118,8 +118,6 @@ def _check(user: Executor, source: Executor) -> None:
             wrong.append(f"{name} is not among its weights")
         elif there.spec != holding.spec:
             wrong.append(f"{name} must be {holding.spec}, but there it is {there.spec}")
-        elif not covers((h.rect for h in there.held), there.spec.rect):
-            wrong.append(f"{name} has elements there that no task uses")
     if wrong:
         more = f"; and {len(wrong) - 5} more" if len(wrong) > 5 else ""
         raise ValueError(

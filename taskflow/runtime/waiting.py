@@ -53,11 +53,11 @@ def pace_for(ranks: int, cores: int) -> Pace:
 
 def watchdog_limit(seconds: float | None = None) -> float:
     """How long a rank may wait for one message, in seconds; 0 is for ever. ``seconds``, else
-    TASKFLOW_WATCHDOG_SECONDS, else 300. ValueError if that is no number, or negative."""
+    TASKFLOW_WATCHDOG_SECONDS, else 300. ValueError if that is no finite number, or negative."""
     if seconds is None:
         return _seconds(WATCHDOG_VARIABLE, _WATCHDOG_SECONDS)
-    if not seconds >= 0:
-        raise ValueError(f"watchdog_seconds: must be 0 (never) or more, got {seconds}")
+    if not 0 <= seconds < float("inf"):
+        raise ValueError(f"watchdog_seconds: must be a number of seconds, 0 (never) or more, got {seconds}")
     return float(seconds)
 
 

@@ -79,16 +79,11 @@ def _summed_everywhere(
 
 def _inputs(state: Lowering, piece: Piece) -> tuple[int, ...]:
     """The instances that a piece reads; `Lowering.bring` fills them."""
-    unread = state.unread(piece.node)
-    return tuple(
-        state.emit.buffer(t.name, r, piece.processor, t.dtype) if i in unread else state.want(t, r, piece.processor)
-        for i, (t, r) in enumerate(zip(piece.node.inputs, piece.reads.inputs))
-    )
+    return tuple(state.want(t, r, piece.processor) for t, r in zip(piece.node.inputs, piece.reads.inputs))
 
 
 def _task(state: Lowering, piece: Piece, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
     emit, node = state.emit, piece.node
-    unread = state.unread(node)
     weights = tuple(state.weight(p, r, piece.processor) for p, r in zip(node.parameters, piece.reads.weights))
     saved = tuple(
         emit.buffer(f"{node.name}.saved{i}", Rect.of(spec.shape), piece.processor, spec.dtype)
@@ -100,7 +95,7 @@ def _task(state: Lowering, piece: Piece, inputs: tuple[int, ...], outputs: tuple
         f"{piece.name} forward",
         piece.processor,
         Compute(node, piece.rect, False, inputs, weights, outputs, saved),
-        [emit.whole(b) for b in (*(b for i, b in enumerate(inputs) if i not in unread), *weights)],
+        [emit.whole(b) for b in (*inputs, *weights)],
         [emit.whole(b) for b in (*outputs, *saved)],
         flops=node.operator.flops(node.specs, piece.rect),
     )

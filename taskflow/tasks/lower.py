@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from taskflow.graph import OperatorGraph
+from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper.strategy import Strategy
 from taskflow.operators.state import State
 from taskflow.operators.tensor import Parameter, Tensor
@@ -98,7 +98,7 @@ def needed_for(graph: OperatorGraph, wanted: Sequence[Tensor]) -> set[int]:
         if number not in needed:
             needed.add(number)
             node = graph.nodes[number]
-            unread = node.operator.unread_in_evaluation
+            unread = node.operator.unread(training=False)
             left.extend(t.node for i, t in enumerate(node.inputs) if i not in unread)
             if number in becomes:
                 left.append(becomes[number])
@@ -120,22 +120,27 @@ def cut(graph: OperatorGraph, strategy: Strategy, number: int) -> list[Piece]:
 
 
 def _in_evaluation(pieces: Sequence[list[Piece]]) -> list[list[Piece]]:
-    """The same pieces, which also read what only training does without."""
+    """The same pieces with what they read there."""
+
+    def differs(node: Node) -> bool:
+        return node.operator.unread(training=False) != node.operator.unread(training=True)
+
     return [
-        [replace(piece, reads=piece.node.operator.reads(piece.node.specs, piece.rect)) for piece in of_node]
-        if of_node[0].node.operator.unread_in_training else of_node
+        [replace(piece, reads=piece.node.operator.reads_in(piece.node.specs, piece.rect, training=False)) for piece in of_node]
+        if differs(of_node[0].node) else of_node
         for of_node in pieces
     ]
 
 
 def parameter_uses(pieces: Sequence[Sequence[Piece]]) -> dict[Parameter, dict[int, list[Rect]]]:
-    """The distinct Rects of each parameter that tasks read, by processor."""
+    """The distinct Rects of each parameter that tasks read, by processor; none of one that meets nothing but padding."""
     uses: dict[Parameter, dict[int, dict[Rect, None]]] = {}
     for of_node in pieces:
         for piece in of_node:
             for parameter, rect in zip(piece.node.parameters, piece.reads.weights):
+                of_parameter = uses.setdefault(parameter, {})
                 if not rect.empty:
-                    uses.setdefault(parameter, {}).setdefault(piece.processor, {})[rect] = None
+                    of_parameter.setdefault(piece.processor, {})[rect] = None
     return {p: {k: list(v) for k, v in table.items()} for p, table in uses.items()}
 
 

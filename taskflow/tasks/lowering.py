@@ -108,16 +108,11 @@ class Lowering:
         if not self._users:
             for node in self.graph if self.needed is None else [self.graph.nodes[n] for n in sorted(self.needed)]:
                 for i, read in enumerate(node.inputs):
-                    if i not in self.unread(node):
-                        self._users.setdefault((read.node, read.index), []).append((node, i))
+                    self._users.setdefault((read.node, read.index), []).append((node, i))
         return [
             (piece.reads.inputs[i], piece.processor)
             for node, i in self._users.get((tensor.node, tensor.index), ()) for piece in self.pieces[node.number]
         ]
-
-    def unread(self, node: Node) -> tuple[int, ...]:
-        """The places of a node's inputs that this step does not read."""
-        return () if self.needed is None else node.operator.unread_in_evaluation
 
     def read(self, tensor: Tensor, rect: Rect, processor: int) -> int:
         """The instance that a task on ``processor`` reads ``rect`` of ``tensor`` from; made and filled if it is not there."""

@@ -12,7 +12,7 @@ from taskflow.partition import Grid
 from taskflow.regions import Rect
 from taskflow.tasks.task import Bundle, Cell
 
-Uses = Mapping[Parameter, Mapping[int, Sequence[Rect]]]  # parameter -> processor -> the distinct Rects its tasks read
+Uses = Mapping[Parameter, Mapping[int, Sequence[Rect]]]  # parameter -> processor -> the distinct Rects its tasks read, if any
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,15 @@ class ParameterLayout:
 
 
 def lay_out(graph: OperatorGraph, uses: Uses, trained: set[str]) -> ParameterLayout:
-    """Bundle the cells of all parameters. ``trained`` names the parameters that get gradients; the others are kept apart,
-    so that a bundle either has gradients or has none."""
+    """Bundle the cells of all parameters in ``uses``. ``trained`` names the parameters that get gradients; the others, and
+    those of which nothing is used, are kept apart, so that a bundle either has gradients or has none."""
     grouped: dict[tuple[str, tuple[int, ...], bool, str], list[tuple[Parameter, Rect]]] = {}
     for parameter in graph.parameters:
-        for rect, group in _cells(parameter, uses.get(parameter, {})):
-            key = (parameter.layer, group, parameter.name in trained, str(parameter.spec.dtype))
+        if parameter not in uses:
+            continue
+        reached = parameter.name in trained and any(uses[parameter].values())
+        for rect, group in _cells(parameter, uses[parameter]):
+            key = (parameter.layer, group, reached, str(parameter.spec.dtype))
             grouped.setdefault(key, []).append((parameter, rect))
     bundles: list[Bundle] = []
     cells: dict[str, list[tuple[Bundle, Cell]]] = {p.name: [] for p in graph.parameters}
@@ -60,10 +63,13 @@ def lay_out(graph: OperatorGraph, uses: Uses, trained: set[str]) -> ParameterLay
 
 
 def _cells(parameter: Parameter, uses: Mapping[int, Sequence[Rect]]) -> list[tuple[Rect, tuple[int, ...]]]:
-    """The common refinement of all Rects in use, each cell with the processors that hold it, in row-major order."""
-    distinct = {rect for rects in uses.values() for rect in rects}
-    if not distinct:
-        return []
+    """The common refinement of all Rects in use, each cell with the processors that hold it, in row-major order.
+
+    What no task uses (of a kernel, what meets nothing but padding; which elements that is depends on the cut) is held too, so
+    that weight decay reaches every element under every strategy: by the holders of the first cell that is used, since there
+    the update has a gradient; if none is, by processor 0.
+    """
+    distinct = {parameter.spec.rect, *(rect for rects in uses.values() for rect in rects)}
     cuts = [
         sorted({r.lo[i] for r in distinct} | {r.hi[i] for r in distinct}) for i in range(len(parameter.shape))
     ]
@@ -73,8 +79,8 @@ def _cells(parameter: Parameter, uses: Mapping[int, Sequence[Rect]]) -> list[tup
         for rect in rects:
             for color in grid.overlapping(rect):
                 holders.setdefault(color, set()).add(processor)
+    of_unused = holders[min(holders)] if holders else {0}
     return [
-        (grid.rect(color), tuple(sorted(holders[color])))
+        (grid.rect(color), tuple(sorted(holders.get(color, of_unused))))
         for color in product(*(range(n) for n in grid.colors))
-        if color in holders
     ]

@@ -19,7 +19,7 @@ from taskflow.runtime.transport import Transport
 from taskflow.training.checkpoint import load_checkpoint
 from taskflow.training.digest import digest_of
 from taskflow.training.loop import Result, rows_read, train
-from taskflow.training.options import Options, steps_to_trace
+from taskflow.training.options import Options, check_processors, steps_to_trace
 from taskflow.training.plan import plan
 from taskflow.training.resume import CheckpointError, Position, can_be_written, check_resume, read_resume, saver
 from taskflow.training.stream import Batches, Say
@@ -45,7 +45,7 @@ def prepare(
     preset: Preset, options: Options, build: Callable[[Run], Training], transport: Transport, background: ExitStack, say: Say
 ) -> Job:
     """Read, plan, compile. Raises ValueError, OSError or ImportError on every rank for what the user can mend."""
-    count, steps = options.processors or transport.size, options.steps or preset.steps
+    count, steps = check_processors(options.processors, transport.size), options.steps or preset.steps
     kernels = on_all_ranks(transport, lambda: kernels_on(options.device))
     machine = on_all_ranks(
         transport, lambda: host(count, options.device) if options.machine is None else load_machine(options.machine, count)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import click
 
 from taskflow.training.plan import SEARCH_BUDGET
+
+MOST_PROCESSORS = 4096
+"""Virtual processors of a run: as many as compiled simulation takes. A step of the MLP compiles in seconds then, in minutes for a
+million."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,31 @@ class Options:
     quiet: bool
     debug: bool
     device: str
+
+
+class Seconds(click.FloatRange):
+    """An option's finite number of seconds: click's own ranges let NaN through, which no wait ever exceeds, and infinity."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> float:
+        """The number; usage error that says what was required."""
+        seconds = click.FLOAT.convert(value, param, context)
+        if not isfinite(seconds) or seconds < 0 or (self.min_open and seconds == 0):
+            least = "more than 0" if self.min_open else "0 (never) or more"
+            self.fail(f"{value} is no such time; give a number of seconds, {least}.", param, context)
+        return float(seconds)
+
+
+def check_processors(processors: int | None, ranks: int) -> int:
+    """How many processors a run of so many ranks has. ValueError if there are too many virtual ones."""
+    if processors is not None and processors > max(ranks, MOST_PROCESSORS):
+        raise ValueError(
+            f"--processors {processors}: must be at most {MOST_PROCESSORS}. Virtual processors take turns on the cores of "
+            f"{ranks} rank{'s' * (ranks != 1)}, so more of them make nothing faster, while compiling takes time and memory "
+            "for each; give as many as the machine has that you plan for"
+        )
+    return ranks if processors is None else processors
 
 
 def _steps(context: click.Context, option: click.Parameter, value: str | None) -> tuple[int, int] | None:
@@ -71,7 +101,7 @@ def shared_options(presets: Sequence[str], data: str, data_help: str) -> list[Ca
         click.option("--seed", type=click.IntRange(0), help="Of weights, dropout and the data's order (default: 0)."),
         click.option("--dtype", type=click.Choice(["float32", "float64"]), default="float32", show_default=True,
                      help="Of weights and activations."),
-        click.option("--watchdog", type=click.FloatRange(0), metavar="SECONDS", help="End the job if a rank waits longer."),
+        click.option("--watchdog", type=Seconds(0), metavar="SECONDS", help="End the job if a rank waits longer."),
         click.option("--save-strategy", metavar="FILE", help="Write the strategy that is used."),
         click.option("--checkpoint", metavar="FILE", help="Write everything that --resume needs, at the end (.safetensors)."),
         click.option("--checkpoint-every", type=click.IntRange(1), metavar="N", help="Write it after every N steps too."),

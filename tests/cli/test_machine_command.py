@@ -48,6 +48,18 @@ def test_measure_json_is_the_file(tmp_path: Path) -> None:
     assert CliRunner().invoke(main, ("machine", "measure", "--json", "--quiet")).stderr == ""
 
 
+@pytest.mark.parametrize("timeout", ["nan", "inf", "-inf", "-1", "0", "soon"])
+def test_a_timeout_is_a_finite_time(timeout: str) -> None:
+    """No wait is ever longer than NaN or infinity, so that a rank that never comes would not end the job."""
+    said = run("measure", f"--timeout={timeout}", code=2)
+    assert "'--timeout'" in said and timeout in said and ("more than 0" in said or timeout == "soon")
+
+
+def test_more_virtual_processors_than_anyone_plans_for_are_refused() -> None:
+    said = run("measure", "--processors", "999999", code=2)
+    assert "--processors 999999: must be at most 4096" in said and said.count("\n") == 1
+
+
 def test_show(tmp_path: Path) -> None:
     shown = json.loads(run("show", "k80", "--devices", "8", "--json"))
     assert (shown["devices"], shown["nodes"], shown["kinds"][0]["processors"]) == (8, 2, 8)

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -117,6 +118,19 @@ def test_mistakes_are_one_line(folder: Path) -> None:
     one_line(run("train", "mlp", "--trace", "nowhere/a", code=2), "cannot write trace nowhere/a")
     one_line(run("train", "mlp", "-m", "cray", code=2), "no machine 'cray'")
     assert not list(folder.glob("*.json*"))
+
+
+@pytest.mark.parametrize("watchdog", ["nan", "inf", "-1"])
+def test_a_watchdog_waits_a_finite_time(watchdog: str) -> None:
+    said = run("train", "mlp", "--steps", "1", f"--watchdog={watchdog}", code=2).stderr
+    assert "'--watchdog'" in said and "0 (never) or more" in said
+
+
+def test_more_virtual_processors_than_anyone_plans_for_are_refused() -> None:
+    """A million of them had compiled for minutes, to take turns on the cores there are."""
+    begin = perf_counter()
+    one_line(run("train", "mlp", "--steps", "1", "--processors", "999999", code=2), "--processors 999999: must be at most 4096")
+    assert perf_counter() - begin < 20
 
 
 def test_help_names_every_network() -> None:

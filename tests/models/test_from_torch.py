@@ -39,6 +39,25 @@ class Residual(nn.Module):
         return self.head(torch.flatten(y, 1))
 
 
+class Groups(nn.Module):
+    """Normalisation over groups of channels, images made larger again, also by functions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 8, 3, 2, 1), nn.GroupNorm(4, 8)
+        self.inner, self.all = nn.Conv2d(8, 6, 3, 2, 1), nn.GroupNorm(1, 6, eps=1e-3)
+        self.up, self.wide = nn.Upsample(scale_factor=2), nn.Upsample(size=(4, 12))
+        self.each = nn.GroupNorm(6, 6)
+        self.head = nn.Linear(6, 5)
+
+    def forward(self, x: Any) -> Any:
+        x = F.relu(self.norm(self.first(x)))
+        y = self.all(self.inner(x))
+        y = self.up(F.silu(y)) + self.inner(F.interpolate(x, scale_factor=2, mode="nearest"))
+        y = F.group_norm(self.wide(y), 2, self.each.weight, self.each.bias, 1e-4)
+        return self.head(self.each(y).mean((2, 3)))
+
+
 class Branches(nn.Module):
     """Concatenation, splits, slices, views by sizes, averages."""
 
@@ -132,6 +151,7 @@ def tokens(high: int, *shapes: tuple[int, ...]) -> Callable[[Any], tuple[Any, ..
 
 CASES = {
     "residual": (Residual, images(4, 3, 16, 16), 10, (4,)),
+    "groups": (Groups, images(4, 3, 8, 8), 5, (4,)),
     "branches": (Branches, images(4, 4, 8, 8), 5, (4,)),
     "tokens": (Tokens, tokens(11, (4, 5)), 11, (4, 5)),
     "free": (Free, images(4, 6, 2, 2), 4, (4,)),
@@ -195,13 +215,13 @@ def test_what_has_no_counterpart_is_listed() -> None:
         def __init__(self) -> None:
             super().__init__()
             self.token = nn.Parameter(torch.zeros(1, 4))
-            self.act, self.again, self.up = nn.Mish(), nn.Mish(), nn.Upsample(scale_factor=2)
+            self.act, self.again, self.up = nn.Mish(), nn.Mish(), nn.ConvTranspose2d(4, 4, 2)
             self.register_buffer("table", torch.zeros(4))
 
         def forward(self, x: Any) -> Any:
             return torch.cumsum(self.up(self.again(self.act(x))) + self.token * self.table, 0).tril()
 
-    with pytest.raises(ValueError, match=r"no counterpart for .*up \(Upsample\)") as error:
+    with pytest.raises(ValueError, match=r"no counterpart for .*up \(ConvTranspose2d\)") as error:
         from_torch(Odd(), (2, 4))
     for part in (
         "act (Mish, 2 times)", "table (a buffer, used outside of a layer)", "cumsum (a function)", "tril (a tensor's method)"
@@ -214,6 +234,10 @@ def test_what_has_no_counterpart_is_listed() -> None:
     [
         (nn.Sequential(nn.Conv2d(3, 4, 3, padding=1, padding_mode="reflect")), "0: padding_mode 'reflect'"),
         (nn.Sequential(nn.BatchNorm2d(3, affine=False)), "0: needs affine"),
+        (nn.Sequential(nn.GroupNorm(3, 3, affine=False)), "0: needs affine"),
+        (nn.Sequential(nn.Upsample(scale_factor=1.5)), "0: only by whole factors, not 1.5 and 1.5"),
+        (nn.Sequential(nn.Upsample(size=(16, 12))), "0: only by whole factors, not 2 and 1.5"),
+        (nn.Sequential(nn.Upsample(scale_factor=2, mode="bilinear")), "0: only images .* by mode 'nearest', not 'bilinear'"),
         (nn.Sequential(nn.MaxPool2d(9)), "0: max_pool2d: .*kernel"),
     ],
 )

@@ -108,6 +108,7 @@ TORCH = {
     "stochastic_depth": lambda op, x: x,  # in evaluation
     "gelu": lambda op, x: F.gelu(x, approximate=op.approximate),
     "layer_norm": lambda op, x, weight, bias: F.layer_norm(x, x.shape[-1:], weight, bias, op.eps),
+    "group_norm": lambda op, x, weight, bias: F.group_norm(x, op.groups, weight, bias, op.eps),
     "mse_loss": lambda op, x, target: F.mse_loss(x, target, reduction=op.reduction),
     "narrow": lambda op, x: torch.narrow(x, op.dim, op.start, op.length),
     "positional_encoding": _positions,

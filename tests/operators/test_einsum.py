@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
-from operator_bench import evaluate
+from operator_bench import backward, draw, evaluate, forward
 
 import taskflow.operators as ops
 from taskflow.graph import OperatorGraph
+from taskflow.kernels import NumpyKernels
 from taskflow.operators.einsum import Einsum
-from taskflow.operators.operator import Soap, Spec
+from taskflow.operators.operator import Soap, Spec, iteration_space
+from taskflow.operators.reduce import Reduce
 from taskflow.operators.tensor import Tensor
 
 DOUBLE = np.dtype(np.float64)
@@ -86,6 +90,35 @@ def test_letters_are_the_iteration_space() -> None:
         ("n", 2, Soap.SAMPLE), ("j", 5, Soap.ATTRIBUTE), ("i", 3, Soap.ATTRIBUTE), ("k", 4, Soap.REDUCTION)
     ]
     assert operator.output(specs)[0].shape == (2, 5, 3)
+
+
+class Counting(NumpyKernels):
+    """Counts a multiplication and an addition for each term of its products."""
+
+    flops = 0
+
+    def matmul(self, a: Any, b: Any, out: Any, accumulate: bool = False) -> None:
+        self.flops += 2 * out.size * a.shape[-1]
+        super().matmul(a, b, out, accumulate)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_flops_are_those_of_the_kernels(seed: int) -> None:
+    """Of a product two such products backward; of a sum as many as there are elements, as `reduce` counts them."""
+    case = replace(draw("einsum", seed), kernels=Counting())
+    call, kernels = forward(case), case.kernels
+    assert isinstance(kernels, Counting)
+    ahead, kernels.flops = kernels.flops, 0
+    backward(case, call)
+    counted = case.operator.flops(case.specs, case.space), case.operator.backward_flops(case.specs, case.space)
+    if len(case.specs) == 2:
+        assert counted == (ahead, kernels.flops)
+    else:
+        (x,) = case.specs
+        summed = Reduce(tuple(range(1, len(x.shape))), False, False)
+        space = iteration_space(summed, case.specs)
+        assert ahead == kernels.flops == 0
+        assert counted == (summed.flops(case.specs, space), summed.backward_flops(case.specs, space))
 
 
 def _build(equation: str, *shapes: tuple[int, ...]) -> Callable[[], object]:

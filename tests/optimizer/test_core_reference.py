@@ -7,13 +7,18 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from core_cases import shared
 from language_model import model, random_strategy
 
+import taskflow
 from taskflow.machine import host
 from taskflow.mapper import Strategy
 from taskflow.optimizer.core_costs import Roofline
+from taskflow.optimizer.cost_analytic import AnalyticCosts
 from taskflow.optimizer.critical import critical_path
 from taskflow.optimizer.evaluator import PythonEvaluator, evaluator, timeline_json
+from taskflow.optimizer.model_costs import ModelCosts
+from taskflow.optimizer.search import DEFAULT_RULE, make_evaluator
 from taskflow.rules import SGD
 from taskflow.tasks.lower import lower
 from taskflow.tasks.simulate import roofline, simulate
@@ -51,7 +56,18 @@ def test_says_what_is_wrong():
     with pytest.raises(ValueError, match="is for 2 processors, host-3 has 3"):
         here.set(Strategy(2, {}))
     with pytest.raises(ValueError, match="algorithm must be one of"):
-        evaluator(here.graph, here.machine, algorithm="quick")
+        evaluator(here.graph, here.machine, here.costs, here.rule, algorithm="quick")
+
+
+def test_costs_have_their_default_in_one_place():
+    """A second function with defaults of its own gave the same plan another time."""
+    graph, machine = model(), taskflow.load_machine("k80", 2)
+    with pytest.raises(TypeError, match="'costs' and 'rule'"):
+        evaluator(graph, machine)
+    plan, judge = random_strategy(graph, 2, Random(0)), make_evaluator(graph, machine)
+    assert isinstance(judge.costs, ModelCosts) and isinstance(judge.costs.model, AnalyticCosts) and judge.rule == DEFAULT_RULE
+    assert evaluator(graph, machine, judge.costs, judge.rule).set(plan) == judge.set(plan)
+    assert isinstance(make_evaluator(graph, shared(2)).costs, Roofline)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -7,6 +7,7 @@ from enum import Enum
 from itertools import product
 from random import Random
 
+import padded_kernels
 import pytest
 from core_cases import Odd, shared
 
@@ -110,11 +111,18 @@ def test_no_completion_of_a_random_graph_is_faster(seed: int) -> None:
     check(judge, random.choice((STRUCTURED, ARBITRARY)), random, 6)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(4))
+def test_what_of_a_kernel_no_task_uses_is_in_the_bound(seed: int) -> None:
+    random = Random(seed)
+    check(evaluator(padded_kernels.network(), shared(3), Odd(2), random.choice((SGD(0.1), Adam())), None), ARBITRARY, random, 4)
+
+
+@pytest.mark.parametrize("seed", range(46))
 def test_a_layers_synchronisation_is_what_is_lowered(seed: int) -> None:
     """Task by task, on random processors: what is sent, added and updated, where, and what it costs."""
     random, processors = Random(seed), 4
-    judge = evaluator(random_graph(random), shared(processors), Odd(2), random.choice((SGD(0.1, momentum=0.9), Adam())), None)
+    graph = random_graph(random) if seed < 40 else padded_kernels.network()
+    judge = evaluator(graph, shared(processors), Odd(2), random.choice((SGD(0.1, momentum=0.9), Adam())), None)
     assert judge.rule is not None
     space, (active, _, trained) = Space(judge.graph, processors, ARBITRARY), gradient_flow(judge.graph)
     for way in SYNCS:

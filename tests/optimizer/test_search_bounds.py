@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import padded_kernels
 import pytest
 
 import taskflow
@@ -16,7 +17,7 @@ from taskflow.optimizer.evaluator import evaluator
 from taskflow.optimizer.pieces import Pieces, classes
 from taskflow.optimizer.search import make_evaluator
 from taskflow.optimizer.space import OperatorSpace, Space, SpaceOptions
-from taskflow.optimizer.starts import known
+from taskflow.optimizer.starts import known, random_start
 from taskflow.rules import SGD, Adam, UpdateRule
 
 
@@ -85,7 +86,7 @@ def test_updates_of_any_division_take_at_least_as_long() -> None:
 
 
 def test_costs_of_whole_tasks_give_no_bound() -> None:
-    assert lower_bound(evaluator(build("MLP", preset="small"), host(2), lambda task: 1e-6)) == 0.0
+    assert lower_bound(evaluator(build("MLP", preset="small"), host(2), lambda task: 1e-6, None)) == 0.0
 
 
 @pytest.mark.parametrize("model", ["Inception-v3", "ResNet-101", "AlexNet", "NMT", "Transformer", "RNNLM"])
@@ -108,8 +109,8 @@ def test_no_cut_takes_less_than_the_costs_say_is_the_least(model: str, machine: 
 
 
 @pytest.mark.parametrize("rule", [SGD(lr=0.1, momentum=0.9), Adam()])
-def test_what_of_a_kernel_meets_only_padding_is_not_updated(rule: UpdateRule) -> None:
-    """A 3 x 3 kernel over an image of one pixel: no task holds the eight outer elements, so no plan updates them."""
+def test_what_of_a_kernel_meets_only_padding_is_updated_too(rule: UpdateRule) -> None:
+    """A 3 x 3 kernel over an image of one pixel: no task reads the eight outer elements, and every plan updates them."""
     graph, alone = taskflow.OperatorGraph(), taskflow.load_machine("k80", devices=1)
     x = taskflow.input(graph, (2, 256, 1, 1), name="x")
     y = taskflow.flatten(taskflow.conv2d(x, 256, 3, padding=1, name="conv"), 1)
@@ -119,6 +120,14 @@ def test_what_of_a_kernel_meets_only_padding_is_not_updated(rule: UpdateRule) ->
     assert 0.5 * seconds < lower_bound(judge) <= seconds
     updates = [judge.costs.task(task) for task in judge.lowered() if task.kind.value == "update"]
     assert 0.9 * sum(updates) < least_update(judge, "conv", [0])[0] <= sum(updates)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_plan_of_padded_kernels_is_below_the_bound(seed: int) -> None:
+    graph, where, random = padded_kernels.network(), taskflow.load_machine("k80", devices=4), Random(seed)
+    judge = make_evaluator(graph, where, rule=Adam())
+    bound = lower_bound(judge)
+    assert all(bound <= judge.set(random_start(graph, where, Space(graph, 4), random)) for _ in range(20))
 
 
 def test_behind_a_layer_that_sees_only_padding_nothing_is_trained() -> None:

@@ -108,6 +108,9 @@ def test_doorbell_ends_a_sleep() -> None:
 def test_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pace_for(16, 2).spin_seconds < pace_for(2, 2).spin_seconds
     assert watchdog_limit(0) == 0 and watchdog_limit(2) == 2
+    for seconds in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="watchdog_seconds: must be a number of seconds"):
+            watchdog_limit(seconds)
     monkeypatch.delenv("TASKFLOW_WATCHDOG_SECONDS", raising=False)
     assert watchdog_limit() == 300
     monkeypatch.setenv("TASKFLOW_WATCHDOG_SECONDS", "7.5")

@@ -48,4 +48,4 @@ def test_the_compiled_core_agrees() -> None:
         strategy = Strategy(3, configs, {"used": sync})
         rule = taskflow.SGD(0.5)
         plain = PythonEvaluator(graph, machine, Roofline(machine), rule, 1.0).set(strategy)
-        assert evaluator(graph, machine, rule=rule, clip_norm=1.0).set(strategy) == plain
+        assert evaluator(graph, machine, Roofline(machine), rule, 1.0).set(strategy) == plain

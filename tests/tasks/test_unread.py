@@ -59,16 +59,18 @@ def test_training_moves_running_statistics_only_to_make_the_next(seed: int | Non
                 assert all(rect.empty == training for rect in places)
 
 
-def test_pieces_say_what_training_reads() -> None:
-    kinds = [operator for operator in REGISTRY.values() if operator.unread_in_training]
-    assert [operator.kind for operator in kinds] == ["normalize"]
-    for kind in kinds:
-        example = kind.example(Random(0))
-        piece = Rect.of([dim.size for dim in example.operator.dims(example.inputs)])
-        all_of, trained = example.operator.reads(example.inputs, piece), example.operator.trains_on(example.inputs, piece)
-        assert all_of.weights == trained.weights
-        for i, (whole, read) in enumerate(zip(all_of.inputs, trained.inputs)):
-            assert read.empty if i in kind.unread_in_training else read == whole
+@pytest.mark.parametrize("training", [True, False])
+def test_pieces_say_what_a_mode_reads(training: bool) -> None:
+    examples = [kind.example(Random(0)) for kind in REGISTRY.values()]
+    found = [example for example in examples if example.operator.unread(training)]
+    assert [example.operator.kind for example in found] == ["normalize"]
+    for example in found:
+        operator, specs = example.operator, example.inputs
+        piece = Rect.of([dim.size for dim in operator.dims(specs)])
+        all_of, some = operator.reads(specs, piece), operator.reads_in(specs, piece, training)
+        assert all_of.weights == some.weights
+        for i, (whole, read) in enumerate(zip(all_of.inputs, some.inputs)):
+            assert read.empty if i in operator.unread(training) else read == whole
 
 
 def test_evaluation_reads_what_training_has_moved() -> None:

@@ -81,6 +81,11 @@ def _layer_norm(
     return _layer(nn.LayerNorm, x, weight, bias, normalized_shape=tuple(normalized_shape), eps=eps)
 
 
+def _group_norm(name: str, x: Tensor, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    """torch.nn.functional.group_norm with a module's parameters."""
+    return _layer(nn.GroupNorm, x, weight, bias, num_groups=num_groups, eps=eps, affine=bias is not None)
+
+
 def _linear(name: str, x: Tensor, weight: Any, bias: Any = None) -> Any:
     """torch.nn.functional.linear with a module's parameters."""
     return _layer(nn.Linear, x, weight, bias, out_features=weight.shape[0] if isinstance(weight, Held) else 0)
@@ -274,6 +279,7 @@ FUNCTIONS: dict[Any, Function] = {
     F.hardtanh: _as_module(nn.Hardtanh, min_val=-1.0, max_val=1.0, inplace=False),
     F.relu6: _as_module(nn.ReLU6, min_val=0.0, max_val=6.0, inplace=False), F.hardswish: _as_module(nn.Hardswish, inplace=False),
     F.hardsigmoid: _as_module(nn.Hardsigmoid, inplace=False), F.layer_norm: _layer_norm, F.linear: _linear,
+    F.group_norm: _group_norm, F.interpolate: _as_module(nn.Upsample, size=None, scale_factor=None, mode="nearest"),
     F.adaptive_avg_pool2d: _as_module(nn.AdaptiveAvgPool2d, output_size=None), F.scaled_dot_product_attention: _attention,
 }  # fmt: skip
 
@@ -313,7 +319,7 @@ def is_tuple(target: Any) -> bool:
 
 def takes_parameters(target: Any) -> bool:
     """True if a function or method takes parameters by themselves."""
-    return called(target) in (_add, _mul, _expand, _layer_norm, _linear, _attribute)
+    return called(target) in (_add, _mul, _expand, _layer_norm, _group_norm, _linear, _attribute)
 
 
 def _full_name(target: Any) -> str:

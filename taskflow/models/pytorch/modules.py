@@ -50,6 +50,12 @@ def _layer_norm(site: Site, m: Any, x: Tensor) -> Made:
     return site.own(y, m.weight, m.bias)
 
 
+def _group_norm(site: Site, m: nn.GroupNorm, x: Tensor) -> Made:
+    require(m.affine, "needs affine")
+    y = ops.group_norm(x, m.num_groups, m.eps, name=site.name, parameters=site.shared(m.weight, m.bias))
+    return site.own(y, m.weight, m.bias)
+
+
 def _embedding(site: Site, m: nn.Embedding, x: Tensor) -> Made:
     require(m.padding_idx is None and m.max_norm is None and not m.sparse, "padding_idx, max_norm and sparse are not supported")
     y = ops.embedding(x, m.num_embeddings, m.embedding_dim, name=site.name, parameters=site.shared(m.weight))
@@ -160,6 +166,24 @@ def _sizes_or_kept(size: Any, x: Tensor) -> tuple[int, int]:
     return height, width
 
 
+def _upsample(site: Site, m: nn.Upsample, x: Tensor) -> Made:
+    require(m.mode == "nearest" and x.ndim == 4, f"only images (N, C, H, W), by mode 'nearest', not {m.mode!r} of {x}")
+    given: Any = m.size if m.scale_factor is None else m.scale_factor
+    down, right = given if isinstance(given, (tuple, list)) else (given, given)
+    if m.scale_factor is None:
+        down, right = down / x.shape[2], right / x.shape[3]
+    require(down == int(down) and right == int(right), f"only by whole factors, not {down:g} and {right:g}")
+    for number, (dim, times) in enumerate(((2, int(down)), (3, int(right)))):
+        at = f"{site.name}.{'rows' if dim == 2 else 'columns'}"
+        whole = (*x.shape[:dim], times * x.shape[dim], *x.shape[dim + 1 :])
+        if times > 1:  # each element that many times, in a dimension of its own
+            alone = ops.reshape(x, (*x.shape[: dim + 1], 1, *x.shape[dim + 1 :]), name=f"{at}.each")
+            x = ops.concat([alone] * times, dim + 1, name=f"{at}.again")
+        if times > 1 or number:
+            x = ops.reshape(x, whole, name=site.name if number else at)
+    return x
+
+
 def _flatten(site: Site, m: nn.Flatten, x: Tensor) -> Made:
     return merged(x, m.start_dim, m.end_dim, site.name)
 
@@ -172,10 +196,11 @@ def merged(x: Tensor, start: int, end: int, name: str) -> Tensor:
 
 LAYERS: dict[type[nn.Module], Callable[..., Made]] = {
     nn.Linear: _linear, nn.Conv2d: _conv2d, nn.BatchNorm1d: _batch_norm, nn.BatchNorm2d: _batch_norm, nn.LayerNorm: _layer_norm,
+    nn.GroupNorm: _group_norm,
     nn.Embedding: _embedding, nn.LSTM: _lstm, nn.MultiheadAttention: _attention, nn.TransformerEncoderLayer: _encoder_layer,
     nn.TransformerEncoder: _encoder, nn.Dropout: _dropout, nn.GELU: _gelu, nn.LeakyReLU: _leaky_relu, nn.SiLU: _silu,
     nn.Softmax: _softmax, nn.MaxPool2d: _max_pool2d, nn.AvgPool2d: _avg_pool2d, nn.AdaptiveAvgPool2d: _adaptive_avg_pool2d,
-    nn.Flatten: _flatten, nn.Hardtanh: _hardtanh, nn.ReLU6: _hardtanh,
+    nn.Flatten: _flatten, nn.Upsample: _upsample, nn.Hardtanh: _hardtanh, nn.ReLU6: _hardtanh,
     nn.Hardsigmoid: lambda site, m, x: ops.hardsigmoid(x, name=site.name),
     nn.Hardswish: lambda site, m, x: ops.hardswish(x, name=site.name),
     nn.Identity: lambda site, m, x: x,

@@ -1,0 +1,90 @@
+"""Search, simulate, compare and check have one answer to whether a plan fits the memory."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import taskflow
+from taskflow.cli.main import main
+from taskflow.cli.problem import Problem, describe, table
+from taskflow.mapper import Strategy
+from taskflow.models import build
+from taskflow.optimizer.explain_machine import Change, changed
+from taskflow.optimizer.room import MOST_TASKS, Room
+from taskflow.optimizer.search import known, make_evaluator
+from taskflow.report.plans import baseline_values
+from taskflow.rules import SGD
+
+RULE = SGD(lr=0.1)
+
+
+def large() -> tuple[Problem, Strategy, list[int]]:
+    """A plan of too many tasks to be planned exactly within a search, and the bytes that it is estimated to take."""
+    graph, machine = build("Transformer", preset="small", batch=64), taskflow.load_machine("k80", 16)
+    judge = make_evaluator(graph, machine, rule=RULE)
+    plan = known(graph, machine)[0]
+    judge.set(plan)
+    assert MOST_TASKS < judge.tasks < 4 * MOST_TASKS
+    return Problem(graph, machine, judge), plan, Room(judge).in_order(plan)
+
+
+def with_memory(problem: Problem, nbytes: float) -> Problem:
+    factor = nbytes / problem.machine.processors[0].memory_bytes
+    machine = changed(problem.machine, [Change("memory", factor)])
+    return replace(problem, machine=machine, evaluator=make_evaluator(problem.graph, machine, rule=RULE))
+
+
+@pytest.mark.parametrize(("share", "fits"), [(0.85, True), (0.95, False), (1.05, False)])
+def test_an_estimate_keeps_memory_spare_everywhere(share: float, fits: bool) -> None:
+    problem, plan, peaks = large()
+    small = with_memory(problem, max(peaks) / share)
+    row = describe(small, plan)
+    assert row["peak_memory_is"] == "estimate" and row["peak_memory_bytes"] == max(peaks)
+    assert not Room(small.evaluator)(plan) == row["fits_memory"] == fits
+    assert ("kept spare" in table([row])) == ("kept spare" in row["lacks"]) == (not fits)
+    small.evaluator.set(known(problem.graph, small.machine)[2])
+    rows, _ = baseline_values(small.evaluator, 64)
+    found = {row["name"]: row["fits_memory"] for row in rows}
+    assert found["data parallel"] == fits
+
+
+@pytest.mark.parametrize(("share", "fits"), [(0.95, True), (0.999, True), (1.001, False)])
+def test_a_planned_step_may_use_all_memory(share: float, fits: bool) -> None:
+    graph, machine = build("MLP", preset="small"), taskflow.load_machine("k80", 4)
+    judge = make_evaluator(graph, machine, rule=RULE)
+    plan = known(graph, machine)[0]
+    problem = Problem(graph, machine, judge)
+    row = describe(problem, plan)
+    assert row["peak_memory_is"] == "planned"
+    small = with_memory(problem, row["peak_memory_bytes"] / share)
+    again = describe(small, plan)
+    assert again["peak_memory_bytes"] == row["peak_memory_bytes"]
+    assert not Room(small.evaluator)(plan) == again["fits_memory"] == fits
+
+
+def test_commands_say_what_the_search_would(tmp_path: Path) -> None:
+    peaks = large()[2]
+    described = json.loads(Path(taskflow.__file__).with_name("machines").joinpath("k80.json").read_text())
+    described["devices"][0]["memory_bytes"] = int(max(peaks) / 0.95)
+    file = tmp_path / "small.json"
+    file.write_text(json.dumps(described))
+    named = ("transformer", "--size", "small", "--batch", "64", "--machine", str(file), "-n", "16", "--rule", "sgd", "--json")
+    simulated = run("simulate", *named, "--strategy", "data")
+    compared = run("compare", *named, "--budget", "1p")
+    by_name: dict[str, Any] = {row["name"]: row for row in compared["strategies"]}
+    checked = run("strategy", "check", "data", "--model", *named, code=1)
+    assert simulated["fits_memory"] is by_name["data"]["fits_memory"] is checked["fits"] is False
+    assert simulated["lacks"] in checked["problems"][0]
+    assert all(row["fits_memory"] for name, row in by_name.items() if name not in ("data", "model", "expert"))
+
+
+def run(*arguments: str, code: int = 0) -> Any:
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == code, result.output
+    return json.loads(result.stdout)

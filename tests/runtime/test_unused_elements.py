@@ -1,0 +1,95 @@
+"""What of a kernel no task uses, since it meets nothing but padding, is held and decays like the rest, however the layer is cut."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+from language_model import random_strategy, undivided
+from padded_kernels import data, network
+
+from taskflow.rules import SGD, Adam, AdamW, UpdateRule
+from taskflow.runtime.executor import Executor
+
+RULES = [SGD(0.1, weight_decay=0.1), SGD(0.1, momentum=0.9, weight_decay=0.1), Adam(0.01, weight_decay=0.1), AdamW(0.01)]
+
+
+def trained(strategy_of: int | None, rule: UpdateRule, clip_norm: float | None = None, steps: int = 4) -> Executor:
+    graph, random = network(), Random(strategy_of)
+    strategy = undivided(graph) if strategy_of is None else random_strategy(graph, random.randint(2, 5), random)
+    run = Executor(graph, strategy, rule, seed=4, clip_norm=clip_norm)
+    for step in range(steps):
+        run.train(data(step))
+    return run
+
+
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+@pytest.mark.parametrize("clip_norm", [None, 0.3])
+def test_weights_do_not_depend_on_the_strategy(rule: UpdateRule, clip_norm: float | None) -> None:
+    wanted = trained(None, rule, clip_norm).weights()
+    for seed in range(8):
+        found = trained(seed, rule, clip_norm).weights()
+        for name, value in wanted.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-12, err_msg=f"{name}, strategy {seed}")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+@pytest.mark.parametrize("strategy", [None, 1, 2])
+def test_they_decay_as_in_pytorch(rule: UpdateRule, strategy: int | None) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
+    start = Executor(network(), undivided(network()), seed=4).weights()
+    weights = {name: torch.tensor(value, requires_grad=True) for name, value in start.items()}
+    options = {"lr": rule.lr, "weight_decay": rule.weight_decay} | (
+        {"momentum": rule.momentum} if isinstance(rule, SGD) else {}
+    )
+    step_of = getattr(torch.optim, type(rule).__name__)(weights.values(), **options)
+    F = torch.nn.functional
+    for step in range(4):
+        fed = {name: torch.from_numpy(value) for name, value in data(step).items()}
+        a = F.conv2d(F.pad(fed["x"], (1, 1, 2, 2)), weights["a.weight"], weights["a.bias"], stride=3)
+        b = F.conv2d(a, weights["b.weight"], weights["b.bias"], padding=(1, 2), groups=2)
+        c = F.conv2d(F.pad(fed["x"], (1, 0)), weights["c.weight"], weights["c.bias"], stride=(1, 2))
+        joined = torch.cat([b, c], 1).flatten(1)
+        loss = F.cross_entropy(F.linear(joined, weights["fc.weight"], weights["fc.bias"]), fed["labels"])
+        step_of.zero_grad()
+        loss.backward()
+        step_of.step()
+    found = trained(strategy, rule).weights()
+    for name, value in weights.items():
+        if name == "c.weight":  # of which nothing is used has no gradient here, and keeps its value under every strategy
+            np.testing.assert_array_equal(found[name], start[name])
+        else:
+            np.testing.assert_allclose(found[name], value.detach().numpy(), rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_another_executor_shares_them(seed: int) -> None:
+    run = trained(seed, RULES[1])
+    random, other = Random(seed), network(batch=2)
+    user = Executor(other, random_strategy(other, random.randint(1, 5), random), weights=run)
+    for _ in range(2):
+        wanted = run.weights()
+        for name, value in user.weights().items():
+            np.testing.assert_array_equal(value, wanted[name], err_msg=name)
+        run.train(data(9))
+    fed = data(10)
+    np.testing.assert_allclose(user.predict({"x": fed["x"]}), run.predict({"x": fed["x"]}), rtol=1e-9)
+
+
+def test_a_checkpoint_has_their_momentum() -> None:
+    """So that training goes on as it would have, under another strategy too."""
+    rule, wanted = RULES[1], trained(None, RULES[1], steps=6).weights()
+    first = trained(1, rule)
+    graph = network()
+    second = Executor(graph, random_strategy(graph, 4, Random(7)), rule, seed=0)
+    second.set_parameters(first.weights())
+    kept = dict(first.gather(first.training_state().values()))
+    for name, holding in second.training_state().items():
+        second.put(holding, kept[name])
+    second.state.step = first.state.step
+    for step in (4, 5):
+        second.train(data(step))
+    for name, value in second.weights().items():
+        np.testing.assert_allclose(value, wanted[name], rtol=1e-9, atol=1e-12, err_msg=name)
