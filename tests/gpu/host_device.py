@@ -2,7 +2,8 @@
 
 Blocks come one after another; the threads of one take turns, from one __syncthreads to the next, so sums over a block are put to
 the test. Turns go from the first to the last and then from the last to the first, so that a __syncthreads that is missing shows,
-always or never: with threads of the system that was luck, and on a busy machine every meeting took milliseconds. Products take the very numbers that cuBLAS would get. What is not shown by it: that a GPU and its libraries do the same.
+always or never: with threads of the system that was luck, and on a busy machine every meeting took milliseconds. Products take
+the very numbers that cuBLAS would get. What is not shown by it: that a GPU and its libraries do the same.
 """
 
 from __future__ import annotations
