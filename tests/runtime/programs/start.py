@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,10 +86,14 @@ def mpirun(
         start_new_session=True,
     )
     name, wanted, ended_by_us = " ".join(command[3:]), interrupt_at or since, threading.Event()
+    mark = f"{JOB_VARIABLE}={job_name}"
 
     def end() -> None:
         ended_by_us.set()
         os.killpg(job.pid, signal.SIGKILL)
+        while left := processes_with(mark):  # ranks that mpirun was just starting would hold our pipes for minutes
+            kill(left)
+            time.sleep(0.02)
 
     guard = threading.Timer(limit, end)  # a thread, so that a line that never comes is not awaited for ever
     guard.daemon = True
@@ -108,7 +112,7 @@ def mpirun(
         pytest.fail(f"{name}: still running after {limit:g} s; it said:\n{text}{errors or ''}")
     assert wanted is None or wanted in text, f"{name}: it never said {wanted!r}, but:\n{text}"
     ended = Ended(job.returncode, spoken(text), time.monotonic() - began, spoken(errors or ""))
-    left = processes_left(f"{JOB_VARIABLE}={job_name}")
+    left = processes_left(mark)
     assert not left, f"{name}: left behind after {LEAVE_SECONDS} s: {left}\n{text}"
     return ended
 
@@ -132,10 +136,15 @@ def processes_left(mark: str) -> dict[int, str]:
     until = time.monotonic() + LEAVE_SECONDS
     while (left := processes_with(mark)) and time.monotonic() < until:
         time.sleep(0.02)
-    for process in left:
+    kill(left)
+    return left
+
+
+def kill(processes: Iterable[int]) -> None:
+    """End them, as far as they still are."""
+    for process in processes:
         with contextlib.suppress(OSError):
             os.kill(process, signal.SIGKILL)
-    return left
 
 
 def processes_with(mark: str) -> dict[int, str]:
