@@ -23,7 +23,7 @@ class Clock:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since it was made."""
+        """Seconds since it was made. Whatever is held against what is left is measured by this, not by another timer."""
         return self._now() - self._begin
 
     @property

@@ -65,12 +65,14 @@ def portfolio(judge: Evaluator, options: SearchOptions, searcher: Searcher, work
     for thread in threads:
         thread.start()
     interrupted = False
-    for thread in threads:
-        while thread.is_alive():
-            try:
-                thread.join(0.1)
-            except KeyboardInterrupt:
-                interrupted = clock.stopped = True
+    while True:
+        try:
+            for thread in threads:
+                while thread.is_alive():
+                    thread.join(0.1)
+            break
+        except KeyboardInterrupt:
+            interrupted = clock.stopped = True
     found = [result for result in results if isinstance(result, Found)]
     if not found:
         raise next(result for result in results if isinstance(result, BaseException))

@@ -98,7 +98,7 @@ class Run:
         What the constraints do not permit is mended first."""
         if self.permitted or self.syncs or self.row:
             strategy = mended_strategy(self.permitted, self.syncs, strategy, self.row)
-        begin = perf_counter()
+        begin = self.elapsed
         self.seconds = self.evaluator.seconds if self.evaluator.at(strategy) else self.evaluator.set(strategy)
         if start:
             name = strategy.name
@@ -108,7 +108,7 @@ class Run:
         self._lacks = self._check(strategy) if self.seconds < self.best_seconds else ""
         if not self._lacks:
             self._keep(strategy)
-        self.foresight.learn_whole(strategy, perf_counter() - begin)
+        self.foresight.learn_whole(strategy, self.elapsed - begin)
         self._tell()
         return self.seconds
 
@@ -213,9 +213,9 @@ class Run:
             if self._passed > MOST_PASSED or not self.foresight.allows({}):
                 raise Spent
             return inf
-        self._passed, begin = 0, perf_counter()
+        self._passed, begin = 0, self.elapsed
         seconds = self.evaluator.propose(changes, limit, syncs, sums)
-        self.foresight.learn(changes, perf_counter() - begin)
+        self.foresight.learn(changes, self.elapsed - begin)
         return seconds
 
     def conduct(self, body: Callable[[], str]) -> Found:

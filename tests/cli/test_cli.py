@@ -121,14 +121,14 @@ def test_errors_are_one_line(arguments: tuple[str, ...], message: str) -> None:
 def test_stdout_that_the_shell_closed() -> None:
     for arguments in (("models",), ("simulate", *PROBLEM)):
         program = shlex.join([sys.executable, "-m", "taskflow", *arguments])
-        done = subprocess.run(["sh", "-c", f"{program} >&-"], stderr=subprocess.PIPE, text=True, timeout=60)
+        done = subprocess.run(["sh", "-c", f"{program} >&-"], stderr=subprocess.PIPE, text=True, timeout=250)
         assert not done.stderr, done.stderr
 
 
 def test_it_is_a_module_too() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "taskflow", "simulate", *PROBLEM, "--json"], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "taskflow", "simulate", *PROBLEM, "--json"], capture_output=True, text=True, timeout=250
     )
     assert done.returncode == 0 and json.loads(done.stdout)["name"] == "data"
-    done = subprocess.run([sys.executable, "-m", "taskflow", "search", "NoNet"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-m", "taskflow", "search", "NoNet"], capture_output=True, text=True, timeout=250)
     assert done.returncode == 2 and "Traceback" not in done.stderr

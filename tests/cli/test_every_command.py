@@ -146,14 +146,14 @@ def test_shells(shell: str) -> None:
     program = [sys.executable, "-c", "from taskflow.cli.main import main; main(prog_name='taskflow')"]
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     script, answer = (
-        subprocess.run(program, env={**environ, **asked, "_TASKFLOW_COMPLETE": f"{shell}_{what}"}, text=True, timeout=60,
+        subprocess.run(program, env={**environ, **asked, "_TASKFLOW_COMPLETE": f"{shell}_{what}"}, text=True, timeout=250,
                        capture_output=True, check=False)
         for what in ("source", "complete")
     )
     assert script.returncode == 0 and f"_TASKFLOW_COMPLETE={shell}_complete" in script.stdout, script.stderr
     assert "show" in re.split(r"[\s,]+", answer.stdout), answer
     if (there := shutil.which(shell)) is not None:
-        subprocess.run([there, "-n"], input=script.stdout, text=True, check=True, timeout=60)
+        subprocess.run([there, "-n"], input=script.stdout, text=True, check=True, timeout=250)
 
 
 # ---- terminals -------------------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def on_a_terminal(folder: Path, columns: int, *arguments: str) -> tuple[int, str
         got += part
     os.close(leader)
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", got.decode()).replace("\r\n", "\n")
-    return job.wait(timeout=60), "\n".join(line.rpartition("\r")[2] for line in text.split("\n"))
+    return job.wait(timeout=250), "\n".join(line.rpartition("\r")[2] for line in text.split("\n"))
 
 
 @pytest.mark.parametrize("columns", [80, 200])

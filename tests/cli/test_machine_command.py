@@ -96,7 +96,7 @@ def test_errors_are_one_line(arguments: tuple[str, ...], message: str) -> None:
 def test_two_ranks(tmp_path: Path) -> None:
     assert MPIRUN is not None
     command = [MPIRUN, "-n", "2", sys.executable, "-m", "taskflow", "machine", "measure"]
-    kept = {"env": environment({"OPENBLAS_NUM_THREADS": "1"}), "capture_output": True, "text": True, "timeout": 60, "cwd": ROOT}
+    kept = {"env": environment({"OPENBLAS_NUM_THREADS": "1"}), "capture_output": True, "text": True, "timeout": 250, "cwd": ROOT}
     file = tmp_path / "two.json"
     done = subprocess.run([*command, "--out", str(file), "--json"], **kept)  # type: ignore[call-overload]
     assert done.returncode == 0, done.stderr

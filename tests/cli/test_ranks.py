@@ -22,7 +22,7 @@ needs_mpi = pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun beside
 
 def on_ranks(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(MPIRUN), "-n", "3", sys.executable, "-m", "taskflow", *words], text=True, capture_output=True, timeout=60,
+        [str(MPIRUN), "-n", "3", sys.executable, "-m", "taskflow", *words], text=True, capture_output=True, timeout=250,
         env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}, stdin=subprocess.DEVNULL, check=False,
     )
 

@@ -68,7 +68,7 @@ def ranks(folder: Path, count: int, *arguments: str) -> subprocess.CompletedProc
     variables = {key: value for key, value in os.environ.items() if not key.startswith(launchers)}
     variables |= {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}", "OMP_NUM_THREADS": "1"}
     command = [str(MPIRUN), "-n", str(count), sys.executable, "-m", "taskflow", *arguments]
-    done = subprocess.run(command, cwd=folder, env=variables, text=True, capture_output=True, timeout=100)
+    done = subprocess.run(command, cwd=folder, env=variables, text=True, capture_output=True, timeout=250)
     done.stderr = spoken(done.stderr)
     return done
 
@@ -78,7 +78,7 @@ def test_train_is_the_example(folder: Path) -> None:
     arguments = ("--processors", "2", "--mapper", "expert", "--steps", "4", "--json", "--quiet")
     here = json.loads(run("train", "MLP", *arguments).stdout)
     command = [sys.executable, str(ROOT / "examples" / "mlp.py"), *arguments]
-    there = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60)
+    there = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=250)
     assert here["losses"] == json.loads(there.stdout)["losses"] and here["mapper"] == "expert" and len(here["losses"]) == 4
 
 

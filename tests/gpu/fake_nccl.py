@@ -20,7 +20,7 @@ import numpy as np
 
 NCCL_UINT8, NCCL_FLOAT32, NCCL_FLOAT64, NCCL_SUM = range(4)
 TYPES = {NCCL_UINT8: np.uint8, NCCL_FLOAT32: np.float32, NCCL_FLOAT64: np.float64}
-LIMIT_SECONDS = 40
+LIMIT_SECONDS = 120
 
 
 def get_unique_id() -> str:

@@ -23,6 +23,8 @@ import gpu_smoke  # noqa: E402
 import gpu_wheels  # noqa: E402
 import gpu_worker  # noqa: E402
 
+LIMITS = (2, 8, 32)  # seconds, one after another until a program comes as far as it must: on a busy machine it starts slowly
+
 
 def ended(pid: int) -> bool:
     """Whether a process is gone, or only waits to be collected."""
@@ -33,30 +35,37 @@ def ended(pid: int) -> bool:
 
 
 def test_what_takes_too_long_is_ended_with_all_its_children(tmp_path: Path) -> None:
-    child = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(60)"
+    child = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(200)"
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}, sys.argv[1]])"
-    began = time.perf_counter()
-    with pytest.raises(gpu.Failed, match="took more than 2 s"):
-        gpu.run([sys.executable, "-c", parent, str(tmp_path / "pid")], 2)
-    assert time.perf_counter() - began < 20
+    for seconds in LIMITS:
+        began = time.perf_counter()
+        with pytest.raises(gpu.Failed, match=f"took more than {seconds} s"):
+            gpu.run([sys.executable, "-c", parent, str(tmp_path / "pid")], seconds)
+        assert time.perf_counter() - began < seconds + 60  # the child goes on for 200 s
+        if (tmp_path / "pid").exists() and (tmp_path / "pid").read_text():
+            break
     pid = int((tmp_path / "pid").read_text())
+    until = time.perf_counter() + 60
     while not ended(pid):
-        assert time.perf_counter() - began < 30, "the child still runs"
+        assert time.perf_counter() < until, "the child still runs"
         time.sleep(0.05)
     with pytest.raises(gpu.Failed, match="exit code 3: at last"):
-        gpu.run([sys.executable, "-c", "import sys; print('first\\nat last', file=sys.stderr); sys.exit(3)"], 20)
+        gpu.run([sys.executable, "-c", "import sys; print('first\\nat last', file=sys.stderr); sys.exit(3)"], 200)
 
 
 def test_what_takes_too_long_says_where_it_stood() -> None:
     code = "import time\ndef stands_here():\n    time.sleep(60)\nprint('so far', flush=True)\nstands_here()"
-    with pytest.raises(gpu.Failed, match="took more than 1 s") as failed:
-        gpu.run([sys.executable, "-c", code], 1)
+    for seconds in LIMITS:
+        with pytest.raises(gpu.Failed, match=f"took more than {seconds} s") as failed:
+            gpu.run([sys.executable, "-c", code], seconds)
+        if failed.value.out:
+            break
     assert "in stands_here" in failed.value.log and failed.value.out == "so far\n"
 
 
 def test_a_failure_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(gpu.Failed, match="exit code 1: ValueError: kind must be device") as failed:
-        gpu.worker("what", 60, {"device": "cpu"})
+        gpu.worker("what", 200, {"device": "cpu"})
     assert "Traceback (most recent call last)" in failed.value.log and "gpu_worker.py" in failed.value.log
     with pytest.raises(gpu.Failed, match="is no JSON"):
         gpu.last_object("words")
@@ -81,7 +90,7 @@ for name in names[names.index(after) + 1 if after else 0:]:
 def test_a_smoke_goes_on_behind_what_kills_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "smoke.py").write_text(SMOKES)
     monkeypatch.setattr(gpu, "SMOKE", tmp_path / "smoke.py")
-    found = gpu.smoke(60, "host")
+    found = gpu.smoke(200, "host")
     assert [(row["check"], row["ok"]) for row in found["checks"]] == [
         ("a", True), ("lost", False), ("b", True), ("killed", False), ("c", True),
     ]
@@ -89,7 +98,7 @@ def test_a_smoke_goes_on_behind_what_kills_it(tmp_path: Path, monkeypatch: pytes
     assert "lost: E: gone\nTraceback" in found["log"] and "about to die" in found["log"]
     (tmp_path / "smoke.py").write_text("import no_such_module")
     with pytest.raises(gpu.Failed, match="no_such_module"):
-        gpu.smoke(60, "host")
+        gpu.smoke(200, "host")
 
 
 @pytest.mark.skipif(not compiles(), reason="no C++20 compiler: the GPU's kernels cannot be run on the host")
@@ -164,7 +173,7 @@ def test_failing_tests_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     program = f"import os, sys; assert os.environ['TASKFLOW_GRAPHS'] == '0'; print({said!r}); sys.exit(1)"
     plain = gpu.run
     monkeypatch.setattr(gpu, "run", lambda command, *rest, **more: plain([sys.executable, "-c", program], *rest, **more))
-    found = gpu.tests(20, "not graphs", "0")
+    found = gpu.tests(200, "not graphs", "0")
     assert found["summary"] == "1 failed, 1 passed in 2s"
     assert [line.split()[1].split("::")[1] for line in found["failures"]] == ["test_b", "test_c"]
 

@@ -31,7 +31,8 @@ def headers() -> Path | None:
 def python(script: str, **environment: str) -> str:
     kept = {name: value for name, value in os.environ.items() if name != "TASKFLOW_KERNELS"}
     done = subprocess.run(
-        [sys.executable, "-c", script], env={**kept, **environment}, capture_output=True, text=True, timeout=60, cwd=HERE.parents[2]
+        [sys.executable, "-c", script], env={**kept, **environment}, capture_output=True, text=True, timeout=250,
+        cwd=HERE.parents[2],
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

@@ -39,7 +39,7 @@ def test_a_quick_run(model: str, threads: str) -> None:
     done = subprocess.run(
         [sys.executable, "benchmarks/training.py", "--quick", "--json", "--models", model, "--threads", threads, "--rounds",
          "2", "--variants", "eager"],
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=200,
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=280,
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

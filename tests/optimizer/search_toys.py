@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import _thread
 from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import product
 from math import inf
+from threading import Timer
+from time import process_time
 
 import taskflow
 from taskflow.graph import OperatorGraph
@@ -13,6 +16,7 @@ from taskflow.machine import host
 from taskflow.mapper import OpConfig, Strategy, Sync, Travel
 from taskflow.optimizer.core_costs import Roofline
 from taskflow.optimizer.evaluator import NO_SYNCS, Evaluator, Usage
+from taskflow.optimizer.found import Progress
 from taskflow.optimizer.space import Space, SpaceOptions
 from taskflow.tasks.simulate import Timeline
 
@@ -71,6 +75,28 @@ class Table(Evaluator):
 
     def usage(self) -> Usage:
         return Usage(self.seconds, (0.0,), {}, 0, ())
+
+
+class CtrlC:
+    """A search's progress that presses Ctrl-C ``delay`` seconds after the search has a first plan: however busy the machine, not
+    before there is one. Use it with the fixture ``nothing_else_collects``."""
+
+    def __init__(self, delay: float) -> None:
+        self._timer, self._pressed = Timer(delay, self._press), inf
+        self._timer.daemon = True
+
+    def __call__(self, progress: Progress) -> None:
+        if progress.best < inf and self._timer.ident is None:
+            self._timer.start()
+
+    def _press(self) -> None:
+        self._pressed = process_time()
+        _thread.interrupt_main()
+
+    @property
+    def seconds(self) -> float:
+        """Of the processor's time since then, which is this process's alone."""
+        return process_time() - self._pressed
 
 
 def every(graph: OperatorGraph, processors: int, options: SpaceOptions | None = None) -> list[dict[str, OpConfig]]:

@@ -139,8 +139,8 @@ def test_exact_search_takes_a_pinned_synchronisation_for_the_only_one(pinned: st
     graph, machine = small(), load_machine("k80", 2)
     options = SpaceOptions("powers", reduction=False, follow="passive")
     table = {"fc1": {"sync": pinned}, "fc2": {"max_pieces": 2, "sync": "owner/owner"}}
-    found = search(graph, machine, budget="40s", algorithm="exact", constraints=table, space=options)
-    free = search(graph, machine, budget="40s", algorithm="exact", constraints={"fc2": {"max_pieces": 2}}, space=options)
+    found = search(graph, machine, budget="400s", algorithm="exact", constraints=table, space=options)
+    free = search(graph, machine, budget="400s", algorithm="exact", constraints={"fc2": {"max_pieces": 2}}, space=options)
     assert found.optimal and free.optimal and str(found.strategy.sync("fc1")) == pinned
     assert found.strategy.sync("fc2") == Sync(Travel.OWNER, Place.OWNER)
     assert found.proof is not None and free.proof is not None and found.proof.strategies < free.proof.strategies

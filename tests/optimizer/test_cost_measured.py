@@ -302,7 +302,7 @@ def test_predictions_are_of_the_right_size(tmp_path: Path) -> None:
         "PYTHONPATH": os.pathsep.join([str(root), str(root / "tests")]),
     }  # fmt: skip
     ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path)], env=variables, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", PROGRAM, str(tmp_path)], env=variables, capture_output=True, text=True, timeout=250, check=True
     )
     predicted, real, measured, tasks = map(float, ended.stdout.split())
     assert 0.1 < predicted / real < 10

@@ -163,7 +163,7 @@ def test_lenet_on_four_devices_is_proved() -> None:
     """3.6e25 strategies, each with 9**5 ways to synchronise its layers (the paper's search took 0.8 h for about 1e11)."""
     graph, cluster = build("LeNet", devices=4), taskflow.load_machine("p100", devices=4)
     options = SpaceOptions("powers", reduction=False)
-    found = search(graph, cluster, algorithm="exact", space=options, budget=Budget(200, 100_000), memory=False)
+    found = search(graph, cluster, algorithm="exact", space=options, budget=Budget(2000, 100_000), memory=False)
     assert found.optimal and found.proof is not None and found.proof.strategies > 1e30
     assert found.lower_bound == found.seconds < 0.96 * min(found.starts.values())
 

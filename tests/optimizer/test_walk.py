@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import signal
-import time
 from collections import Counter
 from dataclasses import replace
 from math import inf
 from random import Random
+from time import process_time
 
 import pytest
 from hypothesis import assume, example, given, settings
@@ -19,6 +18,7 @@ from taskflow.mapper import Strategy
 from taskflow.models import build
 from taskflow.optimizer import foresight
 from taskflow.optimizer import run as runs
+from taskflow.optimizer.clock import Clock
 from taskflow.optimizer.constraints import Constraints
 from taskflow.optimizer.core_costs import Roofline
 from taskflow.optimizer.draws import Draws
@@ -30,6 +30,7 @@ from taskflow.optimizer.space import PLACEMENTS, Space, SpaceOptions
 from taskflow.optimizer.starts import random_start
 from taskflow.optimizer.together import Together
 from taskflow.optimizer.walk import CoreWalk, core_walk, walks
+from tests.optimizer.search_toys import CtrlC
 
 pytest.importorskip("taskflow.optimizer._core")
 
@@ -43,6 +44,11 @@ K80 = {n: load_machine("k80", n) for n in (2, 3, 4, 8)}
 
 def start_of(graph: OperatorGraph, devices: int, options: SpaceOptions, seed: int) -> Strategy:
     return random_start(graph, K80[devices], Space(graph, devices, options), Random(seed), f"random {seed}")
+
+
+def lasting(seconds: float, options: SpaceOptions, **more: object) -> SearchOptions:
+    """For so many seconds of the processor's time, which do not depend on how much of it others take."""
+    return SearchOptions(Budget(seconds=seconds), 1, options, clock=Clock(seconds, process_time), **more)  # type: ignore[arg-type]
 
 
 def in_python(judge: Evaluator, options: SpaceOptions) -> Evaluator:
@@ -182,20 +188,14 @@ def test_constraints_hold_in_both_kinds_of_walk() -> None:
             assert not of.violation(found.strategy[name]) and not of.violation(judge.strategy[name])
 
 
+@pytest.mark.usefixtures("nothing_else_collects")
 def test_an_interrupt_keeps_the_best_plan() -> None:
     graph, options = GRAPHS["RNNLM"], SpaceOptions("even")
     judge = make_evaluator(graph, K80[4])
     assert walks(judge, options)[2] is not None
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    begin = time.perf_counter()
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.3)
-        signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
-        found = mcmc(judge, SearchOptions(Budget(proposals=10**9), 1, options))
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGINT, before)
-    assert found.stopped == "interrupted" and time.perf_counter() - begin < 10
+    ctrl_c = CtrlC(0.3)
+    found = mcmc(judge, SearchOptions(Budget(proposals=10**9), 1, options, progress=ctrl_c, progress_every=0.0))
+    assert found.stopped == "interrupted" and 0 <= ctrl_c.seconds < 10
     assert make_evaluator(graph, K80[4]).set(found.strategy) == found.seconds == found.history[-1].seconds
     assert make_evaluator(graph, K80[4]).set(judge.strategy) == judge.seconds  # where it stands is known
 
@@ -228,10 +228,9 @@ def test_what_costs_raise_ends_the_walk() -> None:
 def test_a_budget_of_time_is_kept_and_progress_told() -> None:
     graph, options, told = GRAPHS["RNNLM"], SpaceOptions("even"), []
     judge = make_evaluator(graph, K80[4])
-    search = SearchOptions(Budget(seconds=0.5), 1, options, progress=told.append, progress_every=0.05)
-    begin = time.perf_counter()
-    found = mcmc(judge, search, beta=1.0)
-    assert found.proposals > 100 and time.perf_counter() - begin < 3
+    begin = process_time()
+    found = mcmc(judge, lasting(0.5, options, progress=told.append, progress_every=0.05), beta=1.0)
+    assert found.proposals > 100 and process_time() - begin < 3
     assert len(told) > 3 and [p.proposals for p in told] == sorted(p.proposals for p in told)
     assert told[-1].proposals == found.proposals and told[-1].best == found.seconds
 
@@ -240,7 +239,7 @@ def test_half_of_the_time_without_a_better_plan_ends_a_walk() -> None:
     graph, options = GRAPHS["MLP"], SpaceOptions("even")
     starts = (start_of(graph, 2, options, 1),)
     judge = make_evaluator(graph, K80[2])
-    found = mcmc(judge, SearchOptions(Budget(seconds=0.6), 1, options, starts=starts), beta=1e9)
+    found = mcmc(judge, lasting(0.6, options, starts=starts), beta=1e9)
     assert found.stopped == "stalled" and 0.3 < found.search_seconds < 0.59  # the few plans of two devices are soon seen
 
 
@@ -263,7 +262,7 @@ def test_slow_evaluations_are_watched_near_the_end(margin: int, monkeypatch: pyt
     monkeypatch.setattr(runs.Run, "propose", propose)
     monkeypatch.setattr(runs.Run, "walked", lambda self, n, *a, _of=runs.Run.walked: compiled.append(n) or _of(self, n, *a))
     judge = make_evaluator(graph, K80[4])
-    found = mcmc(judge, SearchOptions(Budget(seconds=0.6), 1, options), beta=1.0)
+    found = mcmc(judge, lasting(0.6, options), beta=1.0)
     assert found.proposals == sum(asked) + sum(compiled)
     assert (sum(compiled) > 50) == (not margin) and (margin == 0 or sum(asked) > 50)
     assert make_evaluator(graph, K80[4]).set(found.strategy) == found.seconds

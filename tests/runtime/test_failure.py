@@ -1,24 +1,32 @@
-"""Whatever rank fails: the whole job ends within 10 s, non-zero, and names the rank and the cause once."""
+"""Whatever rank fails: the whole job ends within 10 s of that, non-zero, and names the rank and the cause once."""
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
-from programs.start import MAKER, Ended, mpirun, needs_mpi, output
+from programs.start import LIMIT_SECONDS, MAKER, Ended, mpirun, needs_mpi, output
 
 pytestmark = [pytest.mark.mpi, needs_mpi]
 RANKS = 3
+HANGS = "2"  # seconds of the watchdog: on a busy machine ranks that are well wait half a second for each other
 
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the watcher is for Linux")
 
 
 def failing(*arguments: str, ranks: int = RANKS) -> Ended:
-    ended = mpirun(ranks, "failing.py", *arguments)
+    ended = mpirun(ranks, "failing.py", *arguments, since="ready")
     assert ended.seconds < 10 + float(arguments[1] if len(arguments) > 1 else 0)
     assert "received what nobody sent" not in ended.text
     return ended
+
+
+def waited(ended: Ended, what: str) -> bool:
+    """Whether the watchdog says that it has waited for its limit, or somewhat longer: on a busy machine it looks late."""
+    found = re.search(rf"watchdog: has waited (\d+\.\d) s {re.escape(what)}", ended.text)
+    return found is not None and float(HANGS) <= float(found[1]) < float(HANGS) + 5
 
 
 def assert_names_once(ended: Ended, who: str, tracebacks: int) -> None:
@@ -118,9 +126,9 @@ def test_ctrl_c() -> None:
 
 def test_a_job_whose_output_is_wanted_must_succeed_and_end() -> None:
     """What other tests rely on: output without errors of a job that succeeds; else what it said last."""
-    assert output(RANKS, "failing.py", "fork", limit=60) == "ready\n"
+    assert output(RANKS, "failing.py", "fork", limit=LIMIT_SECONDS) == "ready\n"
     with pytest.raises(AssertionError, match=r"(?s)failing.py ended with code .*rank 2 of 3: ValueError: boom"):
-        output(RANKS, "failing.py", "exception", limit=60)
+        output(RANKS, "failing.py", "exception", limit=LIMIT_SECONDS)
     with pytest.raises(pytest.fail.Exception, match=r"failing.py hang: still running after 2 s; it said:"):
         output(RANKS, "failing.py", "hang", limit=2)
 
@@ -129,9 +137,9 @@ def test_an_all_reduce_that_one_rank_never_joins() -> None:
     ended = failing("all-reduce exit")
     assert_names_once(ended, "but rank 2 has left the program", 0)
     assert "waits in sum of conv1 to add up 32 bytes of ranks 0, 1, 2" in ended.text
-    ended = failing("all-reduce hang", "0.5")
+    ended = failing("all-reduce hang", HANGS)
     assert_names_once(ended, "One of ranks ", 0)
-    assert "watchdog: has waited 0.5 s in sum of conv1 to add up 32 bytes of ranks 0, 1, 2" in ended.text
+    assert waited(ended, "in sum of conv1 to add up 32 bytes of ranks 0, 1, 2"), ended.text
 
 
 @pytest.mark.parametrize(("case", "what"), [
@@ -141,12 +149,12 @@ def test_shares_that_one_rank_never_joins(case: str, what: str) -> None:
     ended = failing(f"{case} exit")
     assert_names_once(ended, "but rank 2 has left the program", 0)
     assert f"waits in share of conv1 to {what}" in ended.text
-    ended = failing(f"{case} hang", "0.5")
+    ended = failing(f"{case} hang", HANGS)
     assert_names_once(ended, "One of ranks ", 0)
-    assert f"watchdog: has waited 0.5 s in share of conv1 to {what}" in ended.text
+    assert waited(ended, f"in share of conv1 to {what}"), ended.text
 
 
 def test_watchdog() -> None:
-    ended = failing("hang", "0.5")
+    ended = failing("hang", HANGS)
     assert_names_once(ended, "in conv1 forward 2 to receive 32 bytes from rank 2 (tag 5)", 0)
-    assert "watchdog: has waited 0.5 s" in ended.text and "TASKFLOW_WATCHDOG_SECONDS" in ended.text
+    assert waited(ended, "in conv1 forward 2") and "TASKFLOW_WATCHDOG_SECONDS" in ended.text

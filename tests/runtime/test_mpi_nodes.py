@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ import pytest
 from language_model import CONFIG, feeds, model
 from mpi_words import spoken
 from programs.nodes import CLOCK_SECONDS, Nodes, why_not
-from programs.start import HERE, MAKER, MPIRUN, ROOT, Ended, environment, needs_mpi
+from programs.start import HERE, LIMIT_SECONDS, MAKER, MPIRUN, ROOT, Ended, environment, needs_mpi
 
 from taskflow import SGD, Executor, choose, host
 from taskflow.machine import load_machine
@@ -23,7 +24,7 @@ from taskflow.runtime.trace_check import verify_events
 from taskflow.runtime.trace_file import read_trace
 
 WHY_NOT = why_not()
-pytestmark = [pytest.mark.mpi, needs_mpi, pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.mpi, needs_mpi, pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.timeout(300)]
 
 
 def emulated(count: int, folder: Path, **extra: str) -> Nodes:
@@ -49,7 +50,7 @@ def launch(nodes: Nodes, ranks: int, *command: str) -> list[str]:
     return nodes.command("node0", str(MPIRUN), *start, "-n", str(ranks), sys.executable, *command)
 
 
-def job(nodes: Nodes, ranks: int, *command: str, limit: float = 60) -> Ended:
+def job(nodes: Nodes, ranks: int, *command: str, limit: float = LIMIT_SECONDS) -> Ended:
     began = time.monotonic()
     done = subprocess.run(
         launch(nodes, ranks, *command), cwd=ROOT, capture_output=True, text=True, errors="replace", timeout=limit, check=False
@@ -68,6 +69,7 @@ def test_where_ranks_are(two: Nodes) -> None:
         assert not any(bell for other, bell in enumerate(rank["bells"]) if other // 2 != number // 2)
 
 
+WATCHDOG = "60"  # seconds, after which a job that nobody has ended would end by itself
 FAILURES = [
     ("exception", "rank 3 of 4: ValueError: boom"),
     ("kill", "rank 3 of 4: killed by signal 9 (SIGKILL) (pid"),
@@ -83,8 +85,8 @@ FAILURES = [
 
 @pytest.mark.parametrize("case,message", FAILURES)
 def test_a_rank_of_another_node_fails(two: Nodes, case: str, message: str) -> None:
-    ended = job(two, 4, str(HERE / "failing.py"), case, "20", "0")
-    assert ended.code != 0 and ended.seconds < 20, ended
+    ended = job(two, 4, str(HERE / "failing.py"), case, WATCHDOG, "0")
+    assert ended.code != 0 and ended.seconds < float(WATCHDOG), ended
     assert ended.text.count("taskflow: rank") == 1, ended.text
     # Open MPI itself ends a rank whose peer is gone, with code 14, and on a busy machine that may be heard of first.
     if MAKER != "Open MPI" or "ended by _exit(14) in C" not in ended.text:
@@ -94,15 +96,16 @@ def test_a_rank_of_another_node_fails(two: Nodes, case: str, message: str) -> No
 
 @pytest.mark.slow
 def test_the_only_rank_of_a_node_is_killed(two: Nodes) -> None:
-    ended = job(two, 2, str(HERE / "failing.py"), "gone in C", "20", "0")
-    assert ended.code != 0 and ended.seconds < 20, ended
+    ended = job(two, 2, str(HERE / "failing.py"), "gone in C", WATCHDOG, "0")
+    assert ended.code != 0 and ended.seconds < float(WATCHDOG), ended
     assert ended.text.count("taskflow: rank 1 of 2: ended by _exit(0) in C") == 1, ended.text
 
 
 def test_a_rank_of_another_node_hangs(two: Nodes) -> None:
-    ended = job(two, 4, str(HERE / "failing.py"), "hang", "1")
-    assert ended.code != 0 and ended.seconds < 20, ended
-    assert "watchdog: has waited 1.0 s in conv1 forward 2 to receive 32 bytes from rank 3 (tag 5)" in ended.text
+    ended = job(two, 4, str(HERE / "failing.py"), "hang", "3")
+    assert ended.code != 0 and ended.seconds < float(WATCHDOG), ended
+    said = r"watchdog: has waited [3-7]\.\d s in conv1 forward 2 to receive 32 bytes from rank 3 \(tag 5\)"
+    assert re.search(said, ended.text), ended.text
 
 
 @pytest.mark.slow
@@ -118,7 +121,7 @@ def test_a_network_cable_is_pulled(tmp_path: Path) -> None:
             assert running.poll() is None
         time.sleep(0.5)
         nodes.cut("node1")
-        text = running.communicate(timeout=60)[0]
+        text = running.communicate(timeout=LIMIT_SECONDS)[0]
     assert running.returncode != 0
     assert text.count("taskflow: node node1 (ranks 2, 3) does not answer any more") == 1, text
 
@@ -183,6 +186,7 @@ def test_measure_tells_nodes_apart_and_search_plans_for_them(two: Nodes, tmp_pat
     assert '"measured: messages between ranks 0, 2; half of the latency"' in text
     command = [sys.executable, "-m", "taskflow", "search", "mlp", "--machine", str(path), "--budget", "50p", "--out"]
     done = subprocess.run(
-        [*command, str(tmp_path / "plan.json")], env=environment(), capture_output=True, text=True, timeout=60, check=False
+        [*command, str(tmp_path / "plan.json")], env=environment(), capture_output=True, text=True, check=False,
+        timeout=LIMIT_SECONDS,
     )
     assert done.returncode == 0 and (tmp_path / "plan.json").is_file(), done.stderr

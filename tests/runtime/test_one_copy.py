@@ -134,18 +134,18 @@ class Meeting(LocalTransport):
 
     def gather(self, value: object, root: int = 0) -> list[object] | None:
         self._table[self.rank] = value
-        self._barrier.wait(10)
+        self._barrier.wait(60)
         found = list(self._table)
-        self._barrier.wait(10)
+        self._barrier.wait(60)
         return found if self.rank == root else None
 
     def broadcast(self, value: object, root: int = 0) -> object:
         found = self.gather(value)
         if self.rank == root:
             self._table[0] = found[root] if found else None
-        self._barrier.wait(10)
+        self._barrier.wait(60)
         answer = self._table[0]
-        self._barrier.wait(10)
+        self._barrier.wait(60)
         return answer
 
 
@@ -160,7 +160,7 @@ def on_ranks(size: int, wanted: list[Wanted]) -> list[dict[str, object]]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(100)
     return results
 
 

@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
-from time import perf_counter
+from time import thread_time
 from typing import Any
 
 import numpy as np
@@ -75,14 +75,14 @@ def valid(content: dict[str, Any]) -> None:
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Executor, list[float]]:
-    """A trace of steps 3 to 5 of three virtual processors, and how long each step took by another clock."""
+    """A trace of steps 3 to 5 of three virtual processors, and how long each step took, both of the processor's time."""
     path = tmp_path_factory.mktemp("traces") / "run.json"
     run, seconds = executor(), []
-    run.trace(path, about={"note": "mine"})
+    run.trace(path, about={"note": "mine"}, clock=thread_time)
     for step in range(6):
-        began = perf_counter()
+        began = thread_time()
         run.train(feeds(step, CONFIG))
-        seconds.append(perf_counter() - began)
+        seconds.append(thread_time() - began)
         assert path.exists() == (step >= 4)  # at once after the last step
     return read_trace(path), run, seconds
 
@@ -108,7 +108,7 @@ def test_steps_last_as_long_as_they_did(local: tuple[dict[str, Any], Executor, l
     content, _, seconds = local
     pairs = list(zip(content["otherData"]["step_seconds"][:2], seconds[2:4]))  # the last one also wrote the file
     assert all(traced < whole for traced, whole in pairs)
-    assert any(traced > 0.5 * whole for traced, whole in pairs)  # other work may come between in one of them
+    assert any(traced > 0.5 * whole for traced, whole in pairs)  # garbage may be collected in one of them
 
 
 def test_the_prediction_is_the_simulators(local: tuple[dict[str, Any], Executor, list[float]]) -> None:
@@ -193,7 +193,7 @@ def test_ranks_are_merged_on_one_clock(tmp_path: Path, mapper: str, skew: float,
         assert sent[identity]["pid"] != end["pid"]
     # With rank 0's clock, steps of several ranks begin at about the same time, whatever the ranks' own clocks say.
     starts = [e["ts"] for e in spans(content, "step") if e["args"]["step"] == 4]
-    assert max(starts) - min(starts) < 1e6
+    assert max(starts) - min(starts) < 2.5e6  # a skew is 3 s and more
     tasks = {(e["args"]["step"], e["args"]["task"]) for e in spans(content, "compute", "receive")}
     assert len(tasks) == 3 * said["tasks"]
 

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from programs.start import processes_with
+from programs.start import LIMIT_SECONDS, processes_with
 
 from taskflow.runtime import watcher
 
@@ -57,7 +57,7 @@ class Job:
         listening.close()
         with self.watcher.stdin as file:
             file.write(" ".join(["2", "1", "-", *(f"{rank}:{process.pid}" for rank, process in enumerate(self.ranks))]))
-        assert self.watcher.wait(10) == 0  # the watcher itself goes on, as nobody's child
+        assert self.watcher.wait(LIMIT_SECONDS) == 0  # the watcher itself goes on, as nobody's child
 
     def tell(self, rank: int, command: str) -> None:
         self.ranks[rank].stdin.write(command + "\n")
@@ -67,7 +67,7 @@ class Job:
     def said(self) -> str:
         """What the watcher has said, once it has ended."""
         self.watcher.stdin = None
-        return self.watcher.communicate(timeout=10)[1]
+        return self.watcher.communicate(timeout=LIMIT_SECONDS)[1]
 
     def end(self) -> None:
         for rank in self.ranks:

@@ -50,7 +50,7 @@ def test_a_text_larger_than_memory(tmp_path: Path, cache: Path, level: str) -> N
     small.write_text(line * 100)
     assert text.stat().st_size > 2 * ROOM
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(text), str(small), level, str(ROOM)], text=True, capture_output=True, timeout=120
+        [sys.executable, "-c", PROGRAM, str(text), str(small), level, str(ROOM)], text=True, capture_output=True, timeout=250
     )
     assert done.returncode == 0, done.stderr[-2000:]
     built, mapped = (json.loads(line) for line in done.stdout.splitlines())

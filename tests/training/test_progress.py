@@ -5,6 +5,7 @@ import os
 import re
 import select
 import sys
+import threading
 import time
 
 import pytest
@@ -163,14 +164,18 @@ def test_work_says_what_it_is_elsewhere_if_it_takes_long(monkeypatch: pytest.Mon
     monkeypatch.setattr(working_module, "PATIENCE_SECONDS", 0.05)
     slow, quick, quiet = io.StringIO(), io.StringIO(), io.StringIO()
     with TrainingProgress(3, stream=slow) as progress, progress.doing("searching"):
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while not slow.getvalue() and time.monotonic() < until:
             time.sleep(0.01)
     assert slow.getvalue() == "searching ...\n"
-    with Working("validating", stream=quick):
-        pass
     with Working("validating", quiet=True, stream=quiet):
         time.sleep(0.1)
+    monkeypatch.setattr(working_module, "PATIENCE_SECONDS", 1000.0)  # longer than a busy machine takes for nothing
+    before = set(threading.enumerate())
+    with Working("validating", stream=quick):
+        (waiting,) = set(threading.enumerate()) - before
+    waiting.join(60)
+    assert not waiting.is_alive(), "it would still say so later"
     assert quick.getvalue() == quiet.getvalue() == ""
 
 

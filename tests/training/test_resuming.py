@@ -28,6 +28,7 @@ pytest.importorskip("safetensors", reason="pip install 'soap-taskflow[weights]'"
 ROOT = Path(__file__).resolve().parents[2]
 MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
 needs_mpi = pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun beside this python or on PATH")
+LIMIT_SECONDS = 150  # of a program, only so that nothing hangs
 STEPS = 9  # of 4 windows an epoch, so that runs are stopped within an epoch and go over its end
 
 
@@ -154,9 +155,9 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run_in_one_line(monkeypatc
 def under_mpirun(folder: Path, ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
     launchers = ("PMI", "OMPI_COMM_", "SLURM_", "HYDRA_", "MPI_LOCAL")
     variables = {key: value for key, value in os.environ.items() if not key.startswith(launchers)}
-    variables |= {"TASKFLOW_CACHE": str(folder / "cache"), "PYTHONPATH": str(ROOT), "TASKFLOW_WATCHDOG_SECONDS": "40"}
+    variables |= {"TASKFLOW_CACHE": str(folder / "cache"), "PYTHONPATH": str(ROOT), "TASKFLOW_WATCHDOG_SECONDS": "100"}
     command = [str(MPIRUN), "-n", str(ranks), *arguments]
-    done = subprocess.run(command, cwd=folder, env=variables, text=True, capture_output=True, timeout=100)
+    done = subprocess.run(command, cwd=folder, env=variables, text=True, capture_output=True, timeout=LIMIT_SECONDS)
     done.stderr = spoken(done.stderr)
     return done
 
@@ -226,11 +227,11 @@ def test_an_interrupted_run_says_how_it_goes_on(folder: Path, ranks: int) -> Non
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )
     try:
-        until = monotonic() + 60
+        until = monotonic() + LIMIT_SECONDS
         while not (folder / "run.safetensors").is_file() and monotonic() < until and job.poll() is None:
             sleep(0.05)
         job.send_signal(signal.SIGINT)
-        _, said = job.communicate(timeout=30)
+        _, said = job.communicate(timeout=LIMIT_SECONDS)
     finally:
         job.kill()
     assert job.returncode != 0
@@ -241,7 +242,7 @@ def test_an_interrupted_run_says_how_it_goes_on(folder: Path, ranks: int) -> Non
     at = read_checkpoint("run.safetensors").step
     done = subprocess.run(
         [*program_line, "--resume", "run.safetensors", "--steps", str(at + 1), "--json"], cwd=folder, env=environment, text=True,
-        capture_output=True, timeout=60,
+        capture_output=True, timeout=LIMIT_SECONDS,
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["resumed_at_step"] == at
@@ -263,7 +264,7 @@ def test_interrupted_while_it_searches(folder: Path, ranks: int) -> None:
             said = job.stderr.readline()
         sleep(1.0)
         job.send_signal(signal.SIGINT)
-        _, said = job.communicate(timeout=30)
+        _, said = job.communicate(timeout=LIMIT_SECONDS)
     finally:
         job.kill()
     assert job.returncode == INTERRUPTED, said

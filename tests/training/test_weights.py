@@ -193,7 +193,7 @@ def test_without_safetensors_the_error_says_what_to_install(tmp_path):
     root = str(Path(__file__).parents[2])
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "x.safetensors")], env={**os.environ, "PYTHONPATH": root},
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=250,
     )
     assert done.stdout == "weights files need safetensors: pip install 'soap-taskflow[weights]'\n", done.stderr
 

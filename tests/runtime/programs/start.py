@@ -9,9 +9,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,10 @@ ROOT = HERE.parents[2]
 BIN = Path(sys.executable).parent
 MPIRUN = shutil.which("mpirun", path=f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}")
 JOB_VARIABLE = "TASKFLOW_TEST_JOB"
-LEAVE_SECONDS = 2.0
-"""How long after mpirun's end a process of the job may go on."""
+LEAVE_SECONDS = 20.0
+"""How long after mpirun's end a process of the job may go on: one that ends at all does, however busy the machine."""
+LIMIT_SECONDS = 150.0
+"""Of a job, so that one that hangs ends; one of 16 ranks begins only after a quarter of a minute on a busy machine."""
 SHOWN = 3000  # characters of what a job that failed said last
 
 
@@ -48,7 +51,7 @@ class Ended:
 
     code: int
     text: str
-    seconds: float
+    seconds: float  # from its start, or from what `mpirun` was told to wait for
     errors: str = ""
 
 
@@ -65,12 +68,14 @@ def mpirun(
     program: str,
     *arguments: str,
     extra: Mapping[str, str] | None = None,
+    since: str | None = None,
     interrupt_at: str | None = None,
-    limit: float = 60,
+    limit: float = LIMIT_SECONDS,
     apart: bool = False,
 ) -> Ended:
-    """Run ``program``, a file of this folder or a whole path, on ``ranks`` ranks. ``interrupt_at``: once this was printed,
-    send SIGINT to mpirun, as Ctrl-C does; ``seconds`` count from there. ``apart``: keep standard output and error apart.
+    """Run ``program``, a file of this folder or a whole path, on ``ranks`` ranks. ``since``: ``seconds`` count from when this was
+    printed, since ranks take as long to start as the machine is busy. ``interrupt_at``: as that, and then send SIGINT to mpirun, as
+    Ctrl-C does. ``apart``: keep standard output and error apart, which goes with neither.
     A job that lasts longer than ``limit`` seconds is killed and fails the test, and so does one that leaves a process behind."""
     assert MPIRUN is not None
     job_name = uuid.uuid4().hex
@@ -80,23 +85,35 @@ def mpirun(
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE if apart else subprocess.STDOUT, text=True,
         start_new_session=True,
     )
-    text, errors, began = "", "", time.monotonic()
-    try:
-        if interrupt_at is not None:
-            assert job.stdout is not None
-            while interrupt_at not in text and (line := job.stdout.readline()):
-                text += line
-            began = time.monotonic()
-            job.send_signal(signal.SIGINT)
-        rest, errors = job.communicate(timeout=limit)
-    except subprocess.TimeoutExpired:
+    name, wanted, ended_by_us = " ".join(command[3:]), interrupt_at or since, threading.Event()
+    mark = f"{JOB_VARIABLE}={job_name}"
+
+    def end() -> None:
+        ended_by_us.set()
         os.killpg(job.pid, signal.SIGKILL)
-        rest, errors = job.communicate()
-        pytest.fail(f"{' '.join(command[3:])}: still running after {limit} s; it said:\n{text}{rest}{errors or ''}")
+        while left := processes_with(mark):  # ranks that mpirun was just starting would hold our pipes for minutes
+            kill(left)
+            time.sleep(0.02)
+
+    guard = threading.Timer(limit, end)  # a thread, so that a line that never comes is not awaited for ever
+    guard.daemon = True
+    guard.start()
+    assert job.stdout is not None
+    text, began = "", time.monotonic()
+    while wanted is not None and wanted not in text and (line := job.stdout.readline()):
+        text += line
+        began = time.monotonic()
+    if interrupt_at is not None:
+        job.send_signal(signal.SIGINT)
+    rest, errors = job.communicate()
+    guard.cancel()
     text += rest
+    if ended_by_us.is_set():
+        pytest.fail(f"{name}: still running after {limit:g} s; it said:\n{text}{errors or ''}")
+    assert wanted is None or wanted in text, f"{name}: it never said {wanted!r}, but:\n{text}"
     ended = Ended(job.returncode, spoken(text), time.monotonic() - began, spoken(errors or ""))
-    left = processes_left(f"{JOB_VARIABLE}={job_name}")
-    assert not left, f"{' '.join(command[3:])}: left behind after {LEAVE_SECONDS} s: {left}\n{text}"
+    left = processes_left(mark)
+    assert not left, f"{name}: left behind after {LEAVE_SECONDS} s: {left}\n{text}"
     return ended
 
 
@@ -119,10 +136,15 @@ def processes_left(mark: str) -> dict[int, str]:
     until = time.monotonic() + LEAVE_SECONDS
     while (left := processes_with(mark)) and time.monotonic() < until:
         time.sleep(0.02)
-    for process in left:
+    kill(left)
+    return left
+
+
+def kill(processes: Iterable[int]) -> None:
+    """End them, as far as they still are."""
+    for process in processes:
         with contextlib.suppress(OSError):
             os.kill(process, signal.SIGKILL)
-    return left
 
 
 def processes_with(mark: str) -> dict[int, str]:

@@ -1,6 +1,6 @@
 """Trains a small language model on every rank until one of them (the last) fails as the first argument says.
 
-Rank 0 says "training" after the second step. The second argument is the watchdog's limit in seconds.
+Rank 0 says "connected" first, and "training" after the second step. The second argument is the watchdog's limit in seconds.
 """
 
 import os
@@ -25,6 +25,9 @@ limit = float(sys.argv[2]) if len(sys.argv) > 2 else 60.0
 FAILING_STEP = 3
 transport = taskflow.connect(watchdog_seconds=limit)
 fails = transport.rank == transport.size - 1
+transport.barrier()
+if transport.rank == 0:
+    print("connected", flush=True)
 
 
 class Nonsense(taskflow.Mapper):
