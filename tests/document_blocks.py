@@ -33,7 +33,7 @@ TEXTS_NOT_COMPARED = {
 }
 """text blocks, by the start of their first line, that are no output."""
 
-SLOW = ("alexnet.py", "inception.py", "resnet.py", "rnntc.py", "nmt.py", "transformer.py", " train ", " profile ", " -n 64 ")
+SLOW = ("alexnet.py", "inception.py", "resnet.py", "rnntc.py", "nmt.py", "transformer.py", " train ", " profile ", " --devices 64 ")
 """Commands with one of these words run in make test-slow only; the examples' own tests start each program otherwise."""
 
 
