@@ -33,6 +33,7 @@ class Expert(Mapper):
         self._megatron = Megatron() if attends(graph) else None
         if self._megatron is not None:
             self._megatron.prepare(graph, machine)
+            return
         self._recurrent = any(node.operator.work is Work.RECURRENT for node in graph)
         count = len(machine.processors)
         # The largest node size up to the wanted one that divides the machine.

@@ -64,6 +64,7 @@ class Room:
         self.machine: Machine = evaluator.machine
         self._evaluator = evaluator
         self._planned: tuple[Strategy, tuple[MemoryUse, ...]] | None = None  # the last one
+        self._estimated: tuple[Strategy, list[int]] | None = None
         self._known: dict[tuple[object, ...], _Held] = {}
         self._owned: dict[tuple[str, OpConfig], list[set[tuple[int, Rect]]]] = {}
         self._cuts: dict[tuple[object, ...], list[_Piece]] = {}
@@ -83,7 +84,7 @@ class Room:
             return ""
         if self._plannable(strategy):
             return explain(self.machine, self._plan(strategy))
-        likely = self.in_order(strategy)
+        likely = self._estimate(strategy)
         lacking = [(n, p) for n, p in zip(likely, self.machine.processors) if n > (1 - SPARE) * p.memory_bytes]
         if not lacking:
             return ""
@@ -97,7 +98,7 @@ class Room:
         """Bytes by processor, and whether they are planned as the runtime plans them, not estimated."""
         if self._plannable(strategy):
             return [use.nbytes for use in self._plan(strategy)], True
-        return self.in_order(strategy), False
+        return self._estimate(strategy), False
 
     def _plannable(self, strategy: Strategy) -> bool:
         pieces = sum(len(config.processors) for config in strategy.configs.values())  # of most a task forward and one backward
@@ -109,6 +110,11 @@ class Room:
             order = simulate(tasks, self.machine, self._evaluator.costs.task).begun(tasks)
             self._planned = strategy, memory_use(tasks, order)
         return self._planned[1]
+
+    def _estimate(self, strategy: Strategy) -> list[int]:
+        if self._estimated is None or self._estimated[0] is not strategy:
+            self._estimated = strategy, self.in_order(strategy)
+        return self._estimated[1]
 
     def at_most(self, strategy: Strategy) -> list[int]:
         """The estimate: bytes by processor."""
