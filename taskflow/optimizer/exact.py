@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf, nextafter
+from math import inf, isinf, nextafter
 
 from taskflow.mapper import OpConfig, Strategy, Sync, Travel
 from taskflow.optimizer.evaluator import Evaluator
@@ -55,7 +55,9 @@ def exact(evaluator: Evaluator, options: SearchOptions | None = None, *, within:
             f"use fewer devices, even degrees or structured placements"
         )
     budget = options.budget
-    part = Budget(min(FIRST_SECONDS, budget.seconds / 5), max(1.0, budget.proposals / 5))
+    # A budget of proposals alone promises the same plan on any machine, also a busy one: no seconds may end this part of it.
+    seconds = inf if isinf(budget.seconds) and budget.finite else min(FIRST_SECONDS, budget.seconds / 5)
+    part = Budget(seconds, max(1.0, budget.proposals / 5))
     first = guided(evaluator, replace(options, budget=part, clock=None))
     if first.stopped == "interrupted":
         return replace(first, algorithm="exact")

@@ -48,6 +48,14 @@ def test_a_proposal_budget_makes_a_search_reproducible(algorithm: str) -> None:
         assert [h.proposal for h in first.history] != [h.proposal for h in other.history]
 
 
+def test_no_seconds_end_a_part_of_a_budget_of_proposals(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The exact search lets the default one go first for at most two seconds, which on a busy machine ended it anywhere.
+    machine = taskflow.load_machine("p100", devices=2)
+    expected = search(SMALL, machine, budget="300p", seed=5, algorithm="exact")
+    monkeypatch.setattr("taskflow.optimizer.exact.FIRST_SECONDS", 1e-6)
+    assert search(SMALL, machine, budget="300p", seed=5, algorithm="exact").strategy == expected.strategy
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("model", ["RNNLM", "MLP", "LeNet"])
 def test_no_plan_is_slower_than_the_known_ones(algorithm: str, model: str) -> None:
