@@ -4,6 +4,14 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 ctypedef Py_ssize_t Size
 
+cdef extern from "loops_parts.h" nogil:
+    enum: PART_DIMS
+    ctypedef struct Parts:
+        pass
+    int join_parts(Parts* parts, int dims, Size* size, Size* x, Size* out, Size item)
+    void copy_elements "copy_part"(Parts* parts, Size item, void* x, void* out)
+    void add_elements "add_part"(Parts* parts, bint single, void* x, void* out)
+
 cdef extern from "native_loops.h" nogil:
     int instruction_level()
     double busy_loop(Size iterations)

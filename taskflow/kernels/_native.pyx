@@ -1,5 +1,5 @@
-"""The compiled kernels: checks of the arguments, then the loops of native_loops.h without the GIL: LSTM cells, embedding, sums,
-random numbers, update rules. Softmax and losses are in _losses.pyx, matrix products in _products.pyx, normalisation and activations
+"""The compiled kernels: checks of the arguments, then the loops of native_loops.h without the GIL: LSTM cells, embedding, parts
+of arrays, sums, random numbers, update rules. Softmax and losses are in _losses.pyx, matrix products in _products.pyx, normalisation and activations
 in _pointwise.pyx, images in _images.pyx.
 
 Arguments are numpy arrays of one dtype, float32 or float64, with contiguous rows (strides over rows are free); others
@@ -9,7 +9,7 @@ raise TypeError or ValueError. taskflow/kernels/kernel_set.py documents every ke
 import numpy as np
 
 cimport numpy as cnp
-from taskflow.kernels._arguments cimport Rows, flat, integers, real_type, rows2, rows3, two
+from taskflow.kernels._arguments cimport Rows, flat, integers, real_type, rows2, rows3, two, usable
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 cnp.import_array()
@@ -99,6 +99,54 @@ def embedding_backward(index, int64_t first, cnp.ndarray dy not None, cnp.ndarra
     with nogil:
         any_embedding_backward(
             kind == cnp.NPY_FLOAT32, n, width, i, first, a.data, a.stride, b.data, b.stride, size, accumulate)
+
+
+# ---- parts of arrays ------------------------------------------------------------------------------------------------
+
+cdef inline bint part_of(cnp.ndarray x, cnp.ndarray out, Parts* parts, int* some):
+    """Whether the loops take these arrays, of one shape and type; ``some``: whether they have any elements."""
+    cdef int dims = cnp.PyArray_NDIM(x), kind = cnp.PyArray_TYPE(x)
+    if dims != cnp.PyArray_NDIM(out) or dims > PART_DIMS or not usable(x, kind, False) or not usable(out, kind, True):
+        return False
+    cdef cnp.npy_intp* size = cnp.PyArray_DIMS(x)
+    cdef int i
+    for i in range(dims):
+        if size[i] != cnp.PyArray_DIM(out, i):
+            return False
+    some[0] = join_parts(
+        parts, dims, <Size*>size, <Size*>cnp.PyArray_STRIDES(x), <Size*>cnp.PyArray_STRIDES(out), cnp.PyArray_ITEMSIZE(x))
+    return True
+
+
+def copy_part(cnp.ndarray x not None, cnp.ndarray out not None):
+    """Whether it could: out = x, arrays of one shape and type, floats or integers of 4 or 8 bytes."""
+    cdef Parts parts
+    cdef int some
+    cdef Size item = cnp.PyArray_ITEMSIZE(x)
+    if not (item == 4 or item == 8) or not (cnp.PyArray_ISFLOAT(x) or cnp.PyArray_ISINTEGER(x)):
+        return False
+    if not part_of(x, out, &parts, &some):
+        return False
+    cdef void* a = cnp.PyArray_DATA(x)
+    cdef void* b = cnp.PyArray_DATA(out)
+    if some:
+        with nogil:
+            copy_elements(&parts, item, a, b)
+    return True
+
+
+def add_part(cnp.ndarray x not None, cnp.ndarray out not None):
+    """Whether it could: out += x, arrays of one shape, float32 or float64."""
+    cdef Parts parts
+    cdef int some, kind = cnp.PyArray_TYPE(x)
+    if not (kind == cnp.NPY_FLOAT32 or kind == cnp.NPY_FLOAT64) or not part_of(x, out, &parts, &some):
+        return False
+    cdef void* a = cnp.PyArray_DATA(x)
+    cdef void* b = cnp.PyArray_DATA(out)
+    if some:
+        with nogil:
+            add_elements(&parts, kind == cnp.NPY_FLOAT32, a, b)
+    return True
 
 
 # ---- sums -----------------------------------------------------------------------------------------------------------

@@ -43,6 +43,15 @@ class KernelSet(ABC):
         keeps it."""
         return make()
 
+    # ---- parts of arrays: any strides, any dtype ------------------------------------------------------------------
+    def copy(self, x: Array, out: Array) -> None:
+        """out = x. They may not overlap."""
+        np.copyto(out, x)
+
+    def add(self, x: Array, out: Array) -> None:
+        """out += x. They may not overlap."""
+        np.add(out, x, out=out)
+
     # ---- contractions -------------------------------------------------------------------------------------------
     @abstractmethod
     def matmul(self, a: Array, b: Array, out: Array, accumulate: bool = False) -> None:

@@ -31,6 +31,14 @@ class NativeKernels(NativeImages):
         else:
             np.matmul(a, b, out=out)
 
+    def copy(self, x: Array, out: Array) -> None:
+        if not _native.copy_part(x, out):
+            super().copy(x, out)
+
+    def add(self, x: Array, out: Array) -> None:
+        if not _native.add_part(x, out):
+            super().add(x, out)
+
     def sum_rows(self, x: Array, out: Array, accumulate: bool = False) -> None:
         _native.sum_rows(x, out, accumulate)
 

@@ -4,6 +4,7 @@
 #define TASKFLOW_NATIVE_LOOPS_H
 
 #include "loops_base.h"
+#include "loops_parts.h"
 
 /* ---- Philox 4x32-10 --------------------------------------------------------------------------------------------- */
 

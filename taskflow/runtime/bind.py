@@ -43,10 +43,10 @@ def bind(task: Task, storage: Storage, kernels: KernelSet, state: StepState) -> 
             if storage.is_there(task):
                 return _nothing
             if add:
-                return partial(_add, storage.part(target), storage.part(source))
-            return partial(np.copyto, storage.part(target), storage.part(source))
+                return partial(kernels.add, storage.part(source), storage.part(target))
+            return partial(kernels.copy, storage.part(source), storage.part(target))
         case Summation(sources, target, fresh):
-            return partial(_sum, storage.part(target), [storage.part(s) for s in sources], fresh)
+            return partial(_sum, kernels, storage.part(target), [storage.part(s) for s in sources], fresh)
         case AllReduce() | ReduceScatter() | AllGather() as work:
             return bind_collective(work, storage)
         case Filling(target, value):
@@ -89,15 +89,11 @@ def _nothing() -> None:
     """What is to be copied is there."""
 
 
-def _add(target: Any, source: Any) -> None:
-    np.add(target, source, out=target)
-
-
-def _sum(target: Any, sources: list[Any], fresh: bool) -> None:
+def _sum(kernels: KernelSet, target: Any, sources: list[Any], fresh: bool) -> None:
     if fresh:
-        np.copyto(target, sources[0])
+        kernels.copy(sources[0], target)
     for source in sources[1:] if fresh else sources:
-        np.add(target, source, out=target)
+        kernels.add(source, target)
 
 
 def _norm(kernels: KernelSet, source: Any, target: Any, accumulate: bool) -> None:

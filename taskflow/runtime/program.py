@@ -125,9 +125,9 @@ class Program:
             case Run(task):
                 return binder(task, self.storage, kernels, state)
             case Send(task, rank):
-                return self._send(task, rank)
+                return self._send(task, rank, kernels)
             case Post(task, rank):
-                return self._post(task, rank)
+                return self._post(task, rank, kernels)
             case Join():
                 return self._join(item)
             case Arrive(copy, needed_by):
@@ -151,7 +151,7 @@ class Program:
         array = self.storage.part(part)
         return array.reshape(-1)[:0] if self.storage.is_there(task) else array
 
-    def _send(self, task: Task, rank: int) -> Action:
+    def _send(self, task: Task, rank: int, kernels: KernelSet) -> Action:
         array = self._moved(task, task.reads[0])
         if array.flags.c_contiguous:
             channel = self._open(task, self.transport.sender(array, rank, self._first_tag + self.plan.tags[task.number]))
@@ -162,18 +162,18 @@ class Program:
         def pack_and_send() -> None:
             if not channel.done():
                 self.transport.wait(channel, f"previous {task}")
-            np.copyto(packed, array)
+            kernels.copy(array, packed)
             channel.start()
 
         return pack_and_send
 
-    def _post(self, task: Task, rank: int) -> Action:
+    def _post(self, task: Task, rank: int, kernels: KernelSet) -> Action:
         array = self._moved(task, _target(task))
         if array.flags.c_contiguous:
             return self._open(task, self.transport.receiver(array, rank, self._first_tag + self.plan.tags[task.number])).start
         packed = self.storage.device.xp.empty(array.shape, array.dtype)
         channel = self._open(task, self.transport.receiver(packed, rank, self._first_tag + self.plan.tags[task.number]))
-        self._unpack[task.number] = partial(np.copyto, array, packed)
+        self._unpack[task.number] = partial(kernels.copy, packed, array)
         return channel.start
 
     def _join(self, item: Join) -> Action:
