@@ -154,7 +154,8 @@ class Predictor:
         if not self._virtual:
             return float(self._judge.set(strategy))
         return sum(
-            self._costs.memory_seconds(Kind.MOVE, 2 * t.nbytes, 0) if t.kind is Kind.COPY else self._judge.costs.task(t)
+            self._costs.memory_seconds(Kind.MOVE, 2 * t.nbytes, 0, runs=max(t.runs)) if t.kind is Kind.COPY
+            else self._judge.costs.task(t)
             for t in self._judge.lowered(strategy)
         )
 

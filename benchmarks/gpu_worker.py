@@ -196,7 +196,8 @@ def accuracy(network: str, precision: str, steps: int, device: str, preset: str)
             tasks = judge.lowered(on_all(chosen, PROCESSORS))
             of = machine.processors[0].device
             predicted = sum(
-                costs.memory_seconds(Kind.MOVE, 2 * t.nbytes, 0, device=of) if t.kind is Kind.COPY else judge.costs.task(t)
+                costs.memory_seconds(Kind.MOVE, 2 * t.nbytes, 0, device=of, runs=max(t.runs)) if t.kind is Kind.COPY
+                else judge.costs.task(t)
                 for t in tasks
             )
             run = taskflow.Executor(graph, chosen, rule, kernels=kernels)

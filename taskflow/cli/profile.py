@@ -101,7 +101,7 @@ def _run(
 
     def cost(task: Task) -> float:
         if task.kind is Kind.COPY and run.placement.rank(task.source) == run.placement.rank(task.processor):
-            return predictor.memory_seconds(Kind.MOVE, 2 * task.nbytes, 0)  # no message: both share a rank
+            return predictor.memory_seconds(Kind.MOVE, 2 * task.nbytes, 0, runs=max(task.runs))  # no message: both share a rank
         if isinstance(task.work, Collective) and len({run.placement.rank(p) for p in task.processors}) == 1:
             others = len(task.processors) - 1  # no messages either, but sums, or copies, or both
             nbytes = task.nbytes // (task.work.halves * others)

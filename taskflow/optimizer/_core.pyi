@@ -7,7 +7,7 @@ import numpy as np
 
 class Core:
     def machine(
-        self, processors: int, classes: list[int], rates: bool, flops: list[float], nbytes: list[float],
+        self, processors: int, classes: list[int], rates: bool, by_runs: bool, flops: list[float], nbytes: list[float],
         overhead: list[float], cost: Callable[[int, int, int, int, int, int, int], float],
         route: Callable[[int, int], tuple[list[int], float, float, int]],
         group: Callable[[tuple[int, ...]], list[int]],

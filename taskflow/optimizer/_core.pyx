@@ -37,7 +37,7 @@ cdef extern from "core_step.h" namespace "taskflow" nogil:
         Step() except +
         Tasks& tasks()
         Times& times()
-        void machine(int processors, const vector[int]& classes, cbool rates, const vector[double]& flops,
+        void machine(int processors, const vector[int]& classes, cbool rates, cbool by_runs, const vector[double]& flops,
                      const vector[double]& nbytes, const vector[double]& overhead, CostCallback cost,
                      RouteCallback route, GroupCallback group, void* asker) except +
         void rule(cbool trains, int buffers, int64_t flops, cbool clips)
@@ -132,14 +132,16 @@ cdef class Core:
     def __cinit__(self):
         self.step.reset(new Step())
 
-    def machine(self, int processors, list classes, bint rates, list flops, list nbytes, list overhead, cost, route,
-                group):
-        """``cost(kind, cut, piece, processor, flops, nbytes, node)`` gives seconds; ``route(source, target)`` gives
+    def machine(self, int processors, list classes, bint rates, bint by_runs, list flops, list nbytes, list overhead, cost,
+                route, group):
+        """``cost(kind, cut, piece, processor, flops, nbytes, node)`` gives seconds (of a copy, ``cut`` and ``piece`` are the sender
+        and the receiver and ``flops`` its runs, read << 32 | written; of a collective ``cut`` is its halves, of other tasks within
+        a processor their runs, which are all 1 without ``by_runs``); ``route(source, target)`` gives
         (resources, latency seconds, bytes a second, class), ``group(processors)`` the resources of a collective's ring. The
         processors of the nth group that is asked for are n where its cost is asked for."""
         self.cost, self.route, self.group, self.most = cost, route, group, processors
-        self.step.get().machine(processors, classes, rates, flops, nbytes, overhead, ask_cost, ask_route, ask_group,
-                                <void*>self)
+        self.step.get().machine(processors, classes, rates, by_runs, flops, nbytes, overhead, ask_cost, ask_route,
+                                ask_group, <void*>self)
 
     def rule(self, bint trains, int buffers, int64_t flops, bint clips):
         self.step.get().rule(trains, buffers, flops, clips)

@@ -105,6 +105,7 @@ class CoreEvaluator(Evaluator):
             len(processors),
             [self.costs.processor_class(p.number) for p in processors],
             type(self.costs) is Roofline,
+            self.costs.by_runs,
             [p.flops_per_second for p in processors],
             [p.bytes_per_second for p in processors],
             [p.overhead_seconds for p in processors],
@@ -190,13 +191,13 @@ class CoreEvaluator(Evaluator):
     def _cost(self, kind: int, cut: int, piece: int, where: int, flops: int, nbytes: int, node: int) -> float:
         which = KINDS[kind]
         if which is Kind.COPY:
-            return self.costs.copy(cut, piece, nbytes)
+            return self.costs.copy(cut, piece, nbytes, (flops >> 32, flops & 0xFFFFFFFF))  # which has no flops, but runs
         if which is Kind.COLLECTIVE:
             return self.costs.collective(self.groups[where], nbytes, flops, cut)
         if which in (Kind.FORWARD, Kind.BACKWARD):
             rect = self._cut_rects[cut][piece]
             return self.costs.piece(self.graph.nodes[node], rect, which is Kind.BACKWARD, where, flops, nbytes)
-        return self.costs.other(which, where, flops, nbytes)
+        return self.costs.other(which, where, flops, nbytes, cut)  # of these tasks it is the runs
 
     @property
     def link_places(self) -> Mapping[int, int]:

@@ -71,7 +71,7 @@ inline void Lowering::collect_gathered(int n) {
                 wait(int32_t(gradient));
                 wait(writer);
                 const int64_t nbytes = b.cells[at.cell].volume * b.itemsize;
-                writer = end(MOVE, processor, 0, (writer >= 0 ? 3 : 2) * nbytes);
+                writer = end(MOVE, processor, 0, (writer >= 0 ? 3 : 2) * nbytes, at.runs);
                 c.flat[member(layer, at.bundle, b.place(processor))] = 1;
             }
             gradient = DONE;

@@ -9,7 +9,7 @@ from taskflow.graph import Node
 from taskflow.machine import Machine
 from taskflow.regions import Rect
 from taskflow.tasks.simulate import Cost, all_reduce_seconds
-from taskflow.tasks.task import Collective, Compute, Kind, Task
+from taskflow.tasks.task import Collective, Compute, Kind, Runs, Task
 
 
 class Costs(ABC):
@@ -18,8 +18,13 @@ class Costs(ABC):
     cost the same (paper, section 5): evaluators ask for one of them.
 
     Processors of one `processor_class` cost the same, and so do routes of one `route_class`. A piece's seconds do not
-    fall when its bytes rise.
+    fall when its bytes rise, and no task takes less in many runs than in one.
     """
+
+    @property
+    def by_runs(self) -> bool:
+        """Whether what is moved, added or sent takes longer in many stretches of memory (`Task.runs`) than in one."""
+        return False
 
     @abstractmethod
     def piece(self, node: Node, piece: Rect, backward: bool, processor: int, flops: int, nbytes: int) -> float:
@@ -27,11 +32,12 @@ class Costs(ABC):
         writes, which for backward depends on whether it adds to gradients that are already there."""
 
     @abstractmethod
-    def other(self, kind: Kind, processor: int, flops: int, nbytes: int) -> float:
-        """Seconds of a task within one processor that is no operator's: MOVE, SUM, FILL, NORM, CLIP, UPDATE."""
+    def other(self, kind: Kind, processor: int, flops: int, nbytes: int, runs: int = 1) -> float:
+        """Seconds of a task within one processor that is no operator's: MOVE, SUM, FILL, NORM, CLIP, UPDATE. ``runs``: the
+        more of what it reads and what it writes."""
 
     @abstractmethod
-    def copy(self, source: int, target: int, nbytes: int) -> float:
+    def copy(self, source: int, target: int, nbytes: int, runs: Runs = (1, 1)) -> float:
         """Seconds of a message between two processors."""
 
     def collective(self, group: Sequence[int], nbytes: int, flops: int, halves: int = 2) -> float:
@@ -57,13 +63,13 @@ class Costs(ABC):
     def task(self, task: Task) -> float:
         """Seconds of a task of a TaskGraph."""
         if task.kind is Kind.COPY:
-            return self.copy(task.source, task.processor, task.nbytes)
+            return self.copy(task.source, task.processor, task.nbytes, task.runs)
         if isinstance(task.work, Collective):
             return self.collective(task.work.group, task.nbytes, task.flops, task.work.halves)
         if isinstance(task.work, Compute):
             work = task.work
             return self.piece(work.node, work.piece, work.backward, task.processor, task.flops, task.nbytes)
-        return self.other(task.kind, task.processor, task.flops, task.nbytes)
+        return self.other(task.kind, task.processor, task.flops, task.nbytes, max(task.runs))
 
 
 class Roofline(Costs):
@@ -78,14 +84,14 @@ class Roofline(Costs):
     def piece(self, node: Node, piece: Rect, backward: bool, processor: int, flops: int, nbytes: int) -> float:
         return self._seconds(processor, flops, nbytes)
 
-    def other(self, kind: Kind, processor: int, flops: int, nbytes: int) -> float:
+    def other(self, kind: Kind, processor: int, flops: int, nbytes: int, runs: int = 1) -> float:
         return self._seconds(processor, flops, nbytes)
 
     def _seconds(self, processor: int, flops: int, nbytes: int) -> float:
         p = self._processors[processor]
         return p.overhead_seconds + max(flops / p.flops_per_second, nbytes / p.bytes_per_second)
 
-    def copy(self, source: int, target: int, nbytes: int) -> float:
+    def copy(self, source: int, target: int, nbytes: int, runs: Runs = (1, 1)) -> float:
         links = self._machine.route(source, target)
         return sum(k.latency_seconds for k in links) + nbytes / min(k.bytes_per_second for k in links)
 
@@ -108,10 +114,10 @@ class FromTasks(Costs):
     def piece(self, node: Node, piece: Rect, backward: bool, processor: int, flops: int, nbytes: int) -> float:
         raise TypeError("FromTasks: this cost needs whole tasks; give an object with piece, other and copy instead")
 
-    def other(self, kind: Kind, processor: int, flops: int, nbytes: int) -> float:
+    def other(self, kind: Kind, processor: int, flops: int, nbytes: int, runs: int = 1) -> float:
         raise TypeError("FromTasks: this cost needs whole tasks; give an object with piece, other and copy instead")
 
-    def copy(self, source: int, target: int, nbytes: int) -> float:
+    def copy(self, source: int, target: int, nbytes: int, runs: Runs = (1, 1)) -> float:
         raise TypeError("FromTasks: this cost needs whole tasks; give an object with piece, other and copy instead")
 
     def task(self, task: Task) -> float:

@@ -15,7 +15,7 @@ inline void Lowering::bring(Forward& f) {
     in_rounds(copies_, [&](const Copy& c) {
         begin();
         wait(c.writer);
-        const int32_t task = end_transfer(c.giver, c.taker, c.nbytes);
+        const int32_t task = end_transfer(c.giver, c.taker, c.nbytes, c.runs);
         if (c.state >= 0) f.state_reads.push_back({c.tensor, c.state, task});
         f.deps[c.at] = task;
     });
@@ -54,7 +54,8 @@ inline Ref Lowering::want(int reader, Forward& f, Of of, int list, int piece, in
         for (const Overlap* o = first; o != last; ++o) {
             const int owner = source(*o);
             copies_.push_back({writer[owner], producer.processors[owner], processor, o->volume * itemsize,
-                               state ? int32_t(o->slot) : NONE, tensor(of), uint32_t(f.deps.size())});
+                               state ? int32_t(o->slot) : NONE, tensor(of), uint32_t(f.deps.size()),
+                               {o->runs_there, o->runs_here}});
             f.deps.push_back(NONE);
         }
     }
@@ -96,7 +97,7 @@ inline Ref Lowering::use_weight(int n, Forward& f, int k, int piece, int process
     for (size_t j = 0; j < cells.size(); ++j) {
         const int64_t volume = plan_of(layer).bundles[cells[j].bundle].cells[cells[j].cell].volume;
         begin();
-        const int32_t task = end(MOVE, processor, 0, 2 * volume * m.parameters[parameter].itemsize);
+        const int32_t task = end(MOVE, processor, 0, 2 * volume * m.parameters[parameter].itemsize, cells[j].runs);
         f.moves.push_back({piece, k, int32_t(j), task});
         f.deps.push_back(task);
     }

@@ -38,7 +38,7 @@ inline bool Lowering::gather(int n, int o, size_t base) {
     in_rounds(copies_, [&](const Copy& c) {
         begin();
         wait(c.writer);
-        part_arrivals_[c.at].task = end_transfer(c.giver, c.taker, c.nbytes);
+        part_arrivals_[c.at].task = end_transfer(c.giver, c.taker, c.nbytes, c.runs);
     });
     const Arrival* arrival = part_arrivals_.data();
     for (size_t s = 0; s < slots; ++s) {
@@ -79,7 +79,8 @@ inline Lowering::Gradient Lowering::expect(const std::vector<Part>& parts, const
             if (parts[before].overlap->shared.overlaps(part.overlap->shared, n)) arrival.first = false;
         const int giver = part.reader->processor;
         if (arrival.first || giver != owner)
-            copies_.push_back({part.reader->last, giver, owner, part.overlap->volume * itemsize, NONE, NONE, uint32_t(base + k)});
+            copies_.push_back({part.reader->last, giver, owner, part.overlap->volume * itemsize, NONE, NONE, uint32_t(base + k),
+                               {part.overlap->runs_here, arrival.first ? part.overlap->runs_there : 1}});
         if (part.overlap->volume == rect.volume) covered = true;
     }
     return made;
@@ -113,7 +114,8 @@ inline void Lowering::complete(const std::vector<Part>& parts, const Gradient& m
                 writers[left++] = writers[k];
             }
             writers.resize(left);
-            writers.push_back({shared, end(SUM, owner, part.overlap->volume, 3 * part.overlap->volume * itemsize)});
+            const int32_t runs = std::max(part.overlap->runs_there, arrived.task >= 0 ? 1 : part.overlap->runs_here);
+            writers.push_back({shared, end(SUM, owner, part.overlap->volume, 3 * part.overlap->volume * itemsize, runs)});
         }
     }
     for (auto& [_, task] : writers) after.push_back(task);

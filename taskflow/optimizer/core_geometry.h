@@ -144,8 +144,12 @@ struct Cut {
     std::vector<int64_t> input_bytes, weight_bytes, output_bytes, saved_bytes;  // by piece
 };
 
+struct Runs {  // in how many stretches of memory lies what a task reads, and what it writes (tasks/emit.py)
+    int32_t read = 1, written = 1;
+};
+
 struct Overlap {  // what one read takes from one slot
-    int32_t slot;
+    int32_t slot, runs_there, runs_here;  // stretches of memory in the slot, and in the read Rect
     bool view;  // the slot holds the read Rect contiguously (asked only if there is no other slot)
     int64_t volume;
     Box shared;
@@ -165,6 +169,15 @@ inline bool contiguous(const Box& part, const Box& of, int n) {
             return true;
         }
     return true;
+}
+
+inline int32_t runs(const Box& part, const Box& of, int n) {
+    int64_t length = 1;
+    for (int i = n - 1; i >= 0; --i) {
+        length *= part.hi[i] - part.lo[i];
+        if (part.hi[i] - part.lo[i] != of.hi[i] - of.lo[i]) break;
+    }
+    return length ? int32_t(std::clamp<int64_t>(part.volume(n) / length, 1, INT32_MAX)) : 1;
 }
 
 class Geometry {
@@ -249,7 +262,8 @@ private:
             output.grid.overlapping(read.box, [&](size_t cell) {
                 int32_t slot = output.grid.at[cell];
                 const Region& owned = regions[output.rect[slot]];
-                Overlap o{slot, false, 0, intersect(owned.box, read.box, read.ndim)};
+                Overlap o{slot, 1, 1, false, 0, intersect(owned.box, read.box, read.ndim)};
+                o.runs_there = runs(o.shared, owned.box, read.ndim), o.runs_here = runs(o.shared, read.box, read.ndim);
                 o.volume = o.shared.volume(read.ndim);
                 o.view = output.rect[slot] == id || contiguous(read.box, owned.box, read.ndim);
                 edge->overlaps.push_back(o);

@@ -59,7 +59,7 @@ struct BundlePlan {
     int index(int member, int cell) const { return first_index + member * int(cells.size()) + cell; }
 };
 
-struct BundleCell { int32_t bundle, cell; };
+struct BundleCell { int32_t bundle, cell, runs; };  // runs: stretches of memory of the cell in the Rect that it covers a part of
 
 struct LayerPlan {
     std::vector<BundlePlan> bundles;
@@ -150,13 +150,16 @@ inline LayerPlan plan_layer(const Geometry& geometry, const LayerInfo& layer, co
             }
             BundlePlan& b = plan.bundles[bundle];
             int64_t volume = grid.box(cell).volume(all.ndim);
-            where[cell] = {bundle, int32_t(b.cells.size())};
+            where[cell] = {bundle, int32_t(b.cells.size()), 1};
             b.cells.push_back({parameter, b.size, volume});
             b.size += volume;
         }
         for (size_t r = 0; r < reads.size(); ++r) {
             std::vector<BundleCell> cover;
-            for (size_t cell : cells_of[r]) cover.push_back(where[cell]);
+            for (size_t cell : cells_of[r]) {
+                cover.push_back(where[cell]);
+                cover.back().runs = runs(grid.box(cell), boxes[r], all.ndim);
+            }
             std::sort(cover.begin(), cover.end(), [](const BundleCell& a, const BundleCell& b) {
                 return a.bundle != b.bundle ? a.bundle < b.bundle : a.cell < b.cell;
             });

@@ -136,12 +136,12 @@ private:
         if (described_) t->describe(kind, processor, processor, flops, nbytes, node);
         return added();
     }
-    int32_t end(int kind, int processor, int64_t flops, int64_t nbytes) {
-        return end(kind, processor, flops, nbytes, m.seconds(kind, processor, flops, nbytes), NONE);
+    int32_t end(int kind, int processor, int64_t flops, int64_t nbytes, int32_t runs = 1) {
+        return end(kind, processor, flops, nbytes, m.memory_seconds(kind, processor, flops, nbytes, runs), NONE);
     }
-    int32_t end_copy(int source, int target, int64_t nbytes) {
+    int32_t end_copy(int source, int target, int64_t nbytes, Runs runs = {}) {
         int route = m.route(source, target);
-        t->add(-1 - route, m.copy_seconds(route, source, target, nbytes));
+        t->add(-1 - route, m.copy_seconds(route, source, target, nbytes, runs));
         if (described_) t->describe(COPY, target, source, 0, nbytes, NONE);
         return added();
     }
@@ -160,8 +160,9 @@ private:
     }
     std::vector<int32_t> group_;
     // A copy between processors, or a move within one.
-    int32_t end_transfer(int source, int target, int64_t nbytes) {
-        return source == target ? end(MOVE, target, 0, 2 * nbytes) : end_copy(source, target, nbytes);
+    int32_t end_transfer(int source, int target, int64_t nbytes, Runs runs) {
+        if (source != target) return end_copy(source, target, nbytes, runs);
+        return end(MOVE, target, 0, 2 * nbytes, std::max(runs.read, runs.written));
     }
 
     // ---- copies in rounds (Emitter.transfers) ------------------------------------------------------------------------
@@ -170,6 +171,7 @@ private:
         int64_t nbytes;
         int32_t state, tensor;         // the slot of kept state that it reads, and whose; else NONE
         uint32_t at;                   // for whom: a place in deps, in a table of arrivals, ...
+        Runs runs = {};
     };
     std::vector<Copy> copies_;
     std::vector<uint32_t> by_taker_, by_distance_, sorted_end_;

@@ -26,7 +26,7 @@ struct Model {  // what does not change from strategy to strategy
     Geometry geometry;
 
     // Costs: either the machine's rates, or asked for and kept.
-    bool rates = false;
+    bool rates = false, by_runs = false;
     std::vector<double> flops_per_second, bytes_per_second, overhead;
     std::vector<int> processor_class;
     Routes routes;
@@ -51,6 +51,10 @@ struct Model {  // what does not change from strategy to strategy
                    std::max(double(flops) / flops_per_second[processor], double(nbytes) / bytes_per_second[processor]);
         return kept(kind, cut, piece, processor_class[processor], processor, flops, nbytes, node);
     }
+    // Of a task that is no operator's, in so many stretches of memory: asked for, and kept, in the place of a cut.
+    double memory_seconds(int kind, int processor, int64_t flops, int64_t nbytes, int32_t runs) {
+        return seconds(kind, processor, flops, nbytes, by_runs ? runs : 1);
+    }
     Group group(const std::vector<int32_t>& members) {
         auto known = groups.find(members);
         if (known == groups.end()) {
@@ -63,12 +67,14 @@ struct Model {  // what does not change from strategy to strategy
     double collective_seconds(Group of, int64_t flops, int64_t nbytes, int halves) {
         return kept(COLLECTIVE, halves, -1, of.route, of.number, flops, nbytes, -1);
     }
-    double copy_seconds(int route, int source, int target, int64_t nbytes) {
+    double copy_seconds(int route, int source, int target, int64_t nbytes, Runs runs) {
         if (rates) return route_latency[route] + double(nbytes) / route_bandwidth[route];
-        // Most copies have the size of the one before.
+        // A copy has no flops: in their place it is asked for, and kept, by its runs.
+        const int64_t both = by_runs ? int64_t(runs.read) << 32 | runs.written : int64_t(1) << 32 | 1;
+        // Most copies are like the one before.
         Recent& recent = recent_[route_class[route]];
-        if (recent.nbytes != nbytes)
-            recent = {nbytes, kept(COPY, source, target, route_class[route], target, 0, nbytes, -1)};
+        if (recent.nbytes != nbytes || recent.runs != both)
+            recent = {nbytes, both, kept(COPY, source, target, route_class[route], target, both, nbytes, -1)};
         return recent.seconds;
     }
 
@@ -90,7 +96,7 @@ private:
             return size_t(h ^ (h >> 29));
         }
     };
-    struct Recent { int64_t nbytes = -1; double seconds = 0; };
+    struct Recent { int64_t nbytes = -1, runs = 0; double seconds = 0; };
     struct Cost { Key key; double seconds; bool used; };
     std::vector<Recent> recent_;  // by class of route
     std::vector<Cost> costs_ = std::vector<Cost>(1 << 12);

@@ -13,11 +13,11 @@ public:
     Step() : lowering_(model_, false) {}
 
     // ---- the model -------------------------------------------------------------------------------------------------
-    void machine(int processors, const std::vector<int>& classes, bool rates, const std::vector<double>& flops,
+    void machine(int processors, const std::vector<int>& classes, bool rates, bool by_runs, const std::vector<double>& flops,
                  const std::vector<double>& nbytes, const std::vector<double>& overhead, CostCallback cost,
                  RouteCallback route, GroupCallback group, void* asker) {
         model_.processors = processors;
-        model_.processor_class = classes, model_.rates = rates;
+        model_.processor_class = classes, model_.rates = rates, model_.by_runs = by_runs;
         model_.flops_per_second = flops, model_.bytes_per_second = nbytes, model_.overhead = overhead;
         model_.ask_cost = cost, model_.ask_route = route, model_.ask_group = group, model_.asker = asker;
         model_.route_of.assign(size_t(processors) * processors, -1);

@@ -12,7 +12,7 @@ from taskflow.optimizer.cost_gradients import Adding, added_bytes, adding, targe
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
 from taskflow.tasks.simulate import all_reduce_seconds
-from taskflow.tasks.task import Collective, Compute, Kind, Task, Update
+from taskflow.tasks.task import Collective, Compute, Kind, Runs, Task, Update
 
 Gradients = tuple[bool, ...]  # for each input of an operator: whether backward must give its gradient
 
@@ -28,6 +28,11 @@ class CostModel(Protocol):
 
     @property
     def machine(self) -> Machine: ...
+
+    @property
+    def by_runs(self) -> bool:
+        """Whether ``runs`` (`Task.runs`) change any answer."""
+        ...
 
     def seconds(self, task: Task) -> float:
         """How long a task of a task graph takes."""
@@ -51,12 +56,14 @@ class CostModel(Protocol):
         ...
 
     def memory_seconds(
-        self, kind: Kind, nbytes: int, flops: int, *, device: Device | None = None, rule: UpdateRule | None = None
+        self, kind: Kind, nbytes: int, flops: int, *, device: Device | None = None, rule: UpdateRule | None = None,
+        runs: int = 1,
     ) -> float:
-        """MOVE, SUM, FILL, NORM, CLIP or UPDATE (by ``rule``) that touches ``nbytes`` (read and written)."""
+        """MOVE, SUM, FILL, NORM, CLIP or UPDATE (by ``rule``) that touches ``nbytes`` (read and written), in ``runs``
+        stretches of memory at one end at least."""
         ...
 
-    def transfer_seconds(self, source: int, target: int, nbytes: int) -> float:
+    def transfer_seconds(self, source: int, target: int, nbytes: int, runs: Runs = (1, 1)) -> float:
         """COPY between two processors."""
         ...
 
@@ -64,6 +71,8 @@ class CostModel(Protocol):
 class RememberedCosts(ABC):
     """A cost model that works out each distinct piece once: pieces with equal cost keys cost the same (paper, section 5).
     Concrete models say how."""
+
+    by_runs: bool = False
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -79,7 +88,7 @@ class RememberedCosts(ABC):
         """As in `CostModel`."""
         work = task.work
         if task.kind is Kind.COPY:
-            return self.transfer_seconds(task.source, task.processor, task.nbytes)
+            return self.transfer_seconds(task.source, task.processor, task.nbytes, task.runs)
         if isinstance(work, Collective):
             return all_reduce_seconds(self.machine, work.group, task.nbytes, task.flops, self._sum, work.halves)
         device = self.machine.processors[task.processor].device
@@ -90,7 +99,7 @@ class RememberedCosts(ABC):
                 added_bytes=added_bytes(work) if work.backward else 0,
             )
         rule = work.rule if isinstance(work, Update) else None
-        return self.memory_seconds(task.kind, task.nbytes, task.flops, device=device, rule=rule)
+        return self.memory_seconds(task.kind, task.nbytes, task.flops, device=device, rule=rule, runs=max(task.runs))
 
     def compute_seconds(
         self,
@@ -118,15 +127,16 @@ class RememberedCosts(ABC):
         return seconds
 
     def memory_seconds(
-        self, kind: Kind, nbytes: int, flops: int, *, device: Device | None = None, rule: UpdateRule | None = None
+        self, kind: Kind, nbytes: int, flops: int, *, device: Device | None = None, rule: UpdateRule | None = None,
+        runs: int = 1,
     ) -> float:
         """As in `CostModel`."""
-        return self._memory(kind, nbytes, flops, device or self.machine.processors[0].device, rule)
+        return self._memory(kind, nbytes, flops, device or self.machine.processors[0].device, rule, runs)
 
     def _sum(self, processor: int, flops: int, nbytes: int) -> float:
         return self.memory_seconds(Kind.SUM, nbytes, flops, device=self.machine.processors[processor].device)
 
-    def transfer_seconds(self, source: int, target: int, nbytes: int) -> float:
+    def transfer_seconds(self, source: int, target: int, nbytes: int, runs: Runs = (1, 1)) -> float:
         """As in `CostModel`: the route's latencies, and the bytes at its slowest link's rate."""
         return transfer_seconds(self.machine.route(source, target), nbytes)
 
@@ -138,7 +148,7 @@ class RememberedCosts(ABC):
         """Seconds of one piece; asked once a cost key, device kind, set of wanted gradients and set of those added to."""
 
     @abstractmethod
-    def _memory(self, kind: Kind, nbytes: int, flops: int, device: Device, rule: UpdateRule | None) -> float:
+    def _memory(self, kind: Kind, nbytes: int, flops: int, device: Device, rule: UpdateRule | None, runs: int) -> float:
         """Seconds of a task that is no operator's."""
 
 

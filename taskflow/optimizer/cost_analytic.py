@@ -80,7 +80,8 @@ class AnalyticCosts(RememberedCosts):
             total += phase.repeats * (max(arithmetic, traffic) + phase.launches * device.launch_seconds)
         return total
 
-    def _memory(self, kind: Kind, nbytes: int, flops: int, device: Device, rule: UpdateRule | None) -> float:
+    def _memory(self, kind: Kind, nbytes: int, flops: int, device: Device, rule: UpdateRule | None, runs: int) -> float:
+        # GPUs' threads find their elements one by one: rows cost nothing, unless they are shorter than what memory gives at once.
         return phase_seconds(Phase(Work.MEMORY, flops, nbytes, 1), device, device.rate())
 
 

@@ -22,6 +22,8 @@ NAME = "measured"
 LEAST_REPEATS, MOST_REPEATS = 5, 200
 CALM, PATIENCE = 0.15, 4  # a measurement with more spread goes on, at most for so many times its seconds
 SWEEP_BYTES = 16 << 20
+ARRAYS = {Kind.MOVE: 2, Kind.SUM: 3, Kind.FILL: 1, Kind.NORM: 1}  # that a task touches, counting what is written once more
+GROUP = 8  # stretches of memory that lie near to each other
 SHORT_SECONDS = 2e-3  # a task whose start is a part of its time that counts
 
 
@@ -158,12 +160,18 @@ def _host_values(
     return np.zeros(shape, dtype)
 
 
+def runs_of(kind: Kind, nbytes: int, run: int) -> int:
+    """How many runs of ``run`` bytes `memory_action` makes of a task that touches about ``nbytes``: whole groups."""
+    return max(1, nbytes // ARRAYS[kind] // run // GROUP) * GROUP
+
+
 def memory_action(
-    kind: Kind, nbytes: int, rule: UpdateRule | None, kernels: KernelSet
+    kind: Kind, nbytes: int, rule: UpdateRule | None, kernels: KernelSet, run: int = 0
 ) -> tuple[Callable[[], object], tuple[Array, ...]]:
     """What runs a MOVE, SUM, FILL, NORM or UPDATE that touches about ``nbytes`` of float32, read and written, and the arrays
-    that were written just before: what is moved or added."""
-    arrays = {Kind.MOVE: 2, Kind.SUM: 3, Kind.FILL: 1, Kind.NORM: 1}.get(kind, 0)
+    that were written just before: what is moved or added. ``run``: to a part of an array, whose stretches of memory have so many
+    bytes each and lie in groups of eight, as rows of a cut image do."""
+    arrays = ARRAYS.get(kind, 0)
     if kind is Kind.UPDATE:
         if rule is None:
             raise ValueError("memory_seconds: an UPDATE needs the update rule to measure")
@@ -171,11 +179,13 @@ def memory_action(
     if not arrays:
         raise ValueError(f"memory_seconds: there is no {kind.value} to measure")
     size, xp = max(1, nbytes // 4 // arrays), kernels.xp
-    a, b = xp.ones(size, np.float32), xp.ones(size, np.float32)  # written, so that there is memory behind them
+    row, groups = run // 4, runs_of(kind, nbytes, run) // GROUP if run else 0
+    b = xp.ones((groups, GROUP, row) if run else size, np.float32)  # written, so that there is memory behind it
+    a = xp.ones((groups, GROUP + GROUP // 2, 2 * row), np.float32)[:, :GROUP, :row] if run else b.copy()
     if kind is Kind.MOVE:
-        return partial(np.copyto, a, b), (b,)
+        return partial(kernels.copy, b, a), (b,)
     if kind is Kind.SUM:
-        return partial(np.add, a, b, out=a), (b,)
+        return partial(kernels.add, b, a), (b,)
     if kind is Kind.FILL:
         return partial(a.fill, 0.0), ()
     return partial(kernels.sum_of_squares, a), ()

@@ -18,15 +18,17 @@ from taskflow.machine import Device, Machine
 from taskflow.operators.operator import Array, Operator, Spec, cost_key
 from taskflow.optimizer.company import Company
 from taskflow.optimizer.cost import Gradients, RememberedCosts
-from taskflow.optimizer.cost_bench import SWEEP_BYTES, measure, memory_action, piece_action
+from taskflow.optimizer.cost_bench import ARRAYS, SWEEP_BYTES, measure, memory_action, piece_action, runs_of
 from taskflow.optimizer.cost_gradients import Adding
 from taskflow.optimizer.cost_identity import identity
 from taskflow.optimizer.cost_store import CostStore, Measurement
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
-from taskflow.tasks.task import Kind
+from taskflow.tasks.task import Kind, Runs
 
 SIZES = tuple(1 << n for n in range(8, 27, 3))  # bytes: 256 to 64 Mi; between them times are interpolated
+RUN_BYTES = (4, 12, 36, 108, 324, 972, 2916)  # of a stretch of memory: 4 to 2916, odd numbers of elements as rows have them
+PART_BYTES = 1 << 17  # touched by the part whose stretches are measured
 SECONDS = 0.03  # to spend on repeats of one measurement
 
 
@@ -109,10 +111,40 @@ class MeasuredCosts(RememberedCosts):
     ) -> float:
         return self.measurement(operator, inputs, piece, backward, wanted, adds).seconds
 
-    def _memory(self, kind: Kind, nbytes: int, flops: int, device: Device, rule: UpdateRule | None) -> float:
-        """Between two measured sizes on the line through them; beyond the largest in proportion."""
+    by_runs = True
+
+    def transfer_seconds(self, source: int, target: int, nbytes: int, runs: Runs = (1, 1)) -> float:
+        """As in `CostModel`. What does not lie in one stretch is packed by the sender and unpacked by the receiver. A message
+        occupies its ends for all of its time or not at all: where it occupies both, each is charged the mean of both's work."""
+        seconds = super().transfer_seconds(source, target, nbytes)
+        packing = sum(self.memory_seconds(Kind.MOVE, 2 * nbytes, 0, runs=many) for many in runs if many > 1)
+        if packing:
+            route = self.machine.route(source, target)
+            both = any(k.occupies_sender for k in route) and any(k.occupies_receiver for k in route)
+            seconds += packing / 2 if both else packing
+        return seconds
+
+    def _memory(self, kind: Kind, nbytes: int, flops: int, device: Device, rule: UpdateRule | None, runs: int) -> float:
         if kind is Kind.CLIP:  # a handful of numbers
             kind, nbytes = Kind.SUM, 0
+        seconds = self._in_one(kind, nbytes, rule)
+        return seconds if runs == 1 else seconds + runs * self._each_run(kind, nbytes / ARRAYS[kind] / runs)
+
+    def _each_run(self, kind: Kind, nbytes: float) -> float:
+        """Seconds that a stretch of so many bytes takes longer than as many in the middle of a longer one: on the line between
+        those of two measured lengths, of longer ones as of the longest."""
+        at = min(max(1, bisect_left(RUN_BYTES, nbytes)), len(RUN_BYTES) - 1)
+        low, high = RUN_BYTES[at - 1], RUN_BYTES[at]
+        share = min(1.0, max(0.0, (nbytes - low) / (high - low)))
+        return (1 - share) * self._measured_run(kind, low) + share * self._measured_run(kind, high)
+
+    def _measured_run(self, kind: Kind, nbytes: int) -> float:
+        runs = runs_of(kind, PART_BYTES, nbytes)
+        there = self._at(kind, PART_BYTES, None, nbytes)
+        return max(0.0, there - self._in_one(kind, ARRAYS[kind] * runs * nbytes, None)) / runs
+
+    def _in_one(self, kind: Kind, nbytes: int, rule: UpdateRule | None) -> float:
+        """Between two measured sizes on the line through them; beyond the largest in proportion."""
         if nbytes >= SIZES[-1]:
             return self._at(kind, SIZES[-1], rule) * nbytes / SIZES[-1]
         above = SIZES[max(1, bisect_left(SIZES, nbytes))]
@@ -120,12 +152,13 @@ class MeasuredCosts(RememberedCosts):
         low, high = self._at(kind, below, rule), self._at(kind, above, rule)
         return low + (high - low) * max(0, nbytes - below) / (above - below)
 
-    def _at(self, kind: Kind, nbytes: int, rule: UpdateRule | None) -> float:
-        what = f" {rule!r}" if rule is not None else ""
+    def _at(self, kind: Kind, nbytes: int, rule: UpdateRule | None, run: int = 0) -> float:
+        """``run``: bytes of each stretch of memory, if there are many."""
+        what = f" {rule!r}" if rule is not None else f" in runs of {run}" if run else ""
         key = f"{kind.value} {nbytes}{what} {self._context}"
         known = self._store.get(key)
         if known is None:
-            known = self._measure(key, partial(memory_action, kind, nbytes, rule, self.kernels))
+            known = self._measure(key, partial(memory_action, kind, nbytes, rule, self.kernels, run))
         return known.seconds
 
     def _measure(self, key: str, make: partial[tuple[Callable[[], object], tuple[Array, ...]]]) -> Measurement:

@@ -14,7 +14,7 @@ from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
 from taskflow.tasks.backward import gradient_flow, gradients_given
 from taskflow.tasks.simulate import all_reduce_seconds
-from taskflow.tasks.task import Kind
+from taskflow.tasks.task import Kind, Runs
 
 
 class ModelCosts(Costs):
@@ -79,13 +79,17 @@ class ModelCosts(Costs):
         grads = sum(n for n, given in zip(outputs, self._given[node.number]) if given)
         return inputs * keeps.inputs + weights * keeps.weights + sum(outputs) * keeps.outputs + saved + grads
 
-    def other(self, kind: Kind, processor: int, flops: int, nbytes: int) -> float:
+    @property
+    def by_runs(self) -> bool:
+        return self.model.by_runs
+
+    def other(self, kind: Kind, processor: int, flops: int, nbytes: int, runs: int = 1) -> float:
         device = self._machine.processors[processor].device
         rule = self._rule if kind is Kind.UPDATE else None
-        return self.model.memory_seconds(kind, nbytes, flops, device=device, rule=rule)
+        return self.model.memory_seconds(kind, nbytes, flops, device=device, rule=rule, runs=runs)
 
-    def copy(self, source: int, target: int, nbytes: int) -> float:
-        return self.model.transfer_seconds(source, target, nbytes)
+    def copy(self, source: int, target: int, nbytes: int, runs: Runs = (1, 1)) -> float:
+        return self.model.transfer_seconds(source, target, nbytes, runs)
 
     def collective(self, group: Sequence[int], nbytes: int, flops: int, halves: int = 2) -> float:
         return all_reduce_seconds(self._machine, group, nbytes, flops, self._sum, halves)

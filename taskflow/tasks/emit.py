@@ -21,6 +21,7 @@ from taskflow.tasks.task import (
     Kind,
     Part,
     ReduceScatter,
+    Runs,
     Summation,
     Task,
     TaskGraph,
@@ -97,6 +98,7 @@ class Emitter:
         nbytes: int | None = None,
         also_after: Sequence[int] = (),
         topic: Topic | None = None,
+        runs: Runs = (1, 1),
     ) -> int:
         """Add a task; returns its number."""
         number = len(self.graph.tasks)
@@ -121,7 +123,7 @@ class Emitter:
             Task(
                 number, kind, name, processor, processor if source is None else source, work,
                 tuple(reads), tuple(writes), tuple(sorted(after)), flops, size if nbytes is None else nbytes,
-                topic or self.topic,
+                topic or self.topic, runs,
             )
         )
         return number
@@ -129,14 +131,15 @@ class Emitter:
     def transfer(self, name: str, source: Part, target: Part, *, add: bool = False, topic: Topic | None = None) -> int:
         """Copy between two buffers: a message if they are on different processors."""
         giver, taker = self.graph.buffers[source.buffer].processor, self.graph.buffers[target.buffer].processor
+        runs = self._runs(source), self._runs(target)
         if giver == taker:
             reads = (source, target) if add else (source,)
-            return self.emit(Kind.MOVE, name, taker, Transfer(source, target, add), reads, (target,), topic=topic)
+            return self.emit(Kind.MOVE, name, taker, Transfer(source, target, add), reads, (target,), topic=topic, runs=runs)
         if add:
             raise ValueError(f"{name}: a copy between processors cannot add")
         return self.emit(
             Kind.COPY, name, taker, Transfer(source, target), (source,), (target,), source=giver,
-            nbytes=source.rect.volume * self.graph.buffers[source.buffer].dtype.itemsize, topic=topic,
+            nbytes=source.rect.volume * self.graph.buffers[source.buffer].dtype.itemsize, topic=topic, runs=runs,
         )
 
     def transfers(self, copies: Sequence[Copying]) -> None:
@@ -159,7 +162,8 @@ class Emitter:
         reads = tuple(sources) if fresh else (*sources, target)
         flops = target.rect.volume * (len(sources) - fresh)
         return self.emit(
-            Kind.SUM, name, processor, Summation(tuple(sources), target, fresh), reads, (target,), flops=flops
+            Kind.SUM, name, processor, Summation(tuple(sources), target, fresh), reads, (target,), flops=flops,
+            runs=(max(map(self._runs, sources)), self._runs(target)),
         )
 
     def all_reduce(self, name: str, parts: Sequence[Part]) -> int:
@@ -210,6 +214,10 @@ class Emitter:
         """Set every element of a part."""
         processor = self.graph.buffers[target.buffer].processor
         return self.emit(Kind.FILL, name, processor, Filling(target, value), (), (target,))
+
+    def _runs(self, part: Part) -> int:
+        whole = (self._known[part.buffer] or self._learn(part.buffer)).whole
+        return 1 if part is whole else runs(part.rect, whole.rect.shape)
 
     def _learn(self, number: int) -> _Known:
         """Everything about a buffer that nobody has used yet."""
@@ -270,6 +278,16 @@ def apart(number: int, count: int) -> int:
     """A key that sorts 0 ... count - 1 so that neighbours lie far apart: the number's bits in reverse order."""
     bits = (count - 1).bit_length()
     return sum(1 << (bits - 1 - i) for i in range(bits) if number >> i & 1)
+
+
+def runs(part: Rect, shape: Sequence[int]) -> int:
+    """Of how many stretches of memory ``part`` of a row-major array of ``shape`` consists; 1 if it is empty."""
+    length = 1
+    for extent, of in zip(reversed(part.shape), reversed(shape)):
+        length *= extent
+        if extent != of:
+            break
+    return max(1, part.volume // length) if length else 1
 
 
 def contiguous(part: Rect, shape: Sequence[int]) -> bool:

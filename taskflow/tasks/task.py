@@ -76,6 +76,10 @@ class Part:
     rect: Rect
 
 
+Runs = tuple[int, int]
+"""In how many stretches of memory a task finds what it reads, and in how many it puts what it writes: of parts the most."""
+
+
 @dataclass(frozen=True, slots=True)
 class GradientTo:
     """A gradient's buffer, and whether this task adds to it or is the first to fill it."""
@@ -216,7 +220,8 @@ Work = Compute | Transfer | Summation | Collective | Filling | Norm | Clip | Upd
 class Task:
     """One thing that one processor, or the link between two, does; or several processors together (COLLECTIVE). ``number`` is its
     place in program order and breaks ties. ``after`` are the tasks that must end before it starts. ``nbytes``: bytes moved
-    by a copy or a collective, touched by others. ``topic``: what it is for, and of which operator or layer."""
+    by a copy or a collective, touched by others. ``topic``: what it is for, and of which operator or layer. ``runs``: of a COPY, a
+    MOVE or a SUM; short stretches take a processor longer than as many bytes in one."""
 
     number: int
     kind: Kind
@@ -230,6 +235,7 @@ class Task:
     flops: int
     nbytes: int
     topic: Topic = OTHER
+    runs: Runs = (1, 1)
 
     @property
     def processors(self) -> tuple[int, ...]:

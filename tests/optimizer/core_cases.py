@@ -11,7 +11,7 @@ from taskflow.machine import Device, Ends, Link, Processor
 from taskflow.mapper import Strategy
 from taskflow.optimizer.core_costs import Costs
 from taskflow.regions import Rect
-from taskflow.tasks.task import Kind
+from taskflow.tasks.task import Kind, Runs
 
 COPIES: tuple[Ends, ...] = (True, "receiver", "sender", False)
 
@@ -54,11 +54,13 @@ class Odd(Costs):
         fixed = 1e-6 * (1 + kind + 3 * backward + self.processor_class(processor))
         return fixed + nbytes * 1e-10 + sum(piece.shape) * 1e-8
 
-    def other(self, kind: Kind, processor: int, flops: int, nbytes: int) -> float:
-        return 1e-7 * len(kind.value) + flops * 1e-9 + nbytes * 3e-10 + 1e-7 * self.processor_class(processor)
+    by_runs = True
 
-    def copy(self, source: int, target: int, nbytes: int) -> float:
-        return 1e-6 + 1e-7 * ((source + target) % 3) + nbytes * 2e-10
+    def other(self, kind: Kind, processor: int, flops: int, nbytes: int, runs: int = 1) -> float:
+        return 1e-8 * runs + 1e-7 * len(kind.value) + flops * 1e-9 + nbytes * 3e-10 + 1e-7 * self.processor_class(processor)
+
+    def copy(self, source: int, target: int, nbytes: int, runs: Runs = (1, 1)) -> float:
+        return runs[0] * 1e-8 + runs[1] * 3e-8 + 1e-6 + 1e-7 * ((source + target) % 3) + nbytes * 2e-10
 
     def collective(self, group: Sequence[int], nbytes: int, flops: int, halves: int = 2) -> float:
         return 1e-6 * halves + 1e-7 * (sum(group) % 5) + nbytes * 1e-10 + flops * 1e-10
