@@ -123,12 +123,13 @@ def _run(
 def _costs(name: str, machine: Cluster, graph: Any, rule: Any, transport: Any) -> CostModel:
     from taskflow.optimizer.cost_analytic import AnalyticCosts
     from taskflow.optimizer.cost_measured import MeasuredCosts
-    from taskflow.optimizer.cost_reuse import reuse_bytes
+    from taskflow.optimizer.cost_reuse import code_bytes, reuse_bytes
 
     if name == "analytic":
         return AnalyticCosts(machine)
     # Processors that share a rank go through the memory of all of them.
-    return MeasuredCosts(machine, reuse_bytes=reuse_bytes(graph, transport.size, rule), company=transport.size - 1)
+    reuse = reuse_bytes(graph, transport.size, rule)
+    return MeasuredCosts(machine, reuse_bytes=reuse, company=transport.size - 1, code_bytes=code_bytes(graph, reuse))
 
 
 def _show(found: Differences, top: int, as_json: bool, quiet: bool) -> None:

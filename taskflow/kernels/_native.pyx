@@ -174,28 +174,46 @@ def sum_of_squares(cnp.ndarray x not None):
 
 # ---- random numbers -------------------------------------------------------------------------------------------------
 
-cdef Py_ssize_t run_length(str kernel, tuple shape, tuple lo, tuple box) except -1:
-    """How many consecutive positions of the whole array each run of the box's elements has: trailing dimensions that the
-    box holds whole, with the one before them."""
-    cdef Py_ssize_t run = 1, d = len(box)
-    if not len(shape) == len(lo) == d or any(a < 0 or a + e > s for a, e, s in zip(lo, box, shape)):
+cdef enum:
+    MOST_DIMS = 64
+
+cdef struct Place:
+    Py_ssize_t run  # how many consecutive positions of the whole array each run of the box's elements has
+    int dims  # those that are counted: the last of them are in the runs
+    uint64_t first, step[MOST_DIMS]  # position of the box's first element; how far apart neighbours are
+    Py_ssize_t extent[MOST_DIMS], at[MOST_DIMS]
+
+
+cdef int place_of(str kernel, tuple shape, tuple lo, tuple box, Place* place) except -1:
+    """Where the box at ``lo`` of an array of ``shape`` lies: runs are of trailing dimensions that it holds whole, with the one
+    before them."""
+    cdef int d, dims = len(box)
+    cdef uint64_t weight = 1
+    if not len(shape) == len(lo) == dims or dims > MOST_DIMS or any(a < 0 or a + e > s for a, e, s in zip(lo, box, shape)):
         raise ValueError(f"{kernel}: out {box} at lo={lo} must lie inside an array of shape {shape}")
-    while d > 0:
-        d -= 1
-        run *= <Py_ssize_t>box[d]
-        if box[d] != shape[d]:
-            break
-    return run
-
-
-cdef uint64_t position_of(Py_ssize_t first, tuple shape, tuple lo, tuple box):
-    """The position in the whole array of the box's element number ``first``."""
-    cdef uint64_t position = 0, weight = 1
-    cdef Py_ssize_t d
-    for d in range(len(box) - 1, -1, -1):
-        position += weight * <uint64_t>(<Py_ssize_t>lo[d] + first % <Py_ssize_t>box[d])
-        first //= <Py_ssize_t>box[d]
+    place.run, place.dims, place.first = 1, 0, 0
+    cdef bint whole = True
+    for d in range(dims - 1, -1, -1):
+        place.step[d], place.extent[d], place.at[d] = weight, box[d], 0
+        place.first += weight * <uint64_t>lo[d]
         weight *= <uint64_t>shape[d]
+        if whole:
+            place.run *= place.extent[d]
+            place.dims = d
+            whole = box[d] == shape[d]
+    return 0
+
+
+cdef uint64_t next_run(Place* place, uint64_t position) noexcept nogil:
+    """The position of the run's first element that comes after the one that begins at ``position``."""
+    cdef int d
+    for d in range(place.dims - 1, -1, -1):
+        position += place.step[d]
+        place.at[d] += 1
+        if place.at[d] < place.extent[d]:
+            break
+        position -= place.step[d] * <uint64_t>place.extent[d]
+        place.at[d] = 0
     return position
 
 
@@ -205,14 +223,16 @@ def random(bint normal, key, uint32_t stream, tuple shape, tuple lo, cnp.ndarray
     cdef uint32_t key0 = key[0], key1 = key[1]
     cdef Py_ssize_t size = cnp.PyArray_SIZE(out), item = cnp.PyArray_ITEMSIZE(out), first
     cdef char* to = <char*>flat("random", "out", out, kind, size, True)
-    cdef tuple box = np.shape(out)
-    cdef Py_ssize_t run = run_length("random", shape, lo, box)
-    cdef uint64_t position
-    for first in range(0, size, max(run, 1)):
-        position = position_of(first, shape, lo, box)
-        with nogil:
-            any_random_row(
-                kind == cnp.NPY_FLOAT32, key0, key1, stream, position, run, normal, <void*>(to + first * item))
+    cdef Place place
+    place_of("random", shape, lo, np.shape(out), &place)
+    cdef uint64_t position = place.first
+    cdef bint single = kind == cnp.NPY_FLOAT32
+    with nogil:
+        first = 0
+        while first < size:
+            any_random_row(single, key0, key1, stream, position, place.run, normal, <void*>(to + first * item))
+            first += place.run
+            position = next_run(&place, position)
 
 
 def dropout(
@@ -225,15 +245,19 @@ def dropout(
     cdef char* source = <char*>flat("dropout", "x", x, kind, size, False)
     cdef char* to = <char*>flat("dropout", "out", out, kind, size, True)
     cdef uint8_t* stays = <uint8_t*>flat("dropout", "mask", mask, cnp.NPY_BOOL, size, True)
-    cdef tuple box = np.shape(out)
-    cdef Py_ssize_t run = run_length("dropout", shape, lo, box)
-    cdef uint64_t position
-    for first in range(0, size, max(run, 1)):
-        position = position_of(first, shape, lo, box)
-        with nogil:
+    cdef Place place
+    place_of("dropout", shape, lo, np.shape(out), &place)
+    cdef uint64_t position = place.first
+    cdef bint single = kind == cnp.NPY_FLOAT32
+    cdef double scale = 1 / (1 - p)
+    with nogil:
+        first = 0
+        while first < size:
             any_dropout_row(
-                kind == cnp.NPY_FLOAT32, key0, key1, stream, position, run, p, 1 / (1 - p),
-                <void*>(source + first * item), <void*>(to + first * item), stays + first)
+                single, key0, key1, stream, position, place.run, p, scale, <void*>(source + first * item),
+                <void*>(to + first * item), stays + first)
+            first += place.run
+            position = next_run(&place, position)
 
 
 def dropout_backward(

@@ -35,6 +35,7 @@ def measure(
     clock: Callable[[], float] | None = None,
     twin: Callable[[], object] | None = None,
     timed: Callable[[Callable[[], object]], float] | None = None,
+    between: Array | None = None,
 ) -> Measurement:
     """Run ``action`` once to warm up, then until about ``seconds`` are over, at least 5 and at most 200 times; on a busy
     machine, where runs differ much, up to four times as long.
@@ -43,7 +44,8 @@ def measure(
     finds most of what it needs no longer in the caches near to the core. ``fresh``: arrays that are read after that, since
     the task before has just written them. ``twin``: the same work on other arrays; of a short task it runs before
     ``action``, so that the code, the interpreter's objects and the libraries' own buffers are where a step, which comes by
-    all the time, has them: what is timed finds only its arrays far away. ``clock``: what times runs (default: the time
+    all the time, has them: what is timed finds only its arrays far away. ``between``: an array that is read after that, as the
+    tasks do that come between two of one kind. ``clock``: what times runs (default: the time
     of day). ``timed``: what runs an action and says how long it took, where a clock on the host cannot (`Device.timed`).
     """
     tick = clock or perf_counter
@@ -67,6 +69,8 @@ def measure(
                 sweep.sum()
             if warm is not None:
                 warm()
+                if between is not None:
+                    between.sum()
             for array in fresh:
                 array.max()
             times.append(once())
@@ -98,7 +102,7 @@ def piece_action(
         saved=tuple(xp.zeros(s.shape, s.dtype) for s in operator.saves(inputs, piece)),
     )
     if operator.kind == "input":
-        call.state.feeds[NAME] = np.zeros(outputs[0].shape, outputs[0].dtype)
+        call.state.feeds[NAME] = np.ones(outputs[0].shape, outputs[0].dtype)  # written, so that there is memory behind it
     if not backward:
         return partial(operator.forward, call), tuple(a for a in call.inputs if a.size)
     operator.forward(call)

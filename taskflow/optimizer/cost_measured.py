@@ -37,7 +37,8 @@ class MeasuredCosts(RememberedCosts):
 
     ``folder`` (default: the cache folder) keeps the measurements of this CPU, these libraries and this number of threads.
     ``reuse_bytes``: what a processor touches between two uses of an array (`cost_reuse` says it of a graph); before each run
-    so much other memory is read, so that the task finds its arrays where a step would have left them. ``company``: how many
+    so much other memory is read, so that the task finds its arrays where a step would have left them. ``code_bytes``: the same
+    for the code of each kind of operator (`cost_reuse.code_bytes`; by default none is touched in between). ``company``: how many
     other ranks of this machine work at the same time: so many processes (at most one for each other core) run the same
     task beside the measured one. With one thread, the processor time of a run counts, which other programs do not
     disturb; on a GPU the time between two events.
@@ -47,7 +48,7 @@ class MeasuredCosts(RememberedCosts):
 
     def __init__(
         self, machine: Machine, kernels: KernelSet | None = None, folder: Path | None = None, seconds: float = SECONDS,
-        reuse_bytes: int = SWEEP_BYTES, company: int = 0,
+        reuse_bytes: int = SWEEP_BYTES, company: int = 0, code_bytes: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__(machine)
         kinds = {p.kind for p in machine.processors}
@@ -62,6 +63,7 @@ class MeasuredCosts(RememberedCosts):
         self._seconds = seconds
         self._store = CostStore(folder or cache_folder(), identity(self.kernels))
         self._sweep = self.kernels.xp.ones(max(1, reuse_bytes // 4), np.float32)
+        self._code_bytes = dict(code_bytes or {})
         self._company = Company(min(company, (os.cpu_count() or 1) - 1) if device.waits else 0)
         self._context = f"beside {self._sweep.nbytes}" + (f" in company of {self._company.count}" if self._company.count else "")
         alone = self.kernels.threads == 1 and self._store.identity.get("blas_threads") == "1"
@@ -97,12 +99,13 @@ class MeasuredCosts(RememberedCosts):
         adds: Adding = (),
     ) -> Measurement:
         """That of one piece, made now if there is none."""
-        which = f" adds {adds}" if any(adds) else ""
+        between = self._code_bytes.get(operator.kind, 0)
+        which = (f" adds {adds}" if any(adds) else "") + (f" after {between}" if between else "")
         key = f"{cost_key(operator, inputs, piece, backward)!r} {wanted}{which} {self._context}"
         known = self._store.get(key)
         if known is None:
             make = partial(piece_action, operator, inputs, piece, backward, wanted, self.kernels, adds)
-            known = self._measure(key, make)
+            known = self._measure(key, make, self._sweep[: between // 4] if between else None)
         return known
 
     def _compute(
@@ -161,12 +164,14 @@ class MeasuredCosts(RememberedCosts):
             known = self._measure(key, partial(memory_action, kind, nbytes, rule, self.kernels, run))
         return known.seconds
 
-    def _measure(self, key: str, make: partial[tuple[Callable[[], object], tuple[Array, ...]]]) -> Measurement:
+    def _measure(
+        self, key: str, make: partial[tuple[Callable[[], object], tuple[Array, ...]]], between: Array | None = None
+    ) -> Measurement:
         action, fresh = make()
         twin, _ = make()
         timed = None if self.kernels.device.waits else self.kernels.device.timed
         with self._company.beside(make) if self._company.count else nullcontext():
-            value = measure(action, self._seconds, self._sweep, fresh, self._clock, twin, timed)
+            value = measure(action, self._seconds, self._sweep, fresh, self._clock, twin, timed, between)
         self.measured += 1
         self._store.put(key, value)
         return value

@@ -1,7 +1,9 @@
-"""How much memory a processor goes through before it needs an array again: what decides in which cache it finds the array."""
+"""How much memory a processor goes through before it needs an array, or a task's code, again: what decides in which cache it finds
+them."""
 
 from __future__ import annotations
 
+from collections import Counter
 from math import log2
 
 from taskflow.graph import OperatorGraph
@@ -13,6 +15,7 @@ from taskflow.rules import UpdateRule
 from taskflow.tasks.lower import lower
 
 LEAST, MOST = 1 << 20, 64 << 20  # bytes: below, all is in the nearest caches; above, in memory
+LEAST_CODE = 1 << 18  # bytes: below, code stays in the caches of its core
 
 
 def reuse_bytes(graph: OperatorGraph, processors: int, rule: UpdateRule | None) -> int:
@@ -26,3 +29,19 @@ def reuse_bytes(graph: OperatorGraph, processors: int, rule: UpdateRule | None) 
     tasks = lower(graph, strategy, rule)
     touched = max(use.nbytes for use in memory_use(tasks, range(len(tasks))))
     return int(min(MOST, max(LEAST, 2 ** round(log2(max(1, touched / 2))))))
+
+
+def code_bytes(graph: OperatorGraph, reuse: int) -> dict[str, int]:
+    """By kind of operator, the bytes that one processor touches between two runs of its code, forward or backward, where
+    it touches ``reuse`` between two uses of an array (`reuse_bytes`): zero or a power of four from 256 KiB, so that networks
+    share measurements.
+
+    A pass over the network goes through twice ``reuse`` bytes and meets each kind as often as the network has it, of which
+    there are kinds with one operator (a loss) and with hundreds. A task whose code has left the core's caches takes tens of
+    microseconds longer: of the interpreter's, the library's and the kernel's instructions and tables.
+    """
+    found = {}
+    for kind, count in Counter(node.operator.kind for node in graph).items():
+        between = 2 * reuse // count
+        found[kind] = min(reuse, 4 ** int(log2(between) / 2)) if between >= LEAST_CODE else 0
+    return found

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from random import Random
 from time import perf_counter, thread_time
@@ -15,6 +16,7 @@ import pytest
 
 from taskflow.kernels import NumpyKernels, default_kernels
 from taskflow.machine import host, load_machine, transfer_seconds
+from taskflow.models import build
 from taskflow.models.rnnlm import RNNLMConfig, rnnlm
 from taskflow.operators.embedding import Embedding
 from taskflow.operators.linear import Linear
@@ -23,7 +25,7 @@ from taskflow.optimizer import cost_bench, cost_identity
 from taskflow.optimizer.cost_bench import SWEEP_BYTES, measure
 from taskflow.optimizer.cost_identity import digest, identity
 from taskflow.optimizer.cost_measured import SIZES, MeasuredCosts
-from taskflow.optimizer.cost_reuse import reuse_bytes
+from taskflow.optimizer.cost_reuse import code_bytes, reuse_bytes
 from taskflow.optimizer.cost_store import CostStore, Measurement
 from taskflow.regions import Rect
 from taskflow.rules import SGD, Adam
@@ -171,7 +173,8 @@ def test_median_and_spread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_runs_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other memory, then the same work on other arrays if it is short, then what the task before has written."""
+    """Other memory, then the same work on other arrays if it is short and what lies between two of its kind, then what the task
+    before has written."""
     said: list[str] = []
 
     class Spy(np.ndarray):  # type: ignore[type-arg]
@@ -184,7 +187,9 @@ def test_what_runs_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
             return 0.0
 
     spy = np.ones(3).view(Spy)
-    for seconds, wanted in ((1e-4, ["sweep", "twin", "fresh", "run"]), (1.0, ["sweep", "fresh", "run"])):
+    short, long = ["sweep", "twin", "fresh", "run"], ["sweep", "fresh", "run"]
+    apart = ["sweep", "twin", "sweep", "fresh", "run"]
+    for seconds, between, wanted in ((1e-4, None, short), (1e-4, spy, apart), (1.0, None, long), (1.0, spy, long)):
         clock = Clock([seconds])
         said.clear()
 
@@ -192,7 +197,7 @@ def test_what_runs_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
             said.append("run")
             clock.action()
 
-        measure(run, 1e-3, spy, (spy,), clock, lambda: said.append("twin"))
+        measure(run, 1e-3, spy, (spy,), clock, lambda: said.append("twin"), None, between)
         assert said[:2] == ["run", "run"] and said[2 : 2 + len(wanted)] == wanted
         assert said[2:] == wanted * ((len(said) - 2) // len(wanted))
 
@@ -203,6 +208,27 @@ def test_the_reuse_distance_grows_with_the_network() -> None:
         for hidden in (64, 512)
     )
     assert small == 1 << 20 < large <= 64 << 20
+
+
+def test_code_is_used_again_sooner_where_there_is_more_of_a_kind() -> None:
+    graph = build("AlexNet", batch=4, image=127, classes=10)
+    found = code_bytes(graph, 8 << 20)
+    kinds = Counter(node.operator.kind for node in graph)
+    assert set(found) == set(kinds) and kinds["relu"] > kinds["dropout"] == 2 > kinds["cross_entropy"] == 1
+    assert found["cross_entropy"] == 8 << 20 and found["dropout"] == 4 << 20 > found["relu"] >= 1 << 20
+    assert code_bytes(graph, 1 << 17) == dict.fromkeys(kinds, 0) | {k: 1 << 17 for k, n in kinds.items() if n == 1}
+
+
+def test_code_that_other_tasks_come_between_is_measured_apart(tmp_path: Path) -> None:
+    piece = Rect((0, 0, 0), (32, 48, 64))
+    near, far = quick(tmp_path), quick(tmp_path, code_bytes={"linear": 1 << 20, "relu": 1 << 22})
+    near.compute_seconds(LINEAR, SPECS, piece, False)
+    far.compute_seconds(LINEAR, SPECS, piece, False)
+    assert near.measured == far.measured == 1
+    (key,) = [key for key in far.measurements if f"after {1 << 20}" in key]
+    again = quick(tmp_path, code_bytes={"linear": 1 << 20})
+    again.compute_seconds(LINEAR, SPECS, piece, False)
+    assert again.measured == 0 and key in again.measurements
 
 
 @pytest.mark.parametrize("kind", sorted(REGISTRY))
