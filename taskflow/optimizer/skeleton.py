@@ -41,6 +41,34 @@ class Layer:
         return configs
 
 
+class Spreads:
+    """`Layer.spread` of configurations that are asked for again and again, worked out once for all layers that are alike."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[object, int] = {}
+        self._known: dict[Layer, tuple[int, tuple[str, ...]]] = {}
+        self._spreads: dict[tuple[int, OpConfig], tuple[OpConfig, ...]] = {}
+
+    def __call__(self, layer: Layer, config: OpConfig) -> dict[str, OpConfig]:
+        """As ``layer.spread(config)``."""
+        if layer not in self._known:
+            self._known[layer] = self._describe(layer)
+        kind, names = self._known[layer]
+        if (kind, config) not in self._spreads:
+            self._spreads[kind, config] = tuple(layer.spread(config).values())
+        return dict(zip(names, self._spreads[kind, config]))
+
+    def _describe(self, layer: Layer) -> tuple[int, tuple[str, ...]]:
+        """A number that a layer shares with those in which operators with equal dimensions follow each other alike, and its
+        operators' names in the order of `Layer.spread`."""
+        places = {node.name: i for i, node in enumerate(layer.leaders)}
+        follows = []
+        for node, source, match in layer.followers:
+            follows.append((node.dims, places[source.name], match))
+            places[node.name] = len(places)
+        return self._kinds.setdefault((len(layer.leaders), tuple(follows)), len(self._kinds)), tuple(places)
+
+
 def layers(graph: OperatorGraph) -> tuple[Layer, ...]:
     """The layers of a graph, in program order of their leaders. An operator that is connected with no layer is one."""
     group = _leaders(graph)
