@@ -20,7 +20,7 @@ from taskflow.optimizer.hybrids import hybrids
 from taskflow.optimizer.loads import Loads
 from taskflow.optimizer.run import Run
 from taskflow.optimizer.search import make_evaluator
-from taskflow.optimizer.skeleton import Spreads, layers
+from taskflow.optimizer.skeleton import Layer, Spreads, layers
 from taskflow.optimizer.slice import Slice
 from taskflow.optimizer.space import Space
 from taskflow.optimizer.starts import known, random_start, with_syncs
@@ -136,10 +136,11 @@ def test_what_alike_layers_share_is_what_each_has(sums: Travel) -> None:
 
 
 def test_layers_that_repeat_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hybrids of a network with three times as many equal blocks cut no more operators."""
+    """Hybrids of a network with three times as many equal blocks cut and follow no more operators."""
     cuts: list[int] = []
-    rects = Grid.rects
+    rects, spread = Grid.rects, Layer.spread
     monkeypatch.setattr(Grid, "rects", lambda self: cuts.append(1) or rects(self))
+    monkeypatch.setattr(Layer, "spread", lambda self, config: cuts.append(1) or spread(self, config))
     counts = []
     for blocks in (3, 9):
         graph, machine = build("GPT-2", devices=8, preset="small", layers=blocks), taskflow.load_machine("k80", 8)
