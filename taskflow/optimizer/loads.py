@@ -197,8 +197,7 @@ class Loads:
             (read.inputs[i], p) for r, i in uses
             for read, p in zip(self._cut(r, configs[r.name]).reads, configs[r.name].processors)
         )
-        sides = np.minimum(have[1][None], need[1][:, None]) - np.maximum(have[0][None], need[0][:, None])
-        volume = np.prod(np.maximum(sides, 0), axis=2, dtype=np.float64)
+        volume = common_volumes(*need[:2], *have[:2])
         partial = self._add_up(makers, volume, need[2])
         pairs = have[2][None] * self._n + need[2][:, None]
         volumes = partial + np.bincount(pairs.ravel(), volume.ravel(), self._n**2)
@@ -298,6 +297,17 @@ class Loads:
             if len(self._at):
                 busy += np.bincount(self._where, seconds[self._at], self._width)
         return busy
+
+
+def common_volumes(
+    low: np.ndarray, high: np.ndarray, others_low: np.ndarray, others_high: np.ndarray  # type: ignore[type-arg]
+) -> np.ndarray:  # type: ignore[type-arg]
+    """Elements [rect, other] that Rects and others have in common; corners are (Rects, dimensions)."""
+    volume = np.ones((len(low), len(others_low)))
+    for i in range(low.shape[1]):
+        sides = np.minimum(high[:, i, None], others_high[None, :, i]) - np.maximum(low[:, i, None], others_low[None, :, i])
+        volume *= np.maximum(sides, 0)
+    return volume
 
 
 def _corners(pieces: Iterable[tuple[Rect, int]]) -> tuple[np.ndarray, ...]:  # type: ignore[type-arg]
