@@ -17,6 +17,8 @@ from taskflow.mapper import OpConfig
 from taskflow.operators.operator import Soap
 from taskflow.regions import Rect
 
+MOST_SPREADS = 20_000  # layers' configurations that are remembered for all their operators
+
 
 @dataclass(frozen=True, slots=True)
 class Layer:
@@ -46,15 +48,18 @@ class Spreads:
 
     def __init__(self) -> None:
         self._kinds: dict[object, int] = {}
-        self._known: dict[Layer, tuple[int, tuple[str, ...]]] = {}
+        self._known: dict[str, tuple[int, tuple[str, ...]]] = {}  # by a layer's first operator
         self._spreads: dict[tuple[int, OpConfig], tuple[OpConfig, ...]] = {}
 
     def __call__(self, layer: Layer, config: OpConfig) -> dict[str, OpConfig]:
         """As ``layer.spread(config)``."""
-        if layer not in self._known:
-            self._known[layer] = self._describe(layer)
-        kind, names = self._known[layer]
+        first = layer.leaders[0].name
+        if first not in self._known:
+            self._known[first] = self._describe(layer)
+        kind, names = self._known[first]
         if (kind, config) not in self._spreads:
+            if len(self._spreads) > MOST_SPREADS:
+                self._spreads.clear()
             self._spreads[kind, config] = tuple(layer.spread(config).values())
         return dict(zip(names, self._spreads[kind, config]))
 
