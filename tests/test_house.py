@@ -15,14 +15,15 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # Lowest first; rooms of one row do not import each other (but the faces may, see FACES).
 ROWS = (
-    ("kernels", "cache", "drawing", "reading", "working"), ("regions",), ("partition",), ("machine", "machines"), ("operators",),
-    ("graph",),
+    ("kernels", "cache", "asking", "drawing", "reading", "working"), ("regions",), ("partition",), ("machine", "machines"),
+    ("operators",), ("graph",),
     ("rules",), ("mapper",), ("tasks",), ("optimizer", "runtime"), ("models", "training", "frontends", "cli", "report", "__main__"),
 )
 LEVEL = {room: level for level, row in enumerate(ROWS) for room in row}
 FACES = set(ROWS[-1])  # these may use each other: a command trains a model
 FORBIDDEN_NAMES = ("util", "manager", "helper", "misc", "common")
 MOST_LINES = 400
+TRAINS = {"train.py", "profile.py"}  # commands that run training steps
 
 
 def room_of(module: str) -> str:
@@ -65,6 +66,15 @@ def offences(source: str, module: str, is_package: bool = False) -> list[str]:
             where = "beside" if LEVEL[there] == LEVEL[here] else "below"
             found.append(f"{module}:{line} imports {name}, but {here} lies {where} {there}")
     return found
+
+
+def test_commands_that_do_not_train_import_nothing_of_training() -> None:
+    """What other commands share with those that do lies below both."""
+    found = {
+        path.name for path in (PACKAGE / "cli").glob("*.py")
+        for _, name in imports(ast.parse(path.read_text()), module_of(path)) if room_of(name) == "training"
+    }
+    assert found <= TRAINS, f"{found - TRAINS} import taskflow.training; put what they share in a room below (taskflow/asking.py)"
 
 
 def test_every_module_has_a_room() -> None:

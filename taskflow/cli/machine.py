@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
+from taskflow.asking import Seconds, check_processors
 from taskflow.cli import completing
 from taskflow.cli.problem import emit, output_options
 from taskflow.cli.tables import tell
 from taskflow.machine import Cluster, Link, load_machine, save, transfer_seconds
 from taskflow.machine.format import unparse
-from taskflow.training.options import Seconds, check_processors
 from taskflow.working import Working
 
 MOST_SECONDS = 60.0

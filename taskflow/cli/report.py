@@ -60,7 +60,9 @@ def report_command(plan: str, budget: str, seed: int, out: str, as_json: bool, q
         strategy = named_strategy(problem, plan, seed)
         found = search_of(plan) if plan.endswith(".json") else None
     with working("report") as display:
-        report = report_data(problem.evaluator, strategy, search=found, say=lambda words: display.say(f"report: {words}"))
+        report = report_data(
+            problem.evaluator, strategy, search=found, room=problem.room, say=lambda words: display.say(f"report: {words}")
+        )
         size = write_page(report, out)
     if as_json:
         emit({

@@ -7,6 +7,7 @@ from taskflow.operators.batch_norm import batch_norm
 from taskflow.operators.binary import add, mul, sub
 from taskflow.operators.concat import concat
 from taskflow.operators.conv2d import conv2d
+from taskflow.operators.conv_transpose2d import conv_transpose2d
 from taskflow.operators.cross_entropy import cross_entropy
 from taskflow.operators.dropout import dropout
 from taskflow.operators.einsum import einsum
@@ -38,9 +39,9 @@ from taskflow.operators.unary import gelu, relu, scale, shift, sigmoid, tanh
 
 __all__ = [
     "adaptive_avg_pool2d", "add", "add_weight", "attention", "avg_pool2d", "batch_norm", "concat", "conv2d",
-    "cross_entropy", "dropout", "einsum", "embedding", "expand_weight", "flatten", "gather", "gelu", "group_norm",
-    "hardsigmoid", "hardswish", "hardtanh", "input", "layer_norm", "linear", "lstm", "lstm_layer", "mask_padding", "matmul",
-    "max_pool2d", "mean", "mse_loss", "mul", "mul_weight", "multi_head_attention", "narrow", "pad", "per_label",
-    "positional_encoding", "relu", "reshape", "scale", "select", "shift", "sigmoid", "softmax", "split", "state",
-    "stochastic_depth", "sub", "sum", "tanh", "transpose",
+    "conv_transpose2d", "cross_entropy", "dropout", "einsum", "embedding", "expand_weight", "flatten", "gather", "gelu",
+    "group_norm", "hardsigmoid", "hardswish", "hardtanh", "input", "layer_norm", "linear", "lstm", "lstm_layer",
+    "mask_padding", "matmul", "max_pool2d", "mean", "mse_loss", "mul", "mul_weight", "multi_head_attention", "narrow",
+    "pad", "per_label", "positional_encoding", "relu", "reshape", "scale", "select", "shift", "sigmoid", "softmax",
+    "split", "state", "stochastic_depth", "sub", "sum", "tanh", "transpose",
 ]

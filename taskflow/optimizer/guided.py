@@ -139,8 +139,15 @@ class _Guided:
             for size in (n for n in range(largest, 1, -1) if count % n == largest % n == 0):
                 plan = map_graph(Megatron(size), self.graph, self.machine)
                 self.run.try_set(replace(plan, name=f"megatron on {size}"))
-        for per_node in (n for n in (2, 8, 16) if n <= count and count % n == 0 and not attends(self.graph)):
-            self.run.try_set(replace(map_graph(Expert(per_node), self.graph, self.machine), name=f"expert on {per_node}"))
+        per_nodes = [n for n in (2, 8, 16) if n <= count and count % n == 0 and not attends(self.graph)]
+        plans = [replace(map_graph(Expert(n), self.graph, self.machine), name=f"expert on {n}") for n in per_nodes]
+        tried: list[Strategy] = []  # often all are one plan
+        for plan in plans:
+            if not any(_same(plan, other) for other in tried):
+                tried.append(plan)
+                self.run.try_set(plan)
+        if plans and not _same(tried[-1], plans[-1]):  # what follows begins at the last, whatever it is equal to
+            self.run.try_set(plans[-1])
         if count < HIERARCHY:  # on more, every piece of a layer needs messages from all others
             self.run.try_set(self._channels())
 
@@ -352,3 +359,8 @@ class _Guided:
     def _below(self) -> float:
         """The largest time that is better than the current one."""
         return nextafter(self.run.seconds, 0.0)
+
+
+def _same(one: Strategy, other: Strategy) -> bool:
+    """Whether two strategies differ in nothing but their names."""
+    return (one.configs, one.syncs, one.sums) == (other.configs, other.syncs, other.sums)

@@ -15,8 +15,8 @@ from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper import OpConfig, Strategy
 from taskflow.operators.operator import Soap
-from taskflow.optimizer.loads import Loads
-from taskflow.optimizer.skeleton import Layer
+from taskflow.optimizer.loads import Loads, Vector
+from taskflow.optimizer.skeleton import Layer, Spreads
 from taskflow.optimizer.space import OperatorSpace, Space
 from taskflow.optimizer.starts import with_syncs
 from taskflow.optimizer.teams import on_team, teams
@@ -37,31 +37,37 @@ def hybrids(
     for number, team in enumerate(orders):
         if over():
             return
+        spreads = Spreads()
         configs: dict[str, OpConfig] = {}
         for layer in layers:
             leader = layer.leaders[0]
             samples = max(_cuts(space[leader], count), key=lambda degrees: _samples(leader, degrees))
-            configs.update(layer.spread(on_team(samples, team[: prod(samples)])))
+            configs.update(spreads(layer, on_team(samples, team[: prod(samples)])))
+        before: Vector | None = None  # the loads of these configurations
         for layer in heaviest * PASSES:
             if over():
                 break
-            configs |= _best(layer, configs, team, space, loads, over)
+            if before is None:
+                before = loads.of(configs)
+            if changes := _best(layer, configs, before, team, space, loads, spreads, over):
+                configs |= changes
+                before = None
         yield with_syncs(Strategy(count, configs, {}, f"hybrid {number}"), graph, machine)
 
 
 def _best(
-    layer: Layer, configs: dict[str, OpConfig], team: Sequence[int], space: Space, loads: Loads, over: Callable[[], bool]
+    layer: Layer, configs: dict[str, OpConfig], before: Vector, team: Sequence[int], space: Space, loads: Loads,
+    spreads: Spreads, over: Callable[[], bool],
 ) -> dict[str, OpConfig]:
     """The configurations of a layer with which the busiest processor and the busiest link together do least, of those that
-    there is time to look at."""
+    there is time to look at; none if those it has do. ``before``: the loads of ``configs``."""
     count, leader = len(team), layer.leaders[0]
-    before = loads.of(configs)
     best: dict[str, OpConfig] = {}
     least = before[:count].max() + before[count:].max(initial=0.0)
     for degrees in _cuts(space[leader], count):
         if over():
             break
-        changes = layer.spread(on_team(degrees, team[: prod(degrees)]))
+        changes = spreads(layer, on_team(degrees, team[: prod(degrees)]))
         after = loads.after(before, configs, changes)
         busy = after[:count].max() + after[count:].max(initial=0.0)
         if busy < least:

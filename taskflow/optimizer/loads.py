@@ -9,12 +9,14 @@ the latencies of a ring's rounds after the first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper import OpConfig, Travel
+from taskflow.operators.operator import Reads
 from taskflow.operators.tensor import Tensor
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.pieces import Pieces
@@ -23,6 +25,30 @@ from taskflow.regions import Rect
 Vector = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 MOST_KEPT = 20_000  # loads of single operators, tensors and layers that are remembered
+MOST_SUMS = 4000  # of their sums, and what these are sums of
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """What each piece of a cut operator reads and writes."""
+
+    reads: tuple[Reads, ...]
+    writes: tuple[tuple[Rect, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What some operators' loads are added up of. ``names``: of all operators whose configurations matter; places are in it.
+    ``operators``: (operator, its kind, its place). ``tensors``: (tensor, who makes it, its kind, its place, whether there is a
+    gradient, the readers: (operator, which input, its kind, its place)). ``layers``: (what uses a weight, kinds, places).
+    ``shape``: a number that parts share if they differ only in which operators they are about: then equal configurations have
+    equal loads."""
+
+    names: tuple[str, ...]
+    operators: tuple[tuple[Node, int, int], ...]
+    tensors: tuple[tuple[Tensor, Node, int, int, bool, tuple[tuple[Node, int, int, int], ...]], ...]
+    layers: tuple[tuple[tuple[Node, ...], tuple[int, ...], tuple[int, ...]], ...]
+    shape: int
 
 
 class Loads:
@@ -42,6 +68,15 @@ class Loads:
         self._machine = evaluator.machine
         self._links: dict[int, int] = {}
         self._kept: dict[object, Vector] = {}
+        self._sums_of: dict[tuple[int, tuple[int, ...]], Vector] = {}
+        self._parts: dict[tuple[int, ...], _Parts] = {}
+        self._numbers: dict[OpConfig, int] = {}
+        self._shapes: dict[object, int] = {}
+        self._cuts: dict[object, _Cut] = {}
+        self._nodes = {node.name: node for node in self.graph}
+        kinds: dict[object, int] = {}
+        active = self._pieces.active
+        self._kind = [kinds.setdefault((n.operator, n.specs, n.number in active), len(kinds)) for n in self.graph]
         self._width = self._n
         self._readers: dict[Tensor, list[tuple[Node, int]]] = {t: [] for node in self.graph for t in node.outputs}
         self._sharing: dict[str, list[Node]] = {}
@@ -62,40 +97,86 @@ class Loads:
 
     def of(self, configs: Mapping[str, OpConfig]) -> Vector:
         """Seconds of every processor, then of every link, under these configurations of all operators."""
-        return self._sum(configs, self.graph.nodes)
+        self._forget()
+        parts = self._parts_of(self.graph.nodes)
+        return self._add(parts, configs, [self._number(configs[name]) for name in parts.names])
 
     def after(self, loads: Vector, configs: Mapping[str, OpConfig], changes: Mapping[str, OpConfig]) -> Vector:
         """``loads`` of ``configs``, with changes."""
-        touched = [self.graph.node(name) for name, config in changes.items() if configs[name] != config]
-        return loads - self._sum(configs, touched) + self._sum({**configs, **changes}, touched)
+        self._forget()
+        parts = self._parts_of([self._nodes[name] for name, config in changes.items() if configs[name] != config])
+        return loads - self._sum(parts, configs) + self._sum(parts, {**configs, **changes})
 
     def _hurry(self) -> None:
         if self._over():
             raise TimeoutError("loads (no time)")
 
-    def _sum(self, configs: Mapping[str, OpConfig], nodes: Iterable[Node]) -> Vector:
+    def _number(self, config: OpConfig) -> int:
+        return self._numbers.setdefault(config, len(self._numbers))
+
+    def _parts_of(self, nodes: Sequence[Node]) -> _Parts:
         """Of these operators, the tensors at them and the weights they use."""
+        key = tuple([node.number for node in nodes])
+        if key not in self._parts:
+            places: dict[str, int] = {}
+            tensors: dict[Tensor, None] = {}
+            layers: dict[str, list[Node]] = {}
+
+            def place(node: Node) -> int:
+                return places.setdefault(node.name, len(places))
+
+            for node in nodes:
+                tensors.update(dict.fromkeys((*node.inputs, *node.outputs)))
+                if node.parameters and self._training:
+                    layers[node.parameters[0].name] = self._sharing[node.parameters[0].name]
+            alone = tuple((node, self._kind[node.number], place(node)) for node in nodes)
+            moved = tuple(
+                (tensor, giver, self._kind[giver.number], place(giver), (tensor.node, tensor.index) in self._pieces.needs_gradient,
+                 tuple((r, i, self._kind[r.number], place(r)) for r, i in self._readers[tensor]))
+                for tensor in tensors if self._readers[tensor] for giver in (self.graph.producer(tensor),)
+            )
+            shared = tuple(
+                (tuple(nodes), tuple(self._kind[n.number] for n in nodes), tuple(map(place, nodes))) for nodes in layers.values()
+            )
+            shape = (
+                tuple(one[1:] for one in alone),
+                tuple((t.index, *rest, tuple(r[1:] for r in readers)) for t, _, *rest, readers in moved),
+                tuple((tuple(p.spec for p in nodes[0].parameters), *rest) for nodes, *rest in shared),
+            )
+            number = self._shapes.setdefault(shape, len(self._shapes))
+            self._parts[key] = _Parts(tuple(places), alone, moved, shared, number)
+        return self._parts[key]
+
+    def _sum(self, parts: _Parts, configs: Mapping[str, OpConfig]) -> Vector:
+        """Loads of parts; those of alike layers between alike neighbours are added up once."""
+        numbers = [self._number(configs[name]) for name in parts.names]
+        key = parts.shape, tuple(numbers)
+        if key not in self._sums_of:
+            self._sums_of[key] = self._add(parts, configs, numbers)
+        return self._sums_of[key]
+
+    def _add(self, parts: _Parts, configs: Mapping[str, OpConfig], numbers: Sequence[int]) -> Vector:
+        """``numbers``: of the configurations of ``parts.names``."""
+        self._hurry()
         total: Vector = np.zeros(self._width)
-        tensors: dict[Tensor, None] = {}
-        layers: dict[str, list[Node]] = {}
-        for node in nodes:
-            self._hurry()
-            total[: self._n] += self._compute(node, configs[node.name])
-            tensors.update(dict.fromkeys((*node.inputs, *node.outputs)))
-            if node.parameters:
-                layers[node.parameters[0].name] = self._sharing[node.parameters[0].name]
-        for tensor in tensors:
-            self._hurry()
-            if self._readers[tensor]:
-                total += self._transfer(tensor, configs)
-        if self._training:
-            for sharing in layers.values():
-                total += self._synchronise(sharing, configs)
+        for node, kind, at in parts.operators:
+            total[: self._n] += self._compute(node, configs[node.name], (kind, numbers[at]))
+        for tensor, giver, kind, at, back, readers in parts.tensors:
+            uses = {(of, i, numbers[place]): (r, i) for r, i, of, place in readers}
+            key: object = (tensor.index, back, kind, numbers[at], tuple(uses))
+            if key not in self._kept:
+                self._keep(key, self._transfer(tensor, giver, back, list(uses.values()), configs))
+            total += self._kept[key]
+        for sharing, kinds, places in parts.layers:
+            last = {numbers[place]: k for k, place in enumerate(places)}
+            key = (tuple(p.spec for p in sharing[0].parameters), tuple((number, kinds[k]) for number, k in last.items()))
+            if key not in self._kept:
+                self._keep(key, self._synchronise([sharing[k] for k in last.values()], configs))
+            total += self._kept[key]
         return total
 
     # ---- one operator, one edge, one layer -------------------------------------------------------------------------
-    def _compute(self, node: Node, config: OpConfig) -> Vector:
-        key = (node.operator, node.specs, node.number in self._pieces.active, config)
+    def _compute(self, node: Node, config: OpConfig, key: tuple[int, int]) -> Vector:
         if key not in self._kept:
             busy: Vector = np.zeros(self._n)
             for processor, seconds in self._pieces.busy(node, config).items():
@@ -103,40 +184,42 @@ class Loads:
             self._keep(key, busy)
         return self._kept[key]
 
-    def _transfer(self, tensor: Tensor, configs: Mapping[str, OpConfig]) -> Vector:
+    def _transfer(
+        self, tensor: Tensor, giver: Node, back: bool, uses: Sequence[tuple[Node, int]], configs: Mapping[str, OpConfig]
+    ) -> Vector:
         """From the pieces that write a tensor to all that read it. A processor that reads a Rect several times has it once."""
-        giver = self.graph.producer(tensor)
-        back = (tensor.node, tensor.index) in self._pieces.needs_gradient
-        uses = {(r.operator, r.specs, i, configs[r.name]): (r, i) for r, i in self._readers[tensor]}
-        key = (giver.operator, giver.specs, tensor.index, configs[giver.name], back, tuple(uses))
-        if key not in self._kept:
-            makers: dict[Rect, dict[int, None]] = {}  # of each Rect of the tensor: who computes it, or a part of it
-            for rect, p in configs[giver.name].pieces(giver):
-                makers.setdefault(giver.writes(rect)[tensor.index], {})[p] = None
-            have = _corners((rect, next(iter(of))) for rect, of in makers.items())
-            need = _corners(
-                (r.reads(rect).inputs[i], p) for r, i in uses.values() for rect, p in configs[r.name].pieces(r)
-            )
-            sides = np.minimum(have[1][None], need[1][:, None]) - np.maximum(have[0][None], need[0][:, None])
-            volume = np.prod(np.maximum(sides, 0), axis=2, dtype=np.float64)
-            partial = self._add_up(makers, volume, need[2])
-            pairs = have[2][None] * self._n + need[2][:, None]
-            volumes = partial + np.bincount(pairs.ravel(), volume.ravel(), self._n**2)
-            self._keep(key, self._travel(volumes * tensor.dtype.itemsize, back))
-        return self._kept[key]
+        makers: dict[Rect, dict[int, None]] = {}  # of each Rect of the tensor: who computes it, or a part of it
+        config = configs[giver.name]
+        for written, p in zip(self._cut(giver, config).writes, config.processors):
+            makers.setdefault(written[tensor.index], {})[p] = None
+        have = _corners((rect, next(iter(of))) for rect, of in makers.items())
+        need = _corners(
+            (read.inputs[i], p) for r, i in uses
+            for read, p in zip(self._cut(r, configs[r.name]).reads, configs[r.name].processors)
+        )
+        volume = common_volumes(*need[:2], *have[:2])
+        partial = self._add_up(makers, volume, need[2])
+        pairs = have[2][None] * self._n + need[2][:, None]
+        volumes = partial + np.bincount(pairs.ravel(), volume.ravel(), self._n**2)
+        return self._travel(volumes * tensor.dtype.itemsize, back)
 
-    def _add_up(self, makers: Mapping[Rect, Iterable[int]], volume: np.ndarray, readers: np.ndarray) -> Vector:  # type: ignore[type-arg]
+    def _add_up(self, makers: Mapping[Rect, Mapping[int, None]], volume: np.ndarray, readers: np.ndarray) -> Vector:  # type: ignore[type-arg]
         """Elements [source x n + target] that add up partial values. From ``volume`` [read, Rect] of what ``readers`` get of the
         owners it takes away what they have themselves when an all-reduce is over."""
         messages: Vector = np.zeros(self._n**2)
         for at, (rect, of) in enumerate(makers.items()):
             owner, *others = of
-            here = (volume[:, at] > 0) & np.isin(readers, [owner, *others])
-            if others and self._sums is Travel.COLLECTIVE and len(set(readers[here])) == 1 + len(others):
-                volume[here, at] = 0
-                self._around((owner, *others), rect.volume, messages)
-            else:
-                messages[[p * self._n + owner for p in others]] += rect.volume
+            if not others:
+                continue
+            if self._sums is Travel.COLLECTIVE:
+                adds = np.zeros(self._n, dtype=bool)
+                adds[list(of)] = True
+                here = (volume[:, at] > 0) & adds[readers]
+                if len(set(readers[here])) == len(of):
+                    volume[here, at] = 0
+                    self._around(of, rect.volume, messages)
+                    continue
+            messages[[p * self._n + owner for p in others]] += rect.volume
         return messages
 
     def _around(self, group: Iterable[int], size: float, messages: Vector) -> None:
@@ -146,26 +229,43 @@ class Loads:
         for p, q in zip(ring, ring[1:] + ring[:1]):
             messages[p * self._n + q] += each if p != q else 0.0
 
-    def _synchronise(self, sharing: list[Node], configs: Mapping[str, OpConfig]) -> Vector:
-        first = sharing[0]
-        used = tuple(dict.fromkeys(configs[node.name] for node in sharing))
-        key = (first.operator, first.specs, first.parameters, used)
-        if key not in self._kept:
-            holders: dict[tuple[int, Rect], set[int]] = {}
-            for node in {configs[node.name]: node for node in sharing}.values():
-                for rect, processor in configs[node.name].pieces(node):
-                    for i, read in enumerate(node.reads(rect).weights):
-                        holders.setdefault((i, read), set()).add(processor)
-            messages = np.zeros(self._n**2)
-            for (i, read), group in holders.items():
-                self._around(group, read.volume * first.parameters[i].spec.dtype.itemsize, messages)
-            self._keep(key, self._travel(messages, False))
-        return self._kept[key]
+    def _synchronise(self, sharing: Sequence[Node], configs: Mapping[str, OpConfig]) -> Vector:
+        """The weights of operators that share them: one operator for each configuration."""
+        holders: dict[tuple[int, Rect], set[int]] = {}
+        for node in sharing:
+            config = configs[node.name]
+            for reads, processor in zip(self._cut(node, config).reads, config.processors):
+                for i, read in enumerate(reads.weights):
+                    holders.setdefault((i, read), set()).add(processor)
+        messages = np.zeros(self._n**2)
+        for (i, read), group in holders.items():
+            self._around(group, read.volume * sharing[0].parameters[i].spec.dtype.itemsize, messages)
+        return self._travel(messages, False)
+
+    def _cut(self, node: Node, config: OpConfig) -> _Cut:
+        key = (self._kind[node.number], config.degrees, config.weights)
+        if key not in self._cuts:
+            rects = config.partition(node).rects()
+            self._cuts[key] = _Cut(tuple(map(node.reads, rects)), tuple(map(node.writes, rects)))
+        return self._cuts[key]
 
     def _keep(self, key: object, value: Vector) -> None:
+        self._hurry()
+        self._kept[key] = value
+
+    def _forget(self) -> None:
+        """Before an answer, not within one: configurations may get other numbers then."""
         if len(self._kept) > MOST_KEPT:
             self._kept.clear()
-        self._kept[key] = value
+            self._cuts.clear()
+            self._numbers.clear()
+            self._sums_of.clear()
+        if len(self._parts) > MOST_SUMS:
+            self._parts.clear()
+            self._shapes.clear()
+            self._sums_of.clear()
+        if len(self._sums_of) > MOST_SUMS:
+            self._sums_of.clear()
 
     # ---- links -----------------------------------------------------------------------------------------------------
     def _describe(self, source: int, target: int) -> None:
@@ -197,6 +297,17 @@ class Loads:
             if len(self._at):
                 busy += np.bincount(self._where, seconds[self._at], self._width)
         return busy
+
+
+def common_volumes(
+    low: np.ndarray, high: np.ndarray, others_low: np.ndarray, others_high: np.ndarray  # type: ignore[type-arg]
+) -> np.ndarray:  # type: ignore[type-arg]
+    """Elements [rect, other] that Rects and others have in common; corners are (Rects, dimensions)."""
+    volume = np.ones((len(low), len(others_low)))
+    for i in range(low.shape[1]):
+        sides = np.minimum(high[:, i, None], others_high[None, :, i]) - np.maximum(low[:, i, None], others_low[None, :, i])
+        volume *= np.maximum(sides, 0)
+    return volume
 
 
 def _corners(pieces: Iterable[tuple[Rect, int]]) -> tuple[np.ndarray, ...]:  # type: ignore[type-arg]

@@ -21,6 +21,7 @@ from taskflow.optimizer.core_costs import Costs
 from taskflow.optimizer.eliminate import Matrix, Vector, eliminate
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.found import Found, SearchOptions
+from taskflow.optimizer.loads import common_volumes
 from taskflow.optimizer.moves import follow
 from taskflow.optimizer.pieces import Pieces
 from taskflow.optimizer.run import Run
@@ -109,13 +110,13 @@ class Additive:
         self.groups = fused(self.graph)
         self._group = {node.number: i for i, group in enumerate(self.groups) for node in group}
         space, most = Space(self.graph, n, options), 64 if n <= 8 else 32 if n <= 16 else 16
-        shared: dict[object, list[OpConfig]] = {}
-        self.configs = [shared.setdefault(id(space[g[0]]), choices(space[g[0]], most)) for g in self.groups]
+        listed: dict[int, list[OpConfig]] = {}
+        for group in self.groups:
+            if id(space[group[0]]) not in listed:
+                listed[id(space[group[0]])] = choices(space[group[0]], most)
+        self.configs = [listed[id(space[group[0]])] for group in self.groups]
         self._seconds: dict[object, float] = {}
-        self.vertices: list[Vector] = [
-            np.array([self._vertex(group, config) for config in configs])
-            for group, configs in zip(self.groups, self.configs)
-        ]
+        self.vertices = self._vertices()
         self.edges = self._edges()
 
     def _hurry(self) -> None:
@@ -130,6 +131,20 @@ class Additive:
                 configs[node.name] = follow(group[0], listed[choice], node)
         plain = Strategy(self.processors, {node.name: configs[node.name] for node in self.graph}, {}, "optcnn")
         return with_syncs(plain, self.graph, self.machine)
+
+    def _vertices(self) -> list[Vector]:
+        """Of groups of equal operators with the same choices once."""
+        known: dict[object, Vector] = {}
+        found: list[Vector] = []
+        for group, configs in zip(self.groups, self.configs):
+            key = (
+                id(configs), tuple((n.operator, n.specs, n.number in self.pieces.active) for n in group),
+                tuple(p.spec for p in group[0].parameters),
+            )
+            if key not in known:
+                known[key] = np.array([self._vertex(group, config) for config in configs])
+            found.append(known[key])
+        return found
 
     def _vertex(self, group: Sequence[Node], config: OpConfig) -> float:
         self._hurry()
@@ -170,7 +185,9 @@ class Additive:
             for i, tensor in enumerate(node.inputs):
                 u, v = self._group[tensor.node], self._group[node.number]
                 giver = self.graph.producer(tensor)
-                key = (giver.operator, giver.specs, tensor.index, node.operator, node.specs, i, u, v,
+                # How operators are cut depends on what the first of their group chooses from and on its dimensions.
+                key = (giver.operator, giver.specs, tensor.index, node.operator, node.specs, i,
+                       id(self.configs[u]), self.groups[u][0].dims, id(self.configs[v]), self.groups[v][0].dims,
                        (tensor.node, tensor.index) in self.pieces.needs_gradient)
                 if key not in known:
                     self._hurry()
@@ -199,8 +216,7 @@ class Additive:
     def _slowest(self, held: Corners, read: Corners, cuts: int, scale: int) -> Vector:
         """Seconds of the link that has most to carry, for each of several cuts of the reader. Two messages back and forth
         count as one of twice the size."""
-        sides = np.minimum(held.high[None], read.high[:, None]) - np.maximum(held.low[None], read.low[:, None])
-        volumes = np.prod(np.maximum(sides, 0), axis=2, dtype=np.float64)  # (reads, owners)
+        volumes = common_volumes(read.low, read.high, held.low, held.high)  # (reads, owners)
         n = self.processors
         pairs = (read.cut[:, None] * n + held.processor[None]) * n + read.processor[:, None]
         messages = np.bincount(pairs.ravel(), volumes.ravel(), cuts * n * n)

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper import OpConfig, Place, Strategy, Travel
+from taskflow.operators.tensor import Parameter
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.memory import MemoryUse, explain, memory_use
 from taskflow.regions import Rect
 from taskflow.tasks.items import laid_out_bytes
+from taskflow.tasks.parameters import left_over
 from taskflow.tasks.simulate import simulate
 
 MOST_TASKS = 2000  # of a step that is lowered and planned exactly (about a second)
@@ -22,10 +24,10 @@ RULE = f"a plan of more than {MOST_TASKS} tasks is estimated, and {SPARE:.0%} of
 @dataclass(frozen=True, slots=True)
 class _Held:
     """What an operator's pieces hold: bytes of activations by processor, and Rects of weights: (layer, processor,
-    parameter, Rect, bytes). ``values``: of the activations those that are kept from forward to backward; ``passing``:
-    outputs that are not; ``arriving``: inputs that are not and lie elsewhere. ``laid_out``: (processor, parameter, Rect, bytes)
-    of weights that kernels lay out anew. ``outputs`` and ``inputs`` (one for each
-    input): bytes read and written, as large as their gradients."""
+    parameter, Rect, bytes). ``used``: of each parameter, the Rects that are not empty. ``values``: of the activations those
+    that are kept from forward to backward; ``passing``: outputs that are not; ``arriving``: inputs that are not and lie
+    elsewhere. ``laid_out``: (processor, parameter, Rect, bytes) of weights that kernels lay out anew. ``outputs`` and
+    ``inputs`` (one for each input): bytes read and written, as large as their gradients."""
 
     activations: dict[int, int]
     values: dict[int, int]
@@ -34,6 +36,7 @@ class _Held:
     outputs: dict[int, int]
     inputs: tuple[dict[int, int], ...]
     weights: tuple[tuple[str, int, str, Rect, int], ...]
+    used: tuple[frozenset[Rect], ...]
     laid_out: tuple[tuple[int, str, Rect, int], ...]
 
 
@@ -68,6 +71,7 @@ class Room:
         self._known: dict[tuple[object, ...], _Held] = {}
         self._owned: dict[tuple[str, OpConfig], list[set[tuple[int, Rect]]]] = {}
         self._cuts: dict[tuple[object, ...], list[_Piece]] = {}
+        self._unused: dict[tuple[Rect, frozenset[Rect]], tuple[int, Rect | None]] = {}
         keeps = [node.operator.keeps(node.specs) for node in self.graph]
         self._keeps_inputs = [k.inputs for k in keeps]
         self._kept = {(t.node, t.index) for node, k in zip(self.graph, keeps) if k.inputs for t in node.inputs}
@@ -161,15 +165,11 @@ class Room:
     def _with_weights(self, strategy: Strategy, total: list[int]) -> list[int]:
         """Adds weights, what they are laid out in, their gradients, the update rule's state and what arrives of the others'
         gradients."""
-        rects: dict[tuple[str, int], dict[tuple[str, Rect], int]] = {}
-        laid_out: set[tuple[int, str, Rect, int]] = set()  # once for all operators that share a weight
-        for node in self.graph:
-            held = self._held(node, strategy)
-            laid_out.update(held.laid_out)
-            for layer, processor, parameter, rect, nbytes in held.weights:
-                rects.setdefault((layer, processor), {})[parameter, rect] = nbytes
+        laid_out = {one for node in self.graph for one in self._held(node, strategy).laid_out}  # once for all that share a weight
         for processor, _, _, nbytes in laid_out:
             total[processor] += nbytes
+        rects, idle = self._weights(strategy)
+        total[0] += idle
         holders: dict[str, int] = {}
         alike: Counter[tuple[str, str, Rect]] = Counter()  # how many have all of a Rect, and perhaps others have a part of it
         for (layer, _), sizes in rects.items():
@@ -185,6 +185,35 @@ class Room:
             gathers = sync.travel is Travel.OWNER and sync.place is not Place.SPREAD
             total[processor] += size * (2 + (holders[layer] if gathers else 2)) + updated * buffers
         return total
+
+    def _weights(self, strategy: Strategy) -> tuple[dict[tuple[str, int], dict[tuple[str, Rect], int]], int]:
+        """By layer and processor, the bytes of each Rect of a parameter that is held; what of a parameter no task uses stands
+        there as all of the parameter. And the bytes of parameters of which nothing is used: processor 0 has them, without
+        gradients."""
+        rects: dict[tuple[str, int], dict[tuple[str, Rect], int]] = {}
+        used: dict[Parameter, set[Rect]] = {}
+        for node in self.graph:
+            held = self._held(node, strategy)
+            for parameter, read in zip(node.parameters, held.used):
+                used.setdefault(parameter, set()).update(read)
+            for layer, processor, name, rect, nbytes in held.weights:
+                rects.setdefault((layer, processor), {})[name, rect] = nbytes
+        idle = 0
+        for parameter, some in used.items():
+            count, first = self._left_over(parameter.spec.rect, frozenset(some))
+            nbytes = count * parameter.spec.dtype.itemsize
+            if first is None:
+                idle += nbytes
+            elif count:
+                for (layer, _), sizes in rects.items():
+                    if layer == parameter.layer and any(n == parameter.name and r.contains(first) for n, r in sizes):
+                        sizes[parameter.name, parameter.spec.rect] = nbytes
+        return rects, idle
+
+    def _left_over(self, whole: Rect, used: frozenset[Rect]) -> tuple[int, Rect | None]:
+        if (whole, used) not in self._unused:
+            self._unused[whole, used] = left_over(whole, used)
+        return self._unused[whole, used]
 
     def _held(self, node: Node, strategy: Strategy) -> _Held:
         config = strategy[node.name]
@@ -225,7 +254,8 @@ class Room:
                     weights[parameter.layer, processor, parameter.name, read, size] = None
                 activations[processor] = activations.get(processor, 0) + nbytes
                 values[processor] = values.get(processor, 0) + kept
-            self._known[key] = _Held(activations, values, passing, arriving, put, got, tuple(weights), tuple(laid_out))
+            used = tuple(frozenset(r for _, _, n, r, _ in weights if n == p.name and not r.empty) for p in node.parameters)
+            self._known[key] = _Held(activations, values, passing, arriving, put, got, tuple(weights), used, tuple(laid_out))
         return self._known[key]
 
     def _owns(self, node: Node, config: OpConfig) -> list[set[tuple[int, Rect]]]:

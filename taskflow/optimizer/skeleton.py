@@ -17,6 +17,8 @@ from taskflow.mapper import OpConfig
 from taskflow.operators.operator import Soap
 from taskflow.regions import Rect
 
+MOST_SPREADS = 20_000  # layers' configurations that are remembered for all their operators
+
 
 @dataclass(frozen=True, slots=True)
 class Layer:
@@ -39,6 +41,37 @@ class Layer:
         for node, source, match in self.followers:
             configs[node.name] = refill(source, configs[source.name], node, match)
         return configs
+
+
+class Spreads:
+    """`Layer.spread` of configurations that are asked for again and again, worked out once for all layers that are alike."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[object, int] = {}
+        self._known: dict[str, tuple[int, tuple[str, ...]]] = {}  # by a layer's first operator
+        self._spreads: dict[tuple[int, OpConfig], tuple[OpConfig, ...]] = {}
+
+    def __call__(self, layer: Layer, config: OpConfig) -> dict[str, OpConfig]:
+        """As ``layer.spread(config)``."""
+        first = layer.leaders[0].name
+        if first not in self._known:
+            self._known[first] = self._describe(layer)
+        kind, names = self._known[first]
+        if (kind, config) not in self._spreads:
+            if len(self._spreads) > MOST_SPREADS:
+                self._spreads.clear()
+            self._spreads[kind, config] = tuple(layer.spread(config).values())
+        return dict(zip(names, self._spreads[kind, config]))
+
+    def _describe(self, layer: Layer) -> tuple[int, tuple[str, ...]]:
+        """A number that a layer shares with those in which operators with equal dimensions follow each other alike, and its
+        operators' names in the order of `Layer.spread`."""
+        places = {node.name: i for i, node in enumerate(layer.leaders)}
+        follows = []
+        for node, source, match in layer.followers:
+            follows.append((node.dims, places[source.name], match))
+            places[node.name] = len(places)
+        return self._kinds.setdefault((len(layer.leaders), tuple(follows)), len(self._kinds)), tuple(places)
 
 
 def layers(graph: OperatorGraph) -> tuple[Layer, ...]:

@@ -21,12 +21,11 @@ from taskflow.optimizer.hybrids import hybrids
 from taskflow.optimizer.loads import Loads
 from taskflow.optimizer.moves import SYNCS
 from taskflow.optimizer.run import Run
-from taskflow.optimizer.skeleton import Layer
+from taskflow.optimizer.skeleton import Layer, Spreads
 from taskflow.optimizer.slice import Slice
 from taskflow.optimizer.space import Space, orders
 from taskflow.optimizer.teams import Team, on_team
 
-MOST_SPREADS = 20_000  # layers' configurations that are remembered for all their operators
 MANY_PROCESSORS = 8
 MANY_TASKS = 3000  # of a step that takes longer to simulate than its loads to add up
 DRAWN = (1, 2, 4, 8, 16)  # from so many moves the one with the lowest loads is simulated
@@ -51,7 +50,7 @@ class Tied:
         for team in (team for shape in shapes for team in shape):
             self.teams.setdefault(len(team), []).append(team)
         self._sizes = sorted(self.teams)
-        self._spreads: dict[tuple[str, OpConfig], dict[str, OpConfig]] = {}
+        self._spread = Spreads()
         self._alike: dict[object, list[Layer]] = {}
         for layer in self.layers:
             self._alike.setdefault(self._kind(layer), []).append(layer)
@@ -180,14 +179,6 @@ class Tied:
             if len(set(current.processors)) == len(current.processors) == count:
                 changes.update(self._spread(other, on_team(current.degrees, team)))
         return changes
-
-    def _spread(self, layer: Layer, config: OpConfig) -> dict[str, OpConfig]:
-        key = (layer.leaders[0].name, config)
-        if key not in self._spreads:
-            if len(self._spreads) > MOST_SPREADS:
-                self._spreads.clear()
-            self._spreads[key] = layer.spread(config)
-        return self._spreads[key]
 
     def _targets(self, target: str, at: int) -> Sequence[Layer]:
         if target == "all":

@@ -15,8 +15,8 @@ from taskflow.machine import Machine
 from taskflow.mapper import Strategy
 from taskflow.optimizer.critical import critical_path
 from taskflow.optimizer.evaluator import Evaluator
-from taskflow.optimizer.memory import fits
 from taskflow.optimizer.memory_profile import memory_profile
+from taskflow.optimizer.room import Room
 from taskflow.report.belongs import operator_of, piece_of
 from taskflow.report.machine import machine_value
 from taskflow.report.memory import memory_columns, memory_values
@@ -48,13 +48,16 @@ def report_data(
     *,
     search: Mapping[str, Any] | None = None,
     most_rows: int = MOST_ROWS,
+    room: Room | None = None,
     say: Callable[[str], None] = lambda words: None,
 ) -> Report:
     """Everything that the report's page shows.
 
     ``judge``: predicts the step, and is at ``strategy`` afterwards. ``search``: how the plan was found, as
-    `Found.as_json` gives it. ``most_rows``: more tasks than that are joined in the timeline (totals stay). ``say`` is told what
-    goes on, which may take seconds on many devices. Raises ValueError if the strategy does not fit.
+    `Found.as_json` gives it. ``most_rows``: more tasks than that are joined in the timeline (totals stay). ``room``, by default one
+    made here: says whether plans fit the memory. The devices' curves are of this step as the runtime plans it, also where
+    ``room`` estimates. ``say`` is told what goes on, which may take seconds on many devices. Raises ValueError if the strategy
+    does not suit the graph.
     """
     graph, machine = judge.graph, judge.machine
     say("simulate")
@@ -71,10 +74,9 @@ def report_data(
     rows, joined = thin(_rows(spans, operator, piece_of(tasks, graph, strategy)[spans.task], path, tick), most_rows)
     say("baselines")
     samples = samples_of(judge)
-    peaks = [profile.use.nbytes for profile in profiles]
-    fits_memory = fits(machine, [profile.use for profile in profiles])
-    plan = plan_value(known_as(strategy), spans, machine, samples, peaks, True, fits_memory)
-    baselines, same = baseline_values(judge, samples)
+    room = room or Room(judge)
+    plan = plan_value(known_as(strategy), spans, machine, samples, room, strategy)
+    baselines, same = baseline_values(judge, samples, room)
     value = {
         "format": "taskflow-report",
         "version": 1,

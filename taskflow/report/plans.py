@@ -16,11 +16,13 @@ LABELS = {"data": "data parallel", "model": "model parallel", "expert": "expert"
 
 
 def plan_value(
-    name: str, spans: Spans, machine: Machine, samples: int, peaks: list[int], planned: bool, fits: bool
+    name: str, spans: Spans, machine: Machine, samples: int, room: Room, strategy: Strategy
 ) -> dict[str, Any]:
-    """One row of the comparison. ``split``: mean seconds of a device by `PARTS`; ``bytes``: moved by category.
-    ``peaks``: bytes by device, ``planned`` as the runtime would plan them, or else estimated; whether the plan ``fits``."""
+    """One row of the comparison. ``split``: mean seconds of a device by `PARTS`; ``bytes``: moved by category. ``lacks``: what
+    memory is missing, as ``room`` judges it, whose evaluator is at ``strategy``: by one rule with the search and all commands."""
     seconds = spans.makespan
+    peaks, planned = room.peaks(strategy)
+    lacks = room(strategy)
     return {
         "name": name,
         "seconds": seconds,
@@ -34,14 +36,15 @@ def plan_value(
         "tasks": int(spans.first.sum()),
         "peak_memory_bytes": max(peaks),
         "peak_memory_is": "planned" if planned else "estimate",
-        "fits_memory": fits,
+        "fits_memory": not lacks,
+        "lacks": lacks,
     }
 
 
-def baseline_values(judge: Evaluator, samples: int) -> tuple[list[dict[str, Any]], list[str]]:
+def baseline_values(judge: Evaluator, samples: int, room: Room | None = None) -> tuple[list[dict[str, Any]], list[str]]:
     """The rows of data, model and expert parallelism, less those that are the plan itself, whose names come second. Their
-    memory is as `Room` judges it. The evaluator is back at its strategy afterwards."""
-    here = judge.strategy
+    memory is as ``room``, by default one of its own, judges it. The evaluator is back at its strategy afterwards."""
+    here, room = judge.strategy, room or Room(judge)
     rows, same = [], []
     for name in BASELINES:
         strategy = choose(name, judge.graph, judge.machine)[0]
@@ -49,10 +52,7 @@ def baseline_values(judge: Evaluator, samples: int) -> tuple[list[dict[str, Any]
             same.append(LABELS[name])
             continue
         judge.set(strategy)
-        room = Room(judge)
-        rows.append(
-            plan_value(LABELS[name], spans_at(judge), judge.machine, samples, *room.peaks(strategy), not room(strategy))
-        )
+        rows.append(plan_value(LABELS[name], spans_at(judge), judge.machine, samples, room, strategy))
     judge.set(here)
     return rows, same
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
+from taskflow.optimizer.room import RULE
 from taskflow.report.spans import BACKWARD, FORWARD, GRADIENTS, SUM, UPDATE, VALUES, WEIGHTS
 from taskflow.report.units import nbytes, percent, rate, seconds
 
@@ -25,8 +26,8 @@ def headline(value: dict[str, Any]) -> str:
     limit = min(d["memory_bytes"] for d in value["machine"]["devices"])
     cards += [
         ("moved a step", nbytes(plan["transfer_bytes"]), "between devices"),
-        ("peak memory", nbytes(plan["peak_memory_bytes"]),
-         f"fits in {nbytes(limit)}" if plan["fits_memory"] else f"does not fit: {nbytes(limit)} a device"),
+        ("peak memory", _peak(plan),
+         f"fits in {nbytes(limit)}" if plan["fits_memory"] else f"{_refused(plan)} fit: {nbytes(limit)} a device"),
     ]
     bad = {"peak memory"} if not plan["fits_memory"] else set()
     return "".join(
@@ -45,11 +46,28 @@ def facts(value: dict[str, Any]) -> str:
                   f"{model['samples']:,} samples a step"),
         ("machine", machine["description"]),
         ("plan", f"{value['plan']['name']}{same}, {value['plan']['tasks']:,} tasks a step"),
+        *_estimated(value),
         ("update rule", value["rule"] or "none: forward only"),
         ("costs", f"{value['costs']}; all times here are predicted by simulation"),
         ("made by", f"taskflow {value['taskflow']}"),
     ]
     return "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(words)}</dd></div>" for name, words in entries)
+
+
+def _peak(row: dict[str, Any]) -> str:
+    return f"{'' if row['peak_memory_is'] == 'planned' else '~'}{nbytes(row['peak_memory_bytes'])}"
+
+
+def _refused(row: dict[str, Any]) -> str:
+    return "does not" if row["peak_memory_is"] == "planned" else "may not"
+
+
+def _estimated(value: dict[str, Any]) -> list[tuple[str, str]]:
+    """Where the verdict on the plan's memory stands on an estimate: the rule, and what the runtime will take."""
+    if value["plan"]["peak_memory_is"] == "planned":
+        return []
+    taken = nbytes(max(memory["peak_bytes"] for memory in value["memory"]))
+    return [("memory", f"{value['plan']['lacks'] or RULE}; as the runtime plans this step, at most {taken} a device")]
 
 
 def comparison(value: dict[str, Any]) -> str:
@@ -64,8 +82,7 @@ def comparison(value: dict[str, Any]) -> str:
             row["name"] + (" (this plan)" if row is plan else ""), seconds(row["seconds"]),
             f"{row['seconds'] / plan['seconds']:.2f}×" if plan["seconds"] else "–",
             *(f"{seconds(p)} ({percent(p / mean)})" for p in parts), nbytes(row["transfer_bytes"]),
-            f"{'' if row['peak_memory_is'] == 'planned' else '~'}{nbytes(row['peak_memory_bytes'])}"
-            f"{'' if row['fits_memory'] else ' !'}",
+            f"{_peak(row)}{'' if row['fits_memory'] else ' !'}",
         ])
     head = ["plan", "step", "takes", "computing", "values", "synchronisation", "waiting", "moved", "memory"]
     return _table("comparison", "Plans on this machine: mean seconds of a device", head, rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -69,11 +69,7 @@ def _cells(parameter: Parameter, uses: Mapping[int, Sequence[Rect]]) -> list[tup
     that weight decay reaches every element under every strategy: by the holders of the first cell that is used, since there
     the update has a gradient; if none is, by processor 0.
     """
-    distinct = {parameter.spec.rect, *(rect for rects in uses.values() for rect in rects)}
-    cuts = [
-        sorted({r.lo[i] for r in distinct} | {r.hi[i] for r in distinct}) for i in range(len(parameter.shape))
-    ]
-    grid = Grid(cuts)
+    grid = _refined(parameter.spec.rect, (rect for rects in uses.values() for rect in rects))
     holders: dict[tuple[int, ...], set[int]] = {}
     for processor, rects in uses.items():
         for rect in rects:
@@ -84,3 +80,18 @@ def _cells(parameter: Parameter, uses: Mapping[int, Sequence[Rect]]) -> list[tup
         (grid.rect(color), tuple(sorted(holders.get(color, of_unused))))
         for color in product(*(range(n) for n in grid.colors))
     ]
+
+
+def left_over(whole: Rect, used: Collection[Rect]) -> tuple[int, Rect | None]:
+    """How many elements of ``whole``, a parameter's Rect, are in none of those ``used``, and the first cell that is in some: who
+    holds it holds them, too (see `_cells`). None if nothing is used: then processor 0 does."""
+    grid = _refined(whole, used)
+    covered = {color for rect in used for color in grid.overlapping(rect)}
+    unused = whole.volume - sum(grid.rect(color).volume for color in covered)
+    return unused, grid.rect(min(covered)) if covered else None
+
+
+def _refined(whole: Rect, used: Iterable[Rect]) -> Grid:
+    """The coarsest grid of cells that each lie in or outside of every Rect."""
+    distinct = {whole, *used}
+    return Grid([sorted({r.lo[i] for r in distinct} | {r.hi[i] for r in distinct}) for i in range(whole.ndim)])

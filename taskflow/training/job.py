@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import click
 
+from taskflow.asking import check_processors
 from taskflow.kernels import KernelSet, kernels_on
 from taskflow.machine import Cluster, host, load_machine
 from taskflow.mapper import save
@@ -19,7 +20,7 @@ from taskflow.runtime.transport import Transport
 from taskflow.training.checkpoint import load_checkpoint
 from taskflow.training.digest import digest_of
 from taskflow.training.loop import Result, rows_read, train
-from taskflow.training.options import Options, check_processors, steps_to_trace
+from taskflow.training.options import Options, steps_to_trace
 from taskflow.training.plan import plan
 from taskflow.training.resume import CheckpointError, Position, can_be_written, check_resume, read_resume, saver
 from taskflow.training.stream import Batches, Say

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any
 
 import click
 
+from taskflow.asking import Seconds
 from taskflow.training.plan import SEARCH_BUDGET
-
-MOST_PROCESSORS = 4096
-"""Virtual processors of a run: as many as compiled simulation takes. A step of the MLP compiles in seconds then, in minutes for a
-million."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,31 +36,6 @@ class Options:
     quiet: bool
     debug: bool
     device: str
-
-
-class Seconds(click.FloatRange):
-    """An option's finite number of seconds: click's own ranges let NaN through, which no wait ever exceeds, and infinity."""
-
-    name = "seconds"
-
-    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> float:
-        """The number; usage error that says what was required."""
-        seconds = click.FLOAT.convert(value, param, context)
-        if not isfinite(seconds) or seconds < 0 or (self.min_open and seconds == 0):
-            least = "more than 0" if self.min_open else "0 (never) or more"
-            self.fail(f"{value} is no such time; give a number of seconds, {least}.", param, context)
-        return float(seconds)
-
-
-def check_processors(processors: int | None, ranks: int) -> int:
-    """How many processors a run of so many ranks has. ValueError if there are too many virtual ones."""
-    if processors is not None and processors > max(ranks, MOST_PROCESSORS):
-        raise ValueError(
-            f"--processors {processors}: must be at most {MOST_PROCESSORS}. Virtual processors take turns on the cores of "
-            f"{ranks} rank{'s' * (ranks != 1)}, so more of them make nothing faster, while compiling takes time and memory "
-            "for each; give as many as the machine has that you plan for"
-        )
-    return ranks if processors is None else processors
 
 
 def _steps(context: click.Context, option: click.Parameter, value: str | None) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""Search, simulate, compare and check have one answer to whether a plan fits the memory."""
+"""Search, simulate, compare, check and pages have one answer to whether a plan fits the memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from taskflow.models import build
 from taskflow.optimizer.explain_machine import Change, changed
 from taskflow.optimizer.room import MOST_TASKS, Room
 from taskflow.optimizer.search import known, make_evaluator
+from taskflow.report import report_data
 from taskflow.report.plans import baseline_values
+from taskflow.report.tables import facts, headline
+from taskflow.report.units import nbytes
 from taskflow.rules import SGD
 
 RULE = SGD(lr=0.1)
@@ -34,8 +37,8 @@ def large() -> tuple[Problem, Strategy, list[int]]:
     return Problem(graph, machine, judge), plan, Room(judge).in_order(plan)
 
 
-def with_memory(problem: Problem, nbytes: float) -> Problem:
-    factor = nbytes / problem.machine.processors[0].memory_bytes
+def with_memory(problem: Problem, limit: float) -> Problem:
+    factor = limit / problem.machine.processors[0].memory_bytes
     machine = changed(problem.machine, [Change("memory", factor)])
     return replace(problem, machine=machine, evaluator=make_evaluator(problem.graph, machine, rule=RULE))
 
@@ -52,6 +55,12 @@ def test_an_estimate_keeps_memory_spare_everywhere(share: float, fits: bool) -> 
     rows, _ = baseline_values(small.evaluator, 64)
     found = {row["name"]: row["fits_memory"] for row in rows}
     assert found["data parallel"] == fits
+    report = report_data(small.evaluator, plan)
+    page = report.value["plan"]
+    assert page["fits_memory"] == fits and page["lacks"] == row["lacks"] and page["peak_memory_bytes"] == max(peaks)
+    assert ("may not fit" in headline(report.value)) == (not fits) and "~" in headline(report.value)
+    said, planned = facts(report.value), max(memory["peak_bytes"] for memory in report.value["memory"])
+    assert "kept spare" in said and nbytes(planned) in said
 
 
 @pytest.mark.parametrize(("share", "fits"), [(0.95, True), (0.999, True), (1.001, False)])
@@ -80,6 +89,8 @@ def test_commands_say_what_the_search_would(tmp_path: Path) -> None:
     by_name: dict[str, Any] = {row["name"]: row for row in compared["strategies"]}
     checked = run("strategy", "check", "data", "--model", *named, code=1)
     assert simulated["fits_memory"] is by_name["data"]["fits_memory"] is checked["fits"] is False
+    paged = run("report", "data", "--model", *named, "--out", str(tmp_path / "page.html"))
+    assert paged["plan"]["fits_memory"] is False and paged["plan"]["lacks"] == simulated["lacks"]
     assert simulated["lacks"] in checked["problems"][0]
     assert all(row["fits_memory"] for name, row in by_name.items() if name not in ("data", "model", "expert"))
 

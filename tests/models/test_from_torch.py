@@ -58,6 +58,21 @@ class Groups(nn.Module):
         return self.head(self.each(y).mean((2, 3)))
 
 
+class Decoder(nn.Module):
+    """Images made larger by filters: with strides, padding, dilation, groups, rows at the end, without a bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.ConvTranspose2d(6, 8, 4, 2, 1, bias=False)
+        self.norm = nn.BatchNorm2d(8)
+        self.second = nn.ConvTranspose2d(8, 4, (3, 2), (2, 1), (1, 0), (1, 0), groups=2)
+        self.third = nn.ConvTranspose2d(4, 3, 3, 1, 0, dilation=(1, 2))
+        self.head = nn.Linear(3, 5)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.third(torch.relu(self.second(torch.relu(self.norm(self.first(x)))))).mean((2, 3)))
+
+
 class Branches(nn.Module):
     """Concatenation, splits, slices, views by sizes, averages."""
 
@@ -152,6 +167,7 @@ def tokens(high: int, *shapes: tuple[int, ...]) -> Callable[[Any], tuple[Any, ..
 CASES = {
     "residual": (Residual, images(4, 3, 16, 16), 10, (4,)),
     "groups": (Groups, images(4, 3, 8, 8), 5, (4,)),
+    "decoder": (Decoder, images(4, 6, 4, 4), 5, (4,)),
     "branches": (Branches, images(4, 4, 8, 8), 5, (4,)),
     "tokens": (Tokens, tokens(11, (4, 5)), 11, (4, 5)),
     "free": (Free, images(4, 6, 2, 2), 4, (4,)),
@@ -215,13 +231,13 @@ def test_what_has_no_counterpart_is_listed() -> None:
         def __init__(self) -> None:
             super().__init__()
             self.token = nn.Parameter(torch.zeros(1, 4))
-            self.act, self.again, self.up = nn.Mish(), nn.Mish(), nn.ConvTranspose2d(4, 4, 2)
+            self.act, self.again, self.up = nn.Mish(), nn.Mish(), nn.ConvTranspose1d(4, 4, 2)
             self.register_buffer("table", torch.zeros(4))
 
         def forward(self, x: Any) -> Any:
             return torch.cumsum(self.up(self.again(self.act(x))) + self.token * self.table, 0).tril()
 
-    with pytest.raises(ValueError, match=r"no counterpart for .*up \(ConvTranspose2d\)") as error:
+    with pytest.raises(ValueError, match=r"no counterpart for .*up \(ConvTranspose1d\)") as error:
         from_torch(Odd(), (2, 4))
     for part in (
         "act (Mish, 2 times)", "table (a buffer, used outside of a layer)", "cumsum (a function)", "tril (a tensor's method)"
@@ -238,6 +254,7 @@ def test_what_has_no_counterpart_is_listed() -> None:
         (nn.Sequential(nn.Upsample(scale_factor=1.5)), "0: only by whole factors, not 1.5 and 1.5"),
         (nn.Sequential(nn.Upsample(size=(16, 12))), "0: only by whole factors, not 2 and 1.5"),
         (nn.Sequential(nn.Upsample(scale_factor=2, mode="bilinear")), "0: only images .* by mode 'nearest', not 'bilinear'"),
+        (nn.Sequential(nn.ConvTranspose2d(3, 4, 1, padding=4)), r"0: conv_transpose2d: padding \(4, 4\) leaves nothing"),
         (nn.Sequential(nn.MaxPool2d(9)), "0: max_pool2d: .*kernel"),
     ],
 )

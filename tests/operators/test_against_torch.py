@@ -124,6 +124,9 @@ TORCH = {
     "class_blocks": _class_blocks,
     "concat": lambda op, *xs: torch.cat(xs, op.dim),
     "conv2d": _conv2d,
+    "conv_transpose2d": lambda op, x, weight, bias=None: F.conv_transpose2d(
+        x, weight, bias, op.stride, op.padding, op.output_padding, op.groups, op.dilation
+    ),
     "cross_entropy": _cross_entropy,
     "cross_entropy_of_blocks": _cross_entropy_of_blocks,
     "dropout": lambda op, x: F.dropout(x, op.p, training=False),

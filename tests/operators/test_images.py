@@ -137,3 +137,38 @@ def test_what_does_not_fit_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             build()
+
+
+def test_transposed_convolutions_read_what_adds_to_them() -> None:
+    """A kernel of 4 with stride 2 and padding 1: output 2 i - 1 + j for j in 0:4, so outputs 4:8 get something of inputs 1:5."""
+    graph = OperatorGraph()
+    x = ops.input(graph, (2, 6, 8, 3), name="x")
+    y = ops.conv_transpose2d(x, 4, (4, 1), (2, 1), (1, 0))
+    node = graph.producer(y)
+    assert y.shape == (2, 4, 16, 3)
+    reads = node.reads(Rect((0, 1, 4, 0, 0), (2, 3, 8, 3, 6)))
+    assert reads.inputs == (Rect((0, 0, 1, 0), (2, 6, 5, 3)),)
+    assert reads.weights == (Rect((0, 1, 0, 0), (6, 3, 4, 1)), Rect((1,), (3,)))
+    one = node.reads(Rect((0, 0, 0, 0, 2), (2, 4, 1, 3, 4)))  # output 0 = 2 i - 1 + j: j is 1
+    assert one.inputs == (Rect((0, 2, 0, 0), (2, 4, 1, 3)),)
+    assert one.weights == (Rect((2, 0, 1, 0), (4, 4, 2, 1)), Rect((0,), (0,)))  # the first piece of the contraction adds the bias
+
+
+def test_transposed_convolutions_that_do_not_fit_are_refused() -> None:
+    graph = OperatorGraph()
+    x = ops.input(graph, (2, 4, 8, 9), name="x")
+    assert ops.conv_transpose2d(x, 6, 3, 2, 1, 1).shape == (2, 6, 16, 18)
+    assert ops.conv_transpose2d(x, 6, (2, 3), 1, (0, 1), bias=False, dilation=(3, 2)).shape == (2, 6, 11, 11)
+    assert [p.shape for p in graph.parameters] == [(4, 6, 3, 3), (6,), (4, 6, 2, 3)]
+    grouped = graph.producer(ops.conv_transpose2d(x, 6, 3, groups=2))
+    assert [dim.divisible for dim in grouped.dims] == [True, False, True, True, False]
+    for build, message in (
+        (lambda: ops.conv_transpose2d(x, 6, 3, 2, output_padding=2), "output_padding must be smaller than the stride"),
+        (lambda: ops.conv_transpose2d(x, 6, 3, groups=3), "groups=3 must divide the input's 4 and the output's 6"),
+        (lambda: ops.conv_transpose2d(x, 6, 1, padding=4), "leaves nothing of the output"),
+        (lambda: ops.conv_transpose2d(x, 6, 0), "kernel_size must be one or two integers of at least 1, got 0"),
+        (lambda: ops.conv_transpose2d(x, 6, 3, padding=-1), "padding must be one or two integers of at least 0"),
+        (lambda: ops.conv_transpose2d(ops.flatten(x, 1), 6, 3), "must be a float tensor"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            build()

@@ -72,6 +72,19 @@ def test_no_plan_is_slower_than_the_known_ones(algorithm: str, model: str) -> No
     assert all(a.seconds > b.seconds for a, b in zip(found.history, found.history[1:]))
 
 
+@pytest.mark.parametrize("model", ["AlexNet", "RNNLM"])
+def test_starts_that_are_equal_are_evaluated_once(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The expert's plan for 2, 8 and 16 processors a node is one plan on AlexNet, and three on RNNLM."""
+    graph, machine = build(model, devices=16), taskflow.load_machine("p100", 16)
+    judge = make_evaluator(graph, machine)
+    names: list[str] = []
+    plain = type(judge).set
+    monkeypatch.setattr(type(judge), "set", lambda self, strategy: names.append(strategy.name) or plain(self, strategy))
+    search(graph, machine, budget="1p", use=judge)
+    experts = [name for name in names if name.startswith("expert on")]
+    assert experts == (["expert on 2"] if model == "AlexNet" else ["expert on 2", "expert on 8", "expert on 16"])
+
+
 def test_metropolis_hastings_visits_strategies_as_often_as_it_should() -> None:
     graph = tiny(2)
     table = Table(graph, 2, rugged)

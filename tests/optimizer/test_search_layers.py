@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from random import Random
 
+import numpy as np
 import pytest
 
 import taskflow
@@ -19,13 +20,14 @@ from taskflow.optimizer.hybrids import hybrids
 from taskflow.optimizer.loads import Loads
 from taskflow.optimizer.run import Run
 from taskflow.optimizer.search import make_evaluator
-from taskflow.optimizer.skeleton import layers
+from taskflow.optimizer.skeleton import Layer, Spreads, layers
 from taskflow.optimizer.slice import Slice
 from taskflow.optimizer.space import Space
 from taskflow.optimizer.starts import known, random_start, with_syncs
 from taskflow.optimizer.teams import levels, on_team, shapes, teams
 from taskflow.optimizer.tied import SIMPLE, Tied
 from taskflow.optimizer.where import where_time_goes
+from taskflow.partition import Grid
 
 
 def test_levels_are_switches_nodes_and_all() -> None:
@@ -110,6 +112,45 @@ def test_loads_are_what_the_evaluator_says(model: str, devices: int) -> None:
     changes = {node.name: there[node.name] for node in list(graph)[3:9]}
     after = measured.after(measured.of(here.configs), here.configs, changes)
     assert after == pytest.approx(measured.of({**here.configs, **changes}), abs=1e-12)
+
+
+@pytest.mark.parametrize("sums", SUMS)
+def test_what_alike_layers_share_is_what_each_has(sums: Travel) -> None:
+    """Loads that have answered before say bit for bit what ones made anew say, and what is spread for one layer suits another."""
+    graph, machine = build("GPT-2", devices=8, preset="small", layers=3), taskflow.load_machine("k80", 8)
+    judge, space = make_evaluator(graph, machine), Space(graph, 8)
+    judge.set(known(graph, machine)[0])
+    shared, spreads, random, parts = Loads(judge, sums=sums), Spreads(), Random(5), layers(graph)
+    configs = dict(random_start(graph, machine, space, random).configs)
+    for _ in range(12):
+        cut = {layer: space[layer.leaders[0]].draw(random) for layer in parts}
+        some = parts[random.randrange(len(parts)) :: 3]
+        for layer in some:
+            changes = spreads(layer, cut[layer])
+            assert list(changes.items()) == list(layer.spread(cut[layer]).items())
+            before = shared.of(configs)
+            assert np.array_equal(before, Loads(judge, sums=sums).of(configs))
+            after = shared.after(before, configs, changes)
+            assert np.array_equal(after, Loads(judge, sums=sums).after(before, configs, changes))
+            configs |= changes
+
+
+def test_layers_that_repeat_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hybrids of a network with three times as many equal blocks cut and follow no more operators."""
+    cuts: list[int] = []
+    rects, spread = Grid.rects, Layer.spread
+    monkeypatch.setattr(Grid, "rects", lambda self: cuts.append(1) or rects(self))
+    monkeypatch.setattr(Layer, "spread", lambda self, config: cuts.append(1) or spread(self, config))
+    counts = []
+    for blocks in (3, 9):
+        graph, machine = build("GPT-2", devices=8, preset="small", layers=blocks), taskflow.load_machine("k80", 8)
+        judge = make_evaluator(graph, machine)
+        judge.set(known(graph, machine)[0])
+        loads, space, parts = Loads(judge), Space(graph, 8), layers(graph)
+        cuts.clear()
+        assert list(hybrids(graph, machine, space, parts, loads, lambda: False))
+        counts.append(len(cuts))
+    assert 0 < counts[1] <= 1.3 * counts[0]
 
 
 def test_annealing_of_layers_improves_and_keeps_layers_together() -> None:

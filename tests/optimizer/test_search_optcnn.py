@@ -96,3 +96,28 @@ def test_large_layers_use_the_whole_machine() -> None:
     found = search(graph, machine, algorithm="optcnn", alone=True)
     assert found.stopped == "finished" and set(found.starts) == set()
     assert max(len(c.processors) for c in found.strategy.configs.values()) == 4
+
+
+def test_blocks_that_repeat_share_their_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three times as many equal blocks need no more tables, and what is shared is what each edge has by itself."""
+    made: list[int] = []
+    transfers, vertex = Additive._transfers, Additive._vertex
+    monkeypatch.setattr(Additive, "_transfers", lambda self, *at: made.append(1) or transfers(self, *at))
+    monkeypatch.setattr(Additive, "_vertex", lambda self, *at: made.append(1) or vertex(self, *at))
+    counts = []
+    for blocks in (3, 9):
+        graph, machine = build("GPT-2", devices=8, preset="small", layers=blocks), taskflow.load_machine("k80", 8)
+        made.clear()
+        cost = Additive(make_evaluator(graph, machine), SpaceOptions("powers"))
+        counts.append(len(made))
+    assert counts[0] == counts[1]
+    for group, configs, found in zip(cost.groups, cost.configs, cost.vertices):
+        assert found.tolist() == [vertex(cost, group, config) for config in configs]
+    sums: dict[tuple[int, int], np.ndarray] = {}  # type: ignore[type-arg]
+    for node in graph:
+        for i, tensor in enumerate(node.inputs):
+            u, v = cost._group[tensor.node], cost._group[node.number]
+            matrix = transfers(cost, graph.producer(tensor), tensor, node, i, u, v)
+            sums[u, v] = sums[u, v] + matrix if (u, v) in sums else matrix
+    assert sums.keys() == cost.edges.keys()
+    assert all(np.array_equal(cost.edges[at], matrix) for at, matrix in sums.items())

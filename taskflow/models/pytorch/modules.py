@@ -35,6 +35,16 @@ def _conv2d(site: Site, m: nn.Conv2d, x: Tensor) -> Made:
     return site.own(y, m.weight, m.bias)
 
 
+def _conv_transpose2d(site: Site, m: nn.ConvTranspose2d, x: Tensor, output_size: Any = None) -> Made:
+    require(output_size is None, "output_size in the call is not supported; give output_padding instead")
+    padding: Any = m.padding
+    y = ops.conv_transpose2d(
+        x, m.out_channels, m.kernel_size, m.stride, padding, m.output_padding, m.groups, m.bias is not None, m.dilation,
+        name=site.name, parameters=site.shared(m.weight, m.bias),
+    )
+    return site.own(y, m.weight, m.bias)
+
+
 def _batch_norm(site: Site, m: nn.BatchNorm1d | nn.BatchNorm2d, x: Tensor) -> Made:
     momentum = m.momentum
     require(m.affine and m.track_running_stats, "needs affine and track_running_stats")
@@ -195,8 +205,8 @@ def merged(x: Tensor, start: int, end: int, name: str) -> Tensor:
 
 
 LAYERS: dict[type[nn.Module], Callable[..., Made]] = {
-    nn.Linear: _linear, nn.Conv2d: _conv2d, nn.BatchNorm1d: _batch_norm, nn.BatchNorm2d: _batch_norm, nn.LayerNorm: _layer_norm,
-    nn.GroupNorm: _group_norm,
+    nn.Linear: _linear, nn.Conv2d: _conv2d, nn.ConvTranspose2d: _conv_transpose2d, nn.BatchNorm1d: _batch_norm,
+    nn.BatchNorm2d: _batch_norm, nn.LayerNorm: _layer_norm, nn.GroupNorm: _group_norm,
     nn.Embedding: _embedding, nn.LSTM: _lstm, nn.MultiheadAttention: _attention, nn.TransformerEncoderLayer: _encoder_layer,
     nn.TransformerEncoder: _encoder, nn.Dropout: _dropout, nn.GELU: _gelu, nn.LeakyReLU: _leaky_relu, nn.SiLU: _silu,
     nn.Softmax: _softmax, nn.MaxPool2d: _max_pool2d, nn.AvgPool2d: _avg_pool2d, nn.AdaptiveAvgPool2d: _adaptive_avg_pool2d,

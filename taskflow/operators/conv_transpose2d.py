@@ -1,0 +1,253 @@
+"""conv_transpose2d: images made larger by filters, the gradient of a convolution (PyTorch: torch.nn.ConvTranspose2d)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from random import Random
+from typing import ClassVar
+
+import numpy as np
+
+from taskflow.operators.operator import (
+    Array,
+    Call,
+    Dim,
+    Example,
+    Init,
+    Keeps,
+    Operator,
+    Reads,
+    Soap,
+    Spec,
+    WeightSpec,
+    Work,
+    iteration_space,
+    positive,
+    register,
+    takes,
+)
+from taskflow.operators.tensor import Parameter, Tensor
+from taskflow.operators.window import Pair, pair
+from taskflow.regions.rect import Rect
+
+
+@register("conv_transpose2d")
+@dataclass(frozen=True, slots=True)
+class ConvTranspose2d(Operator):
+    """x (N, C, H, W), weight (C, K / groups, kh, kw), bias (K) -> y (N, K, Ho, Wo), where Ho = (H - 1) stride - 2 padding +
+    dilation (kh - 1) + output_padding + 1.
+
+    Input i and element j of the kernel add to output i stride - padding + dilation j, so this is `conv2d`'s gradient of its
+    input, and calls the same kernels. A piece of h and w reads the inputs that add to it (a halo) and the elements by which
+    they do. K cuts the weights (parameter) and C is contracted; both can be cut if there is one group.
+    """
+
+    work: ClassVar[Work] = Work.CONVOLUTION
+
+    out_channels: int
+    kernel: Pair
+    stride: Pair
+    padding: Pair
+    output_padding: Pair
+    dilation: Pair
+    groups: int
+    bias: bool
+
+    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+        takes("conv_transpose2d", inputs, 1)
+        (x,) = inputs
+        positive("conv_transpose2d", out_channels=self.out_channels, groups=self.groups)
+        if len(x.shape) != 4 or not x.differentiable:
+            raise ValueError(f"conv_transpose2d: input must be a float tensor (N, C, H, W), got {x}")
+        if x.shape[1] % self.groups or self.out_channels % self.groups:
+            raise ValueError(
+                f"conv_transpose2d: groups={self.groups} must divide the input's {x.shape[1]} and the output's "
+                f"{self.out_channels} channels"
+            )
+        if any(more >= max(s, d) for more, s, d in zip(self.output_padding, self.stride, self.dilation)):
+            raise ValueError(
+                f"conv_transpose2d: output_padding must be smaller than the stride {self.stride} or the dilation "
+                f"{self.dilation}, got {self.output_padding}; larger images need a larger stride or less padding"
+            )
+        sizes = [
+            (size - 1) * s - 2 * p + d * (k - 1) + more + 1
+            for size, k, s, p, more, d in zip(
+                x.shape[2:], self.kernel, self.stride, self.padding, self.output_padding, self.dilation
+            )
+        ]
+        if min(sizes) < 1:
+            raise ValueError(f"conv_transpose2d: padding {self.padding} leaves nothing of the output of {x}, got size {sizes}")
+        return (Spec((x.shape[0], self.out_channels, *sizes), x.dtype),)
+
+    def weights(self, inputs: Sequence[Spec]) -> tuple[WeightSpec, ...]:
+        each = self.out_channels // self.groups
+        init = Init("uniform", (each * self.kernel[0] * self.kernel[1]) ** -0.5)  # torch.nn.ConvTranspose2d's start
+        weight = WeightSpec("weight", (inputs[0].shape[1], each, *self.kernel), init)
+        return (weight, WeightSpec("bias", (self.out_channels,), init)) if self.bias else (weight,)
+
+    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
+        samples, channels, height, width = self.output(inputs)[0].shape
+        return (
+            Dim("n", samples, Soap.SAMPLE),
+            Dim("k", channels, Soap.PARAMETER, divisible=self.groups == 1),
+            Dim("h", height, Soap.ATTRIBUTE),
+            Dim("w", width, Soap.ATTRIBUTE),
+            Dim("c", inputs[0].shape[1] // self.groups, Soap.REDUCTION, divisible=self.groups == 1),
+        )
+
+    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
+        n0, k0, _, _, c0 = piece.lo
+        n1, k1, _, _, c1 = piece.hi
+        rows, columns = self._reached(inputs, piece)
+        first, last = (c0, c1) if self.groups == 1 else (0, inputs[0].shape[1])
+        one, end = (k0, k1) if self.groups == 1 else (0, self.out_channels // self.groups)
+        x = Rect((n0, first, rows.low, columns.low), (n1, last, rows.high, columns.high))
+        weight = Rect((first, one, rows.first, columns.first), (last, end, rows.last, columns.last))
+        # Of the pieces that share an output, the first alone adds the bias.
+        bias = Rect((k0,), (k1 if c0 == 0 else k0,))
+        return Reads((x,), (weight, bias) if self.bias else (weight,))
+
+    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
+        return (Rect(piece.lo[:-1], piece.hi[:-1]),)
+
+    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
+        return Keeps(outputs=False)
+
+    def forward(self, call: Call) -> None:
+        (x,), weight, (y,) = call.inputs, call.weights[0], call.outputs
+        bias = call.weights[1] if self.bias and call.weights[1].size else None
+        if not x.size:  # between what the filters reach
+            y[...] = 0 if bias is None else bias[:, None, None]
+            return
+        rows, columns = self._reached(call.specs, call.piece)
+        inside = (slice(None), slice(None), rows.inside, columns.inside)
+        whole = y[inside].shape == y.shape
+        out = y if whole else np.empty_like(y[inside], order="C")
+        sliding = (self.stride, (rows.padding, columns.padding), self.dilation, self.groups)
+        call.kernels.conv2d_backward_data(x, weight, *sliding, out=out)
+        if not whole:
+            y[...] = 0
+            y[inside] = out
+        if bias is not None:
+            y += bias[:, None, None]
+
+    def backward(self, call: Call) -> None:
+        (x,), dy, dx, dw = call.inputs, call.grad, call.grad_inputs[0], call.grad_weights[0]
+        if self.bias and call.weights[1].size and (db := call.grad_weights[1]) is not None:
+            flat = dy.reshape(*dy.shape[:2], -1)
+            call.kernels.channel_sums(flat, out=db.array, accumulate=db.accumulate)
+        if not x.size:
+            return
+        rows, columns = self._reached(call.specs, call.piece)
+        seen: Array = call.kernels.xp.ascontiguousarray(dy[:, :, rows.inside, columns.inside])
+        sliding = (self.stride, (rows.padding, columns.padding), self.dilation, self.groups)
+        if dx is not None:
+            out = np.empty_like(dx.array, order="C") if dx.accumulate else dx.array
+            call.kernels.conv2d(seen, call.weights[0], None, *sliding, out=out)
+            if dx.accumulate:
+                dx.put(out)
+        if dw is not None:
+            call.kernels.conv2d_backward_weight(seen, x, *sliding, out=dw.array, accumulate=dw.accumulate)
+
+    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        # Of the kernel's elements each output has one in so many; borders count like the rest, as in conv2d.
+        high, wide = (-(-k // s) for k, s in zip(self.kernel, self.stride))
+        return 2 * piece.volume * high * wide
+
+    def _reached(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Reached, Reached]:
+        rows, columns = (
+            _reached(inputs[0].shape[2 + i], self.kernel[i], self.stride[i], self.padding[i], self.dilation[i],
+                     piece.lo[2 + i], piece.hi[2 + i])
+            for i in range(2)
+        )
+        return rows, columns
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        groups = random.choice((1, 1, 1, 2, 3))
+        channels, outputs = groups * random.randint(1, 3), groups * random.randint(1, 3)
+        kernel, stride, dilation = ((random.randint(1, 3), random.randint(1, 3)) for _ in range(3))
+        more = tuple(random.randrange(max(s, d)) for s, d in zip(stride, dilation))
+        padding = tuple(random.randint(0, d * (k - 1)) for k, d in zip(kernel, dilation))
+        sizes = [
+            max(1, -(-(2 * p - d * (k - 1) - o) // s) + 1) + random.randint(0, 4)
+            for k, s, d, p, o in zip(kernel, stride, dilation, padding, more)
+        ]
+        operator = cls(
+            outputs, kernel, stride, (padding[0], padding[1]), (more[0], more[1]), dilation, groups, random.random() < 0.5
+        )
+        spec = Spec((random.randint(1, 3), channels, *sizes), np.dtype(np.float64))
+        seen = operator._reached((spec,), iteration_space(operator, (spec,)))
+        if any(side.high <= side.low for side in seen):
+            return cls.example(random)  # the whole output would be the bias
+        return Example(operator, (spec,))
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """Along one dimension: inputs low:high and elements of the kernel first:last that add to a range of outputs, both as few as
+    possible. Outputs ``inside`` of the range lie between the first and the last that all of these reach; ``padding``: how many
+    more they reach on each side, which are others' or nobody's."""
+
+    low: int
+    high: int
+    first: int
+    last: int
+    inside: slice
+    padding: Pair
+
+
+@lru_cache(maxsize=1 << 16)
+def _reached(size: int, kernel: int, stride: int, before: int, dilation: int, low: int, high: int) -> Reached:
+    touched = []
+    for j in range(kernel):
+        offset = dilation * j - before
+        # The inputs i whose output i stride + offset lies in low:high.
+        first, last = max(0, -((offset - low) // stride)), min(size - 1, (high - 1 - offset) // stride)
+        if first <= last:
+            touched.append((j, first, last))
+    if not touched:
+        return Reached(0, 0, 0, 0, slice(0, 0), (0, 0))
+    start, stop = min(a for _, a, _ in touched), max(b for _, _, b in touched)
+    one, end = touched[0][0], touched[-1][0]
+    # Outputs between the first and the last that these reach, counted from ``low``.
+    least, most = start * stride - before + dilation * one - low, stop * stride - before + dilation * end + 1 - low
+    inside = slice(max(0, least), min(high - low, most))
+    return Reached(start, stop + 1, one, end + 1, inside, (max(0, -least), max(0, most - (high - low))))
+
+
+def conv_transpose2d(
+    input: Tensor,
+    out_channels: int,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    output_padding: int | Sequence[int] = 0,
+    groups: int = 1,
+    bias: bool = True,
+    dilation: int | Sequence[int] = 1,
+    *,
+    name: str | None = None,
+    parameters: Sequence[Parameter] | None = None,
+) -> Tensor:
+    """Make images larger by filters: each input adds its multiple of the kernel to the output.
+
+    Args: input (N, C, H, W). ``kernel_size``, ``stride``, ``dilation``: one integer, or (height, width). ``padding``: so much of
+    the output's border is left out on each side; ``output_padding``: rows and columns added at the end (fewer than the stride or
+    the dilation). ``groups``: output channels see only the input channels of their group; channels are then not cut.
+    ``parameters`` shares another layer's (weight, bias).
+    Returns (N, out_channels, Ho, Wo), Ho = (H - 1) stride - 2 padding + dilation (kernel - 1) + output_padding + 1.
+    """
+    operator = ConvTranspose2d(
+        out_channels,
+        pair("conv_transpose2d", "kernel_size", kernel_size, 1),
+        pair("conv_transpose2d", "stride", stride, 1),
+        pair("conv_transpose2d", "padding", padding, 0),
+        pair("conv_transpose2d", "output_padding", output_padding, 0),
+        pair("conv_transpose2d", "dilation", dilation, 1),
+        groups,
+        bias,
+    )
+    return input.graph.apply(operator, (input,), name=name, parameters=parameters)[0]
