@@ -191,6 +191,8 @@ inline void Lowering::append(Tasks& out, const Tasks& block, uint32_t number, ui
     for (uint32_t k = 1; k <= count; ++k) out.after_offset[at + k] = edges + block.after_offset[k];
     uint32_t* after = out.after.data() + edges;
     for (uint32_t a : block.after) *after++ = a & JOIN ? a : flat_place(a);
+    for (uint32_t k = 0; k < count; ++k)
+        out.waiter.insert(out.waiter.end(), block.after_offset[k + 1] - block.after_offset[k], at + k);
     for (size_t j = 0; j < block.joins(); ++j) {
         for (uint32_t k = block.join_offset[j]; k < block.join_offset[j + 1]; ++k)
             out.join_after.push_back(flat_place(block.join_after[k]));
@@ -297,6 +299,8 @@ inline void Lowering::copy(Tasks& out, const Tasks& kept, uint32_t first, uint32
     const uint32_t* old = kept.after.data() + edge;
     if (moved_places_) for (uint32_t k = 0; k < last - edge; ++k) after[k] = new_place_[old[k]];
     else std::copy_n(old, last - edge, after);
+    out.waiter.resize(edges + (last - edge));
+    for (uint32_t k = 0; k < last - edge; ++k) out.waiter[edges + k] = kept.waiter[edge + k] + (at - from);
 }
 
 inline void Lowering::put_together(Tasks& out, const Tasks& kept) {

@@ -1,6 +1,7 @@
 // Flat task graphs and Algorithm 1 over them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -19,6 +20,7 @@ struct Tasks {  // in program order
     std::vector<double> cost;
     std::vector<int32_t> resource;                  // the processor; of a copy or collective -1 - its route
     std::vector<uint32_t> after_offset, after;      // predecessors by task
+    std::vector<uint32_t> waiter;                   // by predecessor in `after`: whose it is; only where blocks are put together
     std::vector<uint32_t> join_offset, join_after;  // and by join
     std::vector<uint32_t> join_at;                  // how many tasks there were when the join was made
     std::vector<std::pair<uint32_t, uint32_t>> blocks;  // (what it is for, its first task), in order
@@ -30,7 +32,7 @@ struct Tasks {  // in program order
     size_t size() const { return cost.size(); }
     size_t joins() const { return join_offset.empty() ? 0 : join_offset.size() - 1; }
     void clear() {
-        cost.clear(), resource.clear(), after_offset.assign(1, 0), after.clear();
+        cost.clear(), resource.clear(), after_offset.assign(1, 0), after.clear(), waiter.clear();
         join_offset.assign(1, 0), join_after.clear(), join_at.clear(), blocks.clear();
         kind.clear(), processor.clear(), source.clear(), node.clear(), flops.clear(), nbytes.clear();
     }
@@ -46,6 +48,27 @@ struct Tasks {  // in program order
 struct Routes {
     std::vector<int32_t> offset{0}, resources;  // by route; resources are counted on after the processors
     int total_resources = 0;
+    // All that a task occupies, one after another, from `stop(resource)` on; ~ the last one.
+    std::vector<int32_t> stops;
+
+    void begin(int processors) {
+        total_resources = processors;
+        for (int k = 0; k < processors; ++k) stops.push_back(~k);
+    }
+    int add(const std::vector<int>& occupied) {
+        for (int k : occupied) {
+            resources.push_back(k), stops.push_back(k);
+            total_resources = std::max(total_resources, k + 1);
+        }
+        if (!occupied.empty()) stops.back() = ~stops.back();
+        offset.push_back(int32_t(resources.size()));
+        return int(offset.size()) - 2;
+    }
+    // Of a task's resource as in `Tasks`; ``processors``: how many.
+    uint32_t stop(int32_t resource, uint32_t processors) const {
+        return resource >= 0 ? uint32_t(resource) : processors + uint32_t(offset[-1 - resource]);
+    }
+    uint32_t processors() const { return uint32_t(stops.size() - resources.size()); }
 };
 
 // The smallest (time, number) first; times are not negative, so their bits order as they do.

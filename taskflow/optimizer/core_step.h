@@ -21,7 +21,7 @@ public:
         model_.flops_per_second = flops, model_.bytes_per_second = nbytes, model_.overhead = overhead;
         model_.ask_cost = cost, model_.ask_route = route, model_.ask_group = group, model_.asker = asker;
         model_.route_of.assign(size_t(processors) * processors, -1);
-        model_.routes.total_resources = processors;
+        model_.routes.begin(processors);
     }
     void rule(bool trains, int buffers, int64_t flops, bool clips) {
         model_.trains = trains, model_.rule_buffers = buffers, model_.rule_flops = flops, model_.clips = clips;
@@ -136,16 +136,11 @@ public:
 
 private:
     int add_route(const std::vector<int>& resources, double latency, double bandwidth, int cls) {
-        Routes& r = model_.routes;
-        for (int k : resources) {
-            r.resources.push_back(k);
-            r.total_resources = std::max(r.total_resources, k + 1);
-        }
-        r.offset.push_back(int32_t(r.resources.size()));
+        const int number = model_.routes.add(resources);
         model_.route_latency.push_back(latency), model_.route_bandwidth.push_back(bandwidth);
         model_.route_class.push_back(cls);
         if (int(model_.recent_.size()) <= cls) model_.recent_.resize(cls + 1);
-        return int(model_.route_latency.size()) - 1;
+        return number;
     }
     struct State {
         std::vector<std::shared_ptr<Config>> configs;
