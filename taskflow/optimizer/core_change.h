@@ -17,6 +17,8 @@ inline void Lowering::set_up() {
     inputs_.push_back(m.losses);
     inputs_.emplace_back();
     for (auto& [_, becomes] : m.carries) inputs_.back().push_back(becomes);
+    for (size_t i = 0; i < inputs_.back().size(); ++i)
+        for (size_t k = 0; k < i; ++k) carries_share_ |= inputs_.back()[i] == inputs_.back()[k];
     readers_of_.resize(tensors), readers_.resize(tensors);
     for (size_t k = 0; k < inputs_.size(); ++k)
         for (Of of : inputs_[k]) readers_of_[tensor(of)].push_back(int(k));
@@ -56,12 +58,14 @@ inline void Lowering::update(const Plans& plans, const Plans* before) {
 inline void Lowering::mark(const Plans* before) {
     mark_forward(before);
     mark_backward();
+    mark_carried(before);
     const size_t tensors = readers_.size(), layers = m.layers.size();
     shared_reads_.assign(tensors, 0), gradient_reads_.assign(tensors, 0);
     gathering_.assign(layers, 0), gradient_weights_.assign(layers, 0);
     for (size_t n = 0; n < inputs_.size(); ++n) {
         if (forward_dirty_[n])
-            for (Of of : inputs_[n]) shared_reads_[tensor(of)] = !sole(of);
+            for (size_t i = 0; i < inputs_[n].size(); ++i)
+                if (n <= m.nodes.size() || carry_dirty_[i]) shared_reads_[tensor(inputs_[n][i])] = !sole(inputs_[n][i]);
         if (n >= m.nodes.size()) continue;
         for (int k : layers_of_[n]) gathering_[k] |= forward_dirty_[n], gradient_weights_[k] |= backward_dirty_[n];
         if (!backward_dirty_[n]) continue;
@@ -86,7 +90,7 @@ inline void Lowering::mark_forward(const Plans* before) {
         for (size_t u = 0; u < m.layers[i].uses.size(); ++u)
             if (!was || was->gathers[u] || now->gathers[u]) moved_[m.layers[i].uses[u].first] = 1;
     }
-    for (size_t k = 0; k < n + 2; ++k) {
+    for (size_t k = 0; k < n + 1; ++k) {
         bool dirty = !before || (k < n && moved_[k]);
         for (size_t i = 0; i < inputs_[k].size() && !dirty; ++i) {
             const Of of = inputs_[k][i];
@@ -138,16 +142,27 @@ inline void Lowering::mark_backward() {
             for (auto [mate, _] : m.layers[layer].uses)
                 if (mate < k) backward_dirty_[mate] = 1;
     }
-    uint8_t& carried = forward_dirty_[n + 1];
-    auto look = [&](int k) {
-        if (k < n) carried |= changed_[k] | forward_dirty_[k] | backward_dirty_[k];
-        else if (k == n) carried |= forward_dirty_[n];
-    };
-    for (auto& [state, becomes] : m.carries)
-        for (Of of : {state, becomes}) {
+}
+
+// Carried state: if who has it, who makes what it becomes, or a reader of either is lowered anew. Whose instance it copies reads
+// that too.
+inline void Lowering::mark_carried(const Plans* before) {
+    const int n = nodes();
+    carry_dirty_.assign(m.carries.size(), !before);
+    uint8_t any = !before;
+    for (size_t k = 0; k < m.carries.size() && before; ++k) {
+        auto look = [&](int of) {
+            if (of < n) carry_dirty_[k] |= changed_[of] | forward_dirty_[of] | backward_dirty_[of];
+            else if (of == n) carry_dirty_[k] |= forward_dirty_[n];
+        };
+        for (Of of : {m.carries[k].first, m.carries[k].second}) {
             look(of.first);
             for (int r : readers_of_[tensor(of)]) look(r);
         }
+        any |= carry_dirty_[k];
+    }
+    forward_dirty_[n + 1] = any;
+    if (any && carries_share_) carry_dirty_.assign(m.carries.size(), 1);
 }
 
 inline void Lowering::walk() {

@@ -205,15 +205,20 @@ private:
         for (uint8_t needs : node.needs_gradient) backward |= needs != 0;
         backward = backward && model_.trains && node.active;
         for (int piece = 0; piece < cut.pieces; ++piece) {
-            const int processor = config.processors[piece];
+            const int processor = config.processors[piece], like = cut.like[piece];
+            if (!model_.rates && like < piece &&
+                model_.processor_class[config.processors[like]] == model_.processor_class[processor]) {
+                config.work[piece] = config.work[like];  // each look-up leaves the cache
+                continue;
+            }
             const int64_t in = cut.input_bytes[piece], weights = cut.weight_bytes[piece], out = cut.output_bytes[piece];
             config.work[piece] = model_.seconds(FORWARD, processor, cut.flops[piece],
-                                                in + weights + out + cut.saved_bytes[piece], cut.id, cut.like[piece], n);
+                                                in + weights + out + cut.saved_bytes[piece], cut.id, like, n);
             if (!backward) continue;
             const int64_t least = node.keeps_inputs * in + node.keeps_weights * weights + node.keeps_outputs * out +
                                   cut.saved_bytes[piece];
             config.work[piece] +=
-                model_.seconds(BACKWARD, processor, cut.backward_flops[piece], least, cut.id, cut.like[piece], n);
+                model_.seconds(BACKWARD, processor, cut.backward_flops[piece], least, cut.id, like, n);
         }
     }
     // True if some processor has more to compute than the limit allows.
