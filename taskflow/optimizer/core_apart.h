@@ -33,10 +33,10 @@ public:
                 if (r.left > stop_) return std::numeric_limits<double>::infinity();
             if (path_pays() && longest() > stop_) return ++path_found_, std::numeric_limits<double>::infinity();
         }
-        bool from_start = true;
-        for (const Layer& layer : layers) from_start = from_start && !at_once(layer);
+        from_start_ = true;
+        for (const Layer& layer : layers) from_start_ = from_start_ && !at_once(layer);
         // If not from the start, fragments join in at once, and their tasks have no place in what is kept.
-        logs_ = restarts && from_start && restarting_pays();
+        logs_ = restarts && from_start_ && restarting_pays();
         mark_ = logs_ ? find_start(same) : nullptr;
         if (logs_ && !kept_.marks.empty()) {
             const double share = mark_ ? double(mark_->position) / kept_.marks.back().position : 0;
@@ -75,6 +75,7 @@ private:
     uint32_t n_ = 0, before_ = 0;
     double stop_ = 0;
     bool limited_ = false;
+    bool from_start_ = false;  // whether every slot is filled by something, so that no fragment joins in at once
     struct Slot { double ready; uint32_t waits, layer; };
     std::vector<Event> events_;  // of the tasks around, and then of the fragments that have joined in
     std::vector<Slot> slots_;
@@ -241,7 +242,7 @@ private:
         for (const Resource& resource : resources_) makespan = std::max(makespan, resource.free);
         return makespan;
     }
-    void fill(uint32_t s, double end) {
+    [[gnu::noinline]] void fill(uint32_t s, double end) {
         Slot& slot = slots_[s];
         if (slot.ready < end) slot.ready = end;
         if (!--slot.waits) filled(s);
@@ -277,7 +278,7 @@ private:
         return false;
     }
     bool unfilled(uint32_t slot) const { return around_->join_offset[slot] == around_->join_offset[slot + 1]; }
-    void join_in(uint32_t k) {
+    [[gnu::noinline]] void join_in(uint32_t k) {
         Layer& layer = (*layers_)[k];
         if (!layer.fragment) {
             (*make_)(int(k));
@@ -290,13 +291,14 @@ private:
         events_.insert(events_.end(), f.events.begin(), f.events.end());
         next_.insert(next_.end(), f.next.begin(), f.next.end());
         for (size_t i = next; i < next_.size(); ++i) next_[i] += base;
-        uint32_t begin = 0;
-        for (uint32_t part = 0; part < 3; begin = f.part_end[part++])
-            for (uint32_t i = begin, from = order(k, part); i < f.part_end[part]; ++i) events_[base + i].order += from;
-        for (uint32_t i = 0; i <= f.size(); ++i) events_[base + i].first += next;
-        for (uint32_t i = 0; i < f.size(); ++i)
-            if (!events_[base + i].waits) logs_ = false, queue(base + i, events_[base + i]);
-        for (uint32_t s = 0; s < layer.slots; ++s)
+        Event* event = &events_[base];
+        for (uint32_t part = 0, i = 0; part < 3; ++part)
+            for (const uint32_t from = order(k, part); i < f.part_end[part]; ++i, ++event) {
+                event->order += from, event->first += next;
+                if (!event->waits) logs_ = false, queue(base + i, *event);
+            }
+        event->first += next;
+        for (uint32_t s = 0; s < layer.slots && !from_start_; ++s)
             if (unfilled(layer.first_slot + s)) follow_slot(k, layer.first_slot + s, 0.0);
     }
 

@@ -280,22 +280,25 @@ inline void Lowering::find_blocks(const Tasks& kept) {
     if (m.trains)
         for (size_t layer = 0; layer < m.layers.size(); ++layer) anew_[fill_block(int(layer))] = layer_dirty_[layer];
     moved_places_ = false;
+    new_place_.resize(kept.size());
+    auto place = [&](uint32_t from, uint32_t end, uint32_t to) {
+        moved_places_ |= from != to;
+        for (uint32_t i = from; i < end; ++i) new_place_[i] = to + (i - from);
+    };
     uint32_t at = 0;
-    for (uint32_t b = 0; b < blocks; ++b) {
-        flat_base_[b] = at;
-        const uint32_t first = kept.blocks[b].second, end = kept.blocks[b + 1].second;
-        moved_places_ |= at != first;
-        at += anew_[b] ? uint32_t(block(b, false).size()) : end - first;
+    for (uint32_t b = 0, end; b < blocks; b = end) {  // a block made anew, or a run of blocks that are as they were
+        const uint32_t from = kept.blocks[b].second, shift = at - from;
+        end = anew_[b] ? b + 1 : run_end(b);
+        for (uint32_t k = b; k < end; ++k) flat_base_[k] = kept.blocks[k].second + shift;
+        place(from, kept.blocks[end].second, at);
+        at += anew_[b] ? uint32_t(block(b, false).size()) : kept.blocks[end].second - from;
     }
     flat_base_[carry_block()] = at;
-    moved_places_ |= at != kept.blocks[blocks].second;
-    if (!moved_places_) return;
-    new_place_.resize(kept.size());
-    for (uint32_t b = 0; b <= blocks; ++b) {
-        const uint32_t first = kept.blocks[b].second, to = flat_base_[b < blocks ? b : carry_block()];
-        const uint32_t end = b < blocks ? kept.blocks[b + 1].second : uint32_t(kept.size());
-        for (uint32_t i = first; i < end; ++i) new_place_[i] = to + (i - first);
-    }
+    place(kept.blocks[blocks].second, uint32_t(kept.size()), at);
+}
+inline uint32_t Lowering::run_end(uint32_t first) const {
+    const void* found = std::memchr(anew_.data() + first, 1, anew_.size() - first);
+    return found ? uint32_t(static_cast<const uint8_t*>(found) - anew_.data()) : uint32_t(anew_.size());
 }
 
 // Blocks first to end - 1 as they are in what was accepted last.
@@ -303,7 +306,8 @@ inline void Lowering::copy(Tasks& out, const Tasks& kept, uint32_t first, uint32
     const uint32_t from = kept.blocks[first].second;
     const uint32_t to = end < kept.blocks.size() ? kept.blocks[end].second : uint32_t(kept.size());
     const uint32_t at = uint32_t(out.size()), edges = uint32_t(out.after.size()), count = to - from;
-    for (uint32_t b = first; b < end; ++b) out.blocks.push_back({kept.blocks[b].first, at + (kept.blocks[b].second - from)});
+    out.blocks.insert(out.blocks.end(), kept.blocks.begin() + first, kept.blocks.begin() + end);
+    for (auto of = out.blocks.end() - (end - first); of != out.blocks.end(); ++of) of->second += at - from;
     same_.insert(same_.end(), end - first, 1);
     out.cost.insert(out.cost.end(), kept.cost.begin() + from, kept.cost.begin() + to);
     out.resource.insert(out.resource.end(), kept.resource.begin() + from, kept.resource.begin() + to);
@@ -323,7 +327,7 @@ inline void Lowering::put_together(Tasks& out, const Tasks& kept) {
     find_blocks(kept);
     const uint32_t blocks = uint32_t(anew_.size());
     for (uint32_t b = 0, end; b < blocks; b = end) {
-        for (end = b; end < blocks && !anew_[end];) ++end;
+        end = run_end(b);
         if (end > b) copy(out, kept, b, end);
         for (; end < blocks && anew_[end]; ++end) append(out, block(end, false), end, kept.blocks[end].first, &block(end, true));
     }
@@ -334,8 +338,12 @@ inline void Lowering::put_together(Tasks& out, const Tasks& kept) {
 inline void Lowering::append_slots(Tasks& out, const Collected& layer) {
     const uint32_t edges = uint32_t(out.join_after.size());
     out.join_after.resize(edges + layer.slot_after.size());
-    for (size_t k = 0; k < layer.slot_after.size(); ++k) out.join_after[edges + k] = flat_place(layer.slot_after[k]);
-    for (size_t k = 1; k < layer.slot_offset.size(); ++k) out.join_offset.push_back(edges + layer.slot_offset[k]);
+    const uint32_t places = (1u << shift_) - 1;
+    for (size_t k = 0; k < layer.slot_after.size(); ++k)  // none is of synchronisation itself, as `flat_place` also allows
+        out.join_after[edges + k] = flat_base_[layer.slot_after[k] >> shift_] + (layer.slot_after[k] & places);
+    const size_t joins = out.join_offset.size(), slots = layer.slot_offset.size() - 1;
+    out.join_offset.resize(joins + slots);
+    for (size_t k = 0; k < slots; ++k) out.join_offset[joins + k] = edges + layer.slot_offset[k + 1];
 }
 
 inline double Lowering::longest_path(const Tasks& tasks) {  // of tasks that have no joins yet

@@ -232,6 +232,7 @@ private:
     void put_together(Tasks& out);
     void put_together(Tasks& out, const Tasks& kept);
     void find_blocks(const Tasks& kept);
+    uint32_t run_end(uint32_t first) const;
     void copy(Tasks& out, const Tasks& kept, uint32_t first, uint32_t end);
     const Tasks& block(uint32_t number, bool before) const;
     std::vector<std::vector<int32_t>> carry_reads_;  // by slot of a state: the tasks that read it

@@ -34,7 +34,7 @@ inline void Apart::begin() {
     if (!mark_) {
         for (uint32_t i = 0; i < n_; ++i)
             if (!events_[i].waits) queue(i, events_[i]);
-        for (uint32_t k = 0; k < layers_->size(); ++k)
+        for (uint32_t k = 0; k < layers_->size() && !from_start_; ++k)
             if (at_once((*layers_)[k])) join_in(k);
         return;
     }

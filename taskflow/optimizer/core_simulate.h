@@ -75,8 +75,8 @@ struct Routes {
 class Queue {
 public:
     typedef unsigned __int128 Key;
-    void clear() { heap_.clear(); }
-    bool empty() const { return heap_.empty(); }
+    void clear() { size_ = 0; }
+    bool empty() const { return !size_; }
     Key top() const { return heap_[0]; }
     static Key key(double time, uint32_t number) {
         uint64_t bits;
@@ -101,38 +101,41 @@ public:
         return time;
     }
     void push(Key key) {
-        size_t at = heap_.size();
-        heap_.push_back(key);
+        if (size_ == heap_.size()) grow();
+        Key* heap = heap_.data();
+        size_t at = size_++;
         while (at) {
-            size_t up = (at - 1) >> 2;
-            if (heap_[up] <= key) break;
-            heap_[at] = heap_[up];
+            const size_t up = (at - 1) >> 2;
+            if (heap[up] <= key) break;
+            heap[at] = heap[up];
             at = up;
         }
-        heap_[at] = key;
+        heap[at] = key;
     }
+    // With branches, which are foreseen often enough to go on before the keys are there: without them it waits for each in turn.
     Key pop() {
-        Key top = heap_[0], last = heap_.back();
-        heap_.pop_back();
-        size_t n = heap_.size(), at = 0;
-        if (!n) return top;
-        for (;;) {
-            size_t child = 4 * at + 1;
-            if (child >= n) break;
+        Key* heap = heap_.data();
+        const size_t n = --size_;
+        const Key top = heap[0], last = heap[n];
+        size_t at = 0;
+        for (size_t child; (child = 4 * at + 1) < n;) {
             size_t least = child, end = std::min(child + 4, n);
-            Key value = heap_[child];
+            Key value = heap[child];
             for (size_t c = child + 1; c < end; ++c)
-                if (heap_[c] < value) value = heap_[c], least = c;
+                if (heap[c] < value) value = heap[c], least = c;
             if (last <= value) break;
-            heap_[at] = value;
+            heap[at] = value;
             at = least;
         }
-        heap_[at] = last;
+        heap[at] = last;
         return top;
     }
 
 private:
-    std::vector<Key> heap_;
+    size_t size_ = 0;
+    std::vector<Key> heap_ = std::vector<Key>(1 << 8);
+
+    [[gnu::noinline]] void grow() { heap_.resize(2 * heap_.size()); }
 };
 
 struct Times {
