@@ -33,10 +33,10 @@ public:
                 if (r.left > stop_) return std::numeric_limits<double>::infinity();
             if (path_pays() && longest() > stop_) return ++path_found_, std::numeric_limits<double>::infinity();
         }
-        bool from_start = true;
-        for (const Layer& layer : layers) from_start = from_start && !at_once(layer);
+        from_start_ = true;
+        for (const Layer& layer : layers) from_start_ = from_start_ && !at_once(layer);
         // If not from the start, fragments join in at once, and their tasks have no place in what is kept.
-        logs_ = restarts && from_start && restarting_pays();
+        logs_ = restarts && from_start_ && restarting_pays();
         mark_ = logs_ ? find_start(same) : nullptr;
         if (logs_ && !kept_.marks.empty()) {
             const double share = mark_ ? double(mark_->position) / kept_.marks.back().position : 0;
@@ -75,6 +75,7 @@ private:
     uint32_t n_ = 0, before_ = 0;
     double stop_ = 0;
     bool limited_ = false;
+    bool from_start_ = false;  // whether every slot is filled by something, so that no fragment joins in at once
     struct Slot { double ready; uint32_t waits, layer; };
     std::vector<Event> events_;  // of the tasks around, and then of the fragments that have joined in
     std::vector<Slot> slots_;
@@ -107,18 +108,13 @@ private:
         slots_.resize(slots);
         for (uint32_t k = 0; k < layers_->size(); ++k)
             for (uint32_t s = 0; s < (*layers_)[k].slots; ++s) slots_[(*layers_)[k].first_slot + s] = {0.0, 0, k};
-        std::vector<uint32_t>& first = first_;
-        first.assign(n_ + 2, 0);
-        events_.resize(n_ + 1);
+        first_.assign(n_ + 2, 0), events_.resize(n_ + 1);
+        uint32_t* first = first_.data();
         const bool begun = mark_ != nullptr;
-        for (uint32_t i = 0; i < n_; ++i) {
-            Event& event = events_[i] = {0.0, t.cost[i], 0, t.resource[i], 0, order(i)};
-            if (begun && done_[i] >= 0) continue;
-            for (uint32_t k = t.after_offset[i]; k < t.after_offset[i + 1]; ++k) {
-                const uint32_t a = t.after[k];
-                if (begun && done_[a] >= 0) event.ready = std::max(event.ready, done_[a]);
-                else ++first[a + 2], ++event.waits;
-            }
+        if (begun) {
+            for (size_t k = 0; k < t.after.size(); ++k) first[t.after[k] + 2] += waits(t.waiter[k], t.after[k]);
+        } else {
+            for (uint32_t a : t.after) ++first[a + 2];
         }
         for (uint32_t s = 0; s < slots; ++s) {
             Slot& slot = slots_[s];
@@ -130,17 +126,30 @@ private:
         }
         for (uint32_t i = 2; i < n_ + 2; ++i) first[i] += first[i - 1];
         next_.resize(first[n_ + 1]);
-        for (uint32_t i = 0; i < n_; ++i) {
-            if (!events_[i].waits) continue;
-            for (uint32_t k = t.after_offset[i]; k < t.after_offset[i + 1]; ++k)
-                if (!begun || done_[t.after[k]] < 0) next_[first[t.after[k] + 1]++] = i;
+        uint32_t* next = next_.data();
+        if (begun) {
+            for (size_t k = 0; k < t.after.size(); ++k)
+                if (waits(t.waiter[k], t.after[k])) next[first[t.after[k] + 1]++] = t.waiter[k];
+        } else {
+            for (size_t k = 0; k < t.after.size(); ++k) next[first[t.after[k] + 1]++] = t.waiter[k];
         }
         for (uint32_t s = 0; s < slots; ++s)
             for (uint32_t k = t.join_offset[s]; k < t.join_offset[s + 1]; ++k)
-                if (!begun || done_[t.join_after[k]] < 0) next_[first[t.join_after[k] + 1]++] = s | SLOT;
-        for (uint32_t i = 0; i < n_; ++i) events_[i].first = first[i];
+                if (!begun || done_[t.join_after[k]] < 0) next[first[t.join_after[k] + 1]++] = s | SLOT;
+        const uint32_t processors = routes_->processors();
+        for (uint32_t i = 0; i < n_; ++i)
+            events_[i] = {0.0, t.cost[i], t.after_offset[i + 1] - t.after_offset[i], routes_->stop(t.resource[i], processors),
+                          first[i], order(i)};
         events_[n_] = {0.0, 0.0, 0, 0, first[n_], 0};
+        if (begun)
+            for (size_t k = 0; k < t.after.size(); ++k) {
+                Event& event = events_[t.waiter[k]];
+                const double done = done_[t.after[k]];
+                if (done >= 0) event.ready = std::max(event.ready, done), --event.waits;
+            }
     }
+    // Of a task and one before it, whether it has still to be waited for where a simulation does not begin at the start.
+    bool waits(uint32_t task, uint32_t before) const { return done_[task] < 0 && done_[before] < 0; }
 
     void add_load(const Fragment& f) {
         for (size_t r = 0; r < f.load.size(); ++r) resources_[r].left += f.load[r], resources_[r].total += f.load[r];
@@ -192,57 +201,48 @@ private:
     }
 
     double simulate() {
-        double makespan = begin();
+        begin();
         if (mark_ && !logs_) {  // something of a layer could begin before the mark: nothing is certain about that
             mark_ = nullptr, logs_ = true;
             load();
             link();
-            makespan = begin();
+            begin();
         }
+        const int32_t* stops = routes_->stops.data();
         while (!queue_.empty()) {
             const Queue::Key key = queue_.pop();
             if (!queue_.empty()) __builtin_prefetch(&events_[uint32_t(queue_.top())]);
-            const uint32_t task = uint32_t(key);
-            Event& event = events_[task];
-            const double end = occupy(event, key);
-            if (end < 0) return std::numeric_limits<double>::infinity();
-            if (end > makespan && !on_its_way_) makespan = end;
-            if (logs_) log(task, key, event, end, makespan);
-            if (!on_its_way_) follow(event.first, events_[task + 1].first, end);
+            Event& event = events_[uint32_t(key)];
+            const double cost = event.cost, at = Queue::long_time(key);
+            double start = at, end;
+            uint32_t stop = event.stop;
+            int32_t where;
+            do {  // a copy goes on to the next link of its route at once if it starts at once
+                where = stops[stop++];
+                Resource& resource = resources_[where ^ (where >> 31)];
+                start = resource.free > start ? resource.free : start;
+                end = resource.free = start + cost;
+                if (end + (resource.left -= cost) > stop_) return std::numeric_limits<double>::infinity();
+            } while (where >= 0 && start == at);
+            if (where >= 0) {  // others come in between
+                event.stop = stop;
+                queue_.push(Queue::long_key(start, uint64_t(key)));
+                if (logs_) log(key, start, stop);
+                continue;
+            }
+            if (logs_) log(key, end, 0);
+            const uint32_t first = event.first, last = (&event)[1].first;
+            if (first != last) {
+                follow(first, last, end);
+                stops = routes_->stops.data();  // a layer that joined in may have brought new routes
+            }
         }
+        // On everything in turn the last one ends last; copies end last on the last of their links.
+        double makespan = 0;
+        for (const Resource& resource : resources_) makespan = std::max(makespan, resource.free);
         return makespan;
     }
-    // The end of a task that gets its turn, as far as it is known if the task waits within its route and is queued again;
-    // -1 if what is left to do there then passes the limit.
-    double occupy(Event& event, Queue::Key key) {
-        on_its_way_ = false;
-        double start = event.ready;
-        const double cost = event.cost;
-        const int32_t r = event.resource;
-        if (r >= 0) {
-            Resource& resource = resources_[r];
-            if (resource.free > start) start = resource.free;
-            const double end = resource.free = start + cost;
-            return end + (resource.left -= cost) > stop_ ? -1 : end;
-        }
-        const uint32_t from = uint32_t(routes_->offset[-1 - r]), hops = uint32_t(routes_->offset[-r]) - from;
-        const double at = start = Queue::long_time(key);
-        double end;
-        do {
-            Resource& link = resources_[routes_->resources[from + event.waits]];
-            if (link.free > start) start = link.free;
-            end = link.free = start + cost;
-            if (end + (link.left -= cost) > stop_) return -1;
-        } while (++event.waits < hops && start == at);
-        if (event.waits < hops) {
-            on_its_way_ = true, way_start_ = start;
-            queue_.push(Queue::long_key(start, uint64_t(key)));
-        }
-        return end;
-    }
-    bool on_its_way_ = false;
-    double way_start_ = 0;
-    void fill(uint32_t s, double end) {
+    [[gnu::noinline]] void fill(uint32_t s, double end) {
         Slot& slot = slots_[s];
         if (slot.ready < end) slot.ready = end;
         if (!--slot.waits) filled(s);
@@ -264,9 +264,9 @@ private:
             Event& event = events_[f];
             // Messages of a chunk follow one another, and hundreds of chunks take turns: more than the cache foresees.
             __builtin_prefetch(&event + 3);
-            if (event.ready < end) event.ready = end;
+            event.ready = event.ready < end ? end : event.ready;
             if (--event.waits) continue;
-            if (f > n_) logs_ = false;
+            logs_ &= f <= n_;
             queue(f, event);
         }
     }
@@ -278,7 +278,7 @@ private:
         return false;
     }
     bool unfilled(uint32_t slot) const { return around_->join_offset[slot] == around_->join_offset[slot + 1]; }
-    void join_in(uint32_t k) {
+    [[gnu::noinline]] void join_in(uint32_t k) {
         Layer& layer = (*layers_)[k];
         if (!layer.fragment) {
             (*make_)(int(k));
@@ -291,13 +291,14 @@ private:
         events_.insert(events_.end(), f.events.begin(), f.events.end());
         next_.insert(next_.end(), f.next.begin(), f.next.end());
         for (size_t i = next; i < next_.size(); ++i) next_[i] += base;
-        uint32_t begin = 0;
-        for (uint32_t part = 0; part < 3; begin = f.part_end[part++])
-            for (uint32_t i = begin, from = order(k, part); i < f.part_end[part]; ++i) events_[base + i].order += from;
-        for (uint32_t i = 0; i <= f.size(); ++i) events_[base + i].first += next;
-        for (uint32_t i = 0; i < f.size(); ++i)
-            if (!events_[base + i].waits) logs_ = false, queue(base + i, events_[base + i]);
-        for (uint32_t s = 0; s < layer.slots; ++s)
+        Event* event = &events_[base];
+        for (uint32_t part = 0, i = 0; part < 3; ++part)
+            for (const uint32_t from = order(k, part); i < f.part_end[part]; ++i, ++event) {
+                event->order += from, event->first += next;
+                if (!event->waits) logs_ = false, queue(base + i, *event);
+            }
+        event->first += next;
+        for (uint32_t s = 0; s < layer.slots && !from_start_; ++s)
             if (unfilled(layer.first_slot + s)) follow_slot(k, layer.first_slot + s, 0.0);
     }
 
@@ -312,8 +313,8 @@ private:
     std::vector<double> done_;       // by task: when it ended if that is before the mark, else -1
     std::vector<uint32_t> old_place_, transit_;
     const Past::Mark* find_start(const std::vector<uint8_t>& same);
-    double begin();
-    void log(uint32_t task, Queue::Key key, const Event& event, double end, double makespan);
+    void begin();
+    void log(Queue::Key key, double time, uint32_t stop);
 };
 
 }  // namespace taskflow

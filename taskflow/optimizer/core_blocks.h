@@ -52,6 +52,7 @@ struct Forward {  // of one operator; also of the losses and of carried state, w
     std::vector<int32_t> lenders;            // operators whose instances or gathered weights this one uses too
     std::vector<StateRead> state_reads;
     std::vector<Move> moves;
+    std::vector<uint32_t> carry_end;         // of carried state: by carry, where its tasks end
     std::vector<SummedSlot> summed;          // in the order of outputs and slots
     std::vector<std::pair<int32_t, int32_t>> summed_at;  // processors in rising order, each with the piece that has the sum
 
@@ -78,7 +79,7 @@ struct Forward {  // of one operator; also of the losses and of carried state, w
     void clear() {
         copies.clear(), work.clear(), edges.clear(), instances.clear(), deps.clear(), input.clear(), gathered.clear();
         first.clear(), writer.clear(), lenders.clear(), state_reads.clear(), moves.clear();
-        summed.clear(), summed_at.clear();
+        carry_end.clear(), summed.clear(), summed_at.clear();
     }
 };
 

@@ -17,6 +17,8 @@ inline void Lowering::set_up() {
     inputs_.push_back(m.losses);
     inputs_.emplace_back();
     for (auto& [_, becomes] : m.carries) inputs_.back().push_back(becomes);
+    for (size_t i = 0; i < inputs_.back().size(); ++i)
+        for (size_t k = 0; k < i; ++k) carries_share_ |= inputs_.back()[i] == inputs_.back()[k];
     readers_of_.resize(tensors), readers_.resize(tensors);
     for (size_t k = 0; k < inputs_.size(); ++k)
         for (Of of : inputs_[k]) readers_of_[tensor(of)].push_back(int(k));
@@ -56,12 +58,14 @@ inline void Lowering::update(const Plans& plans, const Plans* before) {
 inline void Lowering::mark(const Plans* before) {
     mark_forward(before);
     mark_backward();
+    mark_carried(before);
     const size_t tensors = readers_.size(), layers = m.layers.size();
     shared_reads_.assign(tensors, 0), gradient_reads_.assign(tensors, 0);
     gathering_.assign(layers, 0), gradient_weights_.assign(layers, 0);
     for (size_t n = 0; n < inputs_.size(); ++n) {
         if (forward_dirty_[n])
-            for (Of of : inputs_[n]) shared_reads_[tensor(of)] = !sole(of);
+            for (size_t i = 0; i < inputs_[n].size(); ++i)
+                if (n <= m.nodes.size() || carry_dirty_[i]) shared_reads_[tensor(inputs_[n][i])] = !sole(inputs_[n][i]);
         if (n >= m.nodes.size()) continue;
         for (int k : layers_of_[n]) gathering_[k] |= forward_dirty_[n], gradient_weights_[k] |= backward_dirty_[n];
         if (!backward_dirty_[n]) continue;
@@ -86,7 +90,7 @@ inline void Lowering::mark_forward(const Plans* before) {
         for (size_t u = 0; u < m.layers[i].uses.size(); ++u)
             if (!was || was->gathers[u] || now->gathers[u]) moved_[m.layers[i].uses[u].first] = 1;
     }
-    for (size_t k = 0; k < n + 2; ++k) {
+    for (size_t k = 0; k < n + 1; ++k) {
         bool dirty = !before || (k < n && moved_[k]);
         for (size_t i = 0; i < inputs_[k].size() && !dirty; ++i) {
             const Of of = inputs_[k][i];
@@ -138,16 +142,27 @@ inline void Lowering::mark_backward() {
             for (auto [mate, _] : m.layers[layer].uses)
                 if (mate < k) backward_dirty_[mate] = 1;
     }
-    uint8_t& carried = forward_dirty_[n + 1];
-    auto look = [&](int k) {
-        if (k < n) carried |= changed_[k] | forward_dirty_[k] | backward_dirty_[k];
-        else if (k == n) carried |= forward_dirty_[n];
-    };
-    for (auto& [state, becomes] : m.carries)
-        for (Of of : {state, becomes}) {
+}
+
+// Carried state: if who has it, who makes what it becomes, or a reader of either is lowered anew. Whose instance it copies reads
+// that too.
+inline void Lowering::mark_carried(const Plans* before) {
+    const int n = nodes();
+    carry_dirty_.assign(m.carries.size(), !before);
+    uint8_t any = !before;
+    for (size_t k = 0; k < m.carries.size() && before; ++k) {
+        auto look = [&](int of) {
+            if (of < n) carry_dirty_[k] |= changed_[of] | forward_dirty_[of] | backward_dirty_[of];
+            else if (of == n) carry_dirty_[k] |= forward_dirty_[n];
+        };
+        for (Of of : {m.carries[k].first, m.carries[k].second}) {
             look(of.first);
             for (int r : readers_of_[tensor(of)]) look(r);
         }
+        any |= carry_dirty_[k];
+    }
+    forward_dirty_[n + 1] = any;
+    if (any && carries_share_) carry_dirty_.assign(m.carries.size(), 1);
 }
 
 inline void Lowering::walk() {
@@ -191,6 +206,8 @@ inline void Lowering::append(Tasks& out, const Tasks& block, uint32_t number, ui
     for (uint32_t k = 1; k <= count; ++k) out.after_offset[at + k] = edges + block.after_offset[k];
     uint32_t* after = out.after.data() + edges;
     for (uint32_t a : block.after) *after++ = a & JOIN ? a : flat_place(a);
+    for (uint32_t k = 0; k < count; ++k)
+        out.waiter.insert(out.waiter.end(), block.after_offset[k + 1] - block.after_offset[k], at + k);
     for (size_t j = 0; j < block.joins(); ++j) {
         for (uint32_t k = block.join_offset[j]; k < block.join_offset[j + 1]; ++k)
             out.join_after.push_back(flat_place(block.join_after[k]));
@@ -263,22 +280,25 @@ inline void Lowering::find_blocks(const Tasks& kept) {
     if (m.trains)
         for (size_t layer = 0; layer < m.layers.size(); ++layer) anew_[fill_block(int(layer))] = layer_dirty_[layer];
     moved_places_ = false;
+    new_place_.resize(kept.size());
+    auto place = [&](uint32_t from, uint32_t end, uint32_t to) {
+        moved_places_ |= from != to;
+        for (uint32_t i = from; i < end; ++i) new_place_[i] = to + (i - from);
+    };
     uint32_t at = 0;
-    for (uint32_t b = 0; b < blocks; ++b) {
-        flat_base_[b] = at;
-        const uint32_t first = kept.blocks[b].second, end = kept.blocks[b + 1].second;
-        moved_places_ |= at != first;
-        at += anew_[b] ? uint32_t(block(b, false).size()) : end - first;
+    for (uint32_t b = 0, end; b < blocks; b = end) {  // a block made anew, or a run of blocks that are as they were
+        const uint32_t from = kept.blocks[b].second, shift = at - from;
+        end = anew_[b] ? b + 1 : run_end(b);
+        for (uint32_t k = b; k < end; ++k) flat_base_[k] = kept.blocks[k].second + shift;
+        place(from, kept.blocks[end].second, at);
+        at += anew_[b] ? uint32_t(block(b, false).size()) : kept.blocks[end].second - from;
     }
     flat_base_[carry_block()] = at;
-    moved_places_ |= at != kept.blocks[blocks].second;
-    if (!moved_places_) return;
-    new_place_.resize(kept.size());
-    for (uint32_t b = 0; b <= blocks; ++b) {
-        const uint32_t first = kept.blocks[b].second, to = flat_base_[b < blocks ? b : carry_block()];
-        const uint32_t end = b < blocks ? kept.blocks[b + 1].second : uint32_t(kept.size());
-        for (uint32_t i = first; i < end; ++i) new_place_[i] = to + (i - first);
-    }
+    place(kept.blocks[blocks].second, uint32_t(kept.size()), at);
+}
+inline uint32_t Lowering::run_end(uint32_t first) const {
+    const void* found = std::memchr(anew_.data() + first, 1, anew_.size() - first);
+    return found ? uint32_t(static_cast<const uint8_t*>(found) - anew_.data()) : uint32_t(anew_.size());
 }
 
 // Blocks first to end - 1 as they are in what was accepted last.
@@ -286,7 +306,8 @@ inline void Lowering::copy(Tasks& out, const Tasks& kept, uint32_t first, uint32
     const uint32_t from = kept.blocks[first].second;
     const uint32_t to = end < kept.blocks.size() ? kept.blocks[end].second : uint32_t(kept.size());
     const uint32_t at = uint32_t(out.size()), edges = uint32_t(out.after.size()), count = to - from;
-    for (uint32_t b = first; b < end; ++b) out.blocks.push_back({kept.blocks[b].first, at + (kept.blocks[b].second - from)});
+    out.blocks.insert(out.blocks.end(), kept.blocks.begin() + first, kept.blocks.begin() + end);
+    for (auto of = out.blocks.end() - (end - first); of != out.blocks.end(); ++of) of->second += at - from;
     same_.insert(same_.end(), end - first, 1);
     out.cost.insert(out.cost.end(), kept.cost.begin() + from, kept.cost.begin() + to);
     out.resource.insert(out.resource.end(), kept.resource.begin() + from, kept.resource.begin() + to);
@@ -297,6 +318,8 @@ inline void Lowering::copy(Tasks& out, const Tasks& kept, uint32_t first, uint32
     const uint32_t* old = kept.after.data() + edge;
     if (moved_places_) for (uint32_t k = 0; k < last - edge; ++k) after[k] = new_place_[old[k]];
     else std::copy_n(old, last - edge, after);
+    out.waiter.resize(edges + (last - edge));
+    for (uint32_t k = 0; k < last - edge; ++k) out.waiter[edges + k] = kept.waiter[edge + k] + (at - from);
 }
 
 inline void Lowering::put_together(Tasks& out, const Tasks& kept) {
@@ -304,7 +327,7 @@ inline void Lowering::put_together(Tasks& out, const Tasks& kept) {
     find_blocks(kept);
     const uint32_t blocks = uint32_t(anew_.size());
     for (uint32_t b = 0, end; b < blocks; b = end) {
-        for (end = b; end < blocks && !anew_[end];) ++end;
+        end = run_end(b);
         if (end > b) copy(out, kept, b, end);
         for (; end < blocks && anew_[end]; ++end) append(out, block(end, false), end, kept.blocks[end].first, &block(end, true));
     }
@@ -315,8 +338,12 @@ inline void Lowering::put_together(Tasks& out, const Tasks& kept) {
 inline void Lowering::append_slots(Tasks& out, const Collected& layer) {
     const uint32_t edges = uint32_t(out.join_after.size());
     out.join_after.resize(edges + layer.slot_after.size());
-    for (size_t k = 0; k < layer.slot_after.size(); ++k) out.join_after[edges + k] = flat_place(layer.slot_after[k]);
-    for (size_t k = 1; k < layer.slot_offset.size(); ++k) out.join_offset.push_back(edges + layer.slot_offset[k]);
+    const uint32_t places = (1u << shift_) - 1;
+    for (size_t k = 0; k < layer.slot_after.size(); ++k)  // none is of synchronisation itself, as `flat_place` also allows
+        out.join_after[edges + k] = flat_base_[layer.slot_after[k] >> shift_] + (layer.slot_after[k] & places);
+    const size_t joins = out.join_offset.size(), slots = layer.slot_offset.size() - 1;
+    out.join_offset.resize(joins + slots);
+    for (size_t k = 0; k < slots; ++k) out.join_offset[joins + k] = edges + layer.slot_offset[k + 1];
 }
 
 inline double Lowering::longest_path(const Tasks& tasks) {  // of tasks that have no joins yet

@@ -196,7 +196,25 @@ inline void Lowering::carry() {
     Forward& f = forward_[nodes() + 1].renew(turned_);
     f.clear();
     open(f.copies, carry_block());
-    for (auto& [carried, becomes] : m.carries) carry(carried, becomes, f);
+    for (size_t k = 0; k < m.carries.size(); ++k) {
+        if (carry_dirty_[k]) carry(m.carries[k].first, m.carries[k].second, f);
+        else carry_as_before(k, f);
+        f.carry_end.push_back(uint32_t(f.copies.size()));
+    }
+}
+// In networks with running statistics there are hundreds of carries, of which a proposal changes a few.
+inline void Lowering::carry_as_before(size_t k, Forward& f) {
+    const Forward& was = forward_[nodes() + 1].before();
+    const Tasks& old = was.copies;
+    const uint32_t first = k ? was.carry_end[k - 1] : 0, last = was.carry_end[k], at = uint32_t(t->size());
+    for (uint32_t i = first; i < last; ++i) {
+        for (uint32_t e = old.after_offset[i]; e < old.after_offset[i + 1]; ++e) {
+            const uint32_t task = old.after[e];
+            t->after.push_back(task >> shift_ == carry_block() ? task + (at - first) : task);
+        }
+        t->add(old.resource[i], old.cost[i]);
+        added();
+    }
 }
 inline void Lowering::carry(Of carried, Of becomes, Forward& f) {
     const int reader = nodes() + 1;

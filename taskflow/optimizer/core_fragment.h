@@ -9,7 +9,7 @@ namespace taskflow {
 struct Event {  // what simulation needs of a task, in half a cache line
     double ready, cost;
     uint32_t waits;
-    int32_t resource;
+    uint32_t stop;   // which of `Routes::stops` it comes to next
     uint32_t first;  // of its followers
     uint32_t order;  // its place in program order
 };
@@ -48,10 +48,12 @@ inline std::shared_ptr<Fragment> make_fragment(Lowering& lowering, int layer, Ta
         for (uint32_t k = spare.after_offset[t]; k < spare.after_offset[t + 1]; ++k)
             f.next[first[place(spare.after[k]) + 1]++] = t;
     f.events.resize(n + 1);
+    const uint32_t processors = routes.processors();
     f.load.assign(routes.total_resources, 0.0);
     for (uint32_t t = 0; t < n; ++t) {
         const int32_t r = spare.resource[t];
-        f.events[t] = {0.0, spare.cost[t], spare.after_offset[t + 1] - spare.after_offset[t], r, first[t], t};
+        f.events[t] = {0.0, spare.cost[t], spare.after_offset[t + 1] - spare.after_offset[t],
+                       routes.stop(r, processors), first[t], t};
         if (r >= 0) f.load[r] += spare.cost[t];
         else for (int32_t k = routes.offset[-1 - r]; k < routes.offset[-r]; ++k) f.load[routes.resources[k]] += spare.cost[t];
     }

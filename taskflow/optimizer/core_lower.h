@@ -229,10 +229,12 @@ private:
     void mark_forward(const Plans* before);
     bool sums_otherwise(int n) const;
     void mark_backward();
+    void mark_carried(const Plans* before);
     void walk();
     void put_together(Tasks& out);
     void put_together(Tasks& out, const Tasks& kept);
     void find_blocks(const Tasks& kept);
+    uint32_t run_end(uint32_t first) const;
     void copy(Tasks& out, const Tasks& kept, uint32_t first, uint32_t end);
     const Tasks& block(uint32_t number, bool before) const;
     std::vector<std::vector<int32_t>> carry_reads_;  // by slot of a state: the tasks that read it
@@ -287,6 +289,9 @@ private:
     void losses();
     void carry();
     void carry(Of carried, Of becomes, Forward& f);
+    void carry_as_before(size_t k, Forward& f);
+    std::vector<uint8_t> carry_dirty_;  // by carry: whether it is lowered anew
+    bool carries_share_ = false;        // whether several may copy the same instance
 
     // ---- backward (core_gather.h, core_backward.h) -------------------------------------------------------------------
     Known puts_, gradients_;                    // (tensor, processor, Rect) -> place in readers_; weight -> task

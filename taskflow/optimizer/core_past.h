@@ -18,16 +18,16 @@ struct Past {
         uint32_t taken = NEVER, finished = NEVER;
     };
     struct Turn {  // what was taken, in order
-        double time;         // its end; of a copy that was queued again, when it started
-        uint32_t task, hop;  // hop: how far that copy has come on its route, else 0
+        double time;          // its end; of a copy that was queued again, when it started
+        uint32_t task, stop;  // where that copy goes on, else 0
     };
     struct Way {  // a copy that was queued again for the next link of its route
-        uint32_t position, task, hop;
+        uint32_t position, task, stop;
         double start;
     };
     struct Mark {  // a moment to begin at: before `position`, and after all that was taken until `time`
         uint32_t position, ways;
-        double time, makespan;
+        double time;
     };
     std::vector<Task> tasks;
     std::vector<Way> ways;

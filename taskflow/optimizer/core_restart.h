@@ -25,8 +25,8 @@ inline const Past::Mark* Apart::find_start(const std::vector<uint8_t>& same) {
     return mark;
 }
 
-// Queues what is ready; the latest end so far.
-inline double Apart::begin() {
+// Queues what is ready.
+inline void Apart::begin() {
     queue_.clear();
     now_.clear();
     position_ = again_ = 0, between_ = std::max(32u, uint32_t(resources_.size()));
@@ -34,9 +34,9 @@ inline double Apart::begin() {
     if (!mark_) {
         for (uint32_t i = 0; i < n_; ++i)
             if (!events_[i].waits) queue(i, events_[i]);
-        for (uint32_t k = 0; k < layers_->size(); ++k)
+        for (uint32_t k = 0; k < layers_->size() && !from_start_; ++k)
             if (at_once((*layers_)[k])) join_in(k);
-        return 0;
+        return;
     }
     position_ = mark_->position;
     const Resource* then = kept_.resources.data() + size_t(mark_ - kept_.marks.data()) * kept_.stride;
@@ -53,20 +53,19 @@ inline double Apart::begin() {
             continue;
         }
         const Past::Way& way = kept_.ways[transit_[old]];
-        events_[i].waits = way.hop;
+        events_[i].stop = way.stop;
         queue(i, events_[i], way.start);
     }
     for (uint32_t s = 0; s < slots_.size(); ++s)
         if (!slots_[s].waits && !unfilled(s)) filled(s);
-    return mark_->makespan;
 }
 
 // Little is written down, since most of what is proposed is not accepted; `look_back` makes more of it.
-inline void Apart::log(uint32_t task, Queue::Key key, const Event& event, double end, double makespan) {
-    if (on_its_way_) turns_.push_back({way_start_, task, event.waits}), ++again_;
-    else turns_.push_back({end, task, 0});
+inline void Apart::log(Queue::Key key, double time, uint32_t stop) {
+    turns_.push_back({time, uint32_t(key), stop});
+    again_ += stop != 0;
     if (++position_ % between_) return;
-    now_.marks.push_back({position_, again_, Queue::long_time(key), makespan});
+    now_.marks.push_back({position_, again_, Queue::long_time(key)});
     now_.resources.insert(now_.resources.end(), resources_.begin(), resources_.begin() + now_.stride);
 }
 
@@ -75,7 +74,7 @@ inline void Apart::look_back() {
     for (const Past::Turn& turn : turns_) {
         Past::Task& past = now_.tasks[turn.task];
         if (past.taken == Past::NEVER) past.taken = position, past.ready = events_[turn.task].ready;
-        if (turn.hop) now_.ways.push_back({position, turn.task, turn.hop, turn.time});
+        if (turn.stop) now_.ways.push_back({position, turn.task, turn.stop, turn.time});
         else past.finished = position, past.end = turn.time;
         ++position;
     }

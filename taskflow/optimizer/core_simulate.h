@@ -1,6 +1,7 @@
 // Flat task graphs and Algorithm 1 over them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -19,6 +20,7 @@ struct Tasks {  // in program order
     std::vector<double> cost;
     std::vector<int32_t> resource;                  // the processor; of a copy or collective -1 - its route
     std::vector<uint32_t> after_offset, after;      // predecessors by task
+    std::vector<uint32_t> waiter;                   // by predecessor in `after`: whose it is; only where blocks are put together
     std::vector<uint32_t> join_offset, join_after;  // and by join
     std::vector<uint32_t> join_at;                  // how many tasks there were when the join was made
     std::vector<std::pair<uint32_t, uint32_t>> blocks;  // (what it is for, its first task), in order
@@ -30,7 +32,7 @@ struct Tasks {  // in program order
     size_t size() const { return cost.size(); }
     size_t joins() const { return join_offset.empty() ? 0 : join_offset.size() - 1; }
     void clear() {
-        cost.clear(), resource.clear(), after_offset.assign(1, 0), after.clear();
+        cost.clear(), resource.clear(), after_offset.assign(1, 0), after.clear(), waiter.clear();
         join_offset.assign(1, 0), join_after.clear(), join_at.clear(), blocks.clear();
         kind.clear(), processor.clear(), source.clear(), node.clear(), flops.clear(), nbytes.clear();
     }
@@ -46,14 +48,35 @@ struct Tasks {  // in program order
 struct Routes {
     std::vector<int32_t> offset{0}, resources;  // by route; resources are counted on after the processors
     int total_resources = 0;
+    // All that a task occupies, one after another, from `stop(resource)` on; ~ the last one.
+    std::vector<int32_t> stops;
+
+    void begin(int processors) {
+        total_resources = processors;
+        for (int k = 0; k < processors; ++k) stops.push_back(~k);
+    }
+    int add(const std::vector<int>& occupied) {
+        for (int k : occupied) {
+            resources.push_back(k), stops.push_back(k);
+            total_resources = std::max(total_resources, k + 1);
+        }
+        if (!occupied.empty()) stops.back() = ~stops.back();
+        offset.push_back(int32_t(resources.size()));
+        return int(offset.size()) - 2;
+    }
+    // Of a task's resource as in `Tasks`; ``processors``: how many.
+    uint32_t stop(int32_t resource, uint32_t processors) const {
+        return resource >= 0 ? uint32_t(resource) : processors + uint32_t(offset[-1 - resource]);
+    }
+    uint32_t processors() const { return uint32_t(stops.size() - resources.size()); }
 };
 
 // The smallest (time, number) first; times are not negative, so their bits order as they do.
 class Queue {
 public:
     typedef unsigned __int128 Key;
-    void clear() { heap_.clear(); }
-    bool empty() const { return heap_.empty(); }
+    void clear() { size_ = 0; }
+    bool empty() const { return !size_; }
     Key top() const { return heap_[0]; }
     static Key key(double time, uint32_t number) {
         uint64_t bits;
@@ -78,38 +101,41 @@ public:
         return time;
     }
     void push(Key key) {
-        size_t at = heap_.size();
-        heap_.push_back(key);
+        if (size_ == heap_.size()) grow();
+        Key* heap = heap_.data();
+        size_t at = size_++;
         while (at) {
-            size_t up = (at - 1) >> 2;
-            if (heap_[up] <= key) break;
-            heap_[at] = heap_[up];
+            const size_t up = (at - 1) >> 2;
+            if (heap[up] <= key) break;
+            heap[at] = heap[up];
             at = up;
         }
-        heap_[at] = key;
+        heap[at] = key;
     }
+    // With branches, which are foreseen often enough to go on before the keys are there: without them it waits for each in turn.
     Key pop() {
-        Key top = heap_[0], last = heap_.back();
-        heap_.pop_back();
-        size_t n = heap_.size(), at = 0;
-        if (!n) return top;
-        for (;;) {
-            size_t child = 4 * at + 1;
-            if (child >= n) break;
+        Key* heap = heap_.data();
+        const size_t n = --size_;
+        const Key top = heap[0], last = heap[n];
+        size_t at = 0;
+        for (size_t child; (child = 4 * at + 1) < n;) {
             size_t least = child, end = std::min(child + 4, n);
-            Key value = heap_[child];
+            Key value = heap[child];
             for (size_t c = child + 1; c < end; ++c)
-                if (heap_[c] < value) value = heap_[c], least = c;
+                if (heap[c] < value) value = heap[c], least = c;
             if (last <= value) break;
-            heap_[at] = value;
+            heap[at] = value;
             at = least;
         }
-        heap_[at] = last;
+        heap[at] = last;
         return top;
     }
 
 private:
-    std::vector<Key> heap_;
+    size_t size_ = 0;
+    std::vector<Key> heap_ = std::vector<Key>(1 << 8);
+
+    [[gnu::noinline]] void grow() { heap_.resize(2 * heap_.size()); }
 };
 
 struct Times {

@@ -21,7 +21,7 @@ public:
         model_.flops_per_second = flops, model_.bytes_per_second = nbytes, model_.overhead = overhead;
         model_.ask_cost = cost, model_.ask_route = route, model_.ask_group = group, model_.asker = asker;
         model_.route_of.assign(size_t(processors) * processors, -1);
-        model_.routes.total_resources = processors;
+        model_.routes.begin(processors);
     }
     void rule(bool trains, int buffers, int64_t flops, bool clips) {
         model_.trains = trains, model_.rule_buffers = buffers, model_.rule_flops = flops, model_.clips = clips;
@@ -136,16 +136,11 @@ public:
 
 private:
     int add_route(const std::vector<int>& resources, double latency, double bandwidth, int cls) {
-        Routes& r = model_.routes;
-        for (int k : resources) {
-            r.resources.push_back(k);
-            r.total_resources = std::max(r.total_resources, k + 1);
-        }
-        r.offset.push_back(int32_t(r.resources.size()));
+        const int number = model_.routes.add(resources);
         model_.route_latency.push_back(latency), model_.route_bandwidth.push_back(bandwidth);
         model_.route_class.push_back(cls);
         if (int(model_.recent_.size()) <= cls) model_.recent_.resize(cls + 1);
-        return int(model_.route_latency.size()) - 1;
+        return number;
     }
     struct State {
         std::vector<std::shared_ptr<Config>> configs;
@@ -210,15 +205,20 @@ private:
         for (uint8_t needs : node.needs_gradient) backward |= needs != 0;
         backward = backward && model_.trains && node.active;
         for (int piece = 0; piece < cut.pieces; ++piece) {
-            const int processor = config.processors[piece];
+            const int processor = config.processors[piece], like = cut.like[piece];
+            if (!model_.rates && like < piece &&
+                model_.processor_class[config.processors[like]] == model_.processor_class[processor]) {
+                config.work[piece] = config.work[like];  // each look-up leaves the cache
+                continue;
+            }
             const int64_t in = cut.input_bytes[piece], weights = cut.weight_bytes[piece], out = cut.output_bytes[piece];
             config.work[piece] = model_.seconds(FORWARD, processor, cut.flops[piece],
-                                                in + weights + out + cut.saved_bytes[piece], cut.id, cut.like[piece], n);
+                                                in + weights + out + cut.saved_bytes[piece], cut.id, like, n);
             if (!backward) continue;
             const int64_t least = node.keeps_inputs * in + node.keeps_weights * weights + node.keeps_outputs * out +
                                   cut.saved_bytes[piece];
             config.work[piece] +=
-                model_.seconds(BACKWARD, processor, cut.backward_flops[piece], least, cut.id, cut.like[piece], n);
+                model_.seconds(BACKWARD, processor, cut.backward_flops[piece], least, cut.id, like, n);
         }
     }
     // True if some processor has more to compute than the limit allows.
