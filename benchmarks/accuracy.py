@@ -115,7 +115,7 @@ class Predictor:
         self._graph, self._machine, self._rule, self._virtual = graph, machine, rule, virtual
         # One core that runs both processors' tasks goes through the memory of both.
         self._company = 0 if virtual or alone else len(machine.processors) - 1
-        self._reuse = reuse_bytes(graph, 1 if virtual else len(machine.processors), rule, sharing=self._company + 1)
+        self._reuse = reuse_bytes(graph, 1 if virtual else len(machine.processors), rule)
         self._code = code_bytes(graph, self._reuse)
         self.used: dict[str, Any] = {"reuse_bytes": self._reuse, "measured_keys": [], "spread": []}
 

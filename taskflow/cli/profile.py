@@ -128,7 +128,7 @@ def _costs(name: str, machine: Cluster, graph: Any, rule: Any, transport: Any) -
     if name == "analytic":
         return AnalyticCosts(machine)
     # Processors that share a rank go through the memory of all of them.
-    reuse = reuse_bytes(graph, transport.size, rule, sharing=transport.size)
+    reuse = reuse_bytes(graph, transport.size, rule)
     return MeasuredCosts(machine, reuse_bytes=reuse, company=transport.size - 1, code_bytes=code_bytes(graph, reuse))
 
 

@@ -18,18 +18,17 @@ LEAST, MOST = 1 << 20, 64 << 20  # bytes: below, all is in the nearest caches; a
 LEAST_CODE = 1 << 18  # bytes: below, code stays in the caches of its core
 
 
-def reuse_bytes(graph: OperatorGraph, processors: int, rule: UpdateRule | None, sharing: int = 1) -> int:
-    """Bytes that are touched between two uses of an array by one processor, on the average, in a step of ``graph`` that is cut in
+def reuse_bytes(graph: OperatorGraph, processors: int, rule: UpdateRule | None) -> int:
+    """Bytes that one processor touches between two uses of an array, on the average, in a step of ``graph`` that is cut in
     the sample dimension: a power of two from 1 to 64 MiB, so that networks share measurements.
 
     A step goes through its memory forward, then back. What the first layer leaves is needed last, after all of the
-    memory; what the last layer leaves at once; so, on the average, after a half. ``sharing``: how many processors share a last
-    cache, through which goes what all of them touch. Lowers one step in Python (a moment).
+    memory; what the last layer leaves at once; so, on the average, after a half. Lowers one step in Python (a moment).
     """
     strategy = map_graph(DataParallel(), graph, host(processors))
     tasks = lower(graph, strategy, rule)
     touched = max(use.nbytes for use in memory_use(tasks, range(len(tasks))))
-    return int(min(MOST, max(LEAST, 2 ** round(log2(max(1, sharing * touched / 2))))))
+    return int(min(MOST, max(LEAST, 2 ** round(log2(max(1, touched / 2))))))
 
 
 def code_bytes(graph: OperatorGraph, reuse: int) -> dict[str, int]:

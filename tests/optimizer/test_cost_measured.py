@@ -208,8 +208,6 @@ def test_the_reuse_distance_grows_with_the_network() -> None:
         for hidden in (64, 512)
     )
     assert small == 1 << 20 < large <= 64 << 20
-    graph = rnnlm(RNNLMConfig(batch=16, steps=4, vocabulary=1000, hidden=256), "float32")
-    assert reuse_bytes(graph, 2, SGD(0.1), sharing=2) == 2 * reuse_bytes(graph, 2, SGD(0.1)) > 2 << 20
 
 
 def test_code_is_used_again_sooner_where_there_is_more_of_a_kind() -> None:
