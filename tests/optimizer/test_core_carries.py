@@ -1,0 +1,51 @@
+"""Carried state that nothing touched is taken over from the plan accepted last, also where several become one tensor."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from core_cases import Odd, random_changes, shared
+from language_model import random_strategy
+from test_core_equal import same
+
+import taskflow
+from taskflow.optimizer.evaluator import PythonEvaluator
+from taskflow.rules import SGD
+
+core = pytest.importorskip("taskflow.optimizer.core", reason="the compiled core is not built")
+
+
+def network(together: bool) -> taskflow.OperatorGraph:
+    """Layers, each with a state of its own that the next step's layer reads; ``together``: two of them become one tensor, a third
+    one reads that tensor's state as well."""
+    graph = taskflow.OperatorGraph("float64", "states")
+    x = taskflow.input(graph, (8, 6), name="x")
+    states, made = [], []
+    for i in range(4):
+        states.append(taskflow.state(graph, (8, 6), name=f"state {i}"))
+        x = taskflow.linear(taskflow.add(x, states[-1]), 6, name=f"layer {i}")
+        made.append(x)
+    for i, state in enumerate(states):
+        graph.carry(state, made[2 if together and i in (0, 3) else i])
+    graph.minimize(taskflow.cross_entropy(x, taskflow.input(graph, (8,), "int64", name="label")))
+    return graph
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("seed", range(12))
+def test_moves_leave_the_other_states_as_they_were(seed: int, together: bool) -> None:
+    random, graph = Random(seed), network(together)
+    machine, rule = shared(random.randint(2, 5)), random.choice((SGD(0.1), None))
+    judges = [kind(graph, machine, Odd(2), rule, None) for kind in (PythonEvaluator, core.CoreEvaluator)]
+    reference, compiled = judges
+    processors = len(machine.processors)
+    start = random_strategy(graph, processors, random)
+    assert compiled.set(start) == reference.set(start)
+    for _ in range(12):
+        changes = random_changes(graph, random_strategy(graph, processors, random), random)
+        assert compiled.propose(changes) == reference.propose(changes)
+        if random.random() < 0.6:
+            for judge in judges:
+                judge.accept()
+            same(reference, compiled)
