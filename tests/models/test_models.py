@@ -124,10 +124,13 @@ def test_the_larger_gpts_have_the_published_counts(hidden: int, heads: int, laye
 @pytest.mark.parametrize("name", ["Inception-v3", "ResNet-101", "NMT", "Transformer", "GPT-2"])
 def test_building_the_largest_graphs_takes_well_under_a_second(name: str) -> None:
     build(name, preset="small")  # what is imported for the first time does not count
-    start = process_time()  # of this process alone, whatever else runs
-    graph = build(name, devices=1024)
-    graph.fingerprint()
-    assert process_time() - start < 0.5
+    taken = []
+    for _ in range(3):  # into one may fall a collection of all that other tests have left, which takes half a second
+        start = process_time()  # of this process alone, whatever else runs
+        graph = build(name, devices=1024)
+        graph.fingerprint()
+        taken.append(process_time() - start)
+    assert min(taken) < 0.5
 
 
 @pytest.mark.parametrize("name", MODELS)
