@@ -41,6 +41,9 @@ _HEAD_NBYTES = 1024
 """The first message of a value that is broadcast or gathered: its length, and as much of it as fits."""
 _HEAD_TAG, _BODY_TAG = 1, 2
 _PROTOCOL = pickle.HIGHEST_PROTOCOL
+_UNDER_WAY: dict[int, tuple[Any, ...]] = {}
+"""Messages of values that have not ended, with their memory. A wait that Ctrl-C or a lost peer breaks off leaves them here for
+good, since MPI may still write there when the process tells the others how it ended: into freed memory otherwise."""
 
 
 class MPIChannel(Channel):
@@ -252,26 +255,35 @@ class MPITransport(Transport):
     def _send_bytes(self, data: bytes, peer: int) -> Callable[[str], None]:
         """Start sending; call the result to wait for the end."""
         control = self.ranks.control
-        head = len(data).to_bytes(8, "little") + data[: _HEAD_NBYTES - 8]  # mpi4py keeps it until it is sent
-        sends = [control.Isend(head, peer, _HEAD_TAG)]
+        head = len(data).to_bytes(8, "little") + data[: _HEAD_NBYTES - 8]
+        sends: list[MPI.Request] = []
+        _UNDER_WAY[id(sends)] = sends, head, data
+        sends.append(control.Isend(head, peer, _HEAD_TAG))
         sends += [control.Isend(piece, peer, _BODY_TAG) for piece in self._pieces(data)]
         self.ranks.ring(peer)
 
         def finish(what: str) -> None:
             transfer = f"send {len(data)} bytes to rank {peer}"
             self._wait(lambda: self.all_ended(sends), (peer,), lambda: transfer, what)
+            _UNDER_WAY.pop(id(sends), None)
 
         return finish
 
     def _receive_bytes(self, peer: int, what: str) -> bytes:
         control, head = self.ranks.control, bytearray(_HEAD_NBYTES)
-        self._wait(control.Irecv(head, peer, _HEAD_TAG).Test, (peer,), lambda: f"receive from rank {peer}", what)
+        receives: list[MPI.Request] = []
+        _UNDER_WAY[id(receives)] = receives, head
+        receives.append(control.Irecv(head, peer, _HEAD_TAG))
+        self._wait(receives[0].Test, (peer,), lambda: f"receive from rank {peer}", what)
         length = int.from_bytes(head[:8], "little")
         data = bytearray(length)
         data[: _HEAD_NBYTES - 8] = head[8 : 8 + min(length, _HEAD_NBYTES - 8)]
-        receives = [control.Irecv(piece, peer, _BODY_TAG) for piece in self._pieces(data)]
+        body = self._pieces(data)
+        _UNDER_WAY[id(receives)] = receives, head, data
+        receives[:] = [control.Irecv(piece, peer, _BODY_TAG) for piece in body]
         transfer = f"receive {length} bytes from rank {peer}"
         self._wait(lambda: self.all_ended(receives), (peer,), lambda: transfer, what)
+        del _UNDER_WAY[id(receives)]
         if receives:
             self.ranks.ring(peer)
         return bytes(data)
