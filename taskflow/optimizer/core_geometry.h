@@ -160,17 +160,6 @@ struct Edge {  // how every Rect of a list overlaps an output's slots
     std::vector<Overlap> overlaps;
 };
 
-inline bool contiguous(const Box& part, const Box& of, int n) {
-    int64_t volume = part.volume(n);
-    for (int i = 0; i < n; ++i)
-        if (part.hi[i] - part.lo[i] != 1) {
-            for (int j = i + 1; j < n; ++j)
-                if (part.hi[j] - part.lo[j] != of.hi[j] - of.lo[j]) return volume == 0;
-            return true;
-        }
-    return true;
-}
-
 inline int32_t runs(const Box& part, const Box& of, int n) {
     int64_t length = 1;
     for (int i = n - 1; i >= 0; --i) {
@@ -179,6 +168,8 @@ inline int32_t runs(const Box& part, const Box& of, int n) {
     }
     return length ? int32_t(std::clamp<int64_t>(part.volume(n) / length, 1, INT32_MAX)) : 1;
 }
+
+inline bool contiguous(const Box& part, const Box& of, int n) { return runs(part, of, n) == 1; }
 
 class Geometry {
 public:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -292,8 +291,4 @@ def runs(part: Rect, shape: Sequence[int]) -> int:
 
 def contiguous(part: Rect, shape: Sequence[int]) -> bool:
     """True if the elements of ``part`` of a row-major array of ``shape`` lie next to each other."""
-    extents = part.shape
-    for i in range(len(shape)):
-        if extents[i] != 1:
-            return tuple(extents[i + 1 :]) == tuple(shape[i + 1 :]) or prod(extents) == 0
-    return True
+    return runs(part, shape) == 1
