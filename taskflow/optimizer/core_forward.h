@@ -46,7 +46,7 @@ inline Ref Lowering::want(int reader, Forward& f, Of of, int list, int piece, in
     auto source = [&](const Overlap& o) {
         return made_by.nearest(of.second, o.slot, output.first_piece[o.slot], processor);
     };
-    if (last - first == 1 && first->view && producer.processors[source(*first)] == processor) {
+    if (last - first == 1 && first->runs_there == 1 && producer.processors[source(*first)] == processor) {
         if (state) instance.state_slot = first->slot;
         f.deps.push_back(writer[source(*first)]);
     } else {

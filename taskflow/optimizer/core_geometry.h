@@ -150,7 +150,6 @@ struct Runs {  // in how many stretches of memory lies what a task reads, and wh
 
 struct Overlap {  // what one read takes from one slot
     int32_t slot, runs_there, runs_here;  // stretches of memory in the slot, and in the read Rect
-    bool view;  // the slot holds the read Rect contiguously (asked only if there is no other slot)
     int64_t volume;
     Box shared;
 };
@@ -168,8 +167,6 @@ inline int32_t runs(const Box& part, const Box& of, int n) {
     }
     return length ? int32_t(std::clamp<int64_t>(part.volume(n) / length, 1, INT32_MAX)) : 1;
 }
-
-inline bool contiguous(const Box& part, const Box& of, int n) { return runs(part, of, n) == 1; }
 
 class Geometry {
 public:
@@ -253,10 +250,9 @@ private:
             output.grid.overlapping(read.box, [&](size_t cell) {
                 int32_t slot = output.grid.at[cell];
                 const Region& owned = regions[output.rect[slot]];
-                Overlap o{slot, 1, 1, false, 0, intersect(owned.box, read.box, read.ndim)};
+                Overlap o{slot, 1, 1, 0, intersect(owned.box, read.box, read.ndim)};
                 o.runs_there = runs(o.shared, owned.box, read.ndim), o.runs_here = runs(o.shared, read.box, read.ndim);
                 o.volume = o.shared.volume(read.ndim);
-                o.view = output.rect[slot] == id || contiguous(read.box, owned.box, read.ndim);
                 edge->overlaps.push_back(o);
             });
         }
