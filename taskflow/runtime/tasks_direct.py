@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from taskflow.kernels import KernelSet
 from taskflow.operators.operator import StepState
 from taskflow.regions import Rect
@@ -86,7 +84,7 @@ class Direct:
         message = self._message(True, storage.graph, part, array, rank)
         self._transport.wait(message.channel, f"previous {task}")
         if message.packed is not None:
-            np.copyto(message.packed, array)
+            self._kernels.copy(array, message.packed)
         message.channel.start()
         self._leaving.setdefault(storage.graph.buffers[part.buffer].name, []).append((part.rect, message.channel, str(task)))
 
@@ -97,7 +95,7 @@ class Direct:
         message.channel.start()
         self._transport.wait(message.channel, f"copy {task}")
         if message.packed is not None:
-            np.copyto(array, message.packed)
+            self._kernels.copy(message.packed, array)
 
     def _message(self, sends: bool, graph: TaskGraph, part: Part, array: Any, rank: int) -> _Message:
         key = (sends, graph.buffers[part.buffer].name, part.rect, rank)
