@@ -209,7 +209,7 @@ class Relaxation:
             rect = reads[index]
             shared = [(slot, owned, owned.intersect(rect)) for slot, owned in enumerate(slots) if owned.overlaps(rect)]
             for slot, owned, part in shared:
-                view = len(shared) == 1 and (rect == owned or contiguous(rect.relative_to(owned), owned.shape))
+                view = len(shared) == 1 and contiguous(rect.relative_to(owned), owned.shape)
                 rows.append((
                     slot, piece, self._size_of(part, itemsize), self._regions.setdefault(rect, len(self._regions)),
                     view, part == owned, rect == owned,
