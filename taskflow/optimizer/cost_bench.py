@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from statistics import median, quantiles
 from time import perf_counter
@@ -27,26 +28,49 @@ GROUP = 8  # stretches of memory that lie near to each other
 SHORT_SECONDS = 2e-3  # a task whose start is a part of its time that counts
 
 
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What comes before each run of what is measured, so that it finds caches as a step would have left them.
+
+    ``sweep``: an array that is read first, as the other tasks of a step read theirs: in a real step, a task finds most of what it
+    needs no longer in the caches near to the core. ``twin``: the same work on other arrays; of a short task it runs next, so that
+    the code, the interpreter's objects and the libraries' own buffers are where a step, which comes by all the time, has
+    them: what is timed finds only its arrays far away. ``between``: an array that is read after the twin, as the tasks do that
+    come between two of one kind. ``fresh``: arrays that are read last, since the task before has just written them.
+    """
+
+    sweep: Array | None = None
+    fresh: Sequence[Array] = ()
+    twin: Callable[[], object] | None = None
+    between: Array | None = None
+
+    def pass_by(self, short: bool) -> None:
+        """Do all of this once. ``short``: whether what is measured is a short task."""
+        if self.sweep is not None:
+            self.sweep.sum()
+        if short and self.twin is not None:
+            self.twin()
+            if self.between is not None:
+                self.between.sum()
+        for array in self.fresh:
+            array.max()
+
+
+NOTHING = Surroundings()
+
+
 def measure(
     action: Callable[[], object],
     seconds: float,
-    sweep: Array | None = None,
-    fresh: Sequence[Array] = (),
+    around: Surroundings = NOTHING,
     clock: Callable[[], float] | None = None,
-    twin: Callable[[], object] | None = None,
     timed: Callable[[Callable[[], object]], float] | None = None,
-    between: Array | None = None,
 ) -> Measurement:
     """Run ``action`` once to warm up, then until about ``seconds`` are over, at least 5 and at most 200 times; on a busy
     machine, where runs differ much, up to four times as long.
 
-    ``sweep``: an array that is read before each run, as the other tasks of a step read theirs: in a real step, a task
-    finds most of what it needs no longer in the caches near to the core. ``fresh``: arrays that are read after that, since
-    the task before has just written them. ``twin``: the same work on other arrays; of a short task it runs before
-    ``action``, so that the code, the interpreter's objects and the libraries' own buffers are where a step, which comes by
-    all the time, has them: what is timed finds only its arrays far away. ``between``: an array that is read after that, as the
-    tasks do that come between two of one kind. ``clock``: what times runs (default: the time
-    of day). ``timed``: what runs an action and says how long it took, where a clock on the host cannot (`Device.timed`).
+    ``around``: what comes before each run. ``clock``: what times runs (default: the time of day). ``timed``: what runs an action
+    and says how long it took, where a clock on the host cannot (`Device.timed`).
     """
     tick = clock or perf_counter
 
@@ -58,21 +82,14 @@ def measure(
         return tick() - began
 
     action()
-    warm = twin if once() < SHORT_SECONDS else None
+    short = once() < SHORT_SECONDS
     times: list[float] = []
     start = perf_counter()
     for patience in range(1, PATIENCE + 1):
         while len(times) < LEAST_REPEATS or perf_counter() < start + patience * seconds:
             if len(times) == MOST_REPEATS:
                 break
-            if sweep is not None:
-                sweep.sum()
-            if warm is not None:
-                warm()
-                if between is not None:
-                    between.sum()
-            for array in fresh:
-                array.max()
+            around.pass_by(short)
             times.append(once())
         low, _, high = quantiles(times, n=4, method="inclusive")
         middle = max(median(times), 1e-9)

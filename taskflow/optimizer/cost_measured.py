@@ -18,7 +18,15 @@ from taskflow.machine import Device, Machine
 from taskflow.operators.operator import Array, Operator, Spec, cost_key
 from taskflow.optimizer.company import Company
 from taskflow.optimizer.cost import Gradients, RememberedCosts
-from taskflow.optimizer.cost_bench import ARRAYS, SWEEP_BYTES, measure, memory_action, piece_action, runs_of
+from taskflow.optimizer.cost_bench import (
+    ARRAYS,
+    SWEEP_BYTES,
+    Surroundings,
+    measure,
+    memory_action,
+    piece_action,
+    runs_of,
+)
 from taskflow.optimizer.cost_gradients import Adding
 from taskflow.optimizer.cost_identity import identity
 from taskflow.optimizer.cost_store import CostStore, Measurement
@@ -171,7 +179,7 @@ class MeasuredCosts(RememberedCosts):
         twin, _ = make()
         timed = None if self.kernels.device.waits else self.kernels.device.timed
         with self._company.beside(make) if self._company.count else nullcontext():
-            value = measure(action, self._seconds, self._sweep, fresh, self._clock, twin, timed, between)
+            value = measure(action, self._seconds, Surroundings(self._sweep, fresh, twin, between), self._clock, timed)
         self.measured += 1
         self._store.put(key, value)
         return value

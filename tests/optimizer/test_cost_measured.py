@@ -22,7 +22,7 @@ from taskflow.operators.embedding import Embedding
 from taskflow.operators.linear import Linear
 from taskflow.operators.operator import REGISTRY, Spec, cost_key, iteration_space
 from taskflow.optimizer import cost_bench, cost_identity
-from taskflow.optimizer.cost_bench import SWEEP_BYTES, measure
+from taskflow.optimizer.cost_bench import SWEEP_BYTES, Surroundings, measure
 from taskflow.optimizer.cost_identity import digest, identity
 from taskflow.optimizer.cost_measured import SIZES, MeasuredCosts
 from taskflow.optimizer.cost_reuse import code_bytes, reuse_bytes
@@ -197,7 +197,7 @@ def test_what_runs_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
             said.append("run")
             clock.action()
 
-        measure(run, 1e-3, spy, (spy,), clock, lambda: said.append("twin"), None, between)
+        measure(run, 1e-3, Surroundings(spy, (spy,), lambda: said.append("twin"), between), clock)
         assert said[:2] == ["run", "run"] and said[2 : 2 + len(wanted)] == wanted
         assert said[2:] == wanted * ((len(said) - 2) // len(wanted))
 
