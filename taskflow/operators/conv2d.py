@@ -9,25 +9,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    Array,
-    Call,
-    Dim,
-    Example,
-    Init,
-    Keeps,
-    Operator,
-    Reads,
-    Soap,
-    Spec,
-    Target,
-    WeightSpec,
-    Work,
-    iteration_space,
-    positive,
-    register,
-    takes,
-)
+from taskflow.operators.convolution import Convolution
+from taskflow.operators.operator import Array, Call, Example, Reads, Spec, Target, iteration_space, register
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.operators.window import Pair, Seen, Window, pads, pair
 from taskflow.regions.rect import Rect
@@ -37,7 +20,7 @@ Group = tuple[slice, slice, int]  # output channels, input channels (both of the
 
 @register("conv2d")
 @dataclass(frozen=True, slots=True)
-class Conv2d(Operator):
+class Conv2d(Convolution):
     """x (N, C, H, W), weight (K, C / groups, kh, kw), bias (K) -> y (N, K, Ho, Wo).
 
     Cuts of h and w read halos, clipped at the border of the image, where the piece's kernel pads instead; elements of
@@ -45,7 +28,7 @@ class Conv2d(Operator):
     there is one group. With several, a piece reads the input channels of the groups that it touches.
     """
 
-    work: ClassVar[Work] = Work.CONVOLUTION
+    cuts_groups: ClassVar[bool] = True
 
     out_channels: int
     kernel: Pair
@@ -56,16 +39,7 @@ class Conv2d(Operator):
     bias: bool
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
-        takes("conv2d", inputs, 1)
-        (x,) = inputs
-        positive("conv2d", out_channels=self.out_channels, groups=self.groups)
-        if len(x.shape) != 4 or not x.differentiable:
-            raise ValueError(f"conv2d: input must be a float tensor (N, C, H, W), got {x}")
-        if x.shape[1] % self.groups or self.out_channels % self.groups:
-            raise ValueError(
-                f"conv2d: groups={self.groups} must divide the input's {x.shape[1]} and the output's "
-                f"{self.out_channels} channels"
-            )
+        x = self.image(inputs)
         sizes = tuple(window.outputs(size) for window, size in zip(self._windows, x.shape[2:]))
         if min(sizes) < 1:
             raise ValueError(
@@ -74,21 +48,8 @@ class Conv2d(Operator):
             )
         return (Spec((x.shape[0], self.out_channels, *sizes), x.dtype),)
 
-    def weights(self, inputs: Sequence[Spec]) -> tuple[WeightSpec, ...]:
-        each = inputs[0].shape[1] // self.groups
-        init = Init("uniform", (each * self.kernel[0] * self.kernel[1]) ** -0.5)  # torch.nn.Conv2d's start
-        weight = WeightSpec("weight", (self.out_channels, each, *self.kernel), init)
-        return (weight, WeightSpec("bias", (self.out_channels,), init)) if self.bias else (weight,)
-
-    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
-        samples, channels, height, width = self.output(inputs)[0].shape
-        return (
-            Dim("n", samples, Soap.SAMPLE),
-            Dim("k", channels, Soap.PARAMETER),
-            Dim("h", height, Soap.ATTRIBUTE),
-            Dim("w", width, Soap.ATTRIBUTE),
-            Dim("c", inputs[0].shape[1] // self.groups, Soap.REDUCTION, divisible=self.groups == 1),
-        )
+    def channels(self, given: int) -> Pair:
+        return self.out_channels, given // self.groups
 
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         n0, k0, _, _, c0 = piece.lo
@@ -100,19 +61,11 @@ class Conv2d(Operator):
             first, last = k0 // outputs * each, -(-k1 // outputs) * each
         x = Rect((n0, first, rows.low, columns.low), (n1, last, rows.high, columns.high))
         weight = Rect((k0, c0, rows.first, columns.first), (k1, c1, rows.last, columns.last))
-        # Of the pieces that share an output, the first alone adds the bias.
-        bias = Rect((k0,), (k1 if c0 == 0 else k0,))
-        return Reads((x,), (weight, bias) if self.bias else (weight,))
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (Rect(piece.lo[:-1], piece.hi[:-1]),)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(outputs=False)
+        return self.reading(x, weight, piece)
 
     def forward(self, call: Call) -> None:
         (x,), weight, (y,) = call.inputs, call.weights[0], call.outputs
-        bias = call.weights[1] if self.bias and call.weights[1].size else None
+        bias = self.added(call)
         if not x.size:  # nothing but padding
             y[...] = 0 if bias is None else bias[:, None, None]
             return
@@ -127,9 +80,7 @@ class Conv2d(Operator):
 
     def backward(self, call: Call) -> None:
         (x,), dy, dx, dw = call.inputs, call.grad, call.grad_inputs[0], call.grad_weights[0]
-        if self.bias and call.weights[1].size and (db := call.grad_weights[1]) is not None:
-            flat = dy.reshape(*dy.shape[:2], -1)
-            call.kernels.channel_sums(flat, out=db.array, accumulate=db.accumulate)
+        self.bias_gradient(call)
         if not x.size:
             return
         for group in self._groups(call):

@@ -10,24 +10,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    Array,
-    Call,
-    Dim,
-    Example,
-    Init,
-    Keeps,
-    Operator,
-    Reads,
-    Soap,
-    Spec,
-    WeightSpec,
-    Work,
-    iteration_space,
-    positive,
-    register,
-    takes,
-)
+from taskflow.operators.convolution import Convolution
+from taskflow.operators.operator import Array, Call, Example, Reads, Spec, iteration_space, register
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.operators.window import Pair, pair
 from taskflow.regions.rect import Rect
@@ -35,7 +19,7 @@ from taskflow.regions.rect import Rect
 
 @register("conv_transpose2d")
 @dataclass(frozen=True, slots=True)
-class ConvTranspose2d(Operator):
+class ConvTranspose2d(Convolution):
     """x (N, C, H, W), weight (C, K / groups, kh, kw), bias (K) -> y (N, K, Ho, Wo), where Ho = (H - 1) stride - 2 padding +
     dilation (kh - 1) + output_padding + 1.
 
@@ -44,7 +28,8 @@ class ConvTranspose2d(Operator):
     they do. K cuts the weights (parameter) and C is contracted; both can be cut if there is one group.
     """
 
-    work: ClassVar[Work] = Work.CONVOLUTION
+    cuts_groups: ClassVar[bool] = False
+    uniform: ClassVar[bool] = False
 
     out_channels: int
     kernel: Pair
@@ -56,16 +41,7 @@ class ConvTranspose2d(Operator):
     bias: bool
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
-        takes("conv_transpose2d", inputs, 1)
-        (x,) = inputs
-        positive("conv_transpose2d", out_channels=self.out_channels, groups=self.groups)
-        if len(x.shape) != 4 or not x.differentiable:
-            raise ValueError(f"conv_transpose2d: input must be a float tensor (N, C, H, W), got {x}")
-        if x.shape[1] % self.groups or self.out_channels % self.groups:
-            raise ValueError(
-                f"conv_transpose2d: groups={self.groups} must divide the input's {x.shape[1]} and the output's "
-                f"{self.out_channels} channels"
-            )
+        x = self.image(inputs)
         if any(more >= max(s, d) for more, s, d in zip(self.output_padding, self.stride, self.dilation)):
             raise ValueError(
                 f"conv_transpose2d: output_padding must be smaller than the stride {self.stride} or the dilation "
@@ -81,21 +57,8 @@ class ConvTranspose2d(Operator):
             raise ValueError(f"conv_transpose2d: padding {self.padding} leaves nothing of the output of {x}, got size {sizes}")
         return (Spec((x.shape[0], self.out_channels, *sizes), x.dtype),)
 
-    def weights(self, inputs: Sequence[Spec]) -> tuple[WeightSpec, ...]:
-        each = self.out_channels // self.groups
-        init = Init("uniform", (each * self.kernel[0] * self.kernel[1]) ** -0.5)  # torch.nn.ConvTranspose2d's start
-        weight = WeightSpec("weight", (inputs[0].shape[1], each, *self.kernel), init)
-        return (weight, WeightSpec("bias", (self.out_channels,), init)) if self.bias else (weight,)
-
-    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
-        samples, channels, height, width = self.output(inputs)[0].shape
-        return (
-            Dim("n", samples, Soap.SAMPLE),
-            Dim("k", channels, Soap.PARAMETER, divisible=self.groups == 1),
-            Dim("h", height, Soap.ATTRIBUTE),
-            Dim("w", width, Soap.ATTRIBUTE),
-            Dim("c", inputs[0].shape[1] // self.groups, Soap.REDUCTION, divisible=self.groups == 1),
-        )
+    def channels(self, given: int) -> Pair:
+        return given, self.out_channels // self.groups
 
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         n0, k0, _, _, c0 = piece.lo
@@ -105,19 +68,11 @@ class ConvTranspose2d(Operator):
         one, end = (k0, k1) if self.groups == 1 else (0, self.out_channels // self.groups)
         x = Rect((n0, first, rows.low, columns.low), (n1, last, rows.high, columns.high))
         weight = Rect((first, one, rows.first, columns.first), (last, end, rows.last, columns.last))
-        # Of the pieces that share an output, the first alone adds the bias.
-        bias = Rect((k0,), (k1 if c0 == 0 else k0,))
-        return Reads((x,), (weight, bias) if self.bias else (weight,))
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (Rect(piece.lo[:-1], piece.hi[:-1]),)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(outputs=False)
+        return self.reading(x, weight, piece)
 
     def forward(self, call: Call) -> None:
         (x,), weight, (y,) = call.inputs, call.weights[0], call.outputs
-        bias = call.weights[1] if self.bias and call.weights[1].size else None
+        bias = self.added(call)
         if not x.size:  # between what the filters reach
             y[...] = 0 if bias is None else bias[:, None, None]
             return
@@ -135,9 +90,7 @@ class ConvTranspose2d(Operator):
 
     def backward(self, call: Call) -> None:
         (x,), dy, dx, dw = call.inputs, call.grad, call.grad_inputs[0], call.grad_weights[0]
-        if self.bias and call.weights[1].size and (db := call.grad_weights[1]) is not None:
-            flat = dy.reshape(*dy.shape[:2], -1)
-            call.kernels.channel_sums(flat, out=db.array, accumulate=db.accumulate)
+        self.bias_gradient(call)
         if not x.size:
             return
         rows, columns = self._reached(call.specs, call.piece)
@@ -152,9 +105,10 @@ class ConvTranspose2d(Operator):
             call.kernels.conv2d_backward_weight(seen, x, *sliding, out=dw.array, accumulate=dw.accumulate)
 
     def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        # Of the kernel's elements each output has one in so many; borders count like the rest, as in conv2d.
-        high, wide = (-(-k // s) for k, s in zip(self.kernel, self.stride))
-        return 2 * piece.volume * high * wide
+        # Unlike conv2d's, whose kernels multiply with padding too: how many elements reach an output depends on where it lies.
+        samples, channels, _, _, contracted = piece.shape
+        rows, columns = self._reached(inputs, piece)
+        return 2 * samples * channels * contracted * rows.products * columns.products
 
     def _reached(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Reached, Reached]:
         rows, columns = (
@@ -188,13 +142,14 @@ class ConvTranspose2d(Operator):
 @dataclass(frozen=True, slots=True)
 class Reached:
     """Along one dimension: inputs low:high and elements of the kernel first:last that add to a range of outputs, both as few as
-    possible. Outputs ``inside`` of the range lie between the first and the last that all of these reach; ``padding``: how many
-    more they reach on each side, which are others' or nobody's."""
+    possible, by so many ``products``. Outputs ``inside`` of the range lie between the first and the last that all of these
+    reach; ``padding``: how many more they reach on each side, which are others' or nobody's."""
 
     low: int
     high: int
     first: int
     last: int
+    products: int
     inside: slice
     padding: Pair
 
@@ -209,13 +164,14 @@ def _reached(size: int, kernel: int, stride: int, before: int, dilation: int, lo
         if first <= last:
             touched.append((j, first, last))
     if not touched:
-        return Reached(0, 0, 0, 0, slice(0, 0), (0, 0))
+        return Reached(0, 0, 0, 0, 0, slice(0, 0), (0, 0))
     start, stop = min(a for _, a, _ in touched), max(b for _, _, b in touched)
     one, end = touched[0][0], touched[-1][0]
     # Outputs between the first and the last that these reach, counted from ``low``.
     least, most = start * stride - before + dilation * one - low, stop * stride - before + dilation * end + 1 - low
     inside = slice(max(0, least), min(high - low, most))
-    return Reached(start, stop + 1, one, end + 1, inside, (max(0, -least), max(0, most - (high - low))))
+    products = sum(b - a + 1 for _, a, b in touched)
+    return Reached(start, stop + 1, one, end + 1, products, inside, (max(0, -least), max(0, most - (high - low))))
 
 
 def conv_transpose2d(

@@ -198,6 +198,8 @@ class Operator(ABC):
     dense_dim: ClassVar[str | None] = None
     """The name of the dimension that the experts' mapper cuts instead of samples in networks that are not recurrent: of a dense
     layer its channels, of what takes a dense layer's scores where they lie the same."""
+    uniform: ClassVar[bool] = True
+    """Whether `flops` of a piece follow from the shapes of what it reads and writes. If not, they are a part of `cost_key`."""
 
     @abstractmethod
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
@@ -312,7 +314,8 @@ def _type_name(dtype: np.dtype[Any]) -> str:
 
 
 def cost_key(operator: Operator, inputs: Sequence[Spec], piece: Rect, backward: bool) -> Hashable:
-    """What the cost of a task depends on: kind, attributes, local shapes, type and direction. Pieces with equal keys cost
+    """What the cost of a task depends on: kind, attributes, local shapes, type, direction, and flops where these do not follow
+    (`Operator.uniform`). Pieces with equal keys cost
     the same (paper, section 5: a task's time is independent of its contents)."""
     reads = operator.reads(inputs, piece)
     return (
@@ -322,6 +325,7 @@ def cost_key(operator: Operator, inputs: Sequence[Spec], piece: Rect, backward: 
         tuple([_type_name(s.dtype) for s in inputs]),
         tuple([_type_name(s.dtype) for s in operator.output(inputs)]),
         "backward" if backward else "forward",
+        *(() if operator.uniform else (operator.flops(inputs, piece),)),
     )
 
 

@@ -99,17 +99,24 @@ def _table(pieces: Pieces, space: Space, processors: Sequence[int], over: Callab
         try:
             if over():
                 raise TimeoutError
-            if (each := sum(_kinds(degrees) for degrees in tuples)) <= min(MOST_KINDS, left):
+            if (each := sum(_kinds(node, degrees) for degrees in tuples)) <= min(MOST_KINDS, left):
                 least, left = least_of(pieces, node, so_far(tuples), processors), left - each
+            elif not node.operator.uniform:  # a smaller piece may have more arithmetic for its size, and cost more
+                least = _nothing(node)
             elif not together and (rough := len({_round(d, 1) for d in tuples}) * 2 ** _windows(node)) <= left:
                 least, left = rounded(pieces, node, tuples, processors, 1, so_far), left - rough
             else:
                 least = rounded(pieces, node, tuples, processors, 3, so_far)
         except TimeoutError:
-            least = Least(0.0, 0.0, 0.0, (False,) * len(node.inputs))
+            least = _nothing(node)
         for other in nodes:
             found[other.number] = replace(least, total=max(least.total, together))
     return [found[node.number] for node in graph]
+
+
+def _nothing(node: Node) -> Least:
+    """What is known of an operator that has not been looked at."""
+    return Least(0.0, 0.0, 0.0, (False,) * len(node.inputs))
 
 
 def _together(pieces: Pieces, node: Node, processors: Sequence[int]) -> float:
@@ -129,8 +136,8 @@ def _round(degrees: Sequence[int], bits: int) -> tuple[int, ...]:
     return tuple(1 << -(-(degree - 1).bit_length() // bits) * bits for degree in degrees)
 
 
-def _kinds(degrees: Sequence[int]) -> int:
-    return prod(min(degree, 4) for degree in degrees)
+def _kinds(node: Node, degrees: Sequence[int]) -> int:
+    return prod(min(degree, 4) for degree in degrees) if node.operator.uniform else prod(degrees)
 
 
 def least_update(

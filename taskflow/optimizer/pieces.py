@@ -86,18 +86,21 @@ class Pieces:
 
 def _kind(node: Node, rect: Rect) -> object:
     """What pieces of one kind share, as in `classes`."""
+    if not node.operator.uniform:
+        return rect
     return tuple((b - a, a == 0, b == dim.size) for a, b, dim in zip(rect.lo, rect.hi, node.dims))
 
 
 def classes(node: Node, degrees: Sequence[int]) -> Iterator[tuple[Rect, int]]:
     """One piece of each kind of an even cut, and how many there are of that kind. Pieces are of one kind if in every
-    dimension they are equally long and both inside, or both at the same border."""
+    dimension they are equally long and both inside, or both at the same border; of operators that are not `Operator.uniform`,
+    each is of a kind of its own."""
     sides: list[list[tuple[int, int, int]]] = []
     for dim, degree in zip(node.dims, degrees):
         cuts = even_cuts(dim.size, degree)
-        found: dict[tuple[int, bool, bool], tuple[int, int, int]] = {}
+        found: dict[tuple[int, ...], tuple[int, int, int]] = {}
         for low, high in zip(cuts, cuts[1:]):
-            key = (high - low, low == 0, high == dim.size)
+            key = (high - low, low == 0, high == dim.size) if node.operator.uniform else (low, high)
             first = found.get(key)
             found[key] = (first[0], first[1], first[2] + 1) if first else (low, high, 1)
         sides.append(list(found.values()))

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import prod
+from random import Random
+
 import numpy as np
 import pytest
 from operator_bench import evaluate
 
 import taskflow.operators as ops
 from taskflow.graph import OperatorGraph
+from taskflow.operators.conv_transpose2d import ConvTranspose2d
+from taskflow.operators.operator import Spec, cost_key, iteration_space
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.window import Window
 from taskflow.regions import Rect
@@ -172,3 +178,35 @@ def test_transposed_convolutions_that_do_not_fit_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             build()
+
+
+def test_pieces_of_equal_shapes_cost_the_same_only_with_equal_flops() -> None:
+    """A kernel of three over three inputs: outputs 0:3 take 1, 2 and 3 products, outputs 1:4 take 2, 3 and 2."""
+    operator, x = ConvTranspose2d(1, (3, 1), (1, 1), (0, 0), (0, 0), (1, 1), 1, False), Spec((1, 1, 3, 1), np.dtype(np.float32))
+    first, second, last = (Rect((0, 0, low, 0, 0), (1, 1, low + 3, 1, 1)) for low in range(3))
+    assert operator.reads((x,), first) == operator.reads((x,), second) == operator.reads((x,), last)
+    assert [operator.flops((x,), piece) for piece in (first, second, last)] == [12, 14, 12]
+    keys = [cost_key(operator, (x,), piece, False) for piece in (first, second, last)]
+    assert keys[0] == keys[2] != keys[1]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_flops_of_transposed_convolutions_are_counted(seed: int) -> None:
+    """Two for each element of the kernel that reaches an output of the piece from an input that there is."""
+    random = Random(seed)
+    operator, (x,) = (example := ConvTranspose2d.example(random)).operator, example.inputs
+    lo, hi = zip(*(sorted(random.sample(range(dim.size + 1), 2)) for dim in operator.dims((x,))))
+    met = [
+        sum(
+            (at := o + operator.padding[i] - j * operator.dilation[i]) % operator.stride[i] == 0
+            and 0 <= at // operator.stride[i] < x.shape[2 + i]
+            for o in range(lo[2 + i], hi[2 + i]) for j in range(operator.kernel[i])
+        )
+        for i in range(2)
+    ]
+    counted = 2 * (hi[0] - lo[0]) * (hi[1] - lo[1]) * (hi[4] - lo[4]) * met[0] * met[1]
+    assert operator.flops((x,), Rect(lo, hi)) == counted
+    unpadded = replace(operator, padding=(0, 0))
+    whole = unpadded.flops((x,), iteration_space(unpadded, (x,)))
+    # Each input goes with every element of its kernels.
+    assert whole == 2 * prod(x.shape) * operator.out_channels // operator.groups * prod(operator.kernel)

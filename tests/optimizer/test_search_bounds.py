@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from random import Random
 
 import padded_kernels
@@ -9,7 +10,7 @@ import pytest
 
 import taskflow
 from taskflow.machine import host
-from taskflow.mapper import Strategy
+from taskflow.mapper import OpConfig, Strategy
 from taskflow.models import build
 from taskflow.optimizer import bounds
 from taskflow.optimizer.bounds import least_of, least_update, lower_bound, representatives, rounded
@@ -139,3 +140,35 @@ def test_behind_a_layer_that_sees_only_padding_nothing_is_trained() -> None:
     judge = make_evaluator(graph, alone)
     seconds = judge.set(known(graph, alone)[0])
     assert lower_bound(judge) <= seconds
+
+
+def enlarging() -> taskflow.OperatorGraph:
+    """Transposed convolutions whose stride does not divide the kernel, so that every other output takes half of the arithmetic."""
+    graph = taskflow.OperatorGraph()
+    x = taskflow.input(graph, (2, 32, 6, 5), name="x")
+    y = taskflow.conv_transpose2d(x, 48, 3, stride=2, padding=1, output_padding=1, name="first")
+    y = taskflow.conv_transpose2d(y, 4, (5, 2), stride=(3, 2), padding=(2, 0), name="second")
+    label = taskflow.input(graph, (2,), "int64", name="label")
+    graph.minimize(taskflow.cross_entropy(taskflow.linear(taskflow.flatten(y, 1), 3, name="fc"), label, name="loss"))
+    return graph
+
+
+@pytest.mark.parametrize("machine", ["k80", "h100"])
+def test_where_arithmetic_depends_on_the_place_every_piece_is_looked_at(machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, where, random = enlarging(), taskflow.load_machine(machine, devices=8), Random(0)
+    judge = make_evaluator(graph, where)
+    bound = lower_bound(judge)
+    monkeypatch.setattr(bounds, "MOST_KINDS", 0)
+    assert 0 < lower_bound(judge) <= bound
+    assert all(bound <= judge.set(random_start(graph, where, Space(graph, 8), random)) for _ in range(20))
+    pieces, space, differ = Pieces(graph, judge.costs, True), Space(graph, 8), 0
+    for name in ("first", "second"):
+        node = graph.node(name)
+        tuples = space[node].tuples
+        for degrees in tuples:
+            every = [pieces.seconds(node, piece, 0) for piece in OpConfig(degrees, (0,) * prod(degrees)).partition(node).rects()]
+            least = least_of(pieces, node, [degrees], [0])
+            assert least.total == pytest.approx(sum(map(sum, every)), rel=1e-9), (name, degrees)
+            assert (least.forward, least.backward) == tuple(map(min, zip(*every))), (name, degrees)
+            differ += len({round(a, 12) for a, _ in every}) > 1
+    assert differ > 10
