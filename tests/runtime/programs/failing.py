@@ -18,6 +18,7 @@ fails = transport.rank == culprit
 transport.barrier()
 if transport.rank == 0:
     print("ready", flush=True)
+transport.barrier()  # or the culprit is gone, and mpirun ends rank 0, before it has its turn to say so
 
 
 def need_the_culprit():
