@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import starting
 from document_blocks import (
     ANY_FENCE,
     FENCE,
@@ -33,7 +34,6 @@ from document_blocks import (
 )
 
 LINK = re.compile(r"\]\(([^)#]*)(?:#([^)]*))?\)")
-MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
 LIMIT_SECONDS = 250  # of a command or a page's Python: only so that nothing hangs
 
 # Runs blocks in one namespace, a module of its own, and prints what each printed as JSON. Reads its blocks from stdin.
@@ -56,11 +56,11 @@ def named(pages: list[Path]) -> list[object]:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    launchers = ("PMI", "OMPI_COMM_", "SLURM_", "HYDRA_", "MPI_LOCAL", "MV2_")
-    variables = {key: value for key, value in os.environ.items() if not key.startswith(launchers)}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{variables.get('PATH', '')}"
-    return {**variables, "PYTHONPATH": str(ROOT), "PATH": path, "TASKFLOW_CACHE": str(folder / "cache"),
-            "TASKFLOW_WATCHDOG_SECONDS": "120", "COLUMNS": "200"}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    return starting.environment({
+        "PYTHONPATH": str(ROOT), "PATH": path, "TASKFLOW_CACHE": str(folder / "cache"), "TASKFLOW_WATCHDOG_SECONDS": "120",
+        "COLUMNS": "200",
+    })
 
 
 def prepare(page: Path, folder: Path) -> None:
@@ -150,7 +150,7 @@ def having(slow: bool) -> list[object]:
 
 
 @pytest.mark.mpi
-@pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun beside this python or on PATH")
+@starting.needs_mpi
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("page", having(slow=False))
 def test_commands_run(page: Path, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_commands_run(page: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.mpi
-@pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun beside this python or on PATH")
+@starting.needs_mpi
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("page", having(slow=True))
 def test_slow_commands_run(page: Path, tmp_path: Path) -> None:

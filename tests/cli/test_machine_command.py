@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
-from programs.start import MPIRUN, ROOT, environment, needs_mpi
+from starting import needs_mpi, run_python
 
 from taskflow.cli.main import main
 from taskflow.machine import host, load_machine, save
@@ -94,15 +90,13 @@ def test_errors_are_one_line(arguments: tuple[str, ...], message: str) -> None:
 @pytest.mark.mpi
 @needs_mpi
 def test_two_ranks(tmp_path: Path) -> None:
-    assert MPIRUN is not None
-    command = [MPIRUN, "-n", "2", sys.executable, "-m", "taskflow", "machine", "measure"]
-    kept = {"env": environment({"OPENBLAS_NUM_THREADS": "1"}), "capture_output": True, "text": True, "timeout": 250, "cwd": ROOT}
+    command, extra = ("-m", "taskflow", "machine", "measure"), {"OPENBLAS_NUM_THREADS": "1"}
     file = tmp_path / "two.json"
-    done = subprocess.run([*command, "--out", str(file), "--json"], **kept)  # type: ignore[call-overload]
+    done = run_python(*command, "--out", str(file), "--json", ranks=2, extra=extra)
     assert done.returncode == 0, done.stderr
     assert parse(json.loads(done.stdout), "stdout") == load_machine(file)
     (link,) = load_machine(file).route(1, 0)
     assert link.occupies_endpoints in (True, "sender", "receiver") and 1e7 < link.bytes_per_second < 1e12
     assert "links within nodes: rank 0 - rank 1" in done.stderr
-    done = subprocess.run([*command, "--processors", "2", "--quiet"], **kept)  # type: ignore[call-overload]
+    done = run_python(*command, "--processors", "2", "--quiet", ranks=2, extra=extra)
     assert done.returncode != 0 and done.stderr.count("each of which is a processor") == 1

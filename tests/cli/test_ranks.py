@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
-import sys
-from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
+from starting import needs_mpi, run_python
 
 from taskflow.cli.main import main
 from taskflow.cli.ranks import works
 
-ROOT = Path(__file__).parents[2]
-MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-needs_mpi = pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun beside this python or on PATH")
-
 
 def on_ranks(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(MPIRUN), "-n", "3", sys.executable, "-m", "taskflow", *words], text=True, capture_output=True, timeout=250,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}, stdin=subprocess.DEVNULL, check=False,
-    )
+    return run_python("-m", "taskflow", *words, ranks=3, extra={"COLUMNS": "200"})
 
 
 @pytest.mark.mpi

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,16 +14,13 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from mpi_words import spoken
+from starting import ROOT, needs_mpi, run_python
 
 from taskflow.cli.main import main
 from taskflow.runtime.differences import Row, differences
 from taskflow.runtime.trace_check import verify_events
 from taskflow.runtime.trace_file import read_trace
 
-ROOT = Path(__file__).resolve().parents[2]
-MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-needs_mpi = pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun beside this python or on PATH")
 SMALL = ("rnnlm", "--size", "small", "--set", "hidden=8", "--warmup", "2", "--steps", "3", "--costs", "analytic")
 OWN = '''
 """Train something small."""
@@ -64,21 +60,15 @@ def one_line(done: Any, message: str) -> None:
 
 
 def ranks(folder: Path, count: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-    launchers = ("PMI", "OMPI_COMM_", "SLURM_", "HYDRA_", "MPI_LOCAL")
-    variables = {key: value for key, value in os.environ.items() if not key.startswith(launchers)}
-    variables |= {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}", "OMP_NUM_THREADS": "1"}
-    command = [str(MPIRUN), "-n", str(count), sys.executable, "-m", "taskflow", *arguments]
-    done = subprocess.run(command, cwd=folder, env=variables, text=True, capture_output=True, timeout=250)
-    done.stderr = spoken(done.stderr)
-    return done
+    extra = {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}", "OMP_NUM_THREADS": "1"}
+    return run_python("-m", "taskflow", *arguments, ranks=count, folder=folder, extra=extra)
 
 
 # ---- train -----------------------------------------------------------------------------------------------------------
 def test_train_is_the_example(folder: Path) -> None:
     arguments = ("--processors", "2", "--mapper", "expert", "--steps", "4", "--json", "--quiet")
     here = json.loads(run("train", "MLP", *arguments).stdout)
-    command = [sys.executable, str(ROOT / "examples" / "mlp.py"), *arguments]
-    there = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=250)
+    there = run_python(str(ROOT / "examples" / "mlp.py"), *arguments, folder=folder)
     assert here["losses"] == json.loads(there.stdout)["losses"] and here["mapper"] == "expert" and len(here["losses"]) == 4
 
 

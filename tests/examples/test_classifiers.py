@@ -6,9 +6,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
-import os
-import shutil
-import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,10 +16,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from PIL import Image
+from starting import ROOT, needs_mpi, run_python
 
-ROOT = Path(__file__).resolve().parents[2]
-MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-needs_mpi = pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun beside this python or on PATH")
 MAPPERS = (("data",), ("expert",), ("search", "--search-budget", "100p"))
 SAME = 20  # steps over which the losses are the same
 LIMIT_SECONDS = 240
@@ -61,20 +56,7 @@ def report(done: Result | subprocess.CompletedProcess[str]) -> dict:
 
 
 def under_mpirun(name: str, *arguments: str, ranks: int = 4) -> dict:
-    launchers = ("PMI", "OMPI_COMM_", "SLURM_", "HYDRA_", "MPI_LOCAL")
-    variables = {key: value for key, value in os.environ.items() if not key.startswith(launchers)}
-    program = str(ROOT / "examples" / f"{name}.py")
-    command = [str(MPIRUN), "-n", str(ranks), sys.executable, program, "--json", "--quiet", *arguments]
-    job = subprocess.Popen(
-        command, env={**variables, "PYTHONPATH": str(ROOT)}, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, start_new_session=True,
-    )
-    try:
-        out, err = job.communicate(timeout=LIMIT_SECONDS)
-    except subprocess.TimeoutExpired:
-        os.killpg(job.pid, signal.SIGKILL)  # the group of its own that start_new_session made: mpirun and its ranks
-        pytest.fail(f"still running after {LIMIT_SECONDS} s:\n{job.communicate()}")
-    return report(subprocess.CompletedProcess(command, job.returncode, out, err))
+    return report(run_python(f"examples/{name}.py", "--json", "--quiet", *arguments, ranks=ranks, limit=LIMIT_SECONDS))
 
 
 def falls(found: dict, share: float) -> None:

@@ -4,36 +4,32 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from starting import ROOT, needs_mpi, run_python
 
 import taskflow
 from taskflow.models import MODELS, build
 from taskflow.operators.operator import REGISTRY, Work
 from taskflow.training.synthetic import random_feeds
 
-ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
-MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
 sys.path.insert(0, str(EXAMPLES))
 
 import enough_work  # noqa: E402
 
 
-def run(*command: str) -> subprocess.CompletedProcess[str]:
-    variables = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{EXAMPLES}"}
-    return subprocess.run(command, cwd=ROOT, env=variables, text=True, capture_output=True, timeout=250)
+def run(*arguments: str, ranks: int = 0) -> subprocess.CompletedProcess[str]:
+    return run_python(*arguments, ranks=ranks, extra={"PYTHONPATH": f"{ROOT}{os.pathsep}{EXAMPLES}"})
 
 
 @pytest.mark.timeout(300)
 def test_the_operator_holds_the_property_suite() -> None:
     assert "rms_norm" not in REGISTRY, "it is registered by its own module, in a process of its own"
-    done = run(sys.executable, "-m", "pytest", "-p", "rms_norm", "-k", "rms_norm", "tests/operators/test_properties.py")
+    done = run("-m", "pytest", "-p", "rms_norm", "-k", "rms_norm", "tests/operators/test_properties.py")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     (passed,) = re.findall(r"(\d+) passed", done.stdout)
     assert int(passed) >= (ROOT / "tests/operators/test_properties.py").read_text().count("\ndef test_"), done.stdout
@@ -41,16 +37,16 @@ def test_the_operator_holds_the_property_suite() -> None:
 
 @pytest.mark.parametrize("arguments", [["--processors", "3"], ["--processors", "5", "--mapper", "random"]])
 def test_the_operator_trains_alike_in_pieces(arguments: list[str]) -> None:
-    done = run(sys.executable, "examples/rms_norm.py", *arguments)
+    done = run("examples/rms_norm.py", *arguments)
     assert done.returncode == 0, done.stderr
     first, last = map(float, re.findall(r"loss ([\d.]+) -> ([\d.]+); in pieces the same: True", done.stdout)[0])
     assert last < first / 4
 
 
 @pytest.mark.mpi
-@pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun beside this python or on PATH")
+@needs_mpi
 def test_both_run_under_mpirun() -> None:
-    done = run(str(MPIRUN), "-n", "2", sys.executable, "examples/rms_norm.py", "--mapper", "enough_work:EnoughWork")
+    done = run("examples/rms_norm.py", "--mapper", "enough_work:EnoughWork", ranks=2)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("in pieces the same: True") == 1
 

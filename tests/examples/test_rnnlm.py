@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from mpi_words import spoken
+from starting import ROOT, needs_mpi, run_python
 
-ROOT = Path(__file__).resolve().parents[2]
-MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-needs_mpi = pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun beside this python or on PATH")
 WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "while", "seven", "wise", "owls", "watch")
 LIMIT_SECONDS = 200
 
@@ -56,24 +49,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return here
 
 
-def start(folder: Path, *arguments: str, ranks: int = 0, data: bool = True) -> subprocess.CompletedProcess[str]:
+def start(
+    folder: Path, *arguments: str, ranks: int = 0, data: bool = True, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Run the example in ``folder``; ``ranks`` 0 is without mpirun."""
-    launchers = ("PMI", "OMPI_COMM_", "SLURM_", "HYDRA_", "MPI_LOCAL")
-    variables = {key: value for key, value in os.environ.items() if not key.startswith(launchers)}
-    variables |= {"TASKFLOW_CACHE": str(folder / "cache"), "PYTHONPATH": str(ROOT), "TASKFLOW_WATCHDOG_SECONDS": "100"}
-    command = [sys.executable, str(ROOT / "examples" / "rnnlm.py"), *(["--data", "text.txt"] if data else []), *arguments]
-    if ranks:
-        command = [str(MPIRUN), "-n", str(ranks), *command]
-    job = subprocess.Popen(
-        command, cwd=folder, env=variables, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, start_new_session=True,
+    given = ["--data", "text.txt"] if data else []
+    return run_python(
+        str(ROOT / "examples" / "rnnlm.py"), *given, *arguments, ranks=ranks, folder=folder, limit=LIMIT_SECONDS,
+        extra={"TASKFLOW_CACHE": str(folder / "cache"), "TASKFLOW_WATCHDOG_SECONDS": "100", **variables},
     )
-    try:
-        out, err = job.communicate(timeout=LIMIT_SECONDS)
-    except subprocess.TimeoutExpired:
-        os.killpg(job.pid, signal.SIGKILL)  # the group of its own that start_new_session made: mpirun and its ranks
-        pytest.fail(f"still running after {LIMIT_SECONDS} s:\n{job.communicate()}")
-    return subprocess.CompletedProcess(command, job.returncode, out, spoken(err))
 
 
 def report(done: subprocess.CompletedProcess[str]) -> dict:
@@ -180,11 +164,10 @@ def test_mistakes_are_named_once_by_all_ranks(folder: Path, arguments: list[str]
     refused(start(folder, "--steps", "1", *arguments, ranks=2), message)
 
 
-def test_an_mpirun_of_another_mpi_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_mpirun_of_another_mpi_is_named(folder: Path) -> None:
     # The variables of one more launcher, around a python whose MPI does not know it: each process is alone.
-    monkeypatch.setenv("MV2_COMM_WORLD_RANK", "0")
-    monkeypatch.setenv("MV2_COMM_WORLD_SIZE", "3")
-    refused(start(folder, "--steps", "1"), "MVAPICH started 3 ranks, but the MPI library that mpi4py loaded sees 1")
+    done = start(folder, "--steps", "1", MV2_COMM_WORLD_RANK="0", MV2_COMM_WORLD_SIZE="3")
+    refused(done, "MVAPICH started 3 ranks, but the MPI library that mpi4py loaded sees 1")
 
 
 def test_options_have_help(folder: Path) -> None:

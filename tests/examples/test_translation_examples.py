@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from starting import ROOT, needs_mpi, run_python
 
 from taskflow.training.translation_numbers import number_pairs
 
 pytest.importorskip("tokenizers", reason="pip install 'soap-taskflow[examples]'")
 pytest.importorskip("sacrebleu", reason="pip install 'soap-taskflow[examples]'")
 
-ROOT = Path(__file__).resolve().parents[2]
-MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-needs_mpi = pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun beside this python or on PATH")
 EXAMPLES = ["nmt", "transformer"]
 
 
@@ -36,23 +30,11 @@ def start(
     folder: Path, name: str, *arguments: str, ranks: int = 0, data: bool = True, limit_seconds: int = 120
 ) -> subprocess.CompletedProcess[str]:
     """Run an example in ``folder``; ``ranks`` 0 is without mpirun."""
-    launchers = ("PMI", "OMPI_COMM_", "SLURM_", "HYDRA_", "MPI_LOCAL")
-    variables = {key: value for key, value in os.environ.items() if not key.startswith(launchers)}
-    variables |= {"TASKFLOW_CACHE": str(folder / "cache"), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     files = ["--data", "numbers.de", "--data", "numbers.en", "--vocabulary", "500"] if data else []
-    command = [sys.executable, str(ROOT / "examples" / f"{name}.py"), *files, *arguments]
-    if ranks:
-        command = [str(MPIRUN), "-n", str(ranks), *command]
-    job = subprocess.Popen(
-        command, cwd=folder, env=variables, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, start_new_session=True,
+    return run_python(
+        str(ROOT / "examples" / f"{name}.py"), *files, *arguments, ranks=ranks, folder=folder, limit=limit_seconds,
+        extra={"TASKFLOW_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"},
     )
-    try:
-        out, err = job.communicate(timeout=limit_seconds)
-    except subprocess.TimeoutExpired:
-        os.killpg(job.pid, signal.SIGKILL)  # the group of its own that start_new_session made: mpirun and its ranks
-        pytest.fail(f"still running after {limit_seconds} s:\n{job.communicate()}")
-    return subprocess.CompletedProcess(command, job.returncode, out, err)
 
 
 def report(done: subprocess.CompletedProcess[str]) -> dict:

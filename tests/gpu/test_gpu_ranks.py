@@ -11,7 +11,8 @@ import pytest
 from host_device import compiles
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
-from programs.start import needs_mpi, output
+from programs.start import output
+from starting import needs_mpi
 
 PROGRAM = Path(__file__).parent / "ranks_program.py"
 pytestmark = [pytest.mark.mpi, needs_mpi]

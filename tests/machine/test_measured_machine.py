@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
-from programs.start import mpirun, needs_mpi
+from programs.start import mpirun
+from starting import needs_mpi
 
 from taskflow.machine import load_machine, transfer_seconds
 from taskflow.runtime import measure as module

@@ -6,7 +6,8 @@ import re
 import sys
 
 import pytest
-from programs.start import LIMIT_SECONDS, MAKER, Ended, mpirun, needs_mpi, output
+from programs.start import LIMIT_SECONDS, MAKER, Ended, mpirun, output
+from starting import needs_mpi
 
 pytestmark = [pytest.mark.mpi, needs_mpi]
 RANKS = 3

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from inference_model import data, network
 from language_model import undivided
-from programs.start import needs_mpi, rows
+from programs.start import rows
+from starting import needs_mpi
 
 from taskflow.rules import Adam
 from taskflow.runtime.executor import Executor

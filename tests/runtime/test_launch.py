@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from programs.start import LIMIT_SECONDS, MAKER, environment, mpirun, needs_mpi
+from programs.start import LIMIT_SECONDS, MAKER, mpirun
+from starting import environment, needs_mpi
 
 from taskflow.runtime.launch import Launcher, connect, launcher, limit_threads
 from taskflow.runtime.local import LocalTransport

@@ -16,7 +16,8 @@ import pytest
 from language_model import CONFIG, feeds, model
 from mpi_words import spoken
 from programs.nodes import CLOCK_SECONDS, Nodes, why_not
-from programs.start import HERE, LIMIT_SECONDS, MAKER, MPIRUN, ROOT, Ended, environment, needs_mpi
+from programs.start import HERE, LIMIT_SECONDS, MAKER, Ended
+from starting import MPIRUN, ROOT, environment, needs_mpi
 
 from taskflow import SGD, Executor, choose, host
 from taskflow.machine import load_machine

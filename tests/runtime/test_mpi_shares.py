@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from language_model import model
-from programs.start import needs_mpi, rows
+from programs.start import rows
+from starting import needs_mpi
 
 pytestmark = [pytest.mark.mpi, needs_mpi]
 CASES = [f"{rule}:{{}}:{clip}" for rule in ("sgd", "momentum", "adam") for clip in ("", "0.1")]

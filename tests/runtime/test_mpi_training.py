@@ -6,7 +6,8 @@ from random import Random
 
 import pytest
 from language_model import CONFIG, ONE_STEP, feeds, model, random_strategy
-from programs.start import needs_mpi, rows
+from programs.start import rows
+from starting import needs_mpi
 
 from taskflow.rules import SGD
 from taskflow.runtime.executor import Executor

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 from partial_sums import case, feeds, results, summing
-from programs.start import needs_mpi, rows
+from programs.start import rows
+from starting import needs_mpi
 
 import taskflow
 from taskflow.machine import host, load_machine

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from language_model import CONFIG, feeds, model
-from programs.start import needs_mpi, rows
+from programs.start import rows
+from starting import needs_mpi
 
 import taskflow
 from taskflow.mapper import DataParallel

@@ -6,7 +6,8 @@ import re
 import sys
 
 import pytest
-from programs.start import MAKER, Ended, mpirun, needs_mpi
+from programs.start import MAKER, Ended, mpirun
+from starting import needs_mpi
 
 pytestmark = [pytest.mark.mpi, needs_mpi, pytest.mark.timeout(200)]
 PROGRAM = "train_failing.py"

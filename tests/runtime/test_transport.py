@@ -9,7 +9,8 @@ import time
 
 import numpy as np
 import pytest
-from programs.start import environment, mpirun, needs_mpi
+from programs.start import mpirun
+from starting import environment, needs_mpi
 
 from taskflow.runtime.local import LocalTransport
 from taskflow.runtime.waiting import Doorbell, Pace, pace_for, poll, watchdog_limit

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from mpi_words import spoken
+from starting import environment, needs_mpi, on_ranks, run_python
 
 from taskflow.training.checkpoint import read_checkpoint
 from taskflow.training.example import INTERRUPTED, Preset
@@ -25,9 +24,6 @@ from taskflow.training.schedules import StepDecay
 
 pytest.importorskip("safetensors", reason="pip install 'soap-taskflow[weights]'")
 
-ROOT = Path(__file__).resolve().parents[2]
-MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-needs_mpi = pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun beside this python or on PATH")
 LIMIT_SECONDS = 150  # of a program, only so that nothing hangs
 STEPS = 9  # of 4 windows an epoch, so that runs are stopped within an epoch and go over its end
 
@@ -153,19 +149,14 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run_in_one_line(monkeypatc
 
 
 def under_mpirun(folder: Path, ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-    launchers = ("PMI", "OMPI_COMM_", "SLURM_", "HYDRA_", "MPI_LOCAL")
-    variables = {key: value for key, value in os.environ.items() if not key.startswith(launchers)}
-    variables |= {"TASKFLOW_CACHE": str(folder / "cache"), "PYTHONPATH": str(ROOT), "TASKFLOW_WATCHDOG_SECONDS": "100"}
-    command = [str(MPIRUN), "-n", str(ranks), *arguments]
-    done = subprocess.run(command, cwd=folder, env=variables, text=True, capture_output=True, timeout=LIMIT_SECONDS)
-    done.stderr = spoken(done.stderr)
-    return done
+    extra = {"TASKFLOW_CACHE": str(folder / "cache"), "TASKFLOW_WATCHDOG_SECONDS": "100"}
+    return run_python(*arguments, ranks=ranks, folder=folder, limit=LIMIT_SECONDS, extra=extra)
 
 
 @pytest.mark.mpi
 @needs_mpi
 def test_other_ranks_take_over(folder: Path) -> None:
-    train = (sys.executable, "-m", "taskflow", "train", "mlp", "--json", "--quiet")
+    train = ("-m", "taskflow", "train", "mlp", "--json", "--quiet")
     whole = report(start("--steps", "6", name="mlp", data=False))
     saved = under_mpirun(folder, 2, *train, "--steps", "3", "--checkpoint", "run.safetensors")
     assert saved.returncode == 0, saved.stderr
@@ -193,10 +184,10 @@ def test_ranks_with_other_data_are_found_before_the_first_step(folder: Path) -> 
     (folder / "text.txt").write_text(text)
     (folder / "other.txt").write_text(text.replace("w1 w", "w2 w", 1))
     assert (folder / "other.txt").read_text() != text
-    done = under_mpirun(folder, 3, sys.executable, "own.py", "--steps", "3", "--quiet", "--json")
+    done = under_mpirun(folder, 3, "own.py", "--steps", "3", "--quiet", "--json")
     refused_by_all(done, "training data: 2 ranks (the first is 1) of 3 read other data than rank 0")
     (folder / "other.txt").unlink()
-    done = under_mpirun(folder, 2, sys.executable, "own.py", "--steps", "3", "--quiet", "--json")
+    done = under_mpirun(folder, 2, "own.py", "--steps", "3", "--quiet", "--json")
     refused_by_all(done, "corpus: there is no file ")
     assert "other.txt (rank 1 says this, the others do not; every rank must see the same files and options)" in done.stderr
 
@@ -220,10 +211,9 @@ def test_an_interrupted_run_says_how_it_goes_on(folder: Path, ranks: int) -> Non
     """Ctrl-C: one line that names the checkpoint, from which the run can really go on."""
     pytest.importorskip("sklearn", reason="pip install scikit-learn")
     program_line = [sys.executable, "-m", "taskflow", "train", "mlp", "--quiet"]
-    command = [*([str(MPIRUN), "-n", "2"] if ranks == 2 else []), *program_line, "--checkpoint", "run.safetensors"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [*on_ranks(ranks if ranks > 1 else 0), *program_line, "--checkpoint", "run.safetensors"]
     job = subprocess.Popen(
-        [*command, "--checkpoint-every", "2", "--steps", "1000000"], cwd=folder, env=environment, text=True,
+        [*command, "--checkpoint-every", "2", "--steps", "1000000"], cwd=folder, env=environment(), text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )
     try:
@@ -240,10 +230,7 @@ def test_an_interrupted_run_says_how_it_goes_on(folder: Path, ranks: int) -> Non
     if ranks == 1:
         assert job.returncode == INTERRUPTED and len(said.splitlines()) == 1, said
     at = read_checkpoint("run.safetensors").step
-    done = subprocess.run(
-        [*program_line, "--resume", "run.safetensors", "--steps", str(at + 1), "--json"], cwd=folder, env=environment, text=True,
-        capture_output=True, timeout=LIMIT_SECONDS,
-    )
+    done = run_python(*program_line[1:], "--resume", "run.safetensors", "--steps", str(at + 1), "--json", folder=folder)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["resumed_at_step"] == at
 
@@ -252,10 +239,10 @@ def test_an_interrupted_run_says_how_it_goes_on(folder: Path, ranks: int) -> Non
 def test_interrupted_while_it_searches(folder: Path, ranks: int) -> None:
     """Ctrl-C before the first step: the run ends on all ranks, also on the one that searches, and no rank waits for another."""
     pytest.importorskip("sklearn", reason="pip install scikit-learn")
-    command = [*([str(MPIRUN), "-n", "2"] if ranks == 2 else []), sys.executable, "-m", "taskflow", "train", "mlp"]
+    command = [*on_ranks(ranks if ranks > 1 else 0), sys.executable, "-m", "taskflow", "train", "mlp"]
     job = subprocess.Popen(
         [*command, "--processors", "2", "--mapper", "search", "--search-budget", "100s"], cwd=folder, text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )
     assert job.stderr is not None
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,11 +18,9 @@ from typing import Any
 
 import pytest
 from mpi_words import spoken
+from starting import MPIRUN, environment, on_ranks
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[2]
-BIN = Path(sys.executable).parent
-MPIRUN = shutil.which("mpirun", path=f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}")
 JOB_VARIABLE = "TASKFLOW_TEST_JOB"
 LEAVE_SECONDS = 20.0
 """How long after mpirun's end a process of the job may go on: one that ends at all does, however busy the machine."""
@@ -41,7 +38,6 @@ def _maker() -> str:
 
 
 MAKER = _maker()
-needs_mpi = pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun beside this python or on PATH")
 
 
 @dataclass(frozen=True)
@@ -53,14 +49,6 @@ class Ended:
     text: str
     seconds: float  # from its start, or from what `mpirun` was told to wait for
     errors: str = ""
-
-
-def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's variables, less those of a launcher around pytest, with this checkout first to import."""
-    launchers = ("PMI_", "PMIX_", "OMPI_COMM_", "SLURM_", "HYDRA_", "MPI_LOCAL", "PALS_", "MV2_")
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(launchers)}
-    kept["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")]))
-    return {**kept, **(extra or {})}
 
 
 def mpirun(
@@ -79,7 +67,7 @@ def mpirun(
     A job that lasts longer than ``limit`` seconds is killed and fails the test, and so does one that leaves a process behind."""
     assert MPIRUN is not None
     job_name = uuid.uuid4().hex
-    command = [MPIRUN, "-n", str(ranks), sys.executable, str(HERE / program), *arguments]
+    command = [*on_ranks(ranks), sys.executable, str(HERE / program), *arguments]
     job = subprocess.Popen(
         command, env=environment({**(extra or {}), JOB_VARIABLE: job_name}),
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE if apart else subprocess.STDOUT, text=True,
