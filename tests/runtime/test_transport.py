@@ -6,6 +6,8 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -60,6 +62,25 @@ def test_poll_sleeps_longer_and_longer_up_to_the_cap() -> None:
     poll(lambda: len(sleeps) == 6, Pace(0.0, 1.0, 8.0), waited.append, lambda s: bool(sleeps.append(s)))
     assert sleeps == [1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
     assert len(waited) == 6 and waited == sorted(waited)
+
+
+def test_who_has_waited_long_looks_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, sleeps = [0.0], list[float]()
+    monkeypatch.setattr("taskflow.runtime.waiting.time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def sleep(seconds: float) -> bool:
+        sleeps.append(seconds)
+        now[0] += seconds
+        return False
+
+    pace = replace(pace_for(2, 2), spin_seconds=0.0)
+    poll(lambda: now[0] > 60, pace, lambda waited: None, sleep)
+    looks = 60 / pace.longest_sleep_seconds
+    assert max(sleeps) == pace.patient_sleep_seconds and len(sleeps) < looks / 100
+    done = 0.0
+    for seconds in sleeps:  # a message that nobody rings for is a hundredth late, or the longest sleep
+        assert seconds <= max(pace.longest_sleep_seconds, 0.01 * done + 1e-12)
+        done += seconds
 
 
 def test_poll_starts_over_when_rung() -> None:
@@ -121,7 +142,7 @@ def test_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ValueError, match=f"TASKFLOW_WATCHDOG_SECONDS.*{wrong}"):
             watchdog_limit()
     monkeypatch.setenv("TASKFLOW_LONGEST_SLEEP_SECONDS", "1e-5")
-    assert pace_for(16, 2).longest_sleep_seconds == pace_for(16, 2).first_sleep_seconds == 1e-5
+    assert pace_for(16, 2).longest_after(100) == pace_for(16, 2).first_sleep_seconds == 1e-5
     monkeypatch.setenv("TASKFLOW_LONGEST_SLEEP_SECONDS", "0")
     with pytest.raises(ValueError, match="more than 0"):
         pace_for(1, 1)
