@@ -147,21 +147,24 @@ class CoreEvaluator(Evaluator):
         core.finish_model()
 
     def _region(self, rect: Rect) -> int:
-        if rect not in self._regions:
-            self._regions[rect] = self._core.add_region(rect.lo, rect.hi)
-        return self._regions[rect]
+        number = self._regions.get(rect)
+        if number is None:
+            number = self._regions[rect] = self._core.add_region(rect.lo, rect.hi)
+        return number
 
     def _list(self, rects: list[Rect]) -> int:
-        key = tuple(self._region(rect) for rect in rects)
-        if key not in self._lists:
-            self._lists[key] = self._core.add_list(key)
-        return self._lists[key]
+        key = tuple([self._region(rect) for rect in rects])
+        number = self._lists.get(key)
+        if number is None:
+            number = self._lists[key] = self._core.add_list(key)
+        return number
 
     def _cut(self, node: Node, config: OpConfig) -> int:
         """The number of a cut in the core's table: made once for all nodes that are alike (`_alike`)."""
         key = (self._like[node.number], config.degrees, config.weights)
-        if key in self._cuts:
-            return self._cuts[key]
+        number = self._cuts.get(key)
+        if number is not None:
+            return number
         operator, specs = node.operator, node.specs
         rects = config.partition(node).rects()
         reads = [node.reads(rect) for rect in rects]
@@ -169,12 +172,12 @@ class CoreEvaluator(Evaluator):
         saves = [operator.saves(specs, rect) for rect in rects]
         flops = [operator.flops(specs, rect) for rect in rects]
         backward = [operator.backward_flops(specs, rect) for rect in rects]
-        self._cuts[key] = self._core.add_cut(
+        number = self._cuts[key] = self._core.add_cut(
             len(rects),
             [self._list([r.inputs[i] for r in reads]) for i in range(len(node.inputs))],
             [self._list([r.weights[i] for r in reads]) for i in range(len(node.parameters))],
             [self._list([w[i] for w in writes]) for i in range(len(node.outputs))],
-            _like(zip(map(_shapes, rects, reads, writes, saves), flops, backward)),
+            _like(zip(map(_shapes, rects, reads, writes, saves), flops, backward)) if len(rects) > 1 else [0],
             flops,
             backward,
             [
@@ -185,7 +188,7 @@ class CoreEvaluator(Evaluator):
             ],
         )
         self._cut_rects.append(rects)
-        return self._cuts[key]
+        return number
 
     # ---- what the core asks ----------------------------------------------------------------------------------------
     def _cost(self, kind: int, cut: int, piece: int, where: int, flops: int, nbytes: int, node: int) -> float:
@@ -305,10 +308,14 @@ class CoreEvaluator(Evaluator):
 
     # ---- what walks in C++ do -----------------------------------------------------------------------------------------
     def cut_of(self, name: str, config: OpConfig) -> tuple[int, int]:
-        """The core's numbers of an operator and of its cut. ValueError if they do not fit."""
+        """The core's numbers of an operator and of its cut. ValueError if degrees do not fit."""
         node = self._node(name)
-        config.verify(node, self._most)
-        return node.number, self._cut(node, config)
+        # Of a cut that is known only the places are new, and it is the cut that is asked for.
+        number = self._cuts.get((self._like[node.number], config.degrees, config.weights))
+        if number is None:
+            config.verify(node, self._most)
+            number = self._cut(node, config)
+        return node.number, number
 
     def hold(self, changes: Mapping[str, OpConfig], seconds: float) -> None:
         """The core has evaluated this proposal; it may be accepted."""
@@ -370,7 +377,7 @@ class CoreEvaluator(Evaluator):
 def _shapes(rect: Rect, reads: Reads, writes: Sequence[Rect], saves: Sequence[Spec]) -> tuple[object, ...]:
     """What the cost of a piece depends on, besides its operator and flops (as in `operators.operator.cost_key`)."""
     places = (rect, *reads.inputs, *reads.weights, *writes)
-    return tuple(r.shape for r in places), tuple(spec.shape for spec in saves)
+    return tuple([r.shape for r in places]), tuple([spec.shape for spec in saves])
 
 
 def _like(keys: Iterable[Hashable]) -> list[int]:
@@ -380,7 +387,7 @@ def _like(keys: Iterable[Hashable]) -> list[int]:
 
 
 def _nbytes(rects: Sequence[Rect], specs: Sequence[Spec]) -> int:
-    return sum(rect.volume * spec.dtype.itemsize for rect, spec in zip(rects, specs))
+    return sum([rect.volume * spec.dtype.itemsize for rect, spec in zip(rects, specs)])
 
 
 def _alike(graph: OperatorGraph) -> list[int]:
