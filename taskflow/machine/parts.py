@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, Protocol
 
 Ends = bool | Literal["sender", "receiver"]  # of a transfer: both (True), none, or one
+
+
+@lru_cache(maxsize=64)
+def _name(dtype: object) -> str:
+    return str(dtype)  # takes numpy some microseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +40,7 @@ class Device:
 
     def rate(self, dtype: object = "float32") -> float:
         """Peak operations a second on numbers of a type."""
-        wanted, default = str(dtype), 0.0
+        wanted, default = _name(dtype), 0.0
         for name, rate in self.flops_per_second:
             if name == wanted:
                 return rate
@@ -44,7 +50,7 @@ class Device:
 
     def product_rate(self, dtype: object) -> float:
         """Peak operations a second where numbers of a type are multiplied and added up."""
-        return self.rate(self.products if str(dtype) == "float32" else dtype)
+        return self.rate(self.products if _name(dtype) == "float32" else dtype)
 
     def reaches(self, kernels: str, default: float) -> float:
         """Which part of the peak this class of kernels reaches."""

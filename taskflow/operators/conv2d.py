@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from random import Random
 from typing import ClassVar
 
@@ -108,16 +109,12 @@ class Conv2d(Convolution):
         return 2 * piece.volume * self.kernel[0] * self.kernel[1]
 
     @property
-    def _windows(self) -> tuple[Window, ...]:
-        return tuple(
-            Window(k, s, *p, d) for k, s, p, d in zip(self.kernel, self.stride, self.padding, self.dilation)
-        )
+    def _windows(self) -> tuple[Window, Window]:
+        return _windows(self.kernel, self.stride, self.padding, self.dilation)
 
     def _sees(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Seen, Seen]:
-        rows, columns = (
-            window.sees(inputs[0].shape[i], piece.lo[i], piece.hi[i]) for i, window in enumerate(self._windows, 2)
-        )
-        return rows, columns
+        (rows, columns), (_, _, height, width) = self._windows, inputs[0].shape
+        return rows.sees(height, piece.lo[2], piece.hi[2]), columns.sees(width, piece.lo[3], piece.hi[3])
 
     def _padding(self, call: Call) -> tuple[Pair, Pair]:
         """What lies outside of the image in this piece."""
@@ -156,6 +153,12 @@ class Conv2d(Convolution):
         if any(seen.empty for seen in operator._sees((spec,), iteration_space(operator, (spec,)))):
             return cls.example(random)  # the whole output would see nothing but padding
         return Example(operator, (spec,))
+
+
+@lru_cache(maxsize=256)
+def _windows(kernel: Pair, stride: Pair, padding: tuple[Pair, Pair], dilation: Pair) -> tuple[Window, Window]:
+    rows, columns = (Window(k, s, *p, d) for k, s, p, d in zip(kernel, stride, padding, dilation))
+    return rows, columns
 
 
 def _whole(part: slice, array: Array) -> bool:

@@ -317,16 +317,32 @@ def cost_key(operator: Operator, inputs: Sequence[Spec], piece: Rect, backward: 
     """What the cost of a task depends on: kind, attributes, local shapes, type, direction, and flops where these do not follow
     (`Operator.uniform`). Pieces with equal keys cost
     the same (paper, section 5: a task's time is independent of its contents)."""
+    return (*_cost_shapes(operator, tuple(inputs), piece), "backward" if backward else "forward")
+
+
+@lru_cache(maxsize=1 << 14)
+def _cost_shapes(operator: Operator, inputs: tuple[Spec, ...], piece: Rect) -> tuple[Hashable, ...]:
     reads = operator.reads(inputs, piece)
     return (
         operator,
         piece.shape,
-        tuple(r.shape for r in (*reads.inputs, *reads.weights)),
+        tuple([r.shape for r in (*reads.inputs, *reads.weights)]),
         tuple([_type_name(s.dtype) for s in inputs]),
-        tuple([_type_name(s.dtype) for s in operator.output(inputs)]),
-        "backward" if backward else "forward",
+        tuple([_type_name(s.dtype) for s in outputs_of(operator, inputs)]),
         *(() if operator.uniform else (operator.flops(inputs, piece),)),
     )
+
+
+@lru_cache(maxsize=1 << 12)
+def outputs_of(operator: Operator, inputs: tuple[Spec, ...]) -> tuple[Spec, ...]:
+    """`Operator.output`, worked out once."""
+    return operator.output(inputs)
+
+
+@lru_cache(maxsize=1 << 12)
+def computes_in(operator: Operator, inputs: tuple[Spec, ...]) -> np.dtype[Any]:
+    """`Operator.computes_in`, worked out once."""
+    return operator.computes_in(inputs)
 
 
 def positive(name: str, **values: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
 import numpy as np
@@ -11,14 +11,15 @@ from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine, ring
 from taskflow.mapper.config import OpConfig, Place, Sync, Travel
 from taskflow.mapper.strategy import SUMS, Strategy
-from taskflow.operators.operator import Reads, Spec
+from taskflow.operators.operator import Spec
 from taskflow.optimizer._core import Core
+from taskflow.optimizer.core_alike import alike, first_equal, shapes
 from taskflow.optimizer.core_costs import Costs, FromTasks, Roofline
 from taskflow.optimizer.evaluator import NO_SYNCS, Evaluator, Usage, same_processors
 from taskflow.optimizer.evaluator import usage as usage_of
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
-from taskflow.tasks.backward import gradient_flow, gradients_given
+from taskflow.tasks.backward import gradient_flow
 from taskflow.tasks.simulate import Span, Timeline, message_resources
 from taskflow.tasks.task import Kind
 
@@ -86,7 +87,7 @@ class CoreEvaluator(Evaluator):
         """The sets of processors that collectives were among."""
         self._route_classes: dict[tuple[object, ...], int] = {}
         self._nodes = {node.name: node for node in graph}
-        self._like = _alike(graph)
+        self._like = alike(graph)
         layers = list(dict.fromkeys(p.layer for p in graph.parameters))
         self._layers = {layer: i for i, layer in enumerate(layers)}
         self._seconds = inf
@@ -147,21 +148,24 @@ class CoreEvaluator(Evaluator):
         core.finish_model()
 
     def _region(self, rect: Rect) -> int:
-        if rect not in self._regions:
-            self._regions[rect] = self._core.add_region(rect.lo, rect.hi)
-        return self._regions[rect]
+        number = self._regions.get(rect)
+        if number is None:
+            number = self._regions[rect] = self._core.add_region(rect.lo, rect.hi)
+        return number
 
     def _list(self, rects: list[Rect]) -> int:
-        key = tuple(self._region(rect) for rect in rects)
-        if key not in self._lists:
-            self._lists[key] = self._core.add_list(key)
-        return self._lists[key]
+        key = tuple([self._region(rect) for rect in rects])
+        number = self._lists.get(key)
+        if number is None:
+            number = self._lists[key] = self._core.add_list(key)
+        return number
 
     def _cut(self, node: Node, config: OpConfig) -> int:
-        """The number of a cut in the core's table: made once for all nodes that are alike (`_alike`)."""
+        """The number of a cut in the core's table: made once for all nodes that are alike (`alike`)."""
         key = (self._like[node.number], config.degrees, config.weights)
-        if key in self._cuts:
-            return self._cuts[key]
+        number = self._cuts.get(key)
+        if number is not None:
+            return number
         operator, specs = node.operator, node.specs
         rects = config.partition(node).rects()
         reads = [node.reads(rect) for rect in rects]
@@ -169,12 +173,12 @@ class CoreEvaluator(Evaluator):
         saves = [operator.saves(specs, rect) for rect in rects]
         flops = [operator.flops(specs, rect) for rect in rects]
         backward = [operator.backward_flops(specs, rect) for rect in rects]
-        self._cuts[key] = self._core.add_cut(
+        number = self._cuts[key] = self._core.add_cut(
             len(rects),
             [self._list([r.inputs[i] for r in reads]) for i in range(len(node.inputs))],
             [self._list([r.weights[i] for r in reads]) for i in range(len(node.parameters))],
             [self._list([w[i] for w in writes]) for i in range(len(node.outputs))],
-            _like(zip(map(_shapes, rects, reads, writes, saves), flops, backward)),
+            first_equal(zip(map(shapes, rects, reads, writes, saves), flops, backward)) if len(rects) > 1 else [0],
             flops,
             backward,
             [
@@ -185,7 +189,7 @@ class CoreEvaluator(Evaluator):
             ],
         )
         self._cut_rects.append(rects)
-        return self._cuts[key]
+        return number
 
     # ---- what the core asks ----------------------------------------------------------------------------------------
     def _cost(self, kind: int, cut: int, piece: int, where: int, flops: int, nbytes: int, node: int) -> float:
@@ -304,11 +308,23 @@ class CoreEvaluator(Evaluator):
         self.moved(changes, seconds)
 
     # ---- what walks in C++ do -----------------------------------------------------------------------------------------
-    def cut_of(self, name: str, config: OpConfig) -> tuple[int, int]:
-        """The core's numbers of an operator and of its cut. ValueError if they do not fit."""
+    def number(self, name: str) -> int:
+        """The core's number of an operator."""
+        return self._node(name).number
+
+    def alike(self, name: str) -> int:
+        """A number that operators share if their cuts of equal degrees are one in the core."""
+        return self._like[self._node(name).number]
+
+    def cut_of(self, name: str, config: OpConfig) -> int:
+        """The core's number of an operator's cut. ValueError if degrees do not fit."""
         node = self._node(name)
-        config.verify(node, self._most)
-        return node.number, self._cut(node, config)
+        # Of a cut that is known only the places are new, and it is the cut that is asked for.
+        number = self._cuts.get((self._like[node.number], config.degrees, config.weights))
+        if number is None:
+            config.verify(node, self._most)
+            number = self._cut(node, config)
+        return number
 
     def hold(self, changes: Mapping[str, OpConfig], seconds: float) -> None:
         """The core has evaluated this proposal; it may be accepted."""
@@ -367,32 +383,5 @@ class CoreEvaluator(Evaluator):
             )
 
 
-def _shapes(rect: Rect, reads: Reads, writes: Sequence[Rect], saves: Sequence[Spec]) -> tuple[object, ...]:
-    """What the cost of a piece depends on, besides its operator and flops (as in `operators.operator.cost_key`)."""
-    places = (rect, *reads.inputs, *reads.weights, *writes)
-    return tuple(r.shape for r in places), tuple(spec.shape for spec in saves)
-
-
-def _like(keys: Iterable[Hashable]) -> list[int]:
-    """For each key the place of the first equal one."""
-    first: dict[Hashable, int] = {}
-    return [first.setdefault(key, i) for i, key in enumerate(keys)]
-
-
 def _nbytes(rects: Sequence[Rect], specs: Sequence[Spec]) -> int:
-    return sum(rect.volume * spec.dtype.itemsize for rect, spec in zip(rects, specs))
-
-
-def _alike(graph: OperatorGraph) -> list[int]:
-    """For each node the first one of equal operator, inputs' specs, number of parameters and gradients, those that its
-    backward tasks get and those that they give: what these cost does not follow from their bytes, since a gradient that is
-    not given may have as many bytes as one that is added to."""
-    active, needs, _ = gradient_flow(graph)
-    first: dict[object, int] = {}
-    return [
-        first.setdefault(
-            (node.operator, node.specs, len(node.parameters), tuple((t.node, t.index) in needs for t in node.inputs), given),
-            node.number,
-        )
-        for node, given in zip(graph, gradients_given(graph, active, needs))
-    ]
+    return sum([rect.volume * spec.dtype.itemsize for rect, spec in zip(rects, specs)])

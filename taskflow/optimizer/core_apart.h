@@ -92,9 +92,14 @@ private:
 
     // The seconds of work by resource.
     void load() {
-        const Tasks& t = *around_;
+        const std::vector<double>& work = around_->work;
+        const int32_t processors = int32_t(routes_->processors());
         resources_.assign(routes_->total_resources, {0.0, 0.0, 0.0});
-        for (uint32_t i = 0; i < n_; ++i) each_resource(t.resource[i], [&](int32_t r) { resources_[r].left += t.cost[i]; });
+        for (int32_t k = 0; k < int32_t(work.size()); ++k) {
+            const double seconds = work[k];
+            if (seconds != 0)
+                each_resource(k < processors ? k : processors - 1 - k, [&](int32_t r) { resources_[r].left += seconds; });
+        }
         for (Resource& r : resources_) r.total = r.left;
         for (const Layer& layer : *layers_)
             if (layer.fragment) add_load(*layer.fragment);
@@ -211,7 +216,6 @@ private:
         const int32_t* stops = routes_->stops.data();
         while (!queue_.empty()) {
             const Queue::Key key = queue_.pop();
-            if (!queue_.empty()) __builtin_prefetch(&events_[uint32_t(queue_.top())]);
             Event& event = events_[uint32_t(key)];
             const double cost = event.cost, at = Queue::long_time(key);
             double start = at, end;

@@ -27,6 +27,9 @@ inline void Lowering::set_up() {
     for (size_t k = 0; k < layers; ++k)
         for (auto [node, _] : m.layers[k].uses)
             if (layers_of_[node].empty() || layers_of_[node].back() != int(k)) layers_of_[node].push_back(int(k));
+    for (size_t k = 0; k < n; ++k)
+        if (layers_of_[k].size() > 1) of_several_layers_.push_back(int(k));
+    borrows_.assign(n + 2, 0);
     int bits = 1;
     while (tail_names() >= (3u << bits) / 4) ++bits;  // a quarter of all names at least for synchronisation
     shift_ = 31 - bits;
@@ -62,16 +65,33 @@ inline void Lowering::mark(const Plans* before) {
     const size_t tensors = readers_.size(), layers = m.layers.size();
     shared_reads_.assign(tensors, 0), gradient_reads_.assign(tensors, 0);
     gathering_.assign(layers, 0), gradient_weights_.assign(layers, 0);
+    // The others are asked only where somebody who is lowered anew may find something of theirs.
+    recalls_forward_.assign(m.nodes.size() + 2, 0), recalls_backward_.assign(m.nodes.size() + 2, 0);
+    auto recall = [this](std::vector<uint8_t>& recalls, int tensor) {
+        for (int r : readers_of_[tensor]) recalls[r] = 1;
+    };
     for (size_t n = 0; n < inputs_.size(); ++n) {
         if (forward_dirty_[n])
-            for (size_t i = 0; i < inputs_[n].size(); ++i)
-                if (n <= m.nodes.size() || carry_dirty_[i]) shared_reads_[tensor(inputs_[n][i])] = !sole(inputs_[n][i]);
-        if (n >= m.nodes.size()) continue;
+            for (size_t i = 0; i < inputs_[n].size(); ++i) {
+                const Of of = inputs_[n][i];
+                if ((n > m.nodes.size() && !carry_dirty_[i]) || sole(of) || shared_reads_[tensor(of)]) continue;
+                shared_reads_[tensor(of)] = 1;
+                recall(recalls_forward_, tensor(of));
+            }
+        if (n >= m.nodes.size() || !(forward_dirty_[n] | backward_dirty_[n])) continue;
         for (int k : layers_of_[n]) gathering_[k] |= forward_dirty_[n], gradient_weights_[k] |= backward_dirty_[n];
         if (!backward_dirty_[n]) continue;
-        for (Of of : inputs_[n]) gradient_reads_[tensor(of)] |= !sole(of);
-        for (size_t o = 0; o < m.nodes[n].itemsizes.size(); ++o) gradient_reads_[tensor({int(n), int(o)})] = 1;
+        auto put = [&](int of) {
+            if (!gradient_reads_[of]) gradient_reads_[of] = 1, recall(recalls_backward_, of);
+        };
+        for (Of of : inputs_[n])
+            if (!sole(of)) put(tensor(of));
+        for (size_t o = 0; o < m.nodes[n].itemsizes.size(); ++o) put(tensor({int(n), int(o)}));
     }
+    for (size_t k = 0; k < layers; ++k)
+        if (gathering_[k] | gradient_weights_[k])
+            for (auto [node, _] : m.layers[k].uses)
+                recalls_forward_[node] |= gathering_[k], recalls_backward_[node] |= gradient_weights_[k];
 }
 
 // An operator's forward pass is lowered anew if it changed; if what it reads has other pieces or its pieces' tasks other
@@ -79,60 +99,56 @@ inline void Lowering::mark(const Plans* before) {
 // collectives sum partial values, if it makes such and a reader changed.
 inline void Lowering::mark_forward(const Plans* before) {
     const size_t n = m.nodes.size();
-    changed_.assign(n + 2, 0), moved_.assign(n, 0), forward_dirty_.assign(n + 2, 0);
-    layer_dirty_.assign(m.layers.size(), 0);
-    for (size_t k = 0; k < n; ++k) changed_[k] = moved_[k] = !before || before->configs[k] != p->configs[k];
-    for (size_t k = 0; k < n && p->collective_sums; ++k) moved_[k] |= sums_otherwise(int(k));
+    changed_.assign(n + 2, 0), moved_.assign(n, !before), forward_dirty_.assign(n + 2, !before);
+    layer_dirty_.assign(m.layers.size(), !before);
+    forward_dirty_[n + 1] = 0;  // see `mark_carried`
+    fresh_.clear();
+    for (size_t k = 0; k < n; ++k)
+        if (!before || before->configs[k] != p->configs[k]) changed_[k] = moved_[k] = 1, fresh_.push_back(int(k));
+    if (!before) return;
+    // What changes is spread from there, since in deep networks a proposal changes a hundredth of the operators.
+    for (int k : fresh_) {
+        for (Of of : inputs_[k]) {
+            // Partial values that a changed operator reads may now be summed in another way.
+            if (p->collective_sums && p->configs[of.first]->cut->outputs[of.second].partial) moved_[of.first] = 1;
+            if (!sole(of))
+                for (int r : readers_of_[tensor(of)]) forward_dirty_[r] |= r > k && r <= int(n);
+        }
+    }
     for (size_t i = 0; i < m.layers.size(); ++i) {
-        const LayerPlan *was = before ? before->layers[i] : nullptr, *now = p->layers[i];
+        const LayerPlan *was = before->layers[i], *now = p->layers[i];
         if (was == now) continue;
         layer_dirty_[i] = 1;
         for (size_t u = 0; u < m.layers[i].uses.size(); ++u)
-            if (!was || was->gathers[u] || now->gathers[u]) moved_[m.layers[i].uses[u].first] = 1;
+            if (was->gathers[u] || now->gathers[u]) moved_[m.layers[i].uses[u].first] = 1;
+    }
+    for (size_t k = 0; k < n; ++k) {
+        if (!moved_[k]) continue;
+        forward_dirty_[k] = 1;
+        for (int of = tensor_base_[k], last = of + int(m.nodes[k].itemsizes.size()); of < last; ++of)
+            for (int r : readers_of_[of]) forward_dirty_[r] |= r <= int(n);
     }
     for (size_t k = 0; k < n + 1; ++k) {
-        bool dirty = !before || (k < n && moved_[k]);
-        for (size_t i = 0; i < inputs_[k].size() && !dirty; ++i) {
-            const Of of = inputs_[k][i];
-            dirty = moved_[of.first];
-            if (!sole(of))
-                for (int r : readers_of_[tensor(of)]) dirty |= r < int(k) && changed_[r];
-        }
-        if (!dirty)
-            for (int lender : forward_[k].before().lenders) dirty |= forward_dirty_[lender];
-        forward_dirty_[k] = dirty;
+        if (forward_dirty_[k] || !borrows_[k]) continue;
+        for (int lender : forward_[k].before().lenders) forward_dirty_[k] |= forward_dirty_[lender];
     }
     // An operator with weights of several layers brings their gradients together in one block.
     for (bool again = true; again;) {
         again = false;
-        for (const auto& of_node : layers_of_) {
-            if (of_node.size() < 2) continue;
+        for (int n : of_several_layers_) {
             bool any = false, all = true;
-            for (int k : of_node) any |= layer_dirty_[k], all &= layer_dirty_[k] != 0;
+            for (int k : layers_of_[n]) any |= layer_dirty_[k], all &= layer_dirty_[k] != 0;
             if (any && !all) again = true;
-            if (any) for (int k : of_node) layer_dirty_[k] = 1;
+            if (any) for (int k : layers_of_[n]) layer_dirty_[k] = 1;
         }
     }
-}
-
-// Whether partial values of an operator may now be summed in another way: that depends on who reads them.
-inline bool Lowering::sums_otherwise(int n) const {
-    const Cut& cut = *p->configs[n]->cut;
-    for (size_t o = 0; o < cut.outputs.size(); ++o)
-        if (cut.outputs[o].partial)
-            for (int r : readers_of_[tensor({n, int(o)})])
-                if (r < nodes() && changed_[r]) return true;
-    return false;
 }
 
 // Backward: if forward is; what sums the gradients that a changed operator puts; and those that put theirs after it where
 // it may have put one first.
 inline void Lowering::mark_backward() {
-    const int n = nodes();
-    backward_dirty_.assign(n, 0);
-    for (int k = 0; k < n; ++k) {
-        backward_dirty_[k] |= forward_dirty_[k];
-        if (!changed_[k]) continue;
+    backward_dirty_.assign(forward_dirty_.begin(), forward_dirty_.begin() + nodes());
+    for (int k : fresh_) {
         for (Of of : inputs_[k]) {
             backward_dirty_[of.first] = 1;
             for (int r : readers_of_[tensor(of)])
@@ -174,13 +190,13 @@ inline void Lowering::walk() {
     turned_.clear();
     for (int k = 0; k < n; ++k) {
         if (forward_dirty_[k]) lower_forward(k);
-        else recall_forward(k);
+        else if (recalls_forward_[k]) recall_forward(k);
     }
     if (forward_dirty_[n]) losses();
-    else recall_forward(n);
+    else if (recalls_forward_[n]) recall_forward(n);
     if (m.trains) {
         for (int k = n - 1; k >= 0; --k) {
-            if (!m.nodes[k].active) continue;
+            if (!(backward_dirty_[k] | recalls_backward_[k]) || !m.nodes[k].active) continue;
             if (backward_dirty_[k]) lower_backward(k);
             else if (backward_[k].now().ran) recall_backward(k);
         }
@@ -326,10 +342,34 @@ inline void Lowering::put_together(Tasks& out, const Tasks& kept) {
     same_.clear();
     find_blocks(kept);
     const uint32_t blocks = uint32_t(anew_.size());
+    out.work = kept.work;
     for (uint32_t b = 0, end; b < blocks; b = end) {
         end = run_end(b);
         if (end > b) copy(out, kept, b, end);
-        for (; end < blocks && anew_[end]; ++end) append(out, block(end, false), end, kept.blocks[end].first, &block(end, true));
+        for (; end < blocks && anew_[end]; ++end) {
+            const Tasks &now = block(end, false), &was = block(end, true);
+            append(out, now, end, kept.blocks[end].first, &was);
+            if (&now != &was) add_work(out, was, -1.0), add_work(out, now, 1.0);
+        }
+    }
+}
+
+// Seconds by what is occupied, without taking routes apart. Differences of sums lose some of the last digits, so now and then it is
+// counted from nothing.
+inline void Lowering::add_work(Tasks& out, const Tasks& block, double sign) const {
+    out.work.resize(size_t(m.processors) + m.routes.offset.size() - 1, 0.0);
+    for (size_t i = 0; i < block.size(); ++i)
+        out.work[block.resource[i] >= 0 ? block.resource[i] : m.processors - 1 - block.resource[i]] += sign * block.cost[i];
+}
+inline void Lowering::count_work(Tasks& out, const Tasks* kept) const {
+    const Sides<Forward>& carried = forward_[nodes() + 1];
+    if (kept && kept->age < MOST_AGE) {
+        out.age = kept->age + 1;
+        if (&carried.now() == &carried.before()) return;
+        add_work(out, carried.before().copies, -1.0), add_work(out, carried.now().copies, 1.0);
+    } else {
+        out.age = 0, out.work.clear();
+        add_work(out, out, 1.0);
     }
 }
 

@@ -7,6 +7,7 @@ namespace taskflow {
 
 inline void Lowering::lend(Forward& f, int reader, Ref from) {
     if (from.node == reader) return;
+    borrows_[reader] = 1;
     if (std::find(f.lenders.begin(), f.lenders.end(), from.node) == f.lenders.end()) f.lenders.push_back(from.node);
 }
 

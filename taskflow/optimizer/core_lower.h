@@ -39,6 +39,7 @@ public:
             for (const auto& layer : layers_) append_slots(out, layer.now());
         const uint32_t count = uint32_t(out.size());
         append_carried(out);
+        count_work(out, compares_ ? kept : nullptr);
         return count;
     }
     // By block of the flat task graph: whether it is as it was in what was accepted last.
@@ -219,6 +220,9 @@ private:
     std::vector<std::vector<int>> layers_of_;      // by node
     std::vector<uint8_t> changed_, moved_, forward_dirty_, backward_dirty_, layer_dirty_;
     std::vector<uint8_t> shared_reads_, gradient_reads_, gathering_, gradient_weights_;  // by tensor; by layer
+    std::vector<uint8_t> recalls_forward_, recalls_backward_;  // by node, losses and carried state, if not lowered anew
+    std::vector<uint8_t> borrows_;              // whether it ever used an instance of another one
+    std::vector<int> fresh_, of_several_layers_;  // whose configuration changed; who has weights of several layers
     bool restart_ = false;  // some operator's backward pass came or went: all must be lowered anew
 
     int tensor(Of of) const { return tensor_base_[of.first] + of.second; }
@@ -227,7 +231,6 @@ private:
     void update(const Plans& plans, const Plans* before);
     void mark(const Plans* before);
     void mark_forward(const Plans* before);
-    bool sums_otherwise(int n) const;
     void mark_backward();
     void mark_carried(const Plans* before);
     void walk();
@@ -242,6 +245,9 @@ private:
     std::vector<uint8_t> anew_;           // by block: whether it was
     std::vector<uint32_t> new_place_;     // of the tasks of what was accepted last
     bool moved_places_ = false;           // whether any is not where it was
+    static constexpr uint32_t MOST_AGE = 256;  // proposals since work was counted from nothing
+    void add_work(Tasks& out, const Tasks& block, double sign) const;
+    void count_work(Tasks& out, const Tasks* kept) const;
     void append(Tasks& out, const Tasks& block, uint32_t number, uint32_t label, const Tasks* before);
     static bool equal(const Tasks& a, const Tasks& b);
     std::vector<uint8_t> same_;

@@ -24,6 +24,8 @@ struct Tasks {  // in program order
     std::vector<uint32_t> join_offset, join_after;  // and by join
     std::vector<uint32_t> join_at;                  // how many tasks there were when the join was made
     std::vector<std::pair<uint32_t, uint32_t>> blocks;  // (what it is for, its first task), in order
+    std::vector<double> work;  // seconds by processor, then by route; only where blocks are put together
+    uint32_t age = 0;          // for how many proposals its work has been carried on
     // Filled on request:
     std::vector<uint8_t> kind;
     std::vector<int32_t> processor, source, node;
@@ -33,7 +35,7 @@ struct Tasks {  // in program order
     size_t joins() const { return join_offset.empty() ? 0 : join_offset.size() - 1; }
     void clear() {
         cost.clear(), resource.clear(), after_offset.assign(1, 0), after.clear(), waiter.clear();
-        join_offset.assign(1, 0), join_after.clear(), join_at.clear(), blocks.clear();
+        join_offset.assign(1, 0), join_after.clear(), join_at.clear(), blocks.clear(), work.clear();
         kind.clear(), processor.clear(), source.clear(), node.clear(), flops.clear(), nbytes.clear();
     }
     void add(int32_t occupies, double seconds) {
@@ -75,9 +77,8 @@ struct Routes {
 class Queue {
 public:
     typedef unsigned __int128 Key;
-    void clear() { size_ = 0; }
-    bool empty() const { return !size_; }
-    Key top() const { return heap_[0]; }
+    void clear() { size_ = open_ = 0; }
+    bool empty() const { return size_ == open_; }
     static Key key(double time, uint32_t number) {
         uint64_t bits;
         std::memcpy(&bits, &time, 8);
@@ -101,8 +102,12 @@ public:
         return time;
     }
     void push(Key key) {
-        if (size_ == heap_.size()) grow();
         Key* heap = heap_.data();
+        if (open_) {
+            open_ = 0;
+            return settle(key);
+        }
+        if (size_ == heap_.size()) grow(), heap = heap_.data();
         size_t at = size_++;
         while (at) {
             const size_t up = (at - 1) >> 2;
@@ -112,30 +117,35 @@ public:
         }
         heap[at] = key;
     }
-    // With branches, which are foreseen often enough to go on before the keys are there: without them it waits for each in turn.
+    // The place of what is taken stays open for what is pushed next: most tasks and copies make something else ready.
     Key pop() {
+        if (open_) settle(heap_[--size_]);
+        open_ = 1;
+        return heap_[0];
+    }
+
+private:
+    size_t size_ = 0, open_ = 0;  // open: whether there is nothing in the first place, which counts all the same
+    std::vector<Key> heap_ = std::vector<Key>(1 << 8);
+
+    [[gnu::noinline]] void grow() { heap_.resize(2 * heap_.size()); }
+    // From the first place to where it belongs. With branches, which are foreseen often enough to go on before the keys are there:
+    // without them it waits for each in turn.
+    void settle(Key key) {
         Key* heap = heap_.data();
-        const size_t n = --size_;
-        const Key top = heap[0], last = heap[n];
+        const size_t n = size_;
         size_t at = 0;
         for (size_t child; (child = 4 * at + 1) < n;) {
             size_t least = child, end = std::min(child + 4, n);
             Key value = heap[child];
             for (size_t c = child + 1; c < end; ++c)
                 if (heap[c] < value) value = heap[c], least = c;
-            if (last <= value) break;
+            if (key <= value) break;
             heap[at] = value;
             at = least;
         }
-        heap[at] = last;
-        return top;
+        heap[at] = key;
     }
-
-private:
-    size_t size_ = 0;
-    std::vector<Key> heap_ = std::vector<Key>(1 << 8);
-
-    [[gnu::noinline]] void grow() { heap_.resize(2 * heap_.size()); }
 };
 
 struct Times {

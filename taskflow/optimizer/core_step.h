@@ -79,7 +79,7 @@ public:
     }
 
     // ---- proposals -------------------------------------------------------------------------------------------------
-    void begin() { proposed_ = current_; }
+    void begin() { proposed_ = current_, touched_.clear(); }
     void change(int node, int cut, const std::vector<int>& processors) {
         auto config = std::make_shared<Config>();
         config->cut = model_.geometry.cuts.at(cut).get();
@@ -90,6 +90,7 @@ public:
         config->apart = std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
         measure(node, *config);
         proposed_.configs[node] = std::move(config);
+        touched_.push_back(node);
         for (int layer : layers_of_[node]) proposed_.layers[layer].reset();
     }
     void change_sums(bool collective) { proposed_.collective_sums = collective; }
@@ -111,7 +112,9 @@ public:
         return model_.clips ? evaluate_flat(plans, limit) : evaluate_apart(plans, limit);
     }
     void accept() {
-        current_ = proposed_;
+        load();
+        current_load_ = load_;
+        current_ = proposed_, touched_.clear();
         lowering_.accept();
         accepted_ = true;
         size_ = spare_size_;
@@ -223,12 +226,26 @@ private:
     }
     // True if some processor has more to compute than the limit allows.
     bool overloaded(double limit) {
-        load_.assign(model_.processors, 0.0);
-        for (auto& config : proposed_.configs)
-            for (size_t piece = 0; piece < config->work.size(); ++piece)
-                load_[config->processors[piece]] += config->work[piece];
+        load();
         const double stop = limit * (1 + 1e-9);
         return std::any_of(load_.begin(), load_.end(), [stop](double load) { return load > stop; });
+    }
+
+    // Seconds of each processor: from those of the current strategy, where little changes.
+    void load() {
+        auto add = [this](const Config& config, double sign) {
+            for (size_t piece = 0; piece < config.work.size(); ++piece)
+                load_[config.processors[piece]] += sign * config.work[piece];
+        };
+        std::sort(touched_.begin(), touched_.end());
+        touched_.erase(std::unique(touched_.begin(), touched_.end()), touched_.end());
+        if (++loaded_ % MOST_LOADED && accepted_ && touched_.size() * 4 < proposed_.configs.size()) {
+            load_ = current_load_;
+            for (int node : touched_) add(*current_.configs[node], -1.0), add(*proposed_.configs[node], 1.0);
+        } else {
+            load_.assign(model_.processors, 0.0);
+            for (auto& config : proposed_.configs) add(*config, 1.0);
+        }
     }
 
     Plans taken_apart(State& state) {
@@ -261,7 +278,10 @@ private:
     bool flat_ = false, spare_flat_ = false;  // whether tasks_ (spare_tasks_) hold the flat tasks and times_ their times
     size_t size_ = 0, spare_size_ = 0;
     Times times_, spare_times_;
-    std::vector<double> load_;
+    static constexpr uint32_t MOST_LOADED = 1024;  // sums are made from nothing now and then, since differences lose digits
+    std::vector<double> load_, current_load_;
+    std::vector<int> touched_;  // whose configurations the proposal changes
+    uint32_t loaded_ = 0;
     std::vector<std::vector<int>> layers_of_;
 };
 

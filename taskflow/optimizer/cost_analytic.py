@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from taskflow.machine import Device, Machine
-from taskflow.operators.operator import Dim, Operator, Spec, Work
+from taskflow.operators.operator import Dim, Operator, Spec, Work, computes_in
 from taskflow.optimizer.cost import Gradients, RememberedCosts
 from taskflow.optimizer.cost_gradients import Adding
 from taskflow.optimizer.cost_work import Phase, phases
@@ -52,7 +52,7 @@ class AnalyticCosts(RememberedCosts):
         self, operator: Operator, inputs: tuple[Spec, ...], piece: Rect, backward: bool, wanted: Gradients, adds: Adding,
         device: Device,
     ) -> float:
-        dtype = operator.computes_in(inputs)
+        dtype = computes_in(operator, inputs)
         return sum(
             phase_seconds(phase, device, _rate(phase, device, dtype))
             for phase in phases(operator, inputs, piece, backward, wanted, adds)
@@ -67,7 +67,7 @@ class AnalyticCosts(RememberedCosts):
         space = Rect((0,) * len(dims := operator.dims(inputs)), tuple(dim.size for dim in dims))
         if operator.picks(inputs, space):
             return 0.0
-        dtype, seen = operator.computes_in(inputs), _seen(operator, inputs, dims)
+        dtype, seen = computes_in(operator, inputs), _seen(operator, inputs, dims)
         memory = device.memory_bytes_per_second * device.reaches(Work.MEMORY.value, EFFICIENCY[Work.MEMORY])
         total = 0.0
         for phase in phases(operator, inputs, space, backward, wanted):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 from taskflow.operators.operator import Operator, Spec
-from taskflow.optimizer.cost_work import weight_type
+from taskflow.optimizer.cost_work import arrays
 from taskflow.regions import Rect
 from taskflow.tasks.task import Compute
 
@@ -22,11 +22,8 @@ Adding = tuple[bool, ...]  # for each input of an operator, then for each weight
 
 def target_bytes(operator: Operator, inputs: Sequence[Spec], piece: Rect, wanted: Sequence[bool]) -> tuple[int, ...]:
     """Bytes of every gradient that backward gives: of each input (0 if it is not wanted), then of each weight."""
-    reads, itemsize = operator.reads_in(inputs, piece, training=True), weight_type(operator.output(inputs)).itemsize
-    return (
-        *(r.volume * s.dtype.itemsize * w for r, s, w in zip(reads.inputs, inputs, wanted)),
-        *(r.volume * itemsize for r in reads.weights),
-    )
+    touched = arrays(operator, tuple(inputs), piece)
+    return (*[nbytes * w for nbytes, w in zip(touched.inputs, wanted)], *touched.weights)
 
 
 def adding(sizes: Sequence[int], inputs: int, nbytes: int) -> Adding:

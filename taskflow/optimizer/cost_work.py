@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from taskflow.operators.operator import Operator, Spec, Work
+from taskflow.operators.operator import Operator, Spec, Work, outputs_of
 from taskflow.regions import Rect
 
 SPLIT = 4096
@@ -46,10 +47,11 @@ class Arrays:
         return sum(self.inputs) + sum(self.weights) + sum(self.outputs) + self.saved
 
 
-def arrays(operator: Operator, inputs: Sequence[Spec], piece: Rect) -> Arrays:
-    """What the forward task of a piece touches."""
+@lru_cache(maxsize=1 << 14)
+def arrays(operator: Operator, inputs: tuple[Spec, ...], piece: Rect) -> Arrays:
+    """What the forward task of a piece touches; worked out once for all questions about the piece."""
     reads = operator.reads_in(inputs, piece, training=True)
-    writes, outputs = operator.writes(inputs, piece), operator.output(inputs)
+    writes, outputs = operator.writes(inputs, piece), outputs_of(operator, inputs)
     itemsize = weight_type(outputs).itemsize
     return Arrays(
         tuple(r.volume * s.dtype.itemsize for r, s in zip(reads.inputs, inputs)),
@@ -73,7 +75,7 @@ def phases(
     """The work of a piece. ``wanted``: for each input, whether backward gives its gradient. ``adds``: for each input, then for
     each weight, whether backward adds to a gradient that is there (none, if empty), which is read for that."""
     kernels = operator.work
-    touched = arrays(operator, inputs, piece)
+    touched = arrays(operator, tuple(inputs), piece)
     flops = operator.backward_flops(inputs, piece) if backward else operator.flops(inputs, piece)
     if kernels == Work.RECURRENT:
         return _recurrent(touched, inputs[0].shape[1], flops, backward, wanted, adds)

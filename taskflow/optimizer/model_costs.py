@@ -6,15 +6,19 @@ from collections.abc import Sequence
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Cluster
-from taskflow.operators.operator import Reads
 from taskflow.optimizer.core_costs import Costs
 from taskflow.optimizer.cost import CostModel
 from taskflow.optimizer.cost_gradients import target_bytes
+from taskflow.optimizer.cost_work import arrays
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
 from taskflow.tasks.backward import gradient_flow, gradients_given
 from taskflow.tasks.simulate import all_reduce_seconds
 from taskflow.tasks.task import Kind, Runs
+
+# Of a piece's backward task: which input gradients it gives; bytes of all gradients that it gives; bytes of what it reads, apart
+# from gradients that it adds to.
+_Backward = tuple[tuple[bool, ...], int, int]
 
 
 class ModelCosts(Costs):
@@ -27,6 +31,7 @@ class ModelCosts(Costs):
         self._wanted = [tuple((t.node, t.index) in needs for t in node.inputs) for node in graph]
         kinds: dict[str, int] = {}
         self._known: dict[tuple[object, ...], float] = {}
+        self._backward: dict[tuple[int, Rect], _Backward] = {}
         self._least: dict[tuple[object, ...], float] = {}
         first: dict[object, int] = {}
         self._like = [first.setdefault((n.operator, n.specs, wanted, given), n.number)
@@ -46,10 +51,11 @@ class ModelCosts(Costs):
         device = self._machine.processors[processor].device
         if not backward:
             return self.model.compute_seconds(node.operator, node.specs, piece, False, device=device)
-        reads = node.reads(piece)
-        wanted = tuple(w and not rect.empty for w, rect in zip(self._wanted[node.number], reads.inputs))
-        targets = target_bytes(node.operator, node.specs, piece, wanted)
-        added = nbytes - self._replacing(node, piece, reads) - sum(targets)
+        key = (self._like[node.number], piece)
+        if key not in self._backward:
+            self._backward[key] = self._of_backward(node, piece)
+        wanted, targets, replacing = self._backward[key]
+        added = nbytes - replacing - targets
 
         def seconds(added_bytes: int) -> float:
             return self.model.compute_seconds(
@@ -57,7 +63,7 @@ class ModelCosts(Costs):
             )
 
         # Fewer bytes than any task touches: what is asked for is the least that the piece may take, for a bound.
-        return seconds(added) if added >= 0 else min(seconds(0), seconds(sum(targets)))
+        return seconds(added) if added >= 0 else min(seconds(0), seconds(targets))
 
     def least(self, node: Node, backward: bool, processor: int) -> float:
         ask = getattr(self.model, "least_seconds", None)
@@ -69,15 +75,15 @@ class ModelCosts(Costs):
             self._least[key] = ask(node.operator, node.specs, backward, self._wanted[node.number], device)
         return self._least[key]
 
-    def _replacing(self, node: Node, piece: Rect, reads: Reads) -> int:
-        """Bytes of what a backward task reads, apart from gradients that it adds to."""
-        inputs = sum(r.volume * t.dtype.itemsize for t, r in zip(node.inputs, reads.inputs))
-        weights = sum(r.volume * p.spec.dtype.itemsize for p, r in zip(node.parameters, reads.weights))
-        outputs = [r.volume * t.dtype.itemsize for t, r in zip(node.outputs, node.writes(piece))]
-        saved = sum(spec.nbytes for spec in node.operator.saves(node.specs, piece))
+    def _of_backward(self, node: Node, piece: Rect) -> _Backward:
+        touched = arrays(node.operator, node.specs, piece)
+        wanted = tuple([w and n > 0 for w, n in zip(self._wanted[node.number], touched.input_elements)])
+        targets = sum(target_bytes(node.operator, node.specs, piece, wanted))
+        weights = sum([n * p.spec.dtype.itemsize for p, n in zip(node.parameters, touched.weight_elements)])
         keeps = node.operator.keeps(node.specs)
-        grads = sum(n for n, given in zip(outputs, self._given[node.number]) if given)
-        return inputs * keeps.inputs + weights * keeps.weights + sum(outputs) * keeps.outputs + saved + grads
+        grads = sum([n for n, given in zip(touched.outputs, self._given[node.number]) if given])
+        read = sum(touched.inputs) * keeps.inputs + weights * keeps.weights + sum(touched.outputs) * keeps.outputs
+        return wanted, targets, read + touched.saved + grads
 
     @property
     def by_runs(self) -> bool:

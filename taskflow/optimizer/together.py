@@ -45,6 +45,7 @@ class Together:
         behind = {name for pairs in self._followers for name, _, _ in pairs}
         self.mended = bool(behind) and (space.options.placements == "contiguous" or not behind.isdisjoint(space.permitted))
         self._names = [node.name for node in self.leaders]
+        self._members = [[first, *[name for name, _, _ in pairs]] for first, pairs in zip(self._names, self._followers)]
         self._cuts: dict[tuple[int, tuple[int, ...]], Cut] = {}
 
     def __len__(self) -> int:
@@ -65,6 +66,16 @@ class Together:
         for number, space in enumerate(self.spaces):
             configs |= self._changes(number, space.draw(random))
         return configs
+
+    def members(self, leader: int) -> list[str]:
+        """The operator in this place of ``leaders``, and all that follow it, in the order of `places`."""
+        return self._members[leader]
+
+    def shape(self, leader: int) -> tuple[tuple[int, int], ...]:
+        """How each of a leader's followers follows: whom, as a place in `members`, and in what way. Leaders of one space and one
+        shape whose members are alike one by one have the same `places`."""
+        place = {name: k for k, name in enumerate(self._members[leader])}
+        return tuple([(place[towards], kind) for _, towards, kind in self._followers[leader]])
 
     def places(self, leader: int, changes: Mapping[str, OpConfig]) -> Iterator[tuple[str, list[int]]]:
         """Of a leader and each of its followers, if they have these configurations: for each piece the leader's piece on whose

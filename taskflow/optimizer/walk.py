@@ -92,10 +92,14 @@ class CoreWalk:
         self._accepted = 0  # of the present chain, as far as the run has been told
         self._walk = Walk(evaluator._core)
         choices: dict[int, int] = {}
-        for space in moves.spaces:
+        self._kinds: list[tuple[object, ...]] = []  # by leader; those of one kind have the same cuts and places, row by row
+        self._rows: dict[tuple[object, ...], list[tuple[int, list[int]]]] = {}  # of a kind's row: cuts and places
+        for leader, space in enumerate(moves.spaces):
             if id(space) not in choices:
                 choices[id(space)] = self._choices(space)
             self._walk.add_leader(choices[id(space)])
+            alike = tuple([evaluator.alike(name) for name in moves.members(leader)])
+            self._kinds.append((choices[id(space)], alike, moves.shape(leader)))
 
     def _choices(self, space: OperatorSpace) -> int:
         pin = space.permitted.pin if space.permitted is not None else None
@@ -168,10 +172,11 @@ class CoreWalk:
         changes = self._moves.numbered(leader, number)
         if not run.foresight.allows(changes):
             return False
-        begin = run.elapsed
-        cuts = {name: self._evaluator.cut_of(name, config) for name, config in changes.items()}
-        for name, places in self._moves.places(leader, changes):
-            node, cut = cuts[name]
-            self._walk.add_member(leader, row, node, cut, places)
+        begin, key = run.elapsed, (self._kinds[leader], row)
+        if key not in self._rows:
+            cuts = {name: self._evaluator.cut_of(name, config) for name, config in changes.items()}
+            self._rows[key] = [(cuts[name], places) for name, places in self._moves.places(leader, changes)]
+        for name, (cut, places) in zip(self._moves.members(leader), self._rows[key]):
+            self._walk.add_member(leader, row, self._evaluator.number(name), cut, places)
         run.foresight.learn(changes, run.elapsed - begin)
         return True

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+import taskflow
 from taskflow.graph import OperatorGraph
 from taskflow.machine import load_machine
 from taskflow.mapper import Strategy
@@ -274,3 +275,32 @@ def test_without_a_core_there_is_no_compiled_walk() -> None:
     space = Space(graph, 64, many)
     assert core_walk(make_evaluator(graph, load_machine("k80", 64)), Together(graph, space)) is None  # 64**64 configurations
     assert isinstance(core_walk(make_evaluator(graph, K80[4]), Together(graph, Space(graph, 4))), CoreWalk)
+
+
+def alike(layers: int) -> OperatorGraph:
+    """Layers of equal sizes, each with an activation that follows it."""
+    graph = taskflow.OperatorGraph(name="alike")
+    x = taskflow.input(graph, (8, 6), name="x")
+    for i in range(layers):
+        x = taskflow.relu(taskflow.linear(x, 6, name=f"layer {i}"), name=f"active {i}")
+    graph.minimize(taskflow.cross_entropy(x, taskflow.input(graph, (8,), "int64", name="label")))
+    return graph
+
+
+def test_leaders_that_are_alike_share_their_rows() -> None:
+    graph, options = alike(6), SpaceOptions("even", follow="elementwise")
+    judges = [make_evaluator(graph, K80[4]) for _ in range(2)]
+    search = SearchOptions(Budget(proposals=400), 3, options, starts=(start_of(graph, 4, options, 1),))
+    compiled, reference = mcmc(judges[0], search), mcmc(in_python(judges[1], options), search)
+    assert outcome(compiled) == outcome(reference)
+    _, moves, walk = walks(judges[0], options)
+    assert walk is not None
+    kinds = Counter(walk._kinds)
+    # The first layer gives no gradient of what it reads, the last one's activation goes with it as the others' do.
+    assert max(kinds.values()) == 5, kinds
+    assert len(walk._rows) > 10
+    for leader, kind in enumerate(walk._kinds):
+        for row, end in enumerate(moves.spaces[leader].ends):
+            changes = moves.numbered(leader, end - 1)
+            alone = [(judges[0].cut_of(name, changes[name]), places) for name, places in moves.places(leader, changes)]
+            assert walk._rows.get((kind, row), alone) == alone
