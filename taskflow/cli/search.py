@@ -75,7 +75,7 @@ def search_command(
     if as_json:
         emit(row)
     else:
-        tell(f"{problem.graph} on {problem.machine}\n{found}")
+        tell(f"{problem.graph} on {problem.machine}; costs: {row['costs']}\n{found}")
         moved, peak = row["transfer_bytes"] / 1e6, row["peak_memory_bytes"] / 1e9
         tell(f"{moved:.1f} MB moved a step, {peak:.2f} GB at most on a device")
         if not quiet:

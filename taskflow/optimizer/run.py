@@ -14,6 +14,7 @@ from taskflow.optimizer.constraints import mended, mended_strategy
 from taskflow.optimizer.evaluator import NO_SYNCS, Evaluator
 from taskflow.optimizer.foresight import Foresight
 from taskflow.optimizer.found import Found, Improvement, Progress, SearchOptions
+from taskflow.optimizer.measuring import before_measuring
 from taskflow.optimizer.slice import Slice
 
 BOUND_SHARE = 0.1  # of the budget, at most, for the lower bound
@@ -118,7 +119,11 @@ class Run:
         if self.starts and not self.foresight.allows_whole(strategy):
             self.leave_out(f"{strategy.name} (no time to evaluate it)")
             return False
-        self.set(strategy, start=start)
+        try:
+            self.set(strategy, start=start)
+        except Spent:
+            self.leave_out(f"{strategy.name} (no time to measure its tasks)")
+            raise
         return True
 
     def propose(
@@ -222,10 +227,11 @@ class Run:
         """Run the search; ``body`` returns why it ended, if neither the budget nor the user ends it. The first rival is always
         evaluated, the others if there is time, and so is the lower bound."""
         try:
-            for rival in self.options.rivals:
-                self.try_set(rival, start=True)
-            self._bound()
-            stopped = body()
+            with before_measuring(self._may_measure):
+                for rival in self.options.rivals:
+                    self.try_set(rival, start=True)
+                self._bound()
+                stopped = body()
         except Spent:
             stopped = "budget"
         except KeyboardInterrupt:
@@ -244,6 +250,12 @@ class Run:
             self.elapsed, self.options.seed, self.algorithm, stopped, optimal=self.optimal, local=self.local,
             refused=self.refused, lower_bound=self.lower_bound, left_out=tuple(self.left_out),
         )
+
+    def _may_measure(self) -> None:
+        """Raises `Spent` if the time is over and there is a plan. What was measured for another one until then is kept."""
+        self._tell()
+        if self.best is not None and self.clock.over:
+            raise Spent
 
     def _bound(self) -> None:
         """The lower bound, as good as it gets in its share of the time."""
