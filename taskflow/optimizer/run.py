@@ -253,8 +253,10 @@ class Run:
 
     def _may_measure(self) -> None:
         """Raises `Spent` if the time is over and there is a plan. What was measured for another one until then is kept."""
+        if self.best is None:
+            return
         self._tell()
-        if self.best is not None and self.clock.over:
+        if self.clock.over:
             raise Spent
 
     def _bound(self) -> None:
