@@ -84,6 +84,8 @@ class MeasuredCosts(RememberedCosts):
         self._clock = thread_time if alone else perf_counter
         self.measured = 0
         """How many tasks were run to be measured; the others were known."""
+        self.measuring_seconds = 0.0
+        """How long that took."""
 
     measures = True
 
@@ -188,7 +190,11 @@ class MeasuredCosts(RememberedCosts):
         with self._one, blas_threads(self._threads):
             if (known := self._store.get(key)) is None:  # another thread may have measured it meanwhile
                 note(f"measuring tasks, {self.measured} so far")
-                known = self._measure(key, make, between)
+                began = perf_counter()
+                try:
+                    known = self._measure(key, make, between)
+                finally:
+                    self.measuring_seconds += perf_counter() - began
                 note(f"{self.measured} tasks measured")
         return known
 

@@ -63,6 +63,12 @@ class Run:
         return self.clock.elapsed
 
     @property
+    def worked(self) -> float:
+        """The same without what measuring took, which is done once and broken off when the time is over: so evaluations are
+        estimated."""
+        return self.clock.elapsed - self.evaluator.costs.measuring_seconds
+
+    @property
     def over(self) -> bool:
         """Whether there is no time left. Whoever works for long asks, which also shows progress."""
         self._tell()
@@ -99,7 +105,7 @@ class Run:
         What the constraints do not permit is mended first."""
         if self.permitted or self.syncs or self.row:
             strategy = mended_strategy(self.permitted, self.syncs, strategy, self.row)
-        begin = self.elapsed
+        begin = self.worked
         self.seconds = self.evaluator.seconds if self.evaluator.at(strategy) else self.evaluator.set(strategy)
         if start:
             name = strategy.name
@@ -109,7 +115,7 @@ class Run:
         self._lacks = self._check(strategy) if self.seconds < self.best_seconds else ""
         if not self._lacks:
             self._keep(strategy)
-        self.foresight.learn_whole(strategy, self.elapsed - begin)
+        self.foresight.learn_whole(strategy, self.worked - begin)
         self._tell()
         return self.seconds
 
@@ -218,9 +224,9 @@ class Run:
             if self._passed > MOST_PASSED or not self.foresight.allows({}):
                 raise Spent
             return inf
-        self._passed, begin = 0, self.elapsed
+        self._passed, begin = 0, self.worked
         seconds = self.evaluator.propose(changes, limit, syncs, sums)
-        self.foresight.learn(changes, self.elapsed - begin)
+        self.foresight.learn(changes, self.worked - begin)
         return seconds
 
     def conduct(self, body: Callable[[], str]) -> Found:

@@ -24,8 +24,9 @@ from taskflow.optimizer.cost_reuse import code_bytes, reuse_bytes
 from taskflow.optimizer.cost_threads import blas_threads, openblas
 from taskflow.optimizer.explain_machine import Change
 from taskflow.optimizer.explain_what_if import Scenario, what_if
-from taskflow.optimizer.found import Budget
+from taskflow.optimizer.found import Budget, SearchOptions
 from taskflow.optimizer.measuring import NotMeasured, before_measuring, nothing_new
+from taskflow.optimizer.run import Run
 from taskflow.optimizer.search import DEFAULT_RULE, make_evaluator, search
 from taskflow.optimizer.space import SpaceOptions
 from taskflow.optimizer.starts import known
@@ -150,6 +151,24 @@ def test_measuring_ends_with_the_time_and_what_was_measured_stays(stopwatch: Sto
     fresh = make_evaluator(SMALL, PAIR, costs="measured", rule=RULE)
     for plan in known(SMALL, PAIR):  # of the evaluation that was broken off nothing wrong is left
         assert judge.set(plan) == fresh.set(plan)
+
+
+def test_measuring_is_not_taken_for_the_time_of_an_evaluation(stopwatch: Stopwatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is done once: what comes next must not be left out because that took long. Here nothing else takes any time."""
+    now = 0.0
+
+    def at(number: int) -> None:
+        nonlocal now
+        now += 1.0
+
+    stopwatch.at = at
+    monkeypatch.setattr("taskflow.optimizer.cost_measured.perf_counter", lambda: now)
+    judge = make_evaluator(SMALL, PAIR, costs="measured", rule=RULE)
+    run = Run("guided", judge, SearchOptions(Budget(1000.0), clock=Clock(1000.0, lambda: now)))
+    for plan in known(SMALL, PAIR):
+        assert run.try_set(plan, start=True)
+    assert run.elapsed == stopwatch.count == judge.costs.measuring_seconds > 3 and run.worked == 0.0
+    assert not run.foresight.careful and not run.left_out
 
 
 def test_ctrl_c_while_measuring_gives_the_best_so_far(stopwatch: Stopwatch) -> None:
