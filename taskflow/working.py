@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 PATIENCE_SECONDS = 5.0
+_SHOWN: list[Working] = []  # those that a person may see now, the innermost last
 
 
 class Working:
@@ -28,6 +29,7 @@ class Working:
         elsewhere: Literal["late", "each", "nothing"] = "late",
     ) -> None:
         self._text, self._quiet, self._elsewhere = text, quiet, elsewhere
+        self._note = ""
         self._stream = stream or sys.stderr
         self._live: Progress | None = None
         self._later: threading.Timer | None = None
@@ -35,6 +37,7 @@ class Working:
     def __enter__(self) -> Working:
         if self._quiet:
             return self
+        _SHOWN.append(self)
         if is_terminal(self._stream):
             self._live = _line(self._stream, self._text)
         elif self._elsewhere == "late":
@@ -46,6 +49,8 @@ class Working:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self in _SHOWN:
+            _SHOWN.remove(self)
         if self._live is not None:
             self._live.stop()
         if self._later is not None:
@@ -54,13 +59,31 @@ class Working:
     def say(self, text: object) -> None:
         """What is done now."""
         self._text = str(text)
-        if self._live is not None:
-            self._live.update(self._live.task_ids[0], description=self._text)
-        elif self._elsewhere == "each" and not self._quiet:
+        self._show()
+        if self._live is None and self._elsewhere == "each" and not self._quiet:
             self._print("")
 
+    def note(self, text: str) -> None:
+        """What happens besides, behind what is done; it stays until the next note."""
+        self._note = text
+        self._show()
+
+    @property
+    def _whole(self) -> str:
+        return f"{self._text}; {self._note}" if self._note else self._text
+
+    def _show(self) -> None:
+        if self._live is not None:
+            self._live.update(self._live.task_ids[0], description=self._whole)
+
     def _print(self, after: str = " ...") -> None:
-        print(f"{self._text}{after}", file=self._stream, flush=True)
+        print(f"{self._whole}{after}", file=self._stream, flush=True)
+
+
+def note(text: str) -> None:
+    """For those who wait, of what takes time deep below (tasks are being measured): behind the innermost line that is shown."""
+    if _SHOWN:
+        _SHOWN[-1].note(text)
 
 
 def is_terminal(stream: TextIO) -> bool:

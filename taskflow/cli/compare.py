@@ -19,6 +19,7 @@ from taskflow.cli.problem import (
     seed_option,
     table,
 )
+from taskflow.cli.progress import working
 from taskflow.cli.search import run_search
 from taskflow.cli.tables import tell
 from taskflow.optimizer.found import Budget
@@ -55,11 +56,12 @@ def compare_command(
     problem = make_problem(**asked)
     space = SpaceOptions(constraints=constraints)
     rows: list[dict[str, Any]] = []
-    for name in dict.fromkeys((*BY_HAND, *strategies)):
-        plan = named_strategy(problem, name, seed)
-        respects = constraints.mend(plan, problem.graph)
-        called = name if respects is plan else f"{name} (mended)"
-        rows.append({**describe(problem, respects), "name": called, "search_seconds": 0.0, "proposals": 0})
+    with working("simulating"):
+        for name in dict.fromkeys((*BY_HAND, *strategies)):
+            plan = named_strategy(problem, name, seed)
+            respects = constraints.mend(plan, problem.graph)
+            called = name if respects is plan else f"{name} (mended)"
+            rows.append({**describe(problem, respects), "name": called, "search_seconds": 0.0, "proposals": 0})
     for algorithm in SEARCHES:
         alone = algorithm in ("placement", "optcnn")
         try:

@@ -88,6 +88,7 @@ def explain_command(
             outcomes = what_if(
                 problem.graph, problem.machine, strategy, parsed, rule=problem.evaluator.rule,
                 budget=limit if again else None, seed=seed, say=display.say, constraints=constraints,
+                costs=problem.made["costs"],
             )
             result["what_if"] = [_outcome(outcome) for outcome in outcomes]
     if as_json:

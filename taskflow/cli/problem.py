@@ -22,6 +22,7 @@ from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, load_machine, preset_names
 from taskflow.mapper import MAPPERS, Strategy, choose
 from taskflow.mapper.strategy import FORMAT
+from taskflow.optimizer.cost_choice import ANALYTIC, COSTS
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.room import RULE, Room
 from taskflow.optimizer.search import make_evaluator
@@ -33,6 +34,10 @@ from taskflow.runtime.launch import LaunchError, say_once
 FAILED, MISTAKE, INTERRUPTED = 1, 2, 130  # exit codes beside 0
 SETTINGS, DEBUG = "taskflow.settings", "taskflow.debug"  # keys of a click context's meta
 F = TypeVar("F", bound=Callable[..., Any])
+COSTS_HELP = (
+    "What says how long tasks take: analytic, the machine's rates; or measured, which times the tasks one by one on the CPU or GPU "
+    "at hand and keeps that on disk (the first time this takes a moment)."
+)
 RULES: Mapping[str, UpdateRule | None] = {"sgd": SGD(lr=0.1), "momentum": SGD(lr=0.1, momentum=0.9), "adam": Adam(), "none": None}
 
 
@@ -52,14 +57,13 @@ class Problem:
 
     def header(self) -> dict[str, Any]:
         """The fields that every command's JSON starts with."""
-        model = getattr(self.evaluator.costs, "model", None)
         return {
             "model": self.graph.name,
             "operators": len(self.graph),
             "parameters": self.graph.parameter_count,
             "machine": self.machine.name,
             "devices": len(self.machine.processors),
-            "costs": model.name if model is not None else type(self.evaluator.costs).__name__,
+            "costs": self.evaluator.costs.name,
         }
 
 
@@ -74,10 +78,10 @@ def _remember(key: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
     return keep
 
 
-def problem_options(command: F, required: bool = True) -> F:
-    """MODEL and the options that make a `Problem`."""
+def problem_options(command: F, required: bool = True, costs: str = ANALYTIC) -> F:
+    """MODEL and the options that make a `Problem`. ``costs``: the default."""
     command = click.argument("model", required=required, shell_complete=completing.models)(command)
-    return _shared_options(command, machine="this", size="paper", rule="momentum")
+    return _shared_options(command, machine="this", size="paper", rule="momentum", costs=costs)
 
 
 def plan_options(command: F) -> F:
@@ -85,15 +89,16 @@ def plan_options(command: F) -> F:
     command = click.option(
         "--model", shell_complete=completing.models, help="A model's name or file.py:function (default: as in the plan's file)."
     )(command)
-    return _shared_options(command, machine=None, size=None, rule=None)
+    return _shared_options(command, machine=None, size=None, rule=None, costs=None)
 
 
-def _shared_options(command: F, machine: str | None, size: str | None, rule: str | None) -> F:
+def _shared_options(command: F, machine: str | None, size: str | None, rule: str | None, costs: str | None) -> F:
     """Without a default, what a plan's file records is taken."""
     shown = machine is not None
     for option in (
         click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", expose_value=False, callback=_remember(SETTINGS),
                      help="A size of the network or a parameter of the function, e.g. hidden=512; may be repeated."),
+        click.option("--costs", type=click.Choice(COSTS), default=costs, show_default=shown, help=COSTS_HELP),
         click.option("--rule", type=click.Choice(list(RULES)), default=rule, show_default=shown,
                      help="Update rule; none: forward only."),
         click.option("--size", type=click.Choice(["paper", "small"]), default=size, show_default=shown,
@@ -170,29 +175,32 @@ def command_path(context: click.Context) -> str:
 # ---- problems --------------------------------------------------------------------------------------------------------
 def make_problem(
     model: str, machine: str, devices: int | None, batch: int | None, size: str, rule: str, algorithm: str = "auto",
-    settings: Mapping[str, str] | None = None,
+    settings: Mapping[str, str] | None = None, costs: str = ANALYTIC,
 ) -> Problem:
-    """ValueError, FileNotFoundError or ImportError if there is no such model or machine. ``settings``: by default those of
-    --set."""
+    """ValueError, FileNotFoundError or ImportError if there is no such model or machine, or if costs cannot be measured for it.
+    ``settings``: by default those of --set."""
+    context = click.get_current_context(silent=True)
     if settings is None:
-        context = click.get_current_context(silent=True)
         settings = parse_settings(context.meta.get(SETTINGS, ()) if context is not None else ())
     cluster = load_machine(machine, devices)
     count = len(cluster.processors)
     graph = build_model(model, batch, count, size=size, settings=settings)
     made = {
         "model": model, "machine": machine, "devices": count, "batch": batch, "size": size, "rule": rule,
-        "set": dict(settings),
+        "set": dict(settings), "costs": costs,
     }
-    return Problem(graph, cluster, make_evaluator(graph, cluster, rule=RULES[rule], algorithm=algorithm), made)
+    judge = make_evaluator(graph, cluster, costs=costs, rule=RULES[rule], algorithm=algorithm)
+    if context is not None:
+        context.call_on_close(judge.costs.close)
+    return Problem(graph, cluster, judge, made)
 
 
 def plan_problem(
     plan: str, model: str | None, machine: str | None, devices: int | None, batch: int | None, size: str | None,
-    rule: str | None,
+    rule: str | None, costs: str | None = None,
 ) -> Problem:
-    """The problem of a plan: what is not given is taken from the strategy file, which records what it was made for.
-    ValueError if it is in neither."""
+    """The problem of a plan: what is not given is taken from the strategy file, which records what it was made for (costs only if
+    the machine is the one that it was made for). ValueError if it is in neither."""
     _a_strategy(plan)
     made = recorded(plan) if plan.endswith(".json") else {}
     context = click.get_current_context(silent=True)
@@ -202,10 +210,11 @@ def plan_problem(
     same = model is None or model == made.get("model")  # another model has other sizes
     settings = {**(made.get("set", {}) if same else {}), **given}
     wanted = machine or made.get("machine") or "this"
+    there = made if machine in (None, made.get("machine")) else {}
     return make_problem(
-        model or str(made["model"]), wanted, devices or (made.get("devices") if machine in (None, made.get("machine")) else None),
+        model or str(made["model"]), wanted, devices or there.get("devices"),
         batch or (made.get("batch") if same else None), size or (made.get("size") if same else None) or "paper",
-        rule or made.get("rule") or "momentum", settings=settings,
+        rule or made.get("rule") or "momentum", settings=settings, costs=costs or there.get("costs") or ANALYTIC,
     )
 
 
@@ -233,6 +242,8 @@ def _believable(path: str, made: dict[str, Any]) -> dict[str, Any]:
             allowed, what = isinstance(value, int) and value >= 1, "an integer, 1 or more"
         elif key == "rule":
             allowed, what = str(value) in RULES, f"one of {', '.join(RULES)}"
+        elif key == "costs":
+            allowed, what = value in COSTS, f"one of {', '.join(COSTS)}"
         elif key == "set":
             allowed, what = isinstance(value, dict) and all(isinstance(v, str) for v in value.values()), "a table of texts"
         else:

@@ -12,25 +12,19 @@ from taskflow.cli.model import build_model, parse_settings
 from taskflow.cli.problem import RULES, SETTINGS, emit, output_options, problem_options, seed_option
 from taskflow.cli.progress import wanted, working
 from taskflow.cli.tables import nbytes, percent, render, seconds, tell
-from taskflow.machine import Cluster, host, load_machine
-from taskflow.optimizer.cost import CostModel
+from taskflow.machine import host, load_machine
+from taskflow.optimizer.cost_choice import MEASURED, choose_costs
 from taskflow.runtime.differences import Differences, Row, differences
 from taskflow.tasks.task import Collective, Kind, ReduceScatter, Task
 from taskflow.training.plan import SEARCH_BUDGET
 from taskflow.working import Working
 
-COSTS = ("measured", "analytic")
-_PATIENCE_SECONDS = 3600.0
-"""How long ranks wait while the first one measures the costs of tasks."""
-
 
 @click.command("profile", short_help="Measured beside predicted times, by operator.")
-@functools.partial(problem_options, required=False)
+@functools.partial(problem_options, required=False, costs=MEASURED)
 @click.option("--strategy", "--mapper", "strategy", default="data", show_default=True, shell_complete=completing.strategies,
               help="data, model, expert, ..., search, a strategy FILE.json, or package.module:Class.")
 @click.option("--budget", default=SEARCH_BUDGET, show_default=True, help="Of --strategy search: 30s, 5m, or 20000p for proposals.")
-@click.option("--costs", type=click.Choice(COSTS), default=COSTS[0], show_default=True,
-              help="What predicts: times of the tasks measured one by one on this CPU (kept on disk), or the machine's rates.")
 @click.option("--warmup", type=click.IntRange(0), default=3, show_default=True, help="Steps before those that are measured.")
 @click.option("--steps", type=click.IntRange(1), default=5, show_default=True, help="Steps that are measured.")
 @click.option("--top", type=click.IntRange(0), default=10, show_default=True, help="How many mispredicted tasks to list.")
@@ -61,8 +55,9 @@ def profile_command(
         _show(differences(read_trace(trace)), top, as_json, quiet)
         return
     from taskflow.runtime.launch import connect
+    from taskflow.training.plan import PATIENCE_SECONDS
 
-    transport = connect(watchdog_seconds=_PATIENCE_SECONDS)
+    transport = connect(watchdog_seconds=PATIENCE_SECONDS)
     try:
         with working("reading the model", show=wanted() and transport.rank == 0) as display:
             content = _run(
@@ -94,8 +89,8 @@ def _run(
     if not graph.losses:
         raise ValueError(f"{graph.name} minimises no loss, so that it cannot be trained; call graph.minimize")
     display.say(f"planning {graph}")
-    chosen, mapper = plan(strategy, graph, cluster, transport, rule=update, seed=seed, budget=budget)
-    predictor = on_all_ranks(transport, lambda: _costs(costs, cluster, graph, update, transport))
+    chosen, mapper = plan(strategy, graph, cluster, transport, rule=update, seed=seed, budget=budget, costs=costs)
+    predictor = on_all_ranks(transport, lambda: choose_costs(costs, graph, cluster, update, ranks=transport.size))
     run = Executor(graph, chosen, update, transport=transport, machine=cluster, seed=seed, mapper=mapper)
     about = {"costs": predictor.name, "seed": seed, "data": "random"}
 
@@ -118,18 +113,6 @@ def _run(
         run.train(feeds, lr=1e-4)  # small, so that random labels make no number infinite
     run.close()
     return tracer.content
-
-
-def _costs(name: str, machine: Cluster, graph: Any, rule: Any, transport: Any) -> CostModel:
-    from taskflow.optimizer.cost_analytic import AnalyticCosts
-    from taskflow.optimizer.cost_measured import MeasuredCosts
-    from taskflow.optimizer.cost_reuse import code_bytes, reuse_bytes
-
-    if name == "analytic":
-        return AnalyticCosts(machine)
-    # Processors that share a rank go through the memory of all of them.
-    reuse = reuse_bytes(graph, transport.size, rule)
-    return MeasuredCosts(machine, reuse_bytes=reuse, company=transport.size - 1, code_bytes=code_bytes(graph, reuse))
 
 
 def _show(found: Differences, top: int, as_json: bool, quiet: bool) -> None:

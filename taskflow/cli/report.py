@@ -70,4 +70,4 @@ def report_command(plan: str, budget: str, seed: int, out: str, as_json: bool, q
             "baselines": report.value["baselines"],
         })
     else:
-        tell(f"{Path(out)}: {size / 1e6:.2f} MB; open it in a browser")
+        tell(f"{Path(out)}: {size / 1e6:.2f} MB; open it in a browser; costs: {problem.header()['costs']}")

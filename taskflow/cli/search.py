@@ -41,7 +41,8 @@ from taskflow.optimizer.space import DEGREES, PLACEMENTS, SpaceOptions
 @click.option("--reduction/--no-reduction", default=True, show_default=True, help="Whether contracted dimensions may be cut.")
 @click.option("--memory/--no-memory", default=True, show_default=True, help="Refuse plans that do not fit the memory.")
 @click.option("--workers", type=click.IntRange(1),
-              help="Threads of the guided search (default: one a core where that helps; with a budget of proposals one).")
+              help="Threads of the guided search (default: one a core where that helps; with a budget of proposals, or measured "
+              "costs, one).")
 @constraint_options
 @click.option("--out", type=click.Path(dir_okay=False), shell_complete=completing.json_files,
               help="Write the strategy to this file.")
@@ -75,7 +76,7 @@ def search_command(
     if as_json:
         emit(row)
     else:
-        tell(f"{problem.graph} on {problem.machine}\n{found}")
+        tell(f"{problem.graph} on {problem.machine}; costs: {row['costs']}\n{found}")
         moved, peak = row["transfer_bytes"] / 1e6, row["peak_memory_bytes"] / 1e9
         tell(f"{moved:.1f} MB moved a step, {peak:.2f} GB at most on a device")
         if not quiet:

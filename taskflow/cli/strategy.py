@@ -116,7 +116,7 @@ def diff_command(first: str, second: str, seed: int, as_json: bool, quiet: bool,
             "second_iteration_seconds": after, "layers": [_change(problem, change) for change in changes],
         })
     elif not changes:
-        tell(f"{first} and {second} are the same plan, {seconds(before)} a step")
+        tell(f"{first} and {second} are the same plan, {seconds(before)} a step; costs: {problem.header()['costs']}")
     else:
         if not quiet:
             tell(f"{problem.graph} on {problem.machine}; costs: {problem.header()['costs']}")
@@ -200,6 +200,7 @@ def check_command(plan: str, seed: int, as_json: bool, quiet: bool, **asked: Any
     else:
         memory = f"{'about ' if row['peak_memory_is'] == 'estimate' else ''}{nbytes(row['peak_memory_bytes'])}"
         step = seconds(row["iteration_seconds"])
-        tell(f"{plan} fits {problem.graph.name} on {problem.machine}: {step} a step, {memory} at most on a device")
+        tell(f"{plan} fits {problem.graph.name} on {problem.machine}: {step} a step, {memory} at most on a device; "
+             f"costs: {problem.header()['costs']}")  # fmt: skip
     if problems:
         sys.exit(FAILED)

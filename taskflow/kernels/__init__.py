@@ -37,9 +37,10 @@ def onednn_missing() -> str | None:
     return None
 
 
-def default_kernels() -> KernelSet:
+def default_kernels(threads: int | None = None) -> KernelSet:
     """The fastest kernel set that works on this machine's CPU: oneDNN's, the compiled loops', numpy's. TASKFLOW_KERNELS=
-    onednn, native or numpy chooses one; its ``name`` says which it is.
+    onednn, native or numpy chooses one; its ``name`` says which it is. ``threads``: of its larger kernels, numpy's BLAS apart (by
+    default what OpenMP would take).
 
     Raises RuntimeError if one is asked for that is not there, ValueError for any other name.
     """
@@ -47,22 +48,22 @@ def default_kernels() -> KernelSet:
     if choice not in ("", *CHOICES):
         raise ValueError(f"TASKFLOW_KERNELS must be {', '.join(CHOICES[:-1])} or {CHOICES[-1]}, got {choice!r}")
     if choice:
-        return _make(choice)
+        return _make(choice, threads)
     for name in CHOICES[:-1]:
         try:
-            return _make(name)
+            return _make(name, threads)
         except RuntimeError:
             continue
     return NumpyKernels()
 
 
-def kernels_on(device: str) -> KernelSet:
-    """The kernels of a device: "cpu" (`default_kernels`) or "gpu" (`taskflow.kernels.gpu.gpu_kernels`).
+def kernels_on(device: str, threads: int | None = None) -> KernelSet:
+    """The kernels of a device: "cpu" (`default_kernels`, with so many ``threads``) or "gpu" (`taskflow.kernels.gpu.gpu_kernels`).
 
     Raises DeviceMissing, with one sentence that says what is missing, if they are not there; ValueError for any other name.
     """
     if device == "cpu":
-        return default_kernels()
+        return default_kernels(threads)
     if device == "gpu":
         from taskflow.kernels.gpu import gpu_kernels
 
@@ -70,7 +71,7 @@ def kernels_on(device: str) -> KernelSet:
     raise ValueError(f"device must be cpu or gpu, got {device!r}")
 
 
-def _make(name: str) -> KernelSet:
+def _make(name: str, threads: int | None = None) -> KernelSet:
     """RuntimeError if it is not there."""
     if name == "numpy":
         return NumpyKernels()
@@ -86,6 +87,6 @@ def _make(name: str) -> KernelSet:
     from taskflow.kernels.onednn import OneDNNKernels
 
     try:
-        return OneDNNKernels()
+        return OneDNNKernels(threads)
     except ImportError as error:
         raise RuntimeError(str(error)) from error

@@ -4,6 +4,7 @@
 import numpy as np
 
 from cpython.ref cimport PyObject
+from libc.math cimport NAN, isnan
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libcpp cimport bool as cbool
 from libcpp.memory cimport unique_ptr
@@ -91,11 +92,17 @@ cdef extern from "core_walk.h" namespace "taskflow" nogil:
 cdef double ask_cost(void* asker, int kind, int cut, int piece, int where, int64_t flops, int64_t nbytes,
                      int node) noexcept with gil:
     cdef Core core = <Core>asker
+    cdef double seconds
+    if core.failed:  # the proposal has failed: what else it needs, which may take long to measure, is not asked
+        return NAN
     try:
-        return core.cost(kind, cut, piece, where, flops, nbytes, node)
+        seconds = core.cost(kind, cut, piece, where, flops, nbytes, node)
+        if isnan(seconds):
+            raise ValueError("costs: a task's seconds must be a number, got NaN")
+        return seconds
     except BaseException as error:
         core.fail(error)
-        return 0.0
+        return NAN
 
 
 cdef void ask_route(void* asker, int source, int target) noexcept with gil:

@@ -10,6 +10,10 @@ Costs may know what all tasks of an operator take together at least, however it 
 operator has too many cuts to look at each, they are taken together by their degrees rounded up to powers of two (of
 eight, once there are very many): a piece of any of them has room for one of the finest, which must not cost more wherever it
 lies (`rounded`). `relax.py` has a far stronger bound for small spaces.
+
+For a bound nothing is measured: under costs that measure (`Costs.measures`) operators and layers of which some cost is not
+known yet count as if they took no time, and so do operators whose cuts would be taken together, since a smaller piece may have been
+measured to take longer. That more bytes do not take less then holds up to the measurements' noise.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from typing import TypeVar
 from taskflow.graph import Node, OperatorGraph
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.optimizer.evaluator import Evaluator
+from taskflow.optimizer.measuring import NotMeasured, before_measuring, nothing_new
 from taskflow.optimizer.pieces import Pieces, classes
 from taskflow.optimizer.space import Space, SpaceOptions
 from taskflow.regions import Rect, covers
@@ -52,7 +57,12 @@ def lower_bound(
 ) -> float:
     """Seconds that no strategy of the space takes less than (pieces evenly cut; any placement and synchronisation).
     0 if the costs are only known for whole tasks. Operators that have not been looked at when ``over`` answers true count as if
-    they took no time, so the bound holds then too."""
+    they took no time, so the bound holds then too. Nothing is measured."""
+    with before_measuring(nothing_new):
+        return _lower_bound(evaluator, options, over)
+
+
+def _lower_bound(evaluator: Evaluator, options: SpaceOptions | None, over: Callable[[], bool]) -> float:
     graph, machine = evaluator.graph, evaluator.machine
     pieces = Pieces(graph, evaluator.costs, evaluator.rule is not None)
     processors = representatives(evaluator)
@@ -63,7 +73,7 @@ def lower_bound(
     trained = gradient_flow(graph)[2]
     layers = dict.fromkeys(p.layer for node in graph if node.number in pieces.active for p in node.parameters)
     updates = [] if evaluator.rule is None else [
-        (0.0, 0.0) if over() else least_update(evaluator, layer, processors, trained)
+        (0.0, 0.0) if over() else _known_update(evaluator, layer, processors, trained)
         for layer in layers
     ]
     longest = 0.0 if over() else Paths(pieces, [item.always for item in table]).longest(
@@ -103,6 +113,8 @@ def _table(pieces: Pieces, space: Space, processors: Sequence[int], over: Callab
                 least, left = least_of(pieces, node, so_far(tuples), processors), left - each
             elif not node.operator.uniform:  # a smaller piece may have more arithmetic for its size, and cost more
                 least = _nothing(node)
+            elif pieces.costs.measures:
+                raise NotMeasured
             elif not together and (rough := len({_round(d, 1) for d in tuples}) * 2 ** _windows(node)) <= left:
                 least, left = rounded(pieces, node, tuples, processors, 1, so_far), left - rough
             else:
@@ -164,6 +176,14 @@ def least_update(
         rate = min(rate, update(size) / (above - 1))
         size = above
     return rate * total, update(1)
+
+
+def _known_update(evaluator: Evaluator, layer: str, processors: Sequence[int], trained: set[str]) -> tuple[float, float]:
+    """`least_update`; nothing where its costs have not been measured."""
+    try:
+        return least_update(evaluator, layer, processors, trained)
+    except NotMeasured:
+        return 0.0, 0.0
 
 
 def _updated(graph: OperatorGraph, parameters: Sequence[Parameter]) -> int:

@@ -30,13 +30,20 @@ class OwnKernels:
     """Stands for the kernel set in what is sent: each process makes its own."""
 
 
-class Company:
-    """``count`` processes. They start when they are first needed and end with this one."""
+# A Ctrl-C goes to all that run on a terminal; these end when this process closes their input.
+PROGRAM = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); from {__name__} import main; main()"
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
-    def __init__(self, count: int) -> None:
+
+class Company:
+    """``count`` processes, with ``threads`` each (None: as this one's environment says). They start when they are first needed and
+    end with this one."""
+
+    def __init__(self, count: int, threads: int | None = None) -> None:
         if count < 0:
             raise ValueError(f"Company: count must be at least 0, got {count}")
         self.count = count
+        self._threads = dict.fromkeys(THREADS, str(threads)) if threads is not None else {}
         self._processes: list[subprocess.Popen[bytes]] = []
 
     @contextmanager
@@ -50,26 +57,41 @@ class Company:
         except (pickle.PicklingError, AttributeError, TypeError):
             yield runs
             return
-        while len(self._processes) < self.count:
-            self._processes.append(subprocess.Popen(
-                [sys.executable, "-c", f"from {__name__} import main; main()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            ))
-        for process in self._processes:
-            _send(process.stdin, request)
-        busy = [process for process in self._processes if _answer(process, 1) == RUNNING]
+        with self._in_order():
+            while len(self._processes) < self.count:
+                self._processes.append(subprocess.Popen(
+                    [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                    env={**os.environ, **self._threads, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                ))
+            for process in self._processes:
+                _send(process.stdin, request)
+            busy = [process for process in self._processes if _answer(process, 1) == RUNNING]
         try:
             yield runs
         finally:
-            for process in busy:
-                _send(process.stdin, b"")
-            runs += [struct.unpack("<q", _answer(process, 8))[0] for process in busy]
+            with self._in_order():
+                for process in busy:
+                    _send(process.stdin, b"")
+                runs += [struct.unpack("<q", _answer(process, 8))[0] for process in busy]
+
+    @contextmanager
+    def _in_order(self) -> Iterator[None]:
+        """Where a Ctrl-C or a fault breaks off what is said to the processes, nobody knows what they say next: they end, and the
+        next measurement starts others."""
+        try:
+            yield
+        except BaseException:
+            for process in self._processes:
+                process.kill()
+            self.close()
+            raise
 
     def close(self) -> None:
         """End the processes."""
         for process in self._processes:
             assert process.stdin is not None and process.stdout is not None
-            process.stdin.close()
+            with suppress(OSError):  # what is still to be written to a process that has ended
+                process.stdin.close()
             process.wait()
             process.stdout.close()
         self._processes.clear()

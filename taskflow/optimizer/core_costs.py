@@ -22,9 +22,27 @@ class Costs(ABC):
     """
 
     @property
+    def name(self) -> str:
+        """Which costs, for results."""
+        return type(self).__name__
+
+    @property
     def by_runs(self) -> bool:
         """Whether what is moved, added or sent takes longer in many stretches of memory (`Task.runs`) than in one."""
         return False
+
+    @property
+    def measures(self) -> bool:
+        """Whether an answer may have to be measured first, which takes a moment and wants the processor for itself."""
+        return False
+
+    @property
+    def measuring_seconds(self) -> float:
+        """How long measuring has taken so far."""
+        return 0.0
+
+    def close(self) -> None:
+        """End what was started for measuring, processes for instance; it starts again where it is needed."""
 
     @abstractmethod
     def piece(self, node: Node, piece: Rect, backward: bool, processor: int, flops: int, nbytes: int) -> float:

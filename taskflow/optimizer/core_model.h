@@ -1,6 +1,7 @@
 // What does not change from strategy to strategy: the graph, the machine, costs, and the geometry of all cuts seen so far.
 #pragma once
 
+#include <cmath>
 #include <map>
 
 #include "core_layers.h"
@@ -73,8 +74,11 @@ struct Model {  // what does not change from strategy to strategy
         const int64_t both = by_runs ? int64_t(runs.read) << 32 | runs.written : int64_t(1) << 32 | 1;
         // Most copies are like the one before.
         Recent& recent = recent_[route_class[route]];
-        if (recent.nbytes != nbytes || recent.runs != both)
-            recent = {nbytes, both, kept(COPY, source, target, route_class[route], target, both, nbytes, -1)};
+        if (recent.nbytes != nbytes || recent.runs != both) {
+            const double seconds = kept(COPY, source, target, route_class[route], target, both, nbytes, -1);
+            if (unanswered_) return seconds;
+            recent = {nbytes, both, seconds};
+        }
         return recent.seconds;
     }
 
@@ -101,6 +105,7 @@ private:
     std::vector<Recent> recent_;  // by class of route
     std::vector<Cost> costs_ = std::vector<Cost>(1 << 12);
     size_t costs_used_ = 0;
+    bool unanswered_ = false;  // whether the last question to Python has no answer
 
     Cost& find(std::vector<Cost>& table, const Key& key) {
         size_t at = Hash()(key) & (table.size() - 1);
@@ -111,7 +116,12 @@ private:
         // Of a copy, cut and piece are source and target: asked with them, kept without.
         Key key{flops, nbytes, kind, kind == COPY ? -1 : cut, kind == COPY ? -1 : piece, where};
         Cost* found = &find(costs_, key);
+        unanswered_ = false;
         if (found->used) return found->seconds;
+        // Asking may raise (Ctrl-C while a task is being measured): then the proposal fails, and nothing is kept of it.
+        const double seconds = ask_cost(asker, kind, cut, piece, processor, flops, nbytes, node);
+        unanswered_ = std::isnan(seconds);
+        if (unanswered_) return 0.0;
         if (++costs_used_ * 2 > costs_.size()) {
             std::vector<Cost> larger(costs_.size() * 2);
             for (const Cost& cost : costs_)
@@ -119,7 +129,6 @@ private:
             costs_.swap(larger);
             found = &find(costs_, key);
         }
-        const double seconds = ask_cost(asker, kind, cut, piece, processor, flops, nbytes, node);
         *found = {key, seconds, true};
         return seconds;
     }

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
 import os
 import platform
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from taskflow.kernels import KernelSet
+from taskflow.optimizer.cost_threads import openblas
 
 
 def identity(kernels: KernelSet) -> dict[str, str]:
@@ -71,24 +70,6 @@ def _blas() -> dict[str, str]:
         name = "unknown"
     core = os.environ.get("OPENBLAS_CORETYPE", "unknown")
     threads = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or "unset"
-    library = _library()
-    if library is not None:
-        for prefix, suffix in (("scipy_", "64_"), ("", "64_"), ("scipy_", ""), ("", "")):
-            try:
-                corename = library[f"{prefix}openblas_get_corename{suffix}"]
-                count = library[f"{prefix}openblas_get_num_threads{suffix}"]
-            except AttributeError:
-                continue
-            corename.restype = ctypes.c_char_p
-            core, threads = (corename() or b"unknown").decode(), str(count())
-            break
+    if (library := openblas()) is not None:
+        core, threads = (library.corename() or b"unknown").decode(), str(library.get_threads())
     return {"name": name, "core": core, "threads": threads}
-
-
-def _library() -> ctypes.CDLL | None:
-    """numpy's extension module, through which the symbols of its BLAS are found."""
-    core = "numpy._core" if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else "numpy.core"
-    try:
-        return ctypes.CDLL(import_module(f"{core}._multiarray_umath").__file__)
-    except (ImportError, OSError):
-        return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -30,14 +31,31 @@ from taskflow.optimizer.cost_bench import (
 from taskflow.optimizer.cost_gradients import Adding
 from taskflow.optimizer.cost_identity import identity
 from taskflow.optimizer.cost_store import CostStore, Measurement
+from taskflow.optimizer.cost_threads import blas_threads
+from taskflow.optimizer.measuring import may_measure
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
 from taskflow.tasks.task import Kind, Runs
+from taskflow.working import note
 
 SIZES = tuple(1 << n for n in range(8, 27, 3))  # bytes: 256 to 64 Mi; between them times are interpolated
 RUN_BYTES = (4, 12, 36, 108, 324, 972, 2916)  # of a stretch of memory: 4 to 2916, odd numbers of elements as rows have them
 PART_BYTES = 1 << 17  # touched by the part whose stretches are measured
 SECONDS = 0.03  # to spend on repeats of one measurement
+
+
+def kernels_for(machine: Machine, kernels: KernelSet | None = None, threads: int | None = None) -> KernelSet:
+    """The kernels that tasks of ``machine`` are measured with: those given, else those of its kind. ValueError if its processors
+    are others than what these run on, DeviceMissing for GPUs where there is none."""
+    kinds = {p.kind for p in machine.processors}
+    found = kernels or kernels_on("gpu" if kinds == {"gpu"} else "cpu", threads)
+    here = {"cpu"} if found.device.waits else {"gpu", found.device.name}
+    if foreign := sorted(kinds - here):
+        raise ValueError(
+            f"measured costs: tasks are timed on the {'CPU' if found.device.waits else 'GPU'} at hand, but machine {machine.name} "
+            f"has {', '.join(foreign)}; use analytic costs (--costs analytic, AnalyticCosts) for devices that are not here"
+        )
+    return found
 
 
 class MeasuredCosts(RememberedCosts):
@@ -48,36 +66,40 @@ class MeasuredCosts(RememberedCosts):
     so much other memory is read, so that the task finds its arrays where a step would have left them. ``code_bytes``: the same
     for the code of each kind of operator (`cost_reuse.code_bytes`; by default none is touched in between). ``company``: how many
     other ranks of this machine work at the same time: so many processes (at most one for each other core) run the same
-    task beside the measured one. With one thread, the processor time of a run counts, which other programs do not
-    disturb; on a GPU the time between two events.
+    task beside the measured one. ``threads``: that a large task runs on (default: those that this process has). With one thread,
+    the processor time of a run counts, which other programs do not disturb; on a GPU the time between two events. One task is
+    measured at a time, whichever threads ask; `close` ends the company.
     Raises ValueError for a machine whose processors are neither CPU cores nor, with the GPU's kernels, of kind "gpu" or of this
     card's name: other devices cannot be measured here; DeviceMissing for a machine of kind "gpu" without a GPU.
     """
 
     def __init__(
         self, machine: Machine, kernels: KernelSet | None = None, folder: Path | None = None, seconds: float = SECONDS,
-        reuse_bytes: int = SWEEP_BYTES, company: int = 0, code_bytes: Mapping[str, int] | None = None,
+        reuse_bytes: int = SWEEP_BYTES, company: int = 0, code_bytes: Mapping[str, int] | None = None, threads: int | None = None,
     ) -> None:
         super().__init__(machine)
-        kinds = {p.kind for p in machine.processors}
-        self.kernels = kernels or kernels_on("gpu" if kinds == {"gpu"} else "cpu")
+        self.kernels = kernels_for(machine, kernels, threads)
         device = self.kernels.device
-        here = {"cpu"} if device.waits else {"gpu", device.name}
-        if foreign := sorted(kinds - here):
-            raise ValueError(
-                f"MeasuredCosts: measures the {'CPU' if device.waits else 'GPU'} at hand, but machine {machine.name} has "
-                f"{', '.join(foreign)}; use AnalyticCosts for devices that are not here"
-            )
-        self._seconds = seconds
-        self._store = CostStore(folder or cache_folder(), identity(self.kernels))
+        self._seconds, self._threads = seconds, threads
+        self._one = threading.Lock()
+        with blas_threads(threads):
+            self._store = CostStore(folder or cache_folder(), identity(self.kernels))
         self._sweep = self.kernels.xp.ones(max(1, reuse_bytes // 4), np.float32)
         self._code_bytes = dict(code_bytes or {})
-        self._company = Company(min(company, (os.cpu_count() or 1) - 1) if device.waits else 0)
+        self._company = Company(min(company, (os.cpu_count() or 1) - 1) if device.waits else 0, threads)
         self._context = f"beside {self._sweep.nbytes}" + (f" in company of {self._company.count}" if self._company.count else "")
         alone = self.kernels.threads == 1 and self._store.identity.get("blas_threads") == "1"
         self._clock = thread_time if alone else perf_counter
         self.measured = 0
         """How many tasks were run to be measured; the others were known."""
+        self.measuring_seconds = 0.0
+        """How long that took."""
+
+    measures = True
+
+    def close(self) -> None:
+        """End the processes that keep company. They start again where something else has to be measured."""
+        self._company.close()
 
     @property
     def name(self) -> str:
@@ -110,11 +132,8 @@ class MeasuredCosts(RememberedCosts):
         between = self._code_bytes.get(operator.kind, 0)
         which = (f" adds {adds}" if any(adds) else "") + (f" after {between}" if between else "")
         key = f"{cost_key(operator, inputs, piece, backward)!r} {wanted}{which} {self._context}"
-        known = self._store.get(key)
-        if known is None:
-            make = partial(piece_action, operator, inputs, piece, backward, wanted, self.kernels, adds)
-            known = self._measure(key, make, self._sweep[: between // 4] if between else None)
-        return known
+        make = partial(piece_action, operator, inputs, piece, backward, wanted, self.kernels, adds)
+        return self._known(key, make, self._sweep[: between // 4] if between else None)
 
     def _compute(
         self, operator: Operator, inputs: tuple[Spec, ...], piece: Rect, backward: bool, wanted: Gradients, adds: Adding,
@@ -167,10 +186,25 @@ class MeasuredCosts(RememberedCosts):
         """``run``: bytes of each stretch of memory, if there are many."""
         what = f" {rule!r}" if rule is not None else f" in runs of {run}" if run else ""
         key = f"{kind.value} {nbytes}{what} {self._context}"
-        known = self._store.get(key)
-        if known is None:
-            known = self._measure(key, partial(memory_action, kind, nbytes, rule, self.kernels, run))
-        return known.seconds
+        return self._known(key, partial(memory_action, kind, nbytes, rule, self.kernels, run)).seconds
+
+    def _known(
+        self, key: str, make: partial[tuple[Callable[[], object], tuple[Array, ...]]], between: Array | None = None
+    ) -> Measurement:
+        """Measured now, if it was not before and may be (`measuring.before_measuring`)."""
+        if (known := self._store.get(key)) is not None:
+            return known
+        may_measure()
+        with self._one, blas_threads(self._threads):
+            if (known := self._store.get(key)) is None:  # another thread may have measured it meanwhile
+                note(f"measuring tasks, {self.measured} so far")
+                began = perf_counter()
+                try:
+                    known = self._measure(key, make, between)
+                finally:
+                    self.measuring_seconds += perf_counter() - began
+                note(f"{self.measured} tasks measured")
+        return known
 
     def _measure(
         self, key: str, make: partial[tuple[Callable[[], object], tuple[Array, ...]]], between: Array | None = None

@@ -19,6 +19,7 @@ from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.following import Decision, decisions, joined, strategies
 from taskflow.optimizer.found import Budget, Found, Proof, SearchOptions
 from taskflow.optimizer.guided import guided
+from taskflow.optimizer.measuring import before_measuring
 from taskflow.optimizer.moves import SYNCS
 from taskflow.optimizer.run import Run, Spent
 from taskflow.optimizer.space import Space
@@ -65,7 +66,11 @@ def exact(evaluator: Evaluator, options: SearchOptions | None = None, *, within:
     plan = within_space(decided, first.strategy) if within else first.strategy
     run = Run("exact", evaluator, replace(options, rivals=(*options.rivals, replace(plan, name="guided")), bound=None))
     run.proposals = first.proposals
-    branch = _Branch(run, decided, plan.sums)
+    try:
+        with before_measuring(run.go_on):  # the bound asks for the costs of all cuts
+            branch = _Branch(run, decided, plan.sums)
+    except Spent:
+        return replace(first, algorithm="exact", left_out=(*first.left_out, "proof (no time to measure all costs)"))
 
     def body() -> str:
         if within:  # what was the best outside may be a poor plan to beat

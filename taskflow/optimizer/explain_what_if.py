@@ -9,6 +9,7 @@ from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster
 from taskflow.mapper import Strategy
 from taskflow.optimizer.constraints import Constraints
+from taskflow.optimizer.cost_choice import ANALYTIC
 from taskflow.optimizer.explain import Busy, explain
 from taskflow.optimizer.explain_labels import Work
 from taskflow.optimizer.explain_machine import Change, changed
@@ -54,31 +55,36 @@ class Outcome:
 def what_if(
     graph: OperatorGraph, machine: Cluster, strategy: Strategy, scenarios: Sequence[Scenario], *, rule: UpdateRule | None,
     budget: Budget | None = None, seed: int = 0, say: Callable[[str], object] = lambda text: None,
-    constraints: Constraints | None = None,
+    constraints: Constraints | None = None, costs: str = ANALYTIC,
 ) -> tuple[Outcome, ...]:
-    """Simulate ``strategy`` on the machine as each scenario changes it, under the analytic costs. With a ``budget``, search on
-    each, and once on the machine as it is, for plans that respect the ``constraints``. ValueError if a scenario changes links
-    that are not there."""
+    """Simulate ``strategy`` on the machine as each scenario changes it, under the ``costs`` of this name (`choose_costs`).
+    With a ``budget``, search on each, and once on the machine as it is, for plans that respect the ``constraints``. ValueError if a
+    scenario changes links that are not there, or how fast devices compute where tasks are measured on those at hand."""
+    if costs != ANALYTIC and (faster := next((s for s in scenarios if any(c.what == "compute" for c in s.changes)), None)):
+        raise ValueError(
+            f"what-if {faster}: {costs} costs are of the processor at hand, whatever the rates of the machine; leave compute out, "
+            f"or use analytic costs (--costs analytic)"
+        )
     machines = [changed(machine, scenario.changes) for scenario in scenarios]
     plans = {strategy.name: strategy, **{s.name: s for s in known(graph, machine)}}
-    before = _fitting(graph, machine, plans, rule)
-    seconds = make_evaluator(graph, machine, rule=rule).set(strategy)
+    before = _fitting(graph, machine, plans, rule, costs)
+    seconds = make_evaluator(graph, machine, rule=rule, costs=costs).set(strategy)
     here = None
     if budget is not None:
         say("search on the machine as it is")
-        here = _search(graph, machine, strategy, rule, budget, seed, say, constraints, "as it is")
+        here = _search(graph, machine, strategy, rule, budget, seed, say, constraints, "as it is", costs)
     outcomes = []
     for scenario, other in zip(scenarios, machines):
         say(f"simulating with {scenario}")
-        judge = make_evaluator(graph, other, rule=rule)
+        judge = make_evaluator(graph, other, rule=rule, costs=costs)
         judge.set(strategy)
         explained = explain(judge)
-        after = _fitting(graph, other, plans, rule)
+        after = _fitting(graph, other, plans, rule, costs)
         found, fits_here, none_found = None, True, ""
         if budget is not None:
             try:
-                found = _search(graph, other, strategy, rule, budget, seed, say, constraints, str(scenario))
-                fits_here = not _fitting(graph, machine, {"found": found.strategy}, rule)["found"]
+                found = _search(graph, other, strategy, rule, budget, seed, say, constraints, str(scenario), costs)
+                fits_here = not _fitting(graph, machine, {"found": found.strategy}, rule, costs)["found"]
             except ValueError as error:  # nothing fits there
                 none_found = str(error)
         outcomes.append(Outcome(
@@ -90,10 +96,10 @@ def what_if(
 
 
 def _fitting(
-    graph: OperatorGraph, machine: Cluster, plans: Mapping[str, Strategy], rule: UpdateRule | None
+    graph: OperatorGraph, machine: Cluster, plans: Mapping[str, Strategy], rule: UpdateRule | None, costs: str
 ) -> dict[str, str]:
     """What memory each plan lacks; empty where it fits, or where nothing is trained."""
-    judge = make_evaluator(graph, machine, rule=rule)
+    judge = make_evaluator(graph, machine, rule=rule, costs=costs)
     if rule is None:
         return dict.fromkeys(plans, "")
     room, lacks = Room(judge), {}
@@ -105,9 +111,12 @@ def _fitting(
 
 def _search(
     graph: OperatorGraph, machine: Cluster, strategy: Strategy, rule: UpdateRule | None, budget: Budget, seed: int,
-    say: Callable[[str], object], constraints: Constraints | None, called: str,
+    say: Callable[[str], object], constraints: Constraints | None, called: str, costs: str,
 ) -> Found:
     def show(progress: Progress) -> None:
         say(f"{called}: {progress}")
 
-    return search(graph, machine, budget=budget, seed=seed, rule=rule, starts=(strategy,), constraints=constraints, progress=show)
+    return search(
+        graph, machine, budget=budget, seed=seed, rule=rule, starts=(strategy,), constraints=constraints, progress=show,
+        costs=costs,
+    )

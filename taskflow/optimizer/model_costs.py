@@ -89,6 +89,22 @@ class ModelCosts(Costs):
     def by_runs(self) -> bool:
         return self.model.by_runs
 
+    @property
+    def name(self) -> str:
+        return self.model.name
+
+    @property
+    def measures(self) -> bool:
+        return getattr(self.model, "measures", False)
+
+    @property
+    def measuring_seconds(self) -> float:
+        return getattr(self.model, "measuring_seconds", 0.0)
+
+    def close(self) -> None:
+        if (close := getattr(self.model, "close", None)) is not None:
+            close()
+
     def other(self, kind: Kind, processor: int, flops: int, nbytes: int, runs: int = 1) -> float:
         device = self._machine.processors[processor].device
         rule = self._rule if kind is Kind.UPDATE else None

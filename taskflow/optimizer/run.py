@@ -14,6 +14,7 @@ from taskflow.optimizer.constraints import mended, mended_strategy
 from taskflow.optimizer.evaluator import NO_SYNCS, Evaluator
 from taskflow.optimizer.foresight import Foresight
 from taskflow.optimizer.found import Found, Improvement, Progress, SearchOptions
+from taskflow.optimizer.measuring import before_measuring
 from taskflow.optimizer.slice import Slice
 
 BOUND_SHARE = 0.1  # of the budget, at most, for the lower bound
@@ -62,6 +63,12 @@ class Run:
         return self.clock.elapsed
 
     @property
+    def worked(self) -> float:
+        """The same without what measuring took, which is done once and broken off when the time is over: so evaluations are
+        estimated."""
+        return self.clock.elapsed - self.evaluator.costs.measuring_seconds
+
+    @property
     def over(self) -> bool:
         """Whether there is no time left. Whoever works for long asks, which also shows progress."""
         self._tell()
@@ -98,7 +105,7 @@ class Run:
         What the constraints do not permit is mended first."""
         if self.permitted or self.syncs or self.row:
             strategy = mended_strategy(self.permitted, self.syncs, strategy, self.row)
-        begin = self.elapsed
+        begin = self.worked
         self.seconds = self.evaluator.seconds if self.evaluator.at(strategy) else self.evaluator.set(strategy)
         if start:
             name = strategy.name
@@ -108,7 +115,7 @@ class Run:
         self._lacks = self._check(strategy) if self.seconds < self.best_seconds else ""
         if not self._lacks:
             self._keep(strategy)
-        self.foresight.learn_whole(strategy, self.elapsed - begin)
+        self.foresight.learn_whole(strategy, self.worked - begin)
         self._tell()
         return self.seconds
 
@@ -118,7 +125,11 @@ class Run:
         if self.starts and not self.foresight.allows_whole(strategy):
             self.leave_out(f"{strategy.name} (no time to evaluate it)")
             return False
-        self.set(strategy, start=start)
+        try:
+            self.set(strategy, start=start)
+        except Spent:
+            self.leave_out(f"{strategy.name} (no time to measure its tasks)")
+            raise
         return True
 
     def propose(
@@ -213,19 +224,20 @@ class Run:
             if self._passed > MOST_PASSED or not self.foresight.allows({}):
                 raise Spent
             return inf
-        self._passed, begin = 0, self.elapsed
+        self._passed, begin = 0, self.worked
         seconds = self.evaluator.propose(changes, limit, syncs, sums)
-        self.foresight.learn(changes, self.elapsed - begin)
+        self.foresight.learn(changes, self.worked - begin)
         return seconds
 
     def conduct(self, body: Callable[[], str]) -> Found:
         """Run the search; ``body`` returns why it ended, if neither the budget nor the user ends it. The first rival is always
         evaluated, the others if there is time, and so is the lower bound."""
         try:
-            for rival in self.options.rivals:
-                self.try_set(rival, start=True)
-            self._bound()
-            stopped = body()
+            with before_measuring(self._may_measure):
+                for rival in self.options.rivals:
+                    self.try_set(rival, start=True)
+                self._bound()
+                stopped = body()
         except Spent:
             stopped = "budget"
         except KeyboardInterrupt:
@@ -244,6 +256,14 @@ class Run:
             self.elapsed, self.options.seed, self.algorithm, stopped, optimal=self.optimal, local=self.local,
             refused=self.refused, lower_bound=self.lower_bound, left_out=tuple(self.left_out),
         )
+
+    def _may_measure(self) -> None:
+        """Raises `Spent` if the time is over and there is a plan. What was measured for another one until then is kept."""
+        if self.best is None:
+            return
+        self._tell()
+        if self.clock.over:
+            raise Spent
 
     def _bound(self) -> None:
         """The lower bound, as good as it gets in its share of the time."""

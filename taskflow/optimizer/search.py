@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from math import isinf
+from math import inf, isfinite, isinf
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,12 @@ from taskflow.machine import Cluster, Machine
 from taskflow.machine.presets import cores
 from taskflow.mapper import Strategy
 from taskflow.optimizer.bounds import lower_bound
-from taskflow.optimizer.clock import Clock
+from taskflow.optimizer.clock import SMALL, Clock
 from taskflow.optimizer.constraints import Constraints
 from taskflow.optimizer.core_costs import Costs, Roofline
 from taskflow.optimizer.cost import CostModel
 from taskflow.optimizer.cost_analytic import AnalyticCosts
+from taskflow.optimizer.cost_choice import ANALYTIC, choose_costs
 from taskflow.optimizer.evaluator import Evaluator, evaluator
 from taskflow.optimizer.exact import exact
 from taskflow.optimizer.found import Budget, Found, Progress, SearchOptions
@@ -56,7 +57,7 @@ def search(
     budget: Budget | str | float = 10.0,
     seed: int = 0,
     algorithm: str = "guided",
-    costs: Costs | CostModel | None = None,
+    costs: Costs | CostModel | str | None = None,
     rule: UpdateRule | None = DEFAULT_RULE,
     clip_norm: float | None = None,
     space: SpaceOptions | None = None,
@@ -74,14 +75,15 @@ def search(
     ``budget``: seconds, or text such as ``30s`` and ``20000p`` (proposals; makes the result depend on nothing but the seed).
     Seconds are of the whole call, the lower bound included. Data parallelism is evaluated in any case; what of the rest there was
     no time for is named in ``Found.left_out``, also other known strategies and ``starts``.
-    ``algorithm``: one of ALGORITHMS. ``costs``: by default the analytic model of the machine. ``rule``: the update rule
+    ``algorithm``: one of ALGORITHMS. ``costs``: by default the analytic model of the machine; ``measured`` times tasks on the
+    processor at hand when their costs are first asked for (`choose_costs`), within the budget. ``rule``: the update rule
     that training will use (its arrays need memory and its tasks time). ``memory``: refuse plans that do not fit (a `Room`
     of ``use`` keeps what it learns for later questions). ``use``: an evaluator instead of machine, costs, rule and
     clip_norm. ``alone``: report what the algorithm itself found, even if a known strategy is faster (to compare
     algorithms). ``constraints``: what single operators and layers may have (a table as `Constraints.parse` describes it, or
     a file's name); the known strategies and ``starts`` are then mended to fit them before they count. ``workers``: threads
     of the guided search; by default one a core, if the budget is in seconds and the step large enough for threads to help,
-    else one. Ctrl-C returns the best so far.
+    else one; under costs that measure one, since others would disturb what it measures. Ctrl-C returns the best so far.
 
     Raises ValueError if an argument is wrong, constraints contradict each other, or no plan was found that fits the memory.
     """
@@ -96,20 +98,29 @@ def search(
     wanted = replace(wanted, constraints=wanted.constraints + Constraints.of(constraints))
     wanted.constraints.resolve(graph, len(machine.processors))  # contradictions are said before the work
     wanted.constraints.syncs(graph)
+    measures = judge.costs.measures
     options = SearchOptions(
         limit, seed, wanted, rivals=() if alone else (*known(graph, machine), *starts),
         starts=tuple(starts) if alone else (),
         fits=_room(judge, memory) if judge.rule is not None else None, progress=progress, clock=clock,
-        bound=lambda over: lower_bound(judge, wanted, over),
+        bound=None if measures else lambda over: lower_bound(judge, wanted, over),
     )
     if workers is None:
-        alike = algorithm == "guided" and isinf(options.budget.proposals) and options.rivals
+        alike = algorithm == "guided" and not measures and isinf(options.budget.proposals) and options.rivals
         workers = cores() if alike and cores() > 1 and worth(judge, options.rivals[0], limit.seconds) else 1
-    if workers > 1 and algorithm == "guided":
-        found = portfolio(judge, options, ALGORITHMS[algorithm], workers)
-    else:
-        found = ALGORITHMS[algorithm](judge, options)
+    try:
+        if workers > 1 and algorithm == "guided":
+            found = portfolio(judge, options, ALGORITHMS[algorithm], workers)
+        else:
+            found = ALGORITHMS[algorithm](judge, options)
+    finally:
+        if isinstance(costs, str):
+            judge.costs.close()
     wanted.constraints.verify(found.strategy, graph)  # holds by construction: a plan that violates them must not get out
+    if measures:  # nothing is measured for a bound, so it comes when all is known that the search has asked for
+        late = Clock(SMALL / 2 if isfinite(limit.seconds) else inf)
+        bound = lower_bound(judge, wanted, lambda: late.over)
+        found = replace(found, lower_bound=max(found.lower_bound, bound), search_seconds=clock.elapsed)
     return replace(found, lower_bound=min(found.seconds, found.lower_bound))
 
 
@@ -123,14 +134,16 @@ def make_evaluator(
     graph: OperatorGraph,
     machine: Machine,
     *,
-    costs: Costs | CostModel | None = None,
+    costs: Costs | CostModel | str | None = None,
     rule: UpdateRule | None = DEFAULT_RULE,
     clip_norm: float | None = None,
     algorithm: str = "auto",
 ) -> Evaluator:
     """The evaluator that `search` uses: with the analytic costs of a described machine (of one that is not, its roofline), unless
-    others are given."""
-    if costs is None:
+    others are given, or named (`choose_costs`)."""
+    if isinstance(costs, str) and costs != ANALYTIC:
+        costs = choose_costs(costs, graph, machine, rule)
+    if costs is None or isinstance(costs, str):
         costs = AnalyticCosts(machine) if isinstance(machine, Cluster) else Roofline(machine)
     if not isinstance(costs, Costs):
         if not isinstance(machine, Cluster):

@@ -122,10 +122,10 @@ class CoreWalk:
             while span := run.foresight.unwatched:
                 if chain.part.over:
                     return "budget"
-                begin, found = run.elapsed, chain.found
+                begin, found = run.worked, chain.found
                 left = min(chain.part.width, run.options.budget.proposals - run.proposals + chain.count)
                 end = ENDS[walk.run(run.best_seconds, ceil(left) if left < ENDLESS else ENDLESS, span)]
-                self._count(run, chain, run.elapsed - begin)
+                self._count(run, chain, run.worked - begin)
                 if end == "missing" and not self._fill(run):
                     return None
                 if end == "better":
@@ -172,11 +172,11 @@ class CoreWalk:
         changes = self._moves.numbered(leader, number)
         if not run.foresight.allows(changes):
             return False
-        begin, key = run.elapsed, (self._kinds[leader], row)
+        begin, key = run.worked, (self._kinds[leader], row)
         if key not in self._rows:
             cuts = {name: self._evaluator.cut_of(name, config) for name, config in changes.items()}
             self._rows[key] = [(cuts[name], places) for name, places in self._moves.places(leader, changes)]
         for name, (cut, places) in zip(self._moves.members(leader), self._rows[key]):
             self._walk.add_member(leader, row, self._evaluator.number(name), cut, places)
-        run.foresight.learn(changes, run.elapsed - begin)
+        run.foresight.learn(changes, run.worked - begin)
         return True

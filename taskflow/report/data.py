@@ -83,7 +83,7 @@ def report_data(
         "taskflow": __version__,
         "model": _model(graph, samples),
         "machine": machine_value(machine, spans),
-        "costs": _cost_source(judge),
+        "costs": judge.costs.name,
         "rule": _rule(judge.rule),
         "plan": plan,
         "baselines": baselines,
@@ -117,11 +117,6 @@ def _rule(rule: UpdateRule | None) -> str | None:
         return str(rule) if rule is not None else None
     given = [f"{f.name}={getattr(rule, f.name)!r}" for f in fields(rule) if getattr(rule, f.name) != f.default]
     return f"{type(rule).__name__}({', '.join(given)})"
-
-
-def _cost_source(judge: Evaluator) -> str:
-    model = getattr(judge.costs, "model", None)
-    return str(model.name) if model is not None else type(judge.costs).__name__
 
 
 def _tick(seconds: float) -> float:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import pickle
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,6 +38,8 @@ _GRACE_SECONDS = 1.0
 """How long after a peer has left a message of it may still arrive."""
 _CLOSE_SECONDS = 5.0
 """How long close() lets sends that were started finish."""
+PATIENT_SLEEP_SECONDS = 0.05
+"""The longest sleep of a rank that waits while another plans."""
 _HEAD_NBYTES = 1024
 """The first message of a value that is broadcast or gathered: its length, and as much of it as fits."""
 _HEAD_TAG, _BODY_TAG = 1, 2
@@ -206,6 +209,17 @@ class MPITransport(Transport):
                 )
 
         poll(done, self._pace, between, self.ranks.sleep)
+
+    @contextmanager
+    def patient(self, seconds: float) -> Iterator[None]:
+        limit, pace = self._limit, self._pace
+        self._limit = max(limit, seconds) if limit else limit
+        # Polling 4,000 times a second takes a tenth of a core. Who sends rings, so long sleeps delay nothing within a node.
+        self._pace = replace(pace, longest_sleep_seconds=max(pace.longest_sleep_seconds, PATIENT_SLEEP_SECONDS))
+        try:
+            yield
+        finally:
+            self._limit, self._pace = limit, pace
 
     # Values go by messages of our own rather than by MPI's collectives: so a wait has a peer that can be named, noticed
     # when it leaves, and rung.

@@ -9,7 +9,8 @@ finds the values.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from taskflow.runtime.transport import Channel, Transport
@@ -44,6 +45,11 @@ class WrappedTransport(Transport):
     def barrier(self) -> None:
         self.settle()
         self.inner.barrier()
+
+    @contextmanager
+    def patient(self, seconds: float) -> Iterator[None]:
+        with self.inner.patient(seconds):
+            yield
 
     def close(self) -> None:
         self.inner.close()

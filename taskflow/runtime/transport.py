@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -127,6 +128,12 @@ class Transport(ABC):
     @abstractmethod
     def barrier(self) -> None:
         """Return when every rank has called it."""
+
+    @contextmanager
+    def patient(self, seconds: float) -> Iterator[None]:
+        """Within the block this rank waits at least so long before its watchdog ends the job, and takes next to no processor time
+        meanwhile: another one plans, or measures."""
+        yield
 
     def settle(self) -> None:
         """Let all messages that were started be on their way, whatever the device has still to do before. Called at the end of

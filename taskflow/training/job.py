@@ -125,7 +125,7 @@ def _executor(
     graph = training.graph
     strategy, chooser = plan(
         options.mapper, graph, machine, transport, rule=preset.rule, clip_norm=preset.clip_norm, seed=seed,
-        budget=options.search_budget, say=say, kernels=kernels,
+        budget=options.search_budget, say=say, kernels=kernels, costs=options.costs,
     )
     if (file := options.save_strategy) is not None:
         on_first_rank(transport, lambda: save(strategy, graph, machine.name, file))

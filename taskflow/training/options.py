@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from taskflow.asking import Seconds
+from taskflow.optimizer.cost_choice import ANALYTIC, COSTS
 from taskflow.training.plan import SEARCH_BUDGET
 
 
@@ -18,6 +19,7 @@ class Options:
 
     mapper: str
     search_budget: str
+    costs: str
     machine: str | None
     preset: str
     processors: int | None
@@ -60,6 +62,10 @@ def shared_options(presets: Sequence[str], data: str, data_help: str) -> list[Ca
                      "some steps), round-robin, random, a strategy FILE.json, or package.module:Class."),
         click.option("--search-budget", default=SEARCH_BUDGET, show_default=True, metavar="TIME",
                      help="How long --mapper search may take: 5s, 2m, or 20000p for proposals."),
+        click.option("--costs", type=click.Choice(COSTS), default=ANALYTIC, show_default=True,
+                     help="What says how long tasks take when a plan is searched for: analytic, the machine's rates; or measured, "
+                     "which times the tasks one by one on the CPU or GPU at hand and keeps that on disk (the first time this takes "
+                     "a moment)."),
         click.option("--machine", "-m", metavar="NAME",
                      help="Whose rates the search and the prediction use: FILE.json from `taskflow machine measure`, or a "
                      "name (default: typical rates of a CPU's cores)."),

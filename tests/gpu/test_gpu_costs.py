@@ -65,5 +65,5 @@ def test_costs_are_timed_on_the_device(machine: Any, kernels: Any, tmp_path: Pat
 
 
 def test_other_machines_are_refused(kernels: Any) -> None:
-    with pytest.raises(ValueError, match="measures the GPU at hand, but machine host-2 has cpu"):
+    with pytest.raises(ValueError, match="timed on the GPU at hand, but machine host-2 has cpu"):
         MeasuredCosts(host(2), kernels)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -36,6 +37,31 @@ def test_others_run_while_the_block_runs():
     processes = list(company._processes)
     company.close()
     assert [process.poll() for process in processes] == [0, 0]
+
+
+def test_ctrl_c_is_for_the_one_who_measures():
+    """A terminal sends it to all: the others go on, and where it broke off what is said to them, others begin."""
+    company = Company(1, threads=1)
+    make = partial(memory_action, Kind.SUM, 1 << 12, None, default_kernels())
+    with company.beside(make) as runs:
+        pass
+    (process,) = company._processes
+    process.send_signal(signal.SIGINT)
+    with company.beside(make) as runs:
+        pass
+    assert min(runs) >= 1 and company._processes == [process]
+    with pytest.raises(KeyboardInterrupt), company.beside(make):
+        raise KeyboardInterrupt  # while the task is being measured
+    with company.beside(make) as runs:
+        pass
+    assert min(runs) >= 1 and company._processes == [process]
+    with pytest.raises(KeyboardInterrupt), company._in_order():
+        raise KeyboardInterrupt
+    assert company._processes == [] and process.poll() is not None
+    with company.beside(make) as runs:
+        pass
+    assert min(runs) >= 1
+    company.close()
 
 
 def test_what_cannot_be_sent_or_run_is_measured_alone():

@@ -282,7 +282,7 @@ def test_between_measured_sizes_lies_a_line(tmp_path: Path) -> None:
 
 
 def test_it_never_answers_for_another_device(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="machine k80 has k80; use AnalyticCosts"):
+    with pytest.raises(ValueError, match="machine k80 has k80; use analytic costs"):
         MeasuredCosts(load_machine("k80"), folder=tmp_path)
     costs = quick(tmp_path)
     assert costs.name.startswith("measured ") and costs.kernels.name in costs.name

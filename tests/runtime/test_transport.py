@@ -29,6 +29,13 @@ def test_mpi_messages(ranks: int) -> None:
 
 @pytest.mark.mpi
 @needs_mpi
+def test_the_others_wait_patiently_while_one_plans() -> None:
+    ended = mpirun(2, "patience.py", "4")
+    assert (ended.code, ended.text) == (0, "planned\n")
+
+
+@pytest.mark.mpi
+@needs_mpi
 def test_mpi_alone() -> None:
     ended = mpirun(1, "failing.py", "barrier")
     assert (ended.code, ended.text) == (0, "ready\n")

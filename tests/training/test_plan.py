@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+from measured_quickly import watch
 
 import taskflow
 from taskflow.models import build
@@ -21,6 +25,12 @@ class Rank(LocalTransport):
 
     def __init__(self, rank: int, sent: list[Any]) -> None:
         self.rank, self.size, self.sent = rank, 2, sent
+        self.patience: list[float] = []
+
+    @contextmanager
+    def patient(self, seconds: float) -> Iterator[None]:
+        self.patience.append(seconds)
+        yield
 
     def broadcast(self, value: Any, root: int = 0) -> Any:
         if self.rank == root:
@@ -37,6 +47,24 @@ def test_rank_0_searches_and_all_train_with_its_plan() -> None:
     assert first == second and isinstance(mapper, taskflow.Mapper)
     first.verify(GRAPH)
     assert "data" in said[0] and "expert" in said[0] and "ms a step" in said[0]
+
+
+def test_measured_costs_are_measured_on_rank_0(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    """The others wait, and say nothing of it; what cannot be measured is an error on all."""
+    stopwatch, sent, said = watch(monkeypatch, cache), list[Any](), list[str]()
+    rule = taskflow.SGD(lr=0.1)
+    first, _ = plan("search", GRAPH, MACHINE, Rank(0, sent), rule=rule, budget="40p", say=said.append, costs="measured")
+    measured = stopwatch.count
+    assert measured > 0 and "; costs: measured " in said[0]
+    other = Rank(1, sent)
+    assert plan("search", GRAPH, MACHINE, other, rule=rule, budget="40p", costs="measured")[0] == first
+    assert stopwatch.count == measured and other.patience == [3600.0]
+    for rank in (0, 1):
+        with pytest.raises(ValueError, match="machine k80 has k80; use analytic costs"):
+            plan("search", GRAPH, taskflow.load_machine("k80", 2), Rank(rank, sent), rule=rule, costs="measured")
+    analytic = Rank(0, sent)
+    plan("search", GRAPH, MACHINE, analytic, rule=rule, budget="40p", say=said.append)
+    assert "; costs: analytic host-2)" in said[-1] and stopwatch.count == measured and analytic.patience == []
 
 
 def test_other_names_are_chosen_without_a_search() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import taskflow.working as working_module
 from taskflow.training import TrainingProgress
-from taskflow.working import Working
+from taskflow.working import Working, note
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 
@@ -197,3 +197,25 @@ def test_what_is_done_now_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with Working("starting", quiet=True, stream=quiet, elsewhere="each") as line:
         line.say("phase 2")
     assert none.getvalue() == quiet.getvalue() == ""
+
+
+def test_what_happens_deep_below_is_noted_behind_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    note("nobody sees this")
+    first, there, quiet, late = Terminal(), Terminal(), Terminal(), io.StringIO()
+    with Working("searching", stream=first), Working("silent", quiet=True, stream=quiet):
+        note("7 tasks measured")
+    with Working("searching", stream=there) as line:
+        note("7 tasks measured")
+        line.say("annealing")
+    assert "searching; 7 tasks measured" in first.getvalue() and "annealing; 7 tasks measured" in there.getvalue()
+    shown = there.getvalue()
+    note("too late")
+    assert there.getvalue() == shown and quiet.getvalue() == ""
+    monkeypatch.setattr(working_module, "PATIENCE_SECONDS", 0.05)
+    with Working("searching", stream=late):
+        note("8 tasks measured")
+        until = time.monotonic() + 60
+        while not late.getvalue() and time.monotonic() < until:
+            time.sleep(0.01)
+    assert late.getvalue() == "searching; 8 tasks measured ...\n"

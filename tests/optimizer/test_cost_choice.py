@@ -1,0 +1,305 @@
+"""Costs by name: what they are, and how searches behave where asking for a cost measures it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from math import nan
+from pathlib import Path
+
+import pytest
+from measured_quickly import Stopwatch, watch
+
+import taskflow
+from taskflow.graph import OperatorGraph
+from taskflow.machine import host, load_machine
+from taskflow.models import build
+from taskflow.optimizer.bounds import lower_bound
+from taskflow.optimizer.clock import Clock
+from taskflow.optimizer.cost_analytic import AnalyticCosts
+from taskflow.optimizer.cost_choice import choose_costs
+from taskflow.optimizer.cost_measured import MeasuredCosts
+from taskflow.optimizer.cost_reuse import code_bytes, reuse_bytes
+from taskflow.optimizer.cost_threads import blas_threads, openblas
+from taskflow.optimizer.explain_machine import Change
+from taskflow.optimizer.explain_what_if import Scenario, what_if
+from taskflow.optimizer.found import Budget, SearchOptions
+from taskflow.optimizer.measuring import NotMeasured, before_measuring, nothing_new
+from taskflow.optimizer.run import Run
+from taskflow.optimizer.search import DEFAULT_RULE, make_evaluator, search
+from taskflow.optimizer.space import SpaceOptions
+from taskflow.optimizer.starts import known
+from taskflow.regions import Rect
+from taskflow.rules import SGD
+from taskflow.tasks.task import Kind
+
+PAIR, RULE = host(2), SGD(lr=0.1)
+SMALL = build("MLP", batch=8, preset="small")
+
+
+@pytest.fixture
+def stopwatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stopwatch:
+    return watch(monkeypatch, tmp_path)
+
+
+def model_of(costs: object) -> MeasuredCosts:
+    model = getattr(costs, "model", costs)
+    assert isinstance(model, MeasuredCosts)
+    return model
+
+
+# ---- by name ---------------------------------------------------------------------------------------------------------
+def test_the_names() -> None:
+    assert isinstance(choose_costs("analytic", SMALL, PAIR, RULE), AnalyticCosts)
+    with pytest.raises(ValueError, match="costs must be analytic or measured, got 'guessed'"):
+        choose_costs("guessed", SMALL, PAIR, RULE)
+    with pytest.raises(ValueError, match="costs must be analytic or measured, got 'guessed'"):
+        search(SMALL, PAIR, budget="5p", costs="guessed")
+
+
+@pytest.mark.parametrize("name", ["k80", "p100"])
+def test_what_is_not_at_hand_cannot_be_measured(name: str) -> None:
+    said = rf"on the CPU at hand, but machine {name} has {name}; use analytic costs \(--costs analytic"
+    with pytest.raises(ValueError, match=said) as raised:
+        choose_costs("measured", SMALL, load_machine(name, 2), RULE)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_plan_for_two_cores_is_measured_as_two_ranks_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TASKFLOW_CACHE", str(tmp_path))
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    reuse = reuse_bytes(SMALL, 2, RULE)
+    for ranks, company, threads in ((None, 1, 4), (2, 1, None)):
+        costs = model_of(choose_costs("measured", SMALL, PAIR, RULE, ranks=ranks))
+        assert (costs._company.count, costs._threads) == (company, threads)
+        assert costs._sweep.nbytes == reuse and costs._code_bytes == code_bytes(SMALL, reuse)
+    in_turn = model_of(choose_costs("measured", SMALL, host(16), RULE, ranks=1))  # virtual processors of one process
+    assert in_turn._company.count == 0 and in_turn._sweep.nbytes == reuse_bytes(SMALL, 1, RULE)
+    crowded = model_of(choose_costs("measured", SMALL, host(16), RULE))
+    assert (crowded._company.count, crowded._threads) == (7, 1)
+
+
+def test_measuring_takes_the_threads_of_a_rank_and_gives_them_back(tmp_path: Path) -> None:
+    library = openblas()
+    if library is None:
+        pytest.skip("numpy computes with another library than OpenBLAS")
+    before = library.get_threads()
+    with blas_threads(before + 1):
+        assert library.get_threads() == before + 1
+        with blas_threads(None):
+            assert library.get_threads() == before + 1
+    assert library.get_threads() == before
+    one = MeasuredCosts(PAIR, folder=tmp_path, seconds=1e-3, threads=1)
+    assert one.identity["blas_threads"] == one.identity["kernel_threads"] == "1" and one._clock is time.thread_time
+    assert one.memory_seconds(Kind.FILL, 1 << 10, 0) > 0
+    assert library.get_threads() == before
+
+
+def test_the_default_is_analytic() -> None:
+    """Whether it is named, given or left to the default, every number of the search is the same."""
+    machine = load_machine("p100", 2)
+    one, *others = [
+        search(SMALL, machine, budget="300p", seed=3, rule=RULE, costs=costs)
+        for costs in (None, "analytic", AnalyticCosts(machine))
+    ]
+    for other in others:
+        assert (other.strategy, other.seconds, other.starts, other.lower_bound) == (
+            one.strategy, one.seconds, one.starts, one.lower_bound)  # fmt: skip
+        assert [(h.proposal, h.seconds) for h in other.history] == [(h.proposal, h.seconds) for h in one.history]
+    assert one.lower_bound > 0 and make_evaluator(SMALL, machine).costs.name == "analytic p100"
+
+
+# ---- searches --------------------------------------------------------------------------------------------------------
+def test_a_search_measures_and_the_next_one_knows(stopwatch: Stopwatch) -> None:
+    first = search(SMALL, PAIR, budget="100p", costs="measured", rule=RULE)
+    first.strategy.verify(SMALL)
+    measured = stopwatch.count
+    assert measured > 0 and first.seconds <= min(first.starts.values())
+    again = search(SMALL, PAIR, budget="100p", costs="measured", rule=RULE)
+    assert stopwatch.count == measured
+    assert (again.strategy, again.seconds, again.starts) == (first.strategy, first.seconds, first.starts)
+    judge = make_evaluator(SMALL, PAIR, costs="measured", rule=RULE)
+    assert judge.set(first.strategy) == first.seconds and judge.costs.name.startswith("measured ")
+
+
+def test_nothing_but_data_parallelism_is_measured_without_time(stopwatch: Stopwatch) -> None:
+    found = search(SMALL, PAIR, budget=Budget(1e-6), costs="measured", rule=RULE)
+    assert list(found.starts) == ["data"] and found.stopped == "budget"
+    measured = stopwatch.count
+    judge = make_evaluator(SMALL, PAIR, costs="measured", rule=RULE)
+    assert judge.set(known(SMALL, PAIR)[0]) == found.seconds
+    assert stopwatch.count == measured, "the search has measured what data parallelism needs, and nothing else"
+
+
+def test_measuring_ends_with_the_time_and_what_was_measured_stays(stopwatch: Stopwatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time is over while the second strategy's tasks are being measured."""
+    judge = make_evaluator(SMALL, PAIR, costs="measured", rule=RULE)
+    judge.set(known(SMALL, PAIR)[0])
+    of_data, elapsed = stopwatch.count, 0.0
+
+    def at(number: int) -> None:
+        nonlocal elapsed
+        elapsed = 100.0 if number > of_data + 2 else 0.0
+
+    stopwatch.at = at
+    monkeypatch.setattr("taskflow.optimizer.search.Clock", lambda seconds: Clock(seconds, lambda: elapsed))
+    found = search(SMALL, PAIR, budget="50s", use=judge)
+    assert list(found.starts) == ["data"] and stopwatch.count == of_data + 3
+    assert found.left_out == ("expert (no time to measure its tasks)",)
+    elapsed, stopwatch.at = 0.0, lambda number: None
+    fresh = make_evaluator(SMALL, PAIR, costs="measured", rule=RULE)
+    for plan in known(SMALL, PAIR):  # of the evaluation that was broken off nothing wrong is left
+        assert judge.set(plan) == fresh.set(plan)
+
+
+def test_measuring_is_not_taken_for_the_time_of_an_evaluation(stopwatch: Stopwatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is done once: what comes next must not be left out because that took long. Here nothing else takes any time."""
+    now = 0.0
+
+    def at(number: int) -> None:
+        nonlocal now
+        now += 1.0
+
+    stopwatch.at = at
+    monkeypatch.setattr("taskflow.optimizer.cost_measured.perf_counter", lambda: now)
+    judge = make_evaluator(SMALL, PAIR, costs="measured", rule=RULE)
+    run = Run("guided", judge, SearchOptions(Budget(1000.0), clock=Clock(1000.0, lambda: now)))
+    for plan in known(SMALL, PAIR):
+        assert run.try_set(plan, start=True)
+    assert run.elapsed == stopwatch.count == judge.costs.measuring_seconds > 3 and run.worked == 0.0
+    assert not run.foresight.careful and not run.left_out
+
+
+def test_ctrl_c_while_measuring_gives_the_best_so_far(stopwatch: Stopwatch) -> None:
+    judge = make_evaluator(SMALL, PAIR, costs="measured", rule=RULE)
+    judge.set(known(SMALL, PAIR)[0])
+    of_data = stopwatch.count
+
+    def at(number: int) -> None:
+        if number == of_data + 2:
+            raise KeyboardInterrupt
+
+    stopwatch.at = at
+    found = search(SMALL, PAIR, budget="1000p", use=judge)
+    assert found.stopped == "interrupted" and found.strategy.name == "data" and stopwatch.count == of_data + 2
+    fresh = make_evaluator(SMALL, PAIR, costs="measured", rule=RULE)
+    for plan in known(SMALL, PAIR):
+        assert judge.set(plan) == fresh.set(plan)
+
+
+def test_a_cost_that_is_no_number_is_an_error() -> None:
+    class Broken(AnalyticCosts):
+        def compute_seconds(self, *_: object, **__: object) -> float:
+            return nan
+
+    judge = make_evaluator(SMALL, PAIR, costs=Broken(PAIR), rule=RULE)
+    if type(judge).__name__ != "CoreEvaluator":
+        pytest.skip("not compiled")
+    with pytest.raises(ValueError, match="must be a number, got NaN"):
+        judge.set(known(SMALL, PAIR)[0])
+
+
+# ---- bounds and proofs -----------------------------------------------------------------------------------------------
+def tiny() -> OperatorGraph:
+    graph = OperatorGraph(name="tiny")
+    x = taskflow.input(graph, (4, 6), name="x")
+    graph.minimize(taskflow.mse_loss(taskflow.linear(x, 2, name="layer"), taskflow.input(graph, (4, 2), name="y")))
+    return graph
+
+
+def test_nothing_is_measured_for_a_bound(stopwatch: Stopwatch) -> None:
+    graph = tiny()
+    judge = make_evaluator(graph, PAIR, costs="measured", rule=RULE)
+    assert lower_bound(judge) == 0.0 and stopwatch.count == 0
+    found = search(graph, PAIR, budget="20000p", use=judge)
+    measured = stopwatch.count
+    bound = lower_bound(judge)
+    assert 0 < bound <= found.seconds and found.lower_bound == bound and stopwatch.count == measured
+
+
+def test_a_proof_under_measured_costs(stopwatch: Stopwatch) -> None:
+    graph = tiny()
+    judge = make_evaluator(graph, PAIR, costs="measured", rule=RULE)
+    proved = search(graph, PAIR, budget="50000p", algorithm="exact", use=judge)
+    assert proved.optimal and proved.lower_bound == proved.seconds
+    for algorithm in ("guided", "optcnn", "mcmc"):
+        assert search(graph, PAIR, budget="2000p", algorithm=algorithm, use=judge).seconds >= proved.seconds
+
+
+def test_a_proof_that_would_have_to_measure_too_much_is_left_out(stopwatch: Stopwatch) -> None:
+    found = search(tiny(), PAIR, budget=Budget(1e-6), algorithm="exact", costs="measured", rule=RULE)
+    assert "proof (no time to measure all costs)" in found.left_out and found.algorithm == "exact" and not found.optimal
+
+
+# ---- one at a time ---------------------------------------------------------------------------------------------------
+def test_one_task_is_measured_at_a_time(stopwatch: Stopwatch) -> None:
+    now = most = 0
+
+    def at(number: int) -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        time.sleep(1e-3)
+        now -= 1
+
+    stopwatch.at = at
+    found = search(SMALL, PAIR, budget="2s,60p", costs="measured", rule=RULE, workers=3)
+    assert found.seconds > 0 and stopwatch.count > 3 and most == 1
+    costs = choose_costs("measured", SMALL, PAIR, RULE)
+    assert stopwatch.count == len(model_of(costs).measurements), "no task was measured twice"
+
+
+def test_one_thread_searches_unless_more_are_asked_for(stopwatch: Stopwatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("taskflow.optimizer.search.worth", lambda *_: True)
+    monkeypatch.setattr("taskflow.optimizer.search.cores", lambda: 4)
+    used: list[int] = []
+
+    def portfolio(judge: object, options: object, searcher: object, workers: int) -> None:
+        used.append(workers)
+        raise InterruptedError
+
+    monkeypatch.setattr("taskflow.optimizer.search.portfolio", portfolio)
+    search(SMALL, PAIR, budget=0.05, costs="measured", rule=RULE)
+    assert used == []
+    with pytest.raises(InterruptedError):
+        search(SMALL, PAIR, budget=0.05, rule=DEFAULT_RULE)
+    with pytest.raises(InterruptedError):
+        search(SMALL, PAIR, budget=0.05, costs="measured", rule=RULE, workers=2)
+    assert used == [4, 2]
+
+
+def test_who_may_not_measure_is_told_what_is_known(stopwatch: Stopwatch) -> None:
+    costs = model_of(choose_costs("measured", SMALL, PAIR, RULE))
+    node = SMALL.nodes[-1]
+    whole = Rect((0,) * len(node.dims), tuple(d.size for d in node.dims))
+    other: list[float] = []
+    with before_measuring(nothing_new):
+        with pytest.raises(NotMeasured):
+            costs.compute_seconds(node.operator, node.specs, whole, False)
+        thread = threading.Thread(target=lambda: other.append(costs.compute_seconds(node.operator, node.specs, whole, False)))
+        thread.start()  # of another thread nothing was said
+        thread.join()
+        assert costs.compute_seconds(node.operator, node.specs, whole, False) == other[0]
+    assert costs.measured == stopwatch.count == 1
+
+
+# ---- what if ---------------------------------------------------------------------------------------------------------
+def test_what_if_of_links_but_not_of_the_processor_at_hand(stopwatch: Stopwatch) -> None:
+    plan = known(SMALL, PAIR)[0]
+    (slower,) = what_if(SMALL, PAIR, plan, [Scenario((Change("latency", 3.0),))], rule=RULE, costs="measured")
+    before = make_evaluator(SMALL, PAIR, costs="measured", rule=RULE).set(plan)
+    assert slower.seconds > before and slower.speedup == pytest.approx(before / slower.seconds)
+    with pytest.raises(ValueError, match="what-if links=2x,compute=2x: measured costs are of the processor at hand"):
+        what_if(SMALL, PAIR, plan, [Scenario((Change("links", 2), Change("compute", 2)))], rule=RULE, costs="measured")
+
+
+def test_as_a_user_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is put in anything's place: tasks run, beside others where there is another core."""
+    monkeypatch.setenv("TASKFLOW_CACHE", str(tmp_path))
+    options = SpaceOptions("powers", "contiguous", reduction=False)
+    found = search(tiny(), PAIR, budget="10p", costs="measured", rule=RULE, space=options, memory=False)
+    (file,) = tmp_path.iterdir()
+    text = file.read_text()
+    assert found.seconds > 0 and file.name.startswith("costs-")
+    assert ("in company of 1" in text) == ((os.cpu_count() or 1) > 1)

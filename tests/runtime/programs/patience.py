@@ -1,0 +1,25 @@
+"""Rank 0 plans for longer than the watchdog's limit, which is the argument in seconds; the others wait for it patiently."""
+
+import sys
+import time
+
+from taskflow.runtime.launch import connect
+
+limit = float(sys.argv[1])
+transport = connect(watchdog_seconds=limit)
+pace = transport._pace
+with transport.patient(60.0):
+    transport.barrier()
+    began = time.process_time()
+    if transport.rank == 0:
+        time.sleep(2 * limit)
+    assert transport.broadcast("planned" if transport.rank == 0 else None) == "planned"
+    used = time.process_time() - began
+    assert used < 0.02 * limit, f"rank {transport.rank} took {used:.3f} s of a core to wait"
+assert (transport._limit, transport._pace) == (limit, pace)
+if transport.rank == 0:
+    print("planned")
+transport.barrier()
+with transport.patient(limit / 10):
+    assert transport._limit == limit, "patience never shortens the watchdog's limit"
+transport.close()
