@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,8 +37,6 @@ _GRACE_SECONDS = 1.0
 """How long after a peer has left a message of it may still arrive."""
 _CLOSE_SECONDS = 5.0
 """How long close() lets sends that were started finish."""
-PATIENT_SLEEP_SECONDS = 0.05
-"""The longest sleep of a rank that waits while another plans."""
 _HEAD_NBYTES = 1024
 """The first message of a value that is broadcast or gathered: its length, and as much of it as fits."""
 _HEAD_TAG, _BODY_TAG = 1, 2
@@ -212,14 +209,12 @@ class MPITransport(Transport):
 
     @contextmanager
     def patient(self, seconds: float) -> Iterator[None]:
-        limit, pace = self._limit, self._pace
+        limit = self._limit
         self._limit = max(limit, seconds) if limit else limit
-        # Polling 4,000 times a second takes a tenth of a core. Who sends rings, so long sleeps delay nothing within a node.
-        self._pace = replace(pace, longest_sleep_seconds=max(pace.longest_sleep_seconds, PATIENT_SLEEP_SECONDS))
         try:
             yield
         finally:
-            self._limit, self._pace = limit, pace
+            self._limit = limit
 
     # Values go by messages of our own rather than by MPI's collectives: so a wait has a peer that can be named, noticed
     # when it leaves, and rung.

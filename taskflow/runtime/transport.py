@@ -131,8 +131,7 @@ class Transport(ABC):
 
     @contextmanager
     def patient(self, seconds: float) -> Iterator[None]:
-        """Within the block this rank waits at least so long before its watchdog ends the job, and takes next to no processor time
-        meanwhile: another one plans, or measures."""
+        """Within the block this rank waits at least so long before its watchdog ends the job: another one plans, or measures."""
         yield
 
     def settle(self) -> None:
