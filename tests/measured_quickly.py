@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from taskflow.optimizer import cost_measured
+from taskflow.optimizer.cost_bench import Surroundings
 from taskflow.optimizer.cost_store import Measurement
 
 
@@ -19,10 +20,10 @@ class Stopwatch:
     def __init__(self, at: Callable[[int], object] = lambda number: None) -> None:
         self.count, self.at = 0, at
 
-    def __call__(self, action: Callable[[], object], seconds: float, sweep: Any, fresh: Sequence[Any], *rest: Any) -> Measurement:
+    def __call__(self, action: Callable[[], object], seconds: float, around: Surroundings, *rest: Any) -> Measurement:
         self.count += 1
         self.at(self.count)
-        return Measurement(1e-5 + 1e-8 * sum(array.size for array in fresh), 0.0, 5)
+        return Measurement(1e-5 + 1e-8 * sum(array.size for array in around.fresh), 0.0, 5)
 
 
 def watch(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Stopwatch:
