@@ -35,14 +35,14 @@ class Surroundings:
     ``sweep``: an array that is read first, as the other tasks of a step read theirs: in a real step, a task finds most of what it
     needs no longer in the caches near to the core. ``twin``: the same work on other arrays; of a short task it runs next, so that
     the code, the interpreter's objects and the libraries' own buffers are where a step, which comes by all the time, has
-    them: what is timed finds only its arrays far away. ``between``: an array that is read after the twin, as the tasks do that
-    come between two of one kind. ``fresh``: arrays that are read last, since the task before has just written them.
+    them: what is timed finds only its arrays far away. ``between``: what runs after the twin, as the tasks do that come between two
+    of one kind (`cost_interlude`). ``fresh``: arrays that are read last, since the task before has just written them.
     """
 
     sweep: Array | None = None
     fresh: Sequence[Array] = ()
     twin: Callable[[], object] | None = None
-    between: Array | None = None
+    between: Callable[[], object] | None = None
 
     def pass_by(self, short: bool) -> None:
         """Do all of this once. ``short``: whether what is measured is a short task."""
@@ -51,7 +51,7 @@ class Surroundings:
         if short and self.twin is not None:
             self.twin()
             if self.between is not None:
-                self.between.sum()
+                self.between()
         for array in self.fresh:
             array.max()
 

@@ -30,6 +30,7 @@ from taskflow.optimizer.cost_bench import (
 )
 from taskflow.optimizer.cost_gradients import Adding
 from taskflow.optimizer.cost_identity import identity
+from taskflow.optimizer.cost_interlude import Interlude
 from taskflow.optimizer.cost_store import CostStore, Measurement
 from taskflow.optimizer.cost_threads import blas_threads
 from taskflow.optimizer.measuring import may_measure
@@ -42,6 +43,8 @@ SIZES = tuple(1 << n for n in range(8, 27, 3))  # bytes: 256 to 64 Mi; between t
 RUN_BYTES = (4, 12, 36, 108, 324, 972, 2916)  # of a stretch of memory: 4 to 2916, odd numbers of elements as rows have them
 PART_BYTES = 1 << 17  # touched by the part whose stretches are measured
 SECONDS = 0.03  # to spend on repeats of one measurement
+
+MakeBetween = Callable[[], Callable[[], object]]  # what makes what comes between two tasks of a kind
 
 
 def kernels_for(machine: Machine, kernels: KernelSet | None = None, threads: int | None = None) -> KernelSet:
@@ -64,7 +67,8 @@ class MeasuredCosts(RememberedCosts):
     ``folder`` (default: the cache folder) keeps the measurements of this CPU, these libraries and this number of threads.
     ``reuse_bytes``: what a processor touches between two uses of an array (`cost_reuse` says it of a graph); before each run
     so much other memory is read, so that the task finds its arrays where a step would have left them. ``code_bytes``: the same
-    for the code of each kind of operator (`cost_reuse.code_bytes`; by default none is touched in between). ``company``: how many
+    for the code of each kind of operator (`cost_reuse.code_bytes`; by default none is touched in between, and no other code
+    runs). ``company``: how many
     other ranks of this machine work at the same time: so many processes (at most one for each other core) run the same
     task beside the measured one. ``threads``: that a large task runs on (default: those that this process has). With one thread,
     the processor time of a run counts, which other programs do not disturb; on a GPU the time between two events. One task is
@@ -86,6 +90,7 @@ class MeasuredCosts(RememberedCosts):
             self._store = CostStore(folder or cache_folder(), identity(self.kernels))
         self._sweep = self.kernels.xp.ones(max(1, reuse_bytes // 4), np.float32)
         self._code_bytes = dict(code_bytes or {})
+        self._interlude = Interlude(self.kernels, self._sweep)
         self._company = Company(min(company, (os.cpu_count() or 1) - 1) if device.waits else 0, threads)
         self._context = f"beside {self._sweep.nbytes}" + (f" in company of {self._company.count}" if self._company.count else "")
         alone = self.kernels.threads == 1 and self._store.identity.get("blas_threads") == "1"
@@ -130,10 +135,10 @@ class MeasuredCosts(RememberedCosts):
     ) -> Measurement:
         """That of one piece, made now if there is none."""
         between = self._code_bytes.get(operator.kind, 0)
-        which = (f" adds {adds}" if any(adds) else "") + (f" after {between}" if between else "")
+        which = (f" adds {adds}" if any(adds) else "") + (f" after {between} and other code" if between else "")
         key = f"{cost_key(operator, inputs, piece, backward)!r} {wanted}{which} {self._context}"
         make = partial(piece_action, operator, inputs, piece, backward, wanted, self.kernels, adds)
-        return self._known(key, make, self._sweep[: between // 4] if between else None)
+        return self._known(key, make, partial(self._interlude.before, operator.kind, between) if between else None)
 
     def _compute(
         self, operator: Operator, inputs: tuple[Spec, ...], piece: Rect, backward: bool, wanted: Gradients, adds: Adding,
@@ -189,7 +194,7 @@ class MeasuredCosts(RememberedCosts):
         return self._known(key, partial(memory_action, kind, nbytes, rule, self.kernels, run)).seconds
 
     def _known(
-        self, key: str, make: partial[tuple[Callable[[], object], tuple[Array, ...]]], between: Array | None = None
+        self, key: str, make: partial[tuple[Callable[[], object], tuple[Array, ...]]], between: MakeBetween | None = None
     ) -> Measurement:
         """Measured now, if it was not before and may be (`measuring.before_measuring`)."""
         if (known := self._store.get(key)) is not None:
@@ -207,13 +212,14 @@ class MeasuredCosts(RememberedCosts):
         return known
 
     def _measure(
-        self, key: str, make: partial[tuple[Callable[[], object], tuple[Array, ...]]], between: Array | None = None
+        self, key: str, make: partial[tuple[Callable[[], object], tuple[Array, ...]]], between: MakeBetween | None = None
     ) -> Measurement:
         action, fresh = make()
         twin, _ = make()
         timed = None if self.kernels.device.waits else self.kernels.device.timed
         with self._company.beside(make) if self._company.count else nullcontext():
-            value = measure(action, self._seconds, Surroundings(self._sweep, fresh, twin, between), self._clock, timed)
+            around = Surroundings(self._sweep, fresh, twin, between and between())
+            value = measure(action, self._seconds, around, self._clock, timed)
         self.measured += 1
         self._store.put(key, value)
         return value

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from random import Random
 from time import perf_counter, thread_time
@@ -14,7 +15,7 @@ from time import perf_counter, thread_time
 import numpy as np
 import pytest
 
-from taskflow.kernels import NumpyKernels, default_kernels
+from taskflow.kernels import NumpyKernels, default_kernels, kernels_on
 from taskflow.machine import host, load_machine, transfer_seconds
 from taskflow.models import build
 from taskflow.models.rnnlm import RNNLMConfig, rnnlm
@@ -24,6 +25,7 @@ from taskflow.operators.operator import REGISTRY, Spec, cost_key, iteration_spac
 from taskflow.optimizer import cost_bench, cost_identity
 from taskflow.optimizer.cost_bench import SWEEP_BYTES, Surroundings, measure
 from taskflow.optimizer.cost_identity import digest, identity
+from taskflow.optimizer.cost_interlude import OTHERS, Interlude
 from taskflow.optimizer.cost_measured import SIZES, MeasuredCosts
 from taskflow.optimizer.cost_reuse import code_bytes, reuse_bytes
 from taskflow.optimizer.cost_store import CostStore, Measurement
@@ -188,8 +190,12 @@ def test_what_runs_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
     spy = np.ones(3).view(Spy)
     short, long = ["sweep", "twin", "fresh", "run"], ["sweep", "fresh", "run"]
-    apart = ["sweep", "twin", "sweep", "fresh", "run"]
-    for seconds, between, wanted in ((1e-4, None, short), (1e-4, spy, apart), (1.0, None, long), (1.0, spy, long)):
+    apart = ["sweep", "twin", "between", "fresh", "run"]
+
+    def other() -> None:
+        said.append("between")
+
+    for seconds, between, wanted in ((1e-4, None, short), (1e-4, other, apart), (1.0, None, long), (1.0, other, long)):
         clock = Clock([seconds])
         said.clear()
 
@@ -217,6 +223,28 @@ def test_code_is_used_again_sooner_where_there_is_more_of_a_kind() -> None:
     assert set(found) == set(kinds) and kinds["relu"] > kinds["dropout"] == 2 > kinds["cross_entropy"] == 1
     assert found["cross_entropy"] == 8 << 20 and found["dropout"] == 4 << 20 > found["relu"] >= 1 << 20
     assert code_bytes(graph, 1 << 17) == dict.fromkeys(kinds, 0) | {k: 1 << 17 for k, n in kinds.items() if n == 1}
+
+
+def test_other_memory_and_other_code_come_between() -> None:
+    kernels, said = kernels_on("cpu"), list[str]()
+
+    class Spy(np.ndarray):  # type: ignore[type-arg]
+        def sum(self, *args: object, **options: object) -> object:  # type: ignore[override]
+            said.append(f"read {self.nbytes}")
+            return 0.0
+
+    interlude = Interlude(kernels, np.ones(64, np.float32).view(Spy))
+    ran = Counter[str]()
+    for kind, actions in interlude._actions.items():
+        actions[:] = [partial(ran.update, [kind]) for _ in actions]
+    interlude.before("lstm", 128)()
+    assert said == ["read 128"] and ran == dict.fromkeys(set(OTHERS) - {"lstm"}, 2)  # forward and backward
+    ran.clear()
+    interlude.before("relu", 256)()
+    assert said[1:] == ["read 256"] and ran == dict.fromkeys(OTHERS, 2)
+    for actions in Interlude(kernels, np.ones(1, np.float32))._actions.values():
+        for action in actions:
+            action()  # they are real ones
 
 
 def test_code_that_other_tasks_come_between_is_measured_apart(tmp_path: Path) -> None:
