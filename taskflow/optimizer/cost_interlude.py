@@ -18,8 +18,8 @@ from taskflow.operators.operator import REGISTRY, Array, Spec, iteration_space
 from taskflow.optimizer.cost_bench import piece_action
 
 OTHERS = (
-    "avg_pool2d", "concat", "conv2d", "cross_entropy", "dropout", "einsum", "embedding", "group_norm", "layer_norm", "linear", "lstm",
-    "max_pool2d", "moments", "reduce", "softmax",
+    "avg_pool2d", "concat", "conv2d", "cross_entropy", "dropout", "einsum", "embedding", "group_norm", "layer_norm", "linear",
+    "lstm", "max_pool2d", "moments", "reduce", "softmax",
 )
 """Kinds that run in between: the same ones for all networks, so that these share measurements."""
 
