@@ -110,14 +110,15 @@ class Predictor:
     """Step times of one graph's strategies from kernels timed one by one; on one rank."""
 
     def __init__(self, graph: Any, machine: Any, rule: Any, virtual: bool, alone: bool) -> None:
+        from taskflow.optimizer.cost_age import aged
         from taskflow.optimizer.cost_reuse import code_bytes, reuse_bytes
 
         self._graph, self._machine, self._rule, self._virtual = graph, machine, rule, virtual
         # One core that runs both processors' tasks goes through the memory of both.
         self._company = 0 if virtual or alone else len(machine.processors) - 1
         self._reuse = reuse_bytes(graph, 1 if virtual else len(machine.processors), rule)
-        self._code = code_bytes(graph, self._reuse)
-        self.used: dict[str, Any] = {"reuse_bytes": self._reuse, "measured_keys": [], "spread": []}
+        self._code, self._aged = code_bytes(graph, self._reuse), aged(graph, machine, rule)
+        self.used: dict[str, Any] = {"reuse_bytes": self._reuse, "aged": str(self._aged), "measured_keys": [], "spread": []}
 
     def _time_kernels(self) -> None:
         from taskflow.optimizer.cost_measured import MeasuredCosts
@@ -126,7 +127,7 @@ class Predictor:
         self._folder = tempfile.TemporaryDirectory()  # measured now, not found from another day
         self._costs = MeasuredCosts(
             self._machine, folder=Path(self._folder.name), seconds=SECONDS, reuse_bytes=self._reuse, company=self._company,
-            code_bytes=self._code,
+            code_bytes=self._code, aged=self._aged,
         )
         self._judge = make_evaluator(self._graph, self._machine, costs=self._costs, rule=self._rule)
 

@@ -33,7 +33,8 @@ class Surroundings:
     """What comes before each run of what is measured, so that it finds caches as a step would have left them.
 
     ``sweep``: an array that is read first, as the other tasks of a step read theirs: in a real step, a task finds most of what it
-    needs no longer in the caches near to the core. ``twin``: the same work on other arrays; of a short task it runs next, so that
+    needs no longer in the caches near to the core. ``idle``: for so many seconds nothing of this is touched then, as what one step
+    leaves to the next is not. ``twin``: the same work on other arrays; of a short task it runs next, so that
     the code, the interpreter's objects and the libraries' own buffers are where a step, which comes by all the time, has
     them: what is timed finds only its arrays far away. ``between``: what runs after the twin, as the tasks do that come between two
     of one kind (`cost_interlude`). ``fresh``: arrays that are read last, since the task before has just written them.
@@ -43,11 +44,15 @@ class Surroundings:
     fresh: Sequence[Array] = ()
     twin: Callable[[], object] | None = None
     between: Callable[[], object] | None = None
+    idle: float = 0.0
 
     def pass_by(self, short: bool) -> None:
         """Do all of this once. ``short``: whether what is measured is a short task."""
         if self.sweep is not None:
             self.sweep.sum()
+        until = perf_counter() + self.idle
+        while self.idle and perf_counter() < until:  # at work: a core that sleeps loses its caches in other ways
+            pass
         if short and self.twin is not None:
             self.twin()
             if self.between is not None:

@@ -8,6 +8,7 @@ from collections import Counter
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, Machine
 from taskflow.optimizer.cost import CostModel
+from taskflow.optimizer.cost_age import FRESH, aged
 from taskflow.optimizer.cost_analytic import AnalyticCosts
 from taskflow.optimizer.cost_measured import MeasuredCosts, kernels_for
 from taskflow.optimizer.cost_reuse import code_bytes, reuse_bytes
@@ -43,4 +44,5 @@ def choose_costs(
     reuse = reuse_bytes(graph, ranks or len(machine.processors), rule)
     return MeasuredCosts(
         machine, kernels, reuse_bytes=reuse, company=max(0, company - 1), code_bytes=code_bytes(graph, reuse), threads=threads,
+        aged=aged(graph, machine, rule) if kernels.device.waits else FRESH,
     )

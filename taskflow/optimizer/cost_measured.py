@@ -7,6 +7,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter, thread_time
@@ -19,6 +20,7 @@ from taskflow.machine import Device, Machine
 from taskflow.operators.operator import Array, Operator, Spec, cost_key
 from taskflow.optimizer.company import Company
 from taskflow.optimizer.cost import Gradients, RememberedCosts
+from taskflow.optimizer.cost_age import FRESH, Aged
 from taskflow.optimizer.cost_bench import (
     ARRAYS,
     SWEEP_BYTES,
@@ -68,11 +70,12 @@ class MeasuredCosts(RememberedCosts):
     ``reuse_bytes``: what a processor touches between two uses of an array (`cost_reuse` says it of a graph); before each run
     so much other memory is read, so that the task finds its arrays where a step would have left them. ``code_bytes``: the same
     for the code of each kind of operator (`cost_reuse.code_bytes`; by default none is touched in between, and no other code
-    runs). ``company``: how many
-    other ranks of this machine work at the same time: so many processes (at most one for each other core) run the same
-    task beside the measured one. ``threads``: that a large task runs on (default: those that this process has). With one thread,
-    the processor time of a run counts, which other programs do not disturb; on a GPU the time between two events. One task is
-    measured at a time, whichever threads ask; `close` ends the company.
+    runs). ``aged``: the share
+    of what a task touches that has lain untouched for long (`cost_age.aged`); for it each task is measured once more.
+    ``company``: how many other ranks of this machine work at the same time: so many processes (at most one for each other
+    core) run the same task beside the measured one. ``threads``: that a large task runs on (default: those that this process
+    has). With one thread, the processor time of a run counts, which other programs do not disturb; on a GPU the time between two
+    events. One task is measured at a time, whichever threads ask; `close` ends the company.
     Raises ValueError for a machine whose processors are neither CPU cores nor, with the GPU's kernels, of kind "gpu" or of this
     card's name: other devices cannot be measured here; DeviceMissing for a machine of kind "gpu" without a GPU.
     """
@@ -80,11 +83,12 @@ class MeasuredCosts(RememberedCosts):
     def __init__(
         self, machine: Machine, kernels: KernelSet | None = None, folder: Path | None = None, seconds: float = SECONDS,
         reuse_bytes: int = SWEEP_BYTES, company: int = 0, code_bytes: Mapping[str, int] | None = None, threads: int | None = None,
+        aged: Aged = FRESH,
     ) -> None:
         super().__init__(machine)
         self.kernels = kernels_for(machine, kernels, threads)
         device = self.kernels.device
-        self._seconds, self._threads = seconds, threads
+        self._seconds, self._threads, self._aged = seconds, threads, aged
         self._one = threading.Lock()
         with blas_threads(threads):
             self._store = CostStore(folder or cache_folder(), identity(self.kernels))
@@ -93,6 +97,7 @@ class MeasuredCosts(RememberedCosts):
         self._interlude = Interlude(self.kernels, self._sweep)
         self._company = Company(min(company, (os.cpu_count() or 1) - 1) if device.waits else 0, threads)
         self._context = f"beside {self._sweep.nbytes}" + (f" in company of {self._company.count}" if self._company.count else "")
+        self._context += f" {aged}" if aged.share and device.waits else ""
         alone = self.kernels.threads == 1 and self._store.identity.get("blas_threads") == "1"
         self._clock = thread_time if alone else perf_counter
         self.measured = 0
@@ -220,6 +225,9 @@ class MeasuredCosts(RememberedCosts):
         with self._company.beside(make) if self._company.count else nullcontext():
             around = Surroundings(self._sweep, fresh, twin, between and between())
             value = measure(action, self._seconds, around, self._clock, timed)
+            if self._aged.share and timed is None:
+                later = measure(action, self._seconds, replace(around, idle=self._aged.seconds), self._clock)
+                value = self._aged.mix(value, later)
         self.measured += 1
         self._store.put(key, value)
         return value
