@@ -10,8 +10,12 @@ import pytest
 
 @pytest.fixture
 def nothing_else_collects() -> Iterator[None]:
-    """Without what other packages (Hypothesis) do at each garbage collection: Python forgets an interrupt that comes just then."""
+    """Without garbage collections: Python forgets an interrupt that comes while what other packages (Hypothesis) do at each of
+    them runs, or what is called when graphs of earlier tests die in one."""
     others = gc.callbacks[:]
     gc.callbacks.clear()
+    gc.collect()
+    gc.disable()
     yield
+    gc.enable()
     gc.callbacks.extend(others)
