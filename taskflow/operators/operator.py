@@ -315,8 +315,7 @@ def _type_name(dtype: np.dtype[Any]) -> str:
 
 def cost_key(operator: Operator, inputs: Sequence[Spec], piece: Rect, backward: bool) -> Hashable:
     """What the cost of a task depends on: kind, attributes, local shapes, type, direction, and flops where these do not follow
-    (`Operator.uniform`). Pieces with equal keys cost
-    the same (paper, section 5: a task's time is independent of its contents)."""
+    (`Operator.uniform`). Pieces with equal keys cost the same (paper, section 5: a task's time is independent of its contents)."""
     return (*_cost_shapes(operator, tuple(inputs), piece), "backward" if backward else "forward")
 
 

@@ -44,7 +44,7 @@ from taskflow.working import note
 SIZES = tuple(1 << n for n in range(8, 27, 3))  # bytes: 256 to 64 Mi; between them times are interpolated
 RUN_BYTES = (4, 12, 36, 108, 324, 972, 2916)  # of a stretch of memory: 4 to 2916, odd numbers of elements as rows have them
 PART_BYTES = 1 << 17  # touched by the part whose stretches are measured
-SECONDS = 0.03  # to spend on repeats of one measurement
+SECONDS = 0.03  # to spend on repeats of one measurement; with old arrays (`cost_age`) at least five waits come on top
 
 MakeBetween = Callable[[], Callable[[], object]]  # what makes what comes between two tasks of a kind
 
