@@ -38,6 +38,9 @@ cdef extern from "core_step.h" namespace "taskflow" nogil:
         Step() except +
         Tasks& tasks()
         Times& times()
+        void mark_every(uint32_t turns)
+        uint64_t turns()
+        uint64_t leapt()
         void machine(int processors, const vector[int]& classes, cbool rates, cbool by_runs, const vector[double]& flops,
                      const vector[double]& nbytes, const vector[double]& overhead, CostCallback cost,
                      RouteCallback route, GroupCallback group, void* asker) except +
@@ -211,9 +214,17 @@ cdef class Core:
         return seconds
 
     def use(self, int algorithm):
-        """How proposals are simulated: 0 from the start (Algorithm 1), 1 from where they differ from the current strategy, 2 by
-        propagating changes (Algorithm 2)."""
+        """How proposals are simulated: 0 from the start (Algorithm 1), 1 only where more than the time is other than in the current
+        strategy, 2 by propagating changes (Algorithm 2)."""
         self.step.get().algorithm = algorithm
+
+    def mark_every(self, int turns):
+        """For tests: algorithm 1 follows the current strategy in every proposal, and may go on after so many turns."""
+        self.step.get().mark_every(turns)
+
+    def leaps(self):
+        """Of all proposals that followed a current strategy: how often a task was taken, and how much of that was leapt over."""
+        return self.step.get().turns(), self.step.get().leapt()
 
     def accept(self):
         self.step.get().accept()

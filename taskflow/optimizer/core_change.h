@@ -221,7 +221,12 @@ inline void Lowering::append(Tasks& out, const Tasks& block, uint32_t number, ui
     out.after_offset.resize(at + count + 1), out.after.resize(edges + block.after.size());
     for (uint32_t k = 1; k <= count; ++k) out.after_offset[at + k] = edges + block.after_offset[k];
     uint32_t* after = out.after.data() + edges;
-    for (uint32_t a : block.after) *after++ = a & JOIN ? a : flat_place(a);
+    uint32_t last = ~0u;
+    for (uint32_t a : block.after) {
+        *after++ = a & JOIN ? a : flat_place(a);
+        if (a & JOIN || number == tail_block() || a >> shift_ == last) continue;
+        note_reader(block_readers_, last = a >> shift_, number);
+    }
     for (uint32_t k = 0; k < count; ++k)
         out.waiter.insert(out.waiter.end(), block.after_offset[k + 1] - block.after_offset[k], at + k);
     for (size_t j = 0; j < block.joins(); ++j) {

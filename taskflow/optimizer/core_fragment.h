@@ -21,6 +21,7 @@ struct Fragment {
     uint32_t part_end[3] = {0, 0, 0};  // sums, sending, updates: in program order each follows that of all other layers
     std::vector<Event> events;         // of its tasks, and one that ends the followers
     std::vector<uint32_t> next;        // followers: numbers of its own tasks
+    std::vector<uint32_t> after_offset, after;  // predecessors by task: its own tasks, and with JOIN slots
     std::vector<uint32_t> slot_first;  // of the followers of each slot
     std::vector<double> tail, slot_tail;  // the longest path from the end of a task (from a slot) to the end of the step
     std::vector<double> load;          // seconds by resource
@@ -49,6 +50,7 @@ inline std::shared_ptr<Fragment> make_fragment(Lowering& lowering, int layer, Ta
             f.next[first[place(spare.after[k]) + 1]++] = t;
     f.events.resize(n + 1);
     const uint32_t processors = routes.processors();
+    f.after_offset = spare.after_offset, f.after = spare.after;
     f.load.assign(routes.total_resources, 0.0);
     for (uint32_t t = 0; t < n; ++t) {
         const int32_t r = spare.resource[t];

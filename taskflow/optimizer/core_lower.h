@@ -15,6 +15,7 @@ public:
     // False, and only forward and backward tasks, if these are certain to pass the limit by themselves: synchronisation is
     // most of the work at many devices.
     bool run(const Plans& plans, const Plans* before, Tasks& out, double limit) {
+        block_readers_.resize(carry_block() + 1), layer_readers_.resize(carry_block() + 1);
         update(plans, before);
         out.clear();
         put_together(out);
@@ -31,6 +32,7 @@ public:
     // many tasks come before synchronisation; those of carried state come after it.
     // ``kept``: what it gave for what was accepted last, from which most is copied; null if that is not at hand.
     uint32_t run_around(const Plans& plans, const Plans* before, Tasks& out, const Tasks* kept) {
+        block_readers_.resize(carry_block() + 1), layer_readers_.resize(carry_block() + 1);
         update(plans, before);
         out.clear();
         if (kept && compares_) put_together(out, *kept);
@@ -44,6 +46,19 @@ public:
     }
     // By block of the flat task graph: whether it is as it was in what was accepted last.
     const std::vector<uint8_t>& same() const { return same_; }
+    // By block: those whose tasks ever waited for one of its tasks; and the layers whose slots did.
+    const std::vector<uint32_t>& readers(uint32_t block) const { return block_readers_[block]; }
+    const std::vector<uint32_t>& layer_readers(uint32_t block) const { return layer_readers_[block]; }
+    bool renewed(int layer) const { return layer_dirty_[layer]; }
+    // Of the last block, that of carried state, which is lowered anew as soon as any of it is: what is as it was.
+    std::vector<Stretch> carried_alike() const {
+        const Forward &now = forward_[nodes() + 1].now(), &was = forward_[nodes() + 1].before();
+        std::vector<Stretch> alike;
+        for (size_t k = 0; k < m.carries.size() && compares_ && &now != &was; ++k)
+            if (!carry_dirty_[k])
+                alike.push_back({k ? now.carry_end[k - 1] : 0, k ? was.carry_end[k - 1] : 0, now.carry_end[k] - (k ? now.carry_end[k - 1] : 0)});
+        return alike;
+    }
     // What was lowered last is what the next changes start from.
     void accept() {
         for (Turn* turn : turned_) turn->current = turn->proposed;
@@ -251,6 +266,12 @@ private:
     void append(Tasks& out, const Tasks& block, uint32_t number, uint32_t label, const Tasks* before);
     static bool equal(const Tasks& a, const Tasks& b);
     std::vector<uint8_t> same_;
+    std::vector<std::vector<uint32_t>> block_readers_, layer_readers_;
+    // Blocks have a few readers each.
+    void note_reader(std::vector<std::vector<uint32_t>>& readers, uint32_t block, uint32_t reader) {
+        auto& known = readers[block];
+        if (std::find(known.begin(), known.end(), reader) == known.end()) known.push_back(reader);
+    }
     bool compares_ = false;  // whether there is anything to be the same as
     void append_carried(Tasks& out) {
         const Sides<Forward>& carried = forward_[nodes() + 1];

@@ -48,8 +48,8 @@ struct Model {  // what does not change from strategy to strategy
     }
     double seconds(int kind, int processor, int64_t flops, int64_t nbytes, int cut = -1, int piece = -1, int node = -1) {
         if (rates)
-            return overhead[processor] +
-                   std::max(double(flops) / flops_per_second[processor], double(nbytes) / bytes_per_second[processor]);
+            return on_grid(overhead[processor] +
+                           std::max(double(flops) / flops_per_second[processor], double(nbytes) / bytes_per_second[processor]));
         return kept(kind, cut, piece, processor_class[processor], processor, flops, nbytes, node);
     }
     // Of a task that is no operator's, in so many stretches of memory: asked for, and kept, in the place of a cut.
@@ -69,7 +69,7 @@ struct Model {  // what does not change from strategy to strategy
         return kept(COLLECTIVE, halves, -1, of.route, of.number, flops, nbytes, -1);
     }
     double copy_seconds(int route, int source, int target, int64_t nbytes, Runs runs) {
-        if (rates) return route_latency[route] + double(nbytes) / route_bandwidth[route];
+        if (rates) return on_grid(route_latency[route] + double(nbytes) / route_bandwidth[route]);
         // A copy has no flops: in their place it is asked for, and kept, by its runs.
         const int64_t both = by_runs ? int64_t(runs.read) << 32 | runs.written : int64_t(1) << 32 | 1;
         // Most copies are like the one before.
@@ -119,7 +119,7 @@ private:
         unanswered_ = false;
         if (found->used) return found->seconds;
         // Asking may raise (Ctrl-C while a task is being measured): then the proposal fails, and nothing is kept of it.
-        const double seconds = ask_cost(asker, kind, cut, piece, processor, flops, nbytes, node);
+        const double seconds = on_grid(ask_cost(asker, kind, cut, piece, processor, flops, nbytes, node));
         unanswered_ = std::isnan(seconds);
         if (unanswered_) return 0.0;
         if (++costs_used_ * 2 > costs_.size()) {

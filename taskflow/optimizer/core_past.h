@@ -1,8 +1,9 @@
-// What a simulation leaves behind, so that the next one need not begin at the start of the step: up to the first moment at
-// which a task that a proposal adds could begin, or one that it removes did, both take the same tasks at the same times.
+// What a simulation leaves behind, so that the next one takes over the stretches of it that only move in time.
 #pragma once
 
-#include "core_simulate.h"
+#include <memory>
+
+#include "core_fragment.h"
 
 namespace taskflow {
 
@@ -11,62 +12,46 @@ struct Resource {
     double total;       // and of all work
 };
 
+// Positions count how often anything was taken from the queue. Tasks are numbered as they were then: those around
+// synchronisation, and then the fragments in the order in which they joined in.
 struct Past {
     static constexpr uint32_t NEVER = ~0u;
-    struct Task {  // positions count how often anything was taken from the queue
-        double ready = 0, end = 0;
-        uint32_t taken = NEVER, finished = NEVER;
-    };
+    // Sums of simulated times up to here are exact (core_simulate.h), so that what moves keeps its distances to the bit.
+    static constexpr double EXACT = 512;
     struct Turn {  // what was taken, in order
-        double time;          // its end; of a copy that was queued again, when it started
-        uint32_t task, stop;  // where that copy goes on, else 0
+        double end, first;    // when it ends there; and on the first link of those that it took at once
+        uint32_t task, stop;  // of a copy that was queued again: where it goes on; else 0
     };
-    struct Way {  // a copy that was queued again for the next link of its route
-        uint32_t position, task, stop;
-        double start;
+    struct Place { uint32_t taken, finished; };  // the positions of a task's first and last turn
+    struct Waiting { double time; uint32_t task, stop; };  // an entry of the queue
+    struct Used { double free, done; };                    // a resource: when it is free, seconds of work that have begun
+    struct Mark {  // a moment to go on at: after the turns before `position`
+        uint32_t position, finals, waiting;  // turns that ended their task; where its entries of the queue begin
+        double time, most;                   // at which the last of these turns was taken; the latest end of them all
     };
-    struct Mark {  // a moment to begin at: before `position`, and after all that was taken until `time`
-        uint32_t position, ways;
-        double time;
-    };
-    std::vector<Task> tasks;
-    std::vector<Way> ways;
-    std::vector<Mark> marks;
-    std::vector<Resource> resources;  // of each mark in turn
-    size_t stride = 0;                // resources of a mark
-    std::vector<uint32_t> firsts;     // each block's first task, and the number of tasks
+    std::vector<Turn> turns;
+    std::vector<Place> places;  // by task
+    std::vector<Mark> marks;    // and one at the end
+    std::vector<Waiting> waiting;
+    std::vector<Used> used;  // of each mark in turn
+    size_t stride = 0;       // resources of a mark
+    std::vector<uint32_t> firsts;                        // each block's first task, and the number of tasks around
+    std::vector<std::shared_ptr<Fragment>> fragments;    // by layer
+    std::vector<uint32_t> base, first_slot;              // by layer: its fragment's first task, its first slot
+    std::vector<std::pair<uint32_t, uint32_t>> joined;   // (first task, layer), in order
+    std::vector<uint32_t> follower_first, followers;     // of the tasks around: tasks around, slots
+    std::vector<uint32_t> layer_of_slot;
 
-    void clear() { tasks.clear(), ways.clear(), marks.clear(), resources.clear(), firsts.clear(); }
-
-    // The last mark all of which comes before `time`, or null.
-    const Mark* before(double time) const {
-        const Mark* found = nullptr;
-        for (const Mark& mark : marks)
-            if (mark.time < time) found = &mark;
-        return found;
+    void clear() {
+        turns.clear(), marks.clear(), waiting.clear(), used.clear(), firsts.clear();
+        fragments.clear(), base.clear(), first_slot.clear(), joined.clear();
     }
-
-    // Before which moment a step made of `now` is certain to go like this one. ``old_place[i]``: the number here of the
-    // task i there, NEVER for those of blocks that differ. ``same``: by block, whether it is in both.
-    double differs(const Tasks& now, const std::vector<uint32_t>& old_place, const std::vector<uint8_t>& same) const {
-        double first = std::numeric_limits<double>::infinity();
-        for (size_t b = 0; b < same.size(); ++b) {
-            if (same[b]) continue;
-            for (uint32_t i = firsts[b]; i < firsts[b + 1]; ++i)
-                if (tasks[i].taken != NEVER) first = std::min(first, tasks[i].ready);
-        }
-        for (uint32_t i = 0; i < now.size(); ++i) {
-            if (old_place[i] != NEVER) continue;
-            double ready = 0;
-            for (uint32_t k = now.after_offset[i]; k < now.after_offset[i + 1] && ready < first; ++k) {
-                const uint32_t old = old_place[now.after[k]];
-                // What waits for something new, or for what came later than is known, comes later itself.
-                if (old == NEVER || tasks[old].finished == NEVER) ready = first;
-                else ready = std::max(ready, tasks[old].end);
-            }
-            first = std::min(first, ready);
-        }
-        return first;
+    bool empty() const { return turns.empty(); }
+    double makespan() const { return marks.back().most; }
+    // The first mark at or after a position.
+    uint32_t mark_from(uint32_t position) const {
+        return uint32_t(std::partition_point(marks.begin(), marks.end(), [&](const Mark& m) { return m.position < position; }) -
+                        marks.begin());
     }
 };
 

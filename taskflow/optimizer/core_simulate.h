@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -9,6 +10,10 @@
 #include <vector>
 
 namespace taskflow {
+
+// Simulated time is in multiples of this many seconds, and costs are rounded up to it (twin of taskflow/tasks/simulate.py): so
+// sums of fewer than 1,024 seconds are exact, in any order, and what only moves in time keeps its distances to the bit.
+inline double on_grid(double seconds) { return seconds < 1024 ? std::ceil(seconds * 0x1p43) * 0x1p-43 : seconds; }
 
 enum Kind : uint8_t { FORWARD, BACKWARD, COPY, MOVE, SUM, FILL, NORM, CLIP, UPDATE, COLLECTIVE };
 
@@ -47,6 +52,8 @@ struct Tasks {  // in program order
     }
 };
 
+struct Stretch { uint32_t now, was, count; };  // tasks of a block that are as they were, and where they are
+
 struct Routes {
     std::vector<int32_t> offset{0}, resources;  // by route; resources are counted on after the processors
     int total_resources = 0;
@@ -79,6 +86,9 @@ public:
     typedef unsigned __int128 Key;
     void clear() { size_ = open_ = 0; }
     bool empty() const { return size_ == open_; }
+    template <class F> void each(F f) const {
+        for (size_t k = open_; k < size_; ++k) f(heap_[k]);
+    }
     static Key key(double time, uint32_t number) {
         uint64_t bits;
         std::memcpy(&bits, &time, 8);

@@ -134,6 +134,9 @@ public:
         flat_ = true;
     }
     size_t size() const { return size_; }
+    void mark_every(uint32_t turns) { apart_.marks_every = turns; }
+    uint64_t turns() const { return apart_.turns; }
+    uint64_t leapt() const { return apart_.leapt; }
     Tasks& tasks() { return tasks_; }
     Times& times() { return times_; }
 
@@ -178,7 +181,7 @@ private:
             parts_[k] = {trained ? kept : nullptr, first_slot, slots, trained};
             first_slot += slots;
         }
-        const double seconds = apart_.run(around_, before, parts_, model_.routes, limit, lowering_.same(), algorithm == DELTA,
+        const double seconds = apart_.run(around_, before, parts_, model_.routes, limit, lowering_, kept_around_, algorithm == DELTA,
                                          [this](int layer) {
             parts_[layer].fragment = proposed_.fragments[layer] =
                 make_fragment(lowering_, layer, spare_tasks_, model_.routes, proposed_.layers[layer],

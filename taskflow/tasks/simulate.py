@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from taskflow.drawing import Drawing
 from taskflow.machine import Machine, ring
@@ -77,6 +78,13 @@ class Timeline:
 
 
 Cost = Callable[[Task], float]  # seconds
+TICKS = 2.0**43  # a second
+
+
+def on_grid(seconds: float) -> float:
+    """Seconds rounded up to a multiple of 2**-43 (a ninth of a picosecond), in which simulated time is counted. Sums of fewer than
+    1,024 seconds are then exact in any order, so that what only moves in time keeps its distances to the bit."""
+    return ceil(seconds * TICKS) / TICKS if seconds < 1024 else seconds
 Priority = Callable[[Task], int]  # lower goes first among tasks that became ready at the same time
 
 
@@ -176,7 +184,7 @@ def simulate(graph: TaskGraph, machine: Machine, cost: Cost, priority: Priority 
         occupied = occupies[ends]
         if number not in crossing:
             order.append(number)
-            crossing[number] = cost(task), []
+            crossing[number] = on_grid(cost(task)), []
         seconds, starts = crossing[number]
         start = end = at
         while start == at and len(starts) < len(occupied):
