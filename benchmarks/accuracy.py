@@ -110,25 +110,20 @@ class Predictor:
     """Step times of one graph's strategies from kernels timed one by one; on one rank."""
 
     def __init__(self, graph: Any, machine: Any, rule: Any, virtual: bool, alone: bool) -> None:
-        from taskflow.optimizer.cost_age import aged
-        from taskflow.optimizer.cost_reuse import code_bytes, reuse_bytes
-
         self._graph, self._machine, self._rule, self._virtual = graph, machine, rule, virtual
-        # One core that runs both processors' tasks goes through the memory of both.
-        self._company = 0 if virtual or alone else len(machine.processors) - 1
-        self._reuse = reuse_bytes(graph, 1 if virtual else len(machine.processors), rule)
-        self._code, self._aged = code_bytes(graph, self._reuse), aged(graph, machine, rule)
-        self.used: dict[str, Any] = {"reuse_bytes": self._reuse, "aged": str(self._aged), "measured_keys": [], "spread": []}
+        self._company = 0 if alone else None
+        self.used: dict[str, Any] = {"measured_keys": [], "spread": []}
 
     def _time_kernels(self) -> None:
-        from taskflow.optimizer.cost_measured import MeasuredCosts
+        from taskflow.optimizer.cost_choice import choose_costs
         from taskflow.optimizer.search import make_evaluator
 
         self._folder = tempfile.TemporaryDirectory()  # measured now, not found from another day
-        self._costs = MeasuredCosts(
-            self._machine, folder=Path(self._folder.name), seconds=SECONDS, reuse_bytes=self._reuse, company=self._company,
-            code_bytes=self._code, aged=self._aged,
+        self._costs: Any = choose_costs(
+            "measured", self._graph, self._machine, self._rule, ranks=1 if self._virtual else len(self._machine.processors),
+            folder=Path(self._folder.name), seconds=SECONDS, company=self._company,
         )
+        self.used |= {"reuse_bytes": self._costs.between.nbytes, "aged": str(self._costs.between.age)}
         self._judge = make_evaluator(self._graph, self._machine, costs=self._costs, rule=self._rule)
 
     def search(self, budget: str) -> Any:
