@@ -23,7 +23,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
 from statistics import mean, median
@@ -98,10 +98,17 @@ class Round(NamedTuple):
 
 def row(strategy: Any, predictions: Sequence[float], rounds: Sequence[Round]) -> dict[str, Any]:
     """One strategy's figures."""
+    return {
+        "strategy": strategy.name, "predicted_seconds": median(predictions), "predictions": list(predictions),
+        **measured(rounds),
+    }
+
+
+def measured(rounds: Sequence[Round]) -> dict[str, Any]:
+    """What was measured of one strategy, as `told_apart` takes it."""
     seconds = [r.seconds for r in rounds]
     return {
-        "strategy": strategy.name, "predicted_seconds": median(predictions), "measured_seconds": median(seconds),
-        "predictions": list(predictions), "fastest_seconds": min(seconds), "slowest_seconds": max(seconds),
+        "measured_seconds": median(seconds), "fastest_seconds": min(seconds), "slowest_seconds": max(seconds),
         "rounds": {f"{r.in_pass}.{r.number}": r.seconds for r in rounds},
     }
 
@@ -110,25 +117,20 @@ class Predictor:
     """Step times of one graph's strategies from kernels timed one by one; on one rank."""
 
     def __init__(self, graph: Any, machine: Any, rule: Any, virtual: bool, alone: bool) -> None:
-        from taskflow.optimizer.cost_age import aged
-        from taskflow.optimizer.cost_reuse import code_bytes, reuse_bytes
-
         self._graph, self._machine, self._rule, self._virtual = graph, machine, rule, virtual
-        # One core that runs both processors' tasks goes through the memory of both.
-        self._company = 0 if virtual or alone else len(machine.processors) - 1
-        self._reuse = reuse_bytes(graph, 1 if virtual else len(machine.processors), rule)
-        self._code, self._aged = code_bytes(graph, self._reuse), aged(graph, machine, rule)
-        self.used: dict[str, Any] = {"reuse_bytes": self._reuse, "aged": str(self._aged), "measured_keys": [], "spread": []}
+        self._company = 0 if alone else None
+        self.used: dict[str, Any] = {"measured_keys": [], "spread": []}
 
     def _time_kernels(self) -> None:
-        from taskflow.optimizer.cost_measured import MeasuredCosts
+        from taskflow.optimizer.cost_choice import choose_costs
         from taskflow.optimizer.search import make_evaluator
 
         self._folder = tempfile.TemporaryDirectory()  # measured now, not found from another day
-        self._costs = MeasuredCosts(
-            self._machine, folder=Path(self._folder.name), seconds=SECONDS, reuse_bytes=self._reuse, company=self._company,
-            code_bytes=self._code, aged=self._aged,
+        self._costs: Any = choose_costs(
+            "measured", self._graph, self._machine, self._rule, ranks=1 if self._virtual else len(self._machine.processors),
+            folder=Path(self._folder.name), seconds=SECONDS, company=self._company,
         )
+        self.used |= {"reuse_bytes": self._costs.between.nbytes, "aged": str(self._costs.between.age)}
         self._judge = make_evaluator(self._graph, self._machine, costs=self._costs, rule=self._rule)
 
     def search(self, budget: str) -> Any:
@@ -298,30 +300,37 @@ def tau(pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> float:
 def launch(
     networks: tuple[str, ...], rounds: int, passes: int, budget: str, patience: float, virtual: bool, alone: bool, ranks: int = 2
 ) -> list[dict[str, Any]]:
-    """Run the job in processes of its own, each with one thread; its rows."""
-    command = [sys.executable, __file__, "--worker", "--rounds", str(rounds), "--passes", str(passes)]
+    """Run the job in processes of its own; its rows."""
+    command = [__file__, "--worker", "--rounds", str(rounds), "--passes", str(passes)]
     command += ["--budget", budget, "--patience", str(patience)]
     command += [part for network in networks for part in ("--networks", network)] + ["--virtual"] * virtual + ["--alone"] * alone
-    if not virtual:
+    rows = []
+    for row in rows_of(command, 0 if virtual else ranks):
+        judge_network(row)
+        report(row)
+        rows.append(row)
+    return rows
+
+
+def rows_of(command: Sequence[str], ranks: int) -> Iterator[dict[str, Any]]:
+    """What a job of this Python prints, a JSON object a line: on so many ranks (0: without mpirun), each with one thread."""
+    name = Path(command[0]).stem
+    whole = [sys.executable, *command]
+    if ranks:
         mpirun = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
         if mpirun is None:
-            raise SystemExit("accuracy: there is no mpirun; pip install mpich mpi4py, or use --virtual")
-        command = [mpirun, "-n", str(ranks), *command]
+            raise SystemExit(f"{name}: there is no mpirun; pip install mpich mpi4py{', or use --virtual' * (name == 'accuracy')}")
+        whole = [mpirun, "-n", str(ranks), *whole]
     # The machine's setting that holds OpenBLAS to AVX2 is lifted, for kernels' measurements and steps alike.
     environment = {k: v for k, v in os.environ.items() if k != "OPENBLAS_CORETYPE"} | {
         "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT),
     }
-    rows = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as job:
+    with subprocess.Popen(whole, stdout=subprocess.PIPE, text=True, env=environment) as job:
         assert job.stdout is not None
         for line in job.stdout:
-            row = json.loads(line)
-            judge_network(row)
-            report(row)
-            rows.append(row)
+            yield json.loads(line)
     if job.returncode:
-        raise SystemExit(f"accuracy: the job ended with {job.returncode}")
-    return rows
+        raise SystemExit(f"{name}: the job ended with {job.returncode}")
 
 
 def report(row: dict[str, Any]) -> None:

@@ -174,8 +174,7 @@ def accuracy(network: str, precision: str, steps: int, device: str, preset: str)
     import taskflow
     from taskflow.kernels import kernels_on
     from taskflow.machine import load_machine, save
-    from taskflow.optimizer.cost_measured import MeasuredCosts
-    from taskflow.optimizer.cost_reuse import reuse_bytes
+    from taskflow.optimizer.cost_choice import choose_costs
     from taskflow.optimizer.search import make_evaluator
     from taskflow.runtime.local import LocalTransport
     from taskflow.runtime.measure import measure
@@ -189,7 +188,7 @@ def accuracy(network: str, precision: str, steps: int, device: str, preset: str)
         path = Path(folder) / "here.json"
         save(measure(LocalTransport(), "here", kernels, processors=PROCESSORS), path)
         machine = load_machine(str(path))
-        costs = MeasuredCosts(machine, kernels, Path(folder), reuse_bytes=reuse_bytes(graph, 1, rule))
+        costs = choose_costs("measured", graph, machine, rule, ranks=1, kernels=kernels, folder=Path(folder))
         judge = make_evaluator(graph, machine, costs=costs, rule=rule)
         for name, processors in (("one", 1), *((name, PROCESSORS) for name in STRATEGIES)):
             chosen, _ = taskflow.choose("data" if processors == 1 else name, graph, taskflow.host(processors), seed=1)

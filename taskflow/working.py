@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 PATIENCE_SECONDS = 5.0
+# Of the process, not of a context as `before_measuring` is: one person sees one line, whichever of a search's threads measures.
 _SHOWN: list[Working] = []  # those that a person may see now, the innermost last
 
 

@@ -122,10 +122,11 @@ def _show(found: Differences, top: int, as_json: bool, quiet: bool) -> None:
     about = found.about
     ranks = f"{about['ranks']} rank{'s' * (about['ranks'] != 1)}"
     if not quiet:
+        unknown = about.get("tasks_not_measured")
         tell(
             f"{about.get('model', 'tasks')} under {about.get('strategy', 'no strategy')}: {ranks}, "
             f"{about['processors']} processors, steps {about['steps'][0]}-{about['steps'][-1]}; "
-            f"costs: {about.get('costs', 'roofline')}"
+            f"costs: {about.get('costs', 'roofline')}" + (f" ({unknown} tasks had not been measured)" if unknown else "")
         )
         tell(_table(found.rows, "operator"))
         if top:

@@ -22,7 +22,6 @@ from taskflow.tasks.task import Kind
 NAME = "measured"
 LEAST_REPEATS, MOST_REPEATS = 5, 200
 CALM, PATIENCE = 0.15, 4  # a measurement with more spread goes on, at most for so many times its seconds
-SWEEP_BYTES = 16 << 20
 ARRAYS = {Kind.MOVE: 2, Kind.SUM: 3, Kind.FILL: 1, Kind.NORM: 1}  # that a task touches, counting what is written once more
 GROUP = 8  # stretches of memory that lie near to each other
 SHORT_SECONDS = 2e-3  # a task whose start is a part of its time that counts

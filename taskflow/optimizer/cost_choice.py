@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from pathlib import Path
 
 from taskflow.graph import OperatorGraph
+from taskflow.kernels import KernelSet
 from taskflow.machine import Cluster, Machine
 from taskflow.optimizer.cost import CostModel
-from taskflow.optimizer.cost_age import FRESH, aged
 from taskflow.optimizer.cost_analytic import AnalyticCosts
-from taskflow.optimizer.cost_measured import MeasuredCosts, kernels_for
-from taskflow.optimizer.cost_reuse import code_bytes, reuse_bytes
+from taskflow.optimizer.cost_between import between
+from taskflow.optimizer.cost_measured import SECONDS, MeasuredCosts, kernels_for
 from taskflow.rules import UpdateRule
 
 COSTS = ("analytic", "measured")
@@ -19,14 +20,17 @@ ANALYTIC, MEASURED = COSTS
 
 
 def choose_costs(
-    name: str, graph: OperatorGraph, machine: Machine, rule: UpdateRule | None, *, ranks: int | None = None
+    name: str, graph: OperatorGraph, machine: Machine, rule: UpdateRule | None, *, ranks: int | None = None,
+    kernels: KernelSet | None = None, folder: Path | None = None, seconds: float = SECONDS, company: int | None = None,
 ) -> CostModel:
     """The costs of ``graph``'s tasks on ``machine`` when it is trained with ``rule``: ``analytic`` (`AnalyticCosts`) or
-    ``measured`` (`MeasuredCosts`, in the cache folder, in the state in which a step of this graph leaves the caches).
+    ``measured`` (`MeasuredCosts`, in the state in which a step of this graph leaves the caches).
 
     ``ranks``: how many this job has, on one of which the tasks are measured, with the threads that it has, while as many processes
     as there are other ranks do the same work. None: this process plans for a machine each of whose processors will be a rank; then
-    the processors that share a node keep each other company, and the cores are divided among them.
+    the processors that share a node keep each other company, and the cores are divided among them. For those who compare
+    measurements: ``kernels`` run, ``folder`` (default: the cache folder) keeps what is measured for ``seconds`` each, beside
+    ``company`` other processes.
     Raises ValueError for another name, if the machine is not described (a `Cluster`), or if tasks are to be measured and its
     processors are not those at hand; DeviceMissing if these are GPUs and there is none.
     """
@@ -38,11 +42,9 @@ def choose_costs(
         return AnalyticCosts(machine)
     neighbours = max(Counter(p.node for p in machine.processors if p.kind == "cpu").values(), default=0)
     threads = max(1, (os.cpu_count() or 1) // neighbours) if ranks is None and neighbours else None
-    kernels = kernels_for(machine, threads=threads)  # says what is wrong before a step is lowered
-    company = neighbours if ranks is None else ranks
-    # Processors that share a rank go through the memory of all of them.
-    reuse = reuse_bytes(graph, ranks or len(machine.processors), rule)
-    return MeasuredCosts(
-        machine, kernels, reuse_bytes=reuse, company=max(0, company - 1), code_bytes=code_bytes(graph, reuse), threads=threads,
-        aged=aged(graph, machine, rule) if kernels.device.waits else FRESH,
-    )
+    kernels = kernels_for(machine, kernels, threads)  # says what is wrong before a step is lowered
+    if company is None:
+        company = max(0, (neighbours if ranks is None else ranks) - 1)
+    # Processors that share a rank do in turn, and with the memory of all, what so many processors as there are ranks would do.
+    found = between(graph, machine if ranks is None else machine.prefix(min(ranks, len(machine.processors))), rule)
+    return MeasuredCosts(machine, kernels, folder=folder, seconds=seconds, between=found, company=company, threads=threads)

@@ -12,24 +12,14 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter, thread_time
 
-import numpy as np
-
 from taskflow.cache import cache_folder
 from taskflow.kernels import KernelSet, kernels_on
 from taskflow.machine import Device, Machine
 from taskflow.operators.operator import Array, Operator, Spec, cost_key
 from taskflow.optimizer.company import Company
 from taskflow.optimizer.cost import Gradients, RememberedCosts
-from taskflow.optimizer.cost_age import FRESH, Aged
-from taskflow.optimizer.cost_bench import (
-    ARRAYS,
-    SWEEP_BYTES,
-    Surroundings,
-    measure,
-    memory_action,
-    piece_action,
-    runs_of,
-)
+from taskflow.optimizer.cost_bench import ARRAYS, measure, memory_action, piece_action, runs_of
+from taskflow.optimizer.cost_between import FRESH, TYPICAL, Between
 from taskflow.optimizer.cost_gradients import Adding
 from taskflow.optimizer.cost_identity import identity
 from taskflow.optimizer.cost_interlude import Interlude
@@ -44,9 +34,9 @@ from taskflow.working import note
 SIZES = tuple(1 << n for n in range(8, 27, 3))  # bytes: 256 to 64 Mi; between them times are interpolated
 RUN_BYTES = (4, 12, 36, 108, 324, 972, 2916)  # of a stretch of memory: 4 to 2916, odd numbers of elements as rows have them
 PART_BYTES = 1 << 17  # touched by the part whose stretches are measured
-SECONDS = 0.03  # to spend on repeats of one measurement; with old arrays (`cost_age`) at least five waits come on top
+SECONDS = 0.03  # to spend on repeats of one measurement; with old arrays (`Between.age`) at least five waits come on top
 
-MakeBetween = Callable[[], Callable[[], object]]  # what makes what comes between two tasks of a kind
+Make = partial[tuple[Callable[[], object], tuple[Array, ...]]]  # what makes an action and the arrays that were just written
 
 
 def kernels_for(machine: Machine, kernels: KernelSet | None = None, threads: int | None = None) -> KernelSet:
@@ -67,11 +57,9 @@ class MeasuredCosts(RememberedCosts):
     """Seconds of tasks on the CPU or the GPU at hand, with the operators' own ``kernels``; copies by the machine's links.
 
     ``folder`` (default: the cache folder) keeps the measurements of this CPU, these libraries and this number of threads.
-    ``reuse_bytes``: what a processor touches between two uses of an array (`cost_reuse` says it of a graph); before each run
-    so much other memory is read, so that the task finds its arrays where a step would have left them. ``code_bytes``: the same
-    for the code of each kind of operator (`cost_reuse.code_bytes`; by default none is touched in between, and no other code
-    runs). ``aged``: the share
-    of what a task touches that has lain untouched for long (`cost_age.aged`); for it each task is measured once more.
+    ``between``: what comes between two tasks of a kind (`cost_between.between` says it of a graph). Before each run so much other
+    memory is read and other code runs, so that the task finds its arrays and its code where a step would have left them; for the
+    share that has lain untouched for long each task is measured once more (not on a GPU).
     ``company``: how many other ranks of this machine work at the same time: so many processes (at most one for each other
     core) run the same task beside the measured one. ``threads``: that a large task runs on (default: those that this process
     has). With one thread, the processor time of a run counts, which other programs do not disturb; on a GPU the time between two
@@ -82,22 +70,21 @@ class MeasuredCosts(RememberedCosts):
 
     def __init__(
         self, machine: Machine, kernels: KernelSet | None = None, folder: Path | None = None, seconds: float = SECONDS,
-        reuse_bytes: int = SWEEP_BYTES, company: int = 0, code_bytes: Mapping[str, int] | None = None, threads: int | None = None,
-        aged: Aged = FRESH,
+        between: Between = TYPICAL, company: int = 0, threads: int | None = None,
     ) -> None:
         super().__init__(machine)
         self.kernels = kernels_for(machine, kernels, threads)
         device = self.kernels.device
-        self._seconds, self._threads, self._aged = seconds, threads, aged
+        self.between = between if device.waits else replace(between, age=FRESH)
+        """What tasks are measured with."""
+        self._seconds, self._threads = seconds, threads
         self._one = threading.Lock()
         with blas_threads(threads):
             self._store = CostStore(folder or cache_folder(), identity(self.kernels))
-        self._sweep = self.kernels.xp.ones(max(1, reuse_bytes // 4), np.float32)
-        self._code_bytes = dict(code_bytes or {})
-        self._interlude = Interlude(self.kernels, self._sweep)
+        self._interlude = Interlude(self.kernels, self.between)
         self._company = Company(min(company, (os.cpu_count() or 1) - 1) if device.waits else 0, threads)
-        self._context = f"beside {self._sweep.nbytes}" + (f" in company of {self._company.count}" if self._company.count else "")
-        self._context += f" {aged}" if aged.share and device.waits else ""
+        self._context = f"beside {between.nbytes}" + (f" in company of {self._company.count}" if self._company.count else "")
+        self._context += f" {self.between.age}" if self.between.age.share else ""
         alone = self.kernels.threads == 1 and self._store.identity.get("blas_threads") == "1"
         self._clock = thread_time if alone else perf_counter
         self.measured = 0
@@ -139,11 +126,11 @@ class MeasuredCosts(RememberedCosts):
         adds: Adding = (),
     ) -> Measurement:
         """That of one piece, made now if there is none."""
-        between = self._code_bytes.get(operator.kind, 0)
-        which = (f" adds {adds}" if any(adds) else "") + (f" after {between} and other code" if between else "")
+        many = self.between.code.get(operator.kind, 0)
+        which = (f" adds {adds}" if any(adds) else "") + (f" after {many} and other code" if many else "")
         key = f"{cost_key(operator, inputs, piece, backward)!r} {wanted}{which} {self._context}"
         make = partial(piece_action, operator, inputs, piece, backward, wanted, self.kernels, adds)
-        return self._known(key, make, partial(self._interlude.before, operator.kind, between) if between else None)
+        return self._known(key, make, operator.kind)
 
     def _compute(
         self, operator: Operator, inputs: tuple[Spec, ...], piece: Rect, backward: bool, wanted: Gradients, adds: Adding,
@@ -198,10 +185,8 @@ class MeasuredCosts(RememberedCosts):
         key = f"{kind.value} {nbytes}{what} {self._context}"
         return self._known(key, partial(memory_action, kind, nbytes, rule, self.kernels, run)).seconds
 
-    def _known(
-        self, key: str, make: partial[tuple[Callable[[], object], tuple[Array, ...]]], between: MakeBetween | None = None
-    ) -> Measurement:
-        """Measured now, if it was not before and may be (`measuring.before_measuring`)."""
+    def _known(self, key: str, make: Make, kind: str | None = None) -> Measurement:
+        """Of a task of an operator of this ``kind``, or of none. Measured now, if it was not and may be (`before_measuring`)."""
         if (known := self._store.get(key)) is not None:
             return known
         may_measure()
@@ -210,24 +195,21 @@ class MeasuredCosts(RememberedCosts):
                 note(f"measuring tasks, {self.measured} so far")
                 began = perf_counter()
                 try:
-                    known = self._measure(key, make, between)
+                    known = self._measure(key, make, kind)
                 finally:
                     self.measuring_seconds += perf_counter() - began
                 note(f"{self.measured} tasks measured")
         return known
 
-    def _measure(
-        self, key: str, make: partial[tuple[Callable[[], object], tuple[Array, ...]]], between: MakeBetween | None = None
-    ) -> Measurement:
+    def _measure(self, key: str, make: Make, kind: str | None) -> Measurement:
         action, fresh = make()
         twin, _ = make()
         timed = None if self.kernels.device.waits else self.kernels.device.timed
         with self._company.beside(make) if self._company.count else nullcontext():
-            around = Surroundings(self._sweep, fresh, twin, between and between())
+            around, age = self._interlude.around(kind, fresh, twin), self.between.age
             value = measure(action, self._seconds, around, self._clock, timed)
-            if self._aged.share and timed is None:
-                later = measure(action, self._seconds, replace(around, idle=self._aged.seconds), self._clock)
-                value = self._aged.mix(value, later)
+            if age.share:
+                value = age.mix(value, measure(action, self._seconds, replace(around, idle=age.seconds), self._clock))
         self.measured += 1
         self._store.put(key, value)
         return value

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+# Of a thread, not of the process as `working.note` is: a bound that may not measure must not keep another thread's search from it.
 _ASK: ContextVar[Callable[[], object] | None] = ContextVar("before a measurement", default=None)
 
 

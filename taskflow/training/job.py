@@ -13,7 +13,6 @@ from taskflow.asking import check_processors
 from taskflow.kernels import KernelSet, kernels_on
 from taskflow.machine import Cluster, host, load_machine
 from taskflow.mapper import save
-from taskflow.optimizer.cost_analytic import AnalyticCosts
 from taskflow.runtime.executor import Executor
 from taskflow.runtime.trace import TraceError, Tracer
 from taskflow.runtime.transport import Transport
@@ -26,20 +25,22 @@ from taskflow.training.resume import CheckpointError, Position, can_be_written, 
 from taskflow.training.stream import Batches, Say
 from taskflow.training.subject import Preset, Run, Training
 from taskflow.training.together import on_all_ranks, same_everywhere
+from taskflow.training.trace_costs import TraceCosts, trace_costs
 from taskflow.training.weights import on_first_rank
 from taskflow.working import Working
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A run that is ready to begin. ``start``: where in the data."""
+    """A run that is ready to begin. ``start``: where in the data. ``predicted``: what predicts its trace, on rank 0."""
 
     training: Training
     executor: Executor
     machine: Cluster
     start: Position
     steps: int
-    tracer: Tracer | None
+    tracer: Tracer | None = None
+    predicted: TraceCosts | None = None
 
 
 def prepare(
@@ -76,12 +77,14 @@ def prepare(
     if saved is not None:
         load_checkpoint(executor, str(options.resume))
         say(f"resumed from {options.resume} after step {start.steps}")
-    tracer = None
-    if options.trace is not None and traced is not None:
-        costs = AnalyticCosts(machine)
-        about = {"seed": seed, "mapper": options.mapper, "preset": options.preset, "costs": costs.name, "dtype": options.dtype}
-        tracer = executor.trace(options.trace, traced, cost=costs.seconds, about=about)
-    return Job(training, executor, machine, start, steps, tracer)
+    if options.trace is None or traced is None:
+        return Job(training, executor, machine, start, steps)
+    with Working("looking up what the step's tasks take", quiet):
+        costs = trace_costs(options.costs, executor, machine)
+    about = {"seed": seed, "mapper": options.mapper, "preset": options.preset, "dtype": options.dtype}
+    about |= costs.about if costs is not None else {}
+    tracer = executor.trace(options.trace, traced, cost=costs.model.seconds if costs is not None else None, about=about)
+    return Job(training, executor, machine, start, steps, tracer, costs)
 
 
 def finish(program: str, preset: Preset, options: Options, job: Job, say: Say) -> int:
@@ -95,7 +98,8 @@ def finish(program: str, preset: Preset, options: Options, job: Job, say: Say) -
         )
         if job.tracer is not None:
             job.tracer.close()
-            say(f"trace of {len(job.tracer.steps)} steps: {options.trace} (open it in ui.perfetto.dev or chrome://tracing)")
+            where = "open it in ui.perfetto.dev or chrome://tracing"
+            say(f"trace of {len(job.tracer.steps)} steps: {options.trace} ({where}), {job.predicted}")
     except (CheckpointError, TraceError) as error:
         if executor.transport.rank == 0:
             click.echo(f"{program}: {one_line(error)}", err=True)

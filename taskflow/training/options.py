@@ -63,9 +63,9 @@ def shared_options(presets: Sequence[str], data: str, data_help: str) -> list[Ca
         click.option("--search-budget", default=SEARCH_BUDGET, show_default=True, metavar="TIME",
                      help="How long --mapper search may take: 5s, 2m, or 20000p for proposals."),
         click.option("--costs", type=click.Choice(COSTS), default=ANALYTIC, show_default=True,
-                     help="What says how long tasks take when a plan is searched for: analytic, the machine's rates; or measured, "
-                     "which times the tasks one by one on the CPU or GPU at hand and keeps that on disk (the first time this takes "
-                     "a moment)."),
+                     help="What says how long tasks take when a plan is searched for and in a trace's prediction: analytic, the "
+                     "machine's rates; or measured, for which the search times the tasks one by one on the CPU or GPU at hand and "
+                     "keeps that on disk (the first time this takes a moment)."),
         click.option("--machine", "-m", metavar="NAME",
                      help="Whose rates the search and the prediction use: FILE.json from `taskflow machine measure`, or a "
                      "name (default: typical rates of a CPU's cores)."),

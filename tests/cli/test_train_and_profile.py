@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from measured_quickly import watch
 from starting import ROOT, needs_mpi, run_python
 
 from taskflow.cli.main import main
@@ -85,6 +86,56 @@ def test_train_writes_a_trace_of_the_steps_asked_for(folder: Path) -> None:
     assert read_trace("run.json")["otherData"]["steps"] == [1]
 
 
+TRACED = ("--processors", "2", "--steps", "3", "--trace", "run.json")
+
+
+def predicted(*arguments: str) -> tuple[dict[str, Any], str]:
+    """What the trace of a run of two processors says of its prediction, and the line that names the file."""
+    (line,) = [line for line in run("train", "mlp", *TRACED, *arguments).stderr.splitlines() if line.startswith("trace of")]
+    return read_trace("run.json")["otherData"], line
+
+
+def test_a_trace_predicts_with_the_costs_that_the_plan_was_found_with(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopwatch = watch(monkeypatch, folder / "cache")
+    found = ("--mapper", "search", "--search-budget", "40p", "--costs", "measured")
+    done = run("train", "mlp", *TRACED, *found)
+    measured, about = stopwatch.count, read_trace("run.json")["otherData"]
+    assert about["costs"].startswith("measured ") and measured > 0 and "tasks_not_measured" not in about
+    said = float(done.stderr.partition("search: predicted ")[2].split()[0])
+    assert about["predicted_step_seconds"] * 1e3 == pytest.approx(said, rel=1e-3)
+    again, line = predicted(*found)
+    assert stopwatch.count == measured and again["predicted_step_seconds"] == about["predicted_step_seconds"]
+    assert line.endswith(f", predicted with {about['costs']} costs")
+
+
+def test_a_trace_measures_nothing_and_mixes_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopwatch = watch(monkeypatch, folder / "cache")
+    analytic, _ = predicted("--mapper", "expert")
+    assert "tasks_not_measured" not in analytic
+    rates, unknown = analytic["costs"], list[int]()
+    for kept in (False, True):  # with nothing on disk, then with all but the costs of updates
+        if kept:
+            predicted("--mapper", "search", "--search-budget", "1p", "--costs", "measured")  # tries the expert's plan too
+            (file,) = (folder / "cache").glob("costs-*")
+            content = json.loads(file.read_text())
+            content["entries"] = {key: entry for key, entry in content["entries"].items() if not key.startswith("update")}
+            file.write_text(json.dumps(content))
+        before = stopwatch.count
+        about, line = predicted("--mapper", "expert", "--costs", "measured")
+        unknown.append(about["tasks_not_measured"])
+        assert stopwatch.count == before and (before > 0) == kept
+        assert (about["costs"], about["costs_asked_for"]) == (rates, "measured") and rates.startswith("analytic ")
+        assert about["predicted_step_seconds"] == analytic["predicted_step_seconds"]
+        assert f"predicted with {rates} costs: of {unknown[-1]} of its " in line and "no measured costs are kept" in line
+        assert f"costs: {rates} ({unknown[-1]} tasks had not been measured)" in run("profile", "--trace", "run.json").stdout
+    assert unknown[0] > unknown[1] > 0
+
+
+def test_costs_of_a_machine_that_is_not_here_are_refused(folder: Path) -> None:
+    done = run("train", "mlp", *TRACED, "--machine", "k80", "--costs", "measured", "--quiet", code=2)
+    one_line(done, "taskflow train mlp: measured costs: tasks are timed on the CPU at hand, but machine k80 has k80")
+
+
 def test_a_measured_machine_predicts(folder: Path) -> None:
     run("machine", "measure", "--processors", "2", "--out", "mine.json", "--quiet")
     run("train", "mlp", "-m", "mine.json", "--processors", "2", "--steps", "3", "--trace", "run.json", "--quiet")
@@ -141,6 +192,16 @@ def test_ranks_say_a_mistake_once(folder: Path) -> None:
         done = ranks(folder, 2, *arguments)
         assert done.returncode == 2
         one_line(done, message)
+
+
+@pytest.mark.mpi
+@needs_mpi
+def test_rank_0_says_what_predicts(folder: Path) -> None:
+    done = ranks(folder, 2, "train", "mlp", "--steps", "3", "--trace", "run.json", "--costs", "measured")
+    assert done.returncode == 0, done.stderr
+    about = read_trace(folder / "run.json")["otherData"]
+    assert about["costs"].startswith("analytic ") and about["tasks_not_measured"] > 0
+    assert done.stderr.count(f"of {about['tasks_not_measured']} of its ") == 1 and not list(folder.rglob("costs-*"))
 
 
 # ---- profile ---------------------------------------------------------------------------------------------------------

@@ -13,14 +13,15 @@ from measured_quickly import Stopwatch, watch
 
 import taskflow
 from taskflow.graph import OperatorGraph
+from taskflow.kernels import NumpyKernels
 from taskflow.machine import host, load_machine
 from taskflow.models import build
 from taskflow.optimizer.bounds import lower_bound
 from taskflow.optimizer.clock import Clock
 from taskflow.optimizer.cost_analytic import AnalyticCosts
+from taskflow.optimizer.cost_between import between
 from taskflow.optimizer.cost_choice import choose_costs
 from taskflow.optimizer.cost_measured import MeasuredCosts
-from taskflow.optimizer.cost_reuse import code_bytes, reuse_bytes
 from taskflow.optimizer.cost_threads import blas_threads, openblas
 from taskflow.optimizer.explain_machine import Change
 from taskflow.optimizer.explain_what_if import Scenario, what_if
@@ -69,15 +70,26 @@ def test_what_is_not_at_hand_cannot_be_measured(name: str) -> None:
 def test_a_plan_for_two_cores_is_measured_as_two_ranks_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TASKFLOW_CACHE", str(tmp_path))
     monkeypatch.setattr("os.cpu_count", lambda: 8)
-    reuse = reuse_bytes(SMALL, 2, RULE)
+    found = between(SMALL, PAIR, RULE)
     for ranks, company, threads in ((None, 1, 4), (2, 1, None)):
         costs = model_of(choose_costs("measured", SMALL, PAIR, RULE, ranks=ranks))
         assert (costs._company.count, costs._threads) == (company, threads)
-        assert costs._sweep.nbytes == reuse and costs._code_bytes == code_bytes(SMALL, reuse)
+        assert costs.between == found and found.code and found.age.share > 0
     in_turn = model_of(choose_costs("measured", SMALL, host(16), RULE, ranks=1))  # virtual processors of one process
-    assert in_turn._company.count == 0 and in_turn._sweep.nbytes == reuse_bytes(SMALL, 1, RULE)
+    assert in_turn._company.count == 0 and in_turn.between == between(SMALL, host(1), RULE)
     crowded = model_of(choose_costs("measured", SMALL, host(16), RULE))
     assert (crowded._company.count, crowded._threads) == (7, 1)
+
+
+def test_a_benchmark_measures_as_users_do_but_anew(stopwatch: Stopwatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    mine, own = NumpyKernels(), tmp_path / "own"
+    users = model_of(choose_costs("measured", SMALL, PAIR, RULE, ranks=2))
+    anew = model_of(choose_costs("measured", SMALL, PAIR, RULE, ranks=2, kernels=mine, folder=own, seconds=0.5, company=0))
+    assert anew.between == users.between and (users._company.count, anew._company.count) == (1, 0)
+    assert anew.kernels is mine and anew._seconds == 0.5 != users._seconds
+    anew.memory_seconds(Kind.FILL, 256, 0)
+    assert stopwatch.count == 2 and [file.name[:6] for file in own.iterdir()] == ["costs-"]
 
 
 def test_measuring_takes_the_threads_of_a_rank_and_gives_them_back(tmp_path: Path) -> None:

@@ -17,17 +17,15 @@ import pytest
 
 from taskflow.kernels import NumpyKernels, default_kernels, kernels_on
 from taskflow.machine import host, load_machine, transfer_seconds
-from taskflow.models import build
-from taskflow.models.rnnlm import RNNLMConfig, rnnlm
 from taskflow.operators.embedding import Embedding
 from taskflow.operators.linear import Linear
 from taskflow.operators.operator import REGISTRY, Spec, cost_key, iteration_space
 from taskflow.optimizer import cost_bench, cost_identity
-from taskflow.optimizer.cost_bench import SWEEP_BYTES, Surroundings, measure
+from taskflow.optimizer.cost_bench import Surroundings, measure
+from taskflow.optimizer.cost_between import TYPICAL, Between
 from taskflow.optimizer.cost_identity import digest, identity
 from taskflow.optimizer.cost_interlude import OTHERS, Interlude
 from taskflow.optimizer.cost_measured import SIZES, MeasuredCosts
-from taskflow.optimizer.cost_reuse import code_bytes, reuse_bytes
 from taskflow.optimizer.cost_store import CostStore, Measurement
 from taskflow.regions import Rect
 from taskflow.rules import SGD, Adam
@@ -208,23 +206,6 @@ def test_what_runs_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
         assert said[2:] == wanted * ((len(said) - 2) // len(wanted))
 
 
-def test_the_reuse_distance_grows_with_the_network() -> None:
-    small, large = (
-        reuse_bytes(rnnlm(RNNLMConfig(batch=16, steps=4, vocabulary=1000, hidden=hidden), "float32"), 1, SGD(0.1, momentum=0.9))
-        for hidden in (64, 512)
-    )
-    assert small == 1 << 20 < large <= 64 << 20
-
-
-def test_code_is_used_again_sooner_where_there_is_more_of_a_kind() -> None:
-    graph = build("AlexNet", batch=4, image=127, classes=10)
-    found = code_bytes(graph, 8 << 20)
-    kinds = Counter(node.operator.kind for node in graph)
-    assert set(found) == set(kinds) and kinds["relu"] > kinds["dropout"] == 2 > kinds["cross_entropy"] == 1
-    assert found["cross_entropy"] == 8 << 20 and found["dropout"] == 4 << 20 > found["relu"] >= 1 << 20
-    assert code_bytes(graph, 1 << 17) == dict.fromkeys(kinds, 0) | {k: 1 << 17 for k, n in kinds.items() if n == 1}
-
-
 def test_other_memory_and_other_code_come_between() -> None:
     kernels, said = kernels_on("cpu"), list[str]()
 
@@ -233,28 +214,37 @@ def test_other_memory_and_other_code_come_between() -> None:
             said.append(f"read {self.nbytes}")
             return 0.0
 
-    interlude = Interlude(kernels, np.ones(64, np.float32).view(Spy))
+    interlude = Interlude(kernels, Between(256, {"lstm": 128, "relu": 256, "tanh": 0}))
+    interlude.__dict__["_sweep"] = np.ones(64, np.float32).view(Spy)  # where it would be found
     ran = Counter[str]()
     for kind, actions in interlude._actions.items():
         actions[:] = [partial(ran.update, [kind]) for _ in actions]
-    interlude.before("lstm", 128)()
+
+    def come(kind: str | None) -> None:
+        around = interlude.around(kind, (), lambda: None)
+        assert around.between is not None
+        around.between()
+
+    come("lstm")
     assert said == ["read 128"] and ran == dict.fromkeys(set(OTHERS) - {"lstm"}, 2)  # forward and backward
     ran.clear()
-    interlude.before("relu", 256)()
+    come("relu")
     assert said[1:] == ["read 256"] and ran == dict.fromkeys(OTHERS, 2)
-    for actions in Interlude(kernels, np.ones(1, np.float32))._actions.values():
+    for kind in ("tanh", "linear", None):
+        assert interlude.around(kind, (), lambda: None).between is None
+    for actions in Interlude(kernels, TYPICAL)._actions.values():
         for action in actions:
             action()  # they are real ones
 
 
 def test_code_that_other_tasks_come_between_is_measured_apart(tmp_path: Path) -> None:
     piece = Rect((0, 0, 0), (32, 48, 64))
-    near, far = quick(tmp_path), quick(tmp_path, code_bytes={"linear": 1 << 20, "relu": 1 << 22})
+    near, far = quick(tmp_path), quick(tmp_path, between=Between(code={"linear": 1 << 20, "relu": 1 << 22}))
     near.compute_seconds(LINEAR, SPECS, piece, False)
     far.compute_seconds(LINEAR, SPECS, piece, False)
     assert near.measured == far.measured == 1
     (key,) = [key for key in far.measurements if f"after {1 << 20}" in key]
-    again = quick(tmp_path, code_bytes={"linear": 1 << 20})
+    again = quick(tmp_path, between=Between(code={"linear": 1 << 20}))
     again.compute_seconds(LINEAR, SPECS, piece, False)
     assert again.measured == 0 and key in again.measurements
 
@@ -299,7 +289,7 @@ def test_between_measured_sizes_lies_a_line(tmp_path: Path) -> None:
     costs = quick(tmp_path)
     store = CostStore(tmp_path, dict(costs.identity))
     for i, size in enumerate(SIZES):
-        store.put(f"move {size} beside {SWEEP_BYTES}", Measurement(float(1 + i * i), 0.0, 5))
+        store.put(f"move {size} beside {TYPICAL.nbytes}", Measurement(float(1 + i * i), 0.0, 5))
     costs = quick(tmp_path)
     seconds = [costs.memory_seconds(Kind.MOVE, n, 0) for n in (0, SIZES[0], (SIZES[0] + SIZES[1]) // 2, SIZES[1], SIZES[2])]
     assert seconds == [1, 1, 1.5, 2, 5]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starting import needs_mpi
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -72,3 +73,21 @@ def test_decoders_reach_what_was_published() -> None:
     for row, billions in zip(rows, (1.65, 3.56)):
         assert row["parameters"] / 1e9 == pytest.approx(billions, rel=0.01)
         assert 0.75 < row["ratio"] < 1.33 and row["teraflops_per_device"] < 312
+
+
+@pytest.mark.mpi
+@needs_mpi
+def test_plans_of_both_costs_are_measured() -> None:
+    (row,) = printed("measured_plans", "--networks", "MLP", "--budget", "20p", "--rounds", "2", "--patience", "0")
+    data, analytic, measured = row["plans"]
+    assert [plan["plan"] for plan in row["plans"]] == ["data", "analytic", "measured"]
+    assert analytic["costs"] == f"analytic {row['machine']}" and measured["costs"].startswith("measured ")
+    for found in (analytic, measured):  # no search gives a plan that its own costs predict to be slower than data parallelism
+        own = found["plan"]
+        assert found["predicted_seconds"][own] <= data["predicted_seconds"][own] and found["proposals"] <= 20
+        assert row["against_data"][own] == data["measured_seconds"] / found["measured_seconds"]
+    for plan in row["plans"]:
+        assert set(plan["predicted_seconds"]) == {"analytic", "measured"} and len(plan["rounds"]) == 2
+        assert 0 < plan["fastest_seconds"] <= plan["measured_seconds"] <= plan["slowest_seconds"]
+    assert row["ratio"] == analytic["measured_seconds"] / measured["measured_seconds"]
+    assert row["told_apart"] is False, "two rounds tell nothing apart"

@@ -13,7 +13,8 @@ import taskflow
 from taskflow.machine import Cluster, host, load_machine
 from taskflow.models import build
 from taskflow.optimizer.core import CoreEvaluator
-from taskflow.optimizer.cost_bench import ARRAYS, GROUP, SWEEP_BYTES, memory_action, runs_of
+from taskflow.optimizer.cost_bench import ARRAYS, GROUP, memory_action, runs_of
+from taskflow.optimizer.cost_between import TYPICAL
 from taskflow.optimizer.cost_measured import PART_BYTES, RUN_BYTES, SIZES, MeasuredCosts
 from taskflow.optimizer.cost_store import CostStore, Measurement
 from taskflow.optimizer.evaluator import PythonEvaluator
@@ -59,11 +60,11 @@ def stored(folder: Path, machine: Cluster) -> MeasuredCosts:
     store = CostStore(folder, dict(MeasuredCosts(machine, folder=folder).identity))
     for kind, rate in ((Kind.MOVE, 1.0), (Kind.SUM, 2.0)):
         for size in SIZES:
-            store.put(f"{kind.value} {size} beside {SWEEP_BYTES}", Measurement(rate * size, 0.0, 5))
+            store.put(f"{kind.value} {size} beside {TYPICAL.nbytes}", Measurement(rate * size, 0.0, 5))
         for n in RUN_BYTES:
             many = runs_of(kind, PART_BYTES, n)
             seconds = rate * ARRAYS[kind] * many * n + many / n
-            store.put(f"{kind.value} {PART_BYTES} in runs of {n} beside {SWEEP_BYTES}", Measurement(seconds, 0.0, 5))
+            store.put(f"{kind.value} {PART_BYTES} in runs of {n} beside {TYPICAL.nbytes}", Measurement(seconds, 0.0, 5))
     return MeasuredCosts(machine, folder=folder)
 
 
