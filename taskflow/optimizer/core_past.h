@@ -17,7 +17,7 @@ struct Resource {
 struct Past {
     static constexpr uint32_t NEVER = ~0u;
     // Sums of simulated times up to here are exact (core_simulate.h), so that what moves keeps its distances to the bit.
-    static constexpr double EXACT = 512;
+    static constexpr double EXACT = 4096;
     struct Turn {  // what was taken, in order
         double end, first;    // when it ends there; and on the first link of those that it took at once
         uint32_t task, stop;  // of a copy that was queued again: where it goes on; else 0

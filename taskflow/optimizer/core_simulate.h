@@ -12,8 +12,8 @@
 namespace taskflow {
 
 // Simulated time is in multiples of this many seconds, and costs are rounded up to it (twin of taskflow/tasks/simulate.py): so
-// sums of fewer than 1,024 seconds are exact, in any order, and what only moves in time keeps its distances to the bit.
-inline double on_grid(double seconds) { return seconds < 1024 ? std::ceil(seconds * 0x1p43) * 0x1p-43 : seconds; }
+// sums of fewer than 8,192 seconds are exact, in any order, and what only moves in time keeps its distances to the bit.
+inline double on_grid(double seconds) { return seconds < 8192 ? std::ceil(seconds * 0x1p40) * 0x1p-40 : seconds; }
 
 enum Kind : uint8_t { FORWARD, BACKWARD, COPY, MOVE, SUM, FILL, NORM, CLIP, UPDATE, COLLECTIVE };
 

@@ -183,9 +183,8 @@ def evaluator(
     in one place, `make_evaluator`, so that a plan has one time wherever it is asked for.
 
     ``costs``: a plain function of tasks works with the reference evaluator only. ``rule``: without one, steps are forward only.
-    ``algorithm``: ``full`` simulates each proposal from the start of the step (paper, Algorithm 1); ``delta`` goes on from the
-    current strategy's times, as the paper's delta algorithm does, and simulates what begins at or after the first moment at
-    which the proposal differs; ``propagate`` is the paper's Algorithm 2 to the letter, which propagates changes from task to
+    ``algorithm``: ``full`` simulates all of each proposal's step (paper, Algorithm 1); ``delta`` takes over from the current
+    strategy's times what only moves in time, and simulates the rest, where that is faster; ``propagate`` is the paper's Algorithm 2 to the letter, which propagates changes from task to
     task, and is slower; ``auto`` is the fastest (``delta``).
     """
     if algorithm not in ALGORITHMS:

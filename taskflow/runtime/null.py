@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from taskflow.machine import Machine
 from taskflow.runtime.schedule import Arrive, Flush, Item, Join, Post, Run, Schedule, Send
-from taskflow.tasks.simulate import Cost, Span, Timeline, resources, stays
+from taskflow.tasks.simulate import Cost, Span, Timeline, on_grid, resources, stays
 from taskflow.tasks.task import Task, TaskGraph
 
 
@@ -42,7 +42,7 @@ class _Clock:
         occupied, starts = self.occupied[task.number], self.starts.setdefault(task.number, [])
         if not starts and self.queues[occupied[0]][0] == task.number:
             self.order.append(task.number)
-        seconds = self.cost(task)
+        seconds = on_grid(self.cost(task))
         while len(starts) < len(occupied) and self.queues[r := occupied[len(starts)]][0] == task.number:
             start = max(starts[-1] if starts else ready, self.free.get(r, 0.0))
             self.free[r] = start + seconds
