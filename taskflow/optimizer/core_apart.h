@@ -136,7 +136,13 @@ private:
         each_new_load([this](const Fragment& f, double sign) {
             for (size_t r = 0; r < f.load.size(); ++r) loads_[r] += sign * f.load[r];
         });
-        accepted_ = true, accepted_before_ = before_, accepted_layers_ = *layers_;
+        accepted_layers_.resize(layers_->size());
+        for (size_t k = 0; k < accepted_layers_.size(); ++k) {
+            Layer &to = accepted_layers_[k], &from = (*layers_)[k];
+            if (to.fragment != from.fragment) to.fragment = from.fragment;
+            to.first_slot = from.first_slot, to.slots = from.slots, to.trained = from.trained;
+        }
+        accepted_ = true, accepted_before_ = before_;
     }
     bool accepted_ = false;
     uint32_t accepted_before_ = 0, loads_age_ = 0;
@@ -152,8 +158,8 @@ private:
         events_.resize(n_ + 1), next_.clear();
         stride_ = 0;
     }
-    // Of the tasks around, which come first in next_.
-    void find_followers() {
+    // Events and followers of the tasks around, which come first in next_, and what the slots wait for.
+    void link() {
         const Tasks& t = *around_;
         const uint32_t slots = uint32_t(t.joins());
         first_.assign(n_ + 2, 0);
@@ -166,11 +172,6 @@ private:
         for (size_t k = 0; k < t.after.size(); ++k) next[first[t.after[k] + 1]++] = t.waiter[k];
         for (uint32_t s = 0; s < slots; ++s)
             for (uint32_t k = t.join_offset[s]; k < t.join_offset[s + 1]; ++k) next[first[t.join_after[k] + 1]++] = s | SLOT;
-    }
-    // Events and followers of the tasks around, and what the slots wait for.
-    void link() {
-        const Tasks& t = *around_;
-        find_followers();
         for (uint32_t s = 0; s < slots_.size(); ++s) slots_[s].waits = t.join_offset[s + 1] - t.join_offset[s];
         const uint32_t processors = routes_->processors();
         for (uint32_t i = 0; i < n_; ++i)
@@ -414,8 +415,10 @@ private:
     void make_mark(double time);
     template <Mode MODE> bool took(uint32_t task, double at, double first_end, double end, uint32_t stop);
     void keep_run();
-    void keep_own(const Part& part, uint32_t& own);
-    void keep_over(const Part& part);
+    void keep_followers();
+    void keep_turn(uint32_t position, const Past::Turn& turn);
+    void keep_own(const Part& part, uint32_t at, uint32_t& own);
+    void keep_over(const Part& part, uint32_t at);
 };
 
 }  // namespace taskflow

@@ -27,8 +27,9 @@ struct Fragment {
     std::vector<double> load;          // seconds by resource
 
     uint32_t size() const { return part_end[2]; }
-    bool made_for(const std::shared_ptr<LayerPlan>& p, const Sync& s, const std::vector<uint8_t>& f) const {
-        return plan == p && sync.travel == s.travel && sync.place == s.place && sync.chunks == s.chunks && flat == f;
+    // But for `flat`.
+    bool made_for(const std::shared_ptr<LayerPlan>& p, const Sync& s) const {
+        return plan == p && sync.travel == s.travel && sync.place == s.place && sync.chunks == s.chunks;
     }
 };
 

@@ -16,29 +16,6 @@
 
 namespace taskflow {
 
-inline void Apart::begin_log() {
-    position_ = leapt_ = finals_ = told_ = 0, most_ = 0, rest_ = -1;
-    between_ = marks_every ? marks_every : std::max(64u, uint32_t(resources_.size())), stride_ = resources_.size();
-    turns_.clear(), marks_.clear(), waiting_.clear(), used_.clear(), parts_.clear(), changed_.clear(), joined_.clear();
-}
-// The accepted step, simulated once more, is what the next ones may take over from. False if it cannot be.
-inline bool Apart::write_down(const Tasks& kept_around) {
-    if (!accepted_) return false;
-    const Tasks& around = *around_;
-    std::vector<Layer>& layers = *layers_;
-    const uint32_t before = before_;
-    const double stop = stop_;
-    take(kept_around, accepted_before_, accepted_layers_);
-    if (from_start_) {
-        stop_ = std::numeric_limits<double>::infinity();
-        forget_layers(), link(), begin_log(), begin(), make_mark(0.0);
-        simulate<LOGS>();
-        keep_run();
-        stop_ = stop;
-    }
-    take(around, before, layers);
-    return !kept_.empty();
-}
 inline void Apart::prepare(const Lowering& lowering, const Tasks& kept_around) {
     begin_log();
     window_ = 1, synced_ = strangers_ = ended_common_ = highest_ = 0, any_ = anchored_ = false, anchor_most_ = anchor_old_ = -1;
@@ -107,11 +84,11 @@ inline void Apart::compare(const Lowering& lowering, const Tasks& kept_around) {
     for (uint32_t k = 0; k < layers_->size(); ++k) {
         const Layer& layer = (*layers_)[k];
         const bool asked = common_[k] || lowering.renewed(int(k));
-        common_[k] = layer.trained && layer.fragment && kept_.base[k] != NOWHERE && kept_.fragments[k] == layer.fragment &&
+        common_[k] = layer.trained && layer.fragment && kept_.base[k] != NOWHERE && accepted_layers_[k].fragment == layer.fragment &&
                      (!asked || alike(k, kept_around));
         if (common_[k]) continue;
         if (kept_.base[k] != NOWHERE)
-            for (uint32_t i = 0; i < kept_.fragments[k]->size(); ++i) lose(kept_.base[k] + i);
+            for (uint32_t i = 0; i < accepted_layers_[k].fragment->size(); ++i) lose(kept_.base[k] + i);
         if (!layer.trained) continue;
         for (uint32_t s = layer.first_slot; s < layer.first_slot + layer.slots; ++s)
             ready_after(s | SLOT, t.join_after.data() + t.join_offset[s], t.join_after.data() + t.join_offset[s + 1]);
@@ -136,10 +113,10 @@ inline void Apart::look_around(const Lowering& lowering, uint32_t block) {
 inline bool Apart::alike(uint32_t k, const Tasks& kept_around) const {
     const Layer& layer = (*layers_)[k];
     const Tasks& now = *around_;
-    for (uint32_t s = 0; s < layer.slots; ++s) {
-        uint32_t from = now.join_offset[layer.first_slot + s], old = kept_around.join_offset[kept_.first_slot[k] + s];
-        const uint32_t end = now.join_offset[layer.first_slot + s + 1];
-        if (end - from != kept_around.join_offset[kept_.first_slot[k] + s + 1] - old) return false;
+    for (uint32_t s = layer.first_slot, was = accepted_layers_[k].first_slot; s < layer.first_slot + layer.slots; ++s, ++was) {
+        uint32_t from = now.join_offset[s], old = kept_around.join_offset[was];
+        const uint32_t end = now.join_offset[s + 1];
+        if (end - from != kept_around.join_offset[was + 1] - old) return false;
         for (; from < end; ++from, ++old)
             if (old_place_[now.join_after[from]] != kept_around.join_after[old]) return false;
     }
@@ -276,11 +253,11 @@ inline void Apart::refresh(uint32_t f) {
 inline void Apart::follow_around(uint32_t task, double end) {
     const uint32_t old = old_place_[task];
     if (old != Past::NEVER)
-        for (uint32_t k = kept_.follower_first[old]; k < kept_.follower_first[old + 1]; ++k) {
-            const uint32_t f = kept_.followers[k];
+        for (uint32_t k = kept_.follower_first[old]; k != Past::NEVER; k = kept_.followers[k].second) {
+            const uint32_t f = kept_.followers[k].first;
             if (f & SLOT) {
                 const uint32_t s = f & ~SLOT, layer = kept_.layer_of_slot[s];
-                if (common_[layer]) fill<FOLLOWS>((*layers_)[layer].first_slot + (s - kept_.first_slot[layer]), end);
+                if (common_[layer]) fill<FOLLOWS>((*layers_)[layer].first_slot + (s - accepted_layers_[layer].first_slot), end);
             } else if (const uint32_t i = new_place_[f]; i != Past::NEVER && !strange_[i]) {
                 tell<FOLLOWS>(i, end);
             }
@@ -356,78 +333,6 @@ template <Apart::Mode MODE> bool Apart::took(uint32_t task, double at, double fi
     return false;
 }
 
-// ---- keeping -------------------------------------------------------------------------------------------------------
-inline void Apart::keep() {
-    keep_layers();
-    if (follows_) keep_run();
-    else kept_.clear();
-}
-inline void Apart::keep_run() {
-    if (stride_ != resources_.size() || !(most_ < Past::EXACT)) { kept_.clear(); return; }
-    uint32_t all = uint32_t(events_.size());
-    for (uint32_t k = 0; k < layers_->size() && follows_; ++k) {
-        if (!common_[k]) continue;
-        const uint32_t size = kept_.fragments[k]->size();
-        // Layers that took no part in what was simulated get a place now.
-        if (base_[k] == NOWHERE) joined_.push_back({all, k}), base_[k] = all, all += size + 1;
-        for (uint32_t i = 0; i < size; ++i) new_place_[kept_.base[k] + i] = base_[k] + i;
-    }
-    parts_.push_back({told_, uint32_t(turns_.size()), 0, 0, false, 0});
-    fresh_.clear();
-    fresh_.stride = stride_;
-    uint32_t own = 0;
-    for (const Part& part : parts_) part.kept ? keep_over(part) : keep_own(part, own);
-    fresh_.marks.push_back({uint32_t(fresh_.turns.size()), finals_, uint32_t(fresh_.waiting.size()), most_, most_});
-    fresh_.places.assign(all, {Past::NEVER, Past::NEVER});
-    for (uint32_t p = 0; p < fresh_.turns.size(); ++p) {
-        Past::Place& place = fresh_.places[fresh_.turns[p].task];
-        place = {std::min(place.taken, p), p};
-    }
-    for (const auto& block : around_->blocks) fresh_.firsts.push_back(block.second);
-    fresh_.firsts.push_back(n_);
-    for (const Layer& layer : *layers_)
-        fresh_.fragments.push_back(layer.fragment), fresh_.first_slot.push_back(layer.first_slot);
-    fresh_.base = base_, fresh_.joined = joined_;
-    if (follows_) find_followers();
-    fresh_.follower_first.swap(first_), fresh_.followers.swap(next_);
-    fresh_.layer_of_slot.resize(slots_.size());
-    for (size_t s = 0; s < slots_.size(); ++s) fresh_.layer_of_slot[s] = slots_[s].layer;
-    std::swap(kept_, fresh_);
-}
-inline void Apart::keep_own(const Part& part, uint32_t& own) {
-    fresh_.turns.insert(fresh_.turns.end(), turns_.begin() + part.from, turns_.begin() + part.end);
-    for (; own < marks_.size() && marks_[own].position < fresh_.turns.size(); ++own) {
-        const uint32_t from = marks_[own].waiting, end = own + 1 < marks_.size() ? marks_[own + 1].waiting : uint32_t(waiting_.size());
-        fresh_.marks.push_back(marks_[own]), fresh_.marks.back().waiting = uint32_t(fresh_.waiting.size());
-        fresh_.waiting.insert(fresh_.waiting.end(), waiting_.begin() + from, waiting_.begin() + end);
-        fresh_.used.insert(fresh_.used.end(), used_.begin() + own * stride_, used_.begin() + (own + 1) * stride_);
-    }
-}
-inline void Apart::keep_over(const Part& part) {
-    const uint32_t at = uint32_t(fresh_.turns.size()) - part.from;
-    fresh_.turns.resize(at + part.end);
-    Past::Turn* to = fresh_.turns.data() + (at + part.from);
-    for (uint32_t p = part.from; p < part.end; ++p) {
-        const Past::Turn& turn = kept_.turns[p];
-        *to++ = {turn.end + part.later, turn.first + part.later, new_place_[turn.task], turn.stop};
-    }
-    for (uint32_t m = kept_.mark_from(part.from); kept_.marks[m].position < part.end; ++m) {
-        const Past::Mark& mark = kept_.marks[m];
-        fresh_.marks.push_back({mark.position + at, mark.finals + part.finals, uint32_t(fresh_.waiting.size()), mark.time + part.later,
-                                mark.most + part.later});
-        for (uint32_t w = mark.waiting; w < kept_.marks[m + 1].waiting; ++w) {
-            const Past::Waiting& waiting = kept_.waiting[w];
-            const uint32_t task = new_place_[waiting.task];
-            if (task != Past::NEVER && !(task < n_ && strange_[task]))
-                fresh_.waiting.push_back({waiting.time + part.later, task, waiting.stop});
-        }
-        for (size_t r = 0; r < stride_; ++r) {
-            const Past::Used& change = changed_[part.changed + r];
-            if (r >= kept_.stride) { fresh_.used.push_back(change); continue; }
-            const Past::Used& was = kept_.used[m * kept_.stride + r];
-            fresh_.used.push_back({was.free + part.later, was.done + change.done});
-        }
-    }
-}
-
 }  // namespace taskflow
+
+#include "core_keep.h"

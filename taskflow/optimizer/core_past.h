@@ -36,17 +36,18 @@ struct Past {
     std::vector<Used> used;  // of each mark in turn
     size_t stride = 0;       // resources of a mark
     std::vector<uint32_t> firsts;                        // each block's first task, and the number of tasks around
-    std::vector<std::shared_ptr<Fragment>> fragments;    // by layer
-    std::vector<uint32_t> base, first_slot;              // by layer: its fragment's first task, its first slot
+    std::vector<uint32_t> base;                          // by layer: its fragment's first task
     std::vector<std::pair<uint32_t, uint32_t>> joined;   // (first task, layer), in order
-    std::vector<uint32_t> follower_first, followers;     // of the tasks around: tasks around, slots
+    // Of the tasks around: the first of what follows each, in `followers`: tasks around or slots, and the next of these. Only
+    // few of them are asked for, so lists that are quickly made.
+    std::vector<uint32_t> follower_first;
+    std::vector<std::pair<uint32_t, uint32_t>> followers;
     std::vector<uint32_t> layer_of_slot;
 
     void clear() {
-        turns.clear(), marks.clear(), waiting.clear(), used.clear(), firsts.clear();
-        fragments.clear(), base.clear(), first_slot.clear(), joined.clear();
+        marks.clear(), waiting.clear(), used.clear(), firsts.clear(), base.clear(), joined.clear();
     }
-    bool empty() const { return turns.empty(); }
+    bool empty() const { return marks.empty(); }
     double makespan() const { return marks.back().most; }
     // The first mark at or after a position.
     uint32_t mark_from(uint32_t position) const {

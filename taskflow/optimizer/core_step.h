@@ -170,22 +170,27 @@ private:
     double evaluate_apart(const Plans& plans, double limit) {
         const uint32_t before = lowering_.run_around(plans, before_, around_, keeps_around_ ? &kept_around_ : nullptr);
         parts_.resize(model_.trains ? plans.layers.size() : 0);
-        flats_.resize(parts_.size());
         uint32_t first_slot = 0;
         for (size_t k = 0; k < parts_.size(); ++k) {
             const uint32_t slots = 2 * uint32_t(plans.layers[k]->indices);
-            flats_[k] = lowering_.flat(int(k));
-            const bool trained = std::find(flats_[k].begin(), flats_[k].end(), 1) != flats_[k].end();
             auto& kept = proposed_.fragments[k];
-            if (kept && !kept->made_for(proposed_.layers[k], proposed_.syncs[k], flats_[k])) kept.reset();
-            parts_[k] = {trained ? kept : nullptr, first_slot, slots, trained};
+            bool trained = kept != nullptr;
+            if (!kept || lowering_.renewed(int(k)) || !kept->made_for(proposed_.layers[k], proposed_.syncs[k])) {
+                const std::vector<uint8_t>& flat = lowering_.flat(int(k));
+                trained = std::find(flat.begin(), flat.end(), 1) != flat.end();
+                if (kept && !(kept->made_for(proposed_.layers[k], proposed_.syncs[k]) && kept->flat == flat)) kept.reset();
+            }
+            Apart::Layer& part = parts_[k];
+            if (!trained) part.fragment = nullptr;
+            else if (part.fragment != kept) part.fragment = kept;
+            part.first_slot = first_slot, part.slots = slots, part.trained = trained;
             first_slot += slots;
         }
         const double seconds = apart_.run(around_, before, parts_, model_.routes, limit, lowering_, kept_around_, algorithm == DELTA,
                                          [this](int layer) {
             parts_[layer].fragment = proposed_.fragments[layer] =
                 make_fragment(lowering_, layer, spare_tasks_, model_.routes, proposed_.layers[layer],
-                              proposed_.syncs[layer], flats_[layer]);
+                              proposed_.syncs[layer], lowering_.flat(layer));
         });
         spare_flat_ = false, spare_size_ = around_.size();
         for (auto& part : parts_)
@@ -277,7 +282,6 @@ private:
     bool keeps_around_ = false;  // whether kept_around_ is what lowering gave for current_
     Apart apart_;
     std::vector<Apart::Layer> parts_;
-    std::vector<std::vector<uint8_t>> flats_;
     bool flat_ = false, spare_flat_ = false;  // whether tasks_ (spare_tasks_) hold the flat tasks and times_ their times
     size_t size_ = 0, spare_size_ = 0;
     Times times_, spare_times_;
