@@ -33,8 +33,8 @@ from taskflow.optimizer.evaluator import timeline_json
               help="data, model, expert, ..., a strategy FILE.json, or package.module:Class.")
 @seed_option
 @click.option("--algorithm", type=click.Choice(SIMULATIONS), default="auto", show_default=True,
-              help="full: all of the step; delta: only where a changed plan differs from the one before in more than the time; propagate: "
-              "changes task by task (the paper's Algorithm 2). All give the same times.")
+              help="full: all of the step; delta: only where a changed plan differs from the one before in more than the time; "
+              "propagate: changes task by task (the paper's Algorithm 2). All give the same times.")
 @click.option("--timeline", type=click.Path(dir_okay=False), shell_complete=completing.json_files,
               help="Write every task's times to this file, as JSON.")
 @output_options

@@ -184,8 +184,8 @@ def evaluator(
 
     ``costs``: a plain function of tasks works with the reference evaluator only. ``rule``: without one, steps are forward only.
     ``algorithm``: ``full`` simulates all of each proposal's step (paper, Algorithm 1); ``delta`` takes over from the current
-    strategy's times what only moves in time, and simulates the rest, where that is faster; ``propagate`` is the paper's Algorithm 2 to the letter, which propagates changes from task to
-    task, and is slower; ``auto`` is the fastest (``delta``).
+    strategy's times what only moves in time, and simulates the rest, where that is faster; ``propagate`` is the paper's
+    Algorithm 2 to the letter, which propagates changes from task to task, and is slower; ``auto`` is the fastest (``delta``).
     """
     if algorithm not in ALGORITHMS:
         raise ValueError(f"evaluator: algorithm must be one of {', '.join(ALGORITHMS)}, got {algorithm!r}")
