@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 from functools import partial
 from itertools import product
-from math import exp, prod
+from math import ceil, exp, prod
 from typing import NamedTuple
 
 import numpy as np
@@ -333,7 +333,8 @@ class Machine(NamedTuple):
 
     def seconds(self, task: Task) -> float:
         work = max(task.flops / self.flops_per_second, task.nbytes / self.bytes_per_second)
-        return self.start_seconds + (task.nbytes / self.link_bytes_per_second if task.kind == "copy" else work)
+        seconds = task.nbytes / self.link_bytes_per_second if task.kind == "copy" else work
+        return ceil((self.start_seconds + seconds) * 2**40) / 2**40  # on a grid: sums are exact, in any order
 
 def simulate(tasks: list[Task], machine: Machine) -> dict[int, tuple[float, float]]:
     """Start and end of each task, in the order in which they are taken: the paper's Algorithm 1. The task that is ready first
@@ -380,8 +381,7 @@ def mcmc(graph: list[Operator], machine: Machine, proposals: int, seed: int = 0,
     best = seconds, current
     for _ in range(proposals):
         op = graph[random.integers(len(graph))]
-        proposal = {**current, op.name: random_config(op, machine.processors, random)}
-        proposed = makespan(graph, proposal, machine)
+        proposed = makespan(graph, proposal := {**current, op.name: random_config(op, machine.processors, random)}, machine)
         if random.random() < exp(min(0.0, beta * (seconds - proposed) / first)):
             current, seconds = proposal, proposed
         best = min(best, (seconds, current), key=lambda pair: pair[0])

@@ -255,6 +255,12 @@ class CoreEvaluator(Evaluator):
         self.strategy  # noqa: B018
         return len(self._core)
 
+    @property
+    def leaps(self) -> tuple[int, int]:
+        """Of all proposals that delta compared with the current strategy: how often a task was taken, and how much of that was
+        taken over from there."""
+        return self._core.leaps()
+
     def set(self, strategy: Strategy) -> float:
         same_processors(strategy, self.machine)
         strategy.verify(self.graph)

@@ -31,7 +31,7 @@ public:
             if (path_pays() && longest() > stop_) return ++path_found_, std::numeric_limits<double>::infinity();
         }
         // If not from the start, fragments join in at once, and their tasks have no place in what is kept.
-        follows_ = follows && from_start_ && following_pays() && (!kept_.empty() || write_down(kept_around));
+        follows_ = follows && from_start_ && following_pays() && (!kept_.empty() || (asked_++ && write_down(kept_around)));
         forget_layers();
         if (!follows_) return link(), begin(), simulate<PLAIN>();
         prepare(lowering, kept_around);
@@ -43,7 +43,7 @@ public:
 
     // The last run, whole, is what the next ones may take over from; or, after `forget`, nothing is.
     void keep();
-    void forget() { kept_.clear(), loads_.clear(), accepted_ = false; }
+    void forget() { kept_.clear(), loads_.clear(), accepted_ = false, asked_ = 0; }
 
     // For tests: follow at every proposal, with a mark after so many turns (0: where that pays).
     uint32_t marks_every = 0;
@@ -361,6 +361,7 @@ private:
     struct Part { uint32_t from, end; double later; uint32_t finals; bool kept; uint32_t changed; };
     Past kept_, fresh_;
     bool follows_ = false;  // whether this run takes over from the kept one
+    uint32_t asked_ = 0;    // how often there was nothing to take over from: the second time the accepted step is written down
     std::vector<Past::Turn> turns_;
     std::vector<Past::Mark> marks_;
     std::vector<Past::Waiting> waiting_;

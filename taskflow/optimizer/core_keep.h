@@ -32,6 +32,7 @@ inline bool Apart::write_down(const Tasks& kept_around) {
 inline void Apart::keep() {
     if (follows_) keep_run();
     else kept_.clear();
+    asked_ = 0;
     keep_layers();
 }
 // Puts what was taken over and what was simulated together.

@@ -96,8 +96,8 @@ public:
     void change_sums(bool collective) { proposed_.collective_sums = collective; }
     void change_sync(int layer, int travel, int place, int chunks) { proposed_.syncs[layer] = {travel, place, chunks}; }
 
-    // Algorithm 1 for each proposal from the start of the step; or from the first moment at which it differs from the current
-    // plan's; or Algorithm 2 of the paper, task by task.
+    // Algorithm 1 for all of each proposal's step; or only where more differs from the current plan's than the time; or Algorithm 2
+    // of the paper, task by task.
     enum Algorithm { FULL, DELTA, PROPAGATE };
     int algorithm = DELTA;
 

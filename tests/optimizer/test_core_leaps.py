@@ -65,7 +65,7 @@ def walk(name: str, seed: int, moves: int, costs: Costs | None = None) -> float:
         if seconds < inf and random.random() < 0.6:
             full.accept(), delta.accept()
             now = seconds
-    taken, leapt = delta._core.leaps()
+    taken, leapt = delta.leaps
     return leapt / max(taken, 1)
 
 
