@@ -2,7 +2,8 @@
 //
 // A step that comes to the state that a kept one was in, but for the time, goes on like it, everything later by the same time,
 // until something that is in only one of the two is taken or becomes ready. Two states are the same, but for the time, if
-// - the same common tasks have ended in both, and nothing that is not common waits in the queue;
+// - the same common tasks have ended in both, and nothing that is not common waits in the queue here, or is on its way between
+//   two links there;
 // - the last turns of both, from some turn on, are turns of the same tasks whose ends, on all that they took, differ by the same
 //   time; and
 // - all that was taken before these turns had ended when the last of them was taken: then whatever is still to come becomes
