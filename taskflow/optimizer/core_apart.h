@@ -31,7 +31,7 @@ public:
             if (path_pays() && longest() > stop_) return ++path_found_, std::numeric_limits<double>::infinity();
         }
         // If not from the start, fragments join in at once, and their tasks have no place in what is kept.
-        follows_ = follows && from_start_ && following_pays() && (!kept_.empty() || (asked_++ && write_down(kept_around)));
+        follows_ = follows && from_start_ && resources_.size() <= MOST_RESOURCES && following_pays() && (!kept_.empty() || (asked_++ && write_down(kept_around)));
         forget_layers();
         if (!follows_) return link(), begin(), simulate<PLAIN>();
         prepare(lowering, kept_around);
@@ -44,6 +44,10 @@ public:
     // The last run, whole, is what the next ones may take over from; or, after `forget`, nothing is.
     void keep();
     void forget() { kept_.clear(), loads_.clear(), accepted_ = false, asked_ = 0; }
+
+    // Of the step that was kept last.
+    size_t marks() const { return kept_.empty() ? 0 : kept_.marks.size(); }
+    size_t kept_turns() const { return kept_.empty() ? 0 : kept_.turns.size(); }
 
     // For tests: follow at every proposal, with a mark after so many turns (0: where that pays).
     uint32_t marks_every = 0;
@@ -60,6 +64,7 @@ private:
     // comes after it by different times, as on links that are always busy.
     static constexpr double PAYS = 0.5, HOPE = 0.6;
     static constexpr uint32_t SHORT = 100, LONG = 3200;  // proposals
+    static constexpr size_t MOST_RESOURCES = 2048;       // of which each mark has an entry: on larger machines they take gigabytes
     double saved_ = HOPE;                                // which share of the last simulations was leapt over
     uint32_t pausing_ = 0, pause_ = SHORT, followed_ = 0;
     bool following_pays() {
@@ -418,6 +423,7 @@ private:
     void keep_run();
     void keep_followers();
     void keep_turn(uint32_t position, const Past::Turn& turn);
+    bool crowded(uint32_t position) const;
     void keep_own(const Part& part, uint32_t at, uint32_t& own);
     void keep_over(const Part& part, uint32_t at);
 };

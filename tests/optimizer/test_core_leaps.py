@@ -86,6 +86,20 @@ def test_a_change_in_a_deep_network_moves_most_of_the_step_only_in_time():
     assert walk("ResNet-101", 0, 60) > 0.6
 
 
+def test_marks_do_not_become_more_with_every_change():
+    random, graph, machine = Random(0), build("Transformer", devices=4), load_machine("k80", 4)
+    delta = core.CoreEvaluator(graph, machine, Roofline(machine), SGD(0.1), None, "delta")
+    delta._core.mark_every(64)
+    together = Together(graph, Space(graph, 4, SpaceOptions("even", reduction=False, follow="elementwise")))
+    delta.set(known(graph, machine)[0])
+    delta.propose(together.draw(random))
+    for _ in range(300):
+        delta.propose(together.draw(random))
+        delta.accept()
+    marks, turns = delta._core.marks()
+    assert turns / 64 < marks < turns / 32 + 2
+
+
 def test_steps_of_minutes_are_simulated_whole():
     assert walk("MLP", 0, 40, Slow(2)) == 0
 
