@@ -374,6 +374,7 @@ private:
     size_t stride_ = 0;                // resources of a mark; 0: this run is not written down
     std::vector<Part> parts_;
     std::vector<Past::Used> changed_;  // of each leap in turn, by resource: when it was free, seconds of work more than had begun there
+    uint32_t marked_ = 0;              // where the last mark was made, or a leap ended
     uint32_t told_ = 0;                // of turns_, those that are in parts_
     uint32_t position_ = 0, leapt_ = 0, finals_ = 0, between_ = 1;
     double most_ = 0, rest_ = -1;      // the latest end so far; that of the step, once it is known

@@ -186,7 +186,8 @@ inline void Apart::go_on_at(uint32_t to, const Part& part) {
         resource.free = then.free + part.later;
         resource.left = resource.total - (then.done + changed_[part.changed + r].done);
     }
-    make_mark(mark.time + part.later);
+    marked_ = position_;
+    if (marks_every || queue_.size() <= 4 * between_) make_mark(mark.time + part.later);
 }
 
 // This run's number of a task of the kept one; its layer joins in if it has not yet.
@@ -281,7 +282,10 @@ inline void Apart::refresh_slot(uint32_t s) {
 }
 
 // ---- while a stretch is simulated ----------------------------------------------------------------------------------
+// A mark has an entry for all that waits, so they are no nearer to each other than there are entries: all of them together have no
+// more than there are turns.
 inline void Apart::make_mark(double time) {
+    marked_ = position_;
     marks_.push_back({position_, finals_, uint32_t(waiting_.size()), time, most_});
     queue_.each([&](Queue::Key key) {
         waiting_.push_back({Queue::long_time(key), uint32_t(key), events_[uint32_t(key)].stop});
@@ -330,7 +334,8 @@ template <Apart::Mode MODE> bool Apart::took(uint32_t task, double at, double fi
             }
         }
     }
-    if (position_ - marks_.back().position >= between_) make_mark(at);
+    const uint32_t since = position_ - marked_;
+    if (since >= between_ && (marks_every || since >= queue_.size())) make_mark(at);
     return false;
 }
 

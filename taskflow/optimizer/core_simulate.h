@@ -86,6 +86,7 @@ public:
     typedef unsigned __int128 Key;
     void clear() { size_ = open_ = 0; }
     bool empty() const { return size_ == open_; }
+    size_t size() const { return size_ - open_; }
     template <class F> void each(F f) const {
         for (size_t k = open_; k < size_; ++k) f(heap_[k]);
     }
