@@ -41,7 +41,7 @@ cdef extern from "core_step.h" namespace "taskflow" nogil:
         void mark_every(uint32_t turns)
         uint64_t turns()
         uint64_t leapt()
-        size_t marks()
+        size_t kept_waiting()
         size_t kept_turns()
         void machine(int processors, const vector[int]& classes, cbool rates, cbool by_runs, const vector[double]& flops,
                      const vector[double]& nbytes, const vector[double]& overhead, CostCallback cost,
@@ -228,9 +228,9 @@ cdef class Core:
         """Of all proposals that followed a current strategy: how often a task was taken, and how much of that was leapt over."""
         return self.step.get().turns(), self.step.get().leapt()
 
-    def marks(self):
-        """Of the current strategy's step, if it is written down: how many places there are to go on at, and how often a task was taken."""
-        return self.step.get().marks(), self.step.get().kept_turns()
+    def written_down(self):
+        """Of the current strategy's step, if it is written down: entries of its queue at all marks, and how often a task was taken."""
+        return self.step.get().kept_waiting(), self.step.get().kept_turns()
 
     def accept(self):
         self.step.get().accept()

@@ -31,7 +31,8 @@ public:
             if (path_pays() && longest() > stop_) return ++path_found_, std::numeric_limits<double>::infinity();
         }
         // If not from the start, fragments join in at once, and their tasks have no place in what is kept.
-        follows_ = follows && from_start_ && resources_.size() <= MOST_RESOURCES && following_pays() && (!kept_.empty() || (asked_++ && write_down(kept_around)));
+        follows_ = follows && from_start_ && resources_.size() <= MOST_RESOURCES && following_pays() &&
+                   (!kept_.empty() || (asked_++ && write_down(kept_around)));
         forget_layers();
         if (!follows_) return link(), begin(), simulate<PLAIN>();
         prepare(lowering, kept_around);
@@ -46,7 +47,7 @@ public:
     void forget() { kept_.clear(), loads_.clear(), accepted_ = false, asked_ = 0; }
 
     // Of the step that was kept last.
-    size_t marks() const { return kept_.empty() ? 0 : kept_.marks.size(); }
+    size_t kept_waiting() const { return kept_.empty() ? 0 : kept_.waiting.size(); }
     size_t kept_turns() const { return kept_.empty() ? 0 : kept_.turns.size(); }
 
     // For tests: follow at every proposal, with a mark after so many turns (0: where that pays).
@@ -424,7 +425,6 @@ private:
     void keep_run();
     void keep_followers();
     void keep_turn(uint32_t position, const Past::Turn& turn);
-    bool crowded(uint32_t position) const;
     void keep_own(const Part& part, uint32_t at, uint32_t& own);
     void keep_over(const Part& part, uint32_t at);
 };

@@ -6,6 +6,7 @@
 namespace taskflow {
 
 inline void Lowering::set_up() {
+    block_readers_.resize(carry_block() + 1), layer_readers_.resize(carry_block() + 1);
     const size_t n = m.nodes.size(), layers = m.layers.size();
     take_turns();
     forward_.resize(n + 2), backward_.resize(n), collects_.resize(n), layers_.resize(layers);

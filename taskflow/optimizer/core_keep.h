@@ -86,14 +86,9 @@ inline void Apart::keep_turn(uint32_t position, const Past::Turn& turn) {
     Past::Place& place = fresh_.places[turn.task];
     place = {std::min(place.taken, position), position};
 }
-// Whether there is a mark shortly before: each leap makes one, so that without this they would become more and more.
-inline bool Apart::crowded(uint32_t position) const {
-    return !fresh_.marks.empty() && position - fresh_.marks.back().position < between_ / 2;
-}
 inline void Apart::keep_own(const Part& part, uint32_t at, uint32_t& own) {
     for (uint32_t p = part.from; p < part.end; ++p) keep_turn(at + (p - part.from), turns_[p]);
     for (; own < marks_.size() && marks_[own].position < at + (part.end - part.from); ++own) {
-        if (crowded(marks_[own].position)) continue;
         const uint32_t from = marks_[own].waiting, end = own + 1 < marks_.size() ? marks_[own + 1].waiting : uint32_t(waiting_.size());
         fresh_.marks.push_back(marks_[own]), fresh_.marks.back().waiting = uint32_t(fresh_.waiting.size());
         fresh_.waiting.insert(fresh_.waiting.end(), waiting_.begin() + from, waiting_.begin() + end);
@@ -107,7 +102,6 @@ inline void Apart::keep_over(const Part& part, uint32_t at) {
     }
     for (uint32_t m = kept_.mark_from(part.from); kept_.marks[m].position < part.end; ++m) {
         const Past::Mark& mark = kept_.marks[m];
-        if (crowded(mark.position - part.from + at)) continue;
         fresh_.marks.push_back({mark.position - part.from + at, mark.finals + part.finals, uint32_t(fresh_.waiting.size()),
                                 mark.time + part.later, mark.most + part.later});
         for (uint32_t w = mark.waiting; w < kept_.marks[m + 1].waiting; ++w) {

@@ -15,7 +15,6 @@ public:
     // False, and only forward and backward tasks, if these are certain to pass the limit by themselves: synchronisation is
     // most of the work at many devices.
     bool run(const Plans& plans, const Plans* before, Tasks& out, double limit) {
-        block_readers_.resize(carry_block() + 1), layer_readers_.resize(carry_block() + 1);
         update(plans, before);
         out.clear();
         put_together(out);
@@ -32,7 +31,6 @@ public:
     // many tasks come before synchronisation; those of carried state come after it.
     // ``kept``: what it gave for what was accepted last, from which most is copied; null if that is not at hand.
     uint32_t run_around(const Plans& plans, const Plans* before, Tasks& out, const Tasks* kept) {
-        block_readers_.resize(carry_block() + 1), layer_readers_.resize(carry_block() + 1);
         update(plans, before);
         out.clear();
         if (kept && compares_) put_together(out, *kept);

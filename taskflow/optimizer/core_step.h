@@ -137,7 +137,7 @@ public:
     void mark_every(uint32_t turns) { apart_.marks_every = turns; }
     uint64_t turns() const { return apart_.turns; }
     uint64_t leapt() const { return apart_.leapt; }
-    size_t marks() const { return apart_.marks(); }
+    size_t kept_waiting() const { return apart_.kept_waiting(); }
     size_t kept_turns() const { return apart_.kept_turns(); }
     Tasks& tasks() { return tasks_; }
     Times& times() { return times_; }
