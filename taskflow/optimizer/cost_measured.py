@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from time import perf_counter, thread_time
+from time import perf_counter, sleep, thread_time
 
 from taskflow.cache import cache_folder
 from taskflow.kernels import KernelSet, kernels_on
@@ -18,13 +18,14 @@ from taskflow.machine import Device, Machine
 from taskflow.operators.operator import Array, Operator, Spec, cost_key
 from taskflow.optimizer.company import Company
 from taskflow.optimizer.cost import Gradients, RememberedCosts
-from taskflow.optimizer.cost_bench import ARRAYS, measure, memory_action, piece_action, runs_of
+from taskflow.optimizer.cost_bench import ARRAYS, Surroundings, measure, memory_action, piece_action, runs_of
 from taskflow.optimizer.cost_between import FRESH, TYPICAL, Between
 from taskflow.optimizer.cost_gradients import Adding
 from taskflow.optimizer.cost_identity import identity
 from taskflow.optimizer.cost_interlude import Interlude
 from taskflow.optimizer.cost_store import CostStore, Measurement
 from taskflow.optimizer.cost_threads import blas_threads
+from taskflow.optimizer.cost_yardstick import Yardstick
 from taskflow.optimizer.measuring import may_measure
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
@@ -35,6 +36,8 @@ SIZES = tuple(1 << n for n in range(8, 27, 3))  # bytes: 256 to 64 Mi; between t
 RUN_BYTES = (4, 12, 36, 108, 324, 972, 2916)  # of a stretch of memory: 4 to 2916, odd numbers of elements as rows have them
 PART_BYTES = 1 << 17  # touched by the part whose stretches are measured
 SECONDS = 0.03  # to spend on repeats of one measurement; with old arrays (`Between.age`) at least five waits come on top
+PATIENCE_SECONDS, PATIENCE = 2.0, 0.5  # to spend on measuring anew what was disturbed: so long, and this share of all measuring
+REST_SECONDS = 0.01  # before that: a core that was idle is often given another place
 
 Make = partial[tuple[Callable[[], object], tuple[Array, ...]]]  # what makes an action and the arrays that were just written
 
@@ -63,7 +66,9 @@ class MeasuredCosts(RememberedCosts):
     ``company``: how many other ranks of this machine work at the same time: so many processes (at most one for each other
     core) run the same task beside the measured one. ``threads``: that a large task runs on (default: those that this process
     has). With one thread, the processor time of a run counts, which other programs do not disturb; on a GPU the time between two
-    events. One task is measured at a time, whichever threads ask; `close` ends the company.
+    events. What was measured while the core was slower than usually (`Yardstick`) is measured again, while there is patience: for
+    two seconds, and half as long as measuring takes. One task is measured at a time, whichever threads ask; `close` ends the
+    company.
     Raises ValueError for a machine whose processors are neither CPU cores nor, with the GPU's kernels, of kind "gpu" or of this
     card's name: other devices cannot be measured here; DeviceMissing for a machine of kind "gpu" without a GPU.
     """
@@ -87,8 +92,12 @@ class MeasuredCosts(RememberedCosts):
         self._context += f" {self.between.age}" if self.between.age.share else ""
         alone = self.kernels.threads == 1 and self._store.identity.get("blas_threads") == "1"
         self._clock = thread_time if alone else perf_counter
+        self._yardstick = Yardstick(self._clock) if device.waits else None
+        self._patience = PATIENCE_SECONDS
         self.measured = 0
         """How many tasks were run to be measured; the others were known."""
+        self.disturbed = 0
+        """Of how many of these there was no undisturbed measurement."""
         self.measuring_seconds = 0.0
         """How long that took."""
 
@@ -204,12 +213,31 @@ class MeasuredCosts(RememberedCosts):
     def _measure(self, key: str, make: Make, kind: str | None) -> Measurement:
         action, fresh = make()
         twin, _ = make()
-        timed = None if self.kernels.device.waits else self.kernels.device.timed
-        with self._company.beside(make) if self._company.count else nullcontext():
-            around, age = self._interlude.around(kind, fresh, twin), self.between.age
-            value = measure(action, self._seconds, around, self._clock, timed)
-            if age.share:
-                value = age.mix(value, measure(action, self._seconds, replace(around, idle=age.seconds), self._clock))
+        around = self._interlude.around(kind, fresh, twin)
+        while (value := self._try(make, action, around)) is None:
+            sleep(REST_SECONDS)
         self.measured += 1
         self._store.put(key, value)
         return value
+
+    def _try(self, make: Make, action: Callable[[], object], around: Surroundings) -> Measurement | None:
+        """None if it was disturbed and there is patience."""
+        timed = None if self.kernels.device.waits else self.kernels.device.timed
+        age, began = self.between.age, perf_counter()
+        with self._company.beside(make) if self._company.count else nullcontext():
+            slow = self._slow()
+            if not slow or self._patience <= 0:
+                value = measure(action, self._seconds, around, self._clock, timed)
+                slow = slow or self._slow()
+                if age.share and (not slow or self._patience <= 0):
+                    value = age.mix(value, measure(action, self._seconds, replace(around, idle=age.seconds), self._clock))
+                    slow = slow or self._slow()
+        if slow and self._patience > 0:
+            self._patience -= perf_counter() - began + REST_SECONDS
+            return None
+        self._patience += PATIENCE * (perf_counter() - began)
+        self.disturbed += slow
+        return value
+
+    def _slow(self) -> bool:
+        return self._yardstick is not None and self._yardstick.slow()
