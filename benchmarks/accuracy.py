@@ -119,7 +119,7 @@ class Predictor:
     def __init__(self, graph: Any, machine: Any, rule: Any, virtual: bool, alone: bool) -> None:
         self._graph, self._machine, self._rule, self._virtual = graph, machine, rule, virtual
         self._company = 0 if alone else None
-        self.used: dict[str, Any] = {"measured_keys": [], "spread": []}
+        self.used: dict[str, Any] = {"measured_keys": [], "disturbed": [], "spread": []}
 
     def _time_kernels(self) -> None:
         from taskflow.optimizer.cost_choice import choose_costs
@@ -150,6 +150,7 @@ class Predictor:
             self._time_kernels()
         found = [self._seconds(strategy) for strategy in strategies]
         self.used["measured_keys"].append(self._costs.measured)
+        self.used["disturbed"].append(self._costs.disturbed)
         self.used["spread"].append(self._costs.spread)
         return found
 

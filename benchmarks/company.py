@@ -3,7 +3,9 @@
     python benchmarks/company.py [--rounds 5] [--json]
 
 Every action of `MeasuredCosts`' kind is measured in turn alone and while as many processes as there are other cores run the same;
-figures are medians of the rounds, in processor time of the measured process.
+figures are medians of the rounds, in processor time of the measured process. A core of a rented machine may have to share a real
+core for a while: so it is counted, too, how many rounds in company took over 1.3 times as long as their median, and in how many of these and of
+the others a `Yardstick` before or after it said that the core was slow.
 """
 
 from __future__ import annotations
@@ -22,10 +24,12 @@ from taskflow.operators.linear import Linear
 from taskflow.operators.operator import Spec
 from taskflow.optimizer.company import Company
 from taskflow.optimizer.cost_bench import measure, memory_action, piece_action
+from taskflow.optimizer.cost_yardstick import Yardstick
 from taskflow.regions import Rect
 from taskflow.tasks.task import Kind
 
 SECONDS = 0.2  # of one measurement
+DISTURBED = 1.3  # times the median
 
 
 def actions() -> dict[str, partial]:
@@ -51,23 +55,30 @@ def actions() -> dict[str, partial]:
 def main(rounds: int, as_json: bool) -> None:
     """Measure and print."""
     company = Company(max(1, (os.cpu_count() or 1) - 1))
-    rows = []
+    rows, yardstick = [], Yardstick()
     for name, make in actions().items():
-        alone, beside = [], []
+        alone, beside, slow = [], [], []
         action, _ = make()
         for _ in range(rounds):
             alone.append(measure(action, SECONDS, clock=thread_time).seconds)
             with company.beside(make):
+                before = yardstick.slow()
                 beside.append(measure(action, SECONDS, clock=thread_time).seconds)
-        rows.append({"action": name, "alone_seconds": median(alone), "company_seconds": median(beside),
-                     "ratio": median(beside) / median(alone)})
+                slow.append(yardstick.slow() or before)
+        disturbed = [seconds > DISTURBED * median(beside) for seconds in beside]
+        rows.append({
+            "action": name, "alone_seconds": median(alone), "company_seconds": median(beside), "ratio": median(beside) / median(alone),
+            "rounds": rounds, "disturbed": sum(disturbed), "noticed": sum(d and s for d, s in zip(disturbed, slow)),
+            "noticed_in_vain": sum(s and not d for d, s in zip(disturbed, slow)),
+        })
     company.close()
     if as_json:
         print(json.dumps({"benchmark": "company", "processes_beside": company.count, "actions": rows}))
         return
     for row in rows:
         alone_ms, company_ms = row["alone_seconds"] * 1e3, row["company_seconds"] * 1e3
-        print(f"{row['action']:<30}{alone_ms:>10.3f} ms alone {company_ms:>10.3f} ms in company {row['ratio']:>6.2f}")
+        print(f"{row['action']:<30}{alone_ms:>10.3f} ms alone {company_ms:>10.3f} ms in company {row['ratio']:>6.2f}, "
+              f"{row['disturbed']} of {rounds} disturbed, {row['noticed']} of them noticed, {row['noticed_in_vain']} others")
 
 
 if __name__ == "__main__":
