@@ -69,8 +69,9 @@ def measure(
     around: Surroundings = NOTHING,
     clock: Callable[[], float] | None = None,
     timed: Callable[[Callable[[], object]], float] | None = None,
+    least: int = LEAST_REPEATS,
 ) -> Measurement:
-    """Run ``action`` once to warm up, then until about ``seconds`` are over, at least 5 and at most 200 times; on a busy
+    """Run ``action`` once to warm up, then until about ``seconds`` are over, ``least`` times at least and 200 at most; on a busy
     machine, where runs differ much, up to four times as long.
 
     ``around``: what comes before each run. ``clock``: what times runs (default: the time of day). ``timed``: what runs an action
@@ -90,7 +91,7 @@ def measure(
     times: list[float] = []
     start = perf_counter()
     for patience in range(1, PATIENCE + 1):
-        while len(times) < LEAST_REPEATS or perf_counter() < start + patience * seconds:
+        while len(times) < least or perf_counter() < start + patience * seconds:
             if len(times) == MOST_REPEATS:
                 break
             around.pass_by(short)

@@ -35,7 +35,8 @@ from taskflow.working import note
 SIZES = tuple(1 << n for n in range(8, 27, 3))  # bytes: 256 to 64 Mi; between them times are interpolated
 RUN_BYTES = (4, 12, 36, 108, 324, 972, 2916)  # of a stretch of memory: 4 to 2916, odd numbers of elements as rows have them
 PART_BYTES = 1 << 17  # touched by the part whose stretches are measured
-SECONDS = 0.03  # to spend on repeats of one measurement; with old arrays (`Between.age`) at least five waits come on top
+SECONDS = 0.03  # to spend on repeats of one measurement; with old arrays (`Between.age`) at least three waits come on top
+OLD_REPEATS = 3  # of these: each of them waits for longer than most tasks take
 PATIENCE_SECONDS, PATIENCE = 2.0, 0.5  # to spend on measuring anew what was disturbed: so long, and this share of all measuring
 REST_SECONDS = 0.01  # before that: a core that was idle is often given another place
 
@@ -230,7 +231,8 @@ class MeasuredCosts(RememberedCosts):
                 value = measure(action, self._seconds, around, self._clock, timed)
                 slow = slow or self._slow()
                 if age.share and (not slow or self._patience <= 0):
-                    value = age.mix(value, measure(action, self._seconds, replace(around, idle=age.seconds), self._clock))
+                    waits = replace(around, idle=age.seconds)
+                    value = age.mix(value, measure(action, self._seconds, waits, self._clock, least=OLD_REPEATS))
                     slow = slow or self._slow()
         if slow and self._patience > 0:
             self._patience -= perf_counter() - began + REST_SECONDS
