@@ -4,8 +4,8 @@
 
 Every action of `MeasuredCosts`' kind is measured in turn alone and while as many processes as there are other cores run the same;
 figures are medians of the rounds, in processor time of the measured process. A core of a rented machine may have to share a real
-core for a while: so it is counted, too, how many rounds in company took over 1.3 times as long as their median, and in how many of these and of
-the others a `Yardstick` before or after it said that the core was slow.
+core for a while: so it is counted, too, how many rounds in company took over 1.3 times as long as their median, and in how many of
+these and of the others a `Yardstick` before or after it said that the core was slow.
 """
 
 from __future__ import annotations
@@ -67,8 +67,9 @@ def main(rounds: int, as_json: bool) -> None:
                 slow.append(yardstick.slow() or before)
         disturbed = [seconds > DISTURBED * median(beside) for seconds in beside]
         rows.append({
-            "action": name, "alone_seconds": median(alone), "company_seconds": median(beside), "ratio": median(beside) / median(alone),
-            "rounds": rounds, "disturbed": sum(disturbed), "noticed": sum(d and s for d, s in zip(disturbed, slow)),
+            "action": name, "alone_seconds": median(alone), "company_seconds": median(beside),
+            "ratio": median(beside) / median(alone), "rounds": rounds, "disturbed": sum(disturbed),
+            "noticed": sum(d and s for d, s in zip(disturbed, slow)),
             "noticed_in_vain": sum(s and not d for d, s in zip(disturbed, slow)),
         })
     company.close()

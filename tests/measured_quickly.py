@@ -20,7 +20,7 @@ class Stopwatch:
     def __init__(self, at: Callable[[int], object] = lambda number: None) -> None:
         self.count, self.at = 0, at
 
-    def __call__(self, action: Callable[[], object], seconds: float, around: Surroundings, *rest: Any) -> Measurement:
+    def __call__(self, action: Callable[[], object], seconds: float, around: Surroundings, *rest: Any, **more: Any) -> Measurement:
         if not around.idle:  # else the same task, measured again with old arrays
             self.count += 1
             self.at(self.count)

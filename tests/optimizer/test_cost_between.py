@@ -72,16 +72,17 @@ def test_a_task_waits_before_it_is_measured_old() -> None:
 def test_a_cost_is_between_young_and_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[float] = []
 
-    def stopwatch(action: object, seconds: float, around: Surroundings, *rest: object) -> Measurement:
+    def stopwatch(action: object, seconds: float, around: Surroundings, *rest: object, least: int = 5) -> Measurement:
         seen.append(around.idle)
-        return Measurement(3.0 if around.idle else 1.0, 0.1 if around.idle else 0.2, 5)
+        return Measurement(3.0 if around.idle else 1.0, 0.1 if around.idle else 0.2, least)
 
     monkeypatch.setattr("taskflow.optimizer.cost_measured.measure", stopwatch)
+    monkeypatch.setattr("taskflow.optimizer.cost_yardstick.Yardstick.slow", lambda self: False)
     linear, specs, piece = Linear(4), (Spec((8, 4), np.dtype(np.float32)),), Rect((0, 0, 0), (8, 4, 4))
     old = MeasuredCosts(host(1), folder=tmp_path, between=Between(age=Age(0.25, 0.016)))
     assert old.compute_seconds(linear, specs, piece, False) == pytest.approx(1.5) and seen == [0.0, 0.016]
     (kept,) = old.measurements.values()
-    assert (kept.spread, kept.repeats) == (0.2, 10)
+    assert (kept.spread, kept.repeats) == (0.2, 8)
     young = MeasuredCosts(host(1), folder=tmp_path)
     assert young.compute_seconds(linear, specs, piece, False) == 1.0 and len(seen) == 3  # another measurement
 
@@ -119,7 +120,7 @@ def test_a_step_is_lowered_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_costs_on_disk_keep_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files that people have hold these texts. Who changes one must change it for all that was measured otherwise."""
     monkeypatch.setattr("os.cpu_count", lambda: 2)
-    monkeypatch.setattr("taskflow.optimizer.cost_measured.measure", lambda *_: Measurement(1.0, 0.0, 5))
+    monkeypatch.setattr("taskflow.optimizer.cost_measured.measure", lambda *_, **__: Measurement(1.0, 0.0, 5))
     monkeypatch.setattr("taskflow.optimizer.company.Company.beside", lambda self, make: nullcontext())
     linear, specs, piece = Linear(4), (Spec((8, 4), np.dtype(np.float32)),), Rect((0, 0, 0), (8, 4, 4))
     what = f"{cost_key(linear, specs, piece, False)!r} ()"

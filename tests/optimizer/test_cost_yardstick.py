@@ -68,7 +68,7 @@ class Measuring:
         self.costs._yardstick = self  # type: ignore[assignment]
         self.slow = slow
 
-    def _measure(self, action: object, seconds: float, around: object, *_: object) -> Measurement:
+    def _measure(self, action: object, seconds: float, around: object, *_: object, **__: object) -> Measurement:
         self.runs.append(around.idle)  # type: ignore[attr-defined]
         return Measurement(float(len(self.runs)), 0.0, 5)
 
