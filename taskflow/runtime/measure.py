@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import median, quantiles
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,8 @@ from taskflow.runtime.transport import Transport
 EDGE = 512  # of the matrices in the product whose rate is measured
 STREAM_BYTES = 64 << 20  # of each array in the copy whose rate is measured: more than caches hold
 GPU_EDGE, GPU_STREAM_BYTES = 8192, 1 << 30  # the same on a GPU
-SECONDS = 0.1  # to spend on each figure
+SECONDS = 0.05  # to spend on each figure, in each of so many rounds on a CPU, with a rest before each:
+ROUNDS, REST_SECONDS = 5, 0.02  # a core that must share a real one gives half of its rate, for a moment or longer
 
 Rates = dict[str, float]
 Say = Callable[[str], None]
@@ -44,9 +45,10 @@ def measure(
 ) -> Cluster:
     """The machine of this job: one processor a rank, in the order of ranks. ``kernels``: of the device that is measured.
 
-    Processors are measured while all ranks measure theirs, since they share memory; their median stands for all. Links are
-    measured between a few pairs of ranks within nodes and between nodes while the other ranks wait: half of a message's
-    way there and back by size, to which latency + bytes / bandwidth is fitted; within nodes also whose core copies.
+    Processors are measured while all ranks measure theirs, since they share memory, CPUs in five rounds, since on a rented machine
+    two cores may turn out to be one for a moment; the median of rounds and ranks stands for all. Links are measured between a few
+    pairs of ranks within nodes and between nodes while the other ranks wait: half of a message's way there and back by size, to
+    which latency + bytes / bandwidth is fitted; within nodes also whose core copies.
     ``processors``: for a job of one rank, so many virtual processors that share its core; their link is a copy in memory.
     ``say`` is told what comes next, on rank 0.
 
@@ -60,11 +62,15 @@ def measure(
     tell = say if say is not None and transport.rank == 0 else _silent
     nodes = _nodes(transport)
     tell(f"processors: {transport.size} at once, memory and rates")
-    transport.barrier()
     kernels = kernels or default_kernels()
     transport = for_device(transport, kernels.device)
     share = _memory_bytes(kernels.device) // (processors or _sharing(transport, kernels.device, nodes))
-    device = _everywhere(transport, _processor(kernels, share))
+    rounds = []
+    for _ in range(ROUNDS if kernels.device.waits else 1):
+        sleep(REST_SECONDS)
+        transport.barrier()
+        rounds.append(_processor(kernels, share))
+    device = _everywhere(transport, {key: median(each[key] for each in rounds) for key in rounds[0]})
     if processors is not None:
         tell("copies within this process")
         links = {"within": measure_local_copies(kernels.device)} if processors > 1 else {}

@@ -59,6 +59,20 @@ def test_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     plausible(machine)
 
 
+def test_a_core_that_is_half_a_core_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = iter([1e11, 5e10, 1.01e11, 5e10, 0.99e11])
+
+    def rate(kernels: object, memory_bytes: int) -> dict[str, float]:
+        one = next(rates)
+        others = {"float64": one / 2, "memory_bytes_per_second": 1e10, "launch_seconds": 1e-6}
+        return {"memory_bytes": memory_bytes, "float32": one, **others}
+
+    monkeypatch.setattr(module, "_processor", rate)
+    monkeypatch.setattr(module, "REST_SECONDS", 0.0)
+    machine = measure(LocalTransport())
+    assert dict(machine.processors[0].device.flops_per_second)["float32"] == pytest.approx(0.99e11) and next(rates, None) is None
+
+
 def test_virtual_processors_of_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SECONDS", 0.01)
     said: list[str] = []
