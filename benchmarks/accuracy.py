@@ -31,6 +31,7 @@ from time import perf_counter, thread_time
 from typing import Any, NamedTuple
 
 import click
+from several import Several, one_of
 
 ROOT = Path(__file__).resolve().parents[1]
 SIZES: dict[str, dict[str, Any]] = {
@@ -350,8 +351,8 @@ def report(row: dict[str, Any]) -> None:
         )
 
 
-@click.command(help=__doc__.split("\n\n")[0])
-@click.option("--networks", multiple=True, type=click.Choice(list(SIZES)), default=tuple(SIZES), help="May be repeated.")
+@click.command(cls=Several, help=__doc__.split("\n\n")[0])
+@click.option("--networks", multiple=True, type=one_of(SIZES), default=tuple(SIZES), help="One or several.")
 @click.option("--rounds", default=9, show_default=True, type=click.IntRange(1), help="Of a few steps each, of all passes together.")
 @click.option("--passes", default=3, show_default=True, type=click.IntRange(1), help="How often kernels are timed, then steps.")
 @click.option("--budget", default="15s", show_default=True, help="Of the search for one of the strategies.")

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 import click
 import numpy as np
+from several import Several, one_of
 
 from taskflow.kernels import KernelSet, default_kernels
 from taskflow.machine import host
@@ -138,8 +139,8 @@ def describe(row: dict[str, Any]) -> str:
     )
 
 
-@click.command()
-@click.option("--models", multiple=True, type=click.Choice(list(TINY)), default=["NMT", "Inception-v3"], show_default=True)
+@click.command(cls=Several)
+@click.option("--models", multiple=True, type=one_of(TINY), default=["NMT", "Inception-v3"], show_default=True)
 @click.option("--devices", default=64, show_default=True, help="Virtual processors.")
 @click.option("--strategies", multiple=True, default=["data", "expert"], show_default=True, help="Names of mappers.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list.")

@@ -26,6 +26,7 @@ from typing import Any
 
 import accuracy
 import click
+from several import Several, one_of
 
 SIZES: dict[str, dict[str, Any]] = {
     **accuracy.SIZES, "MLP": {"batch": 64, "features": 64, "hidden": (256, 256), "classes": 100},  # to try this file
@@ -121,8 +122,8 @@ def report(row: dict[str, Any]) -> None:
         )
 
 
-@click.command(help=__doc__.split("\n\n")[0])
-@click.option("--networks", multiple=True, type=click.Choice(list(SIZES)), default=tuple(accuracy.SIZES), help="May be repeated.")
+@click.command(cls=Several, help=__doc__.split("\n\n")[0])
+@click.option("--networks", multiple=True, type=one_of(SIZES), default=tuple(accuracy.SIZES), help="One or several.")
 @click.option("--machine", metavar="FILE", help="Whose rates and links both searches use (default: those of `taskflow train`).")
 @click.option("--budget", default="60s", show_default=True, help="Of each search: 60s, or 2000p for proposals.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Of both searches.")

@@ -25,6 +25,7 @@ from pathlib import Path
 from time import process_time
 
 import click
+from several import Several, one_of
 
 from taskflow.machine import load_machine
 from taskflow.models import build
@@ -134,14 +135,14 @@ def describe_neighbours(row: dict) -> str:
     )
 
 
-@click.command(help=__doc__.split("\n\n")[0])
-@click.option("--models", multiple=True, help="May be repeated; by default all.")
-@click.option("--devices", multiple=True, type=int, default=(2, 4, 8), help="For part 2; may be repeated.")
+@click.command(cls=Several, help=__doc__.split("\n\n")[0])
+@click.option("--models", multiple=True, type=one_of((*SIX, "LeNet", "RNNLM-2")), help="One or several; by default all.")
+@click.option("--devices", multiple=True, type=int, default=(2, 4, 8), help="For part 2; one or several.")
 @click.option("--seconds", default=60.0, show_default=True, help="Budget of each search in part 2.")
 @click.option("--polish-seconds", default=1500.0, show_default=True, help="Of polishing each plan in part 2.")
 @click.option("--exact-seconds", default=900.0, show_default=True, help="Budget of each proof in part 1.")
 @click.option("--tolerance", default=0.045, show_default=True, help="Share of RNNLM-2's time, in its whole space.")
-@click.option("--part", "parts", multiple=True, type=click.IntRange(1, 2), default=(1, 2), help="May be repeated.")
+@click.option("--part", "parts", multiple=True, type=click.IntRange(1, 2), default=(1, 2), help="One or several.")
 @click.option("--everything", is_flag=True, help="Wider spaces, too, which take longer.")
 @click.option("--out", type=click.Path(path_type=Path), help="File for the rows; those that it has are not done again.")
 @click.option("--json", "as_json", is_flag=True)

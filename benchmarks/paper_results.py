@@ -18,6 +18,7 @@ from dataclasses import replace
 from math import inf
 
 import click
+from several import Several, one_of
 
 from taskflow.machine import load_machine
 from taskflow.mapper import Strategy
@@ -143,9 +144,9 @@ def rows(models: tuple[str, ...], devices: tuple[int, ...], budget: float, seed:
             yield against(model, "optcnn", "p100", 16, budget, seed)
 
 
-@click.command(help=__doc__.split("\n\n")[0])
-@click.option("--models", multiple=True, default=SIX, help="May be repeated.")
-@click.option("--devices", multiple=True, type=int, help="May be repeated; default: the whole clusters, 16 P100 and 64 K80.")
+@click.command(cls=Several, help=__doc__.split("\n\n")[0])
+@click.option("--models", multiple=True, type=one_of(SIX), default=SIX, help="One or several.")
+@click.option("--devices", multiple=True, type=int, help="One or several; default: the whole clusters, 16 P100 and 64 K80.")
 @click.option("--budget", default=30.0, show_default=True, help="Seconds of each search.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True)

@@ -30,6 +30,7 @@ from statistics import mean
 
 import click
 from paper_results import best_sync
+from several import Several
 
 from taskflow.machine import load_machine
 from taskflow.mapper import Megatron, map_graph
@@ -162,7 +163,7 @@ def summary(rows: list[dict]) -> dict:
     return found
 
 
-@click.command(help=__doc__.split("\n\n")[0])
+@click.command(cls=Several, help=__doc__.split("\n\n")[0])
 @click.option("--source", "sources", multiple=True, type=click.Choice(["tensorflow", "nvidia", "megatron"]), help="Default: all.")
 @click.option("--most", default=16, show_default=True, help="The most GPUs to predict for.")
 @click.option("--json", "as_json", is_flag=True)

@@ -15,9 +15,10 @@ from statistics import median
 from time import process_time
 
 import click
+from several import Several, one_of
 
 from taskflow.machine import load_machine
-from taskflow.models import build
+from taskflow.models import MODELS, build
 from taskflow.optimizer.clock import Clock
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.found import Budget, Found, SearchOptions
@@ -59,10 +60,10 @@ def measure(model: str, machine_name: str, devices: int, seconds: float, seeds: 
     return row
 
 
-@click.command(help=__doc__.split("\n\n")[0])
-@click.option("--models", multiple=True, default=SIX, help="May be repeated.")
+@click.command(cls=Several, help=__doc__.split("\n\n")[0])
+@click.option("--models", multiple=True, type=one_of(MODELS), default=SIX, help="One or several.")
 @click.option("--machine", default="k80", show_default=True)
-@click.option("--devices", multiple=True, type=int, default=(16,), help="May be repeated.")
+@click.option("--devices", multiple=True, type=int, default=(16,), help="One or several.")
 @click.option("--budget", "seconds", default=10.0, show_default=True, help="Seconds of each search.")
 @click.option("--seeds", default=5, show_default=True)
 @click.option("--json", "as_json", is_flag=True)

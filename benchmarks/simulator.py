@@ -1,7 +1,7 @@
 """How fast strategies are evaluated: full simulation (paper, Algorithm 1), delta (only where more differs from the current strategy
 than the time) and, if asked for, propagation task by task (Algorithm 2), with the update of the task graph included.
 
-    python benchmarks/simulator.py [--models NMT --models RNNLM] [--devices 8 --devices 64] [--algorithms propagate] [--seconds 2]
+    python benchmarks/simulator.py [--models NMT RNNLM ...] [--devices 8 64 ...] [--algorithms propagate] [--seconds 2]
         [--json]
 
 For each network and number of devices, two walks: from data parallelism (``start`` data; gradients go round a ring) and
@@ -20,6 +20,7 @@ from random import Random
 from time import process_time
 
 import click
+from several import Several, one_of
 
 from taskflow.graph import Node
 from taskflow.machine import load_machine
@@ -107,11 +108,11 @@ def leapt(here: Evaluator) -> float | None:
     return over / taken if taken else None
 
 
-@click.command()
-@click.option("--models", multiple=True, type=click.Choice(list(MODELS), case_sensitive=False), default=["NMT"])
+@click.command(cls=Several)
+@click.option("--models", multiple=True, type=one_of(MODELS), default=["NMT"])
 @click.option("--devices", multiple=True, type=int, default=[4, 8, 16, 32, 64])
 @click.option("--machine", default="k80", show_default=True, help="Preset whose first devices are used.")
-@click.option("--algorithms", multiple=True, type=click.Choice(ALGORITHMS[1:]), default=["full", "delta"], help="May be repeated.")
+@click.option("--algorithms", multiple=True, type=click.Choice(ALGORITHMS[1:]), default=["full", "delta"], help="One or several.")
 @click.option("--seconds", default=1.0, show_default=True, help="Processor time of each measurement.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list.")
 def main(

@@ -28,9 +28,10 @@ from statistics import mean, median
 from time import perf_counter, process_time
 
 import click
+from several import Several, one_of
 
 from taskflow.machine import load_machine
-from taskflow.models import build
+from taskflow.models import MODELS, build
 from taskflow.optimizer.clock import Clock
 from taskflow.optimizer.found import Budget, SearchOptions
 from taskflow.optimizer.mcmc import mcmc
@@ -104,9 +105,9 @@ def default(model: str, devices: int, machine: str, budget: float) -> dict:
     }
 
 
-@click.command(help=__doc__.split("\n\n")[0])
-@click.option("--models", multiple=True, default=SIX, help="May be repeated.")
-@click.option("--devices", multiple=True, type=int, default=tuple(PAPER), help="May be repeated.")
+@click.command(cls=Several, help=__doc__.split("\n\n")[0])
+@click.option("--models", multiple=True, type=one_of(MODELS), default=SIX, help="One or several.")
+@click.option("--devices", multiple=True, type=int, default=tuple(PAPER), help="One or several.")
 @click.option("--machine", default="k80", show_default=True)
 @click.option("--budget", default=60.0, show_default=True, help="Seconds for one cell, all starts together.")
 @click.option("--starts", default=10, show_default=True)

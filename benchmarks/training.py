@@ -33,6 +33,7 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.table import Table
+from several import Several
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKER = Path(__file__).with_name("training_worker.py")
@@ -235,11 +236,10 @@ def show(result: dict[str, Any], console: Console) -> None:
     )
 
 
-@click.command(help=__doc__)
+@click.command(cls=Several, help=__doc__)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--models", default=",".join(BATCHES), show_default=True, help="Names, separated by commas.")
-@click.option("--threads", multiple=True, type=click.IntRange(1), help="Numbers of cores; may be given again. [default: 1 2]")
-@click.argument("more_threads", nargs=-1, type=click.IntRange(1))
+@click.option("--threads", multiple=True, type=click.IntRange(1), help="Numbers of cores. [default: 1 2]")
 @click.option("--variants", default=",".join(SIDES), show_default=True, help="Of PyTorch, separated by commas.")
 @click.option("--ours", type=click.Choice(["ranks", "threads"]), default="ranks", show_default=True,
               help="How ours uses several cores.")
@@ -248,7 +248,7 @@ def show(result: dict[str, Any], console: Console) -> None:
 @click.option("--rounds", default=5, show_default=True, type=click.IntRange(1), help="Steps of each side in a pair.")
 @click.option("--quick", is_flag=True, help="Small presets: whether it works, not how fast.")
 def main(
-    as_json: bool, models: str, threads: tuple[int, ...], more_threads: tuple[int, ...], variants: str, ours: str,
+    as_json: bool, models: str, threads: tuple[int, ...], variants: str, ours: str,
     mapper: str, rounds: int, quick: bool,
 ) -> None:
     """Measure and print."""
@@ -259,7 +259,7 @@ def main(
     sides = [side.strip() for side in variants.split(",") if side.strip()]
     if not sides or any(side not in SIDES for side in sides):
         raise click.BadParameter(f"must be some of {', '.join(SIDES)}, got {variants!r}", param_hint="--variants")
-    counts = (*threads, *more_threads) or (1, 2)  # "--threads 1 2" gives the 2 as an argument
+    counts = threads or (1, 2)
     errors = Console(stderr=True)
     side = RANKS if ours == "ranks" else THREADS
     rows = [measure(name, count, rounds, quick, sides, side, mapper, errors.print) for count in counts for name in names]
