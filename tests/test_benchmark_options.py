@@ -50,7 +50,7 @@ def test_what_is_wrong_is_said() -> None:
 
 def test_case_does_not_matter() -> None:
     assert one_of({"NMT": 1, "AlexNet": 2}).convert("alexnet", None, None) == "AlexNet"
-    with pytest.raises(click.BadParameter, match="(?i)'x' is not one of 'nmt', 'alexnet'"):
+    with pytest.raises(click.BadParameter, match=r"(?i)'x' is not one of 'nmt', 'alexnet'"):
         one_of(["NMT", "AlexNet"]).convert("x", None, None)
 
 
