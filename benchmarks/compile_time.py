@@ -153,7 +153,7 @@ def main(models: tuple[str, ...], devices: int, strategies: tuple[str, ...], as_
             if not as_json:
                 click.echo(describe(rows[-1]))
     if as_json:
-        click.echo(json.dumps(rows, indent=1))
+        click.echo(json.dumps({"benchmark": "compile_time", "rows": rows}, indent=1))
 
 
 if __name__ == "__main__":

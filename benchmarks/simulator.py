@@ -2,19 +2,22 @@
 than the time) and, if asked for, propagation task by task (Algorithm 2), with the update of the task graph included.
 
     python benchmarks/simulator.py [--models NMT RNNLM ...] [--devices 8 64 ...] [--algorithms propagate] [--seconds 2]
-        [--json]
+        [--steps-per-operator 10 1] [--json]
 
-For each network and number of devices, two walks: from data parallelism (``start`` data; gradients go round a ring) and
+For each network and number of devices, from data parallelism (``start`` data; gradients by a library's all-reduces) and
 from a random strategy. A proposal gives one random operator random degrees (powers of two) and a random contiguous range
-of devices. In the column ``walk`` proposals are accepted by the rule of Metropolis-Hastings with the threshold drawn first
-and passed on as the limit, as the searches do; ``every`` evaluates every proposal to its end and accepts none. Rates are
-per second of processor time; tasks_per_second counts tasks of the current strategy for each evaluation to its end, and ``leapt`` is
-the share of what delta took from the queue, in proposals in which it was at work, that it took over from the current strategy.
+of devices. ``proposals_per_second`` evaluates every proposal to its end and accepts none. ``decided`` only asks whether it would be
+accepted by the rule of Metropolis-Hastings, with the threshold drawn first and passed on as the limit, as searches do, and stays
+where it is; ``walk`` goes where that leads, mostly to plans of many more tasks. Rates are per second of processor time;
+tasks_per_second counts tasks of the current strategy for each evaluation to its end, and ``leapt`` is the share of what delta took
+from the queue, in proposals in which it was at work, that it took over from the current strategy. With --steps-per-operator
+recurrent networks are unrolled otherwise than the paper's ten steps an operator.
 """
 
 from __future__ import annotations
 
 import json
+from itertools import product
 from math import inf, log, prod
 from random import Random
 from time import process_time
@@ -59,6 +62,15 @@ def every(here: Evaluator, moves: list[dict[str, OpConfig]], seconds: float) -> 
     return count / (process_time() - start)
 
 
+def decided(here: Evaluator, moves: list[dict[str, OpConfig]], seconds: float, random: Random) -> float:
+    """Proposals a second when each is only to be accepted or not, at one strategy."""
+    start, count = process_time(), 0
+    while process_time() - start < seconds:
+        here.propose(moves[count % len(moves)], here.seconds * (1 - TEMPERATURE * log(1 - random.random())))
+        count += 1
+    return count / (process_time() - start)
+
+
 def walk(here: Evaluator, seconds: float, random: Random) -> tuple[float, float]:
     """Proposals a second of a Metropolis walk, and the share accepted."""
     nodes, devices = list(here.graph), here.strategy.processors
@@ -74,8 +86,10 @@ def walk(here: Evaluator, seconds: float, random: Random) -> tuple[float, float]
     return count / spent, accepted / count
 
 
-def row(model: str, devices: int, start: str, algorithm: str, machine: str, seconds: float) -> dict[str, object]:
-    graph = build(model, devices=devices)
+def row(
+    model: str, devices: int, start: str, algorithm: str, machine: str, seconds: float, steps: int | None
+) -> dict[str, object]:
+    graph = build(model, devices=devices, **({} if steps is None else {"steps_per_operator": steps}))
     described = load_machine(machine, devices)
     here = evaluator(graph, described, Roofline(described), SGD(0.1), algorithm=algorithm)
     random = Random(0)
@@ -91,12 +105,14 @@ def row(model: str, devices: int, start: str, algorithm: str, machine: str, seco
     for move in moves:  # make the tables first, as a search's first seconds do
         here.propose(move, inf)
     rate = every(here, moves, seconds)
+    decisions = decided(here, moves, seconds, random)
     walk(here, seconds, random)
     walking, accepted = walk(here, seconds, random)
     return {
-        "model": model, "devices": devices, "machine": machine, "start": start, "algorithm": algorithm,
+        "model": model, "devices": devices, "machine": machine, "steps_per_operator": steps, "start": start, "algorithm": algorithm,
         "evaluator": type(here).__name__, "operators": len(nodes), "tasks": tasks,
         "tasks_per_second": rate * tasks, "proposals_per_second": rate,
+        "decided_proposals_per_second": decisions,
         "walk_proposals_per_second": walking, "walk_accepted": accepted, "walk_tasks": here.tasks,
         "leapt": leapt(here) if algorithm == "delta" else None,
     }
@@ -114,28 +130,29 @@ def leapt(here: Evaluator) -> float | None:
 @click.option("--machine", default="k80", show_default=True, help="Preset whose first devices are used.")
 @click.option("--algorithms", multiple=True, type=click.Choice(ALGORITHMS[1:]), default=["full", "delta"], help="One or several.")
 @click.option("--seconds", default=1.0, show_default=True, help="Processor time of each measurement.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON list.")
+@click.option("--steps-per-operator", multiple=True, type=click.IntRange(1), help="Of recurrent networks. One or several.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def main(
-    models: tuple[str, ...], devices: tuple[int, ...], machine: str, algorithms: tuple[str, ...], seconds: float, as_json: bool
+    models: tuple[str, ...], devices: tuple[int, ...], machine: str, algorithms: tuple[str, ...], seconds: float,
+    steps_per_operator: tuple[int, ...], as_json: bool,
 ) -> None:
     """Print tasks, tasks a second and proposals a second."""
     rows = []
-    for model in models:
-        for count in devices:
-            for start in ("data", "random"):
-                for algorithm in algorithms:
-                    found = row(model, count, start, algorithm, machine, seconds)
-                    rows.append(found)
-                    if not as_json:
-                        click.echo(
-                            f"{model:13} {count:4} devices  {start:6} {algorithm:5} {found['tasks']:7} tasks  "
-                            f"{found['tasks_per_second'] / 1e6:6.2f} M tasks/s  "
-                            f"{found['proposals_per_second']:8.0f} proposals/s  walk "
-                            f"{found['walk_proposals_per_second']:8.0f}/s ({found['walk_accepted']:.0%} accepted)"
-                            + ("" if found["leapt"] is None else f"  {found['leapt']:.0%} leapt over")
-                        )
+    for model, steps, count, start, algorithm in product(
+        models, steps_per_operator or (None,), devices, ("data", "random"), algorithms
+    ):
+        found = row(model, count, start, algorithm, machine, seconds, steps)
+        rows.append(found)
+        if not as_json:
+            click.echo(
+                f"{model + ('' if steps is None else f' by {steps}'):13} {count:4} devices  {start:6} {algorithm:5} "
+                f"{found['tasks']:7} tasks  {found['tasks_per_second'] / 1e6:6.2f} M tasks/s  "
+                f"{found['proposals_per_second']:8.0f} proposals/s  decided {found['decided_proposals_per_second']:8.0f}/s  walk "
+                f"{found['walk_proposals_per_second']:8.0f}/s ({found['walk_accepted']:.0%} accepted)"
+                + ("" if found["leapt"] is None else f"  {found['leapt']:.0%} leapt over")
+            )
     if as_json:
-        click.echo(json.dumps(rows, indent=1))
+        click.echo(json.dumps({"benchmark": "simulator", "rows": rows}, indent=1))
 
 
 if __name__ == "__main__":
