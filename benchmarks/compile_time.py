@@ -143,7 +143,7 @@ def describe(row: dict[str, Any]) -> str:
 @click.option("--models", multiple=True, type=one_of(TINY), default=["NMT", "Inception-v3"], show_default=True)
 @click.option("--devices", default=64, show_default=True, help="Virtual processors.")
 @click.option("--strategies", multiple=True, default=["data", "expert"], show_default=True, help="Names of mappers.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON list.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def main(models: tuple[str, ...], devices: int, strategies: tuple[str, ...], as_json: bool) -> None:
     """Print seconds of compiling and microseconds of replaying."""
     rows = []
