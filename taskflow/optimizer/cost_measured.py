@@ -216,6 +216,7 @@ class MeasuredCosts(RememberedCosts):
         twin, _ = make()
         around = self._interlude.around(kind, fresh, twin)
         while (value := self._try(make, action, around)) is None:
+            may_measure()
             sleep(REST_SECONDS)
         self.measured += 1
         self._store.put(key, value)

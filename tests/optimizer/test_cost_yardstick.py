@@ -13,6 +13,7 @@ from taskflow.optimizer.cost_between import Age, Between
 from taskflow.optimizer.cost_measured import MeasuredCosts
 from taskflow.optimizer.cost_store import Measurement
 from taskflow.optimizer.cost_yardstick import LIMIT, MEMORY, TIMES, Yardstick
+from taskflow.optimizer.measuring import before_measuring
 from taskflow.tasks.task import Kind
 
 
@@ -101,6 +102,19 @@ def test_patience_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = Measuring(tmp_path, monkeypatch, always, Age(0.5, 0.01))
     assert here.costs.memory_seconds(Kind.FILL, 1 << 26, 0) == 1.5
     assert (here.costs.measured, here.costs.disturbed) == (1, 1) and 2 <= looked < 30
+
+
+def test_a_budget_that_is_spent_ends_patience(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Measuring(tmp_path, monkeypatch, lambda: True, Age(0.0, 0.0))
+    asked = iter([None, None, TimeoutError("spent")])
+
+    def ask() -> None:
+        if (error := next(asked)) is not None:
+            raise error
+
+    with before_measuring(ask), pytest.raises(TimeoutError, match="spent"):
+        here.costs.memory_seconds(Kind.FILL, 1 << 26, 0)
+    assert not here.runs and here.costs.measured == 0 and not here.costs.measurements
 
 
 def test_a_gpu_is_not_looked_at(tmp_path: Path) -> None:
