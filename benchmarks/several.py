@@ -23,7 +23,7 @@ def repeated(args: Sequence[str], names: Collection[str]) -> list[str]:
     found: list[str] = []
     name, values = "", 0
     for arg in args:
-        if arg.startswith("--"):
+        if arg.startswith("-"):  # no benchmark takes negative numbers
             name, values = arg if arg in names else "", 0
         elif name:
             if values:

@@ -32,6 +32,7 @@ def command(devices: tuple[int, ...], models: tuple[str, ...], seconds: float, a
     ("--models NMT RNNLM --devices 8 64 4 --seconds 2 --json", [[8, 64, 4], ["NMT", "RNNLM"], 2.0, True]),
     ("--devices 8 --devices 64 1 --json", [[8, 64, 1], ["NMT"], 1.0, True]),
     ("--devices=8 --models A B", [[8], ["A", "B"], 1.0, False]),
+    ("--models A B -n 8 64", [[8, 64], ["A", "B"], 1.0, False]),
 ])  # fmt: skip
 def test_several_values(text: str, expected: list[object]) -> None:
     result = CliRunner().invoke(command, text.split())
