@@ -10,8 +10,8 @@
 namespace taskflow {
 
 struct Plans {  // a strategy, taken apart
-    std::vector<const Config*> configs;
-    std::vector<const LayerPlan*> layers;
+    std::vector<std::shared_ptr<const Config>> configs;
+    std::vector<std::shared_ptr<const LayerPlan>> layers;
     std::vector<Sync> syncs;
     bool collective_sums = false;  // how partial values are summed: by an all-reduce where it may be, or by an owner
 };

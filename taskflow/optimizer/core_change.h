@@ -103,9 +103,8 @@ inline void Lowering::mark_forward(const Plans* before) {
     changed_.assign(n + 2, 0), moved_.assign(n, !before), forward_dirty_.assign(n + 2, !before);
     layer_dirty_.assign(m.layers.size(), !before);
     forward_dirty_[n + 1] = 0;  // see `mark_carried`
-    fresh_.clear();
-    for (size_t k = 0; k < n; ++k)
-        if (!before || before->configs[k] != p->configs[k]) changed_[k] = moved_[k] = 1, fresh_.push_back(int(k));
+    find_fresh(before);
+    for (int k : fresh_) changed_[k] = moved_[k] = 1;
     if (!before) return;
     // What changes is spread from there, since in deep networks a proposal changes a hundredth of the operators.
     for (int k : fresh_) {
@@ -117,7 +116,7 @@ inline void Lowering::mark_forward(const Plans* before) {
         }
     }
     for (size_t i = 0; i < m.layers.size(); ++i) {
-        const LayerPlan *was = before->layers[i], *now = p->layers[i];
+        const LayerPlan *was = before->layers[i].get(), *now = p->layers[i].get();
         if (was == now) continue;
         layer_dirty_[i] = 1;
         for (size_t u = 0; u < m.layers[i].uses.size(); ++u)
@@ -143,6 +142,14 @@ inline void Lowering::mark_forward(const Plans* before) {
             if (any) for (int k : layers_of_[n]) layer_dirty_[k] = 1;
         }
     }
+}
+
+inline void Lowering::find_fresh(const Plans* before) {
+    const auto* now = p->configs.data();
+    const auto* was = before ? before->configs.data() : nullptr;
+    fresh_.clear();
+    for (int k = 0, n = nodes(); k < n; ++k)
+        if (!was || was[k] != now[k]) fresh_.push_back(k);
 }
 
 // Backward: if forward is; what sums the gradients that a changed operator puts; and those that put theirs after it where

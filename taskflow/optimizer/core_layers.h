@@ -71,8 +71,8 @@ struct LayerPlan {
 };
 
 inline LayerPlan plan_layer(const Geometry& geometry, const LayerInfo& layer, const std::vector<ParameterInfo>& infos,
-                            const std::vector<NodeInfo>& nodes, const std::vector<const Config*>& configs,
-                            int processors) {
+                            const std::vector<NodeInfo>& nodes,
+                            const std::vector<std::shared_ptr<const Config>>& configs, int processors) {
     const size_t words = size_t(processors + 63) / 64;
     LayerPlan plan;
     struct Group { std::vector<uint64_t> bits; bool trained; int dtype; };

@@ -244,6 +244,7 @@ private:
     void update(const Plans& plans, const Plans* before);
     void mark(const Plans* before);
     void mark_forward(const Plans* before);
+    void find_fresh(const Plans* before);
     void mark_backward();
     void mark_carried(const Plans* before);
     void walk();

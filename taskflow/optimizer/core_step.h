@@ -60,8 +60,8 @@ public:
         find_sole_readers();
         current_.configs.resize(model_.nodes.size()), current_.layers.resize(model_.layers.size());
         current_.syncs.resize(model_.layers.size());
-        current_.fragments.resize(model_.layers.size());
-        begin();
+        fragments_.resize(model_.layers.size());
+        proposed_ = current_, proposed_fragments_ = fragments_;
     }
     void add_route(int source, int target, const std::vector<int>& resources, double latency, double bandwidth, int cls) {
         model_.route_of[size_t(source) * model_.processors + target] = add_route(resources, latency, bandwidth, cls);
@@ -79,7 +79,7 @@ public:
     }
 
     // ---- proposals -------------------------------------------------------------------------------------------------
-    void begin() { proposed_ = current_, touched_.clear(); }
+    void begin() { take_over(current_, proposed_), proposed_fragments_ = fragments_; }
     void change(int node, int cut, const std::vector<int>& processors) {
         auto config = std::make_shared<Config>();
         config->cut = model_.geometry.cuts.at(cut).get();
@@ -105,16 +105,15 @@ public:
     double evaluate(double limit) {
         if (limit < std::numeric_limits<double>::infinity() && overloaded(limit))
             return std::numeric_limits<double>::infinity();
-        const Plans plans = taken_apart(proposed_), now = accepted_ ? taken_apart(current_) : Plans();
-        before_ = accepted_ ? &now : nullptr;
-        if (algorithm == PROPAGATE) return evaluate_by_propagation(plans, limit);
+        plan_layers();
+        if (algorithm == PROPAGATE) return evaluate_by_propagation(limit);
         // The factor of clipping needs all layers' sums at once, so there the layers cannot be kept apart.
-        return model_.clips ? evaluate_flat(plans, limit) : evaluate_apart(plans, limit);
+        return model_.clips ? evaluate_flat(limit) : evaluate_apart(limit);
     }
     void accept() {
         load();
         current_load_ = load_;
-        current_ = proposed_, touched_.clear();
+        take_over(proposed_, current_), fragments_ = proposed_fragments_;
         lowering_.accept();
         accepted_ = true;
         size_ = spare_size_;
@@ -129,7 +128,7 @@ public:
         if (flat_ && (!tasks_.kind.empty() || !tasks_.size())) return;
         const double infinity = std::numeric_limits<double>::infinity();
         Lowering described(model_, true);
-        described.run(taken_apart(current_), nullptr, tasks_, infinity);
+        described.run(current_, nullptr, tasks_, infinity);
         if (!flat_) simulation_.run(tasks_, model_.routes, times_, infinity);
         flat_ = true;
     }
@@ -150,32 +149,33 @@ private:
         if (int(model_.recent_.size()) <= cls) model_.recent_.resize(cls + 1);
         return number;
     }
-    struct State {
-        std::vector<std::shared_ptr<Config>> configs;
-        std::vector<std::shared_ptr<LayerPlan>> layers;
-        std::vector<Sync> syncs;
-        std::vector<std::shared_ptr<Fragment>> fragments;
-        bool collective_sums = false;
-    };
+    // Makes `to` what `from` is, of which only the configurations of touched_ may be others.
+    void take_over(const Plans& from, Plans& to) {
+        for (int node : touched_) to.configs[node] = from.configs[node];
+        to.layers = from.layers, to.syncs = from.syncs, to.collective_sums = from.collective_sums;
+        touched_.clear();
+    }
+    // The strategy that was lowered and accepted last.
+    const Plans* before() const { return accepted_ ? &current_ : nullptr; }
 
-    double evaluate_flat(const Plans& plans, double limit) {
-        if (!lowering_.run(plans, before_, spare_tasks_, limit)) return std::numeric_limits<double>::infinity();
+    double evaluate_flat(double limit) {
+        if (!lowering_.run(proposed_, before(), spare_tasks_, limit)) return std::numeric_limits<double>::infinity();
         spare_flat_ = true, spare_size_ = spare_tasks_.size();
         return simulation_.run(spare_tasks_, model_.routes, spare_times_, limit);
     }
-    double evaluate_by_propagation(const Plans& plans, double limit) {
-        if (!lowering_.run(plans, before_, spare_tasks_, limit)) return std::numeric_limits<double>::infinity();
+    double evaluate_by_propagation(double limit) {
+        if (!lowering_.run(proposed_, before(), spare_tasks_, limit)) return std::numeric_limits<double>::infinity();
         spare_flat_ = true, spare_size_ = spare_tasks_.size();
         if (!flat_ || !tasks_.size()) return simulation_.run(spare_tasks_, model_.routes, spare_times_, limit);
         return delta_.run(tasks_, times_, spare_tasks_, model_.routes, simulation_, spare_times_, limit);
     }
-    double evaluate_apart(const Plans& plans, double limit) {
-        const uint32_t before = lowering_.run_around(plans, before_, around_, keeps_around_ ? &kept_around_ : nullptr);
-        parts_.resize(model_.trains ? plans.layers.size() : 0);
+    double evaluate_apart(double limit) {
+        const uint32_t first_tasks = lowering_.run_around(proposed_, before(), around_, keeps_around_ ? &kept_around_ : nullptr);
+        parts_.resize(model_.trains ? proposed_.layers.size() : 0);
         uint32_t first_slot = 0;
         for (size_t k = 0; k < parts_.size(); ++k) {
-            const uint32_t slots = 2 * uint32_t(plans.layers[k]->indices);
-            auto& kept = proposed_.fragments[k];
+            const uint32_t slots = 2 * uint32_t(proposed_.layers[k]->indices);
+            auto& kept = proposed_fragments_[k];
             bool trained = kept != nullptr;
             if (!kept || lowering_.renewed(int(k)) || !kept->made_for(proposed_.layers[k], proposed_.syncs[k])) {
                 const std::vector<uint8_t>& flat = lowering_.flat(int(k));
@@ -188,9 +188,9 @@ private:
             part.first_slot = first_slot, part.slots = slots, part.trained = trained;
             first_slot += slots;
         }
-        const double seconds = apart_.run(around_, before, parts_, model_.routes, limit, lowering_, kept_around_, algorithm == DELTA,
+        const double seconds = apart_.run(around_, first_tasks, parts_, model_.routes, limit, lowering_, kept_around_, algorithm == DELTA,
                                          [this](int layer) {
-            parts_[layer].fragment = proposed_.fragments[layer] =
+            parts_[layer].fragment = proposed_fragments_[layer] =
                 make_fragment(lowering_, layer, spare_tasks_, model_.routes, proposed_.layers[layer],
                               proposed_.syncs[layer], lowering_.flat(layer));
         });
@@ -258,28 +258,21 @@ private:
         }
     }
 
-    Plans taken_apart(State& state) {
-        Plans plans;
-        for (auto& config : state.configs) plans.configs.push_back(config.get());
-        for (size_t k = 0; k < state.layers.size(); ++k) {
-            if (!state.layers[k])
-                state.layers[k] = std::make_shared<LayerPlan>(
-                    plan_layer(model_.geometry, model_.layers[k], model_.parameters, model_.nodes, plans.configs,
+    void plan_layers() {
+        for (size_t k = 0; k < proposed_.layers.size(); ++k)
+            if (!proposed_.layers[k])
+                proposed_.layers[k] = std::make_shared<LayerPlan>(
+                    plan_layer(model_.geometry, model_.layers[k], model_.parameters, model_.nodes, proposed_.configs,
                                model_.processors));
-            plans.layers.push_back(state.layers[k].get());
-        }
-        plans.syncs = state.syncs;
-        plans.collective_sums = state.collective_sums;
-        return plans;
     }
 
     Model model_;
     Lowering lowering_;
-    bool accepted_ = false;           // whether current_ has been lowered
-    const Plans* before_ = nullptr;   // current_, during an evaluation
+    bool accepted_ = false;  // whether current_ has been lowered
     Simulation simulation_;
     Delta delta_;
-    State current_, proposed_;
+    Plans current_, proposed_;
+    std::vector<std::shared_ptr<Fragment>> fragments_, proposed_fragments_;  // by layer, of both
     Tasks tasks_, spare_tasks_, around_, kept_around_;
     bool keeps_around_ = false;  // whether kept_around_ is what lowering gave for current_
     Apart apart_;
@@ -289,7 +282,7 @@ private:
     Times times_, spare_times_;
     static constexpr uint32_t MOST_LOADED = 1024;  // sums are made from nothing now and then, since differences lose digits
     std::vector<double> load_, current_load_;
-    std::vector<int> touched_;  // whose configurations the proposal changes
+    std::vector<int> touched_;  // whose configurations the proposal changes, and nobody else's
     uint32_t loaded_ = 0;
     std::vector<std::vector<int>> layers_of_;
 };
