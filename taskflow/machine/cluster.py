@@ -7,11 +7,10 @@ from html import escape
 
 from taskflow.drawing import box, device_colour, svg, table, text
 from taskflow.machine.parts import Device, Link, Processor
-from taskflow.machine.template import NETWORK, NodeTemplate
+from taskflow.machine.template import MOST_DEVICES, NETWORK, NodeTemplate
 from taskflow.machine.topology import Path, Topology
 
 MOST_NODES = 32  # that a notebook shows
-MOST_DEVICES = 100_000  # that may be asked for of a machine that has as many as one wants
 PRECISIONS = {"fp32": "float32", "tf32": "tf32", "bf16": "bfloat16"}  # of products of float32 arrays -> whose rate they run at
 
 
@@ -22,7 +21,7 @@ class Cluster:
     ``extensible``: more nodes of the last kind may be had by asking for more devices.
 
     A route within a node is a shortest path there; between nodes, one to the network and one from it. Routes are found
-    when first asked for. Raises ValueError if the declaration is not a machine.
+    when first asked for. Raises ValueError if the declaration is not a machine, or one of more than MOST_DEVICES processors.
     """
 
     name: str
@@ -36,6 +35,9 @@ class Cluster:
     _placed: _Placed = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        sizes = {node.name: node.count for node in self.nodes}
+        if (total := sum(sizes[name] * count for name, count in self.layout)) > MOST_DEVICES:
+            raise ValueError(f"machine {self.name}: may have {MOST_DEVICES:,} processors at most, got {total:,}")
         placed = _Placed(self)
         object.__setattr__(self, "_placed", placed)
         object.__setattr__(self, "processors", placed.processors)
@@ -63,11 +65,9 @@ class Cluster:
 
         Raises ValueError if there are not so many, or more than MOST_DEVICES.
         """
-        if devices > MOST_DEVICES and self.extensible:
-            raise ValueError(f"machine {self.name}: {MOST_DEVICES:,} processors at most can be asked for, got {devices:,}")
         if devices < 1:
             raise ValueError(f"machine {self.name}: devices must be 1 or more, got {devices}")
-        layout, sizes = list(self.layout), {n.name: len(n.devices) for n in self.nodes}
+        layout, sizes = list(self.layout), {n.name: n.count for n in self.nodes}
         total = sum(sizes[name] * count for name, count in layout)
         if devices > total:
             name, count = layout[-1]

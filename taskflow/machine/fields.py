@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from math import isfinite
+from collections import Counter
 from typing import Any
+
+MOST, MOST_COUNT = 1e300, 2**62  # of numbers in a file: sums and products of what is less are finite
 
 
 class Fields:
@@ -31,16 +33,16 @@ class Fields:
     def positive(self, key: str, value: Any, *, zero: bool = False) -> float:
         """``value`` if it is a finite number above 0 (``zero``: or 0)."""
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not number or not isfinite(value) or value < 0 or (value == 0 and not zero):
-            raise ValueError(f"{self.who}: {key!r} must be a number {'0 or more' if zero else 'above 0'}, got {value!r}")
+        if not number or not value <= MOST or value < 0 or (value == 0 and not zero):
+            raise ValueError(f"{self.who}: {key!r} must be a number {'0 or more' if zero else 'above 0'}, got {_short(value)}")
         return float(value)
 
     def count(self, key: str, default: int | None = None, *, zero: bool = False) -> int:
-        """An integer above 0 (``zero``: or 0)."""
+        """An integer above 0 (``zero``: or 0), up to MOST_COUNT."""
         value = self._take(key, default)
         least = 0 if zero else 1
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise ValueError(f"{self.who}: {key!r} must be an integer, {least} or more, got {value!r}")
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MOST_COUNT:
+            raise ValueError(f"{self.who}: {key!r} must be an integer, {least} or more, got {_short(value)}")
         return value
 
     def text(self, key: str, default: str | None = None, *, empty: bool = False) -> str:
@@ -102,8 +104,14 @@ class Fields:
         return default
 
 
+def _short(value: Any) -> str:
+    """What was given, as far as it tells what is wrong with it."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:40]}... ({len(text)} characters)"
+
+
 def distinct(who: str, what: str, names: list[str]) -> None:
     """ValueError if a name occurs twice."""
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise ValueError(f"{who}: {what} {', '.join(map(repr, twice))} declared twice")

@@ -69,10 +69,10 @@ def _device(who: str, value: Any) -> Device:
     return device
 
 
-def _node(who: str, value: Any) -> NodeTemplate:
-    fields = Fields(who, value)
+def _node(where: str, value: Any) -> NodeTemplate:
+    fields = Fields(where, value)
     name = fields.text("name")
-    fields.who = who = f"{who} {name!r}"
+    fields.who = who = f"{where} {name!r}"
     groups = []
     for i, entry in enumerate(fields.objects("processors")):
         of = Fields(f"{who}: processors {i}", entry)
@@ -80,8 +80,12 @@ def _node(who: str, value: Any) -> NodeTemplate:
         of.done()
     switches = fields.names("switches", ())
     wires = tuple(_wire(f"{who}: link {i}", entry) for i, entry in enumerate(fields.objects("links", [])))
-    node = NodeTemplate(name, tuple(groups), switches, wires, fields.text("source", "", empty=True))
+    source = fields.text("source", "", empty=True)
     fields.done()
+    try:
+        node = NodeTemplate(name, tuple(groups), switches, wires, source)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
     if not groups:
         raise ValueError(f"{who}: needs at least one processor")
     distinct(who, f"processor or switch ({NETWORK!r} is taken)", list(node.vertices))

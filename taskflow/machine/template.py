@@ -10,6 +10,7 @@ from itertools import combinations
 from taskflow.machine.parts import Ends
 
 NETWORK = "network"  # the vertex that all nodes share: a switch that never blocks
+MOST_DEVICES = 100_000  # processors of a machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +42,22 @@ class Wire:
 
 @dataclass(frozen=True, slots=True)
 class NodeTemplate:
-    """A kind of node. ``network`` may be an end of its wires."""
+    """A kind of node. ``network`` may be an end of its wires. ValueError for more than MOST_DEVICES processors."""
 
     name: str
     processors: tuple[Group, ...]
     switches: tuple[str, ...]
     wires: tuple[Wire, ...]
     source: str = ""
+
+    def __post_init__(self) -> None:
+        if self.count > MOST_DEVICES:
+            raise ValueError(f"node {self.name!r}: a machine may have {MOST_DEVICES:,} processors at most, got {self.count:,}")
+
+    @property
+    def count(self) -> int:
+        """How many processors it has."""
+        return sum(group.count for group in self.processors)
 
     @property
     def processor_names(self) -> tuple[str, ...]:

@@ -129,6 +129,11 @@ WRONG = [
     (edit("layout", 0, "node", to="crate"), "node 'crate' is used but not declared; declared are 'box'"),
     (edit("layout", 0, "count", to=0), "layout 0: 'count' must be an integer, 1 or more, got 0"),
     (edit("layout", to=[]), "has 0 processors, at least 1 asked for"),
+    (edit("layout", 0, "count", to=10**18), "m.json: machine small: may have 100,000 processors at most, got 2,000,0"),
+    (edit("layout", 0, "count", to=10**30), "layout 0: 'count' must be an integer, 1 or more, got 10{30}"),
+    (edit(*NODE, "processors", 0, "count", to=10**9), "kind 0: node 'box': a machine may have 100,000 processors at most, got 1,0"),
+    (edit(*DEVICE, "memory_bytes", to=10**400), r"'memory_bytes' must be an integer, 1 or more, got 10{39}\.\.\. \(401 characters"),
+    (edit(*DEVICE, "memory_bytes_per_second", to=10**400), "'memory_bytes_per_second' must be a number above 0, got 10{39}"),
     (edit("use_devices", to=9), "has 4 processors, 9 asked for"),
     (edit("use_devices", to=0), "'use_devices' must be an integer, 1 or more, got 0"),
 ]
@@ -192,8 +197,10 @@ def test_files_that_are_not_there_or_not_json(tmp_path: Path) -> None:
 
 def test_more_devices_than_anybody_has() -> None:
     assert len(load_machine("h100", 1000).processors) == 1000
-    with pytest.raises(ValueError, match=r"machine h100: 100,000 processors at most can be asked for, got 99,999,999,999"):
+    with pytest.raises(ValueError, match=r"machine h100: may have 100,000 processors at most, got 100,000,000,000"):
         load_machine("h100", 99_999_999_999)
+    with pytest.raises(ValueError, match=r"node 'host': a machine may have 100,000 processors at most, got 200,000"):
+        host(200_000)
 
 
 def test_a_large_host_is_a_short_file(tmp_path: Path) -> None:
