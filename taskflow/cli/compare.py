@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
@@ -10,6 +11,7 @@ from taskflow.cli import completing
 from taskflow.cli.constraints import constraint_options, taken_from
 from taskflow.cli.problem import (
     budget_option,
+    command_path,
     describe,
     emit,
     make_problem,
@@ -24,6 +26,7 @@ from taskflow.cli.search import run_search
 from taskflow.cli.tables import tell
 from taskflow.optimizer.found import Budget
 from taskflow.optimizer.space import SpaceOptions
+from taskflow.runtime.launch import INTERRUPTED, say_once
 
 BY_HAND, SEARCHES = ("data", "model", "expert"), ("placement", "optcnn", "mcmc", "guided")
 
@@ -43,7 +46,7 @@ def compare_command(
     """Compare the strategies people write with those that the searches find for MODEL.
 
     With --constraints, --pin, --pin-sync, --forbid or --limit the searches consider only plans that respect them, and the
-    others are mended to do so, which their names then say.
+    others are mended to do so, which their names then say. Ctrl-C ends the searches and shows what there is until then.
 
     \b
     Examples:
@@ -62,6 +65,7 @@ def compare_command(
             respects = constraints.mend(plan, problem.graph)
             called = name if respects is plan else f"{name} (mended)"
             rows.append({**describe(problem, respects), "name": called, "search_seconds": 0.0, "proposals": 0})
+    interrupted = False
     for algorithm in SEARCHES:
         alone = algorithm in ("placement", "optcnn")
         try:
@@ -70,13 +74,20 @@ def compare_command(
             if not quiet:
                 click.echo(f"{algorithm}: {error}", err=True)
             continue
-        if found.stopped == "interrupted":
-            raise KeyboardInterrupt
+        except KeyboardInterrupt:  # before it had any plan
+            interrupted = True
+            break
+        interrupted = found.stopped == "interrupted"
         rows.append({
-            **describe(problem, found.strategy), "name": algorithm, "search_seconds": found.search_seconds,
-            "proposals": found.proposals, "seed": seed,
+            **describe(problem, found.strategy), "name": f"{algorithm} (interrupted)" if interrupted else algorithm,
+            "search_seconds": found.search_seconds, "proposals": found.proposals, "seed": seed,
         })
+        if interrupted:
+            break
     if as_json:
         emit({**problem.header(), "strategies": rows, "constraints": [str(rule) for rule in constraints.rules]})
     else:
         tell(f"{problem.graph} on {problem.machine}; costs: {problem.header()['costs']}\n{table(rows)}")
+    if interrupted:
+        say_once(f"{command_path(click.get_current_context())}: interrupted; what the searches had found until then is above")
+        sys.exit(INTERRUPTED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,6 +33,7 @@ from taskflow.optimizer.explain_machine import Change
 from taskflow.optimizer.explain_what_if import Outcome, Scenario, what_if
 from taskflow.optimizer.found import Budget
 from taskflow.optimizer.space import SpaceOptions
+from taskflow.runtime.launch import INTERRUPTED
 from taskflow.tasks.task import Compute
 from taskflow.working import Working
 
@@ -93,12 +95,14 @@ def explain_command(
             result["what_if"] = [_outcome(outcome) for outcome in outcomes]
     if as_json:
         emit(result)
-        return
-    if not quiet:
-        tell(f"{problem.graph} on {problem.machine}; costs: {result['costs']}; plan: {strategy.name}")
-    tell(in_words(found, top) if operator is None else operator_in_words(result["operator"], top))
-    if parsed:
-        tell("\n" + what_if_in_words(result["what_if"], found.seconds))
+    else:
+        if not quiet:
+            tell(f"{problem.graph} on {problem.machine}; costs: {result['costs']}; plan: {strategy.name}")
+        tell(in_words(found, top) if operator is None else operator_in_words(result["operator"], top))
+        if parsed:
+            tell("\n" + what_if_in_words(result["what_if"], found.seconds))
+    if parsed and outcomes[-1].interrupted:
+        sys.exit(INTERRUPTED)
 
 
 def _known(problem: Problem, operator: str) -> None:
@@ -208,5 +212,5 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
             "here_iteration_seconds": outcome.here.seconds, "here_refused_for_memory": outcome.here.refused,
             "plan_fits_here": outcome.found_fits_here,
         },
-        "search_found_none": outcome.none_found or None,
+        "search_found_none": outcome.none_found or None, "search_interrupted": outcome.interrupted,
     }  # fmt: skip

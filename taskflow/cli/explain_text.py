@@ -196,6 +196,8 @@ def what_if_in_words(outcomes: Sequence[Mapping[str, Any]], now: float) -> str:
             lines.append(f"{o['what_if']}: {said} the memory.")
         elif "memory" in o["what_if"]:
             lines.append(f"{o['what_if']}: the same plans fit (of this one, data, expert and model).")
+        if o["search_interrupted"]:
+            lines.append(f"{o['what_if']}: the search was interrupted, so there is nothing to compare.")
         if o["search_found_none"]:
             lines.append(f"{o['what_if']}: {o['search_found_none']}")
         if (s := o["search"]) is not None:

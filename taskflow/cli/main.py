@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from taskflow.runtime.launch import speaks
+from taskflow.runtime.launch import INTERRUPTED, say_once, speaks
 
 # name -> where it is. One line each; help lists them in this order.
 COMMANDS: dict[str, str] = {
@@ -48,6 +48,14 @@ class Commands(click.Group):
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command), COMMANDS[name]
         return command
+
+    def invoke(self, context: click.Context) -> Any:
+        """As click has it; but Ctrl-C while a command is still being imported ends like Ctrl-C later."""
+        try:
+            return super().invoke(context)
+        except KeyboardInterrupt:
+            say_once("taskflow: interrupted")
+            sys.exit(INTERRUPTED)
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> Any:
         """As click has it; of many ranks under mpirun one alone prints help and what is wrong with the arguments, and all

@@ -29,9 +29,9 @@ from taskflow.optimizer.search import make_evaluator
 from taskflow.optimizer.where import where_time_goes
 from taskflow.reading import read_json
 from taskflow.rules import SGD, Adam, UpdateRule
-from taskflow.runtime.launch import LaunchError, say_once
+from taskflow.runtime.launch import INTERRUPTED, LaunchError, say_once
 
-FAILED, MISTAKE, INTERRUPTED = 1, 2, 130  # exit codes beside 0
+FAILED, MISTAKE = 1, 2  # exit codes beside 0 and INTERRUPTED
 SETTINGS, DEBUG = "taskflow.settings", "taskflow.debug"  # keys of a click context's meta
 F = TypeVar("F", bound=Callable[..., Any])
 COSTS_HELP = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from taskflow.mapper import search_of
 from taskflow.optimizer.found import Budget
 from taskflow.optimizer.space import SpaceOptions
 from taskflow.report import report_data, write_page
+from taskflow.runtime.launch import INTERRUPTED
 
 FIND = "search"  # as PLAN: find one first
 
@@ -52,10 +54,11 @@ def report_command(plan: str, budget: str, seed: int, out: str, as_json: bool, q
     limit = Budget.parse(budget)
     writable(out)
     found: dict[str, Any] | None = None
+    interrupted = False
     problem = plan_problem(plan, **asked)
     if plan == FIND:
         result = run_search(problem, "guided", limit, seed, quiet or as_json, SpaceOptions(), True)
-        strategy, found = result.strategy, result.as_json()
+        strategy, found, interrupted = result.strategy, result.as_json(), result.stopped == "interrupted"
     else:
         strategy = named_strategy(problem, plan, seed)
         found = search_of(plan) if plan.endswith(".json") else None
@@ -71,3 +74,5 @@ def report_command(plan: str, budget: str, seed: int, out: str, as_json: bool, q
         })
     else:
         tell(f"{Path(out)}: {size / 1e6:.2f} MB; open it in a browser; costs: {problem.header()['costs']}")
+    if interrupted:  # the page has the best plan until then
+        sys.exit(INTERRUPTED)

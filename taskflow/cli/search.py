@@ -10,7 +10,6 @@ import click
 from taskflow.cli import completing
 from taskflow.cli.constraints import constraint_options, taken_from
 from taskflow.cli.problem import (
-    INTERRUPTED,
     Problem,
     budget_option,
     describe,
@@ -27,6 +26,7 @@ from taskflow.mapper import save
 from taskflow.optimizer.found import Budget, Found
 from taskflow.optimizer.search import ALGORITHMS, search
 from taskflow.optimizer.space import DEGREES, PLACEMENTS, SpaceOptions
+from taskflow.runtime.launch import INTERRUPTED
 
 
 @click.command("search", short_help="Find a fast strategy for a model.")

@@ -36,7 +36,7 @@ class Outcome:
     lacks there (empty: it fits). ``now_fit``: plans (this one, data, expert, model) that fit there but not here, and
     ``no_longer_fit`` the reverse. ``found`` and ``here``: what search found there and on the machine as it is, with the same
     budget and seed; ``found_fits_here``: whether the first plan would fit the machine as it is; ``none_found``: why there is none
-    there."""
+    there; ``interrupted``: the user ended this search or one before it, so that there is nothing to compare."""
 
     scenario: Scenario
     seconds: float
@@ -50,6 +50,7 @@ class Outcome:
     here: Found | None = None
     found_fits_here: bool = True
     none_found: str = ""
+    interrupted: bool = False
 
 
 def what_if(
@@ -58,7 +59,8 @@ def what_if(
     constraints: Constraints | None = None, costs: str = ANALYTIC,
 ) -> tuple[Outcome, ...]:
     """Simulate ``strategy`` on the machine as each scenario changes it, under the ``costs`` of this name (`choose_costs`).
-    With a ``budget``, search on each, and once on the machine as it is, for plans that respect the ``constraints``. ValueError if a
+    With a ``budget``, search on each, and once on the machine as it is, for plans that respect the ``constraints``; Ctrl-C ends the
+    search in progress and leaves out those after it. ValueError if a
     scenario changes links that are not there, or how fast devices compute where tasks are measured on those at hand."""
     if costs != ANALYTIC and (faster := next((s for s in scenarios if any(c.what == "compute" for c in s.changes)), None)):
         raise ValueError(
@@ -73,6 +75,7 @@ def what_if(
     if budget is not None:
         say("search on the machine as it is")
         here = _search(graph, machine, strategy, rule, budget, seed, say, constraints, "as it is", costs)
+    interrupted = budget is not None and here is None
     outcomes = []
     for scenario, other in zip(scenarios, machines):
         say(f"simulating with {scenario}")
@@ -81,16 +84,18 @@ def what_if(
         explained = explain(judge)
         after = _fitting(graph, other, plans, rule, costs)
         found, fits_here, none_found = None, True, ""
-        if budget is not None:
+        if budget is not None and not interrupted:
             try:
                 found = _search(graph, other, strategy, rule, budget, seed, say, constraints, str(scenario), costs)
-                fits_here = not _fitting(graph, machine, {"found": found.strategy}, rule, costs)["found"]
+                interrupted = found is None
+                fits_here = found is None or not _fitting(graph, machine, {"found": found.strategy}, rule, costs)["found"]
             except ValueError as error:  # nothing fits there
                 none_found = str(error)
         outcomes.append(Outcome(
             scenario, explained.seconds, seconds / explained.seconds if explained.seconds > 0 else 1.0, explained.shares,
             explained.limit, after[strategy.name], tuple(n for n in plans if before[n] and not after[n]),
             tuple(n for n in plans if after[n] and not before[n]), found, here, fits_here, none_found,
+            interrupted,
         ))
     return tuple(outcomes)
 
@@ -112,11 +117,16 @@ def _fitting(
 def _search(
     graph: OperatorGraph, machine: Cluster, strategy: Strategy, rule: UpdateRule | None, budget: Budget, seed: int,
     say: Callable[[str], object], constraints: Constraints | None, called: str, costs: str,
-) -> Found:
+) -> Found | None:
+    """None if the user ended it: then it is no match for one that was not."""
     def show(progress: Progress) -> None:
         say(f"{called}: {progress}")
 
-    return search(
-        graph, machine, budget=budget, seed=seed, rule=rule, starts=(strategy,), constraints=constraints, progress=show,
-        costs=costs,
-    )
+    try:
+        found = search(
+            graph, machine, budget=budget, seed=seed, rule=rule, starts=(strategy,), constraints=constraints, progress=show,
+            costs=costs,
+        )
+    except KeyboardInterrupt:  # before it had any plan
+        return None
+    return None if found.stopped == "interrupted" else found

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from taskflow.runtime.transport import Transport
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+INTERRUPTED = 130
+"""The exit status after Ctrl-C, as shells have it: 128 and the signal's number."""
 _SILENT_SECONDS = 1.0
 """How long a rank that is not the first keeps a start-up error back, so that the first one's is seen alone."""
 

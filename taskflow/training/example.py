@@ -25,7 +25,7 @@ from typing import Any
 
 import click
 
-from taskflow.runtime.launch import LaunchError, connect, say_once, speaks
+from taskflow.runtime.launch import INTERRUPTED, LaunchError, connect, say_once, speaks
 from taskflow.training.job import finish, one_line, prepare
 from taskflow.training.options import Options, shared_options
 from taskflow.training.subject import Preset, Run, Training
@@ -38,7 +38,6 @@ EXAMPLES = (
     "mpirun -n 4 {program} --mapper search --save-strategy plan.json",
     "mpirun -n 4 {program} --mapper plan.json --checkpoint run.safetensors --json",
 )
-INTERRUPTED = 130  # as shells have it: 128 and the signal's number
 
 
 def example(presets: Mapping[str, Preset], *, data: str, data_help: str) -> Callable[[Builder], click.Command]:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -235,6 +236,39 @@ def test_ctrl_c_gives_the_best_plan_so_far(tmp_path: Path) -> None:
     assert found["stopped"] == "interrupted" and found["search_seconds"] < 100 and "Traceback" not in done.stderr
     assert found["iteration_seconds"] <= min(found["starts_iteration_seconds"].values())
     assert json.loads(plan.read_text())["format"] == "taskflow-strategy"
+
+
+@pytest.mark.parametrize("words,kept", [
+    (["compare", "nmt"], ["data", "model", "expert", "placement (interrupted)"]),
+    (["explain", "expert", "--model", "nmt", "--what-if", "links=2x", "--what-if", "compute=2x", "--search"],
+     ["links=2x", "compute=2x"]),
+    (["report", "search", "--model", "nmt", "--out", "page.html"], []),
+])
+def test_ctrl_c_ends_all_searches_of_a_command(words: list[str], kept: list[str], tmp_path: Path) -> None:
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", PRESSES, *words, "-m", "k80", "-n", "4", "--budget", "200s", "--json"], capture_output=True,
+        text=True, timeout=250, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert done.returncode == 130 and "Traceback" not in done.stderr, done.stderr
+    assert time.monotonic() - began < 150
+    value: dict[str, Any] = json.loads(done.stdout)
+    if words[0] == "compare":
+        assert [row["name"] for row in value["strategies"]] == kept
+    elif words[0] == "explain":
+        assert [o["what_if"] for o in value["what_if"]] == kept and value["critical_path"]
+        assert all(o["search"] is None and o["search_interrupted"] for o in value["what_if"])
+    else:
+        assert value["bytes"] == (tmp_path / "page.html").stat().st_size
+
+
+def test_ctrl_c_while_a_command_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pressed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("taskflow.cli.main.importlib.import_module", pressed)
+    result = CliRunner().invoke(main, ["models"])
+    assert result.exit_code == 130 and result.output == "taskflow: interrupted\n"
 
 
 @pytest.mark.parametrize("words,message", [

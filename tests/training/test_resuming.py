@@ -16,8 +16,9 @@ import pytest
 from click.testing import CliRunner, Result
 from starting import environment, needs_mpi, on_ranks, run_python
 
+from taskflow.runtime.launch import INTERRUPTED
 from taskflow.training.checkpoint import read_checkpoint
-from taskflow.training.example import INTERRUPTED, Preset
+from taskflow.training.example import Preset
 from taskflow.training.networks import NETWORKS, program
 from taskflow.training.networks import rnnlm as rnnlm_program
 from taskflow.training.schedules import StepDecay
