@@ -42,7 +42,7 @@ cdef extern from "onednn_chain.h" nogil:
         int packed, add
     int chain_product(Chain* pack, Chain* multiply, size_t* b_nbytes, const Shape* shape)
     int chain_run(Chain* chain, char* block, void** arrays)
-    int sgemm "dnnl.sgemm"(
+    int product_run(
         char transa, char transb, int64_t m, int64_t n, int64_t k, float alpha, const float* a, int64_t lda,
         const float* b, int64_t ldb, float beta, float* c, int64_t ldc)
 
@@ -235,8 +235,8 @@ def multiply(cnp.ndarray a not None, cnp.ndarray b not None, cnp.ndarray out not
     use_threads(threads)
     cdef char ta = b"T" if x.transposed else b"N", tb = b"T" if y.transposed else b"N"
     with nogil:
-        status = sgemm(ta, tb, m, n, k, 1.0, <float*>x.data, x.leading, <float*>y.data, y.leading,
-                       1.0 if accumulate else 0.0, <float*>z.data, z.leading)
+        status = product_run(ta, tb, m, n, k, 1.0, <float*>x.data, x.leading, <float*>y.data, y.leading,
+                             1.0 if accumulate else 0.0, <float*>z.data, z.leading)
     check("sgemm", status)
     return True
 

@@ -4,6 +4,7 @@
 #ifndef TASKFLOW_ONEDNN_CHAIN_H
 #define TASKFLOW_ONEDNN_CHAIN_H
 
+#include <signal.h>
 #include <string.h>
 
 #include "onednn_api.h"
@@ -318,8 +319,32 @@ static int chain_product(Chain *pack, Chain *multiply, size_t *b_nbytes, const S
 
 /* ---- running ---------------------------------------------------------------------------------------------------- */
 
-/* ``block``: chain->nbytes bytes, aligned to ALIGNED. ``arrays``: one for each outer memory object. */
-static int chain_run(Chain *chain, char *block, void *const *arrays)
+/* Code that oneDNN generates for products uses the stack pointer as one more register for data. A signal that comes meanwhile has its
+   handler write where that points: into the heap (a Ctrl-C during training then ended in "corrupted size vs. prev_size"; an alarm
+   could change numbers). So signals wait until oneDNN returns. Threads that it starts inherit this and never take any. What the
+   code itself causes is not held. */
+static void signals_hold(sigset_t *before)
+{
+    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS};
+    sigset_t others;
+    sigfillset(&others);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) sigdelset(&others, own[i]);
+    pthread_sigmask(SIG_BLOCK, &others, before);
+}
+
+static void signals_release(const sigset_t *before) { pthread_sigmask(SIG_SETMASK, before, NULL); }
+
+static int product_run(char transa, char transb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
+                       const float *b, int64_t ldb, float beta, float *c, int64_t ldc)
+{
+    sigset_t before;
+    signals_hold(&before);
+    int status = dnnl.sgemm(transa, transb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+    signals_release(&before);
+    return status;
+}
+
+static int chain_execute(Chain *chain, char *block, void *const *arrays)
 {
     if (block != chain->block) {
         for (int i = 0; i < chain->inner_count; i++)
@@ -333,6 +358,16 @@ static int chain_run(Chain *chain, char *block, void *const *arrays)
         CHECK(dnnl.primitive_execute(stage->primitive, stream, stage->count, stage->arguments));
     }
     return dnnl.stream_wait(stream);
+}
+
+/* ``block``: chain->nbytes bytes, aligned to ALIGNED. ``arrays``: one for each outer memory object. */
+static int chain_run(Chain *chain, char *block, void *const *arrays)
+{
+    sigset_t before;
+    signals_hold(&before);
+    int status = chain_execute(chain, block, arrays);
+    signals_release(&before);
+    return status;
 }
 
 #endif
