@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -53,11 +54,17 @@ def test_import_starts_nothing() -> None:
     assert min(seen["seconds"], *(look()["seconds"] for _ in range(2))) < 1
 
 
-def test_importing_every_room_starts_no_mpi_and_no_thread() -> None:
+@pytest.mark.parametrize("torch", [True, False])
+def test_importing_every_room_starts_no_mpi_and_no_thread(torch: bool) -> None:
+    """Without PyTorch (which is kept away where it is installed) too: only what reads its modules needs it."""
     code = (
         "import importlib, pkgutil, sys, threading, taskflow\n"
+        f"torch = {torch and find_spec('torch') is not None}\n"
+        "if not torch:\n"
+        "    sys.modules['torch'] = None\n"
         "for m in pkgutil.walk_packages(taskflow.__path__, 'taskflow.'):\n"
-        "    importlib.import_module(m.name)\n"
+        "    if torch or not m.name.startswith('taskflow.models.pytorch.'):\n"
+        "        importlib.import_module(m.name)\n"
         "assert 'taskflow.runtime.mpi' in sys.modules\n"
         "print('mpi4py.MPI' in sys.modules, threading.active_count())"
     )

@@ -234,7 +234,7 @@ def _blocks(split: Split, columns: int) -> tuple[int, Array, Array]:
     """The first class that is here; where the blocks that are here begin among these classes, and how wide they are."""
     classes, blocks, first = split
     start = first * classes // blocks
-    edges = np.arange(first, blocks + 1) * classes // blocks - start
+    edges: Array = np.arange(first, blocks + 1) * classes // blocks - start
     edges = edges[edges <= columns]
     return start, edges[:-1], np.diff(edges)
 

@@ -77,8 +77,10 @@ class AvgPool2d(Operator):
     def _counts(self, window: Window, size: int, low: int, high: int) -> np.ndarray[Any, Any]:
         starts = np.arange(low, high) * window.stride - window.before
         if self.count_include_pad:  # what a last window has beyond the padding does not count
-            return np.minimum(starts + window.kernel, size + window.after) - starts
-        return np.minimum(starts + window.kernel, size) - np.maximum(starts, 0)
+            counts: np.ndarray[Any, Any] = np.minimum(starts + window.kernel, size + window.after) - starts
+        else:
+            counts = np.minimum(starts + window.kernel, size) - np.maximum(starts, 0)
+        return counts
 
     @property
     def _windows(self) -> tuple[Window, ...]:

@@ -1,7 +1,7 @@
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 class Relax:
     def __init__(
@@ -32,4 +32,4 @@ class Relax:
     def times(self, op: int) -> list[list[float]]: ...
     def children(
         self, ops: Sequence[int], choices: list[tuple[int, ...]], limit: float
-    ) -> tuple[np.ndarray[Any, np.dtype[np.float64]], np.ndarray[Any, np.dtype[np.int8]]]: ...
+    ) -> tuple[NDArray[np.float64], NDArray[np.int8]]: ...

@@ -9,9 +9,10 @@ from itertools import product
 from math import inf, prod
 
 import numpy as np
+from numpy.typing import NDArray
 
-Vector = np.ndarray[tuple[int], np.dtype[np.float64]]
-Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
+Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
 
 MOST_COMBINATIONS = 200_000  # of what elimination leaves over, to be enumerated
 

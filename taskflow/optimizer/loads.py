@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper import OpConfig, Travel
@@ -22,7 +23,7 @@ from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.pieces import Pieces
 from taskflow.regions import Rect
 
-Vector = np.ndarray[tuple[int], np.dtype[np.float64]]
+Vector = NDArray[np.float64]
 
 MOST_KEPT = 20_000  # loads of single operators, tensors and layers that are remembered
 MOST_SUMS = 4000  # of their sums, and what these are sums of

@@ -180,7 +180,7 @@ class Room:
             size, sync = sum(sizes.values()), strategy.sync(layer)
             updated = size  # by others' messages in chunks of 1 MiB and more, which may be all of a layer
             if sync.travel is Travel.COLLECTIVE and sync.place is Place.SPREAD:
-                updated = sum(-(-n // alike[(layer, *read)]) for read, n in sizes.items())
+                updated = sum(-(-n // alike[layer, read[0], read[1]]) for read, n in sizes.items())
             # One owner may receive everybody's gradient at once; a chunk's owner everybody's chunk.
             gathers = sync.travel is Travel.OWNER and sync.place is not Place.SPREAD
             total[processor] += size * (2 + (holders[layer] if gathers else 2)) + updated * buffers

@@ -79,4 +79,4 @@ def write_page(report: Report, path: str | Path) -> int:
 
 
 def _static(name: str) -> str:
-    return files("taskflow.report").joinpath("static", name).read_text("utf-8")
+    return (files("taskflow.report") / "static" / name).read_text("utf-8")

@@ -35,7 +35,8 @@ class PartOfBatch:
         if self._rows[here : here + end - first] != tuple(range(first, end)):
             raise LookupError(f"samples {first} to {end - 1} of the batch are not all made on this rank; restrict() named others")
         inside = key[1:]
-        return self._pixels[(slice(here, here + end - first), *inside)] * self._scale[inside] + self._shift[inside]
+        rows = (slice(here, here + end - first),)
+        return self._pixels[rows + inside] * self._scale[inside] + self._shift[inside]
 
 
 class ImageBatches(LazyBatches):

@@ -72,7 +72,8 @@ def load_labelled(
     count = len(reader.labels)
     if len(paths) == 2:
         reader.read(paths[1], known=True)
-        train, valid = np.arange(count), np.arange(count, len(reader.labels))
+        train: Numbers = np.arange(count)
+        valid: Numbers = np.arange(count, len(reader.labels))
     else:
         chosen = order(seed, 0, count)
         first = count - max(1, int(count * _HELD_OUT))

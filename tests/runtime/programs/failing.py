@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+import warnings
 
 import numpy as np
 
@@ -65,6 +66,7 @@ elif case == "kill" and fails:
     os.kill(os.getpid(), signal.SIGKILL)
 elif case == "fork":
     if fails:
+        warnings.simplefilter("ignore", DeprecationWarning)  # since Python 3.12 one of forking beside threads
         child = os.fork()
         if not child:
             os._exit(5)
