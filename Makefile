@@ -40,4 +40,4 @@ docs: setup
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache
-	find taskflow \( -name '*.so' -o -name '*.c' \) -delete
+	find taskflow \( -name '*.so' -o -name '*.c' -o -name '*.cpp' \) -delete

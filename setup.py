@@ -26,16 +26,16 @@ def extension(path: Path) -> Extension:
         define_macros=MACROS,
         depends=sorted(map(str, path.parent.glob("*.h"))),
         extra_compile_args=FLAGS,
-        optional=True,
     )
 
 
-setup(
-    ext_modules=cythonize(
-        [extension(path) for path in sorted(Path("taskflow").rglob("*.pyx"))],
-        compiler_directives={
-            "language_level": 3, "boundscheck": False, "wraparound": False, "cdivision": True,
-            "initializedcheck": False,
-        },
-    )
+EXTENSIONS = cythonize(
+    [extension(path) for path in sorted(Path("taskflow").rglob("*.pyx"))],
+    compiler_directives={
+        "language_level": 3, "boundscheck": False, "wraparound": False, "cdivision": True, "initializedcheck": False,
+    },
 )
+for module in EXTENSIONS:
+    module.optional = True  # here, not above: cythonize makes new extensions and drops what it does not know
+
+setup(ext_modules=EXTENSIONS)

@@ -102,7 +102,7 @@ def instruction_set() -> list[str]:
 
 
 def _kernels() -> Iterator[Finding]:
-    from taskflow.kernels import default_kernels, native_built, onednn_missing
+    from taskflow.kernels import REBUILD, default_kernels, native_built, onednn_missing
     from taskflow.optimizer.cost_identity import identity
 
     instructions = ", ".join(instruction_set()) or "unknown"
@@ -117,15 +117,16 @@ def _kernels() -> Iterator[Finding]:
     if native_built():
         yield Finding("compiled loops", OK, "built")
     else:
-        yield Finding("compiled loops", MEND, "not built: numpy serves, several times slower",
-                      "install a C++ compiler, then pip install --force-reinstall --no-binary :all: soap-taskflow")  # fmt: skip
+        yield Finding("compiled loops", MEND, "not built: numpy serves, several times slower", REBUILD)
     lacks = onednn_missing()
     if lacks is None:
         from taskflow.kernels.onednn_library import load
 
         yield Finding("oneDNN", OK, f"{load().version}")
-    else:
+    elif native_built():
         yield Finding("oneDNN", MEND, lacks, "pip install 'soap-taskflow[onednn]'")
+    else:
+        yield Finding("oneDNN", MEND, "not built", REBUILD)
     of = identity(kernels)
     yield Finding("BLAS", OK, f"{of['blas']}, kernels for {of['blas_core']}, {of['blas_threads']} threads")
     forced = os.environ.get("OPENBLAS_CORETYPE")
@@ -135,11 +136,12 @@ def _kernels() -> Iterator[Finding]:
 
 
 def _search() -> Iterator[Finding]:
+    from taskflow.kernels import REBUILD
+
     try:
         from taskflow.optimizer import core  # noqa: F401
     except ImportError as error:
-        yield Finding("search", MEND, f"the compiled evaluator is missing ({error}): search works, but many times slower",
-                      "install a C++ compiler, then pip install --force-reinstall --no-binary :all: soap-taskflow")  # fmt: skip
+        yield Finding("search", MEND, f"the compiled evaluator is missing ({error}): search works, but many times slower", REBUILD)
     else:
         yield Finding("search", OK, "the compiled evaluator is there")
 

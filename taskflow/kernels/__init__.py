@@ -1,14 +1,18 @@
 """Arrays in, arrays out: the arithmetic under the operators. Imports nothing of taskflow's other rooms."""
 
 import os
+from importlib import import_module
 
 from taskflow.kernels.device import Device, DeviceMissing
 from taskflow.kernels.kernel_set import KernelSet, Key
 from taskflow.kernels.reference import NumpyKernels
 
+REBUILD = "install a C compiler and a C++ compiler, then build again in taskflow's folder: pip install --editable ."
+
 _missing: ImportError | None = None
 try:
-    from taskflow.kernels import _images, _losses, _native, _pointwise, _products  # noqa: F401
+    for module in ("_images", "_losses", "_pointwise", "_products"):
+        import_module(f"taskflow.kernels.{module}")
     from taskflow.kernels._native import busy
 except ImportError as error:  # built without a C compiler: every kernel has a numpy twin
     from taskflow.kernels.reference import busy
@@ -16,8 +20,8 @@ except ImportError as error:  # built without a C compiler: every kernel has a n
     _missing = error
 
 __all__ = [
-    "Device", "DeviceMissing", "KernelSet", "Key", "NumpyKernels", "busy", "default_kernels", "kernels_on", "native_built",
-    "onednn_missing",
+    "REBUILD", "Device", "DeviceMissing", "KernelSet", "Key", "NumpyKernels", "busy", "default_kernels", "kernels_on",
+    "native_built", "onednn_missing",
 ]
 
 CHOICES = ("onednn", "native", "numpy")  # from the fastest to the most portable
@@ -48,7 +52,10 @@ def default_kernels(threads: int | None = None) -> KernelSet:
     if choice not in ("", *CHOICES):
         raise ValueError(f"TASKFLOW_KERNELS must be {', '.join(CHOICES[:-1])} or {CHOICES[-1]}, got {choice!r}")
     if choice:
-        return _make(choice, threads)
+        try:
+            return _make(choice, threads)
+        except RuntimeError as error:
+            raise RuntimeError(f"TASKFLOW_KERNELS={choice}, but {error}; or unset TASKFLOW_KERNELS") from error
     for name in CHOICES[:-1]:
         try:
             return _make(name, threads)
@@ -76,10 +83,7 @@ def _make(name: str, threads: int | None = None) -> KernelSet:
     if name == "numpy":
         return NumpyKernels()
     if _missing is not None:
-        raise RuntimeError(
-            f"TASKFLOW_KERNELS={name}, but the compiled kernels cannot be imported ({_missing}); install a C compiler "
-            "and reinstall taskflow, or unset TASKFLOW_KERNELS"
-        ) from _missing
+        raise RuntimeError(f"the compiled kernels cannot be imported ({_missing}); {REBUILD}") from _missing
     if name == "native":
         from taskflow.kernels.native import NativeKernels
 

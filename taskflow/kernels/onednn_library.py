@@ -11,6 +11,8 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any
 
+from taskflow.kernels import REBUILD
+
 WHEEL = "onednn-cpu-gomp"
 LIBRARY = "libdnnl.so.3"
 _OPENMP, _SEQUENTIAL = 2, 1  # values of dnnl_version_t.cpu_runtime
@@ -43,9 +45,7 @@ def _load() -> Any:
     try:
         _onednn: Any = import_module("taskflow.kernels._onednn")
     except ImportError as error:
-        raise ImportError(
-            f"oneDNN's kernels are not compiled ({error}); install a C compiler and reinstall taskflow"
-        ) from error
+        raise ImportError(f"oneDNN's kernels are not compiled ({error}); {REBUILD}") from error
     library = _open()
     try:
         names = _onednn.names()

@@ -166,7 +166,7 @@ class NumpyKernels(SharedKernels):
     def uniform(self, key: Key, stream: int, shape: tuple[int, ...], lo: tuple[int, ...], out: Array) -> None:
         words = words_at(key, stream, _positions(shape, lo, out.shape))
         if out.dtype == np.float32:
-            out[...] = (words >> 8).astype(np.float32) * np.float32(2.0**-24)
+            out[...] = (words >> np.uint64(8)).astype(np.float32) * np.float32(2.0**-24)
         else:
             out[...] = words * 2.0**-32
 

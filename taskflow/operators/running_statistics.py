@@ -77,7 +77,7 @@ class RunningStatistics(Operator):
             share = moving / len(moments) / self.count
             dsquares = share * self._correction * dvariance
             dfirst = share * dmean - 2 * moments[:, 0] / self.count * dsquares
-            into.put(np.stack(np.broadcast_arrays(dfirst, dsquares), axis=1))
+            into.put(np.stack((dfirst, np.broadcast_to(dsquares, dfirst.shape)), axis=1))
         if into_mean is not None:
             into_mean.put((1 - moving) * dmean)
         if into_variance is not None:

@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from math import inf
 from types import MappingProxyType
 from typing import Any
+from warnings import warn
 
 from taskflow.graph import OperatorGraph
+from taskflow.kernels import REBUILD
 from taskflow.machine import Machine
 from taskflow.mapper.config import OpConfig, Sync, Travel
 from taskflow.mapper.strategy import Strategy
@@ -193,7 +195,9 @@ def evaluator(
         costs = FromTasks(costs)
     try:
         from taskflow.optimizer.core import CoreEvaluator, unsupported
-    except ImportError:  # not built: no compiler
+    except ImportError as error:
+        told = f"the compiled evaluator is missing ({error}): searches and simulations take many times longer; {REBUILD}"
+        warn(told, RuntimeWarning, stacklevel=2)
         return PythonEvaluator(graph, machine, costs, rule, clip_norm)
     if unsupported(graph, machine, costs, rule):
         return PythonEvaluator(graph, machine, costs, rule, clip_norm)

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isinf, nextafter
 
+from taskflow.kernels import REBUILD
 from taskflow.mapper import OpConfig, Strategy, Sync, Travel
 from taskflow.optimizer.evaluator import Evaluator
 from taskflow.optimizer.following import Decision, decisions, joined, strategies
@@ -110,10 +111,7 @@ def _decided(evaluator: Evaluator, space: Space) -> list[Decision]:
     try:
         from taskflow.optimizer.relax import fixing_order
     except ImportError:
-        raise ValueError(
-            "exact: the compiled lower bound is missing; install a C++ compiler and run pip install --force-reinstall "
-            "--no-binary :all: soap-taskflow"
-        ) from None
+        raise ValueError(f"exact: the compiled lower bound is missing; {REBUILD}") from None
     return joined(decisions(evaluator.graph, space, fixing_order(evaluator), space.options.follow), MOST_JOINED)
 
 
