@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import select
+import shlex
 import shutil
 import signal
 import socket
@@ -58,7 +59,8 @@ class Nodes:
     def __enter__(self) -> Nodes:
         hosts = "".join(f"10.77.0.{i + 1} {name}\n" for i, name in enumerate(self.names))
         (self.path / "hosts").write_text(f"127.0.0.1 localhost\n{hosts}")
-        self.rsh.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {HERE} run {self.path} "$@"\n')
+        serve = shlex.join([sys.executable, "-I", "-S", str(HERE), "run", str(self.path)])
+        self.rsh.write_text(f'#!/bin/sh\nexec {serve} "$@"\n')
         self.rsh.chmod(0o755)
         try:
             for name in self.names:
