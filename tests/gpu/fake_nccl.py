@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+import os
 import sys
 import tempfile
 import time
@@ -24,7 +25,7 @@ LIMIT_SECONDS = 120
 
 
 def get_unique_id() -> str:
-    return tempfile.mkdtemp(prefix="fake-nccl")
+    return tempfile.mkdtemp(dir=os.environ["FAKE_NCCL_FOLDER"])
 
 
 _group: list[Callable[[], None]] | None = None
