@@ -69,8 +69,12 @@ def search_command(
     problem = make_problem(**asked)
     space = SpaceOptions(degrees, placements, reduction, constraints=constraints)
     found = run_search(problem, algorithm, limit, seed, quiet or as_json, space, memory, workers=workers)
+    unsaved = None
     if out:
-        save(found.strategy, problem.graph, problem.machine.name, out, problem.made, found.as_json())
+        try:
+            save(found.strategy, problem.graph, problem.machine.name, out, problem.made, found.as_json())
+        except OSError as error:  # what was found in an hour is not lost with a full disk: it is printed first
+            unsaved = error
     row = {**problem.header(), **describe(problem, found.strategy), **found.as_json()}
     row["constraints"] = [str(rule) for rule in constraints.rules]
     if as_json:
@@ -81,6 +85,8 @@ def search_command(
         tell(f"{moved:.1f} MB moved a step, {peak:.2f} GB at most on a device")
         if not quiet:
             tell(found.strategy.describe(problem.graph))
+    if unsaved is not None:
+        raise unsaved
     if found.stopped == "interrupted":
         sys.exit(INTERRUPTED)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 from typing import Any
 
 import click
@@ -25,6 +23,7 @@ from taskflow.cli.progress import working
 from taskflow.cli.tables import tell
 from taskflow.optimizer.evaluator import ALGORITHMS as SIMULATIONS
 from taskflow.optimizer.evaluator import timeline_json
+from taskflow.writing import replacing
 
 
 @click.command("simulate", short_help="Predict the time of one step under a strategy.")
@@ -57,9 +56,8 @@ def simulate_command(
         if timeline:
             judge = problem.evaluator
             content = timeline_json(judge.lowered(), judge.timeline(), problem.machine)
-            temporary = Path(f"{timeline}.{os.getpid()}.tmp")
-            temporary.write_text(json.dumps(content))
-            os.replace(temporary, timeline)
+            with replacing(timeline) as file:
+                file.write_text(json.dumps(content))
     if as_json:
         emit(row)
         return

@@ -10,6 +10,7 @@ from taskflow.machine.cluster import PRECISIONS, Cluster
 from taskflow.machine.format import parse, unparse
 from taskflow.machine.host import host
 from taskflow.reading import read_json
+from taskflow.writing import replacing
 
 FOLDER = Path(__file__).parent.parent / "machines"
 HERE = ("host", "this", "this-gpu")
@@ -50,9 +51,8 @@ def load_machine(name: str | Path, devices: int | None = None) -> Cluster:
 
 def save(machine: Cluster, path: str | Path) -> None:
     """Write a machine file. Readers see no file, the old one or the whole new one."""
-    temporary = Path(f"{path}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(unparse(machine), indent=1) + "\n")
-    os.replace(temporary, path)
+    with replacing(path) as file:
+        file.write_text(json.dumps(unparse(machine), indent=1) + "\n")
 
 
 def cores() -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
@@ -16,6 +15,7 @@ from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper.config import OpConfig, Place, Sync, Travel, ranges
 from taskflow.reading import read_json
 from taskflow.regions import Rect
+from taskflow.writing import replacing
 
 FORMAT = "taskflow-strategy"
 VERSION = 1
@@ -137,9 +137,8 @@ def save(
         "sums": strategy.sums.value,
         **({"search": dict(search)} if search is not None else {}),
     }
-    temporary = Path(f"{path}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(content, indent=1) + "\n")
-    os.replace(temporary, path)
+    with replacing(path) as file:
+        file.write_text(json.dumps(content, indent=1) + "\n")
 
 
 def load(path: str | Path, graph: OperatorGraph, processors: int) -> Strategy:

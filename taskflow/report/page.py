@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from taskflow.report.columns import pack
 from taskflow.report.data import Report
 from taskflow.report.tables import comparison, facts, headline, machine_tables, operator_table
+from taskflow.writing import replacing
 
 # In the order in which they are joined: each may use what those before it define.
 SCRIPTS = (
@@ -69,12 +69,8 @@ def title(value: dict[str, Any]) -> str:
 def write_page(report: Report, path: str | Path) -> int:
     """Write the page; its size in bytes. An interrupted write leaves no half a page. OSError if the file cannot be written."""
     data = page(report).encode()
-    temporary = Path(f"{path}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(data)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as file:
+        file.write_bytes(data)
     return len(data)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from taskflow.writing import replacing
 
 _FORMAT, _VERSION = "taskflow-trace", 1
 
@@ -19,13 +19,8 @@ def write_trace(content: Mapping[str, Any], path: str | Path) -> None:
     data = json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
     if Path(path).suffix == ".gz":
         data = gzip.compress(data, compresslevel=5, mtime=0)
-    temporary = Path(f"{path}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(data)
-        os.replace(temporary, path)
-    finally:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
+    with replacing(path) as file:
+        file.write_bytes(data)
 
 
 def read_trace(path: str | Path) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def saver(executor: Executor, options: Options, start: Position, steps: int, say
             try:
                 save_checkpoint(executor, path, position=replace(start, steps=done, epoch=epoch).as_json())
             except OSError as error:
-                raise CheckpointError(f"checkpoint after step {done}: cannot write {path}: {error}") from error
+                raise CheckpointError(f"checkpoint after step {done}: {error}") from error  # which names the file
             say(f"checkpoint after step {done}: {path}")
 
     return after

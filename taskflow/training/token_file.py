@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import tempfile
 from collections.abc import Iterator
@@ -21,17 +22,29 @@ PART = 1 << 20
 def on_disk(pieces: Iterator[TokenArray], dtype: np.dtype[Any]) -> TokenArray:
     """All pieces one after the other, as a read-only map of a file without a name, which goes away with the map.
 
-    The file is made in the cache folder, or where temporary files go if that cannot be written.
+    The file is made in the cache folder, or where temporary files go if that cannot be written. OSError if there is no room.
     """
-    with tempfile.TemporaryFile(dir=_folder()) as file:
+    folder = _folder() or tempfile.gettempdir()
+    with tempfile.TemporaryFile(buffering=0, dir=folder) as file:  # a buffer would fail once more when it is closed
         count = 0
         for piece in pieces:
-            file.write(np.ascontiguousarray(piece, dtype).data)
+            _write(file, np.ascontiguousarray(piece, dtype), folder)
             count += len(piece)
-        file.flush()
         if not count:
             return np.empty(0, dtype)
         return np.asarray(np.memmap(file, dtype, "r", 0, (count,)))
+
+
+def _write(file: io.FileIO, piece: TokenArray, folder: str | Path) -> None:
+    rest = memoryview(piece.tobytes())
+    try:
+        while rest:
+            rest = rest[file.write(rest) :]
+    except OSError as error:
+        raise OSError(
+            f"the text's tokens cannot be kept in {folder}: {error.strerror}; make room there, or set TASKFLOW_CACHE to a "
+            f"folder that has it"
+        ) from error
 
 
 def parts(tokens: TokenArray) -> Iterator[TokenArray]:

@@ -7,9 +7,7 @@ strategy is read by 2 under another. An LSTM's arrays have a dimension of their 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ import numpy as np
 from taskflow.runtime.executor import Executor
 from taskflow.runtime.holdings import TRAINING, Holding
 from taskflow.runtime.transport import Transport
+from taskflow.writing import replacing
 
 Array = np.ndarray[Any, Any]
 Rename = Callable[["StoredWeights"], "StoredWeights"]
@@ -104,13 +103,11 @@ def save_arrays(
     arrays = {name: value for name, value in executor.gather(holdings) if value is not None}
 
     def write() -> None:
-        temporary = Path(f"{path}.{os.getpid()}.tmp")
-        try:
-            _safetensors().numpy.save_file(arrays, str(temporary), dict(metadata))
-            os.replace(temporary, path)
-        finally:
-            with suppress(FileNotFoundError):
-                temporary.unlink()
+        with replacing(path) as file:
+            try:
+                _safetensors().numpy.save_file(arrays, str(file), dict(metadata))
+            except _safetensors().SafetensorError as error:  # a full disk, too
+                raise OSError(f"cannot write {path}: {error}") from error
 
     on_first_rank(executor.transport, write)
 

@@ -182,6 +182,19 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     assert path.read_bytes() == old and os.listdir(tmp_path) == [path.name]
 
 
+def test_safetensors_own_errors_name_the_file(tmp_path, monkeypatch):
+    """A full disk is one of them."""
+    path = tmp_path / "weights.safetensors"
+
+    def fail(arrays, name, metadata):
+        raise safetensors.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(safetensors.numpy, "save_file", fail)
+    with pytest.raises(OSError, match=rf"^cannot write {path}: Error while serializing: I/O error: No space left"):
+        save_weights(executor(network(), 1), path)
+    assert not os.listdir(tmp_path)
+
+
 def test_without_safetensors_the_error_says_what_to_install(tmp_path):
     program = (
         "import sys; sys.modules['safetensors'] = None\n"
