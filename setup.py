@@ -19,12 +19,13 @@ if os.environ.get("TASKFLOW_NATIVE") == "1":
 
 
 def extension(path: Path) -> Extension:
+    room = Path(*path.parts[:2])  # headers are named from here: "evaluate/lowering/lower.h"
     return Extension(
         ".".join(path.with_suffix("").parts),
         [str(path)],
-        include_dirs=[numpy.get_include()],
+        include_dirs=[numpy.get_include(), str(room)],
         define_macros=MACROS,
-        depends=sorted(map(str, path.parent.glob("*.h"))),
+        depends=sorted(map(str, room.rglob("*.h"))),
         extra_compile_args=FLAGS,
     )
 

@@ -53,7 +53,7 @@ def work(networks: tuple[str, ...], rounds: int, passes: int, budget: str, patie
     """What each rank does; rank 0 prints a JSON object a network."""
     import taskflow
     from taskflow.models import build
-    from taskflow.runtime.measure import measure
+    from taskflow.runtime.calibrate import measure
 
     transport = taskflow.connect()
     first = transport.rank == 0
@@ -123,8 +123,8 @@ class Predictor:
         self.used: dict[str, Any] = {"measured_keys": [], "disturbed": [], "spread": []}
 
     def _time_kernels(self) -> None:
-        from taskflow.optimizer.cost_choice import choose_costs
-        from taskflow.optimizer.search import make_evaluator
+        from taskflow.optimizer import make_evaluator
+        from taskflow.optimizer.cost import choose_costs
 
         self._folder = tempfile.TemporaryDirectory()  # measured now, not found from another day
         self._costs: Any = choose_costs(
@@ -136,7 +136,7 @@ class Predictor:
 
     def search(self, budget: str) -> Any:
         """The strategy that a search finds with these predictions."""
-        from taskflow.optimizer.search import search
+        from taskflow.optimizer import search
         from taskflow.optimizer.space import SpaceOptions
 
         self._time_kernels()
@@ -156,7 +156,7 @@ class Predictor:
         return found
 
     def _seconds(self, strategy: Any) -> float:
-        from taskflow.tasks.task import Kind
+        from taskflow.tasks import Kind
 
         if not self._virtual:
             return float(self._judge.set(strategy))

@@ -22,11 +22,9 @@ import numpy as np
 from taskflow.kernels import default_kernels
 from taskflow.operators.linear import Linear
 from taskflow.operators.operator import Spec
-from taskflow.optimizer.company import Company
-from taskflow.optimizer.cost_bench import measure, memory_action, piece_action
-from taskflow.optimizer.cost_yardstick import Yardstick
+from taskflow.optimizer.cost.measured import Company, Yardstick, measure, memory_action, piece_action
 from taskflow.regions import Rect
-from taskflow.tasks.task import Kind
+from taskflow.tasks import Kind
 
 SECONDS = 0.2  # of one measurement
 DISTURBED = 1.3  # times the median

@@ -29,14 +29,11 @@ from taskflow.mapper import Strategy, choose
 from taskflow.models import build
 from taskflow.operators.operator import StepState
 from taskflow.rules import SGD
-from taskflow.runtime.collector import paused_collector
-from taskflow.runtime.local import LocalTransport
-from taskflow.runtime.program import Program
-from taskflow.runtime.schedule import Placement, Schedule, schedule
-from taskflow.runtime.storage import Kept
+from taskflow.runtime import paused_collector
+from taskflow.runtime.program import Kept, Placement, Program, Schedule, schedule
+from taskflow.runtime.transport import LocalTransport
+from taskflow.tasks import TaskGraph, roofline, simulate
 from taskflow.tasks.lower import lower
-from taskflow.tasks.simulate import roofline, simulate
-from taskflow.tasks.task import TaskGraph
 
 REPLAYS = 7  # steps, of which the fastest counts
 T = TypeVar("T")

@@ -21,9 +21,9 @@ import training_worker as single
 import taskflow
 from taskflow.machine import load_machine
 from taskflow.models import build, find
-from taskflow.runtime.launch import launcher
-from taskflow.training.plan import plan
-from taskflow.training.synthetic import random_feeds
+from taskflow.runtime.job import launcher
+from taskflow.training.data import random_feeds
+from taskflow.training.program import plan
 
 RATE = single.RATE
 

@@ -176,7 +176,7 @@ def step(device: str, network: str) -> str:
     import taskflow
     from taskflow.kernels import NumpyKernels
     from taskflow.models import build
-    from taskflow.training.synthetic import random_feeds
+    from taskflow.training.data import random_feeds
 
     os.environ["TASKFLOW_GRAPHS"] = "1"
     graph, losses = build(network, preset="small", dtype="float32"), []

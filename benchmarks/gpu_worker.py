@@ -37,7 +37,7 @@ STRATEGIES = ("data", "model", "expert", "random")
 def made(name: str, preset: str) -> tuple[str, Any, Any, dict[str, Any]]:
     """The network's name as it is known, its config, graph and a batch."""
     from taskflow.models import build, find
-    from taskflow.training.synthetic import random_feeds
+    from taskflow.training.data import random_feeds
 
     known, model = find(name)
     config = getattr(model, preset)
@@ -174,11 +174,11 @@ def accuracy(network: str, precision: str, steps: int, device: str, preset: str)
     import taskflow
     from taskflow.kernels import kernels_on
     from taskflow.machine import load_machine, save
-    from taskflow.optimizer.cost_choice import choose_costs
-    from taskflow.optimizer.search import make_evaluator
-    from taskflow.runtime.local import LocalTransport
-    from taskflow.runtime.measure import measure
-    from taskflow.tasks.task import Kind
+    from taskflow.optimizer import make_evaluator
+    from taskflow.optimizer.cost import choose_costs
+    from taskflow.runtime.calibrate import measure
+    from taskflow.runtime.transport import LocalTransport
+    from taskflow.tasks import Kind
 
     os.environ["TASKFLOW_PRECISION"] = precision
     _, _, graph, batch = made(network, preset)

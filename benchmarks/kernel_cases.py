@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from taskflow.kernels import KernelSet
-from taskflow.models.vocabulary import BLOCKS
+from taskflow.models import BLOCKS
 
 Call = Callable[[], object]
 

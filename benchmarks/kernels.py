@@ -29,8 +29,8 @@ from rich.table import Table
 
 from taskflow.kernels import KernelSet, NumpyKernels
 from taskflow.kernels import busy as native_busy
-from taskflow.kernels.native import NativeKernels
-from taskflow.kernels.reference import busy as numpy_busy
+from taskflow.kernels import busy as numpy_busy
+from taskflow.kernels.native.kernels import NativeKernels
 
 SETS = NumpyKernels(), NativeKernels()
 

@@ -69,8 +69,8 @@ def work(networks: tuple[str, ...], machine: str | None, budget: str, seed: int,
 def searched(graph: Any, machine: Any, rule: Any, ranks: int, budget: str, seed: int, folder: str) -> list[dict[str, Any]]:
     """Data parallelism and the plan that a search finds with each kind of costs, and what both kinds predict for all of them."""
     import taskflow
-    from taskflow.optimizer.cost_choice import COSTS, choose_costs
-    from taskflow.optimizer.search import make_evaluator, search
+    from taskflow.optimizer import make_evaluator, search
+    from taskflow.optimizer.cost import COSTS, choose_costs
 
     with ExitStack() as last:
         there = folder or last.enter_context(tempfile.TemporaryDirectory())

@@ -29,15 +29,11 @@ from several import Several, one_of
 
 from taskflow.machine import load_machine
 from taskflow.models import build
+from taskflow.optimizer import ALGORITHMS, Budget, Clock, Found, SearchOptions, make_evaluator
+from taskflow.optimizer.algorithms import ROUNDING, exact, known, polished
 from taskflow.optimizer.bounds import lower_bound
-from taskflow.optimizer.clock import Clock
-from taskflow.optimizer.evaluator import Evaluator
-from taskflow.optimizer.exact import ROUNDING, exact
-from taskflow.optimizer.found import Budget, Found, SearchOptions
-from taskflow.optimizer.polish import polished
-from taskflow.optimizer.search import ALGORITHMS, make_evaluator
+from taskflow.optimizer.evaluate import Evaluator
 from taskflow.optimizer.space import Space, SpaceOptions
-from taskflow.optimizer.starts import known
 
 SIX = ("AlexNet", "Inception-v3", "ResNet-101", "RNNTC", "RNNLM", "NMT")
 WHOLE = SpaceOptions("powers", reduction=False)

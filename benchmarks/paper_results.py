@@ -23,12 +23,9 @@ from several import Several, one_of
 from taskflow.machine import load_machine
 from taskflow.mapper import Strategy
 from taskflow.models import build
-from taskflow.optimizer.evaluator import Evaluator
-from taskflow.optimizer.found import Budget
-from taskflow.optimizer.moves import SYNCS
-from taskflow.optimizer.search import make_evaluator, search
-from taskflow.optimizer.starts import known
-from taskflow.optimizer.where import where_time_goes
+from taskflow.optimizer import Budget, make_evaluator, search
+from taskflow.optimizer.algorithms import SYNCS, known
+from taskflow.optimizer.evaluate import Evaluator, where_time_goes
 
 SIX = ("AlexNet", "Inception-v3", "ResNet-101", "RNNTC", "RNNLM", "NMT")
 CLUSTERS = {"p100": 16, "k80": 64}

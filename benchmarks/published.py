@@ -35,8 +35,8 @@ from several import Several
 from taskflow.machine import load_machine
 from taskflow.mapper import Megatron, map_graph
 from taskflow.models import build
-from taskflow.optimizer.search import make_evaluator
-from taskflow.optimizer.starts import known
+from taskflow.optimizer import make_evaluator
+from taskflow.optimizer.algorithms import known
 from taskflow.rules import Adam
 
 RESNET_50 = {"blocks": (3, 4, 6, 3)}

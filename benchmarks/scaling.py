@@ -48,7 +48,7 @@ def work(processors: int, mapper: str, steps: int) -> None:
 
     import taskflow
     from taskflow.mapper import OpConfig, cut_only
-    from taskflow.models.rnnlm import RNNLMConfig, rnnlm
+    from taskflow.models import RNNLMConfig, rnnlm
     from taskflow.operators.operator import Soap
 
     transport = taskflow.connect()

@@ -19,11 +19,9 @@ from several import Several, one_of
 
 from taskflow.machine import load_machine
 from taskflow.models import MODELS, build
-from taskflow.optimizer.clock import Clock
-from taskflow.optimizer.evaluator import Evaluator
-from taskflow.optimizer.found import Budget, Found, SearchOptions
-from taskflow.optimizer.search import ALGORITHMS, make_evaluator
-from taskflow.optimizer.starts import known
+from taskflow.optimizer import ALGORITHMS, Budget, Clock, Found, SearchOptions, make_evaluator
+from taskflow.optimizer.algorithms import known
+from taskflow.optimizer.evaluate import Evaluator
 
 SIX = ("AlexNet", "Inception-v3", "ResNet-101", "RNNTC", "RNNLM", "NMT")
 

@@ -13,12 +13,11 @@ import click
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Machine, load_machine
-from taskflow.mapper import DataParallel, Strategy, map_graph
-from taskflow.mapper.notation import parse_sync
+from taskflow.mapper import DataParallel, Strategy, map_graph, parse_sync
 from taskflow.models import MODELS, build
-from taskflow.optimizer.evaluator import Evaluator
+from taskflow.optimizer import make_evaluator
+from taskflow.optimizer.evaluate import Evaluator
 from taskflow.optimizer.memory import memory_use
-from taskflow.optimizer.search import make_evaluator
 from taskflow.rules import SGD, Adam
 
 RULES = {"momentum": SGD(0.01, momentum=0.9), "adam": Adam()}

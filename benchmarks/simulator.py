@@ -30,9 +30,8 @@ from taskflow.machine import load_machine
 from taskflow.mapper import DataParallel, OpConfig, Strategy, map_graph
 from taskflow.models import MODELS, build
 from taskflow.operators.operator import Soap
-from taskflow.optimizer.core import CoreEvaluator
-from taskflow.optimizer.core_costs import Roofline
-from taskflow.optimizer.evaluator import ALGORITHMS, Evaluator, evaluator
+from taskflow.optimizer.cost import Roofline
+from taskflow.optimizer.evaluate import ALGORITHMS, CoreEvaluator, Evaluator, evaluator
 from taskflow.rules import SGD
 
 TEMPERATURE = 0.005  # of the Metropolis rule, relative to the current time

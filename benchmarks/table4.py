@@ -32,13 +32,9 @@ from several import Several, one_of
 
 from taskflow.machine import load_machine
 from taskflow.models import MODELS, build
-from taskflow.optimizer.clock import Clock
-from taskflow.optimizer.found import Budget, SearchOptions
-from taskflow.optimizer.mcmc import mcmc
-from taskflow.optimizer.search import make_evaluator, search
-from taskflow.optimizer.space import FOLLOW, Space, SpaceOptions
-from taskflow.optimizer.starts import known, random_start
-from taskflow.optimizer.together import Together
+from taskflow.optimizer import Budget, Clock, SearchOptions, make_evaluator, search
+from taskflow.optimizer.algorithms import known, mcmc, random_start
+from taskflow.optimizer.space import FOLLOW, Space, SpaceOptions, Together
 
 SIX = ("AlexNet", "ResNet-101", "Inception-v3", "RNNTC", "RNNLM", "NMT")
 SPACE = SpaceOptions("even", reduction=False)  # the paper's section 4: equal pieces, of sample, attribute and parameter dimensions

@@ -27,8 +27,8 @@ import numpy as np
 
 import taskflow
 from taskflow.models import build, find
-from taskflow.training.plan import plan
-from taskflow.training.synthetic import random_feeds
+from taskflow.training.data import random_feeds
+from taskflow.training.program import plan
 
 Step = Callable[[], Any]
 RATE = 0.01

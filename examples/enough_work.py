@@ -19,7 +19,7 @@ from taskflow.machine import Machine
 from taskflow.mapper import Mapper, Place, Sync, Travel
 from taskflow.models import build
 from taskflow.operators.operator import Work
-from taskflow.optimizer.search import make_evaluator
+from taskflow.optimizer import make_evaluator
 
 ENOUGH_SECONDS = 20e-6  # that a piece shall keep a processor busy at its peak rate, forward
 

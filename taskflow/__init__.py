@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from taskflow.runtime.launch import limit_threads
+from taskflow.runtime.job.launch import limit_threads
 
 __version__ = "0.1.0"
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from taskflow.models.pytorch import from_torch
     from taskflow.operators import *  # noqa: F403
     from taskflow.operators import input as input
-    from taskflow.optimizer.found import Found
+    from taskflow.optimizer.result import Found
     from taskflow.optimizer.search import search
     from taskflow.rules import SGD, Adam, AdamW
     from taskflow.runtime.executor import Executor
-    from taskflow.runtime.launch import connect
-    from taskflow.runtime.tasks import Tasks
-    from taskflow.tasks.launch_function import task
+    from taskflow.runtime.job.launch import connect
+    from taskflow.runtime.tasks.api import Tasks
+    from taskflow.tasks.launch.function import task
 
 # The operators' builders (``taskflow.linear``) are names of taskflow too, but left out here: a star import would replace
 # Python's own ``input``.
@@ -57,13 +57,13 @@ _WHERE = {
     "Adam": "taskflow.rules:Adam",
     "AdamW": "taskflow.rules:AdamW",
     "Executor": "taskflow.runtime.executor:Executor",
-    "connect": "taskflow.runtime.launch:connect",
-    "Tasks": "taskflow.runtime.tasks:Tasks",
-    "Found": "taskflow.optimizer.found:Found",
+    "connect": "taskflow.runtime.job.launch:connect",
+    "Tasks": "taskflow.runtime.tasks.api:Tasks",
+    "Found": "taskflow.optimizer.result:Found",
     "search": "taskflow.optimizer.search:search",
     "load_machine": "taskflow.machine:load_machine",
     "from_torch": "taskflow.models.pytorch:from_torch",
-    "task": "taskflow.tasks.launch_function:task",
+    "task": "taskflow.tasks.launch.function:task",
 }
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from taskflow.drawing import table
 from taskflow.operators.operator import Dim, Operator, Reads, Spec
 from taskflow.operators.tensor import Parameter, Tensor
-from taskflow.regions.rect import Rect
+from taskflow.regions import Rect
 
 MOST_ROWS = 200  # of the table that a notebook shows
 

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-from taskflow.kernels.kernel_set import Array, KernelSet
+from taskflow.kernels import Array, KernelSet
 
 
 class UpdateRule(ABC):

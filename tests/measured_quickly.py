@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from taskflow.optimizer import cost_measured
-from taskflow.optimizer.cost_bench import Surroundings
-from taskflow.optimizer.cost_store import Measurement
+from taskflow.optimizer.cost.measured import model as cost_measured
+from taskflow.optimizer.cost.measured.bench import Surroundings
+from taskflow.optimizer.cost.measured.store import Measurement
 
 
 class Stopwatch:

@@ -49,7 +49,7 @@ def look(**environment: str) -> dict:
 def test_import_starts_nothing() -> None:
     seen = look()
     # Only the launch module, which reads the environment (ranks, cores) before numpy may be imported, and the standard library.
-    assert seen["ours"] == ["taskflow", "taskflow.runtime", "taskflow.runtime.launch", "taskflow.runtime.waiting"]
+    assert seen["ours"] == ["taskflow", "taskflow.runtime", "taskflow.runtime.job.launch", "taskflow.runtime.job.polling"]
     assert seen["foreign"] == [], "no numpy, no mpi4py, nothing that is not Python's own"
     assert seen["threads"] == 1
     assert min(seen["seconds"], *(look()["seconds"] for _ in range(2))) < 1
@@ -66,7 +66,7 @@ def test_importing_every_room_starts_no_mpi_and_no_thread(torch: bool) -> None:
         "for m in pkgutil.walk_packages(taskflow.__path__, 'taskflow.'):\n"
         "    if torch or not m.name.startswith('taskflow.models.pytorch.'):\n"
         "        importlib.import_module(m.name)\n"
-        "assert 'taskflow.runtime.mpi' in sys.modules\n"
+        "assert 'taskflow.runtime.transport.mpi' in sys.modules\n"
         "print('mpi4py.MPI' in sys.modules, threading.active_count())"
     )
     done = subprocess.run(

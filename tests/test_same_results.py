@@ -23,7 +23,7 @@ from click.testing import CliRunner
 
 import taskflow
 from taskflow.models import build
-from taskflow.training.synthetic import random_feeds
+from taskflow.training.data.synthetic import random_feeds
 
 RECORDED = Path(__file__).with_suffix("").with_name("same_results.json")
 

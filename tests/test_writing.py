@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from taskflow.training import token_file
+from taskflow.training.data import token_file
 from taskflow.writing import replacing
 
 FULL = "No space left on device"

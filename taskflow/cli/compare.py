@@ -24,9 +24,9 @@ from taskflow.cli.problem import (
 from taskflow.cli.progress import working
 from taskflow.cli.search import run_search
 from taskflow.cli.tables import tell
-from taskflow.optimizer.found import Budget
+from taskflow.optimizer import Budget
 from taskflow.optimizer.space import SpaceOptions
-from taskflow.runtime.launch import INTERRUPTED, say_once
+from taskflow.runtime.job import INTERRUPTED, say_once
 
 BY_HAND, SEARCHES = ("data", "model", "expert"), ("placement", "optcnn", "mcmc", "guided")
 

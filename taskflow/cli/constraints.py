@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from taskflow.cli import completing
-from taskflow.optimizer.constraints import Constraints
+from taskflow.optimizer.space import Constraints
 
 F = TypeVar("F", bound=Callable[..., Any])
 _NAMES = ("constraints_file", "pins", "pin_syncs", "forbids", "limits")

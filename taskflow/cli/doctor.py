@@ -7,7 +7,8 @@ from dataclasses import asdict
 
 import click
 
-from taskflow.cli.findings import MEND, NOTE, OK, WRONG, Finding, findings
+from taskflow.cli.doctor_checks import findings
+from taskflow.cli.finding import MEND, NOTE, OK, WRONG, Finding
 from taskflow.cli.problem import FAILED, emit, output_options
 from taskflow.cli.progress import working
 from taskflow.cli.tables import render

@@ -25,16 +25,21 @@ from taskflow.cli.problem import (
 from taskflow.cli.progress import working
 from taskflow.cli.tables import tell
 from taskflow.mapper import Strategy
-from taskflow.optimizer.constraints import Constraints
-from taskflow.optimizer.explain import Explanation, Stretch, explain
-from taskflow.optimizer.explain_alternatives import alternatives
-from taskflow.optimizer.explain_labels import Work
-from taskflow.optimizer.explain_machine import Change
-from taskflow.optimizer.explain_what_if import Outcome, Scenario, what_if
-from taskflow.optimizer.found import Budget
-from taskflow.optimizer.space import SpaceOptions
-from taskflow.runtime.launch import INTERRUPTED
-from taskflow.tasks.task import Compute
+from taskflow.optimizer import Budget
+from taskflow.optimizer.explain import (
+    Change,
+    Explanation,
+    Outcome,
+    Scenario,
+    Stretch,
+    Work,
+    alternatives,
+    explain,
+    what_if,
+)
+from taskflow.optimizer.space import Constraints, SpaceOptions
+from taskflow.runtime.job import INTERRUPTED
+from taskflow.tasks import Compute
 from taskflow.working import Working
 
 MOST_STEPS = 2000  # of the critical path in JSON

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from taskflow.cli.tables import nbytes, percent, render, seconds
-from taskflow.mapper.config import ranges
-from taskflow.optimizer.explain import Busy, Explanation, Stretch
-from taskflow.optimizer.explain_labels import Work
+from taskflow.mapper import ranges
+from taskflow.optimizer.explain import Busy, Explanation, Stretch, Work
 
 NAMED = 3  # operators of a stretch, or devices that are equally busy, that are named
 BUSY = 0.75  # of the step: what is in use for less does not limit it alone

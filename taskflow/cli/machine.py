@@ -11,8 +11,7 @@ from taskflow.asking import Seconds, check_processors
 from taskflow.cli import completing
 from taskflow.cli.problem import emit, output_options
 from taskflow.cli.tables import tell
-from taskflow.machine import Cluster, Link, load_machine, save, transfer_seconds
-from taskflow.machine.format import unparse
+from taskflow.machine import Cluster, Link, load_machine, save, transfer_seconds, unparse
 from taskflow.working import Working
 
 MOST_SECONDS = 60.0
@@ -48,8 +47,8 @@ def measure_command(
       taskflow search lenet --machine mine.json
     """
     from taskflow.kernels import kernels_on
-    from taskflow.runtime.launch import connect
-    from taskflow.runtime.measure import measure
+    from taskflow.runtime.calibrate import measure
+    from taskflow.runtime.job import connect
 
     if out and not out.endswith(".json"):
         raise ValueError(f"--out must end in .json, so that --machine takes it for a file; got {out}")

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from taskflow.runtime.launch import INTERRUPTED, say_once, speaks
+from taskflow.runtime.job import INTERRUPTED, say_once, speaks
 
 # name -> where it is. One line each; help lists them in this order.
 COMMANDS: dict[str, str] = {

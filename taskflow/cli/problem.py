@@ -20,16 +20,13 @@ from taskflow.cli.ranks import works
 from taskflow.cli.tables import render
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, load_machine, preset_names
-from taskflow.mapper import MAPPERS, Strategy, choose
-from taskflow.mapper.strategy import FORMAT
-from taskflow.optimizer.cost_choice import ANALYTIC, COSTS
-from taskflow.optimizer.evaluator import Evaluator
-from taskflow.optimizer.room import RULE, Room
-from taskflow.optimizer.search import make_evaluator
-from taskflow.optimizer.where import where_time_goes
+from taskflow.mapper import FORMAT, MAPPERS, Strategy, choose
+from taskflow.optimizer import RULE, Room, make_evaluator
+from taskflow.optimizer.cost import ANALYTIC, COSTS
+from taskflow.optimizer.evaluate import Evaluator, where_time_goes
 from taskflow.reading import read_json
 from taskflow.rules import SGD, Adam, UpdateRule
-from taskflow.runtime.launch import INTERRUPTED, LaunchError, say_once
+from taskflow.runtime.job import INTERRUPTED, LaunchError, say_once
 
 FAILED, MISTAKE = 1, 2  # exit codes beside 0 and INTERRUPTED
 SETTINGS, DEBUG = "taskflow.settings", "taskflow.debug"  # keys of a click context's meta

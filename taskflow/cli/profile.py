@@ -13,10 +13,10 @@ from taskflow.cli.problem import RULES, SETTINGS, emit, output_options, problem_
 from taskflow.cli.progress import wanted, working
 from taskflow.cli.tables import nbytes, percent, render, seconds, tell
 from taskflow.machine import host, load_machine
-from taskflow.optimizer.cost_choice import MEASURED, choose_costs
-from taskflow.runtime.differences import Differences, Row, differences
-from taskflow.tasks.task import Collective, Kind, ReduceScatter, Task
-from taskflow.training.plan import SEARCH_BUDGET
+from taskflow.optimizer.cost import MEASURED, choose_costs
+from taskflow.runtime.profiler import Differences, Row, differences
+from taskflow.tasks import Collective, Kind, ReduceScatter, Task
+from taskflow.training.program import SEARCH_BUDGET
 from taskflow.working import Working
 
 
@@ -50,12 +50,12 @@ def profile_command(
     if model is None:
         if trace is None:
             raise ValueError("give a MODEL to run, or --trace FILE of a run")
-        from taskflow.runtime.trace_file import read_trace
+        from taskflow.runtime.profiler import read_trace
 
         _show(differences(read_trace(trace)), top, as_json, quiet)
         return
-    from taskflow.runtime.launch import connect
-    from taskflow.training.plan import PATIENCE_SECONDS
+    from taskflow.runtime.job import connect
+    from taskflow.training.program import PATIENCE_SECONDS
 
     transport = connect(watchdog_seconds=PATIENCE_SECONDS)
     try:
@@ -74,10 +74,9 @@ def _run(
     budget: str, costs: str, warmup: int, steps: int, trace: str | None, seed: int, display: Working,
 ) -> dict[str, Any] | None:
     """Plan, warm up, trace; the trace on rank 0 (None elsewhere)."""
-    from taskflow.runtime.executor import Executor
-    from taskflow.training.plan import plan
-    from taskflow.training.synthetic import random_feeds
-    from taskflow.training.together import on_all_ranks
+    from taskflow.runtime import Executor
+    from taskflow.training.data import random_feeds
+    from taskflow.training.program import on_all_ranks, plan
 
     update = RULES[rule]
     if update is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from taskflow.runtime.launch import speaks
+from taskflow.runtime.job import speaks
 
 TOGETHER = ("taskflow profile", "taskflow machine measure")
 """Commands whose ranks work together, beside `taskflow train`; of all others rank 0 alone does the work."""

@@ -23,10 +23,10 @@ from taskflow.cli.progress import working
 from taskflow.cli.search import run_search
 from taskflow.cli.tables import tell
 from taskflow.mapper import search_of
-from taskflow.optimizer.found import Budget
+from taskflow.optimizer import Budget
 from taskflow.optimizer.space import SpaceOptions
 from taskflow.report import report_data, write_page
-from taskflow.runtime.launch import INTERRUPTED
+from taskflow.runtime.job import INTERRUPTED
 
 FIND = "search"  # as PLAN: find one first
 

@@ -23,10 +23,9 @@ from taskflow.cli.problem import (
 from taskflow.cli.progress import working
 from taskflow.cli.tables import tell
 from taskflow.mapper import save
-from taskflow.optimizer.found import Budget, Found
-from taskflow.optimizer.search import ALGORITHMS, search
+from taskflow.optimizer import ALGORITHMS, Budget, Found, search
 from taskflow.optimizer.space import DEGREES, PLACEMENTS, SpaceOptions
-from taskflow.runtime.launch import INTERRUPTED
+from taskflow.runtime.job import INTERRUPTED
 
 
 @click.command("search", short_help="Find a fast strategy for a model.")

@@ -21,8 +21,8 @@ from taskflow.cli.problem import (
 )
 from taskflow.cli.progress import working
 from taskflow.cli.tables import tell
-from taskflow.optimizer.evaluator import ALGORITHMS as SIMULATIONS
-from taskflow.optimizer.evaluator import timeline_json
+from taskflow.optimizer.evaluate import ALGORITHMS as SIMULATIONS
+from taskflow.optimizer.evaluate import timeline_json
 from taskflow.writing import replacing
 
 

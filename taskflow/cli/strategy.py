@@ -23,7 +23,7 @@ from taskflow.cli.problem import (
 from taskflow.cli.progress import working
 from taskflow.cli.tables import nbytes, render, seconds, tell
 from taskflow.mapper import Strategy
-from taskflow.optimizer.explain_difference import LayerChange, difference
+from taskflow.optimizer.explain import LayerChange, difference
 
 
 @click.group("strategy", short_help="Show, compare (diff) and check plans.")

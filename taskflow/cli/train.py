@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from taskflow.runtime.launch import say_once
+from taskflow.runtime.job import say_once
 from taskflow.training.networks import NETWORKS, program
 
 
@@ -33,7 +33,7 @@ class Programs(click.Group):
 
 
 def _own(name: str) -> click.Command:
-    """A command made with `taskflow.training.example.example`, looked for on PYTHONPATH and in the current folder."""
+    """A command made with `taskflow.training.program.example.example`, looked for on PYTHONPATH and in the current folder."""
     module, _, attribute = name.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
@@ -51,7 +51,7 @@ def train_group() -> None:
     """Train a network on real data, in this process or under mpirun.
 
     NAME is one of the networks below, or package.module:command, a command of your own made with
-    taskflow.training.example. Every mapper, number of ranks and machine gives the same losses; only the speed changes.
+    taskflow.training.program.example. Every mapper, number of ranks and machine gives the same losses; only the speed changes.
     Options that a network has: taskflow train NAME --help.
 
     \b

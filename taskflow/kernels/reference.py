@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from taskflow.kernels.composite import SharedKernels
 from taskflow.kernels.kernel_set import Array, Key, Split
 from taskflow.kernels.philox import words_at
-from taskflow.kernels.shared import SharedKernels
 
 
 class NumpyKernels(SharedKernels):

@@ -1,13 +1,33 @@
 """Machine: the processors that run tasks, and the links that carry copies between them."""
 
 from taskflow.machine.cluster import Cluster
+from taskflow.machine.format import unparse
 from taskflow.machine.host import host
 from taskflow.machine.parts import Device, Ends, Link, Machine, Processor, transfer_seconds
-from taskflow.machine.presets import load_machine, preset_names, save
+from taskflow.machine.presets import cores, load_machine, preset_names, save
 from taskflow.machine.ring import Ring, ring, ring_bytes, ring_share
 from taskflow.machine.template import NETWORK, Group, NodeTemplate, Wire
 
 __all__ = [
-    "NETWORK", "Cluster", "Device", "Ends", "Group", "Link", "Machine", "NodeTemplate", "Processor", "Ring", "Wire", "host",
-    "load_machine", "preset_names", "ring", "ring_bytes", "ring_share", "save", "transfer_seconds",
+    "NETWORK",
+    "Cluster",
+    "Device",
+    "Ends",
+    "Group",
+    "Link",
+    "Machine",
+    "NodeTemplate",
+    "Processor",
+    "Ring",
+    "Wire",
+    "cores",
+    "host",
+    "load_machine",
+    "preset_names",
+    "ring",
+    "ring_bytes",
+    "ring_share",
+    "save",
+    "transfer_seconds",
+    "unparse",
 ]

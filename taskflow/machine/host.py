@@ -26,8 +26,8 @@ def host(processors: int, kind: str = "cpu") -> Cluster:
     """This machine's cores as ``processors`` equal ones, with rates typical of a CPU core and of MPI through shared memory.
 
     A copy between two of them occupies the receiver, which reads it out of the sender's memory: so MPICH does it on Linux.
-    For this machine's own figures see `taskflow.runtime.measure`. ``kind`` "gpu": that many GPUs, which copy to each other by
-    themselves, with rates typical of them.
+    For this machine's own figures see `taskflow.runtime.calibrate.machine`. ``kind`` "gpu": that many GPUs, which copy
+    to each other by themselves, with rates typical of them.
     """
     if processors < 1:
         raise ValueError(f"host: needs at least 1 processor, got {processors}")

@@ -2,16 +2,47 @@
 
 from taskflow.mapper.alike import alike
 from taskflow.mapper.choose import MAPPERS, choose
-from taskflow.mapper.config import OpConfig, Place, Sync, Travel
+from taskflow.mapper.config import OpConfig, Place, Sync, Travel, ranges
 from taskflow.mapper.expert import Expert
 from taskflow.mapper.mapper import CopyRequest, Mapper, map_graph
-from taskflow.mapper.megatron import Megatron, attends, suits
+from taskflow.mapper.megatron import Megatron, attends, node_size, suits
+from taskflow.mapper.notation import parse_config, parse_ranges, parse_sync
 from taskflow.mapper.report import MeasuredTask, Profile
 from taskflow.mapper.rules import DataParallel, ModelParallel, RandomMapper, RoundRobin, cut_only, depths
-from taskflow.mapper.strategy import Strategy, load, save, search_of
+from taskflow.mapper.strategy import FORMAT, SUMS, Strategy, load, save, search_of
 
 __all__ = [
-    "MAPPERS", "CopyRequest", "DataParallel", "Expert", "Mapper", "MeasuredTask", "Megatron", "ModelParallel", "OpConfig", "Place",
-    "Profile", "RandomMapper", "RoundRobin", "Strategy", "Sync", "Travel", "alike", "attends", "choose", "cut_only", "depths",
-    "load", "map_graph", "save", "search_of", "suits",
+    "FORMAT",
+    "MAPPERS",
+    "SUMS",
+    "CopyRequest",
+    "DataParallel",
+    "Expert",
+    "Mapper",
+    "MeasuredTask",
+    "Megatron",
+    "ModelParallel",
+    "OpConfig",
+    "Place",
+    "Profile",
+    "RandomMapper",
+    "RoundRobin",
+    "Strategy",
+    "Sync",
+    "Travel",
+    "alike",
+    "attends",
+    "choose",
+    "cut_only",
+    "depths",
+    "load",
+    "map_graph",
+    "node_size",
+    "parse_config",
+    "parse_ranges",
+    "parse_sync",
+    "ranges",
+    "save",
+    "search_of",
+    "suits",
 ]

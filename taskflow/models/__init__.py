@@ -17,8 +17,35 @@ from taskflow.models.resnet import ResNetConfig, resnet
 from taskflow.models.rnnlm import RNNLMConfig, rnnlm
 from taskflow.models.rnntc import RNNTCConfig, rnntc
 from taskflow.models.transformer import TransformerConfig, transformer
+from taskflow.models.vocabulary import BLOCKS
 
-__all__ = ["MODELS", "Model", "build", "find"]
+__all__ = [
+    "BLOCKS",
+    "MODELS",
+    "AlexNetConfig",
+    "GPTConfig",
+    "InceptionConfig",
+    "LeNetConfig",
+    "MLPConfig",
+    "Model",
+    "NMTConfig",
+    "RNNLMConfig",
+    "RNNTCConfig",
+    "ResNetConfig",
+    "TransformerConfig",
+    "alexnet",
+    "build",
+    "find",
+    "gpt",
+    "inception_v3",
+    "lenet",
+    "mlp",
+    "nmt",
+    "resnet",
+    "rnnlm",
+    "rnntc",
+    "transformer",
+]
 
 
 @dataclass(frozen=True, slots=True)

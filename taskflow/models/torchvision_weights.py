@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.training.weights import StoredWeights
+from taskflow.checkpoint import StoredWeights
 
 _TRAINING_ONLY = ("AuxLogits.",)  # the second head of Inception, which evaluation does not use
 _COUNTER = ".num_batches_tracked"  # of batch normalisation; it only counts

@@ -28,7 +28,7 @@ from taskflow.operators.operator import (
 )
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.window import Pair, pair
-from taskflow.regions.rect import Rect
+from taskflow.regions import Rect
 
 NO_PADDING = ((0, 0), (0, 0))
 

@@ -12,7 +12,7 @@ import numpy as np
 from taskflow.operators.operator import Array, Call, Dim, Example, Keeps, Operator, Reads, Spec, register
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.window import Pair, Window, pair, pool_dims, pool_example, pool_output, pool_sees
-from taskflow.regions.rect import Rect
+from taskflow.regions import Rect
 
 
 @register("avg_pool2d")

@@ -26,7 +26,7 @@ from taskflow.operators.operator import (
     takes,
 )
 from taskflow.operators.tensor import Tensor
-from taskflow.regions.rect import Rect
+from taskflow.regions import Rect
 
 
 class Binary(Operator):

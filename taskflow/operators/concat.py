@@ -21,7 +21,7 @@ from taskflow.operators.operator import (
     sample_and_attributes,
 )
 from taskflow.operators.tensor import Tensor
-from taskflow.regions.rect import Rect
+from taskflow.regions import Rect
 
 
 @register("concat")

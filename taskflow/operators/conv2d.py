@@ -14,7 +14,7 @@ from taskflow.operators.convolution import Convolution
 from taskflow.operators.operator import Array, Call, Example, Reads, Spec, Target, iteration_space, register
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.operators.window import Pair, Seen, Window, pads, pair
-from taskflow.regions.rect import Rect
+from taskflow.regions import Rect
 
 Group = tuple[slice, slice, int]  # output channels, input channels (both of the piece's arrays), groups
 

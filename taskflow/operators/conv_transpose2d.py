@@ -14,7 +14,7 @@ from taskflow.operators.convolution import Convolution
 from taskflow.operators.operator import Array, Call, Example, Reads, Spec, iteration_space, register
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.operators.window import Pair, pair
-from taskflow.regions.rect import Rect
+from taskflow.regions import Rect
 
 
 @register("conv_transpose2d")

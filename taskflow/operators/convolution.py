@@ -22,7 +22,7 @@ from taskflow.operators.operator import (
     takes,
 )
 from taskflow.operators.window import Pair
-from taskflow.regions.rect import Rect
+from taskflow.regions import Rect
 
 
 class Convolution(Operator):

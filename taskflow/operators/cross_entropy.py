@@ -13,7 +13,7 @@ from taskflow.operators.cross_entropy_of_blocks import cross_entropy_of_blocks
 from taskflow.operators.loss import Loss, require_classes, scores
 from taskflow.operators.operator import Call, Example, Reads, Spec, register
 from taskflow.operators.tensor import Tensor
-from taskflow.regions.rect import Rect
+from taskflow.regions import Rect
 
 
 @register("cross_entropy")

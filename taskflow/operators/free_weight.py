@@ -28,7 +28,7 @@ from taskflow.operators.operator import (
     takes,
 )
 from taskflow.operators.tensor import Builder, Parameter, Tensor
-from taskflow.regions.rect import Rect
+from taskflow.regions import Rect
 
 ZEROS, ONES = Init("constant", 0.0), Init("constant", 1.0)
 

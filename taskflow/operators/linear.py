@@ -27,7 +27,7 @@ from taskflow.operators.operator import (
     takes,
 )
 from taskflow.operators.tensor import Parameter, Tensor
-from taskflow.regions.rect import Rect
+from taskflow.regions import Rect
 
 
 @register("linear")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from taskflow.operators.operator import Call, Dim, Keeps, Operator, Spec, sample_and_attributes, takes
-from taskflow.regions.rect import Rect
+from taskflow.regions import Rect
 
 TARGET = 1  # the input that says how it should be
 

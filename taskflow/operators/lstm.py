@@ -35,7 +35,7 @@ from taskflow.operators.operator import (
 from taskflow.operators.split import split
 from taskflow.operators.state import state as zeros
 from taskflow.operators.tensor import Parameter, Tensor
-from taskflow.regions.rect import Rect
+from taskflow.regions import Rect
 
 
 @register("lstm")

@@ -23,7 +23,7 @@ from taskflow.operators.operator import (
     takes,
 )
 from taskflow.operators.tensor import Tensor
-from taskflow.regions.rect import Rect
+from taskflow.regions import Rect
 
 LOWEST = -1e9
 """Finite, so that softmax has a value even where all positions are padding; its exp is 0 beside any real score."""

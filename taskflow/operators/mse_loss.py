@@ -11,7 +11,7 @@ import numpy as np
 from taskflow.operators.loss import Loss
 from taskflow.operators.operator import Call, Example, Keeps, Reads, Spec, register
 from taskflow.operators.tensor import Tensor
-from taskflow.regions.rect import Rect
+from taskflow.regions import Rect
 
 
 @register("mse_loss")

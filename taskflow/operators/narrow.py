@@ -24,7 +24,7 @@ from taskflow.operators.operator import (
 )
 from taskflow.operators.reshape import reshape
 from taskflow.operators.tensor import Tensor
-from taskflow.regions.rect import Rect
+from taskflow.regions import Rect
 
 
 @register("narrow")

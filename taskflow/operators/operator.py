@@ -19,7 +19,7 @@ from typing import Any, ClassVar, TypeVar, final
 import numpy as np
 
 from taskflow.kernels import KernelSet
-from taskflow.regions.rect import Rect
+from taskflow.regions import Rect
 
 Array = Any  # numpy.ndarray or cupy.ndarray
 

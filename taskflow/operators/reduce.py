@@ -11,7 +11,7 @@ import numpy as np
 
 from taskflow.operators.operator import Call, Dim, Example, Keeps, Operator, Reads, Soap, Spec, axis, register, takes
 from taskflow.operators.tensor import Tensor
-from taskflow.regions.rect import Rect
+from taskflow.regions import Rect
 
 
 @register("reduce")

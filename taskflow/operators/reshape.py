@@ -24,7 +24,7 @@ from taskflow.operators.operator import (
     takes,
 )
 from taskflow.operators.tensor import Tensor
-from taskflow.regions.rect import Rect
+from taskflow.regions import Rect
 
 Group = tuple[list[int], list[int]]  # dimensions of the input and of the output that hold the same elements
 

@@ -21,7 +21,7 @@ from taskflow.operators.operator import (
     takes,
 )
 from taskflow.operators.tensor import Tensor
-from taskflow.regions.rect import Rect
+from taskflow.regions import Rect
 
 
 @register("stochastic_depth")

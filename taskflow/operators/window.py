@@ -11,7 +11,7 @@ from random import Random
 import numpy as np
 
 from taskflow.operators.operator import Dim, Soap, Spec, takes
-from taskflow.regions.rect import Rect
+from taskflow.regions import Rect
 
 Pair = tuple[int, int]
 

@@ -1,1 +1,14 @@
-"""Finds strategies."""
+"""Find a fast strategy for a graph on a machine.
+
+``search`` is the entry. Time limits, the search's state and its result are modules of this folder; the rest is in
+packages: ``space`` (which strategies there are), ``algorithms`` (how they are searched), ``evaluate`` (how long a step
+takes under one), ``cost`` (how long a task takes), ``memory`` (how much a device needs), ``bounds`` (what no strategy
+beats), ``explain`` (why a step takes as long as it does).
+"""
+
+from taskflow.optimizer.clock import Clock
+from taskflow.optimizer.memory_check import RULE, Room
+from taskflow.optimizer.result import Budget, Found, SearchOptions
+from taskflow.optimizer.search import ALGORITHMS, make_evaluator, search
+
+__all__ = ["ALGORITHMS", "RULE", "Budget", "Clock", "Found", "Room", "SearchOptions", "make_evaluator", "search"]

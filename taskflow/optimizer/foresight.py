@@ -11,7 +11,7 @@ from math import isfinite
 
 from taskflow.mapper import OpConfig, Strategy, Sync
 from taskflow.optimizer.clock import Clock, Pace
-from taskflow.optimizer.evaluator import NO_SYNCS, Evaluator
+from taskflow.optimizer.evaluate import NO_SYNCS, Evaluator
 from taskflow.optimizer.messages import Messages
 
 CAREFUL = 0.02  # seconds that the first strategy takes to evaluate, from which on each evaluation must fit the time left

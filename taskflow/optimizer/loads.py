@@ -19,8 +19,8 @@ from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper import OpConfig, Travel
 from taskflow.operators.operator import Reads
 from taskflow.operators.tensor import Tensor
-from taskflow.optimizer.evaluator import Evaluator
-from taskflow.optimizer.pieces import Pieces
+from taskflow.optimizer.cost import Pieces
+from taskflow.optimizer.evaluate import Evaluator
 from taskflow.regions import Rect
 
 Vector = NDArray[np.float64]

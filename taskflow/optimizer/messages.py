@@ -13,7 +13,7 @@ import numpy as np
 from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper import OpConfig, Place, Sync, Travel
 from taskflow.operators.tensor import Tensor
-from taskflow.tasks.synchronise import SMALLEST_CHUNK_BYTES
+from taskflow.tasks.lower import SMALLEST_CHUNK_BYTES
 
 LOOKS = 5  # pieces of a reader that are looked at
 

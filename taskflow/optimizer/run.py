@@ -10,12 +10,12 @@ from time import perf_counter
 from taskflow.mapper import OpConfig, Strategy, Sync, Travel
 from taskflow.optimizer.attempt import Attempt, Ends, within
 from taskflow.optimizer.clock import Clock
-from taskflow.optimizer.constraints import mended, mended_strategy
-from taskflow.optimizer.evaluator import NO_SYNCS, Evaluator
+from taskflow.optimizer.cost.measured import before_measuring
+from taskflow.optimizer.evaluate import NO_SYNCS, Evaluator
 from taskflow.optimizer.foresight import Foresight
-from taskflow.optimizer.found import Found, Improvement, Progress, SearchOptions
-from taskflow.optimizer.measuring import before_measuring
+from taskflow.optimizer.result import Found, Improvement, Progress, SearchOptions
 from taskflow.optimizer.slice import Slice
+from taskflow.optimizer.space import mended, mended_strategy
 
 BOUND_SHARE = 0.1  # of the budget, at most, for the lower bound
 MOST_PASSED = 200  # proposals one after another for which there was no time

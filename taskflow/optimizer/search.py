@@ -9,28 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from taskflow.graph import OperatorGraph
-from taskflow.machine import Cluster, Machine
-from taskflow.machine.presets import cores
+from taskflow.machine import Cluster, Machine, cores
 from taskflow.mapper import Strategy
+from taskflow.optimizer.algorithms import additive_plan, exact, guided, known, mcmc, optcnn, placement, portfolio, worth
 from taskflow.optimizer.bounds import lower_bound
 from taskflow.optimizer.clock import SMALL, Clock
-from taskflow.optimizer.constraints import Constraints
-from taskflow.optimizer.core_costs import Costs, Roofline
-from taskflow.optimizer.cost import CostModel
-from taskflow.optimizer.cost_analytic import AnalyticCosts
-from taskflow.optimizer.cost_choice import ANALYTIC, choose_costs
-from taskflow.optimizer.evaluator import Evaluator, evaluator
-from taskflow.optimizer.exact import exact
-from taskflow.optimizer.found import Budget, Found, Progress, SearchOptions
-from taskflow.optimizer.guided import guided
-from taskflow.optimizer.mcmc import mcmc
-from taskflow.optimizer.model_costs import ModelCosts
-from taskflow.optimizer.optcnn import additive_plan, optcnn
-from taskflow.optimizer.placement import placement
-from taskflow.optimizer.portfolio import portfolio, worth
-from taskflow.optimizer.room import Room
-from taskflow.optimizer.space import SpaceOptions
-from taskflow.optimizer.starts import known
+from taskflow.optimizer.cost import ANALYTIC, AnalyticCosts, CostModel, Costs, ModelCosts, Roofline, choose_costs
+from taskflow.optimizer.evaluate import Evaluator, evaluator
+from taskflow.optimizer.memory_check import Room
+from taskflow.optimizer.result import Budget, Found, Progress, SearchOptions
+from taskflow.optimizer.space import Constraints, SpaceOptions
 from taskflow.rules import SGD, UpdateRule
 
 

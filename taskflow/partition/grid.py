@@ -8,7 +8,7 @@ from itertools import product
 from math import isfinite
 
 from taskflow.partition.partition import Color, Partition
-from taskflow.regions.rect import Rect
+from taskflow.regions import Rect
 
 
 def even_cuts(size: int, degree: int) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 
 from taskflow.drawing import Drawing
-from taskflow.regions.rect import Rect
+from taskflow.regions import Rect
 
 Color = tuple[int, ...]
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from typing import TYPE_CHECKING
 
 from taskflow.drawing import box, device_colour, svg
-from taskflow.partition.partition import Color, Partition
-from taskflow.regions.rect import Rect
+from taskflow.regions import Rect
+
+if TYPE_CHECKING:
+    from taskflow.partition.partition import Partition
 
 SIDE = 220  # pixels of the longer side of one panel
 MOST_PANELS, MOST_PIECES = 8, 1024
@@ -37,7 +40,7 @@ def picture(partition: Partition, processors: Sequence[int] | None = None) -> st
     )
 
 
-Piece = tuple[Color, Rect, int]
+Piece = tuple[tuple[int, ...], Rect, int]  # color, rect, owner
 
 
 def _panels(partition: Partition, pieces: list[Piece]) -> list[tuple[tuple[int, ...], list[Piece]]]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from taskflow.partition.partition import Color, Partition
-from taskflow.regions.rect import Rect, covers
-from taskflow.regions.segments import RectIndex
+from taskflow.regions import Rect, RectIndex, covers
 
 
 class Replicate(Partition):

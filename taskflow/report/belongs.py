@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import Strategy
 from taskflow.regions import Rect
-from taskflow.tasks.task import Compute, TaskGraph
+from taskflow.tasks import Compute, TaskGraph
 
 NONE = -1
 

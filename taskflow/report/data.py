@@ -13,10 +13,9 @@ from taskflow import __version__
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper import Strategy
-from taskflow.optimizer.critical import critical_path
-from taskflow.optimizer.evaluator import Evaluator
-from taskflow.optimizer.memory_profile import memory_profile
-from taskflow.optimizer.room import Room
+from taskflow.optimizer import Room
+from taskflow.optimizer.evaluate import Evaluator, critical_path
+from taskflow.optimizer.memory import memory_profile
 from taskflow.report.belongs import operator_of, piece_of
 from taskflow.report.machine import machine_value
 from taskflow.report.memory import memory_columns, memory_values
@@ -27,8 +26,7 @@ from taskflow.report.spans import CATEGORIES, Spans, spans_of
 from taskflow.report.split import PARTS
 from taskflow.report.thin import MOST_ROWS, Rows, thin
 from taskflow.rules import UpdateRule
-from taskflow.tasks.simulate import Timeline, message_resources
-from taskflow.tasks.task import Kind, TaskGraph
+from taskflow.tasks import Kind, TaskGraph, Timeline, message_resources
 
 MOST_TICKS = 2**31
 

@@ -9,7 +9,7 @@ import numpy as np
 from taskflow.machine import Machine
 from taskflow.report.spans import Spans
 from taskflow.report.split import PARTS, device_split, link_use
-from taskflow.tasks.simulate import message_resources
+from taskflow.tasks import message_resources
 
 
 def machine_value(machine: Machine, spans: Spans) -> dict[str, Any]:

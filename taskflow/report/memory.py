@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taskflow.machine import Machine
-from taskflow.optimizer.memory_profile import MemoryProfile
+from taskflow.optimizer.memory import MemoryProfile
 
 POINTS = 600  # of one device's curve
 

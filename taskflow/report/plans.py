@@ -6,8 +6,8 @@ from typing import Any
 
 from taskflow.machine import Machine
 from taskflow.mapper import MAPPERS, Strategy, choose
-from taskflow.optimizer.evaluator import Evaluator
-from taskflow.optimizer.room import Room
+from taskflow.optimizer import Room
+from taskflow.optimizer.evaluate import Evaluator
 from taskflow.report.spans import CATEGORIES, Spans, spans_at
 from taskflow.report.split import PARTS, device_split
 

@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from taskflow.optimizer.evaluator import Evaluator
-from taskflow.tasks.simulate import Timeline
-from taskflow.tasks.task import Kind, TaskGraph
-from taskflow.tasks.topic import Purpose
+from taskflow.optimizer.evaluate import Evaluator
+from taskflow.tasks import Kind, Purpose, TaskGraph, Timeline
 
 try:
-    from taskflow.optimizer.core import KINDS, CoreEvaluator
+    from taskflow.optimizer.evaluate import KINDS, CoreEvaluator
 except ImportError:  # not built: no compiler
     CoreEvaluator = None  # type: ignore[assignment, misc]
 

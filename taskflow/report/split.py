@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from taskflow.machine import Machine
 from taskflow.report.spans import BACKWARD, FORWARD, LOCAL, VALUES, Spans
-from taskflow.tasks.simulate import message_resources
+from taskflow.tasks import message_resources
 
 # Every moment of a device belongs to the first of these that holds: it computes; it copies or adds values; it adds or
 # updates weights; it copies a message by itself; idle while values are on their way to it, over whichever link; idle while

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from taskflow.optimizer.room import RULE
+from taskflow.optimizer import RULE
 from taskflow.report.spans import BACKWARD, FORWARD, GRADIENTS, SUM, UPDATE, VALUES, WEIGHTS
 from taskflow.report.units import nbytes, percent, rate, seconds
 

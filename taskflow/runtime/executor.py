@@ -13,32 +13,28 @@ import numpy as np
 from taskflow.graph import OperatorGraph
 from taskflow.kernels import KernelSet, kernels_on
 from taskflow.machine import Machine, host
-from taskflow.mapper.mapper import Mapper
-from taskflow.mapper.report import Profile
-from taskflow.mapper.strategy import Strategy
+from taskflow.mapper import Mapper, Profile, Strategy
 from taskflow.operators.operator import StepState
 from taskflow.operators.tensor import Tensor
 from taskflow.rules import UpdateRule
-from taskflow.runtime.agree import agree, lines
-from taskflow.runtime.bind import bind
-from taskflow.runtime.clocks import Clock
 from taskflow.runtime.collector import paused_collector
-from taskflow.runtime.holdings import Holding, carried_of, flat_memory, training_state_of, weights_of
+from taskflow.runtime.consistency import agree, lines
 from taskflow.runtime.inference import Outputs, Predictions, outputs_of, predict
-from taskflow.runtime.initial import initialise
-from taskflow.runtime.local import LocalTransport
-from taskflow.runtime.program import Binder, Measured, Program
-from taskflow.runtime.schedule import Placement, schedule
-from taskflow.runtime.share_weights import share_weights
-from taskflow.runtime.sharing import Shared
-from taskflow.runtime.storage import Kept
-from taskflow.runtime.trace import Tracer
-from taskflow.runtime.trace_recording import Subject
-from taskflow.runtime.transfers import for_device
-from taskflow.runtime.transport import Transport
+from taskflow.runtime.profiler import Clock, Subject, Tracer
+from taskflow.runtime.program import Binder, Kept, Measured, Placement, Program, bind, schedule
+from taskflow.runtime.transport import LocalTransport, Transport, for_device
+from taskflow.runtime.weights import (
+    Holding,
+    Shared,
+    carried_of,
+    flat_memory,
+    initialise,
+    share_weights,
+    training_state_of,
+    weights_of,
+)
+from taskflow.tasks import Compute, Cost, Priority, Task, TaskGraph, roofline, simulate
 from taskflow.tasks.lower import cut_graph, lower
-from taskflow.tasks.simulate import Cost, Priority, roofline, simulate
-from taskflow.tasks.task import Compute, Task, TaskGraph
 
 
 class LossError(ArithmeticError):

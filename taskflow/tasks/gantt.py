@@ -5,10 +5,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 from html import escape
+from typing import TYPE_CHECKING
 
 from taskflow.drawing import box, svg, text
-from taskflow.tasks.simulate import Timeline
 from taskflow.tasks.task import Kind, Task, TaskGraph
+
+if TYPE_CHECKING:
+    from taskflow.tasks.simulate import Timeline
 
 WIDTH, ROW, LEFT, MOST_ROWS = 720, 16, 110, 48
 COLOURS = {

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from taskflow.graph import Node
-from taskflow.mapper.config import ranges
+from taskflow.mapper import ranges
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
 from taskflow.tasks.topic import OTHER, Topic

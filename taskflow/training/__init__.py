@@ -1,15 +1,20 @@
 """Update rules, learning-rate schedules, data, metrics, evaluation, weights in files, checkpoints and progress display."""
 
+from taskflow.checkpoint import (
+    Checkpoint,
+    StoredWeights,
+    load_checkpoint,
+    load_weights,
+    read_checkpoint,
+    read_weights,
+    save_checkpoint,
+    save_weights,
+)
 from taskflow.rules import SGD, Adam, AdamW, UpdateRule
-from taskflow.training.batches import LanguageModelBatches, Window
-from taskflow.training.checkpoint import Checkpoint, load_checkpoint, read_checkpoint, save_checkpoint
-from taskflow.training.corpus import Corpus
-from taskflow.training.evaluation import Evaluation, evaluate
-from taskflow.training.metrics import Throughput, perplexity
-from taskflow.training.progress import TrainingProgress
+from taskflow.training.data import Corpus, LanguageModelBatches, Window, load_corpus, load_files, load_ptb, load_stdlib
+from taskflow.training.evaluation import Evaluation, Throughput, evaluate, perplexity
+from taskflow.training.program import TrainingProgress
 from taskflow.training.schedules import Constant, Cosine, InverseSqrt, Schedule, StepDecay, ZarembaDecay
-from taskflow.training.text import load_corpus, load_files, load_ptb, load_stdlib
-from taskflow.training.weights import StoredWeights, load_weights, read_weights, save_weights
 
 __all__ = [
     "SGD",

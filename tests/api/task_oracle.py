@@ -15,7 +15,7 @@ import numpy as np
 import taskflow
 from taskflow.partition import Image, Partition, Replicate, Tile
 from taskflow.regions import LogicalRegion, Privilege, PrivilegeError, Rect, Requirement, check_index_launch
-from taskflow.tasks.launch_function import TaskFunction
+from taskflow.tasks.launch.function import TaskFunction
 
 MODULUS = 10_007
 

@@ -12,8 +12,8 @@ import pytest
 import taskflow
 from taskflow.mapper import DataParallel
 from taskflow.partition import Tile
-from taskflow.runtime.trace_check import verify_events
-from taskflow.runtime.trace_file import read_trace
+from taskflow.runtime.profiler.file import read_trace
+from taskflow.testing.trace_format import verify_events
 
 
 @taskflow.task(x="read-write")

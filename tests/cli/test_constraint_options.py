@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from taskflow.cli.constraints import gathered
 from taskflow.cli.main import main
-from taskflow.optimizer.constraints import Constraints
+from taskflow.optimizer.space.constraints import Constraints
 
 PROBLEM = ("search", "mlp", "--size", "small", "-m", "k80", "-n", "4", "--budget", "60p")
 

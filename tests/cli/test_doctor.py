@@ -15,10 +15,10 @@ import pytest
 from click.testing import CliRunner
 
 import taskflow
-from taskflow.cli import findings, findings_gpu
-from taskflow.cli.findings import MEND, NOTE, OK, WRONG, Finding
+from taskflow.cli import doctor_checks, doctor_checks_gpu
+from taskflow.cli.finding import MEND, NOTE, OK, WRONG, Finding
 from taskflow.cli.main import main
-from taskflow.kernels.gpu.mending import EXTRAS, INSTALL, install
+from taskflow.kernels.gpu.diagnostics import EXTRAS, INSTALL, install
 
 
 def found_by(function: Any) -> dict[str, Finding]:
@@ -55,7 +55,7 @@ def test_exit_code_1_when_it_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_it_imports_nothing_that_may_be_missing() -> None:
     code = (
-        "import sys\nfrom taskflow.cli.findings import findings\nfound = findings()\n"
+        "import sys\nfrom taskflow.cli.doctor_checks import findings\nfound = findings()\n"
         "print([m for m in ('cupy', 'torch', 'mpi4py.MPI', 'cudnn') if m in sys.modules])"
     )
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
@@ -64,12 +64,12 @@ def test_it_imports_nothing_that_may_be_missing() -> None:
 
 
 def test_no_mpi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(findings, "package", lambda name: None)
-    mpi = found_by(findings._mpi)["MPI"]
+    monkeypatch.setattr(doctor_checks, "package", lambda name: None)
+    mpi = found_by(doctor_checks._mpi)["MPI"]
     assert mpi.state == MEND and "mpi4py is not installed" in mpi.found and mpi.mend.startswith("pip install mpi4py mpich")
-    monkeypatch.setattr(findings, "package", lambda name: "4.0")
-    monkeypatch.setattr(findings, "_LIBRARY", "raise RuntimeError('cannot load MPI library')")
-    mpi = found_by(findings._mpi)["MPI"]
+    monkeypatch.setattr(doctor_checks, "package", lambda name: "4.0")
+    monkeypatch.setattr(doctor_checks, "_LIBRARY", "raise RuntimeError('cannot load MPI library')")
+    mpi = found_by(doctor_checks._mpi)["MPI"]
     assert mpi.state == MEND and "cannot load MPI library" in mpi.found
 
 
@@ -79,8 +79,8 @@ def test_an_mpirun_of_another_mpi(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     program.write_text(f"#!/bin/sh\n'{sys.executable}' -c 'print(\"ranks=1\"); print(\"ranks=1\")'\n")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(findings, "_LIBRARY", "print('MPICH')")
-    found = found_by(findings._mpi)
+    monkeypatch.setattr(doctor_checks, "_LIBRARY", "print('MPICH')")
+    found = found_by(doctor_checks._mpi)
     assert found["MPI"].state == OK and found["mpirun"].state == MEND
     assert "of another MPI than mpi4py's" in found["mpirun"].found
 
@@ -99,23 +99,23 @@ def test_the_mpirun_of_this_python() -> None:
 
 
 def test_no_driver_and_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(findings_gpu, "devices_found", list)
-    monkeypatch.setattr(findings_gpu, "driver_version", lambda: None)
-    assert found_by(findings_gpu.gpu)["GPU"].state == NOTE
-    monkeypatch.setattr(findings_gpu, "devices_found", lambda: ["NVIDIA H200, 143771 MiB, 580.1"])
-    monkeypatch.setattr(findings_gpu, "package", lambda name: None)
-    assert found_by(findings_gpu.gpu)["CUDA driver"].state == MEND
+    monkeypatch.setattr(doctor_checks_gpu, "devices_found", list)
+    monkeypatch.setattr(doctor_checks_gpu, "driver_version", lambda: None)
+    assert found_by(doctor_checks_gpu.gpu)["GPU"].state == NOTE
+    monkeypatch.setattr(doctor_checks_gpu, "devices_found", lambda: ["NVIDIA H200, 143771 MiB, 580.1"])
+    monkeypatch.setattr(doctor_checks_gpu, "package", lambda name: None)
+    assert found_by(doctor_checks_gpu.gpu)["CUDA driver"].state == MEND
     for driver, extra in ((13000, "gpu"), (14010, "gpu"), (12040, "gpu-cuda12")):
-        monkeypatch.setattr(findings_gpu, "driver_version", lambda driver=driver: driver)
-        found = found_by(findings_gpu.gpu)
+        monkeypatch.setattr(doctor_checks_gpu, "driver_version", lambda driver=driver: driver)
+        found = found_by(doctor_checks_gpu.gpu)
         assert found["GPU"].found == "NVIDIA H200, 143771 MiB, 580.1" and found["CUDA driver"].state == OK
         assert {found[name].mend for name in ("CuPy", "cuDNN", "cuDNN frontend", "NCCL")} == {install(driver // 1000)}
         assert extra_of(install(driver // 1000)) == extra
-    monkeypatch.setattr(findings_gpu, "driver_version", lambda: 11080)
-    assert found_by(findings_gpu.gpu)["CUDA driver"].found == "CUDA 11.8 is too old"
-    monkeypatch.setattr(findings_gpu, "works", lambda mend: iter(()))
-    monkeypatch.setattr(findings_gpu, "package", lambda name: "14.0" if name == "cupy-cuda12x" else None)
-    assert found_by(findings_gpu.gpu)["CuPy"] == Finding("CuPy", OK, "cupy-cuda12x 14.0")
+    monkeypatch.setattr(doctor_checks_gpu, "driver_version", lambda: 11080)
+    assert found_by(doctor_checks_gpu.gpu)["CUDA driver"].found == "CUDA 11.8 is too old"
+    monkeypatch.setattr(doctor_checks_gpu, "works", lambda mend: iter(()))
+    monkeypatch.setattr(doctor_checks_gpu, "package", lambda name: "14.0" if name == "cupy-cuda12x" else None)
+    assert found_by(doctor_checks_gpu.gpu)["CuPy"] == Finding("CuPy", OK, "cupy-cuda12x 14.0")
 
 
 def extra_of(command: str) -> str:
@@ -129,34 +129,34 @@ def test_one_command_brings_all_that_the_doctor_looks_for(cuda: int, extra: str)
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
     (line,) = re.findall(rf"^{extra} = \[(.+)\]$", text, re.MULTILINE)
     brought = {re.split(r"[\[>=<]", wanted)[0] for wanted in re.findall(r'"([^"]+)"', line)}
-    for names in (findings_gpu.CUPY, findings_gpu.CUDNN, findings_gpu.FRONTEND, findings_gpu.NCCL):
+    for names in (doctor_checks_gpu.CUPY, doctor_checks_gpu.CUDNN, doctor_checks_gpu.FRONTEND, doctor_checks_gpu.NCCL):
         assert len(brought & set(names)) == 1, names
-    assert all(str(cuda) in name or name in findings_gpu.FRONTEND for name in brought) and extra_of(install(cuda)) == extra
+    assert all(str(cuda) in name or name in doctor_checks_gpu.FRONTEND for name in brought) and extra_of(install(cuda)) == extra
     assert install() == INSTALL
 
 
 def test_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TASKFLOW_CACHE", str(tmp_path / "none"))
-    assert "not there yet" in found_by(findings._caches)["caches"].found
+    assert "not there yet" in found_by(doctor_checks._caches)["caches"].found
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "costs.json").write_bytes(b"x" * 2_500_000)
     monkeypatch.setenv("TASKFLOW_CACHE", str(tmp_path))
-    assert found_by(findings._caches)["caches"].found == f"{tmp_path}: 1 files, 2.5 MB"
+    assert found_by(doctor_checks._caches)["caches"].found == f"{tmp_path}: 1 files, 2.5 MB"
 
 
 def test_a_blas_that_is_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(findings, "instruction_set", lambda: ["avx2", "avx512f"])
+    monkeypatch.setattr(doctor_checks, "instruction_set", lambda: ["avx2", "avx512f"])
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
-    said = [f for f in findings._kernels() if f.state == MEND and f.about == "BLAS"]
+    said = [f for f in doctor_checks._kernels() if f.state == MEND and f.about == "BLAS"]
     assert said and said[0].mend == "unset OPENBLAS_CORETYPE"
     monkeypatch.delenv("OPENBLAS_CORETYPE")
-    assert not [f for f in findings._kernels() if f.state == MEND and f.about == "BLAS"]
+    assert not [f for f in doctor_checks._kernels() if f.state == MEND and f.about == "BLAS"]
 
 
 def test_what_keeps_a_card_from_working(monkeypatch: pytest.MonkeyPatch) -> None:
     def answers(code: int, text: str) -> dict[str, Finding]:
-        monkeypatch.setattr(findings_gpu, "tried", lambda *command, environ=None: (code, text))
-        return found_by(findings_gpu.works)
+        monkeypatch.setattr(doctor_checks_gpu, "tried", lambda *command, environ=None: (code, text))
+        return found_by(doctor_checks_gpu.works)
 
     found = answers(0, "NVIDIA H200")
     assert found == {"GPU kernels": Finding("GPU kernels", OK, "a kernel and a product ran on NVIDIA H200")}
@@ -165,12 +165,12 @@ def test_what_keeps_a_card_from_working(monkeypatch: pytest.MonkeyPatch) -> None
     found = answers(1, "Traceback\ntaskflow.DeviceMissing: GPU 0 cannot be used: memory is full")
     assert found["GPU kernels"].state == MEND and found["GPU kernels"].found.endswith("memory is full")
     rows = [("A", "Default", "Disabled"), ("B", "Exclusive_Process", "[N/A]"), ("C", "Prohibited", "Enabled")]
-    said = [(one.about, one.state) for one in findings_gpu.modes(rows)]
+    said = [(one.about, one.state) for one in doctor_checks_gpu.modes(rows)]
     assert said == [("GPU sharing", NOTE), ("GPU sharing", MEND), ("MIG", NOTE)]
 
 
 def test_the_doctor_really_tries_a_gpu() -> None:
-    (found,) = [one for one in findings_gpu.works() if one.about == "GPU kernels"]
+    (found,) = [one for one in doctor_checks_gpu.works() if one.about == "GPU kernels"]
     if found.state == MEND:
         assert "GPU" in found.found and "\n" not in found.found
     else:

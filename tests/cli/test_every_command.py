@@ -27,7 +27,7 @@ from click.testing import CliRunner
 
 from taskflow.cli.main import COMMANDS, main
 from taskflow.models import MODELS
-from taskflow.training.example import Program
+from taskflow.training.program.example import Program
 
 ROOT = Path(__file__).resolve().parents[2]
 ON = ("-m", "k80", "-n", "2")

@@ -12,7 +12,7 @@ from starting import needs_mpi, run_python
 from taskflow.cli.main import main
 from taskflow.machine import host, load_machine, save
 from taskflow.machine.format import parse
-from taskflow.runtime import measure as module
+from taskflow.runtime.calibrate import machine as module
 
 
 def run(*arguments: str, code: int = 0) -> str:

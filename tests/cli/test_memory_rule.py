@@ -15,8 +15,8 @@ from taskflow.cli.main import main
 from taskflow.cli.problem import Problem, describe, table
 from taskflow.mapper import Strategy
 from taskflow.models import build
-from taskflow.optimizer.explain_machine import Change, changed
-from taskflow.optimizer.room import MOST_TASKS, Room
+from taskflow.optimizer.explain.machine_changes import Change, changed
+from taskflow.optimizer.memory_check import MOST_TASKS, Room
 from taskflow.optimizer.search import known, make_evaluator
 from taskflow.report import report_data
 from taskflow.report.plans import baseline_values

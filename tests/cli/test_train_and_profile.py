@@ -18,9 +18,9 @@ from measured_quickly import watch
 from starting import ROOT, needs_mpi, run_python
 
 from taskflow.cli.main import main
-from taskflow.runtime.differences import Row, differences
-from taskflow.runtime.trace_check import verify_events
-from taskflow.runtime.trace_file import read_trace
+from taskflow.runtime.profiler.compare import Row, differences
+from taskflow.runtime.profiler.file import read_trace
+from taskflow.testing.trace_format import verify_events
 
 SMALL = ("rnnlm", "--size", "small", "--set", "hidden=8", "--warmup", "2", "--steps", "3", "--costs", "analytic")
 OWN = '''
@@ -28,8 +28,8 @@ OWN = '''
 from dataclasses import replace
 from taskflow.rules import SGD
 from taskflow.models.mlp import MLPConfig, mlp
-from taskflow.training.example import Preset, Run, Training, example
-from taskflow.training.images import DATA, load_images
+from taskflow.training.program.example import Preset, Run, Training, example
+from taskflow.training.program.images import DATA, load_images
 
 @example({"small": Preset(MLPConfig(batch=16, features=64, hidden=(8,)), SGD(lr=0.1), 3)}, **DATA)
 def main(run: Run) -> Training:

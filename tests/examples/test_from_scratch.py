@@ -17,7 +17,7 @@ import taskflow
 from taskflow.machine.cluster import Cluster
 from taskflow.machine.host import CPU
 from taskflow.machine.template import Group, NodeTemplate, Wire
-from taskflow.tasks.lower import lower
+from taskflow.tasks.lower.lower import lower
 from taskflow.tasks.simulate import simulate
 
 SOURCE = Path(__file__).resolve().parents[2] / "examples" / "taskflow_from_scratch.py"

@@ -14,7 +14,7 @@ from starting import ROOT, needs_mpi, run_python
 import taskflow
 from taskflow.models import MODELS, build
 from taskflow.operators.operator import REGISTRY, Work
-from taskflow.training.synthetic import random_feeds
+from taskflow.training.data.synthetic import random_feeds
 
 EXAMPLES = ROOT / "examples"
 sys.path.insert(0, str(EXAMPLES))

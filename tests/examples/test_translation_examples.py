@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from starting import ROOT, needs_mpi, run_python
 
-from taskflow.training.translation_numbers import number_pairs
+from taskflow.training.translation.numbers import number_pairs
 
 pytest.importorskip("tokenizers", reason="pip install 'soap-taskflow[examples]'")
 pytest.importorskip("sacrebleu", reason="pip install 'soap-taskflow[examples]'")

@@ -24,9 +24,9 @@ from strict_arrays import TAPE, DeviceArray, xp
 
 from taskflow.kernels.device import NotRecorded, Recorder
 from taskflow.kernels.gpu import gemm, source
-from taskflow.kernels.gpu.dials import Dials
 from taskflow.kernels.gpu.kernels import GPUKernels
 from taskflow.kernels.gpu.launching import NULL, LaunchingDevice
+from taskflow.kernels.gpu.step_scalars import Dials
 
 BLOCKS, THREADS = 3, 4
 COMPILER = shutil.which("g++") or shutil.which("clang++")

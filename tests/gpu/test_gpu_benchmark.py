@@ -248,8 +248,9 @@ def test_ratios() -> None:
 @pytest.mark.skipif(not compiles(), reason="no C++20 compiler: the GPU's kernels cannot be run on the host")
 def test_the_worker_on_the_hosts_emulation(monkeypatch: pytest.MonkeyPatch) -> None:
     import taskflow.kernels
-    from taskflow.optimizer import cost_measured
-    from taskflow.runtime import measure, measure_links
+    from taskflow.optimizer.cost.measured import model as cost_measured
+    from taskflow.runtime.calibrate import links as measure_links
+    from taskflow.runtime.calibrate import machine as measure
 
     monkeypatch.setattr(taskflow.kernels, "kernels_on", lambda _: host_kernels(records=True))
     monkeypatch.setattr(gpu_worker, "PRODUCT", 16)

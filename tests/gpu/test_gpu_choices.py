@@ -15,7 +15,7 @@ from taskflow.kernels import DeviceMissing, kernels_on
 from taskflow.kernels.gpu.gemm import column_major, matrices, plan
 from taskflow.kernels.gpu.place import choose_gpu, local_rank
 from taskflow.machine import host, load_machine
-from taskflow.runtime.transfers import Choice, Offer, choose_transfers
+from taskflow.runtime.transport.select import Choice, Offer, choose_transfers
 
 
 # ---- which GPU -------------------------------------------------------------------------------------------------------

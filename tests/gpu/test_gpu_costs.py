@@ -10,13 +10,13 @@ import pytest
 from taskflow.machine import host
 from taskflow.models import build
 from taskflow.operators.operator import iteration_space
-from taskflow.optimizer.cost_between import Between
-from taskflow.optimizer.cost_measured import MeasuredCosts
+from taskflow.optimizer.cost.measured.cache_state import Between
+from taskflow.optimizer.cost.measured.model import MeasuredCosts
 from taskflow.rules import SGD
-from taskflow.runtime import measure as module
-from taskflow.runtime import measure_links
-from taskflow.runtime.local import LocalTransport
-from taskflow.runtime.measure import measure
+from taskflow.runtime.calibrate import links as measure_links
+from taskflow.runtime.calibrate import machine as module
+from taskflow.runtime.calibrate.machine import measure
+from taskflow.runtime.transport.local import LocalTransport
 from taskflow.tasks.task import Kind
 
 

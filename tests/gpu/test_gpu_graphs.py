@@ -16,14 +16,14 @@ from language_model import random_strategy, undivided
 from taskflow.kernels.device import NotRecorded
 from taskflow.kernels.gpu import launching
 from taskflow.kernels.gpu.device import CupyDevice
-from taskflow.kernels.gpu.dials import MOST
 from taskflow.kernels.gpu.graphs import CudaRecorder
+from taskflow.kernels.gpu.step_scalars import MOST
 from taskflow.models import build
 from taskflow.rules import SGD, Adam, AdamW, UpdateRule
-from taskflow.runtime import recording
 from taskflow.runtime.executor import Executor
-from taskflow.runtime.recording import LEAST, segments
-from taskflow.training.synthetic import random_feeds
+from taskflow.runtime.program import graph_capture as recording
+from taskflow.runtime.program.graph_capture import LEAST, segments
+from taskflow.training.data.synthetic import random_feeds
 
 STEPS = 4
 

@@ -13,7 +13,7 @@ from strict_arrays import xp
 
 from taskflow.kernels import DeviceMissing
 from taskflow.kernels.gpu import gpu_kernels, gpu_missing
-from taskflow.kernels.gpu.mending import remedy
+from taskflow.kernels.gpu.diagnostics import remedy
 from taskflow.rules import SGD
 from taskflow.runtime.executor import Executor
 

@@ -13,7 +13,7 @@ from taskflow.kernels import NumpyKernels
 from taskflow.models import build
 from taskflow.rules import SGD, Adam, UpdateRule
 from taskflow.runtime.executor import Executor
-from taskflow.training.synthetic import random_feeds
+from taskflow.training.data.synthetic import random_feeds
 
 SIX = ("AlexNet", "Inception-v3", "ResNet-101", "RNNTC", "RNNLM", "NMT")
 STEPS = 2

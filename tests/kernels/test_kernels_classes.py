@@ -9,7 +9,7 @@ import pytest
 
 from taskflow.kernels import NumpyKernels
 
-native = pytest.importorskip("taskflow.kernels.native", reason="the compiled kernels are not built")
+native = pytest.importorskip("taskflow.kernels.native.kernels", reason="the compiled kernels are not built")
 NUMPY, NATIVE = NumpyKernels(), native.NativeKernels()
 DTYPES = [np.float32, np.float64]
 # rows; classes, blocks, first block that is here; how many are here

@@ -11,8 +11,8 @@ import pytest
 from taskflow.kernels import NumpyKernels
 from taskflow.kernels.blas import find_blas
 
-native = pytest.importorskip("taskflow.kernels.native", reason="the compiled kernels are not built")
-_products = pytest.importorskip("taskflow.kernels._products")
+native = pytest.importorskip("taskflow.kernels.native.kernels", reason="the compiled kernels are not built")
+_products = pytest.importorskip("taskflow.kernels.native._products")
 
 NUMPY, NATIVE = NumpyKernels(), native.NativeKernels()
 SIZES = [

@@ -9,8 +9,8 @@ import pytest
 
 from taskflow.kernels import NumpyKernels
 
-native = pytest.importorskip("taskflow.kernels.native", reason="the compiled kernels are not built")
-_native = pytest.importorskip("taskflow.kernels._native")
+native = pytest.importorskip("taskflow.kernels.native.kernels", reason="the compiled kernels are not built")
+_native = pytest.importorskip("taskflow.kernels.native._native")
 
 NUMPY, NATIVE = NumpyKernels(), native.NativeKernels()
 Array = Any

@@ -12,7 +12,7 @@ from taskflow.kernels import NumpyKernels, native_built
 
 SETS: list[Any] = [NumpyKernels()]
 if native_built():
-    from taskflow.kernels.native import NativeKernels
+    from taskflow.kernels.native.kernels import NativeKernels
 
     SETS.append(NativeKernels())
 each = pytest.mark.parametrize("kernels", SETS, ids=lambda kernels: kernels.name)

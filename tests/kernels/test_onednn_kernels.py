@@ -19,7 +19,7 @@ EPS = float(np.finfo(np.float32).eps)
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["1-thread", "2-threads"])
 def onednn(request: Any) -> Any:
-    from taskflow.kernels.onednn import OneDNNKernels
+    from taskflow.kernels.onednn.kernels import OneDNNKernels
 
     return OneDNNKernels(threads=request.param)
 
@@ -202,7 +202,7 @@ def test_a_multiplier_follows_its_stamp(onednn: Any, transposed: bool) -> None:
 
 
 def test_a_rerun_gives_the_same_bits_and_so_do_other_threads_for_small_kernels() -> None:
-    from taskflow.kernels.onednn import OneDNNKernels
+    from taskflow.kernels.onednn.kernels import OneDNNKernels
 
     rng = np.random.default_rng(0)
     x, dy = numbers(rng, 4, 32, 24, 24), numbers(rng, 4, 48, 24, 24)
@@ -227,7 +227,7 @@ def test_training_follows_numpy_through_updates_evaluation_and_new_parameters() 
     """Wide enough that recurrent weights are packed: what was packed must never outlive the weights."""
     from language_model import feeds, undivided
 
-    from taskflow.kernels.onednn import OneDNNKernels
+    from taskflow.kernels.onednn.kernels import OneDNNKernels
     from taskflow.models.rnnlm import RNNLMConfig, rnnlm
     from taskflow.rules import SGD
     from taskflow.runtime.executor import Executor

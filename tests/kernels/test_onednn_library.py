@@ -15,7 +15,7 @@ import pytest
 from taskflow.kernels import default_kernels, native_built, onednn_missing
 
 HERE = Path(__file__).resolve()
-API = HERE.parents[2] / "taskflow" / "kernels" / "onednn_api.h"
+API = HERE.parents[2] / "taskflow" / "kernels" / "onednn/api.h"
 
 
 def headers() -> Path | None:
@@ -78,7 +78,7 @@ def test_without_the_library_the_native_kernels_serve_and_a_sentence_says_why() 
     said = python("""
 import importlib.metadata, ctypes
 from importlib.metadata import PackageNotFoundError
-import taskflow.kernels.onednn_library as library
+import taskflow.kernels.onednn.library as library
 def nothing(name): raise PackageNotFoundError(name)
 library.distribution = nothing
 library.LIBRARY = "libdnnl-that-is-not-there.so"
@@ -102,7 +102,7 @@ except RuntimeError as error:
 def test_without_the_extension_the_native_kernels_serve() -> None:
     said = python("""
 import sys
-sys.modules["taskflow.kernels._onednn"] = None  # as if it were not built
+sys.modules["taskflow.kernels.onednn._onednn"] = None  # as if it were not built
 from taskflow.kernels import default_kernels, onednn_missing
 print(default_kernels().name)
 print(onednn_missing())
@@ -114,7 +114,7 @@ print(onednn_missing())
 def test_threads_follow_the_environment() -> None:
     script = "from taskflow.kernels import default_kernels; k = default_kernels(); print(k.name, k.threads)"
     assert python(script, OMP_NUM_THREADS="3") == "onednn 3"
-    from taskflow.kernels.onednn import OneDNNKernels
+    from taskflow.kernels.onednn.kernels import OneDNNKernels
 
     with pytest.raises(ValueError, match="threads must be at least 1, got 0"):
         OneDNNKernels(0)
@@ -123,7 +123,7 @@ def test_threads_follow_the_environment() -> None:
 @pytest.mark.skipif(onednn_missing() is not None, reason=str(onednn_missing()))
 def test_importing_loads_no_library() -> None:
     script = """
-import taskflow.kernels.onednn, taskflow.kernels.onednn_library
+import taskflow.kernels.onednn.kernels, taskflow.kernels.onednn.library
 print("dnnl" in open("/proc/self/maps").read())
 taskflow.kernels.default_kernels()
 print("dnnl" in open("/proc/self/maps").read())

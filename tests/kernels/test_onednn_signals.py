@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("taskflow.kernels._onednn", reason="built without oneDNN")
+pytest.importorskip("taskflow.kernels.onednn._onednn", reason="built without oneDNN")
 
 # Alarms come five thousand times a second while large matrices are multiplied; around them lie arrays that must stay as they are.
 PROGRAM = """
 import signal, sys, time
 import numpy as np
-from taskflow.kernels import onednn_library
+from taskflow.kernels.onednn import library as onednn_library
 
 library, threads, came = onednn_library.load(), int(sys.argv[1]), 0
 
@@ -45,7 +45,7 @@ print("unharmed")
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no alarms")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_signals_while_multiplying(threads: int) -> None:
-    from taskflow.kernels import onednn_library
+    from taskflow.kernels.onednn import library as onednn_library
 
     try:
         onednn_library.load()

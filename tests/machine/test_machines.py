@@ -20,7 +20,7 @@ from taskflow.machine import (
     transfer_seconds,
 )
 from taskflow.regions import Rect
-from taskflow.tasks.emit import Emitter
+from taskflow.tasks.lower.emit import Emitter
 from taskflow.tasks.simulate import roofline, simulate
 
 GIB = 1 << 30

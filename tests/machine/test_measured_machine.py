@@ -13,10 +13,10 @@ from programs.start import mpirun
 from starting import needs_mpi
 
 from taskflow.machine import load_machine, transfer_seconds
-from taskflow.runtime import measure as module
-from taskflow.runtime.local import LocalTransport
-from taskflow.runtime.measure import group, measure
-from taskflow.runtime.measure_links import SIZES, Fitted, fit, who_copies
+from taskflow.runtime.calibrate import machine as module
+from taskflow.runtime.calibrate.links import SIZES, Fitted, fit, who_copies
+from taskflow.runtime.calibrate.machine import group, measure
+from taskflow.runtime.transport.local import LocalTransport
 
 
 def test_fit_finds_the_line() -> None:
@@ -104,7 +104,7 @@ def plausible(machine) -> None:  # type: ignore[no-untyped-def]
 @pytest.mark.mpi
 @needs_mpi
 def test_two_ranks(tmp_path: Path) -> None:
-    ended = mpirun(2, "measuring.py", str(tmp_path / "here.json"), extra={"OPENBLAS_NUM_THREADS": "1"})
+    ended = mpirun(2, "cost/measured/guard.py", str(tmp_path / "here.json"), extra={"OPENBLAS_NUM_THREADS": "1"})
     assert (ended.code, ended.text) == (0, "here: 2 x cpu on 1 node\n")
     machine = load_machine(tmp_path / "here.json")
     plausible(machine)

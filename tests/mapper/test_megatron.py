@@ -8,13 +8,13 @@ import pytest
 import taskflow
 from taskflow.mapper import Expert, Megatron, Strategy, attends, map_graph, suits
 from taskflow.models import build
-from taskflow.optimizer.found import Budget
+from taskflow.optimizer.result import Budget
 from taskflow.optimizer.search import make_evaluator, search
 from taskflow.rules import SGD, Adam
 from taskflow.runtime.executor import Executor
-from taskflow.tasks.lower import lower
+from taskflow.tasks.lower.lower import lower
 from taskflow.tasks.topic import Purpose
-from taskflow.training.synthetic import random_feeds
+from taskflow.training.data.synthetic import random_feeds
 
 
 def cut(strategy: Strategy, graph: taskflow.OperatorGraph, name: str) -> dict[str, int]:

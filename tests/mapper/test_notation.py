@@ -9,7 +9,7 @@ import pytest
 from taskflow.mapper.config import ranges
 from taskflow.mapper.notation import parse_config, parse_ranges
 from taskflow.models import build
-from taskflow.optimizer.space import Space, SpaceOptions
+from taskflow.optimizer.space.space import Space, SpaceOptions
 
 
 @pytest.mark.parametrize("model", ["nmt", "inception-v3", "transformer", "alexnet"])

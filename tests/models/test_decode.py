@@ -12,14 +12,14 @@ import pytest
 from language_model import random_strategy, undivided
 
 from taskflow.mapper import Strategy, alike
-from taskflow.models.decode import Speaker, Translation, beam_search, greedy, length_penalty, log_softmax
+from taskflow.models.decoding.beam_search import Speaker, Translation, beam_search, greedy, length_penalty, log_softmax
+from taskflow.models.decoding.translators import NMTTranslator, TransformerTranslator, Translator
 from taskflow.models.nmt import NMTConfig, nmt
 from taskflow.models.transformer import TransformerConfig, transformer, transformer_decoder
-from taskflow.models.translators import NMTTranslator, TransformerTranslator, Translator
 from taskflow.regions import Rect
 from taskflow.rules import Adam
 from taskflow.runtime.executor import Executor
-from taskflow.runtime.local import LocalTransport
+from taskflow.runtime.transport.local import LocalTransport
 
 PAD, BEGIN, END, WORDS = 0, 1, 2, 6  # of the vocabulary, three say something
 NETWORKS: dict[str, tuple[Any, Any, type[Translator]]] = {

@@ -13,7 +13,7 @@ from language_model import random_strategy, undivided
 from taskflow.models import MODELS, build, find
 from taskflow.rules import SGD, Adam
 from taskflow.runtime.executor import Executor
-from taskflow.training.synthetic import random_feeds
+from taskflow.training.data.synthetic import random_feeds
 
 # Counts: torchvision's alexnet, inception_v3 (aux_logits=False) and resnet101; LeCun et al.'s LeNet with full connections
 # between its convolutions; the others from their layers' sizes.

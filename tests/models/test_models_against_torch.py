@@ -16,7 +16,7 @@ from taskflow.graph import OperatorGraph
 from taskflow.models import build, find
 from taskflow.rules import SGD
 from taskflow.runtime.executor import Executor
-from taskflow.training.synthetic import random_feeds
+from taskflow.training.data.synthetic import random_feeds
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
 nn, F = torch.nn, torch.nn.functional

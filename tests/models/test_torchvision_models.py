@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import taskflow
+from taskflow.checkpoint.weights import load_weights
 from taskflow.models.pytorch import from_torch, weights_of
-from taskflow.training.weights import load_weights
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
 F = torch.nn.functional

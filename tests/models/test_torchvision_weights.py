@@ -10,10 +10,10 @@ import pytest
 from language_model import random_strategy
 
 import taskflow
+from taskflow.checkpoint.weights import load_weights
 from taskflow.models import build
 from taskflow.models.torchvision_weights import of
 from taskflow.runtime.executor import Executor
-from taskflow.training.weights import load_weights
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
 pytest.importorskip("safetensors", reason="safetensors is not installed: pip install 'soap-taskflow[test]'")

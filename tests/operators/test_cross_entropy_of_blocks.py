@@ -18,8 +18,8 @@ from taskflow.models.vocabulary import BLOCKS, blocks_of
 from taskflow.operators.tensor import Tensor
 from taskflow.rules import SGD
 from taskflow.runtime.executor import Executor
-from taskflow.runtime.local import LocalTransport
-from taskflow.tasks.lower import lower
+from taskflow.runtime.transport.local import LocalTransport
+from taskflow.tasks.lower.lower import lower
 from taskflow.tasks.task import Kind
 
 Array = np.ndarray[Any, Any]

@@ -9,7 +9,7 @@ from random import Random
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Device, Ends, Link, Processor
 from taskflow.mapper import Strategy
-from taskflow.optimizer.core_costs import Costs
+from taskflow.optimizer.cost.task_costs import Costs
 from taskflow.regions import Rect
 from taskflow.tasks.task import Kind, Runs
 

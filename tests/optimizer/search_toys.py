@@ -14,10 +14,10 @@ import taskflow
 from taskflow.graph import OperatorGraph
 from taskflow.machine import host
 from taskflow.mapper import OpConfig, Strategy, Sync, Travel
-from taskflow.optimizer.core_costs import Roofline
-from taskflow.optimizer.evaluator import NO_SYNCS, Evaluator, Usage
-from taskflow.optimizer.found import Progress
-from taskflow.optimizer.space import Space, SpaceOptions
+from taskflow.optimizer.cost.task_costs import Roofline
+from taskflow.optimizer.evaluate.evaluator import NO_SYNCS, Evaluator, Usage
+from taskflow.optimizer.result import Progress
+from taskflow.optimizer.space.space import Space, SpaceOptions
 from taskflow.tasks.simulate import Timeline
 
 

@@ -15,9 +15,9 @@ from taskflow.kernels import default_kernels
 from taskflow.machine import host
 from taskflow.operators.linear import Linear
 from taskflow.operators.operator import Spec
-from taskflow.optimizer.company import Company
-from taskflow.optimizer.cost_bench import memory_action, piece_action
-from taskflow.optimizer.cost_measured import MeasuredCosts
+from taskflow.optimizer.cost.measured.bench import memory_action, piece_action
+from taskflow.optimizer.cost.measured.contention import Company
+from taskflow.optimizer.cost.measured.model import MeasuredCosts
 from taskflow.regions import Rect
 from taskflow.tasks.task import Kind
 

@@ -18,15 +18,15 @@ from taskflow.graph import OperatorGraph
 from taskflow.machine import load_machine
 from taskflow.mapper import OpConfig, Place, Strategy, Sync, Travel, choose
 from taskflow.models import build
-from taskflow.optimizer.bounds import lower_bound
-from taskflow.optimizer.constraints import Constraints, mended
-from taskflow.optimizer.evaluator import NO_SYNCS, Evaluator
-from taskflow.optimizer.found import Budget, SearchOptions
-from taskflow.optimizer.moves import SYNCS
-from taskflow.optimizer.permitted import Permitted
-from taskflow.optimizer.polish import polished
+from taskflow.optimizer.algorithms.local_search import polished
+from taskflow.optimizer.algorithms.moves import SYNCS
+from taskflow.optimizer.bounds.work_and_path import lower_bound
+from taskflow.optimizer.evaluate.evaluator import NO_SYNCS, Evaluator
+from taskflow.optimizer.result import Budget, SearchOptions
 from taskflow.optimizer.search import make_evaluator, search
-from taskflow.optimizer.space import OperatorSpace, Space, SpaceOptions
+from taskflow.optimizer.space.constraints import Constraints, mended
+from taskflow.optimizer.space.permitted import Permitted
+from taskflow.optimizer.space.space import OperatorSpace, Space, SpaceOptions
 
 GRAPHS = {name: build(name, preset="small") for name in ("mlp", "rnnlm", "alexnet")}
 

@@ -11,11 +11,11 @@ from language_model import ways
 
 from taskflow.machine import load_machine
 from taskflow.models import build
-from taskflow.optimizer.space import Space
-from taskflow.optimizer.starts import known
+from taskflow.optimizer.algorithms.initial import known
+from taskflow.optimizer.space.space import Space
 from taskflow.rules import SGD
 
-core = pytest.importorskip("taskflow.optimizer.core", reason="the compiled core is not built")
+core = pytest.importorskip("taskflow.optimizer.evaluate.compiled", reason="the compiled core is not built")
 SYNCS = ways(0, 3)
 
 

@@ -11,10 +11,10 @@ from core_cases import Odd, random_changes, shared
 from language_model import CONFIG, ONE_STEP, model, random_strategy
 
 from taskflow.machine import host
-from taskflow.optimizer.core_costs import Roofline
+from taskflow.optimizer.cost.task_costs import Roofline
 from taskflow.rules import SGD
 
-core = pytest.importorskip("taskflow.optimizer.core", reason="the compiled core is not built")
+core = pytest.importorskip("taskflow.optimizer.evaluate.compiled", reason="the compiled core is not built")
 
 
 def moves(seed: int, count: int) -> None:

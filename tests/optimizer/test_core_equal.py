@@ -14,15 +14,15 @@ from taskflow.machine import host, load_machine
 from taskflow.mapper import DataParallel, OpConfig, Place, Strategy, Sync, Travel, map_graph
 from taskflow.mapper.strategy import SUMS
 from taskflow.models import build
-from taskflow.optimizer.core_costs import Costs, Roofline
-from taskflow.optimizer.cost_analytic import AnalyticCosts
-from taskflow.optimizer.evaluator import PythonEvaluator
-from taskflow.optimizer.model_costs import ModelCosts
+from taskflow.optimizer.cost.adapter import ModelCosts
+from taskflow.optimizer.cost.analytic import AnalyticCosts
+from taskflow.optimizer.cost.task_costs import Costs, Roofline
+from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
 from taskflow.rules import SGD, Adam
 from taskflow.tasks.simulate import on_grid
 from taskflow.tasks.task import Kind
 
-core = pytest.importorskip("taskflow.optimizer.core", reason="the compiled core is not built")
+core = pytest.importorskip("taskflow.optimizer.evaluate.compiled", reason="the compiled core is not built")
 
 
 def pair(seed: int):

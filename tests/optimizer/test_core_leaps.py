@@ -18,14 +18,14 @@ from taskflow.graph import OperatorGraph
 from taskflow.machine import host, load_machine
 from taskflow.mapper.config import Sync, Travel
 from taskflow.models import build
-from taskflow.optimizer.core_costs import Costs, Roofline
-from taskflow.optimizer.space import Space, SpaceOptions
-from taskflow.optimizer.starts import known, random_start
-from taskflow.optimizer.together import Together
+from taskflow.optimizer.algorithms.initial import known, random_start
+from taskflow.optimizer.cost.task_costs import Costs, Roofline
+from taskflow.optimizer.space.followers import Together
+from taskflow.optimizer.space.space import Space, SpaceOptions
 from taskflow.rules import SGD
 from taskflow.tasks.simulate import on_grid
 
-core = pytest.importorskip("taskflow.optimizer.core", reason="the compiled core is not built")
+core = pytest.importorskip("taskflow.optimizer.evaluate.compiled", reason="the compiled core is not built")
 
 NETWORKS = ("language model", "LeNet", "MLP", "AlexNet", "NMT", "RNNTC", "Transformer", "Inception-v3")
 MANY = {"ResNet-101": 4}  # devices of networks with many tasks

@@ -13,14 +13,15 @@ from language_model import model, random_strategy
 import taskflow
 from taskflow.machine import host
 from taskflow.mapper import Strategy
-from taskflow.optimizer.core_costs import Roofline
-from taskflow.optimizer.cost_analytic import AnalyticCosts
-from taskflow.optimizer.critical import critical_path
-from taskflow.optimizer.evaluator import PythonEvaluator, evaluator, timeline_json
-from taskflow.optimizer.model_costs import ModelCosts
+from taskflow.optimizer.cost.adapter import ModelCosts
+from taskflow.optimizer.cost.analytic import AnalyticCosts
+from taskflow.optimizer.cost.task_costs import Roofline
+from taskflow.optimizer.evaluate import evaluator
+from taskflow.optimizer.evaluate.critical_path import critical_path
+from taskflow.optimizer.evaluate.evaluator import PythonEvaluator, timeline_json
 from taskflow.optimizer.search import DEFAULT_RULE, make_evaluator
 from taskflow.rules import SGD
-from taskflow.tasks.lower import lower
+from taskflow.tasks.lower.lower import lower
 from taskflow.tasks.simulate import roofline, simulate
 
 

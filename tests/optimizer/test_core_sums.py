@@ -20,17 +20,17 @@ from taskflow.machine import load_machine
 from taskflow.mapper import DataParallel, OpConfig, Strategy, Travel, map_graph
 from taskflow.mapper.strategy import SUMS
 from taskflow.models import build
-from taskflow.optimizer.core_costs import Roofline
-from taskflow.optimizer.evaluator import NO_SYNCS, PythonEvaluator
-from taskflow.optimizer.explain_difference import difference
-from taskflow.optimizer.found import Budget, SearchOptions
-from taskflow.optimizer.guided import guided
+from taskflow.optimizer.algorithms.guided import guided
+from taskflow.optimizer.algorithms.initial import known
+from taskflow.optimizer.cost.task_costs import Roofline
+from taskflow.optimizer.evaluate.evaluator import NO_SYNCS, PythonEvaluator
+from taskflow.optimizer.explain.difference import difference
+from taskflow.optimizer.result import Budget, SearchOptions
 from taskflow.optimizer.search import make_evaluator
-from taskflow.optimizer.starts import known
 from taskflow.rules import SGD
 from taskflow.tasks.topic import Purpose
 
-core = pytest.importorskip("taskflow.optimizer.core", reason="the compiled core is not built")
+core = pytest.importorskip("taskflow.optimizer.evaluate.compiled", reason="the compiled core is not built")
 
 
 def pair(random: Random, clip: float | None = None):

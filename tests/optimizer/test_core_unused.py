@@ -10,10 +10,10 @@ from language_model import random_strategy
 from padded_kernels import network
 from test_core_equal import same
 
-from taskflow.optimizer.evaluator import PythonEvaluator
+from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
 from taskflow.rules import SGD, Adam
 
-core = pytest.importorskip("taskflow.optimizer.core", reason="the compiled core is not built")
+core = pytest.importorskip("taskflow.optimizer.evaluate.compiled", reason="the compiled core is not built")
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -14,13 +14,13 @@ from language_model import CONFIG, ONE_STEP, model, random_strategy, ways
 from taskflow.machine import load_machine
 from taskflow.mapper.strategy import SUMS
 from taskflow.models import build
-from taskflow.optimizer.core_costs import Roofline
-from taskflow.optimizer.evaluator import PythonEvaluator
-from taskflow.optimizer.space import Space
-from taskflow.optimizer.starts import known
+from taskflow.optimizer.algorithms.initial import known
+from taskflow.optimizer.cost.task_costs import Roofline
+from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
+from taskflow.optimizer.space.space import Space
 from taskflow.rules import SGD
 
-core = pytest.importorskip("taskflow.optimizer.core", reason="the compiled core is not built")
+core = pytest.importorskip("taskflow.optimizer.evaluate.compiled", reason="the compiled core is not built")
 SYNCS = ways(0, 2)
 
 

@@ -17,13 +17,13 @@ from taskflow.operators.linear import Linear
 from taskflow.operators.lstm import LSTM
 from taskflow.operators.matmul import MatMul
 from taskflow.operators.operator import REGISTRY, Operator, Soap, Spec, Work, iteration_space
-from taskflow.optimizer.cost import CostModel
-from taskflow.optimizer.cost_analytic import AnalyticCosts, fill
-from taskflow.optimizer.cost_gradients import added_bytes
-from taskflow.optimizer.cost_work import arrays, phases
+from taskflow.optimizer.cost.accumulated_gradients import added_bytes
+from taskflow.optimizer.cost.analytic import AnalyticCosts, fill
+from taskflow.optimizer.cost.model import CostModel
+from taskflow.optimizer.cost.phases import arrays, phases
 from taskflow.regions import Rect
 from taskflow.rules import SGD, Adam
-from taskflow.tasks.lower import lower
+from taskflow.tasks.lower.lower import lower
 from taskflow.tasks.task import Compute, Kind
 
 F32 = np.dtype(np.float32)

@@ -17,13 +17,13 @@ from taskflow.models import build
 from taskflow.models.rnnlm import RNNLMConfig, rnnlm
 from taskflow.operators.linear import Linear
 from taskflow.operators.operator import Spec, cost_key
-from taskflow.optimizer.cost_bench import Surroundings, measure
-from taskflow.optimizer.cost_between import FRESH, OLD, TYPICAL, Age, Between, _ages, between, code_between
-from taskflow.optimizer.cost_measured import MeasuredCosts
-from taskflow.optimizer.cost_store import Measurement
+from taskflow.optimizer.cost.measured.bench import Surroundings, measure
+from taskflow.optimizer.cost.measured.cache_state import FRESH, OLD, TYPICAL, Age, Between, _ages, between, code_between
+from taskflow.optimizer.cost.measured.model import MeasuredCosts
+from taskflow.optimizer.cost.measured.store import Measurement
 from taskflow.regions import Rect
 from taskflow.rules import SGD
-from taskflow.tasks.lower import lower
+from taskflow.tasks.lower.lower import lower
 from taskflow.tasks.task import Kind
 
 RULE = SGD(lr=0.1, momentum=0.9)
@@ -64,7 +64,7 @@ def test_a_task_waits_before_it_is_measured_old() -> None:
             waited[-1] += clock[0]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("taskflow.optimizer.cost_bench.perf_counter", now)
+        patch.setattr("taskflow.optimizer.cost.measured.bench.perf_counter", now)
         measure(run, 1e-3, Surroundings(np.ones(1).view(Sweep), idle=0.02), now)
     assert len(waited) >= 5 and all(0.02 <= seconds < 0.021 for seconds in waited)
 
@@ -76,8 +76,8 @@ def test_a_cost_is_between_young_and_old(tmp_path: Path, monkeypatch: pytest.Mon
         seen.append(around.idle)
         return Measurement(3.0 if around.idle else 1.0, 0.1 if around.idle else 0.2, least)
 
-    monkeypatch.setattr("taskflow.optimizer.cost_measured.measure", stopwatch)
-    monkeypatch.setattr("taskflow.optimizer.cost_yardstick.Yardstick.slow", lambda self: False)
+    monkeypatch.setattr("taskflow.optimizer.cost.measured.model.measure", stopwatch)
+    monkeypatch.setattr("taskflow.optimizer.cost.measured.noise.Yardstick.slow", lambda self: False)
     linear, specs, piece = Linear(4), (Spec((8, 4), np.dtype(np.float32)),), Rect((0, 0, 0), (8, 4, 4))
     old = MeasuredCosts(host(1), folder=tmp_path, between=Between(age=Age(0.25, 0.016)))
     assert old.compute_seconds(linear, specs, piece, False) == pytest.approx(1.5) and seen == [0.0, 0.016]
@@ -111,7 +111,7 @@ def test_a_step_is_lowered_once(monkeypatch: pytest.MonkeyPatch) -> None:
         lowered.append(arguments)
         return lower(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("taskflow.optimizer.cost_between.lower", counted)
+    monkeypatch.setattr("taskflow.optimizer.cost.measured.cache_state.lower", counted)
     found = between(network(), host(2), RULE)
     assert len(lowered) == 1 and found.age.share > 0 and found.code == code_between(network(), found.nbytes)
     assert between(network(), load_machine("p100", 2), RULE).age == FRESH  # on GPUs nothing is old
@@ -120,8 +120,8 @@ def test_a_step_is_lowered_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_costs_on_disk_keep_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files that people have hold these texts. Who changes one must change it for all that was measured otherwise."""
     monkeypatch.setattr("os.cpu_count", lambda: 2)
-    monkeypatch.setattr("taskflow.optimizer.cost_measured.measure", lambda *_, **__: Measurement(1.0, 0.0, 5))
-    monkeypatch.setattr("taskflow.optimizer.company.Company.beside", lambda self, make: nullcontext())
+    monkeypatch.setattr("taskflow.optimizer.cost.measured.model.measure", lambda *_, **__: Measurement(1.0, 0.0, 5))
+    monkeypatch.setattr("taskflow.optimizer.cost.measured.contention.Company.beside", lambda self, make: nullcontext())
     linear, specs, piece = Linear(4), (Spec((8, 4), np.dtype(np.float32)),), Rect((0, 0, 0), (8, 4, 4))
     what = f"{cost_key(linear, specs, piece, False)!r} ()"
     full = Between(1 << 20, {"linear": 1 << 19, "relu": 1 << 20}, Age(0.375, 0.032))

@@ -16,21 +16,21 @@ from taskflow.graph import OperatorGraph
 from taskflow.kernels import NumpyKernels
 from taskflow.machine import host, load_machine
 from taskflow.models import build
-from taskflow.optimizer.bounds import lower_bound
+from taskflow.optimizer.algorithms.initial import known
+from taskflow.optimizer.bounds.work_and_path import lower_bound
 from taskflow.optimizer.clock import Clock
-from taskflow.optimizer.cost_analytic import AnalyticCosts
-from taskflow.optimizer.cost_between import between
-from taskflow.optimizer.cost_choice import choose_costs
-from taskflow.optimizer.cost_measured import MeasuredCosts
-from taskflow.optimizer.cost_threads import blas_threads, openblas
-from taskflow.optimizer.explain_machine import Change
-from taskflow.optimizer.explain_what_if import Scenario, what_if
-from taskflow.optimizer.found import Budget, SearchOptions
-from taskflow.optimizer.measuring import NotMeasured, before_measuring, nothing_new
+from taskflow.optimizer.cost.analytic import AnalyticCosts
+from taskflow.optimizer.cost.choose import choose_costs
+from taskflow.optimizer.cost.measured.blas_threads import blas_threads, openblas
+from taskflow.optimizer.cost.measured.cache_state import between
+from taskflow.optimizer.cost.measured.guard import NotMeasured, before_measuring, nothing_new
+from taskflow.optimizer.cost.measured.model import MeasuredCosts
+from taskflow.optimizer.explain.machine_changes import Change
+from taskflow.optimizer.explain.what_if import Scenario, what_if
+from taskflow.optimizer.result import Budget, SearchOptions
 from taskflow.optimizer.run import Run
 from taskflow.optimizer.search import DEFAULT_RULE, make_evaluator, search
-from taskflow.optimizer.space import SpaceOptions
-from taskflow.optimizer.starts import known
+from taskflow.optimizer.space.space import SpaceOptions
 from taskflow.regions import Rect
 from taskflow.rules import SGD
 from taskflow.tasks.task import Kind
@@ -174,7 +174,7 @@ def test_measuring_is_not_taken_for_the_time_of_an_evaluation(stopwatch: Stopwat
         now += 1.0
 
     stopwatch.at = at
-    monkeypatch.setattr("taskflow.optimizer.cost_measured.perf_counter", lambda: now)
+    monkeypatch.setattr("taskflow.optimizer.cost.measured.model.perf_counter", lambda: now)
     judge = make_evaluator(SMALL, PAIR, costs="measured", rule=RULE)
     run = Run("guided", judge, SearchOptions(Budget(1000.0), clock=Clock(1000.0, lambda: now)))
     for plan in known(SMALL, PAIR):

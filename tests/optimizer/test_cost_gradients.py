@@ -15,14 +15,14 @@ from taskflow.models import build
 from taskflow.operators.embedding import Embedding
 from taskflow.operators.linear import Linear
 from taskflow.operators.operator import Spec, iteration_space
-from taskflow.optimizer.cost_analytic import AnalyticCosts
-from taskflow.optimizer.cost_between import Between
-from taskflow.optimizer.cost_gradients import added_bytes, adding, target_bytes
-from taskflow.optimizer.cost_measured import MeasuredCosts
-from taskflow.optimizer.model_costs import ModelCosts
-from taskflow.optimizer.pieces import Pieces
+from taskflow.optimizer.cost.accumulated_gradients import added_bytes, adding, target_bytes
+from taskflow.optimizer.cost.adapter import ModelCosts
+from taskflow.optimizer.cost.analytic import AnalyticCosts
+from taskflow.optimizer.cost.measured.cache_state import Between
+from taskflow.optimizer.cost.measured.model import MeasuredCosts
+from taskflow.optimizer.cost.pieces import Pieces
 from taskflow.rules import SGD
-from taskflow.tasks.lower import lower
+from taskflow.tasks.lower.lower import lower
 from taskflow.tasks.task import Compute
 
 F32 = np.dtype(np.float32)

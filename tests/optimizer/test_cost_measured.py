@@ -20,13 +20,14 @@ from taskflow.machine import host, load_machine, transfer_seconds
 from taskflow.operators.embedding import Embedding
 from taskflow.operators.linear import Linear
 from taskflow.operators.operator import REGISTRY, Spec, cost_key, iteration_space
-from taskflow.optimizer import cost_bench, cost_identity
-from taskflow.optimizer.cost_bench import Surroundings, measure
-from taskflow.optimizer.cost_between import TYPICAL, Between
-from taskflow.optimizer.cost_identity import digest, identity
-from taskflow.optimizer.cost_interlude import OTHERS, Interlude
-from taskflow.optimizer.cost_measured import SIZES, MeasuredCosts
-from taskflow.optimizer.cost_store import CostStore, Measurement
+from taskflow.optimizer.cost.measured import bench as cost_bench
+from taskflow.optimizer.cost.measured import identity as cost_identity
+from taskflow.optimizer.cost.measured.bench import Surroundings, measure
+from taskflow.optimizer.cost.measured.cache_eviction import OTHERS, Interlude
+from taskflow.optimizer.cost.measured.cache_state import TYPICAL, Between
+from taskflow.optimizer.cost.measured.identity import digest, identity
+from taskflow.optimizer.cost.measured.model import SIZES, MeasuredCosts
+from taskflow.optimizer.cost.measured.store import CostStore, Measurement
 from taskflow.regions import Rect
 from taskflow.rules import SGD, Adam
 from taskflow.tasks.task import Kind
@@ -316,10 +317,10 @@ from time import thread_time
 from language_model import feeds, model, undivided
 from taskflow.machine import host
 from taskflow.models.rnnlm import RNNLMConfig
-from taskflow.optimizer.cost_measured import MeasuredCosts
+from taskflow.optimizer.cost.measured.model import MeasuredCosts
 from taskflow.rules import SGD
 from taskflow.runtime.executor import Executor
-from taskflow.tasks.lower import lower
+from taskflow.tasks.lower.lower import lower
 
 config = RNNLMConfig(batch=16, steps=8, vocabulary=2000, hidden=96, steps_per_operator=4)
 graph = model("float32", config)

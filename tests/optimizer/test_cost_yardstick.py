@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from taskflow.machine import host
-from taskflow.optimizer import cost_measured
-from taskflow.optimizer.cost_between import Age, Between
-from taskflow.optimizer.cost_measured import MeasuredCosts
-from taskflow.optimizer.cost_store import Measurement
-from taskflow.optimizer.cost_yardstick import LIMIT, MEMORY, TIMES, Yardstick
-from taskflow.optimizer.measuring import before_measuring
+from taskflow.optimizer.cost.measured import model as cost_measured
+from taskflow.optimizer.cost.measured.cache_state import Age, Between
+from taskflow.optimizer.cost.measured.guard import before_measuring
+from taskflow.optimizer.cost.measured.model import MeasuredCosts
+from taskflow.optimizer.cost.measured.noise import LIMIT, MEMORY, TIMES, Yardstick
+from taskflow.optimizer.cost.measured.store import Measurement
 from taskflow.tasks.task import Kind
 
 

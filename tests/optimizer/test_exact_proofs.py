@@ -14,17 +14,18 @@ import taskflow
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import DataParallel, Strategy, map_graph
 from taskflow.models import build
-from taskflow.optimizer.evaluator import Evaluator, evaluator
-from taskflow.optimizer.exact import exact, within_space
-from taskflow.optimizer.following import Decision, decisions, joined
-from taskflow.optimizer.found import Budget, Found, SearchOptions
-from taskflow.optimizer.guided import guided
-from taskflow.optimizer.moves import SYNCS
+from taskflow.optimizer.algorithms.exact import exact, within_space
+from taskflow.optimizer.algorithms.guided import guided
+from taskflow.optimizer.algorithms.moves import SYNCS
+from taskflow.optimizer.evaluate import evaluator
+from taskflow.optimizer.evaluate.evaluator import Evaluator
+from taskflow.optimizer.result import Budget, Found, SearchOptions
 from taskflow.optimizer.search import make_evaluator
-from taskflow.optimizer.space import Space, SpaceOptions
+from taskflow.optimizer.space.decisions import Decision, decisions, joined
+from taskflow.optimizer.space.space import Space, SpaceOptions
 from taskflow.rules import SGD
 
-fixing_order = pytest.importorskip("taskflow.optimizer.relax", reason="the compiled bound is not built").fixing_order
+fixing_order = pytest.importorskip("taskflow.optimizer.bounds.partial_plan", reason="the compiled bound is not built").fixing_order
 PLENTY = Budget(proposals=40_000)
 
 
@@ -83,7 +84,7 @@ def test_a_proved_optimum_is_the_least_of_all(seed: int, monkeypatch: pytest.Mon
         found = guided(judge, replace(options, budget=Budget(proposals=1)))
         return replace(found, strategy=second, starts={}, lower_bound=0.0)
 
-    monkeypatch.setattr("taskflow.optimizer.exact.guided", almost)
+    monkeypatch.setattr("taskflow.optimizer.algorithms.exact.guided", almost)
     found = exact(judge, SearchOptions(PLENTY, space=options))
     assert found.optimal and found.proof is not None and found.proof.complete
     assert found.seconds == found.lower_bound == best == judge.set(found.strategy)

@@ -11,15 +11,15 @@ from taskflow.machine import Cluster, load_machine
 from taskflow.machine.format import unparse
 from taskflow.mapper import Strategy, choose
 from taskflow.models import build
-from taskflow.optimizer.critical import critical_path
-from taskflow.optimizer.evaluator import Evaluator
-from taskflow.optimizer.explain import Explanation, explain, verify
-from taskflow.optimizer.explain_alternatives import alternatives
-from taskflow.optimizer.explain_difference import difference, grouped
-from taskflow.optimizer.explain_labels import Work, labels, totals
-from taskflow.optimizer.explain_machine import Change, changed, link_ends, link_pairs
-from taskflow.optimizer.explain_what_if import Scenario, what_if
-from taskflow.optimizer.found import Budget
+from taskflow.optimizer.evaluate.critical_path import critical_path
+from taskflow.optimizer.evaluate.evaluator import Evaluator
+from taskflow.optimizer.explain.alternatives import alternatives
+from taskflow.optimizer.explain.difference import difference, grouped
+from taskflow.optimizer.explain.explain import Explanation, explain, verify
+from taskflow.optimizer.explain.labels import Work, labels, totals
+from taskflow.optimizer.explain.machine_changes import Change, changed, link_ends, link_pairs
+from taskflow.optimizer.explain.what_if import Scenario, what_if
+from taskflow.optimizer.result import Budget
 from taskflow.optimizer.search import DEFAULT_RULE, make_evaluator
 from taskflow.rules import SGD
 from taskflow.tasks.task import Compute, Kind

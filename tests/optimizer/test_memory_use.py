@@ -15,14 +15,14 @@ from taskflow.kernels import NumpyKernels
 from taskflow.machine import Cluster, host
 from taskflow.mapper import DataParallel, map_graph
 from taskflow.operators.operator import StepState
-from taskflow.optimizer.memory import MemoryUse, exceeding, explain, fits, memory_use, peak_bytes
+from taskflow.optimizer.memory.plan import MemoryUse, exceeding, explain, fits, memory_use, peak_bytes
 from taskflow.rules import SGD, Adam
 from taskflow.runtime.executor import Executor
-from taskflow.runtime.program import Program
-from taskflow.runtime.schedule import Placement, schedule
-from taskflow.runtime.storage import Kept
-from taskflow.runtime.transport import Channel, Transport
-from taskflow.tasks.lower import lower
+from taskflow.runtime.program.program import Program
+from taskflow.runtime.program.schedule import Placement, schedule
+from taskflow.runtime.program.storage import Kept
+from taskflow.runtime.transport.base import Channel, Transport
+from taskflow.tasks.lower.lower import lower
 from taskflow.tasks.simulate import roofline, simulate
 from taskflow.tasks.task import TaskGraph
 

@@ -16,18 +16,19 @@ from taskflow.graph import OperatorGraph
 from taskflow.mapper import OpConfig, Place, Strategy, Sync, Travel
 from taskflow.mapper.strategy import SUMS
 from taskflow.models import build
-from taskflow.optimizer import relax_sync
-from taskflow.optimizer.evaluator import Evaluator, evaluator
-from taskflow.optimizer.moves import SYNCS
+from taskflow.optimizer.algorithms.moves import SYNCS
+from taskflow.optimizer.bounds import sync as relax_sync
+from taskflow.optimizer.evaluate import evaluator
+from taskflow.optimizer.evaluate.evaluator import Evaluator
 from taskflow.optimizer.search import make_evaluator
-from taskflow.optimizer.space import Space, SpaceOptions
-from taskflow.optimizer.symmetry import Symmetry, renumbered, renumberings
+from taskflow.optimizer.space.space import Space, SpaceOptions
+from taskflow.optimizer.space.symmetry import Symmetry, renumbered, renumberings
 from taskflow.rules import SGD, Adam
-from taskflow.tasks.backward import gradient_flow
+from taskflow.tasks.lower.backward import gradient_flow
 from taskflow.tasks.task import Kind
 from taskflow.tasks.topic import Purpose
 
-relax = pytest.importorskip("taskflow.optimizer.relax", reason="the compiled bound is not built")
+relax = pytest.importorskip("taskflow.optimizer.bounds.partial_plan", reason="the compiled bound is not built")
 ARBITRARY, STRUCTURED = SpaceOptions(placements="arbitrary"), SpaceOptions()
 NO_LIMIT = float("inf")
 

@@ -11,17 +11,18 @@ from partial_sums import near_config, network
 import taskflow
 from taskflow.mapper import Strategy, Sync, Travel
 from taskflow.mapper.strategy import SUMS
-from taskflow.optimizer.evaluator import Evaluator, evaluator
-from taskflow.optimizer.exact import exact
-from taskflow.optimizer.found import Budget, SearchOptions
-from taskflow.optimizer.moves import SYNCS
+from taskflow.optimizer.algorithms.exact import exact
+from taskflow.optimizer.algorithms.moves import SYNCS
+from taskflow.optimizer.evaluate import evaluator
+from taskflow.optimizer.evaluate.evaluator import Evaluator
+from taskflow.optimizer.result import Budget, SearchOptions
 from taskflow.optimizer.search import make_evaluator
-from taskflow.optimizer.space import SpaceOptions
-from taskflow.optimizer.symmetry import renumbered, renumberings
+from taskflow.optimizer.space.space import SpaceOptions
+from taskflow.optimizer.space.symmetry import renumbered, renumberings
 from taskflow.rules import SGD
 from tests.optimizer.search_toys import every
 
-relax = pytest.importorskip("taskflow.optimizer.relax", reason="the compiled bound is not built")
+relax = pytest.importorskip("taskflow.optimizer.bounds.partial_plan", reason="the compiled bound is not built")
 NO_LIMIT = float("inf")
 
 

@@ -13,12 +13,12 @@ import taskflow
 from taskflow.graph import OperatorGraph
 from taskflow.machine import host
 from taskflow.mapper import DataParallel, OpConfig, Strategy, map_graph
-from taskflow.optimizer.memory import peak_bytes
-from taskflow.optimizer.room import Room
+from taskflow.optimizer.memory.plan import peak_bytes
+from taskflow.optimizer.memory_check import Room
 from taskflow.optimizer.search import make_evaluator
 from taskflow.regions import Rect
 from taskflow.rules import SGD, Adam
-from taskflow.tasks.parameters import left_over
+from taskflow.tasks.lower.parameters import left_over
 
 
 def centre(size: int = 1) -> OperatorGraph:

@@ -14,19 +14,19 @@ import taskflow
 from taskflow.machine import host
 from taskflow.mapper import Strategy
 from taskflow.models import build
-from taskflow.optimizer.bounds import lower_bound
-from taskflow.optimizer.core import unsupported
-from taskflow.optimizer.cost_analytic import AnalyticCosts
-from taskflow.optimizer.evaluator import PythonEvaluator
-from taskflow.optimizer.explain_machine import Change, changed
-from taskflow.optimizer.found import Budget, Progress, SearchOptions
-from taskflow.optimizer.groups import groups
-from taskflow.optimizer.guided import guided
-from taskflow.optimizer.mcmc import mcmc
-from taskflow.optimizer.room import MOST_TASKS, Room
+from taskflow.optimizer.algorithms.guided import guided
+from taskflow.optimizer.algorithms.initial import known, random_start
+from taskflow.optimizer.algorithms.layer_groups import groups
+from taskflow.optimizer.algorithms.mcmc import mcmc
+from taskflow.optimizer.bounds.work_and_path import lower_bound
+from taskflow.optimizer.cost.analytic import AnalyticCosts
+from taskflow.optimizer.evaluate.compiled import unsupported
+from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
+from taskflow.optimizer.explain.machine_changes import Change, changed
+from taskflow.optimizer.memory_check import MOST_TASKS, Room
+from taskflow.optimizer.result import Budget, Progress, SearchOptions
 from taskflow.optimizer.search import ALGORITHMS, make_evaluator, search
-from taskflow.optimizer.space import Space, SpaceOptions
-from taskflow.optimizer.starts import known, random_start
+from taskflow.optimizer.space.space import Space, SpaceOptions
 from taskflow.rules import SGD, Adam
 from tests.optimizer.search_toys import Table, every, rugged, tiny
 
@@ -52,7 +52,7 @@ def test_no_seconds_end_a_part_of_a_budget_of_proposals(monkeypatch: pytest.Monk
     # The exact search lets the default one go first for at most two seconds, which on a busy machine ended it anywhere.
     machine = taskflow.load_machine("p100", devices=2)
     expected = search(SMALL, machine, budget="300p", seed=5, algorithm="exact")
-    monkeypatch.setattr("taskflow.optimizer.exact.FIRST_SECONDS", 1e-6)
+    monkeypatch.setattr("taskflow.optimizer.algorithms.exact.FIRST_SECONDS", 1e-6)
     assert search(SMALL, machine, budget="300p", seed=5, algorithm="exact").strategy == expected.strategy
 
 
@@ -244,7 +244,7 @@ def test_sizes_that_c_has_no_integer_for_are_evaluated_in_python() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_quick_memory_estimate_is_above_the_planned_memory(seed: int) -> None:
-    from taskflow.optimizer.memory import peak_bytes
+    from taskflow.optimizer.memory.plan import peak_bytes
     from tests.language_model import model, random_strategy
 
     graph = model()
@@ -258,7 +258,7 @@ def test_quick_memory_estimate_is_above_the_planned_memory(seed: int) -> None:
 
 @pytest.mark.parametrize("model", ["AlexNet", "RNNLM", "Transformer", "LeNet"])
 def test_memory_in_program_order_is_near_the_planned_memory(model: str) -> None:
-    from taskflow.optimizer.memory import peak_bytes
+    from taskflow.optimizer.memory.plan import peak_bytes
 
     graph, where = build(model, preset="small"), taskflow.load_machine("k80", devices=4)
     judge = make_evaluator(graph, where, rule=SGD(0.1))
@@ -319,7 +319,7 @@ def test_seconds_are_kept_and_progress_is_told() -> None:
 
 
 def test_where_time_goes_is_the_usage() -> None:
-    from taskflow.optimizer.where import where_time_goes
+    from taskflow.optimizer.evaluate.usage import where_time_goes
 
     judge = make_evaluator(SMALL, MACHINE)
     for seed in range(4):

@@ -12,13 +12,13 @@ import taskflow
 from taskflow.machine import host
 from taskflow.mapper import OpConfig, Strategy
 from taskflow.models import build
-from taskflow.optimizer import bounds
-from taskflow.optimizer.bounds import least_of, least_update, lower_bound, representatives, rounded
-from taskflow.optimizer.evaluator import evaluator
-from taskflow.optimizer.pieces import Pieces, classes
+from taskflow.optimizer.algorithms.initial import known, random_start
+from taskflow.optimizer.bounds import work_and_path as bounds
+from taskflow.optimizer.bounds.work_and_path import least_of, least_update, lower_bound, representatives, rounded
+from taskflow.optimizer.cost.pieces import Pieces, classes
+from taskflow.optimizer.evaluate import evaluator
 from taskflow.optimizer.search import make_evaluator
-from taskflow.optimizer.space import OperatorSpace, Space, SpaceOptions
-from taskflow.optimizer.starts import known, random_start
+from taskflow.optimizer.space.space import OperatorSpace, Space, SpaceOptions
 from taskflow.rules import SGD, Adam, UpdateRule
 
 

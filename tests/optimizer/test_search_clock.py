@@ -12,19 +12,19 @@ from taskflow.machine import load_machine
 from taskflow.mapper import OpConfig, Strategy
 from taskflow.models import build
 from taskflow.optimizer import foresight
-from taskflow.optimizer.bounds import lower_bound
+from taskflow.optimizer.algorithms.guided import guided
+from taskflow.optimizer.algorithms.initial import known
+from taskflow.optimizer.algorithms.mcmc import mcmc
+from taskflow.optimizer.algorithms.optcnn import MOST_PROCESSORS, additive_plan
+from taskflow.optimizer.bounds.work_and_path import lower_bound
 from taskflow.optimizer.clock import Clock, Pace
-from taskflow.optimizer.evaluator import NO_SYNCS
-from taskflow.optimizer.found import Budget, Found, SearchOptions
-from taskflow.optimizer.guided import guided
-from taskflow.optimizer.mcmc import mcmc
+from taskflow.optimizer.evaluate.evaluator import NO_SYNCS
+from taskflow.optimizer.memory_check import Room
 from taskflow.optimizer.messages import Messages
-from taskflow.optimizer.optcnn import MOST_PROCESSORS, additive_plan
-from taskflow.optimizer.room import Room
+from taskflow.optimizer.result import Budget, Found, SearchOptions
 from taskflow.optimizer.search import make_evaluator, search
-from taskflow.optimizer.space import OperatorSpace, SpaceOptions
-from taskflow.optimizer.starts import known
-from taskflow.tasks.lower import lower
+from taskflow.optimizer.space.space import OperatorSpace, SpaceOptions
+from taskflow.tasks.lower.lower import lower
 from taskflow.tasks.task import Kind
 from tests.optimizer.search_toys import CtrlC, Table, rugged, tiny
 

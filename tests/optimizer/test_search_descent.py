@@ -10,19 +10,19 @@ import taskflow
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import Strategy
 from taskflow.models import build
+from taskflow.optimizer.algorithms.guided import guided
+from taskflow.optimizer.algorithms.initial import known
+from taskflow.optimizer.algorithms.layer_descent import Descent
+from taskflow.optimizer.algorithms.moves import SYNCS
 from taskflow.optimizer.attempt import Attempt, within
-from taskflow.optimizer.constraints import Constraints
-from taskflow.optimizer.descent import Descent
-from taskflow.optimizer.found import Budget, SearchOptions
-from taskflow.optimizer.guided import guided
-from taskflow.optimizer.moves import SYNCS
+from taskflow.optimizer.result import Budget, SearchOptions
 from taskflow.optimizer.run import Run
 from taskflow.optimizer.search import make_evaluator
-from taskflow.optimizer.skeleton import layers
 from taskflow.optimizer.slice import Slice
-from taskflow.optimizer.space import Space, SpaceOptions
-from taskflow.optimizer.starts import known
-from taskflow.optimizer.teams import on_team, shapes, teams
+from taskflow.optimizer.space.constraints import Constraints
+from taskflow.optimizer.space.device_groups import on_team, shapes, teams
+from taskflow.optimizer.space.layers import layers
+from taskflow.optimizer.space.space import Space, SpaceOptions
 
 
 def descent(

@@ -10,16 +10,16 @@ import taskflow
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import OpConfig, Strategy
 from taskflow.models import build
-from taskflow.optimizer.exact import PARTIAL_PER_PROPOSAL, exact
-from taskflow.optimizer.following import decisions, nearest
-from taskflow.optimizer.found import Budget, Proof, SearchOptions
-from taskflow.optimizer.moves import SYNCS
-from taskflow.optimizer.polish import polished
+from taskflow.optimizer.algorithms.exact import PARTIAL_PER_PROPOSAL, exact
+from taskflow.optimizer.algorithms.local_search import polished
+from taskflow.optimizer.algorithms.moves import SYNCS
+from taskflow.optimizer.result import Budget, Proof, SearchOptions
 from taskflow.optimizer.search import make_evaluator, search
-from taskflow.optimizer.space import Space, SpaceOptions
+from taskflow.optimizer.space.decisions import decisions, nearest
+from taskflow.optimizer.space.space import Space, SpaceOptions
 from tests.optimizer.search_toys import every, tiny
 
-fixing_order = pytest.importorskip("taskflow.optimizer.relax", reason="the compiled bound is not built").fixing_order
+fixing_order = pytest.importorskip("taskflow.optimizer.bounds.partial_plan", reason="the compiled bound is not built").fixing_order
 
 
 @pytest.mark.parametrize("machine", ["k80", "p100"])
@@ -138,7 +138,7 @@ def test_an_interrupted_proof_says_how_far_it_came(monkeypatch: pytest.MonkeyPat
         if len(calls) == 10:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("taskflow.optimizer.exact._Branch._count", interrupt)
+    monkeypatch.setattr("taskflow.optimizer.algorithms.exact._Branch._count", interrupt)
     found = exact(judge, options)
     assert found.stopped == "interrupted" and not found.optimal
     assert 0 < found.lower_bound <= whole.seconds

@@ -15,18 +15,18 @@ from taskflow.machine import host
 from taskflow.mapper import Strategy, Travel
 from taskflow.mapper.strategy import SUMS
 from taskflow.models import build
-from taskflow.optimizer.found import Budget, SearchOptions
-from taskflow.optimizer.hybrids import hybrids
+from taskflow.optimizer.algorithms.hybrid_starts import hybrids
+from taskflow.optimizer.algorithms.initial import known, random_start, with_syncs
+from taskflow.optimizer.algorithms.layer_annealing import SIMPLE, Tied
+from taskflow.optimizer.evaluate.usage import where_time_goes
 from taskflow.optimizer.loads import Loads
+from taskflow.optimizer.result import Budget, SearchOptions
 from taskflow.optimizer.run import Run
 from taskflow.optimizer.search import make_evaluator
-from taskflow.optimizer.skeleton import Layer, Spreads, layers
 from taskflow.optimizer.slice import Slice
-from taskflow.optimizer.space import Space
-from taskflow.optimizer.starts import known, random_start, with_syncs
-from taskflow.optimizer.teams import levels, on_team, shapes, teams
-from taskflow.optimizer.tied import SIMPLE, Tied
-from taskflow.optimizer.where import where_time_goes
+from taskflow.optimizer.space.device_groups import levels, on_team, shapes, teams
+from taskflow.optimizer.space.layers import Layer, Spreads, layers
+from taskflow.optimizer.space.space import Space
 from taskflow.partition import Grid
 
 

@@ -10,11 +10,11 @@ import pytest
 
 import taskflow
 from taskflow.models import build
-from taskflow.optimizer import eliminate as module
-from taskflow.optimizer.eliminate import eliminate
-from taskflow.optimizer.optcnn import Additive, additive_plan, fused
+from taskflow.optimizer.algorithms import elimination as module
+from taskflow.optimizer.algorithms.elimination import eliminate
+from taskflow.optimizer.algorithms.optcnn import Additive, additive_plan, fused
 from taskflow.optimizer.search import make_evaluator, search
-from taskflow.optimizer.space import SpaceOptions
+from taskflow.optimizer.space.space import SpaceOptions
 
 GRAPHS = {
     "chain": (5, [(0, 1), (1, 2), (2, 3), (3, 4)]),

@@ -8,17 +8,17 @@ import pytest
 
 import taskflow
 from taskflow.models import build
-from taskflow.optimizer.constraints import Constraints
-from taskflow.optimizer.found import Budget, SearchOptions
-from taskflow.optimizer.guided import guided
-from taskflow.optimizer.patterns import Patterns
+from taskflow.optimizer.algorithms.guided import guided
+from taskflow.optimizer.algorithms.initial import known
+from taskflow.optimizer.algorithms.layer_patterns import Patterns
+from taskflow.optimizer.result import Budget, SearchOptions
 from taskflow.optimizer.run import Run
 from taskflow.optimizer.search import make_evaluator
-from taskflow.optimizer.skeleton import layers
 from taskflow.optimizer.slice import Slice
-from taskflow.optimizer.space import Space, SpaceOptions
-from taskflow.optimizer.starts import known
-from taskflow.optimizer.teams import shapes
+from taskflow.optimizer.space.constraints import Constraints
+from taskflow.optimizer.space.device_groups import shapes
+from taskflow.optimizer.space.layers import layers
+from taskflow.optimizer.space.space import Space, SpaceOptions
 
 
 def patterns(name: str, devices: int, proposals: float = 200_000, space: SpaceOptions | None = None) -> tuple[Run, Patterns]:

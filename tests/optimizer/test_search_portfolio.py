@@ -8,11 +8,11 @@ import taskflow
 from taskflow.machine import load_machine
 from taskflow.mapper import choose
 from taskflow.models import build
+from taskflow.optimizer.algorithms.guided import guided
+from taskflow.optimizer.algorithms.portfolio import worth
 from taskflow.optimizer.clock import Clock
 from taskflow.optimizer.exchange import Exchange
-from taskflow.optimizer.found import Budget, SearchOptions
-from taskflow.optimizer.guided import guided
-from taskflow.optimizer.portfolio import worth
+from taskflow.optimizer.result import Budget, SearchOptions
 from taskflow.optimizer.search import make_evaluator, search
 from tests.optimizer.search_toys import CtrlC
 

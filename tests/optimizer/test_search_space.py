@@ -13,9 +13,9 @@ import taskflow
 from taskflow.mapper import OpConfig
 from taskflow.models import build
 from taskflow.operators.operator import Dim, Soap
-from taskflow.optimizer.constraints import Constraints
-from taskflow.optimizer.permitted import Permitted
-from taskflow.optimizer.space import OperatorSpace, Space, SpaceOptions, place
+from taskflow.optimizer.space.constraints import Constraints
+from taskflow.optimizer.space.permitted import Permitted
+from taskflow.optimizer.space.space import OperatorSpace, Space, SpaceOptions, place
 from tests.language_model import model
 
 DIMS = (Dim("n", 6, Soap.SAMPLE), Dim("a", 3, Soap.ATTRIBUTE, divisible=False), Dim("c", 4, Soap.PARAMETER),

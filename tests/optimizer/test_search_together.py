@@ -11,13 +11,13 @@ from taskflow.graph import OperatorGraph
 from taskflow.machine import load_machine
 from taskflow.mapper import OpConfig
 from taskflow.models import build
-from taskflow.optimizer.evaluator import PythonEvaluator
-from taskflow.optimizer.found import Budget, SearchOptions
-from taskflow.optimizer.mcmc import mcmc
+from taskflow.optimizer.algorithms.initial import random_start
+from taskflow.optimizer.algorithms.mcmc import mcmc
+from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
+from taskflow.optimizer.result import Budget, SearchOptions
 from taskflow.optimizer.search import DEFAULT_RULE, make_evaluator
-from taskflow.optimizer.space import Space, SpaceOptions
-from taskflow.optimizer.starts import random_start
-from taskflow.optimizer.together import Together, elementwise, followed
+from taskflow.optimizer.space.followers import Together, elementwise, followed
+from taskflow.optimizer.space.space import Space, SpaceOptions
 
 EVEN = SpaceOptions("even", reduction=False)
 

@@ -13,10 +13,10 @@ import taskflow
 from taskflow.machine import host, load_machine
 from taskflow.mapper import DataParallel, Place, Strategy, Sync, Travel, map_graph
 from taskflow.models import build
-from taskflow.optimizer.explain import explain
-from taskflow.optimizer.memory import peak_bytes
+from taskflow.optimizer.explain.explain import explain
+from taskflow.optimizer.memory.plan import peak_bytes
+from taskflow.optimizer.memory_check import Room
 from taskflow.optimizer.messages import Messages
-from taskflow.optimizer.room import Room
 from taskflow.optimizer.search import make_evaluator
 from taskflow.rules import Adam
 from taskflow.tasks.task import AllGather, Kind

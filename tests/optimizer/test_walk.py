@@ -19,21 +19,21 @@ from taskflow.mapper import Strategy
 from taskflow.models import build
 from taskflow.optimizer import foresight
 from taskflow.optimizer import run as runs
+from taskflow.optimizer.algorithms.initial import random_start
+from taskflow.optimizer.algorithms.mcmc import BETA, mcmc
+from taskflow.optimizer.algorithms.mcmc_compiled import CoreWalk, core_walk, walks
+from taskflow.optimizer.algorithms.splitmix import Draws
 from taskflow.optimizer.clock import Clock
-from taskflow.optimizer.constraints import Constraints
-from taskflow.optimizer.core_costs import Roofline
-from taskflow.optimizer.draws import Draws
-from taskflow.optimizer.evaluator import Evaluator
-from taskflow.optimizer.found import Budget, Found, SearchOptions
-from taskflow.optimizer.mcmc import BETA, mcmc
+from taskflow.optimizer.cost.task_costs import Roofline
+from taskflow.optimizer.evaluate.evaluator import Evaluator
+from taskflow.optimizer.result import Budget, Found, SearchOptions
 from taskflow.optimizer.search import make_evaluator
-from taskflow.optimizer.space import PLACEMENTS, Space, SpaceOptions
-from taskflow.optimizer.starts import random_start
-from taskflow.optimizer.together import Together
-from taskflow.optimizer.walk import CoreWalk, core_walk, walks
+from taskflow.optimizer.space.constraints import Constraints
+from taskflow.optimizer.space.followers import Together
+from taskflow.optimizer.space.space import PLACEMENTS, Space, SpaceOptions
 from tests.optimizer.search_toys import CtrlC
 
-pytest.importorskip("taskflow.optimizer._core")
+pytest.importorskip("taskflow.optimizer.evaluate._core")
 
 GRAPHS = {
     "LeNet": build("LeNet", preset="small"),

@@ -11,9 +11,9 @@ from report_cases import judge_of, report_of
 import taskflow
 from taskflow.machine.format import parse, unparse
 from taskflow.mapper import MAPPERS, choose
-from taskflow.optimizer.evaluator import PythonEvaluator
-from taskflow.optimizer.memory import memory_use
-from taskflow.optimizer.memory_profile import memory_profile
+from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
+from taskflow.optimizer.memory.plan import memory_use
+from taskflow.optimizer.memory.profile import memory_profile
 from taskflow.report.columns import pack, unpack
 from taskflow.report.spans import CATEGORIES, MESSAGES, spans_at, spans_of
 from taskflow.report.split import PARTS, device_split, link_use

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from taskflow.runtime import mpi
-from taskflow.runtime.mpi import MPITransport
+from taskflow.runtime.transport import mpi
+from taskflow.runtime.transport.mpi import MPITransport
 
 
 class Request:

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from taskflow.runtime.leaving import Leaving, Span
+from taskflow.runtime.program.pending_sends import Leaving, Span
 
 
 def span(random: Random) -> Span:

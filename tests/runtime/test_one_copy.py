@@ -16,13 +16,14 @@ from taskflow.mapper.config import Place, Sync
 from taskflow.mapper.strategy import Strategy
 from taskflow.regions import Rect
 from taskflow.rules import SGD, Adam
-from taskflow.runtime import memory_of_ranks, share_weights
 from taskflow.runtime.executor import Executor
-from taskflow.runtime.local import LocalTransport
-from taskflow.runtime.memory_of_ranks import Wanted, common_arrays
-from taskflow.runtime.one_copy import one_copy
+from taskflow.runtime.transport.local import LocalTransport
+from taskflow.runtime.weights import aliased_memory as share_weights
+from taskflow.runtime.weights import shared_memory as memory_of_ranks
+from taskflow.runtime.weights.aliasing import one_copy
+from taskflow.runtime.weights.shared_memory import Wanted, common_arrays
 from taskflow.tasks.items import Placement
-from taskflow.tasks.lower import lower
+from taskflow.tasks.lower.lower import lower
 from taskflow.tasks.simulate import roofline, simulate
 from taskflow.tasks.task import Buffer, Kind, Part, Task, TaskGraph, Transfer
 

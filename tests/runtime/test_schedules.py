@@ -16,17 +16,17 @@ from taskflow.machine.host import CPU
 from taskflow.operators.operator import StepState
 from taskflow.regions import Rect
 from taskflow.rules import SGD
-from taskflow.runtime.local import LocalTransport
-from taskflow.runtime.null import ScheduleError, replay
-from taskflow.runtime.program import Program
-from taskflow.runtime.schedule import Arrive, Flush, Placement, Run, Send, schedule
-from taskflow.runtime.stamp import Record, stamp_binder, stamped
-from taskflow.runtime.storage import Kept
-from taskflow.tasks.emit import Emitter
+from taskflow.runtime.program.program import Program
+from taskflow.runtime.program.schedule import Arrive, Flush, Placement, Run, Send, schedule
+from taskflow.runtime.program.storage import Kept
+from taskflow.runtime.transport.local import LocalTransport
 from taskflow.tasks.items import root_of
-from taskflow.tasks.lower import lower
+from taskflow.tasks.lower.emit import Emitter
+from taskflow.tasks.lower.lower import lower
 from taskflow.tasks.simulate import resources, roofline, simulate, stays
 from taskflow.tasks.task import Kind
+from taskflow.testing.null_runtime import ScheduleError, replay
+from taskflow.testing.stamp_kernels import Record, stamp_binder, stamped
 
 
 def copying(ends: Ends):

@@ -19,17 +19,17 @@ from starting import needs_mpi
 import taskflow
 from taskflow.mapper import DataParallel
 from taskflow.rules import SGD
-from taskflow.runtime import trace as trace_module
-from taskflow.runtime.clocks import Offset, on_first_clock
 from taskflow.runtime.executor import Executor
-from taskflow.runtime.trace import TraceError
-from taskflow.runtime.trace_check import verify_events
-from taskflow.runtime.trace_events import COVERING
-from taskflow.runtime.trace_file import read_trace, write_trace
-from taskflow.runtime.trace_predicted import shown_from
-from taskflow.runtime.trace_recording import microseconds
+from taskflow.runtime.profiler import tracer as trace_module
+from taskflow.runtime.profiler.clock_offsets import Offset, on_first_clock
+from taskflow.runtime.profiler.events import COVERING
+from taskflow.runtime.profiler.file import read_trace, write_trace
+from taskflow.runtime.profiler.predicted import shown_from
+from taskflow.runtime.profiler.recording import microseconds
+from taskflow.runtime.profiler.tracer import TraceError
 from taskflow.tasks.simulate import Span, Timeline, roofline, simulate
 from taskflow.tasks.task import Kind
+from taskflow.testing.trace_format import verify_events
 
 
 def executor(mapper: str = "data", processors: int = 3) -> Executor:

@@ -14,8 +14,8 @@ import pytest
 from programs.start import mpirun
 from starting import environment, needs_mpi
 
-from taskflow.runtime.local import LocalTransport
-from taskflow.runtime.waiting import Doorbell, Pace, pace_for, poll, watchdog_limit
+from taskflow.runtime.job.polling import Doorbell, Pace, pace_for, poll, watchdog_limit
+from taskflow.runtime.transport.local import LocalTransport
 
 
 @pytest.mark.mpi
@@ -57,7 +57,9 @@ def test_local_transport() -> None:
     transport.close()
 
 
-@pytest.mark.parametrize("module", ["taskflow", "taskflow.runtime", "taskflow.runtime.mpi", "taskflow.runtime.launch"])
+@pytest.mark.parametrize("module", [
+    "taskflow", "taskflow.runtime", "taskflow.runtime.transport.mpi", "taskflow.runtime.job.launch",
+])
 def test_importing_starts_no_mpi(module: str) -> None:
     code = f"import sys, {module}; sys.exit('mpi4py' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env=environment(), check=False).returncode == 0
@@ -73,7 +75,7 @@ def test_poll_sleeps_longer_and_longer_up_to_the_cap() -> None:
 
 def test_who_has_waited_long_looks_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     now, sleeps = [0.0], list[float]()
-    monkeypatch.setattr("taskflow.runtime.waiting.time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr("taskflow.runtime.job.polling.time", SimpleNamespace(perf_counter=lambda: now[0]))
 
     def sleep(seconds: float) -> bool:
         sleeps.append(seconds)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 from programs.start import LIMIT_SECONDS, processes_with
 
-from taskflow.runtime import watcher
+from taskflow.runtime.job import watcher
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or not hasattr(os, "pidfd_open"), reason="the watcher is for Linux"

@@ -11,12 +11,12 @@ from language_model import CONFIG, feeds, model
 import taskflow
 from taskflow.machine import load_machine, ring, ring_bytes
 from taskflow.mapper import DataParallel, Place, Strategy, Sync, Travel, map_graph
-from taskflow.optimizer.core_costs import Roofline
-from taskflow.optimizer.evaluator import timeline_json
+from taskflow.optimizer.cost.task_costs import Roofline
+from taskflow.optimizer.evaluate.evaluator import timeline_json
 from taskflow.regions import Rect
 from taskflow.rules import SGD
-from taskflow.tasks.emit import Emitter
-from taskflow.tasks.lower import lower
+from taskflow.tasks.lower.emit import Emitter
+from taskflow.tasks.lower.lower import lower
 from taskflow.tasks.simulate import simulate
 from taskflow.tasks.task import AllReduce, Kind
 

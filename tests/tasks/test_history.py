@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from taskflow.regions import Rect
-from taskflow.tasks.history import History, Space
+from taskflow.tasks.lower.history import History, Space
 
 
 def rect(random: Random, dims: int) -> Rect:

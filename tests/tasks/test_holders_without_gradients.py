@@ -8,8 +8,9 @@ from language_model import ways
 
 import taskflow
 from taskflow.mapper import OpConfig, Strategy, Sync
-from taskflow.optimizer.core_costs import Roofline
-from taskflow.optimizer.evaluator import PythonEvaluator, evaluator
+from taskflow.optimizer.cost.task_costs import Roofline
+from taskflow.optimizer.evaluate import evaluator
+from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
 
 
 def model() -> taskflow.OperatorGraph:

@@ -12,9 +12,9 @@ from taskflow.machine import host
 from taskflow.mapper import choose
 from taskflow.rules import SGD
 from taskflow.runtime.executor import Executor
-from taskflow.runtime.schedule import Placement, schedule
+from taskflow.runtime.program.schedule import Placement, schedule
 from taskflow.tasks.items import items_of, lifetimes
-from taskflow.tasks.lower import lower
+from taskflow.tasks.lower.lower import lower
 from taskflow.tasks.simulate import roofline, simulate
 from taskflow.tasks.task import Compute, Kind, TaskGraph
 
@@ -76,11 +76,11 @@ def test_gradients_come_to_lie_there() -> None:
 @pytest.mark.parametrize("name", ["onednn", "native"])
 def test_losses_are_those_of_weights_as_they_lie(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "onednn":
-        pytest.importorskip("taskflow.kernels._onednn")
+        pytest.importorskip("taskflow.kernels.onednn._onednn")
     graph = recurrent()
     kernels = kernels_on("cpu")
     if name == "native":
-        from taskflow.kernels.native import NativeKernels
+        from taskflow.kernels.native.kernels import NativeKernels
 
         kernels = NativeKernels()
     rng = np.random.default_rng(1)

@@ -23,9 +23,9 @@ from taskflow.regions import LogicalRegion, Privilege, Requirement
 from taskflow.regions.dependence import Analysis
 from taskflow.regions.ordering import Kind as DependenceKind
 from taskflow.rules import SGD
-from taskflow.tasks.backward import gradient_flow
-from taskflow.tasks.lower import cut, lower, parameter_uses
-from taskflow.tasks.parameters import lay_out
+from taskflow.tasks.lower.backward import gradient_flow
+from taskflow.tasks.lower.lower import cut, lower, parameter_uses
+from taskflow.tasks.lower.parameters import lay_out
 from taskflow.tasks.task import Compute, Kind, TaskGraph, Update
 
 READ, WRITE, REDUCE, READ_WRITE = Privilege.READ, Privilege.WRITE, Privilege.REDUCE, Privilege.READ_WRITE

@@ -15,7 +15,7 @@ from taskflow.graph import OperatorGraph
 from taskflow.machine import ring_bytes
 from taskflow.mapper import OpConfig, Strategy, Travel, alike, load, save
 from taskflow.rules import SGD
-from taskflow.tasks.lower import lower
+from taskflow.tasks.lower.lower import lower
 from taskflow.tasks.task import Kind, TaskGraph
 from taskflow.tasks.topic import Purpose
 

@@ -12,17 +12,17 @@ import pytest
 import taskflow
 from taskflow.machine import Cluster, host, load_machine
 from taskflow.models import build
-from taskflow.optimizer.core import CoreEvaluator
-from taskflow.optimizer.cost_bench import ARRAYS, GROUP, memory_action, runs_of
-from taskflow.optimizer.cost_between import TYPICAL
-from taskflow.optimizer.cost_measured import PART_BYTES, RUN_BYTES, SIZES, MeasuredCosts
-from taskflow.optimizer.cost_store import CostStore, Measurement
-from taskflow.optimizer.evaluator import PythonEvaluator
-from taskflow.optimizer.model_costs import ModelCosts
+from taskflow.optimizer.cost.adapter import ModelCosts
+from taskflow.optimizer.cost.measured.bench import ARRAYS, GROUP, memory_action, runs_of
+from taskflow.optimizer.cost.measured.cache_state import TYPICAL
+from taskflow.optimizer.cost.measured.model import PART_BYTES, RUN_BYTES, SIZES, MeasuredCosts
+from taskflow.optimizer.cost.measured.store import CostStore, Measurement
+from taskflow.optimizer.evaluate.compiled import CoreEvaluator
+from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
 from taskflow.optimizer.search import make_evaluator
 from taskflow.regions import Rect
 from taskflow.rules import SGD
-from taskflow.tasks.emit import Emitter, runs
+from taskflow.tasks.lower.emit import Emitter, runs
 from taskflow.tasks.task import Kind
 
 F32 = np.dtype(np.float32)

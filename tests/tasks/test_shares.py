@@ -16,12 +16,12 @@ from taskflow.machine import load_machine, ring, ring_bytes, ring_share
 from taskflow.mapper import DataParallel, Place, Strategy, Sync, Travel, map_graph
 from taskflow.mapper.notation import parse_sync
 from taskflow.mapper.strategy import load, save
-from taskflow.optimizer.core_costs import Roofline
+from taskflow.optimizer.cost.task_costs import Roofline
 from taskflow.regions import Rect
 from taskflow.rules import SGD, Adam, UpdateRule
-from taskflow.tasks.emit import Emitter
 from taskflow.tasks.items import Join, Placement, items_of, uses
-from taskflow.tasks.lower import lower
+from taskflow.tasks.lower.emit import Emitter
+from taskflow.tasks.lower.lower import lower
 from taskflow.tasks.task import AllGather, AllReduce, Kind, ReduceScatter, TaskGraph, Update
 from taskflow.tasks.topic import Purpose
 

@@ -10,10 +10,10 @@ import pytest
 from taskflow.machine import load_machine
 from taskflow.mapper import Sync, choose
 from taskflow.models import build
-from taskflow.optimizer.space import Space
-from taskflow.optimizer.starts import random_start
+from taskflow.optimizer.algorithms.initial import random_start
+from taskflow.optimizer.space.space import Space
 from taskflow.rules import SGD
-from taskflow.tasks.lower import lower
+from taskflow.tasks.lower.lower import lower
 from taskflow.tasks.task import Compute, Kind
 from taskflow.tasks.topic import SYNCHRONISATION, Purpose
 

@@ -11,12 +11,12 @@ import taskflow
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import choose
 from taskflow.operators.operator import REGISTRY
-from taskflow.optimizer.space import Space
-from taskflow.optimizer.starts import random_start
+from taskflow.optimizer.algorithms.initial import random_start
+from taskflow.optimizer.space.space import Space
 from taskflow.regions import Rect
 from taskflow.rules import SGD
 from taskflow.runtime.executor import Executor
-from taskflow.tasks.lower import lower
+from taskflow.tasks.lower.lower import lower
 from taskflow.tasks.task import Compute
 from taskflow.tasks.topic import Purpose
 

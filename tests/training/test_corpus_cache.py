@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from taskflow.cache import cache_folder
-from taskflow.training import corpus as corpus_module
 from taskflow.training import load_files
-from taskflow.training import text as text_module
-from taskflow.training.corpus import cached
+from taskflow.training.data import corpus as corpus_module
+from taskflow.training.data import text as text_module
+from taskflow.training.data.corpus import cached
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from taskflow.training.labelled_text import PACKAGES, LabelledText, TextBatches, load_labelled
-from taskflow.training.sampling import IGNORED
+from taskflow.training.data.labelled_text import PACKAGES, LabelledText, TextBatches, load_labelled
+from taskflow.training.data.sampling import IGNORED
 
 
 def rows(text: LabelledText, which: np.ndarray) -> list[tuple[str, str]]:

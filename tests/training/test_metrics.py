@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskflow.training import Throughput, perplexity
-from taskflow.training.metrics import hits
+from taskflow.training.evaluation.metrics import hits
 
 
 @given(st.integers(2, 10**6))

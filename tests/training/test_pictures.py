@@ -20,13 +20,13 @@ import taskflow
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import OpConfig, Strategy
 from taskflow.tasks.items import Placement
-from taskflow.training import digest
-from taskflow.training.background import Background
-from taskflow.training.image_batches import ImageBatches
-from taskflow.training.image_sources import FolderImages, digits, image_folder
-from taskflow.training.loop import rows_read
-from taskflow.training.pictures import enlarged, picture
-from taskflow.training.sampling import IGNORED, LabelledBatch, Sampling
+from taskflow.training.data import fingerprint as digest
+from taskflow.training.data.background import Background
+from taskflow.training.data.images.batches import ImageBatches
+from taskflow.training.data.images.decode import enlarged, picture
+from taskflow.training.data.images.sources import FolderImages, digits, image_folder
+from taskflow.training.data.sampling import IGNORED, LabelledBatch, Sampling
+from taskflow.training.program.loop import rows_read
 
 SIZE = 16
 
@@ -246,8 +246,8 @@ PARENT = """
 import sys, time
 from functools import partial
 import numpy as np
-from taskflow.training import digest
-from taskflow.training.background import Background
+from taskflow.training.data import fingerprint as digest
+from taskflow.training.data.background import Background
 if __name__ == "__main__":
     background = Background(2)
     background.start([partial(np.zeros, 1)])()

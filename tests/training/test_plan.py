@@ -12,9 +12,9 @@ from measured_quickly import watch
 
 import taskflow
 from taskflow.models import build
-from taskflow.runtime.local import LocalTransport
-from taskflow.training.plan import plan
-from taskflow.training.trial import Tried, best, trial
+from taskflow.runtime.transport.local import LocalTransport
+from taskflow.training.program.measured_choice import Tried, best, trial
+from taskflow.training.program.plan import plan
 
 GRAPH = build("RNNLM", batch=8, preset="small")
 MACHINE = taskflow.host(2)

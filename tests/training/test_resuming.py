@@ -16,11 +16,11 @@ import pytest
 from click.testing import CliRunner, Result
 from starting import environment, needs_mpi, on_ranks, run_python
 
-from taskflow.runtime.launch import INTERRUPTED
-from taskflow.training.checkpoint import read_checkpoint
-from taskflow.training.example import Preset
+from taskflow.checkpoint.checkpoint import read_checkpoint
+from taskflow.runtime.job.launch import INTERRUPTED
 from taskflow.training.networks import NETWORKS, program
 from taskflow.training.networks import rnnlm as rnnlm_program
+from taskflow.training.program.example import Preset
 from taskflow.training.schedules import StepDecay
 
 pytest.importorskip("safetensors", reason="pip install 'soap-taskflow[weights]'")
@@ -87,7 +87,7 @@ def test_the_seed_comes_from_the_checkpoint() -> None:
 
 def test_checkpoints_are_written_on_the_way(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = report(start())
-    from taskflow.training import resume
+    from taskflow.training.program import resume
 
     seen: list[dict[str, Any]] = []
     save = resume.save_checkpoint
@@ -172,7 +172,7 @@ def test_other_ranks_take_over(folder: Path) -> None:
 
 OWN_DATA = """
 import sys
-from taskflow.runtime.launch import launcher
+from taskflow.runtime.job.launch import launcher
 sys.argv[1:1] = ["--data", "text.txt" if launcher().rank == 0 else "other.txt"]
 from taskflow.training.networks.rnnlm import main
 main()

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from taskflow.training import Corpus, LanguageModelBatches, load_corpus, load_files, load_ptb, load_stdlib
-from taskflow.training import tokens as tokens_module
-from taskflow.training.text import stdlib_files
+from taskflow.training.data import tokens as tokens_module
+from taskflow.training.data.text import stdlib_files
 
 
 def words_of(corpus: Corpus) -> list[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from taskflow.training.subwords import BEGIN, END, PAD
-from taskflow.training.translation_batches import IGNORED, TranslationBatches
+from taskflow.training.data.subwords import BEGIN, END, PAD
+from taskflow.training.translation.batches import IGNORED, TranslationBatches
 
 PAIRS = [([5, 6], [7]), ([8], [9, 10, 11]), ([12, 13, 14, 15, 16], [17]), ([18], [19]), ([20, 21], [22, 23]), ([24], [])]
 TOKENS = np.array([word for pair in PAIRS for side in pair for word in (*side, END)], np.uint16)

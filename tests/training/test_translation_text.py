@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from taskflow.training import translation
-from taskflow.training.bleu import bleu
-from taskflow.training.subwords import BEGIN, END, PAD, Subwords
-from taskflow.training.translation import load_translation, parallel_text
-from taskflow.training.translation_catalogues import catalogues, largest, pairs
-from taskflow.training.translation_numbers import english, german, number_pairs
+from taskflow.training.data.subwords import BEGIN, END, PAD, Subwords
+from taskflow.training.translation import text as translation
+from taskflow.training.translation.bleu import bleu
+from taskflow.training.translation.catalogues import catalogues, largest, pairs
+from taskflow.training.translation.numbers import english, german, number_pairs
+from taskflow.training.translation.text import load_translation, parallel_text
 
 pytest.importorskip("tokenizers", reason="pip install 'soap-taskflow[examples]'")
 

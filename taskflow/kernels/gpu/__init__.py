@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from taskflow.kernels.device import DeviceMissing
+from taskflow.kernels.gpu.diagnostics import INSTALL, line, remedy
 from taskflow.kernels.gpu.kernels import GPUKernels
-from taskflow.kernels.gpu.mending import INSTALL, line, remedy
 from taskflow.kernels.gpu.place import choose_gpu
 
 PRECISION_VARIABLE = "TASKFLOW_PRECISION"

@@ -13,11 +13,11 @@ import numpy as np
 from taskflow.kernels.device import NotRecorded, Recorder
 from taskflow.kernels.gpu import source
 from taskflow.kernels.gpu.cublas import WORKSPACE_BYTES, Cublas
-from taskflow.kernels.gpu.dials import Dials
 from taskflow.kernels.gpu.events import Moment
 from taskflow.kernels.gpu.gemm import ColumnMajor
 from taskflow.kernels.gpu.graphs import CudaRecorder
 from taskflow.kernels.gpu.launching import NULL, THREADS, LaunchingDevice, Numbers
+from taskflow.kernels.gpu.step_scalars import Dials
 from taskflow.kernels.kernel_set import Array
 
 PRECISIONS = ("fp32", "tf32", "bf16")

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from taskflow.kernels.device import NotRecorded, Recorder
-from taskflow.kernels.gpu.dials import Dials
+from taskflow.kernels.gpu.step_scalars import Dials
 
 
 class CudaRecorder(Recorder):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.training.weights import StoredWeights
+from taskflow.checkpoint import StoredWeights
 
 COUNTER = "num_batches_tracked"  # of batch normalisation; it only counts
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from taskflow.models.alexnet import AlexNetConfig, alexnet
+from taskflow.models import AlexNetConfig, alexnet
 from taskflow.rules import SGD, Adam
 from taskflow.training import StepDecay
-from taskflow.training.example import Preset, Run, Training, example
-from taskflow.training.images import DATA, load_images, workers_option
+from taskflow.training.program import DATA, Preset, Run, Training, example, load_images, workers_option
 
 PRESETS = {
     # With the usual eps of 1e-8, Adam makes steps of gradients that are nothing but rounding.

@@ -5,11 +5,10 @@ The default text is the source of Python's own standard library, which every mac
 
 from __future__ import annotations
 
-from taskflow.models.gpt import GPTConfig, gpt
+from taskflow.models import GPTConfig, gpt
 from taskflow.rules import AdamW
 from taskflow.training import Cosine
-from taskflow.training.example import Preset, Run, Training, example
-from taskflow.training.language_model_example import DATA_HELP, language_model, text_options
+from taskflow.training.program import DATA_HELP, Preset, Run, Training, example, language_model, text_options
 
 PRESETS = {
     "small": Preset(

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from taskflow.models.inception import InceptionConfig, inception_v3
+from taskflow.models import InceptionConfig, inception_v3
 from taskflow.rules import SGD
 from taskflow.training import Cosine, StepDecay
-from taskflow.training.example import Preset, Run, Training, example
-from taskflow.training.images import DATA, load_images, workers_option
-from taskflow.training.start import normalised_above_zero
+from taskflow.training.program import (
+    DATA,
+    Preset,
+    Run,
+    Training,
+    example,
+    load_images,
+    normalised_above_zero,
+    workers_option,
+)
 
 PRESETS = {
     # The rate falls to nothing, so that the running statistics of so narrow a network settle.

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from taskflow.models.lenet import LeNetConfig, lenet
+from taskflow.models import LeNetConfig, lenet
 from taskflow.rules import Adam
-from taskflow.training.example import Preset, Run, Training, example
-from taskflow.training.images import DATA, load_images, workers_option
+from taskflow.training.program import DATA, Preset, Run, Training, example, load_images, workers_option
 
 PRESETS = {
     # With the usual eps of 1e-8, Adam makes steps of gradients that are nothing but rounding.

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from math import isqrt
 
-from taskflow.models.mlp import MLPConfig, mlp
+from taskflow.models import MLPConfig, mlp
 from taskflow.rules import SGD
-from taskflow.training.example import Preset, Run, Training, example
-from taskflow.training.images import DATA, load_images, workers_option
+from taskflow.training.program import DATA, Preset, Run, Training, example, load_images, workers_option
 
 PRESETS = {
     "small": Preset(MLPConfig(batch=64, features=64, hidden=(128, 128)), SGD(lr=0.1, momentum=0.9), 150),

@@ -5,12 +5,12 @@ The default text is what this machine's programs say in English and how their tr
 
 from __future__ import annotations
 
-from taskflow.models.nmt import NMTConfig, nmt
-from taskflow.models.translators import NMTTranslator
+from taskflow.models import NMTConfig, nmt
+from taskflow.models.decoding import NMTTranslator
 from taskflow.rules import SGD, Adam
 from taskflow.training import StepDecay
-from taskflow.training.example import Preset, Run, Training, example
-from taskflow.training.translation_example import DATA_HELP, TranslationOptions, translation, translation_options
+from taskflow.training.program import Preset, Run, Training, example
+from taskflow.training.translation import DATA_HELP, TranslationOptions, translation, translation_options
 
 PRESETS = {
     "small": Preset(NMTConfig(batch=128, steps=20, vocabulary=4000, hidden=128), Adam(lr=4e-3), 300, clip_norm=5.0),

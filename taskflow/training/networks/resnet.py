@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from taskflow.models.resnet import ResNetConfig, resnet
+from taskflow.models import ResNetConfig, resnet
 from taskflow.rules import SGD, Adam
 from taskflow.training import StepDecay
-from taskflow.training.example import Preset, Run, Training, example
-from taskflow.training.images import DATA, load_images, workers_option
-from taskflow.training.start import normalised_above_zero
+from taskflow.training.program import (
+    DATA,
+    Preset,
+    Run,
+    Training,
+    example,
+    load_images,
+    normalised_above_zero,
+    workers_option,
+)
 
 PRESETS = {
     # With the usual eps of 1e-8, Adam makes steps of gradients that are nothing but rounding.

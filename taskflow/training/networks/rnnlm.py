@@ -5,11 +5,10 @@ The default text is the source of Python's own standard library, which every mac
 
 from __future__ import annotations
 
-from taskflow.models.rnnlm import RNNLMConfig, rnnlm
+from taskflow.models import RNNLMConfig, rnnlm
 from taskflow.rules import SGD, Adam
 from taskflow.training import ZarembaDecay
-from taskflow.training.example import Preset, Run, Training, example
-from taskflow.training.language_model_example import DATA_HELP, language_model, text_options
+from taskflow.training.program import DATA_HELP, Preset, Run, Training, example, language_model, text_options
 
 PRESETS = {
     "small": Preset(RNNLMConfig(batch=256, steps=20, vocabulary=4000, hidden=128), Adam(lr=4e-3), 150, clip_norm=5.0),

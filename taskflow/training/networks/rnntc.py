@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from taskflow.models.rnntc import RNNTCConfig, rnntc
+from taskflow.models import RNNTCConfig, rnntc
 from taskflow.rules import Adam
-from taskflow.training.classify import MEASURES, ClassifierEvaluation, scores_of
-from taskflow.training.example import Preset, Run, Training, example
-from taskflow.training.labelled_text import TextBatches, load_labelled
+from taskflow.training.data import TextBatches, load_labelled
+from taskflow.training.evaluation import MEASURES, ClassifierEvaluation, scores_of
+from taskflow.training.program import Preset, Run, Training, example
 
 PRESETS = {
     # With the usual eps of 1e-8, Adam makes steps of gradients that are nothing but rounding.

@@ -5,12 +5,12 @@ The default text is what this machine's programs say in English and how their tr
 
 from __future__ import annotations
 
-from taskflow.models.transformer import TransformerConfig, transformer
-from taskflow.models.translators import TransformerTranslator
+from taskflow.models import TransformerConfig, transformer
+from taskflow.models.decoding import TransformerTranslator
 from taskflow.rules import Adam
 from taskflow.training import InverseSqrt
-from taskflow.training.example import Preset, Run, Training, example
-from taskflow.training.translation_example import DATA_HELP, TranslationOptions, translation, translation_options
+from taskflow.training.program import Preset, Run, Training, example
+from taskflow.training.translation import DATA_HELP, TranslationOptions, translation, translation_options
 
 PRESETS = {
     "small": Preset(

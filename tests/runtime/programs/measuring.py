@@ -4,8 +4,8 @@ import sys
 from pathlib import Path
 
 from taskflow.machine import load_machine, save
-from taskflow.runtime import measure as module
-from taskflow.runtime.launch import connect
+from taskflow.runtime.calibrate import machine as module
+from taskflow.runtime.job.launch import connect
 
 module.SECONDS = 0.02
 transport = connect()

@@ -4,9 +4,9 @@ import sys
 
 import numpy as np
 
-from taskflow.runtime.launch import connect
-from taskflow.runtime.mpi import MPITransport
-from taskflow.runtime.waiting import Pace
+from taskflow.runtime.job.launch import connect
+from taskflow.runtime.job.polling import Pace
+from taskflow.runtime.transport.mpi import MPITransport
 
 SIZES = [0, 1, 7, 8, 100, 1023, 1024, 4096, 65_536, 65_537, 300_000, 1 << 20, (1 << 22) + 3]
 

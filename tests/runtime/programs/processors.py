@@ -4,7 +4,7 @@ first."""
 import os
 import sys
 
-from taskflow.runtime.launch import connect, launcher
+from taskflow.runtime.job.launch import connect, launcher
 
 if len(sys.argv) > 2 and launcher().rank == 2:
     os._exit(0)

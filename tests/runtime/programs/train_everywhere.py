@@ -11,7 +11,7 @@ import taskflow  # isort: skip
 from language_model import CONFIG, ONE_STEP, feeds, model, random_strategy
 
 from taskflow.machine import ring_bytes
-from taskflow.runtime import share_weights
+from taskflow.runtime.weights import aliased_memory as share_weights
 
 if "one-copy" in sys.argv:
     share_weights.SMALLEST_BYTES = 1

@@ -18,7 +18,7 @@ from language_model import feeds, model
 
 from taskflow.machine import host
 from taskflow.mapper import DataParallel, choose
-from taskflow.runtime.bind import bind
+from taskflow.runtime.program.bind import bind
 
 case = sys.argv[1]
 limit = float(sys.argv[2]) if len(sys.argv) > 2 else 60.0

@@ -5,7 +5,7 @@ import os
 import platform
 
 from taskflow.kernels.gpu.place import local_rank
-from taskflow.runtime.launch import connect
+from taskflow.runtime.job.launch import connect
 
 transport = connect()
 ranks = transport.ranks

@@ -1,0 +1,16 @@
+"""Weights and training state in files."""
+
+from taskflow.checkpoint.checkpoint import Checkpoint, load_checkpoint, read_checkpoint, save_checkpoint
+from taskflow.checkpoint.weights import StoredWeights, load_weights, on_first_rank, read_weights, save_weights
+
+__all__ = [
+    "Checkpoint",
+    "StoredWeights",
+    "load_checkpoint",
+    "load_weights",
+    "on_first_rank",
+    "read_checkpoint",
+    "read_weights",
+    "save_checkpoint",
+    "save_weights",
+]

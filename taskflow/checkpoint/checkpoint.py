@@ -1,0 +1,96 @@
+"""Checkpoints: everything that a training run needs to go on as if it had never been stopped."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from taskflow.checkpoint.weights import StoredWeights, on_first_rank, put_from, read_weights, save_arrays
+from taskflow.runtime import Executor
+from taskflow.runtime.weights import Holding
+
+_KEY, _VERSION = "taskflow-checkpoint", 1
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What a checkpoint says beside its arrays. ``step``: how many training steps were done. ``position``: what the program
+    that saved it noted about its data (anything that JSON can say)."""
+
+    step: int
+    seed: int
+    rule: str
+    model: str
+    dtype: str
+    position: Any = None
+    version: int = _VERSION
+
+
+def save_checkpoint(executor: Executor, path: str | Path, *, position: Any = None) -> None:
+    """Write weights, running statistics, the update rule's arrays, carried state, step and seed to one safetensors file, with
+    ``position``. Every rank calls it; the file is whole or not there.
+
+    A run that loads it under the same strategy has the same losses as one that was never stopped, bit for bit; under another
+    strategy or on other ranks up to the rounding of reordered sums. Its weights are also a file for `load_weights`. Not kept:
+    the state that evaluation and prediction carry. Raises, on every rank, ImportError, OSError, and ValueError for an Executor
+    without a rule.
+    """
+    said = Checkpoint(
+        executor.state.step, executor.state.seed, repr(executor.rule), executor.graph.name, str(executor.graph.dtype), position
+    )
+    holdings = [*executor.weight_holdings.values(), *executor.training_state().values()]
+    save_arrays(executor, path, holdings, {_KEY: json.dumps(asdict(said))})
+
+
+def load_checkpoint(executor: Executor, path: str | Path) -> Checkpoint:
+    """Go on from a checkpoint: sets everything that `save_checkpoint` wrote, step and seed too. Every rank calls it.
+
+    Raises, on every rank and before anything is changed, FileNotFoundError, ImportError, and ValueError if the file is not a
+    checkpoint, or made for another model, float type or update rule.
+    """
+    wanted = executor.weight_holdings | executor.training_state()
+
+    def check() -> tuple[StoredWeights, Checkpoint]:
+        stored = read_weights(path)
+        said = _said(stored)
+        _fits(stored, said, wanted, executor)
+        return stored, said
+
+    found = on_first_rank(executor.transport, check, send=lambda answer: answer[1])
+    stored, said = found if executor.transport.rank == 0 else (None, found)
+    for holding in wanted.values():
+        put_from(executor, holding, stored)
+    executor.state.step, executor.state.seed = said.step, said.seed
+    return said  # type: ignore[no-any-return]
+
+
+def read_checkpoint(path: str | Path) -> Checkpoint:
+    """What a checkpoint says beside its arrays, to plan a run before there is an Executor. Raises as `load_checkpoint`."""
+    return _said(read_weights(path))
+
+
+def _said(stored: StoredWeights) -> Checkpoint:
+    text = stored.metadata.get(_KEY)
+    if text is None:
+        raise ValueError(f"{stored.source}: not a checkpoint, but weights only; load_weights reads it")
+    said = json.loads(text)
+    if said.get("version") != _VERSION:
+        raise ValueError(f"{stored.source}: version {said.get('version')} of checkpoints; this taskflow reads {_VERSION}")
+    return Checkpoint(**said)
+
+
+def _fits(stored: StoredWeights, said: Checkpoint, wanted: dict[str, Holding], executor: Executor) -> None:
+    wrong = [f"it is in {said.dtype}"] if said.dtype != str(executor.graph.dtype) else []
+    wrong += [f"{name} is missing" for name in wanted if name not in stored]
+    wrong += [f"{name} is not part of it" for name in stored if name not in wanted]
+    for name, holding in wanted.items():
+        if name in stored and tuple(stored.shapes[name]) != holding.spec.shape:
+            wrong.append(f"{name} must be {holding.spec.shape}, got {stored.shapes[name]}")
+    if wrong:
+        more = f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        raise ValueError(
+            f"{stored.source}: a checkpoint of {said.model} with {said.rule} does not fit {executor.graph.name} "
+            f"({executor.graph.dtype}) with {executor.rule!r}: {'; '.join(wrong[:3])}{more}"
+        )

@@ -1,0 +1,200 @@
+"""Weights in files: safetensors out and in, PyTorch's state_dicts in. Names and whole shapes, whatever the strategy.
+
+The names are those of the model's layers, as ``conv1.weight``, ``encoder.lstm0.weight_ih`` or ``bn1.running_mean``: the layer's
+name, and in it the name that PyTorch gives to the parameter. The arrays are whole, so that a file written by 4 ranks under one
+strategy is read by 2 under another. An LSTM's arrays have a dimension of their own for the four gates, (4, hidden, features).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from taskflow.runtime import Executor
+from taskflow.runtime.transport import Transport
+from taskflow.runtime.weights import TRAINING, Holding
+from taskflow.writing import replacing
+
+Array = np.ndarray[Any, Any]
+Rename = Callable[["StoredWeights"], "StoredWeights"]
+
+
+class StoredWeights(Mapping[str, Array]):
+    """Arrays by name, each read when it is asked for. ``shapes`` and ``metadata`` (texts that the writer added) are known
+    beforehand."""
+
+    def __init__(
+        self, source: str, shapes: Mapping[str, tuple[int, ...]], read: Callable[[str], Array],
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        self.source, self.shapes, self.metadata = source, dict(shapes), dict(metadata or {})
+        self._read = read
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self.shapes:
+            raise KeyError(f"{self.source} has no array {name!r}")
+        return self._read(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shapes)
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+
+def save_weights(executor: Executor, path: str | Path, *, metadata: Mapping[str, str] | None = None) -> None:
+    """Write parameters and running statistics to a safetensors file. Every rank calls it; rank 0 writes the file, whole or
+    not at all (a file that is there is replaced when the new one is complete).
+
+    ``metadata``: texts to keep in the file. Raises, on every rank, ImportError without safetensors and OSError.
+    """
+    executor.renew()
+    save_arrays(executor, path, executor.weight_holdings.values(), metadata or {})
+
+
+def load_weights(
+    executor: Executor, path: str | Path | StoredWeights, *, strict: bool = True, rename: Rename | None = None
+) -> tuple[str, ...]:
+    """Set parameters and running statistics from a file: safetensors (also a checkpoint), or a state_dict that torch.save
+    wrote (``.pth``, ``.pt``, ``.bin``; needs torch); or from arrays, such as `taskflow.models.pytorch.weights_of` a module.
+    Every rank calls it; rank 0 alone reads the file, one array at a time.
+
+    ``rename`` turns what the file has into our names, such as `taskflow.models.torchvision_weights.of`. Other float types are
+    converted. Returns the names that were set. Raises, on every rank, FileNotFoundError, ImportError, and ValueError that
+    names arrays of another shape and, if ``strict``, those that are missing or too many.
+    """
+
+    def check() -> tuple[StoredWeights, list[str]]:
+        stored = path if isinstance(path, StoredWeights) else read_weights(path)
+        stored = stored if rename is None else rename(stored)
+        return stored, _fitting(stored, executor.weight_holdings, strict, executor.graph.name)
+
+    found = on_first_rank(executor.transport, check, send=lambda answer: answer[1])
+    stored, names = found if executor.transport.rank == 0 else (None, found)
+    for name in names:
+        put_from(executor, executor.weight_holdings[name], stored)
+    return tuple(names)
+
+
+def read_weights(path: str | Path) -> StoredWeights:
+    """The arrays of a safetensors file or of a PyTorch state_dict, by name. Raises FileNotFoundError, ImportError, and
+    ValueError for a file that is neither."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"weights file {path} does not exist")
+    return _read_torch(path) if path.suffix in (".pth", ".pt", ".bin") else _read_safetensors(path)
+
+
+def save_arrays(
+    executor: Executor, path: str | Path, holdings: Iterable[Holding], metadata: Mapping[str, str]
+) -> None:
+    """Gather whole arrays on rank 0, one after the other, and write them to a safetensors file there."""
+    path = Path(path)
+
+    def ready() -> None:
+        _safetensors()
+        if not path.absolute().parent.is_dir():
+            raise FileNotFoundError(f"cannot write {path}: there is no folder {path.absolute().parent}")
+
+    on_first_rank(executor.transport, ready)
+    arrays = {name: value for name, value in executor.gather(holdings) if value is not None}
+
+    def write() -> None:
+        with replacing(path) as file:
+            try:
+                _safetensors().numpy.save_file(arrays, str(file), dict(metadata))
+            except _safetensors().SafetensorError as error:  # a full disk, too
+                raise OSError(f"cannot write {path}: {error}") from error
+
+    on_first_rank(executor.transport, write)
+
+
+def put_from(executor: Executor, holding: Holding, stored: Mapping[str, Array] | None) -> None:
+    """Send one array from rank 0, which has it ``stored``, to all ranks, and take each rank's parts of it."""
+
+    def read() -> Array:
+        assert stored is not None
+        return np.ascontiguousarray(stored[holding.name], holding.spec.dtype)
+
+    value = on_first_rank(executor.transport, read)
+    executor.put(holding, value.reshape(holding.spec.shape))
+
+
+def on_first_rank(
+    transport: Transport, act: Callable[[], Any], send: Callable[[Any], Any] = lambda answer: answer
+) -> Any:
+    """What ``act`` returns on rank 0; on the others what ``send`` makes of that. An error is raised on every rank."""
+    answer: Any = None
+    message: tuple[bool, Any] = (True, None)
+    if transport.rank == 0:
+        try:
+            answer = act()
+            message = (True, None if transport.size == 1 else send(answer))
+        except (ValueError, OSError, ImportError) as error:
+            if transport.size == 1:
+                raise
+            message = (False, error)
+    good, value = transport.broadcast(message)
+    if not good:
+        raise value
+    return answer if transport.rank == 0 else value
+
+
+def _fitting(stored: StoredWeights, holdings: Mapping[str, Holding], strict: bool, model: str) -> list[str]:
+    """The names to set; ValueError says what does not fit."""
+    given = {name: shape for name, shape in stored.shapes.items() if not name.startswith(TRAINING)}
+    wrong = [
+        f"{name} must be {holdings[name].spec.shape}, got {shape}"
+        for name, shape in given.items() if name in holdings and tuple(shape) != holdings[name].spec.shape
+    ]
+    if strict:
+        wrong += [f"{name} is missing" for name in holdings if name not in given]
+        wrong += [f"{name} is not a weight of the model" for name in given if name not in holdings]
+    if wrong:
+        more = f"; and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+        raise ValueError(f"{stored.source} does not fit {model}: {'; '.join(wrong[:5])}{more}")
+    return [name for name in holdings if name in given]
+
+
+def _read_safetensors(path: Path) -> StoredWeights:
+    library = _safetensors()
+    try:
+        file = library.safe_open(str(path), framework="numpy")
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)
+    except library.SafetensorError as error:
+        raise ValueError(f"{path}: not a safetensors file, or a part of one ({error}); a state_dict must be named .pth") from error
+    return StoredWeights(str(path), shapes, file.get_tensor, file.metadata())
+
+
+def _read_torch(path: Path) -> StoredWeights:
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError(
+            f"{path}: reading PyTorch's format needs torch: pip install torch; or save it as .safetensors there"
+        ) from error
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many kinds, all for files that are not what they should be
+        raise ValueError(f"{path}: torch cannot read it: {str(error).splitlines()[0]}") from error
+    if not isinstance(content, Mapping) or not all(isinstance(v, torch.Tensor) for v in content.values()):
+        raise ValueError(f"{path}: must hold a state_dict (names and tensors), got {type(content).__name__}")
+
+    def read(name: str) -> Array:
+        tensor = content[name].detach()
+        known = tensor.float() if tensor.dtype == torch.bfloat16 else tensor  # numpy has no bfloat16
+        return np.asarray(known.numpy())
+
+    return StoredWeights(str(path), {name: tuple(tensor.shape) for name, tensor in content.items()}, read)
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors
+        import safetensors.numpy
+    except ImportError as error:
+        raise ImportError("weights files need safetensors: pip install 'soap-taskflow[weights]'") from error
+    return safetensors

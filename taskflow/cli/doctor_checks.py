@@ -1,0 +1,210 @@
+"""Checks of `taskflow doctor`, none of which needs what it looks for.
+
+What may be missing, hang or crash is looked for by its files, or tried in a process of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from taskflow.cli.doctor_checks_gpu import gpu
+from taskflow.cli.finding import MEND, NOTE, OK, WRONG, Finding, package, tried
+
+
+def findings(say: Callable[[str], object] = lambda text: None) -> list[Finding]:
+    """Everything, in the order in which people ask for it."""
+    result: list[Finding] = []
+    for what in (_python, _processor, _memory, _kernels, _search, _trains, _mpi, gpu, _packages, _caches):
+        say(f"looking at {what.__name__.strip('_')}")
+        result.extend(what())
+    return result
+
+
+# ---- this process ----------------------------------------------------------------------------------------------------
+def _python() -> Iterator[Finding]:
+    import numpy
+
+    from taskflow import __version__
+
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    system = f"{platform.system()} {platform.machine()}"
+    yield Finding("taskflow", OK, f"taskflow {__version__}, {python}, numpy {numpy.__version__}; {system}")
+
+
+def _processor() -> Iterator[Finding]:
+    from taskflow.optimizer.cost.measured import processor_name
+    from taskflow.runtime.job import node_cores, usable_cores
+
+    usable, there = usable_cores(), node_cores()
+    limited = f" ({there} on the machine)" if there != usable else ""
+    yield Finding("processor", OK, f"{processor_name()}, {usable} core{'s' * (usable != 1)} to use{limited}")
+    threads = os.environ.get("OMP_NUM_THREADS")
+    yield Finding("threads", NOTE, f"OMP_NUM_THREADS={threads}" if threads else "OMP_NUM_THREADS is not set: kernels use every "
+                  "core; under mpirun each rank takes its share")  # fmt: skip
+
+
+def _memory() -> Iterator[Finding]:
+    try:
+        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines() if ":" in line)
+        total, free = (int(lines[key].split()[0]) * 1024 for key in ("MemTotal", "MemAvailable"))
+    except (OSError, KeyError, ValueError, IndexError):
+        yield Finding("memory", NOTE, "this system does not say how much there is")
+        return
+    yield Finding("memory", OK, f"{total / 2**30:.1f} GiB, {free / 2**30:.1f} GiB available")
+
+
+def instruction_set() -> list[str]:
+    """The vector instructions that kernels can make use of, as the processor names them."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return []
+    flags = next((line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features"))), [])
+    return [flag for flag in ("avx2", "fma", "avx512f", "amx_tile", "asimd", "sve") if flag in flags]
+
+
+def _kernels() -> Iterator[Finding]:
+    from taskflow.kernels import REBUILD, default_kernels, native_built, onednn_missing
+    from taskflow.optimizer.cost.measured import identity
+
+    instructions = ", ".join(instruction_set()) or "unknown"
+    try:
+        kernels = default_kernels()
+    except (RuntimeError, ValueError) as error:
+        yield Finding("kernels", WRONG, str(error), "unset TASKFLOW_KERNELS")
+        return
+    chosen = os.environ.get("TASKFLOW_KERNELS")
+    why = f"TASKFLOW_KERNELS={chosen}" if chosen else "the fastest that is there"
+    yield Finding("kernels", OK, f"{kernels.name} ({why}); instructions: {instructions}")
+    if native_built():
+        yield Finding("compiled loops", OK, "built")
+    else:
+        yield Finding("compiled loops", MEND, "not built: numpy serves, several times slower", REBUILD)
+    lacks = onednn_missing()
+    if lacks is None:
+        from taskflow.kernels.onednn.library import load
+
+        yield Finding("oneDNN", OK, f"{load().version}")
+    elif native_built():
+        yield Finding("oneDNN", MEND, lacks, "pip install 'soap-taskflow[onednn]'")
+    else:
+        yield Finding("oneDNN", MEND, "not built", REBUILD)
+    of = identity(kernels)
+    yield Finding("BLAS", OK, f"{of['blas']}, kernels for {of['blas_core']}, {of['blas_threads']} threads")
+    forced = os.environ.get("OPENBLAS_CORETYPE")
+    if forced and "avx512f" in instruction_set() and forced.lower() in ("haswell", "zen"):
+        yield Finding("BLAS", MEND, f"OPENBLAS_CORETYPE={forced} holds numpy to AVX2, though the processor has AVX-512",
+                      "unset OPENBLAS_CORETYPE")  # fmt: skip
+
+
+def _search() -> Iterator[Finding]:
+    from taskflow.kernels import REBUILD
+
+    try:
+        from taskflow.optimizer.evaluate import compiled as core  # noqa: F401
+    except ImportError as error:
+        yield Finding("search", MEND, f"the compiled evaluator is missing ({error}): search works, but many times slower", REBUILD)
+    else:
+        yield Finding("search", OK, "the compiled evaluator is there")
+
+
+def _trains() -> Iterator[Finding]:
+    """A network of two layers on two virtual processors learns."""
+    import numpy as np
+
+    from taskflow import operators as ops
+    from taskflow.graph import OperatorGraph
+    from taskflow.machine import host
+    from taskflow.mapper import choose
+    from taskflow.rules import SGD
+    from taskflow.runtime import Executor
+    from taskflow.runtime.transport import LocalTransport
+
+    try:
+        graph, machine = OperatorGraph(), host(2)
+        x, label = ops.input(graph, (8, 4), name="x"), ops.input(graph, (8,), "int64", name="label")
+        hidden = ops.relu(ops.linear(x, 8))
+        graph.minimize(ops.cross_entropy(ops.linear(hidden, 2), label))
+        strategy, mapper = choose("data", graph, machine)
+        run = Executor(graph, strategy, SGD(lr=0.5), transport=LocalTransport(), machine=machine, mapper=mapper)
+        values = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
+        batch = {"x": values, "label": (values[:, 0] > 0).astype("int64")}
+        losses = [run.train(batch) or 0.0 for _ in range(20)]
+    except Exception as error:  # whatever it is, it is what the user wants to know
+        yield Finding("training", WRONG, f"a small network does not train: {type(error).__name__}: {error}")
+        return
+    if losses[-1] < losses[0]:
+        yield Finding("training", OK, f"a small network on 2 virtual processors: loss {losses[0]:.3f} -> {losses[-1]:.3f}")
+    else:
+        yield Finding("training", WRONG, f"a small network does not learn: loss {losses[0]:.3f} -> {losses[-1]:.3f}")
+
+
+# ---- MPI -------------------------------------------------------------------------------------------------------------
+_LIBRARY = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
+_SIZE = "from mpi4py import MPI; print(f'ranks={MPI.COMM_WORLD.size}')"
+INSTALL = "pip install mpi4py mpich (on a cluster, against its own MPI: pip install --no-binary mpi4py mpi4py)"
+
+
+def _mpi() -> Iterator[Finding]:
+    from taskflow.runtime.job import launcher
+
+    wrapper = package("mpi4py")
+    if wrapper is None:
+        yield Finding("MPI", MEND, "mpi4py is not installed: taskflow runs in one process only", INSTALL)
+        return
+    code, text = tried(sys.executable, "-c", _LIBRARY)
+    if code != 0:
+        yield Finding("MPI", MEND, f"mpi4py {wrapper} is installed, but its MPI library does not load: {_last(text)}", INSTALL)
+        return
+    library = " ".join(text.split("\n")[0].replace("\t", " ").split())
+    yield Finding("MPI", OK, f"mpi4py {wrapper}, {library}")
+    if (started := launcher()) is not None:
+        yield Finding("mpirun", NOTE, f"this is rank {started.rank} of {started.size}, started by {started.name}")
+        return
+    beside = Path(sys.executable).parent / "mpirun"
+    program = shutil.which("mpirun") or (str(beside) if os.access(beside, os.X_OK) else None)
+    if program is None:
+        yield Finding("mpirun", MEND, "there is none on PATH", "pip install mpich")
+        return
+    code, text = tried(program, "-n", "2", sys.executable, "-c", _SIZE)
+    if code == 0 and text.count("ranks=2") == 2:  # ranks may write into each other's lines
+        yield Finding("mpirun", OK, f"{program} starts ranks that find each other")
+    else:
+        why = "of another MPI than mpi4py's" if "ranks=1" in text else f"it says: {_last(text)}"
+        own = f"use {beside}" if os.access(beside, os.X_OK) and str(beside) != program else INSTALL
+        yield Finding("mpirun", MEND, f"{program} does not start 2 ranks that find each other: {why}", own)
+
+
+def _last(text: str) -> str:
+    return " ".join((text.strip().splitlines() or ["nothing"])[-1].split())[:200]
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+def _packages() -> Iterator[Finding]:
+    found = [
+        f"{name} {have}" for name in ("torch", "torchvision", "safetensors", "tokenizers", "sacrebleu", "scikit-learn", "pillow")
+        if (have := package(name)) is not None
+    ]
+    yield Finding("other packages", NOTE, ", ".join(found) or "none (examples want pip install 'soap-taskflow[examples,weights]')")
+
+
+def _caches() -> Iterator[Finding]:
+    from taskflow.cache import cache_folder
+
+    folder = cache_folder()
+    if folder is None:
+        yield Finding("caches", MEND, "there is no home folder to keep measured costs in", "export TASKFLOW_CACHE=FOLDER")
+        return
+    if not folder.is_dir():
+        yield Finding("caches", OK, f"{folder} (not there yet)")
+        return
+    sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+    if os.access(folder, os.W_OK):
+        yield Finding("caches", OK, f"{folder}: {len(sizes)} files, {sum(sizes) / 1e6:.1f} MB")
+    else:
+        yield Finding("caches", MEND, f"{folder} cannot be written", "export TASKFLOW_CACHE=FOLDER")

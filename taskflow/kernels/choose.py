@@ -1,0 +1,89 @@
+"""Choose a kernel set: the fastest that works here, one by name, or a device's."""
+
+import os
+from importlib import import_module
+
+from taskflow.kernels.build import REBUILD
+from taskflow.kernels.kernel_set import KernelSet
+from taskflow.kernels.reference import NumpyKernels
+
+_missing: ImportError | None = None
+try:
+    for module in ("_images", "_losses", "_pointwise", "_products"):
+        import_module(f"taskflow.kernels.native.{module}")
+    from taskflow.kernels.native._native import busy as busy
+except ImportError as error:  # built without a C compiler: every kernel has a numpy twin
+    from taskflow.kernels.reference import busy as busy
+
+    _missing = error
+
+CHOICES = ("onednn", "native", "numpy")  # from the fastest to the most portable
+
+
+def native_built() -> bool:
+    """Whether the compiled kernels are there."""
+    return _missing is None
+
+
+def onednn_missing() -> str | None:
+    """None if oneDNN's kernels can be used, else a sentence that says what is missing and which command mends it."""
+    try:
+        _make("onednn")
+    except RuntimeError as error:
+        return str(error)
+    return None
+
+
+def default_kernels(threads: int | None = None) -> KernelSet:
+    """The fastest kernel set that works on this machine's CPU: oneDNN's, the compiled loops', numpy's. TASKFLOW_KERNELS=
+    onednn, native or numpy chooses one; its ``name`` says which it is. ``threads``: of its larger kernels, numpy's BLAS apart (by
+    default what OpenMP would take).
+
+    Raises RuntimeError if one is asked for that is not there, ValueError for any other name.
+    """
+    choice = os.environ.get("TASKFLOW_KERNELS", "")
+    if choice not in ("", *CHOICES):
+        raise ValueError(f"TASKFLOW_KERNELS must be {', '.join(CHOICES[:-1])} or {CHOICES[-1]}, got {choice!r}")
+    if choice:
+        try:
+            return _make(choice, threads)
+        except RuntimeError as error:
+            raise RuntimeError(f"TASKFLOW_KERNELS={choice}, but {error}; or unset TASKFLOW_KERNELS") from error
+    for name in CHOICES[:-1]:
+        try:
+            return _make(name, threads)
+        except RuntimeError:
+            continue
+    return NumpyKernels()
+
+
+def kernels_on(device: str, threads: int | None = None) -> KernelSet:
+    """The kernels of a device: "cpu" (`default_kernels`, with so many ``threads``) or "gpu" (`taskflow.kernels.gpu.gpu_kernels`).
+
+    Raises DeviceMissing, with one sentence that says what is missing, if they are not there; ValueError for any other name.
+    """
+    if device == "cpu":
+        return default_kernels(threads)
+    if device == "gpu":
+        from taskflow.kernels.gpu import gpu_kernels
+
+        return gpu_kernels()
+    raise ValueError(f"device must be cpu or gpu, got {device!r}")
+
+
+def _make(name: str, threads: int | None = None) -> KernelSet:
+    """RuntimeError if it is not there."""
+    if name == "numpy":
+        return NumpyKernels()
+    if _missing is not None:
+        raise RuntimeError(f"the compiled kernels cannot be imported ({_missing}); {REBUILD}") from _missing
+    if name == "native":
+        from taskflow.kernels.native.kernels import NativeKernels
+
+        return NativeKernels()
+    from taskflow.kernels.onednn.kernels import OneDNNKernels
+
+    try:
+        return OneDNNKernels(threads)
+    except ImportError as error:
+        raise RuntimeError(str(error)) from error

@@ -1,0 +1,6 @@
+"""The compiled matrix products (taskflow/kernels/native/_products.pyx); KernelSet documents them."""
+
+from taskflow.kernels.kernel_set import Array
+
+def use_blas(sgemm: int, dgemm: int, wide: bool) -> None: ...
+def matmul(a: Array, b: Array, out: Array, accumulate: bool) -> bool: ...

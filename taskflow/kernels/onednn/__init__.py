@@ -1,0 +1,1 @@
+"""Convolutions and large matrix products by oneDNN, where it is installed."""

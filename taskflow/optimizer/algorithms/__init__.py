@@ -1,0 +1,33 @@
+"""Search algorithms, one a file, and the strategies they start from.
+
+``guided`` is the default; ``mcmc`` is the paper's; ``optcnn``, ``placement`` and ``exact`` are for comparison and small
+cases. A new algorithm is a function (Evaluator, SearchOptions) -> SearchResult here and a line in
+``optimizer/search.py``.
+"""
+
+from taskflow.optimizer.algorithms.exact import ROUNDING, exact
+from taskflow.optimizer.algorithms.guided import guided
+from taskflow.optimizer.algorithms.initial import known, random_start
+from taskflow.optimizer.algorithms.local_search import polished
+from taskflow.optimizer.algorithms.mcmc import mcmc
+from taskflow.optimizer.algorithms.moves import SYNCS, Groups
+from taskflow.optimizer.algorithms.optcnn import additive_plan, optcnn
+from taskflow.optimizer.algorithms.placement import placement
+from taskflow.optimizer.algorithms.portfolio import portfolio, worth
+
+__all__ = [
+    "ROUNDING",
+    "SYNCS",
+    "Groups",
+    "additive_plan",
+    "exact",
+    "guided",
+    "known",
+    "mcmc",
+    "optcnn",
+    "placement",
+    "polished",
+    "portfolio",
+    "random_start",
+    "worth",
+]

@@ -1,0 +1,362 @@
+"""The default search: annealing of whole layers, annealing with learned moves, and local descent, in turn.
+
+1. Starts: data, expert and model parallel, variants of the expert's, of Transformers Megatron's (`taskflow.mapper.megatron`),
+   and the plan of dynamic programming; where one of the three does not fit the memory, also plans that share weights in groups
+   (`taskflow.optimizer.algorithms.layer_groups`).
+2. Layers: from the best start patterns of alike layers (`layer_patterns`; not of deep networks), on 8 processors and more
+   instead a descent over all cuts and groups of devices (`layer_descent`). From the same start annealing with the moves of
+   `layer_annealing`, again and again where it is quick, each attempt for itself. On 8 and more, hybrids of samples and
+   weights (`hybrid_starts`) are tried beside what that finds. Then every layer and every group of alike operators takes
+   the best of a list of configurations.
+3. Annealing of layers again, and of single operators and groups with the moves of `taskflow.optimizer.algorithms.moves`.
+4. Local descent: every operator tries every candidate configuration, until no change of one operator helps (or, where a
+   step takes long to simulate, a share of the budget is spent).
+3 and 4 repeat, at changing temperatures, until the budget is spent; if that finds nothing any more, every configuration of
+every operator is tried (`taskflow.optimizer.algorithms.local_search`). The plan returned is the best one seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from math import inf, isfinite, log, nextafter
+from random import Random
+
+from taskflow.mapper import Expert, Megatron, OpConfig, Strategy, Travel, attends, cut_only, map_graph, node_size, suits
+from taskflow.operators.operator import Soap
+from taskflow.optimizer.algorithms.initial import known, with_syncs
+from taskflow.optimizer.algorithms.layer_annealing import MANY_TASKS, Tied
+from taskflow.optimizer.algorithms.layer_descent import Descent
+from taskflow.optimizer.algorithms.layer_groups import groups
+from taskflow.optimizer.algorithms.layer_patterns import Patterns
+from taskflow.optimizer.algorithms.local_search import polish
+from taskflow.optimizer.algorithms.moves import SYNCS, Moves
+from taskflow.optimizer.evaluate import Evaluator, where_time_goes
+from taskflow.optimizer.result import Found, SearchOptions
+from taskflow.optimizer.run import Run, Spent
+from taskflow.optimizer.slice import Slice
+from taskflow.optimizer.space import Space, layers, place, shapes
+
+TEMPERATURES = (0.02, 0.2, 0.005, 0.05)  # at the start of a round of annealing, as a share of the best time
+HIERARCHY = 8  # from so many processors on, teams are few among all placements
+HOT = (0.2, 0.1, 0.03)  # the same, of the first annealing of layers
+MOST_CRITICAL = 200_000  # tasks of a step whose critical path is looked for
+MOST_CANDIDATES = 3000  # of one operator in local descent
+MOST_POLISHED = 300_000  # changes of single operators that are all tried before it gives up
+ATTEMPT = 1.5  # times what a chain of annealing takes
+ATTEMPTS = 0.85  # of the budget, at most
+ROUNDS = 12  # or attempts without a better plan, after which it gives up
+
+Maker = Callable[[Callable[[], bool]], Strategy]
+
+
+def guided(
+    evaluator: Evaluator, options: SearchOptions | None = None, *, also_from: Iterable[Maker] = ()
+) -> Found:
+    """The default search. ``also_from``: functions that give further starts; each is told how to ask whether its share
+    of the time is over, and raises TimeoutError with what was left out and why. ValueError if the budget is endless."""
+    options = options or SearchOptions()
+    if not options.budget.finite:
+        raise ValueError("search: needs a budget in seconds or proposals")
+    run = Run("guided", evaluator, options)
+    search = _Guided(run, Random(f"guided {options.seed}"), also_from)
+    return run.conduct(search.body)
+
+
+class _Guided:
+    def __init__(self, run: Run, random: Random, also_from: Iterable[Maker]) -> None:
+        self.run, self.random, self.also_from = run, random, tuple(also_from)
+        self.graph, self.machine = run.evaluator.graph, run.evaluator.machine
+        self.space = Space(self.graph, len(self.machine.processors), run.options.space)
+        self.moves = Moves(self.graph, self.space, random)
+        parts, teams = layers(self.graph), shapes(self.machine, run.options.space.most_pieces)
+        self.tied = Tied(run, self.space, parts, teams, random)
+        self.descent = Descent(run, self.space, parts, teams)
+        self.patterns = Patterns(run, self.space, parts, teams)
+        self.large = self.space.processors >= HIERARCHY
+        self._candidates: dict[object, list[OpConfig]] = {}
+
+    def body(self) -> str:
+        self._starts()
+        if len(self.machine.processors) == 1:
+            self.run.local = self.run.optimal = True
+            return "finished"
+        if self.run.evaluator.tasks >= MANY_TASKS:  # of smaller steps annealing tries enough
+            self._together(Slice(self.run, 0.1))
+        self.run.back_to_best()
+        if self.large or self.run.evaluator.tasks < MANY_TASKS:
+            self._attempts(self.run.strategy)
+        else:
+            self._chain(self._plans_of_others)
+        self._settle()
+        failed = number = 0
+        while failed < ROUNDS:
+            if self.run.spent:
+                raise Spent
+            before = self.run.best_seconds
+            self._round(number)
+            number += 1
+            failed = 0 if self.run.best_seconds < before else failed + 1
+        neighbours = sum(self.space[name].size for name in self.moves.names)
+        if self.run.best is not None and not self._structured() and neighbours <= MOST_POLISHED:
+            polish(self.run, self.space)
+        return "stalled"
+
+    def _round(self, number: int) -> None:
+        """Annealing of layers and of operators, and descent, from the best plan."""
+        temperature = TEMPERATURES[number % len(TEMPERATURES)]
+        if self.large:
+            self.run.back_to_best()
+            self.tied.anneal(Slice(self.run, 0.2), temperature)
+        self._anneal(Slice(self.run, 0.3), temperature)
+        self.run.back_to_best()
+        self._descend()
+
+    def _structured(self) -> bool:
+        """Whether the descent has tried all that `polish` would."""
+        return self.run.local and all(self.space[name].size <= MOST_CANDIDATES for name in self.moves.names)
+
+    # ---- starts --------------------------------------------------------------------------------------------------
+    def _starts(self) -> None:
+        given = self.run.options.starts
+        seen = {strategy.name for strategy in self.run.options.rivals}
+        for strategy in given or known(self.graph, self.machine):
+            if strategy.name not in seen:
+                self.run.try_set(strategy, start=True)
+        if given:
+            return
+        if self.run.refused:  # memory is scarce: one of these does not fit
+            self.run.enter("groups, to fit the memory")
+            for strategy in groups(self.graph, self.machine):
+                self.run.try_set(strategy)
+        count = len(self.machine.processors)
+        if suits(self.graph):  # experts' plans of Transformers, in groups of a node and of parts of it
+            largest = node_size(self.machine)
+            for size in (n for n in range(largest, 1, -1) if count % n == largest % n == 0):
+                plan = map_graph(Megatron(size), self.graph, self.machine)
+                self.run.try_set(replace(plan, name=f"megatron on {size}"))
+        per_nodes = [n for n in (2, 8, 16) if n <= count and count % n == 0 and not attends(self.graph)]
+        plans = [replace(map_graph(Expert(n), self.graph, self.machine), name=f"expert on {n}") for n in per_nodes]
+        tried: list[Strategy] = []  # often all are one plan
+        for plan in plans:
+            if not any(_same(plan, other) for other in tried):
+                tried.append(plan)
+                self.run.try_set(plan)
+        if plans and not _same(tried[-1], plans[-1]):  # what follows begins at the last, whatever it is equal to
+            self.run.try_set(plans[-1])
+        if count < HIERARCHY:  # on more, every piece of a layer needs messages from all others
+            self.run.try_set(self._channels())
+
+    def _channels(self) -> Strategy:
+        """Weights cut wherever there are any, samples elsewhere."""
+        n = len(self.machine.processors)
+        configs = {}
+        for node in self.graph:
+            cut = cut_only(node, Soap.PARAMETER if node.parameters else Soap.SAMPLE, n)
+            configs[node.name] = place(cut, n)
+        return with_syncs(Strategy(n, configs, {}, "channels"), self.graph, self.machine)
+
+    # ---- layers --------------------------------------------------------------------------------------------------
+    def _chain(self, between: Callable[[], None] | None = None) -> None:
+        """Anneal whole layers, colder each time, from the best plan; ``between``: after the first time."""
+        for number, temperature in enumerate(HOT):
+            if self.run.over:
+                raise Spent
+            self.run.back_to_best()
+            self.tied.anneal(Slice(self.run, 0.2 if self.large else 0.02), temperature)
+            if number == 0 and between is not None:
+                between()
+
+    def _attempts(self, start: Strategy) -> None:
+        """Patterns, or on 8 processors and more a descent over layers; a chain of annealing from the same plan, as if these had
+        found nothing; and, where such a chain is short beside the budget, more of them, each for itself, from both plans in turn.
+        Where annealing ends differs by a tenth and more from one time to the next, and does not get better by going on."""
+        budget, every = self.run.options.budget, Slice(self.run, ATTEMPTS)
+        if self.large:
+            self._descend_layers(Slice(self.run, 0.15))
+        else:
+            self.run.enter("patterns")
+            self.patterns.descend(Slice(self.run, 0.1))
+        descended, begin = self.run.strategy, (self.run.elapsed, self.run.proposals)
+        self.run.attempt(start)
+        self._chain(self._plans_of_others)
+        self.run.end_attempt()
+        # Of seconds and proposals one is endless; what comes out must not depend on it.
+        seconds, proposals = (
+            ATTEMPT * (now - then) if isfinite(of) else inf
+            for now, then, of in zip((self.run.elapsed, self.run.proposals), begin, (budget.seconds, budget.proposals))
+        )
+        failed = number = 0
+        while failed < ROUNDS and every.left(seconds, proposals):
+            before = self.run.best_seconds
+            if not self.run.attempt((descended, start)[number % 2], seconds, proposals):
+                return
+            if self.run.spent:  # an attempt that may propose nothing would never spend what its share has left
+                raise Spent
+            self._chain()
+            self._settle()
+            self._round(0)
+            self.run.end_attempt()
+            number += 1
+            failed = 0 if self.run.best_seconds < before else failed + 1
+
+    def _settle(self) -> None:
+        """From where annealing of layers ends: descents over layers and over groups of operators."""
+        if self.large and not self.run.in_attempt and not self.run.options.starts:
+            # Not before: annealing that starts from them seldom leaves them, and may have found something better.
+            self.tied.hybrids(Slice(self.run, 0.2))
+        self.run.back_to_best()
+        if self.large:
+            self._descend_layers(Slice(self.run, 0.2))
+        self._layers(Slice(self.run, 0.1 if self.large else 0.3))
+
+    def _descend_layers(self, part: Slice) -> None:
+        self.run.enter("descent over layers")
+        self.descent.descend(part)
+
+    def _plans_of_others(self) -> None:
+        for make in self.also_from:
+            part = Slice(self.run, 0.2)
+            self.run.enter("dynamic programming")
+            try:
+                self.run.try_set(make(lambda: part.over))  # noqa: B023 (called before the next round)
+            except TimeoutError as error:
+                self.run.leave_out(str(error))
+
+    def _together(self, part: Slice) -> None:
+        """Partial values are summed in the other way; then all layers, then halves of them, and so on, are synchronised in each
+        way: few plans, which need no new geometry, and on networks with many layers much of what there is to gain."""
+        self.run.enter("synchronisation")
+        self.run.back_to_best()
+        other = Travel.OWNER if self.run.strategy.sums is Travel.COLLECTIVE else Travel.COLLECTIVE
+        self.run.propose({}, self._below(), sums=other)
+        names = list(dict.fromkeys(p.layer for p in self.graph.parameters))
+        size = len(names)
+        while size:
+            before = self.run.seconds
+            for start in range(0, len(names), size):
+                for sync in SYNCS:
+                    if part.over:
+                        return
+                    syncs = {name: sync for name in names[start : start + size] if self.run.strategy.sync(name) != sync}
+                    if syncs:
+                        self.run.propose({}, self._below(), syncs)
+            size = size // 2 if size > 1 and self.run.seconds < before else 0
+
+    # ---- descent over groups -------------------------------------------------------------------------------------
+    def _layers(self, part: Slice) -> None:
+        """Each group of operators tries a short list of configurations, together."""
+        self.run.enter("layers")
+        self.run.back_to_best()
+        groups = self.moves.groups
+        lists = [*groups.distinct(groups.layer), *groups.distinct(groups.alike), *groups.distinct(groups.depth)]
+        lists = [group for group in dict.fromkeys(lists) if len(group) > 1] or lists
+        improved = True
+        while improved and not part.over:
+            improved = False
+            self.random.shuffle(lists)
+            for group in lists:
+                for config in self._short(group[0]):
+                    if part.over:
+                        return
+                    improved |= self._better(groups.spread(group[0], config, group))
+            improved |= self._synchronise(part)
+
+    def _short(self, name: str) -> list[OpConfig]:
+        """A few dozen configurations: all cuts into powers of two, contiguous from 0 and with the widest stride."""
+        space, n = self.space[name], self.space.processors
+        found: dict[OpConfig, None] = {}
+        for degrees in space.tuples:
+            if any(d & (d - 1) for d in degrees):
+                continue
+            config = place(degrees, n)
+            strides = space.strides(len(config.processors))
+            for stride in {strides[0], strides[-1]}:
+                found[place(degrees, n, 0, stride)] = None
+        chosen = list(found)
+        self.random.shuffle(chosen)
+        return chosen[:96]
+
+    def _synchronise(self, part: Slice) -> bool:
+        improved = False
+        for layer in self.moves.layers:
+            for sync in SYNCS:
+                if part.over:
+                    return improved
+                improved |= self.run.propose({}, self._below(), {layer: sync})
+        return improved
+
+    # ---- annealing -----------------------------------------------------------------------------------------------
+    def _anneal(self, part: Slice, temperature: float) -> None:
+        self.run.enter("annealing")
+        self.run.back_to_best()
+        age = 0
+        while not part.over:
+            if age % 200 == 0:
+                self.moves.critical = self._critical()
+            age += 1
+            scale = self.run.best_seconds * temperature * (1 - part.used) ** 2
+            limit = self.run.seconds - scale * log(1.0 - self.random.random())
+            current, before = self.run.strategy, self.run.seconds
+            move = self.moves.draw(current)
+            if not move.syncs and all(current.configs[k] == v for k, v in move.changes.items()):
+                name = self.moves.names[self.random.randrange(len(self.moves.names))]
+                move = replace(move, changes={name: self.space[name].draw(self.random)})  # rather than nothing
+            accepted = self.run.propose(move.changes, limit, move.syncs)
+            self.moves.learn(move, accepted and self.run.seconds < before)
+
+    def _critical(self) -> tuple[str, ...]:
+        """The operators on the critical path; none where finding it takes longer than it saves."""
+        return where_time_goes(self.run.evaluator).critical if self.run.evaluator.tasks <= MOST_CRITICAL else ()
+
+    # ---- local descent -------------------------------------------------------------------------------------------
+    def _descend(self) -> None:
+        """Until no candidate of a single operator helps. Operators on the critical path come first."""
+        self.run.enter("descent")
+        part = Slice(self.run, 1.0 if self.run.evaluator.tasks < MANY_TASKS else 0.3)
+        self._synchronise(part)
+        names = list(self.moves.names)
+        self.random.shuffle(names)
+        critical = set(self._critical())
+        names.sort(key=lambda name: name not in critical)
+        unchanged = position = 0
+        while unchanged < len(names):
+            if part.over:
+                return
+            name = names[position % len(names)]
+            position += 1
+            unchanged = 0 if self._try_all(name, part) else unchanged + 1
+        if self.run.seconds <= self.run.best_seconds:
+            self.run.local = True
+
+    def _try_all(self, name: str, part: Slice) -> bool:
+        improved = False
+        for config in self._all(name):
+            if part.over:
+                return improved
+            if config != self.run.strategy[name]:
+                improved |= self._better({name: config})
+        for other in self.moves.groups.neighbours[name]:
+            nodes = self.moves.groups
+            improved |= self._better(nodes.spread(other, self.run.strategy[other], (name,)))
+        return improved
+
+    def _all(self, name: str) -> list[OpConfig]:
+        """The candidate list of an operator: all structured configurations, or the aligned ones if they are too many, or
+        of these an even sample."""
+        space = self.space[name]
+        if id(space) not in self._candidates:
+            self._candidates[id(space)] = space.candidates(space.size > MOST_CANDIDATES, MOST_CANDIDATES)
+        return self._candidates[id(space)]
+
+    def _better(self, changes: dict[str, OpConfig]) -> bool:
+        return self.run.propose(changes, self._below())
+
+    def _below(self) -> float:
+        """The largest time that is better than the current one."""
+        return nextafter(self.run.seconds, 0.0)
+
+
+def _same(one: Strategy, other: Strategy) -> bool:
+    """Whether two strategies differ in nothing but their names."""
+    return (one.configs, one.syncs, one.sums) == (other.configs, other.syncs, other.sums)

@@ -1,0 +1,42 @@
+"""Where searches start: the strategies that people would write, and random ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+from taskflow.graph import OperatorGraph
+from taskflow.machine import Machine
+from taskflow.mapper import DataParallel, Expert, ModelParallel, Strategy, map_graph
+from taskflow.optimizer.space import Space, Together
+
+
+def known(graph: OperatorGraph, machine: Machine) -> tuple[Strategy, ...]:
+    """Data parallel, expert and model parallel: no search may return a slower plan."""
+    return tuple(map_graph(mapper, graph, machine) for mapper in (DataParallel(), Expert(), ModelParallel()))
+
+
+def with_syncs(strategy: Strategy, graph: OperatorGraph, machine: Machine) -> Strategy:
+    """The strategy with every layer synchronised, and partial values summed, as mappers do by default
+    (`Mapper.select_reduction`, `Mapper.select_sums`)."""
+    holders: dict[str, set[int]] = {}
+    nbytes: dict[str, int] = {}
+    for parameter in graph.parameters:
+        nbytes[parameter.layer] = nbytes.get(parameter.layer, 0) + parameter.spec.nbytes
+    for node in graph:
+        for parameter in node.parameters:
+            holders.setdefault(parameter.layer, set()).update(strategy[node.name].processors)
+    mapper = DataParallel()
+    syncs = {
+        layer: mapper.select_reduction(layer, nbytes[layer], tuple(sorted(group)), machine)
+        for layer, group in holders.items()
+    }
+    used = tuple(sorted({p for config in strategy.configs.values() for p in config.processors}))
+    return replace(strategy, syncs=syncs, sums=mapper.select_sums(used, machine))
+
+
+def random_start(graph: OperatorGraph, machine: Machine, space: Space, random: Random, name: str = "random") -> Strategy:
+    """Uniform over the space (with ``space.options.follow`` over the choices of those operators that choose), with the default
+    synchronisation."""
+    configs = space.random(random) if space.options.follow == "none" else Together(graph, space).everything(random)
+    return with_syncs(Strategy(len(machine.processors), configs, {}, name), graph, machine)

@@ -1,0 +1,234 @@
+"""Annealing over layers: moves that give whole layers (`taskflow.optimizer.space.layers`) teams of processors (`.teams`).
+
+A network has far fewer layers than operators, and few of all placements suit the machine's hierarchy, so this finds good
+regions quickly; the operators that a layer ties together are set free afterwards (`taskflow.optimizer.algorithms.guided`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf, isinf, log, prod
+from random import Random
+from time import perf_counter
+
+import numpy as np
+
+from taskflow.mapper import OpConfig, Sync
+from taskflow.operators.operator import Soap
+from taskflow.optimizer.algorithms.hybrid_starts import hybrids
+from taskflow.optimizer.algorithms.layer_descent import alike
+from taskflow.optimizer.algorithms.moves import SYNCS
+from taskflow.optimizer.loads import Loads
+from taskflow.optimizer.run import Run
+from taskflow.optimizer.slice import Slice
+from taskflow.optimizer.space import Layer, Space, Spreads, Team, mended, on_team, orders
+
+MANY_PROCESSORS = 8
+MANY_TASKS = 3000  # of a step that takes longer to simulate than its loads to add up
+DRAWN = (1, 2, 4, 8, 16)  # from so many moves the one with the lowest loads is simulated
+ENOUGH = 4  # loads and simulations, to compare how long they take
+SURE = 0.95  # loads are at most this much too high
+TARGETS = ("one", "alike", "stretch", "all", "split")
+ACTIONS = ("team", "shift", "recut", "copy", "deal", "sync")
+SIMPLE = 4  # times as often simple cuts are drawn besides all cuts
+MOST_PER_LAYER = 200  # proposals of one annealing
+MOST_NOTHING = 1000  # moves one after another that change nothing: then there is nothing to change
+
+
+class Tied:
+    """Moves of layers, drawn at random; kinds of moves that helped are drawn more often. ``shapes``: the teams that are drawn
+    from, in lists as `taskflow.optimizer.algorithms.layer_descent.Descent` has them."""
+
+    def __init__(
+        self, run: Run, space: Space, layers: Sequence[Layer], shapes: Sequence[Sequence[Team]], random: Random
+    ) -> None:
+        self.run, self.space, self.layers, self.random = run, space, layers, random
+        self.teams: dict[int, list[Team]] = {}
+        for team in (team for shape in shapes for team in shape):
+            self.teams.setdefault(len(team), []).append(team)
+        self._sizes = sorted(self.teams)
+        self._spread = Spreads()
+        self._alike: dict[object, list[Layer]] = {}
+        for layer in self.layers:
+            self._alike.setdefault(self._kind(layer), []).append(layer)
+        self._made: list[Loads | None] = []
+        self._adding, self._simulating = [0.0, 0.0], [0.0, 0.0]  # seconds, and how often
+        self._measured: tuple[object, np.ndarray] = (None, np.zeros(0))  # type: ignore[type-arg]
+        few = space.processors < MANY_PROCESSORS  # whose orders differ little
+        self._actions = tuple(action for action in ACTIONS if action != "deal" or not few)
+        kinds = len(TARGETS) * len(self._actions)
+        self._wins, self._tries = [1.0] * kinds, [1.0] * kinds
+
+    @property
+    def _loads(self) -> Loads | None:
+        """Worked out when they are first needed."""
+        if not self._made:
+            self._made.append(_loads(self.run))
+        return self._made[0]
+
+    def hybrids(self, part: Slice) -> None:
+        """Try `taskflow.optimizer.algorithms.hybrid_starts` while the slice lasts."""
+        if self._loads is not None:
+            self.run.enter("hybrids")
+            evaluator = self.run.evaluator
+            for plan in hybrids(evaluator.graph, evaluator.machine, self.space, self.layers, self._loads, lambda: part.over):
+                self.run.try_set(plan)
+
+    def anneal(self, part: Slice, temperature: float) -> None:
+        """From the current strategy until the slice is over; ``temperature``: at the start, as a share of the best time."""
+        self.run.enter("layers")
+        nothing = 0
+        last = self.run.proposals + MOST_PER_LAYER * len(self.layers)
+        while not part.over and nothing < MOST_NOTHING and self.run.proposals < last:
+            scale = self.run.best_seconds * temperature * (1 - part.used) ** 2
+            limit, before = self.run.seconds - scale * log(1.0 - self.random.random()), self.run.seconds
+            kind, changes, syncs = self._promising(limit)
+            if not changes and not syncs:
+                nothing += 1
+                continue
+            nothing = 0
+            begin = perf_counter()
+            accepted = self.run.propose(changes, limit, syncs)
+            self._simulating = [self._simulating[0] + perf_counter() - begin, self._simulating[1] + 1]
+            self._tries[kind] = self._tries[kind] * 0.99 + 1
+            self._wins[kind] = self._wins[kind] * 0.99 + (accepted and self.run.seconds < before)
+
+    def _promising(self, limit: float) -> tuple[int, dict[str, OpConfig], dict[str, Sync]]:
+        """A move; where simulating takes longer than adding up loads, of several the one with the lowest, if any can be below
+        the limit."""
+        if self.run.evaluator.tasks < MANY_TASKS or self._loads is None or not self._worth():
+            return self._move()
+        current = self.run.strategy
+        if self._measured[0] is not current:
+            self._measured = (current, self._loads.of(current.configs))
+        best, found = inf, (0, dict[str, OpConfig](), dict[str, Sync]())
+        for _ in range(self.random.choice(DRAWN)):
+            kind, changes, syncs = self._move()
+            if syncs:
+                return kind, changes, syncs
+            if changes:
+                begin = perf_counter()
+                loads = self._loads.after(self._measured[1], current.configs, changes)
+                self._adding = [self._adding[0] + perf_counter() - begin, self._adding[1] + 1]
+                processors, links = loads[: self.space.processors].max(), loads[self.space.processors :].max(initial=0.0)
+                if max(processors, links) * SURE <= limit and processors + links < best:
+                    best, found = processors + links, (kind, changes, syncs)
+        return found
+
+    def _worth(self) -> bool:
+        """Whether loads have been quicker to add up than plans to simulate, by what both took so far. With a budget of
+        proposals, that must not depend on a time: then they always are."""
+        if isinf(self.run.options.budget.seconds):
+            return True
+        (adding, loads), (simulating, plans) = self._adding, self._simulating
+        return min(loads, plans) < ENOUGH or adding / loads < simulating / plans
+
+    def _move(self) -> tuple[int, dict[str, OpConfig], dict[str, Sync]]:
+        """The number of its kind, and what it changes."""
+        weights = [0.05 + w / t for w, t in zip(self._wins, self._tries)]
+        kind = self.random.choices(range(len(weights)), weights)[0]
+        drawn, syncs = self._draw(*divmod(kind, len(self._actions)))
+        changes = mended(self.run.permitted, drawn, self.run.row) if self.run.permitted or self.run.row else drawn
+        current = self.run.strategy
+        return (
+            kind, {name: c for name, c in changes.items() if current[name] != c},
+            {name: s for name, s in syncs.items() if current.sync(name) != s},
+        )
+
+    @staticmethod
+    def _kind(layer: Layer) -> object:
+        return (layer.leaders[0].operator, layer.leaders[0].specs)
+
+    # ---- what a move changes -------------------------------------------------------------------------------------
+    def _draw(self, target: int, action: int) -> tuple[dict[str, OpConfig], dict[str, Sync]]:
+        at = self.random.randrange(len(self.layers))
+        chosen = self._targets(TARGETS[target], at)
+        if self._actions[action] == "sync":
+            sync = SYNCS[self.random.randrange(len(SYNCS))]
+            return {}, {name: sync for layer in chosen for name in layer.weights}
+        if self._actions[action] == "deal":
+            return self._dealt(self.layers[at], chosen), {}
+        team, degrees = self._wanted(self.layers[at], self._actions[action])
+        config = self._config(self.layers[at], team, degrees)
+        changes: dict[str, OpConfig] = {}
+        rest: Sequence[int] = ()
+        if TARGETS[target] == "split":  # the others share the processors that this leaves
+            taken = set(team)
+            rest = [p for p in range(self.space.processors) if p not in taken]
+        for layer in self.layers if rest else ():
+            if layer not in chosen:
+                changes.update(self._spread(layer, self._config(layer, rest, self._samples(layer, len(rest)))))
+        leader = self.layers[at].leaders[0]
+        for layer in chosen:
+            own = config
+            if layer is not self.layers[at]:
+                own = self._config(layer, team, alike(leader, config.degrees, layer.leaders[0]))
+            changes.update(self._spread(layer, own))
+        return changes, {}
+
+    def _dealt(self, layer: Layer, chosen: Sequence[Layer]) -> dict[str, OpConfig]:
+        """Layers on as many processors as this one keep their cuts, and all take the processors of one team in its order."""
+        count = len(set(self.run.strategy[layer.leaders[0].name].processors))
+        team = self._some(self.teams[count]) if count in self.teams else ()
+        changes: dict[str, OpConfig] = {}
+        for other in chosen if team else ():
+            current = self.run.strategy[other.leaders[0].name]
+            if len(set(current.processors)) == len(current.processors) == count:
+                changes.update(self._spread(other, on_team(current.degrees, team)))
+        return changes
+
+    def _targets(self, target: str, at: int) -> Sequence[Layer]:
+        if target == "all":
+            return self.layers
+        if target == "alike":
+            return self._alike[self._kind(self.layers[at])]
+        if target == "stretch" or (target == "split" and self.random.random() < 0.5):
+            length = self.random.randint(2, max(2, len(self.layers) // 2))
+            start = max(0, at - self.random.randrange(length))
+            return self.layers[start : start + length]
+        return self.layers[at : at + 1]
+
+    def _wanted(self, layer: Layer, action: str) -> tuple[Sequence[int], tuple[int, ...]]:
+        """A team, and the cut over it (empty: any)."""
+        current = self.run.strategy[layer.leaders[0].name]
+        same = tuple(dict.fromkeys(current.processors))
+        if action == "recut":
+            return same, ()
+        if action == "shift" and len(same) in self.teams:
+            return self._some(self.teams[len(same)]), current.degrees
+        if action == "copy":
+            other = self.layers[self.random.randrange(len(self.layers))].leaders[0]
+            return tuple(dict.fromkeys(self.run.strategy[other.name].processors)), ()
+        return self._some(self.teams[self._sizes[self.random.randrange(len(self._sizes))]]), ()
+
+    def _some(self, among: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+        return among[self.random.randrange(len(among))]
+
+    @staticmethod
+    def _samples(layer: Layer, pieces: int) -> tuple[int, ...]:
+        """A cut of the samples alone."""
+        return tuple(pieces if dim.soap is Soap.SAMPLE else 1 for dim in layer.leaders[0].dims)
+
+    def _config(self, layer: Layer, team: Sequence[int], degrees: tuple[int, ...]) -> OpConfig:
+        """A configuration on a team with this cut, or with any one if the layer cannot have this one."""
+        found = self.space[layer.leaders[0]].cuts(len(team), nearest=True)
+        if degrees not in found:
+            degrees = self._drawn(layer, found)
+        return on_team(degrees, team[: prod(degrees)], self.random.randrange(orders(degrees)))
+
+    def _drawn(self, layer: Layer, found: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+        """Any of the cuts; those of one or two dimensions, none of them contracted, some `SIMPLE` times as often as all others."""
+        few = self.space[layer.leaders[0]].cuts(prod(found[0]), dimensions=2, contracted=False)
+        again = len(few) * (SIMPLE * len(found) // max(1, len(few)))  # of them, each as often, behind all
+        number = self.random.randrange(len(found) + again) - len(found)
+        return found[number] if number < 0 else few[number % len(few)]
+
+
+def _loads(run: Run) -> Loads | None:
+    """None where loads are not to be had or take longer than they save."""
+    if not 8 <= len(run.evaluator.machine.processors) <= 256:
+        return None
+    try:
+        return Loads(run.evaluator, run.go_on, run.strategy.sums)
+    except TypeError:  # costs of whole tasks only
+        return None

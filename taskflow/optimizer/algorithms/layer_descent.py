@@ -1,0 +1,111 @@
+"""Descent over layers: each layer, and each stretch of a few, takes the best of all cuts on all teams.
+
+There are few layers and few teams, so all of them can be tried one after another, where annealing draws some at random. Teams that
+differ only in where they lie are much the same: of each such list the first is tried, and the others only of the lists of
+which it helped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import nextafter, prod
+
+from taskflow.graph import Node
+from taskflow.mapper import OpConfig, Strategy
+from taskflow.operators.operator import Soap
+from taskflow.optimizer.algorithms.moves import SYNCS
+from taskflow.optimizer.run import Run
+from taskflow.optimizer.slice import Slice
+from taskflow.optimizer.space import Layer, Space, Team, on_team
+
+LONGEST = 3  # layers of a stretch that takes one team
+ROUNDS = 4  # over all stretches; the first two find nearly all that there is to find
+
+Changes = dict[str, OpConfig]
+
+
+class Descent:
+    """Of one run. ``shapes``: teams in lists that differ only in where they lie (`space.device_groups.shapes`), of no more
+    processors than an operator may have pieces."""
+
+    def __init__(self, run: Run, space: Space, layers: Sequence[Layer], shapes: Sequence[Sequence[Team]]) -> None:
+        self.run, self.space, self.layers, self.shapes = run, space, layers, shapes
+        self._permitted: dict[int, set[tuple[int, ...]]] = {}
+
+    def descend(self, part: Slice) -> None:
+        """From the current strategy, until no stretch finds anything better or the slice is over."""
+        for _ in range(ROUNDS):
+            before = self.run.seconds
+            for stretch in self._stretches():
+                if not self._improve(stretch, part):
+                    return
+            if not self._synchronise(part) or self.run.seconds >= before:
+                return
+
+    def _stretches(self) -> Iterator[Sequence[Layer]]:
+        for length in range(1, min(LONGEST, len(self.layers)) + 1):
+            some = [self.layers[start : start + length] for start in range(len(self.layers) - length + 1)]
+            yield from sorted(some, key=lambda stretch: _heaviest(stretch).weight_bytes, reverse=True)
+
+    def _improve(self, stretch: Sequence[Layer], part: Slice) -> bool:
+        """False if there is no time left."""
+        for shape in self.shapes:
+            for degrees in self.cuts(stretch, len(shape[0])):
+                for team in shape:
+                    if part.over:
+                        return False
+                    if not self._better(self._on(stretch, degrees, team)):
+                        break
+        return True
+
+    def _better(self, changes: Changes) -> bool:
+        current: Strategy = self.run.strategy
+        changes = {name: config for name, config in changes.items() if current[name] != config}
+        return bool(changes) and self.run.propose(changes, nextafter(self.run.seconds, 0.0))
+
+    def _on(self, stretch: Sequence[Layer], degrees: Sequence[int], team: Team) -> Changes:
+        """The layers of a stretch on one team: the one with the most weights cut so, the others alike. Nothing if one of them
+        may not be."""
+        leader = _heaviest(stretch).leaders[0]
+        changes: Changes = {}
+        for layer in stretch:
+            cut = alike(leader, degrees, layer.leaders[0])
+            if not self._may(layer.leaders[0], cut):
+                return {}
+            changes.update(layer.spread(on_team(cut, team[: prod(cut)])))
+        return changes
+
+    def _may(self, node: Node, degrees: tuple[int, ...]) -> bool:
+        space = self.space[node]
+        if id(space) not in self._permitted:
+            self._permitted[id(space)] = set(space.tuples)
+        return degrees in self._permitted[id(space)]
+
+    def _synchronise(self, part: Slice) -> bool:
+        """Each layer's weights in the best way. False if there is no time left."""
+        for name in dict.fromkeys(name for layer in self.layers for name in layer.weights):
+            for sync in SYNCS:
+                if part.over:
+                    return False
+                if self.run.strategy.sync(name) != sync:
+                    self.run.propose({}, nextafter(self.run.seconds, 0.0), {name: sync})
+        return True
+
+    def cuts(self, stretch: Sequence[Layer], pieces: int) -> Sequence[tuple[int, ...]]:
+        """What is tried of the layer with the most weights: cuts of at most two dimensions, into so many pieces and no fewer, as
+        there are smaller teams too."""
+        return self.space[_heaviest(stretch).leaders[0]].cuts(pieces, dimensions=2)
+
+
+def _heaviest(stretch: Sequence[Layer]) -> Layer:
+    return max(stretch, key=lambda layer: layer.weight_bytes)
+
+
+def alike(source: Node, degrees: Sequence[int], target: Node) -> tuple[int, ...]:
+    """The cut of one operator for another: the same degrees in dimensions of the same class, as far as they are long enough."""
+    given: dict[Soap, list[int]] = {}
+    for dim, degree in zip(source.dims, degrees):
+        given.setdefault(dim.soap, []).append(degree)
+    return tuple(
+        min(given[dim.soap].pop(0), dim.size) if dim.divisible and given.get(dim.soap) else 1 for dim in target.dims
+    )

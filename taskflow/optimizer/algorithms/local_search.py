@@ -1,0 +1,68 @@
+"""Polish: descent until no change of a single operator makes a plan faster (the paper's local optimum, section 8.4).
+
+The default search's own descent tries a list of likely configurations; this one tries every configuration of the space.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import nextafter
+
+from taskflow.optimizer.evaluate import Evaluator
+from taskflow.optimizer.result import Found, SearchOptions
+from taskflow.optimizer.run import Run, Spent
+from taskflow.optimizer.space import Space
+
+
+def polish(run: Run, space: Space) -> None:
+    """Descend from the best plan of ``run``. Afterwards ``run.local`` says that no change of a single operator within
+    ``space`` is faster. Raises `Spent` when the budget ends first; the result then says how many operators were left."""
+    try:
+        _polish(run, space)
+    except Spent:
+        run.leave_out(f"single changes of {run.unpolished} of {len(run.evaluator.graph)} operators (no time)")
+        raise
+
+
+def _polish(run: Run, space: Space) -> None:
+    assert run.best is not None
+    run.enter("polish")
+    if run.strategy is not run.best:
+        run.set(run.best)
+    nodes = list(run.evaluator.graph)
+    at = unchanged = 0
+    while unchanged < len(nodes):
+        run.unpolished = len(nodes) - unchanged
+        node = nodes[at]
+        improved = False
+        for config in space[node]:
+            if config != run.strategy[node.name]:
+                improved |= run.propose({node.name: config}, nextafter(run.seconds, 0.0))
+        # After an improvement the same operator has been tried only in part against the new plan.
+        unchanged = 0 if improved else unchanged + 1
+        at = at if improved else (at + 1) % len(nodes)
+    run.local = True
+
+
+def polished(evaluator: Evaluator, found: Found, options: SearchOptions | None = None) -> Found:
+    """A search's result with its plan polished, within ``options.budget`` of its own; ``Found.local`` says whether the descent
+    came to its end, ``Found.stopped`` why it ended."""
+    options = options or SearchOptions()
+    run = Run(found.algorithm, evaluator, replace(options, rivals=(found.strategy,)))
+    space = Space(evaluator.graph, len(evaluator.machine.processors), options.space)
+
+    def body() -> str:
+        polish(run, space)
+        return "finished"
+
+    result = run.conduct(body)
+    history = [
+        replace(h, proposal=h.proposal + found.proposals, elapsed=h.elapsed + found.search_seconds)
+        for h in result.history if h.seconds < found.seconds
+    ]
+    return replace(
+        result, starts=found.starts, history=(*found.history, *history), proposals=result.proposals + found.proposals,
+        accepted=result.accepted + found.accepted, refused=result.refused + found.refused,
+        search_seconds=result.search_seconds + found.search_seconds, seed=found.seed,
+        lower_bound=min(found.lower_bound, result.seconds),
+    )

@@ -1,0 +1,181 @@
+"""CoreWalk: a walk by Metropolis-Hastings whose proposals are drawn, evaluated and decided in C++ (`algorithms/mcmc.h`).
+
+Python makes an operator's cuts when they are drawn for the first time, decides about plans that are better than all before (whether
+they fit the memory; they are kept), and looks at the clock every few milliseconds. What is drawn, and what is
+decided, is what `mcmc` draws and decides by itself where there is no compiled core.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, inf
+
+from taskflow.mapper import OpConfig
+from taskflow.optimizer.algorithms.splitmix import Draws
+from taskflow.optimizer.evaluate import NO_SYNCS, Evaluator
+from taskflow.optimizer.run import Run
+from taskflow.optimizer.slice import Slice
+from taskflow.optimizer.space import PLACEMENTS, OperatorSpace, Space, SpaceOptions, Together
+
+try:
+    from taskflow.optimizer.evaluate import CoreEvaluator
+    from taskflow.optimizer.evaluate._core import Walk
+except ImportError:  # not built: no compiler
+    Walk = CoreEvaluator = None  # type: ignore[assignment,misc]
+
+ENDS = ("proposals", "time", "stalled", "missing", "better", "failed")  # as in algorithms/mcmc.h
+MOST_CONFIGURATIONS = 1 << 62  # of an operator; drawn as one word
+ENDLESS = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """When a chain ends by itself: after ``least`` proposals, when ``most`` and ``share`` of all went by without a new best."""
+
+    least: int = 0
+    most: float = inf
+    share: float = 0.0
+
+    def over(self, count: int, found: int) -> bool:
+        """Whether it ends after ``count`` proposals, of which number ``found`` brought the best."""
+        return count >= self.least and count - found > self.most + self.share * count
+
+
+@dataclass(slots=True)
+class Chain:
+    """A Markov chain in progress. ``scale``: seconds, cost / beta. ``timed``: whether it also ends when half of its part's time
+    went by without a new best. ``best``: seconds of its best plan, of proposal ``found``, when ``since`` (0 to 1) of the part's
+    time was over."""
+
+    part: Slice
+    random: Draws
+    scale: float
+    patience: Patience
+    timed: bool
+    best: float
+    since: float = 0.0
+    count: int = 0
+    found: int = 0
+
+    @property
+    def stalled(self) -> bool:
+        """Whether it ends by itself, if the last proposal brought no new best."""
+        return self.patience.over(self.count, self.found) or (self.timed and self.part.time - self.since > 0.5)
+
+
+def core_walk(evaluator: Evaluator, moves: Together) -> CoreWalk | None:
+    """A walk in C++ that makes these moves; None if there is no compiled core, a space is too large for it, or operators that
+    follow others may have to be mended (which `Run` does)."""
+    if CoreEvaluator is None or type(evaluator) is not CoreEvaluator:
+        return None
+    if any(space.size > MOST_CONFIGURATIONS for space in moves.spaces) or moves.mended:
+        return None
+    return CoreWalk(evaluator, moves)
+
+
+def walks(evaluator: Evaluator, options: SpaceOptions) -> tuple[Space, Together, CoreWalk | None]:
+    """The space, its moves and a walk in C++ (None: as `core_walk`); made once for an evaluator, so that tables stay."""
+    if options not in evaluator.walks:
+        space = Space(evaluator.graph, len(evaluator.machine.processors), options)
+        moves = Together(evaluator.graph, space)
+        evaluator.walks[options] = space, moves, core_walk(evaluator, moves)
+    found: tuple[Space, Together, CoreWalk | None] = evaluator.walks[options]
+    return found
+
+
+class CoreWalk:
+    """The tables of the walks over one space from an evaluator's current plan; they grow from walk to walk."""
+
+    def __init__(self, evaluator: CoreEvaluator, moves: Together) -> None:
+        self._evaluator, self._moves = evaluator, moves
+        self._accepted = 0  # of the present chain, as far as the run has been told
+        self._walk = Walk(evaluator._core)
+        choices: dict[int, int] = {}
+        self._kinds: list[tuple[object, ...]] = []  # by leader; those of one kind have the same cuts and places, row by row
+        self._rows: dict[tuple[object, ...], list[tuple[int, list[int]]]] = {}  # of a kind's row: cuts and places
+        for leader, space in enumerate(moves.spaces):
+            if id(space) not in choices:
+                choices[id(space)] = self._choices(space)
+            self._walk.add_leader(choices[id(space)])
+            alike = tuple([evaluator.alike(name) for name in moves.members(leader)])
+            self._kinds.append((choices[id(space)], alike, moves.shape(leader)))
+
+    def _choices(self, space: OperatorSpace) -> int:
+        pin = space.permitted.pin if space.permitted is not None else None
+        return self._walk.add_choices(
+            PLACEMENTS.index(space.options.placements), space.processors, space.tuples, space.ends,
+            list(space.devices), list(pin.processors) if pin is not None else [],
+        )
+
+    def processors(self, leader: int, number: int) -> tuple[int, ...]:
+        """Where the pieces of a configuration run, as the core has it."""
+        return tuple(self._walk.processors(leader, number))
+
+    def chain(self, run: Run, chain: Chain) -> str | None:
+        """One chain from the run's current plan: why it ended; None if the rest of its part has to be made with care, each
+        proposal being asked for."""
+        patience, walk = chain.patience, self._walk
+        walk.begin(chain.random.state, run.seconds, chain.scale, patience.least, patience.most, patience.share)
+        self._accepted = 0
+        try:
+            while span := run.foresight.unwatched:
+                if chain.part.over:
+                    return "budget"
+                begin, found = run.worked, chain.found
+                left = min(chain.part.width, run.options.budget.proposals - run.proposals + chain.count)
+                end = ENDS[walk.run(run.best_seconds, ceil(left) if left < ENDLESS else ENDLESS, span)]
+                self._count(run, chain, run.worked - begin)
+                if end == "missing" and not self._fill(run):
+                    return None
+                if end == "better":
+                    self._decide(run)
+                    self._count(run, chain, 0.0)
+                if chain.found != found:
+                    chain.since = chain.part.time
+                if end == "stalled" or chain.stalled:
+                    return "stalled"
+            return None
+        finally:
+            chain.random.state = walk.state
+            self._settle()
+
+    def _count(self, run: Run, chain: Chain, took: float) -> None:
+        """Tell the run and the chain what has become of them."""
+        before = chain.count
+        seconds, chain.best, chain.count, chain.found, accepted = self._walk.chain
+        self._evaluator.proposals += chain.count - before
+        run.walked(chain.count - before, accepted - self._accepted, seconds, took)
+        self._accepted = accepted
+
+    def _settle(self) -> None:
+        """Bring the evaluator's configurations up to what was accepted."""
+        changes: dict[str, OpConfig] = {}
+        for leader, number in self._walk.settle():
+            changes |= self._moves.numbered(leader, number)
+        if changes:
+            self._evaluator.moved(changes, self._walk.chain[0])
+
+    def _decide(self, run: Run) -> None:
+        """Whether the last proposal, which is better than all plans before, is accepted."""
+        leader, _, number, seconds = self._walk.proposal
+        self._settle()
+        changes = self._moves.numbered(leader, number)
+        self._evaluator.hold(changes, seconds)
+        if run.decide(changes, NO_SYNCS, seconds):
+            self._walk.take()
+            self._accepted += 1
+
+    def _fill(self, run: Run) -> bool:
+        """Make the cuts of the configuration that was drawn last; False if there is no time for that."""
+        leader, row, number, _ = self._walk.proposal
+        changes = self._moves.numbered(leader, number)
+        if not run.foresight.allows(changes):
+            return False
+        begin, key = run.worked, (self._kinds[leader], row)
+        if key not in self._rows:
+            cuts = {name: self._evaluator.cut_of(name, config) for name, config in changes.items()}
+            self._rows[key] = [(cuts[name], places) for name, places in self._moves.places(leader, changes)]
+        for name, (cut, places) in zip(self._moves.members(leader), self._rows[key]):
+            self._walk.add_member(leader, row, self._evaluator.number(name), cut, places)
+        run.foresight.learn(changes, run.worked - begin)
+        return True

@@ -1,0 +1,120 @@
+"""Portfolio: the default search on several cores at once, each with a seed of its own, telling each other of better plans.
+
+An evaluation runs compiled code that lets other threads run, so threads serve where an evaluation takes longer than the
+Python around it. What they exchange depends on timing, so a search that must be reproducible runs on one core.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import inf
+
+from taskflow.mapper import Strategy
+from taskflow.optimizer.clock import Clock
+from taskflow.optimizer.evaluate import Evaluator, evaluator
+from taskflow.optimizer.exchange import Exchange
+from taskflow.optimizer.memory_check import Room
+from taskflow.optimizer.result import Found, Improvement, Progress, SearchOptions
+
+LEAST_TASKS = 7_500  # of a step, whose evaluation takes 1 to 6 ms; below it the Python around it, one thread's turn, prevails
+LEAST_FIRST = 20  # first evaluations that a budget must have room for
+SEEDS = 1_000_003  # between the seeds of two workers
+
+Searcher = Callable[[Evaluator, SearchOptions], Found]
+
+
+def worth(judge: Evaluator, start: Strategy, seconds: float = inf) -> bool:
+    """Whether threads can share the work: an evaluation takes long enough, in compiled code. By the tasks of ``start``, which
+    every run counts alike, where a time would differ. Not if the ``seconds`` of the budget allow few first evaluations, which
+    are mostly the Python around that. The evaluator is at ``start`` afterwards."""
+    try:
+        from taskflow.optimizer.evaluate import CoreEvaluator
+    except ImportError:  # not built: no compiler
+        return False
+    if not isinstance(judge, CoreEvaluator):
+        return False
+    begin = time.perf_counter()
+    judge.set(start)
+    return judge.tasks >= LEAST_TASKS and (time.perf_counter() - begin) * LEAST_FIRST <= seconds
+
+
+def portfolio(judge: Evaluator, options: SearchOptions, searcher: Searcher, workers: int) -> Found:
+    """Run ``searcher`` in ``workers`` threads until each has spent the budget in seconds. The result is the best plan, with
+    the proposals of all. Raises what the first worker raised if none found a plan. Ctrl-C returns the best so far."""
+    clock = options.clock or Clock(options.budget.seconds)
+    exchange = Exchange()
+    results: list[Found | BaseException | None] = [None] * workers
+    told = _Told(options, workers)
+
+    def work(number: int) -> None:
+        mine = judge if number == 0 else evaluator(judge.graph, judge.machine, judge.costs, judge.rule, judge.clip_norm)
+        own = replace(
+            options, seed=options.seed + number * SEEDS, exchange=exchange, progress=told.by(number), clock=clock,
+            bound=options.bound if number == 0 else None,
+            fits=Room(mine) if options.fits is not None and number > 0 else options.fits,
+        )
+        try:
+            results[number] = searcher(mine, own)
+        except BaseException as error:
+            results[number] = error
+
+    threads = [threading.Thread(target=work, args=(i,), name=f"search {i}", daemon=True) for i in range(workers)]
+    for thread in threads:
+        thread.start()
+    interrupted = False
+    while True:
+        try:
+            for thread in threads:
+                while thread.is_alive():
+                    thread.join(0.1)
+            break
+        except KeyboardInterrupt:
+            interrupted = clock.stopped = True
+    found = [result for result in results if isinstance(result, Found)]
+    if not found:
+        raise next(result for result in results if isinstance(result, BaseException))
+    best = min(found, key=lambda one: one.seconds)
+    return replace(
+        best, history=_history(found), proposals=sum(f.proposals for f in found), accepted=sum(f.accepted for f in found),
+        refused=sum(f.refused for f in found), search_seconds=clock.elapsed, seed=options.seed,
+        lower_bound=max(f.lower_bound for f in found), left_out=tuple(dict.fromkeys(w for f in found for w in f.left_out)),
+        stopped="interrupted" if interrupted else best.stopped,
+    )
+
+
+def _history(found: Sequence[Found]) -> tuple[Improvement, ...]:
+    """What was best when, of all workers together; proposals are counted as if all were equally fast."""
+    every = sorted((step for one in found for step in one.history), key=lambda step: step.elapsed)
+    history: list[Improvement] = []
+    for step in every:
+        if not history or step.seconds < history[-1].seconds:
+            history.append(replace(step, proposal=step.proposal * len(found)))
+    return tuple(history)
+
+
+class _Told:
+    """Adds up the workers' progress for whoever watches."""
+
+    def __init__(self, options: SearchOptions, workers: int) -> None:
+        self.watcher, self.every = options.progress, options.progress_every
+        self.last: list[Progress | None] = [None] * workers
+        self._lock = threading.Lock()
+
+    def by(self, number: int) -> Callable[[Progress], None] | None:
+        if self.watcher is None:
+            return None
+
+        def tell(progress: Progress) -> None:
+            with self._lock:
+                self.last[number] = progress
+                known = [p for p in self.last if p is not None]
+                if number == 0 and self.watcher is not None:
+                    self.watcher(replace(
+                        progress, best=min(p.best for p in known), proposals=sum(p.proposals for p in known),
+                        accepted=sum(p.accepted for p in known),
+                    ))
+
+        return tell

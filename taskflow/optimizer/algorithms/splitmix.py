@@ -1,0 +1,54 @@
+"""Draws: the random numbers of a walk, so simple that compiled code makes the same ones (`algorithms/mcmc.h`)."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from random import Random
+
+WORD = (1 << 64) - 1
+
+
+class Draws(Random):
+    """SplitMix64 (Steele, Lea, Flood 2014) behind the interface of `random.Random`: ``state`` is all there is of it.
+
+    ``seed``: a text, of which the first 8 bytes of its SHA-256 are the first state; or that state, 0 to 2**64 - 1.
+    """
+
+    def __init__(self, seed: str | int) -> None:
+        super().__init__(0)
+        text = isinstance(seed, str)
+        self.state = int.from_bytes(sha256(str(seed).encode()).digest()[:8], "little") if text else int(seed) & WORD
+
+    def _word(self) -> int:
+        self.state = (self.state + 0x9E3779B97F4A7C15) & WORD
+        z = self.state
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & WORD
+        z = (z ^ z >> 27) * 0x94D049BB133111EB & WORD
+        return z ^ z >> 31
+
+    def getrandbits(self, k: int) -> int:
+        """``k`` random bits: the upper ones of a word; of more than 64, whole words first."""
+        if k < 0:
+            raise ValueError(f"Draws: the number of bits must not be negative, got {k}")
+        found = 0
+        while k > 64:
+            found, k = found << 64 | self._word(), k - 64
+        return found << k | (self._word() >> 64 - k if k else 0)
+
+    def random(self) -> float:
+        """Uniform in [0, 1), a multiple of 2**-53."""
+        return (self._word() >> 11) * 2.0**-53
+
+    def below(self, n: int) -> int:
+        """Uniform in 0 to ``n`` - 1: as many bits as ``n`` has, again while they are too large."""
+        if n <= 0:
+            raise ValueError(f"Draws: there must be something to choose from, got {n}")
+        bits = n.bit_length()
+        found = self.getrandbits(bits)
+        while found >= n:
+            found = self.getrandbits(bits)
+        return found
+
+    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
+        """As `random.Random.randrange`, by `below`."""
+        return range(start)[self.below(start)] if stop is None else (r := range(start, stop, step))[self.below(len(r))]

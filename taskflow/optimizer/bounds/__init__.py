@@ -1,0 +1,10 @@
+"""Lower bounds on the time of a step.
+
+``work_and_path.py`` bounds every strategy of a space; ``partial_plan.py`` bounds those that agree on some operators, for
+exact search.
+"""
+
+from taskflow.optimizer.bounds.partial_plan import Relaxation, fixing_order
+from taskflow.optimizer.bounds.work_and_path import lower_bound
+
+__all__ = ["Relaxation", "fixing_order", "lower_bound"]

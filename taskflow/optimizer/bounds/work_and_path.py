@@ -1,0 +1,320 @@
+"""Lower bounds on the time of a step: what no strategy of a space can beat under the simulator's model.
+
+Two arguments. *Work*: all processors together must run every operator's forward and backward tasks and update every weight,
+so a step takes at least their least total divided by the number of processors. *Path*: a task that reads something waits for
+a task that wrote it, so a step takes at least the longest chain of operators, each with its cheapest piece, and an update.
+Transfers and sums are left out, and a task's cost must not fall when it touches more bytes; then both hold whatever the order
+of tasks is.
+
+Costs may know what all tasks of an operator take together at least, however it is cut (`Costs.least`). Where they do not and an
+operator has too many cuts to look at each, they are taken together by their degrees rounded up to powers of two (of
+eight, once there are very many): a piece of any of them has room for one of the finest, which must not cost more wherever it
+lies (`rounded`). `bounds/partial_plan.py` has a far stronger bound for small spaces.
+
+For a bound nothing is measured: under costs that measure (`Costs.measures`) operators and layers of which some cost is not
+known yet count as if they took no time, and so do operators whose cuts would be taken together, since a smaller piece may have been
+measured to take longer. That more bytes do not take less then holds up to the measurements' noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import inf, prod
+from typing import TypeVar
+
+from taskflow.graph import Node, OperatorGraph
+from taskflow.operators.tensor import Parameter, Tensor
+from taskflow.optimizer.cost import Pieces, classes
+from taskflow.optimizer.cost.measured import NotMeasured, before_measuring, nothing_new
+from taskflow.optimizer.evaluate import Evaluator
+from taskflow.optimizer.space import Space, SpaceOptions
+from taskflow.regions import Rect, covers
+from taskflow.tasks import Kind
+from taskflow.tasks.lower import gradient_flow
+
+MOST_KINDS = 1500  # kinds of pieces of one operator that are looked at one by one
+LOOKS = 5_000  # pieces in all, a few seconds; the rest is looked at in the roughest way
+STEP = 1.01  # between the sizes of updates that are looked at
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Least:
+    """Of one operator, over all cuts of its space: the least total seconds of all its tasks, and those of its cheapest
+    forward and backward task. ``always``: by input, whether every piece of every cut reads some of it."""
+
+    total: float
+    forward: float
+    backward: float
+    always: tuple[bool, ...]
+
+
+def lower_bound(
+    evaluator: Evaluator, options: SpaceOptions | None = None, over: Callable[[], bool] = lambda: False
+) -> float:
+    """Seconds that no strategy of the space takes less than (pieces evenly cut; any placement and synchronisation).
+    0 if the costs are only known for whole tasks. Operators that have not been looked at when ``over`` answers true count as if
+    they took no time, so the bound holds then too. Nothing is measured."""
+    with before_measuring(nothing_new):
+        return _lower_bound(evaluator, options, over)
+
+
+def _lower_bound(evaluator: Evaluator, options: SpaceOptions | None, over: Callable[[], bool]) -> float:
+    graph, machine = evaluator.graph, evaluator.machine
+    pieces = Pieces(graph, evaluator.costs, evaluator.rule is not None)
+    processors = representatives(evaluator)
+    try:
+        table = _table(pieces, Space(graph, len(machine.processors), options), processors, over)
+    except TypeError:  # costs of whole tasks only
+        return 0.0
+    trained = gradient_flow(graph)[2]
+    layers = dict.fromkeys(p.layer for node in graph if node.number in pieces.active for p in node.parameters)
+    updates = [] if evaluator.rule is None else [
+        (0.0, 0.0) if over() else _known_update(evaluator, layer, processors, trained)
+        for layer in layers
+    ]
+    longest = 0.0 if over() else Paths(pieces, [item.always for item in table]).longest(
+        [item.forward for item in table], [item.backward for item in table],
+        min((shortest for _, shortest in updates), default=0.0),
+    )
+    work = sum(item.total for item in table) + sum(total for total, _ in updates)
+    return max(work / len(machine.processors), longest)
+
+
+def _table(pieces: Pieces, space: Space, processors: Sequence[int], over: Callable[[], bool]) -> list[Least]:
+    """By operator; equal ones are looked at once, and those with most arithmetic in the finest way."""
+    graph = pieces.graph
+    alike: dict[object, list[Node]] = {}
+    for node in graph:
+        key = (node.operator, node.specs, id(space[node]), node.number in pieces.active,
+               tuple((t.node, t.index) in pieces.needs_gradient for t in (*node.inputs, *node.outputs)))
+        alike.setdefault(key, []).append(node)
+    found: dict[int, Least] = {}
+    left = LOOKS
+
+    def so_far(tuples: Iterable[Item]) -> Iterator[Item]:
+        for degrees in tuples:
+            if over():
+                raise TimeoutError
+            yield degrees
+
+    ranked = sorted(alike.values(), key=lambda nodes: -len(nodes) * nodes[0].operator.flops(nodes[0].specs, nodes[0].space))
+    # First what is said at once, so that a bound that is cut short is not much worse.
+    stated = [0.0 if over() else _together(pieces, nodes[0], processors) for nodes in ranked]
+    for nodes, together in zip(ranked, stated):
+        node, tuples = nodes[0], space[nodes[0]].tuples
+        try:
+            if over():
+                raise TimeoutError
+            if (each := sum(_kinds(node, degrees) for degrees in tuples)) <= min(MOST_KINDS, left):
+                least, left = least_of(pieces, node, so_far(tuples), processors), left - each
+            elif not node.operator.uniform:  # a smaller piece may have more arithmetic for its size, and cost more
+                least = _nothing(node)
+            elif pieces.costs.measures:
+                raise NotMeasured
+            elif not together and (rough := len({_round(d, 1) for d in tuples}) * 2 ** _windows(node)) <= left:
+                least, left = rounded(pieces, node, tuples, processors, 1, so_far), left - rough
+            else:
+                least = rounded(pieces, node, tuples, processors, 3, so_far)
+        except TimeoutError:
+            least = _nothing(node)
+        for other in nodes:
+            found[other.number] = replace(least, total=max(least.total, together))
+    return [found[node.number] for node in graph]
+
+
+def _nothing(node: Node) -> Least:
+    """What is known of an operator that has not been looked at."""
+    return Least(0.0, 0.0, 0.0, (False,) * len(node.inputs))
+
+
+def _together(pieces: Pieces, node: Node, processors: Sequence[int]) -> float:
+    """What the costs say themselves of all tasks of an operator together; 0 if they say nothing."""
+    if node.operator.kind == "state":
+        return 0.0
+    ways = (False, True) if node.number in pieces.active else (False,)
+    return sum(min(pieces.costs.least(node, backward, p) for p in processors) for backward in ways)
+
+
+def _windows(node: Node) -> int:
+    """Dimensions along which places differ."""
+    return sum(len(_places(node, i, max(1, dim.size // 4))) > 1 for i, dim in enumerate(node.dims))
+
+
+def _round(degrees: Sequence[int], bits: int) -> tuple[int, ...]:
+    return tuple(1 << -(-(degree - 1).bit_length() // bits) * bits for degree in degrees)
+
+
+def _kinds(node: Node, degrees: Sequence[int]) -> int:
+    return prod(min(degree, 4) for degree in degrees) if node.operator.uniform else prod(degrees)
+
+
+def least_update(
+    evaluator: Evaluator, layer: str, processors: Sequence[int], trained: set[str] | None = None
+) -> tuple[float, float]:
+    """Of all updates of a layer together and of the shortest one, however the layer is divided: seconds. A larger update
+    does not take less, so those between two sizes take at least what the smaller one takes. (0, 0) if it is not trained."""
+    rule, costs = evaluator.rule, evaluator.costs
+    trained = gradient_flow(evaluator.graph)[2] if trained is None else trained
+    parameters = [p for p in evaluator.graph.parameters if p.layer == layer and p.name in trained]
+    if rule is None or not parameters:
+        return 0.0, 0.0
+    item, total = min(p.spec.dtype.itemsize for p in parameters), _updated(evaluator.graph, parameters)
+    if not total:
+        return 0.0, 0.0
+
+    def update(volume: int) -> float:
+        nbytes = volume * item * (3 + 2 * rule.buffers)
+        return min(costs.other(Kind.UPDATE, p, rule.flops(volume), nbytes) for p in processors)
+
+    rate, size = inf, 1
+    while size <= total:
+        above = max(size + 1, int(size * STEP))
+        rate = min(rate, update(size) / (above - 1))
+        size = above
+    return rate * total, update(1)
+
+
+def _known_update(evaluator: Evaluator, layer: str, processors: Sequence[int], trained: set[str]) -> tuple[float, float]:
+    """`least_update`; nothing where its costs have not been measured."""
+    try:
+        return least_update(evaluator, layer, processors, trained)
+    except NotMeasured:
+        return 0.0, 0.0
+
+
+def _updated(graph: OperatorGraph, parameters: Sequence[Parameter]) -> int:
+    """How many elements of parameters are updated whatever the cuts are: all, but of those of which nothing is used (a
+    convolution that sees nothing but padding)."""
+    used = {
+        parameter.name for node in graph if node.parameters
+        for parameter, rect in zip(node.parameters, node.reads(node.space).weights) if not rect.empty
+    }
+    return sum(parameter.spec.rect.volume for parameter in parameters if parameter.name in used)
+
+
+def representatives(evaluator: Evaluator) -> list[int]:
+    """One processor of each class of equal ones."""
+    found: dict[int, int] = {}
+    for processor in range(len(evaluator.machine.processors)):
+        found.setdefault(evaluator.costs.processor_class(processor), processor)
+    return list(found.values())
+
+
+def least_of(pieces: Pieces, node: Node, tuples: Iterable[Sequence[int]], processors: Sequence[int]) -> Least:
+    """Over the even cuts into ``tuples`` of degrees; ``processors``: one of each kind."""
+    total = forward = backward = inf
+    always = [True] * len(node.inputs)
+    for degrees in tuples:
+        sum_ = 0.0
+        for piece, count in classes(node, degrees):
+            costs = [pieces.seconds(node, piece, p) for p in processors]
+            forward = min(forward, min(a for a, _ in costs))
+            backward = min(backward, min(b for _, b in costs))
+            sum_ += count * min(a + b for a, b in costs)
+            for i, rect in enumerate(node.reads(piece).inputs):
+                always[i] &= not rect.empty
+        total = min(total, sum_)
+    return Least(total, forward, backward, tuple(always))
+
+
+def rounded(
+    pieces: Pieces, node: Node, tuples: Sequence[Sequence[int]], processors: Sequence[int], bits: int = 1,
+    one_by_one: Callable[[Iterable[tuple[int, ...]]], Iterable[tuple[int, ...]]] = iter,
+) -> Least:
+    """`least_of` for many tuples: those that round up to the same powers of 2**``bits`` have at least as many pieces as the
+    one with fewest, each at least as large as the smallest piece of the rounded cut. ``one_by_one`` may raise between two."""
+    fewest: dict[tuple[int, ...], int] = {}
+    for degrees in tuples:
+        finest = _round(degrees, bits)
+        fewest[finest] = min(fewest.get(finest, prod(degrees)), prod(degrees))
+    total = forward = backward = inf
+    always = [True] * len(node.inputs)
+    places: dict[tuple[int, int], list[int]] = {}
+    for finest in one_by_one(fewest):
+        count = fewest[finest]
+        lengths = [max(1, dim.size // degree) if dim.size else 0 for dim, degree in zip(node.dims, finest)]
+        for i, length in enumerate(lengths):
+            if (i, length) not in places:
+                places[i, length] = _places(node, i, length)
+        shortest = inf
+        for lows in product(*(places[i, length] for i, length in enumerate(lengths))):
+            piece = Rect(lows, tuple(low + length for low, length in zip(lows, lengths)))
+            costs = [pieces.seconds(node, piece, p) for p in processors]
+            forward, backward = min(forward, *(a for a, _ in costs)), min(backward, *(b for _, b in costs))
+            shortest = min(shortest, *(a + b for a, b in costs))
+        total = min(total, count * shortest)
+        for rect in (_at(node, lengths, 0), _at(node, lengths, 1), _at(node, lengths, 2)):
+            for i, read in enumerate(node.reads(rect).inputs):
+                always[i] &= not read.empty
+    return Least(total, forward, backward, tuple(always))
+
+
+def _at(node: Node, lengths: Sequence[int], halves: int) -> Rect:
+    """The piece of these lengths at the start of every dimension, in its middle or at its end."""
+    lows = [(dim.size - length) * halves // 2 for dim, length in zip(node.dims, lengths)]
+    return Rect(tuple(lows), tuple(low + length for low, length in zip(lows, lengths)))
+
+
+def _places(node: Node, dim: int, length: int) -> list[int]:
+    """Where pieces of a length along one dimension may differ in arithmetic or in what they read: at the borders of images
+    and inside."""
+    whole = [d.size for d in node.dims]
+    found: dict[object, int] = {}
+    for halves in range(3):
+        low = (node.dims[dim].size - length) * halves // 2
+        lo, hi = [0] * len(whole), list(whole)
+        lo[dim], hi[dim] = low, low + length
+        piece = Rect(tuple(lo), tuple(hi))
+        reads = node.reads(piece)
+        sizes = tuple(rect.volume for rect in (*reads.inputs, *reads.weights))
+        found.setdefault((node.operator.flops(node.specs, piece), sizes), low)
+    return list(found.values())
+
+
+class Paths:
+    """The chains of operators in which each waits for the one before, whatever the cuts are: forward, then back."""
+
+    def __init__(self, pieces: Pieces, always: Sequence[Sequence[bool]]) -> None:
+        graph = self._graph = pieces.graph
+        self._ahead = [
+            sorted({t.node for t, sure in zip(node.inputs, certain) if sure}) for node, certain in zip(graph, always)
+        ]
+        reading: dict[int, list[Node]] = {node.number: [] for node in graph}
+        for node in graph:
+            for giver in {t.node for t in node.inputs}:
+                reading[giver].append(node)
+        self._back: list[tuple[int, list[int], list[int]]] = []  # node, forward tasks and backward tasks that it waits for
+        for node in reversed(graph.nodes):
+            if node.number not in pieces.active:
+                continue
+            keeps = node.operator.keeps(node.specs)
+            before = [node.number] if keeps.outputs or node.operator.saves(node.specs, node.space) else []
+            if keeps.inputs:
+                before += self._ahead[node.number]
+            readers = [r.number for r in reading[node.number] if r.number in pieces.active and len(node.outputs) == 1
+                       and reads_all_of(r, node.outputs[0])]
+            self._back.append((node.number, before, readers))
+
+    def longest(self, forward: Sequence[float], backward: Sequence[float], update: float = 0.0) -> float:
+        """Seconds of the longest chain, given the least seconds of any forward and backward task of each node and of an
+        update, which follows the backward tasks of nodes with parameters."""
+        ahead: list[float] = []
+        for own, before in zip(forward, self._ahead):
+            ahead.append(own + max((ahead[b] for b in before), default=0.0))
+        back: dict[int, float] = {}
+        for number, before, readers in self._back:
+            start = max([0.0, *(ahead[b] for b in before), *(back[r] for r in readers)])
+            back[number] = start + backward[number]
+        weights = [end + update for number, end in back.items() if self._graph.nodes[number].parameters]
+        return max([*ahead, *back.values(), *weights], default=0.0)
+
+
+def reads_all_of(reader: Node, tensor: Tensor) -> bool:
+    """True if every element of ``tensor`` is read by ``reader``: then the backward task of each piece that writes some of it
+    waits for one of the reader's."""
+    rects = [rect for other, rect in zip(reader.inputs, reader.reads(reader.space).inputs) if other is tensor]
+    return bool(rects) and covers(rects, tensor.spec.rect)

@@ -1,0 +1,27 @@
+"""How long a task takes on a device.
+
+``analytic.py`` computes it from a device's rates; ``measured/`` times kernels on the device at hand; ``choose.py`` picks
+one by name. ``task_costs.py`` is what evaluators ask.
+"""
+
+from taskflow.optimizer.cost.adapter import ModelCosts
+from taskflow.optimizer.cost.analytic import AnalyticCosts
+from taskflow.optimizer.cost.choose import ANALYTIC, COSTS, MEASURED, choose_costs
+from taskflow.optimizer.cost.model import CostModel
+from taskflow.optimizer.cost.pieces import Pieces, classes
+from taskflow.optimizer.cost.task_costs import Costs, FromTasks, Roofline
+
+__all__ = [
+    "ANALYTIC",
+    "COSTS",
+    "MEASURED",
+    "AnalyticCosts",
+    "CostModel",
+    "Costs",
+    "FromTasks",
+    "ModelCosts",
+    "Pieces",
+    "Roofline",
+    "choose_costs",
+    "classes",
+]

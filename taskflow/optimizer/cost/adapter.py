@@ -1,0 +1,125 @@
+"""ModelCosts: a `CostModel` in the form that evaluators ask (`Costs`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from taskflow.graph import Node, OperatorGraph
+from taskflow.machine import Cluster
+from taskflow.optimizer.cost.accumulated_gradients import target_bytes
+from taskflow.optimizer.cost.model import CostModel
+from taskflow.optimizer.cost.phases import arrays
+from taskflow.optimizer.cost.task_costs import Costs
+from taskflow.regions import Rect
+from taskflow.rules import UpdateRule
+from taskflow.tasks import Kind, Runs, all_reduce_seconds
+from taskflow.tasks.lower import gradient_flow, gradients_given
+
+# Of a piece's backward task: which input gradients it gives; bytes of all gradients that it gives; bytes of what it reads, apart
+# from gradients that it adds to.
+_Backward = tuple[tuple[bool, ...], int, int]
+
+
+class ModelCosts(Costs):
+    """What ``model`` says about the tasks of a graph that is trained with ``rule``."""
+
+    def __init__(self, model: CostModel, graph: OperatorGraph, machine: Cluster, rule: UpdateRule | None) -> None:
+        self.model, self._machine, self._rule = model, machine, rule
+        active, needs, _ = gradient_flow(graph)
+        self._given = gradients_given(graph, active, needs)
+        self._wanted = [tuple((t.node, t.index) in needs for t in node.inputs) for node in graph]
+        kinds: dict[str, int] = {}
+        self._known: dict[tuple[object, ...], float] = {}
+        self._backward: dict[tuple[int, Rect], _Backward] = {}
+        self._least: dict[tuple[object, ...], float] = {}
+        first: dict[object, int] = {}
+        self._like = [first.setdefault((n.operator, n.specs, wanted, given), n.number)
+                      for n, wanted, given in zip(graph, self._wanted, self._given)]
+        self._classes = [kinds.setdefault(p.device.kind, p.number) for p in machine.processors]
+
+    def piece(self, node: Node, piece: Rect, backward: bool, processor: int, flops: int, nbytes: int) -> float:
+        # Pieces that are equally long in every dimension, at the same borders, and touch as many bytes differ only in
+        # where they lie: on a thousand processors looking at each would take most of a search's time.
+        borders = tuple((a == 0, b == dim.size) for a, b, dim in zip(piece.lo, piece.hi, node.dims))
+        key = (self._like[node.number], piece.shape, borders, backward, self._classes[processor], flops, nbytes)
+        if key not in self._known:
+            self._known[key] = self._seconds(node, piece, backward, processor, nbytes)
+        return self._known[key]
+
+    def _seconds(self, node: Node, piece: Rect, backward: bool, processor: int, nbytes: int) -> float:
+        device = self._machine.processors[processor].device
+        if not backward:
+            return self.model.compute_seconds(node.operator, node.specs, piece, False, device=device)
+        key = (self._like[node.number], piece)
+        if key not in self._backward:
+            self._backward[key] = self._of_backward(node, piece)
+        wanted, targets, replacing = self._backward[key]
+        added = nbytes - replacing - targets
+
+        def seconds(added_bytes: int) -> float:
+            return self.model.compute_seconds(
+                node.operator, node.specs, piece, True, device=device, gradients=wanted, added_bytes=added_bytes
+            )
+
+        # Fewer bytes than any task touches: what is asked for is the least that the piece may take, for a bound.
+        return seconds(added) if added >= 0 else min(seconds(0), seconds(targets))
+
+    def least(self, node: Node, backward: bool, processor: int) -> float:
+        ask = getattr(self.model, "least_seconds", None)
+        if ask is None:
+            return 0.0
+        key = (self._like[node.number], backward, self._classes[processor])
+        if key not in self._least:
+            device = self._machine.processors[processor].device
+            self._least[key] = ask(node.operator, node.specs, backward, self._wanted[node.number], device)
+        return self._least[key]
+
+    def _of_backward(self, node: Node, piece: Rect) -> _Backward:
+        touched = arrays(node.operator, node.specs, piece)
+        wanted = tuple([w and n > 0 for w, n in zip(self._wanted[node.number], touched.input_elements)])
+        targets = sum(target_bytes(node.operator, node.specs, piece, wanted))
+        weights = sum([n * p.spec.dtype.itemsize for p, n in zip(node.parameters, touched.weight_elements)])
+        keeps = node.operator.keeps(node.specs)
+        grads = sum([n for n, given in zip(touched.outputs, self._given[node.number]) if given])
+        read = sum(touched.inputs) * keeps.inputs + weights * keeps.weights + sum(touched.outputs) * keeps.outputs
+        return wanted, targets, read + touched.saved + grads
+
+    @property
+    def by_runs(self) -> bool:
+        return self.model.by_runs
+
+    @property
+    def name(self) -> str:
+        return self.model.name
+
+    @property
+    def measures(self) -> bool:
+        return getattr(self.model, "measures", False)
+
+    @property
+    def measuring_seconds(self) -> float:
+        return getattr(self.model, "measuring_seconds", 0.0)
+
+    def close(self) -> None:
+        if (close := getattr(self.model, "close", None)) is not None:
+            close()
+
+    def other(self, kind: Kind, processor: int, flops: int, nbytes: int, runs: int = 1) -> float:
+        device = self._machine.processors[processor].device
+        rule = self._rule if kind is Kind.UPDATE else None
+        return self.model.memory_seconds(kind, nbytes, flops, device=device, rule=rule, runs=runs)
+
+    def copy(self, source: int, target: int, nbytes: int, runs: Runs = (1, 1)) -> float:
+        return self.model.transfer_seconds(source, target, nbytes, runs)
+
+    def collective(self, group: Sequence[int], nbytes: int, flops: int, halves: int = 2) -> float:
+        return all_reduce_seconds(self._machine, group, nbytes, flops, self._sum, halves)
+
+    def _sum(self, processor: int, flops: int, nbytes: int) -> float:
+        return self.other(Kind.SUM, processor, flops, nbytes)
+
+    def processor_class(self, processor: int) -> int:
+        return self._classes[processor]
+
+    def route_class(self, source: int, target: int) -> tuple[object, ...]:
+        return tuple([(k.latency_seconds, k.bytes_per_second) for k in self._machine.route(source, target)])

@@ -1,0 +1,130 @@
+"""AnalyticCosts: a roofline for described devices (Williams, Waterman and Patterson, CACM 52(4), 2009).
+
+A kernel takes as long as its arithmetic or its memory traffic, whichever is longer, at the part of the peak that kernels of
+its class reach and that its size fills; and every kernel has to be started. The constants below hold for all devices
+and were chosen from what is said beside them, none of them from a result of this project; a device's own figures
+(``efficiency`` in its machine file) come first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from taskflow.machine import Device, Machine
+from taskflow.operators.operator import Dim, Operator, Spec, Work, computes_in
+from taskflow.optimizer.cost.accumulated_gradients import Adding
+from taskflow.optimizer.cost.model import Gradients, RememberedCosts
+from taskflow.optimizer.cost.phases import Phase, phases
+from taskflow.regions import Rect
+from taskflow.rules import UpdateRule
+from taskflow.tasks import Kind
+
+EFFICIENCY = {
+    # Large products in vendors' libraries reach 60 to 95 % of the peak, depending on the generation and on the clock
+    # that the power limit allows; the layers' own sizes are seldom the best ones.
+    Work.CONTRACTION: 0.75,
+    # Convolutions run as products whose factors are gathered on the way; they reach somewhat less.
+    Work.CONVOLUTION: 0.6,
+    # A recurrent layer's kernels are products too; what its steps lose by being small is in `fill` and in launches.
+    Work.RECURRENT: 0.75,
+    # Copying and adding long arrays reaches 75 to 85 % of the memory's peak, with error correction.
+    Work.MEMORY: 0.8,
+}
+
+UNFUSED = 0.5
+"""Peaks count a multiplication and an addition each cycle; element by element there is mostly one of them."""
+
+TILE = 64 * 64
+"""Results that one multiprocessor works on at a time in a product (libraries choose tiles from 32 x 32 to 256 x 128)."""
+
+
+class AnalyticCosts(RememberedCosts):
+    """Seconds of tasks on a described machine. ``machine`` may have devices of several kinds."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(machine)
+
+    @property
+    def name(self) -> str:
+        return f"analytic {self.machine.name}"
+
+    def _compute(
+        self, operator: Operator, inputs: tuple[Spec, ...], piece: Rect, backward: bool, wanted: Gradients, adds: Adding,
+        device: Device,
+    ) -> float:
+        dtype = computes_in(operator, inputs)
+        return sum(
+            phase_seconds(phase, device, _rate(phase, device, dtype))
+            for phase in phases(operator, inputs, piece, backward, wanted, adds)
+        )
+
+    def least_seconds(
+        self, operator: Operator, inputs: tuple[Spec, ...], backward: bool, wanted: Gradients, device: Device
+    ) -> float:
+        """Seconds that all tasks of one direction take together at least, however the operator is cut: their arithmetic adds
+        up to the whole's, and so does what they touch, apart from inputs that pieces step over (a stride). 0 for operators
+        that pick from their weights (embeddings): pieces touch what the data ask for."""
+        space = Rect((0,) * len(dims := operator.dims(inputs)), tuple(dim.size for dim in dims))
+        if operator.picks(inputs, space):
+            return 0.0
+        dtype, seen = computes_in(operator, inputs), _seen(operator, inputs, dims)
+        memory = device.memory_bytes_per_second * device.reaches(Work.MEMORY.value, EFFICIENCY[Work.MEMORY])
+        total = 0.0
+        for phase in phases(operator, inputs, space, backward, wanted):
+            unfused = phase.kernels == Work.MEMORY
+            part = UNFUSED if unfused else device.reaches(phase.kernels.value, EFFICIENCY[phase.kernels])
+            reached = _rate(phase, device, dtype) * part
+            arithmetic = phase.flops / reached
+            # Pieces of repeated kernels may fit the cache where the whole does not.
+            traffic = seen * phase.nbytes / memory if phase.repeats == 1 else 0.0
+            total += phase.repeats * (max(arithmetic, traffic) + phase.launches * device.launch_seconds)
+        return total
+
+    def _memory(self, kind: Kind, nbytes: int, flops: int, device: Device, rule: UpdateRule | None, runs: int) -> float:
+        # GPUs' threads find their elements one by one: rows cost nothing, unless they are shorter than what memory gives at once.
+        return phase_seconds(Phase(Work.MEMORY, flops, nbytes, 1), device, device.rate())
+
+
+def _rate(phase: Phase, device: Device, dtype: object) -> float:
+    """Peak operations a second of a phase whose numbers are of type ``dtype``."""
+    return device.rate(dtype) if phase.kernels == Work.MEMORY else device.product_rate(dtype)
+
+
+def _seen(operator: Operator, inputs: tuple[Spec, ...], dims: Sequence[Dim]) -> float:
+    """Which part of what the whole operator reads its pieces read at least, if every dimension is cut finest."""
+    size = [dim.size for dim in dims]
+    seen = [1.0] * len(inputs)
+    for i, dim in enumerate(dims):
+        if dim.divisible and dim.size > 2:
+            middle = dim.size // 2 - 1
+            lows, highs = [0] * len(size), list(size)
+            lows[i], highs[i] = middle, middle + 1
+            one = operator.reads(inputs, Rect(tuple(lows), tuple(highs))).inputs
+            highs[i] = middle + 2
+            two = operator.reads(inputs, Rect(tuple(lows), tuple(highs))).inputs
+            for k, (a, b) in enumerate(zip(one, two)):
+                step = b.volume - a.volume
+                seen[k] *= min(1.0, a.volume / step) if step > 0 else 1.0
+    return min(seen, default=1.0)
+
+
+def phase_seconds(phase: Phase, device: Device, rate: float) -> float:
+    """Seconds of a phase on a device whose peak is ``rate`` operations a second."""
+    memory = device.memory_bytes_per_second * device.reaches(Work.MEMORY.value, EFFICIENCY[Work.MEMORY])
+    nbytes = phase.nbytes
+    if phase.kernels == Work.MEMORY:
+        arithmetic = phase.flops / (rate * UNFUSED)
+    else:
+        reached = rate * device.reaches(phase.kernels.value, EFFICIENCY[phase.kernels]) * fill(phase.width, device)
+        arithmetic = phase.flops / reached
+    first = max(arithmetic, nbytes / memory)
+    # What stays in the cache is read from memory the first time only.
+    again = max(arithmetic, max(0.0, nbytes - device.cache_bytes) / memory)
+    return first + (phase.repeats - 1) * again + phase.repeats * phase.launches * device.launch_seconds
+
+
+def fill(width: int, device: Device) -> float:
+    """Which part of a device a kernel of ``width`` independent results keeps busy: a half if it gives a half of the
+    multiprocessors a tile, then ever more. More flops per result do not fill it better, unless the contraction is so
+    long that libraries split it (`cost_work.SPLIT`)."""
+    return width / (width + device.multiprocessors * TILE / 2)

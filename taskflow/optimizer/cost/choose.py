@@ -1,0 +1,49 @@
+"""Which costs a plan is judged by, by name: those of the machine's rates, or measured ones."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+
+from taskflow.graph import OperatorGraph
+from taskflow.kernels import KernelSet
+from taskflow.machine import Cluster, Machine
+from taskflow.optimizer.cost.analytic import AnalyticCosts
+from taskflow.optimizer.cost.measured import SECONDS, MeasuredCosts, between, kernels_for
+from taskflow.optimizer.cost.model import CostModel
+from taskflow.rules import UpdateRule
+
+COSTS = ("analytic", "measured")
+ANALYTIC, MEASURED = COSTS
+
+
+def choose_costs(
+    name: str, graph: OperatorGraph, machine: Machine, rule: UpdateRule | None, *, ranks: int | None = None,
+    kernels: KernelSet | None = None, folder: Path | None = None, seconds: float = SECONDS, company: int | None = None,
+) -> CostModel:
+    """The costs of ``graph``'s tasks on ``machine`` when it is trained with ``rule``: ``analytic`` (`AnalyticCosts`) or
+    ``measured`` (`MeasuredCosts`, in the state in which a step of this graph leaves the caches).
+
+    ``ranks``: how many this job has, on one of which the tasks are measured, with the threads that it has, while as many processes
+    as there are other ranks do the same work. None: this process plans for a machine each of whose processors will be a rank; then
+    the processors that share a node keep each other company, and the cores are divided among them. For those who compare
+    measurements: ``kernels`` run, ``folder`` (default: the cache folder) keeps what is measured for ``seconds`` each, beside
+    ``company`` other processes.
+    Raises ValueError for another name, if the machine is not described (a `Cluster`), or if tasks are to be measured and its
+    processors are not those at hand; DeviceMissing if these are GPUs and there is none.
+    """
+    if name not in COSTS:
+        raise ValueError(f"costs must be {' or '.join(COSTS)}, got {name!r}")
+    if not isinstance(machine, Cluster):
+        raise ValueError(f"{name} costs: need a described machine (taskflow.machine.Cluster), got {type(machine).__name__}")
+    if name == ANALYTIC:
+        return AnalyticCosts(machine)
+    neighbours = max(Counter(p.node for p in machine.processors if p.kind == "cpu").values(), default=0)
+    threads = max(1, (os.cpu_count() or 1) // neighbours) if ranks is None and neighbours else None
+    kernels = kernels_for(machine, kernels, threads)  # says what is wrong before a step is lowered
+    if company is None:
+        company = max(0, (neighbours if ranks is None else ranks) - 1)
+    # Processors that share a rank do in turn, and with the memory of all, what so many processors as there are ranks would do.
+    found = between(graph, machine if ranks is None else machine.prefix(min(ranks, len(machine.processors))), rule)
+    return MeasuredCosts(machine, kernels, folder=folder, seconds=seconds, between=found, company=company, threads=threads)

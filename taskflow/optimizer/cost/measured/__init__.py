@@ -1,0 +1,29 @@
+"""Task times measured on this machine, and kept on disk.
+
+Measurements reproduce what a task meets in a step: the state of caches, other processes on the machine, and noise.
+"""
+
+from taskflow.optimizer.cost.measured.bench import measure, memory_action, piece_action
+from taskflow.optimizer.cost.measured.cache_state import between
+from taskflow.optimizer.cost.measured.contention import Company
+from taskflow.optimizer.cost.measured.guard import NotMeasured, before_measuring, nothing_new
+from taskflow.optimizer.cost.measured.identity import identity, processor_name
+from taskflow.optimizer.cost.measured.model import SECONDS, MeasuredCosts, kernels_for
+from taskflow.optimizer.cost.measured.noise import Yardstick
+
+__all__ = [
+    "SECONDS",
+    "Company",
+    "MeasuredCosts",
+    "NotMeasured",
+    "Yardstick",
+    "before_measuring",
+    "between",
+    "identity",
+    "kernels_for",
+    "measure",
+    "memory_action",
+    "nothing_new",
+    "piece_action",
+    "processor_name",
+]

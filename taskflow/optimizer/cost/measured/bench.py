@@ -1,0 +1,224 @@
+"""Runs one task on this processor, with the operator's real kernels on arrays of the Rects that it reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import median, quantiles
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from taskflow.kernels import KernelSet
+from taskflow.operators.operator import Array, Call, Operator, Spec, StepState, Target
+from taskflow.optimizer.cost.measured.store import Measurement
+from taskflow.optimizer.cost.phases import weight_type
+from taskflow.regions import Rect
+from taskflow.rules import UpdateRule
+from taskflow.tasks import Kind
+
+NAME = "measured"
+LEAST_REPEATS, MOST_REPEATS = 5, 200
+CALM, PATIENCE = 0.15, 4  # a measurement with more spread goes on, at most for so many times its seconds
+ARRAYS = {Kind.MOVE: 2, Kind.SUM: 3, Kind.FILL: 1, Kind.NORM: 1}  # that a task touches, counting what is written once more
+GROUP = 8  # stretches of memory that lie near to each other
+SHORT_SECONDS = 2e-3  # a task whose start is a part of its time that counts
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What comes before each run of what is measured, so that it finds caches as a step would have left them.
+
+    ``sweep``: an array that is read first, as the other tasks of a step read theirs: in a real step, a task finds most of what it
+    needs no longer in the caches near to the core. ``idle``: for so many seconds nothing of this is touched then, as what one step
+    leaves to the next is not. ``twin``: the same work on other arrays; of a short task it runs next, so that
+    the code, the interpreter's objects and the libraries' own buffers are where a step, which comes by all the time, has
+    them: what is timed finds only its arrays far away. ``between``: what runs after the twin, as the tasks do that come between two
+    of one kind (`cost_interlude`). ``fresh``: arrays that are read last, since the task before has just written them.
+    """
+
+    sweep: Array | None = None
+    fresh: Sequence[Array] = ()
+    twin: Callable[[], object] | None = None
+    between: Callable[[], object] | None = None
+    idle: float = 0.0
+
+    def pass_by(self, short: bool) -> None:
+        """Do all of this once. ``short``: whether what is measured is a short task."""
+        if self.sweep is not None:
+            self.sweep.sum()
+        until = perf_counter() + self.idle
+        while self.idle and perf_counter() < until:  # at work: a core that sleeps loses its caches in other ways
+            pass
+        if short and self.twin is not None:
+            self.twin()
+            if self.between is not None:
+                self.between()
+        for array in self.fresh:
+            array.max()
+
+
+NOTHING = Surroundings()
+
+
+def measure(
+    action: Callable[[], object],
+    seconds: float,
+    around: Surroundings = NOTHING,
+    clock: Callable[[], float] | None = None,
+    timed: Callable[[Callable[[], object]], float] | None = None,
+    least: int = LEAST_REPEATS,
+) -> Measurement:
+    """Run ``action`` once to warm up, then until about ``seconds`` are over, ``least`` times at least and 200 at most; on a busy
+    machine, where runs differ much, up to four times as long.
+
+    ``around``: what comes before each run. ``clock``: what times runs (default: the time of day). ``timed``: what runs an action
+    and says how long it took, where a clock on the host cannot (`Device.timed`).
+    """
+    tick = clock or perf_counter
+
+    def once() -> float:
+        if timed is not None:
+            return timed(action)
+        began = tick()
+        action()
+        return tick() - began
+
+    action()
+    short = once() < SHORT_SECONDS
+    times: list[float] = []
+    start = perf_counter()
+    for patience in range(1, PATIENCE + 1):
+        while len(times) < least or perf_counter() < start + patience * seconds:
+            if len(times) == MOST_REPEATS:
+                break
+            around.pass_by(short)
+            times.append(once())
+        low, _, high = quantiles(times, n=4, method="inclusive")
+        middle = max(median(times), 1e-9)
+        if high - low <= CALM * middle:
+            break
+    return Measurement(middle, (high - low) / middle, len(times))
+
+
+def piece_action(
+    operator: Operator, inputs: Sequence[Spec], piece: Rect, backward: bool, wanted: Sequence[bool], kernels: KernelSet,
+    adds: Sequence[bool] = (),
+) -> tuple[Callable[[], object], tuple[Array, ...]]:
+    """What runs the forward or the backward task of a piece, and the arrays that it finds in the nearest cache: its inputs or
+    the gradients of its outputs, which the task before has just written; and its inputs' gradients, which live so short a
+    time that memory is found for them that was in use a moment ago. ``adds``: which gradients are added to
+    (see `cost_gradients`)."""
+    numbers = np.random.default_rng(0)
+    outputs = operator.output(inputs)
+    reads, writes = operator.reads_in(inputs, piece, training=True), operator.writes(inputs, piece)
+    dtype = weight_type(outputs)
+    high, xp = integers_below(operator, inputs), kernels.xp
+    call = Call(
+        NAME, tuple(inputs), piece, reads, writes, kernels, StepState(seed=1),
+        inputs=tuple(_values(kernels, r.shape, s.dtype, high, numbers) for r, s in zip(reads.inputs, inputs)),
+        weights=tuple(_values(kernels, r.shape, dtype, high, numbers) for r in reads.weights),
+        outputs=tuple(xp.zeros(r.shape, s.dtype) for r, s in zip(writes, outputs)),
+        saved=tuple(xp.zeros(s.shape, s.dtype) for s in operator.saves(inputs, piece)),
+    )
+    if operator.kind == "input":
+        call.state.feeds[NAME] = np.ones(outputs[0].shape, outputs[0].dtype)  # written, so that there is memory behind it
+    if not backward:
+        return partial(operator.forward, call), tuple(a for a in call.inputs if a.size)
+    operator.forward(call)
+    _prepare_backward(call, operator, inputs, outputs, wanted, adds or (False,) * (len(inputs) + len(call.weights)), numbers)
+    near = (*call.grad_outputs, *(t.array for t in call.grad_inputs if t is not None))
+    return partial(operator.backward, call), tuple(g for g in near if g is not None and g.size)
+
+
+def _prepare_backward(
+    call: Call, operator: Operator, inputs: Sequence[Spec], outputs: Sequence[Spec], wanted: Sequence[bool],
+    adds: Sequence[bool], numbers: np.random.Generator,
+) -> None:
+    """Give a call that has run forward what its backward task gets, and nothing that this does not get."""
+    keeps, xp = operator.keeps(inputs), call.kernels.xp
+    nothing = xp.empty(0)
+    dtype = weight_type(outputs)
+    call.grad_outputs = tuple(
+        _values(call.kernels, r.shape, s.dtype, 1, numbers) if s.differentiable else None for r, s in zip(call.writes, outputs)
+    )
+    call.grad_inputs = tuple(
+        Target(xp.zeros(r.shape, s.dtype), a) if w and not r.empty else None
+        for r, s, w, a in zip(call.reads.inputs, inputs, wanted, adds)
+    )
+    call.grad_weights = tuple(
+        None if r.empty else Target(xp.zeros(r.shape, dtype), a)
+        for r, a in zip(call.reads.weights, adds[len(inputs) :])
+    )
+    for name, kept in (("inputs", keeps.inputs), ("weights", keeps.weights), ("outputs", keeps.outputs)):
+        if not kept:
+            setattr(call, name, (nothing,) * len(getattr(call, name)))
+
+
+def integers_below(operator: Operator, inputs: Sequence[Spec]) -> int:
+    """Integer inputs are drawn from range of this: what the operator says, or else the last dimension of the floats beside
+    them."""
+    if (said := operator.integers_below(inputs)) is not None:
+        return said
+    return next((s.shape[-1] for s in inputs if s.differentiable and s.shape), 2)
+
+
+def _values(
+    kernels: KernelSet, shape: tuple[int, ...], dtype: np.dtype[Any], high: int, numbers: np.random.Generator
+) -> Array:
+    host = _host_values(shape, dtype, high, numbers)
+    if kernels.device.waits:
+        return host
+    there = kernels.xp.empty(shape, dtype)
+    kernels.device.upload(host, there)
+    return there
+
+
+def _host_values(
+    shape: tuple[int, ...], dtype: np.dtype[Any], high: int, numbers: np.random.Generator
+) -> np.ndarray[Any, Any]:
+    if dtype.kind == "f":
+        return numbers.standard_normal(shape, np.float32).astype(dtype)
+    if dtype.kind in "iu":
+        return numbers.integers(0, min(high, int(np.iinfo(dtype).max)), shape).astype(dtype)
+    return np.zeros(shape, dtype)
+
+
+def runs_of(kind: Kind, nbytes: int, run: int) -> int:
+    """How many runs of ``run`` bytes `memory_action` makes of a task that touches about ``nbytes``: whole groups."""
+    return max(1, nbytes // ARRAYS[kind] // run // GROUP) * GROUP
+
+
+def memory_action(
+    kind: Kind, nbytes: int, rule: UpdateRule | None, kernels: KernelSet, run: int = 0
+) -> tuple[Callable[[], object], tuple[Array, ...]]:
+    """What runs a MOVE, SUM, FILL, NORM or UPDATE that touches about ``nbytes`` of float32, read and written, and the arrays
+    that were written just before: what is moved or added. ``run``: to a part of an array, whose stretches of memory have so many
+    bytes each and lie in groups of eight, as rows of a cut image do."""
+    arrays = ARRAYS.get(kind, 0)
+    if kind is Kind.UPDATE:
+        if rule is None:
+            raise ValueError("memory_seconds: an UPDATE needs the update rule to measure")
+        return _update_action(rule, max(1, nbytes // rule.nbytes(1, 4)), kernels), ()
+    if not arrays:
+        raise ValueError(f"memory_seconds: there is no {kind.value} to measure")
+    size, xp = max(1, nbytes // 4 // arrays), kernels.xp
+    row, groups = run // 4, runs_of(kind, nbytes, run) // GROUP if run else 0
+    b = xp.ones((groups, GROUP, row) if run else size, np.float32)  # written, so that there is memory behind it
+    a = xp.ones((groups, GROUP + GROUP // 2, 2 * row), np.float32)[:, :GROUP, :row] if run else b.copy()
+    if kind is Kind.MOVE:
+        return partial(kernels.copy, b, a), (b,)
+    if kind is Kind.SUM:
+        return partial(kernels.add, b, a), (b,)
+    if kind is Kind.FILL:
+        return partial(a.fill, 0.0), ()
+    return partial(kernels.sum_of_squares, a), ()
+
+
+def _update_action(rule: UpdateRule, size: int, kernels: KernelSet) -> Callable[[], object]:
+    xp = kernels.xp
+    weights, gradients = xp.ones(size, np.float32), xp.ones(size, np.float32)
+    state = tuple(xp.ones(size, np.float32) for _ in range(rule.buffers))
+    return lambda: rule.update(kernels, weights, gradients, state, lr=rule.lr, step=2, scale=1.0)

@@ -1,0 +1,143 @@
+"""Between: what a step does to a core between two tasks of a kind, and so in which caches a task finds its arrays and its code.
+
+Three things of a step count: how much memory is read before an array is needed again, how much before code is, and for how long
+arrays lie untouched. Time counts beside bytes because the last cache and the tables of pages are shared with programs that nobody
+here knows of, on a rented machine those of other customers: there an array that lies untouched for twenty milliseconds takes up to
+three times as long to read as one that lies for one, however little this step reads meanwhile (docs/benchmarks.md).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import log2
+
+import numpy as np
+
+from taskflow.graph import OperatorGraph
+from taskflow.machine import Machine
+from taskflow.mapper import DataParallel, map_graph
+from taskflow.optimizer.cost.measured.store import Measurement
+from taskflow.optimizer.memory import memory_use
+from taskflow.rules import UpdateRule
+from taskflow.tasks import TaskGraph, roofline, simulate
+from taskflow.tasks.lower import lower
+
+LEAST, MOST = 1 << 20, 64 << 20  # bytes: below, all is in the nearest caches; above, in memory
+LEAST_CODE = 1 << 18  # bytes: below, code stays in the caches of its core
+OLD = 0.1  # of a step: what was used within the last tenth counts as just used
+STEPS = 16  # shares are told apart by sixteenths, so that networks share measurements
+LONGEST_SECONDS = 0.032  # what lies longer is hardly slower
+
+
+@dataclass(frozen=True, slots=True)
+class Age:
+    """``share`` of the bytes that a task touches have lain untouched for ``seconds``; the others were just used."""
+
+    share: float
+    seconds: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1 or self.seconds < 0:
+            raise ValueError(f"Age: needs a share from 0 to 1 and seconds from 0 on, got {self}")
+
+    def __str__(self) -> str:
+        return f"{self.share:g} of it {self.seconds:g} s old"
+
+    def mix(self, young: Measurement, old: Measurement) -> Measurement:
+        """Of a task all of whose bytes are young, and of one with old ones."""
+        seconds = (1 - self.share) * young.seconds + self.share * old.seconds
+        return Measurement(seconds, max(young.spread, old.spread), young.repeats + old.repeats)
+
+
+FRESH = Age(0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """``nbytes``: of other memory that a processor touches between two uses of an array. ``code``: by kind of operator, what it
+    touches between two runs of its code, forward or backward (kinds that are not there: nothing, and no other code runs). ``age``:
+    how much of what a task touches has lain untouched for long. By default 16 MiB, and nothing else."""
+
+    nbytes: int = 16 << 20
+    code: Mapping[str, int] = field(default_factory=dict)
+    age: Age = FRESH
+
+    def __post_init__(self) -> None:
+        if self.nbytes < 4 or self.nbytes % 4:
+            raise ValueError(f"Between: nbytes must be those of one float32 or more, got {self.nbytes}")
+        if wrong := {kind: many for kind, many in self.code.items() if not 0 <= many <= self.nbytes}:
+            raise ValueError(f"Between: code must be touched again after 0 to {self.nbytes} bytes (nbytes), got {wrong}")
+
+    def __str__(self) -> str:
+        often = sum(not many for many in self.code.values())
+        code = f", code of {often} of {len(self.code)} kinds near" if self.code else ""
+        return f"{self.nbytes / (1 << 20):g} MiB in between{code}" + (f", {self.age}" if self.age.share else "")
+
+
+TYPICAL = Between()
+
+
+def between(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> Between:
+    """What a processor of ``machine`` finds in the middle of training ``graph`` with ``rule``, cut in the sample dimension; all of
+    it rounded, so that networks share measurements. Lowers one step and simulates it by the machine's rates, in Python (a moment).
+
+    ``nbytes``: a power of two from 1 to 64 MiB. A step goes through its memory forward, then back. What the first layer leaves is
+    needed last, after all of the memory; what the last layer leaves at once; so, on the average, after a half.
+    ``age``: the share of bytes, in sixteenths, last used longer ago than a tenth of a step, and how long ago these are on the
+    average, a power of two of milliseconds up to 32. On GPUs nothing is old.
+    """
+    tasks = lower(graph, map_graph(DataParallel(), graph, machine), rule)
+    touched = max(use.nbytes for use in memory_use(tasks, range(len(tasks))))
+    nbytes = int(min(MOST, max(LEAST, 2 ** round(log2(max(1, touched / 2))))))
+    cores = all(p.kind == "cpu" for p in machine.processors)
+    return Between(nbytes, code_between(graph, nbytes), _age(tasks, machine) if cores else FRESH)
+
+
+def code_between(graph: OperatorGraph, nbytes: int) -> dict[str, int]:
+    """`Between.code` of a processor that touches ``nbytes`` between two uses of an array: zero or a power of four from 256 KiB.
+
+    A pass over the network goes through twice ``nbytes`` and meets each kind as often as the network has it, of which
+    there are kinds with one operator (a loss) and with hundreds. A task whose code has left the core's caches takes tens of
+    microseconds longer: of the interpreter's, the library's and the kernel's instructions and tables.
+    """
+    found = {}
+    for kind, count in Counter(node.operator.kind for node in graph).items():
+        many = 2 * nbytes // count
+        found[kind] = min(nbytes, 4 ** int(log2(many) / 2)) if many >= LEAST_CODE else 0
+    return found
+
+
+def _age(tasks: TaskGraph, machine: Machine) -> Age:
+    ages, nbytes, step = _ages(tasks, machine)
+    old = ages > OLD * step
+    if not old.any():
+        return FRESH
+    share = round(STEPS * float(nbytes[old].sum() / nbytes.sum())) / STEPS
+    seconds = min(LONGEST_SECONDS, float(np.average(ages[old], weights=nbytes[old])))
+    return Age(share, 2.0 ** round(log2(max(1.0, 1e3 * seconds))) / 1e3)
+
+
+def _ages(tasks: TaskGraph, machine: Machine) -> tuple[np.ndarray, np.ndarray, float]:  # type: ignore[type-arg]
+    """Seconds since each read or written part's buffer was used before, on the processor with most to do, and the part's bytes;
+    seconds of the step."""
+    timeline = simulate(tasks, machine, roofline(machine))
+    step = timeline.makespan
+    work = [0.0] * len(machine.processors)
+    for task in tasks.tasks:
+        if not task.kind.travels:
+            work[task.processor] += timeline.spans[task.number].end - timeline.spans[task.number].start
+    busiest = work.index(max(work))
+    mine = sorted((timeline.spans[t.number].start, t.number) for t in tasks.tasks if t.processor == busiest and not t.kind.travels)
+    used: dict[int, float] = {}
+    ages, nbytes = [], []
+    for turn in (0, 1):  # the second step finds what the first has left
+        for start, number in mine:
+            task, end = tasks.tasks[number], timeline.spans[number].end
+            for part in (*task.reads, *task.writes):
+                if turn:
+                    ages.append(max(0.0, start + step - used[part.buffer]))
+                    nbytes.append(part.rect.volume * tasks.buffers[part.buffer].dtype.itemsize)
+                used[part.buffer] = turn * step + end
+    return np.array(ages), np.array(nbytes, dtype=float), step

@@ -1,0 +1,84 @@
+"""CostStore: measured costs on disk, one file for each identity. Anything wrong with a file means that it holds nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from taskflow.optimizer.cost.measured.identity import digest
+
+FORMAT, VERSION = "taskflow-costs", 1
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """``seconds``: the median of ``repeats`` runs. ``spread``: half of the runs lie within this part of the median (the
+    distance of the quartiles divided by it)."""
+
+    seconds: float
+    spread: float
+    repeats: int
+
+
+class CostStore:
+    """Measurements by a text that names what was measured. ``folder`` None: nothing is kept."""
+
+    def __init__(self, folder: Path | None, identity: dict[str, str]) -> None:
+        self.identity = identity
+        self.path = None if folder is None else folder / f"costs-{digest(identity)}.json"
+        self.entries = self._read()
+
+    def get(self, key: str) -> Measurement | None:
+        """What was measured under this key; None if nothing was."""
+        return self.entries.get(key)
+
+    def put(self, key: str, value: Measurement) -> None:
+        """Add one, in the file too, beside what other processes have put there meanwhile."""
+        self.entries[key] = value
+        if self.path is None:
+            return
+        self.entries = {**self._read(), **self.entries}
+        with contextlib.suppress(OSError):  # a folder that cannot be written: measure again next time
+            self._write(self.path)
+
+    def _read(self) -> dict[str, Measurement]:
+        if self.path is None:
+            return {}
+        try:
+            content = json.loads(self.path.read_text())
+            if (content["format"], content["version"], content["identity"]) != (FORMAT, VERSION, self.identity):
+                return {}
+            return {key: _measurement(entry) for key, entry in content["entries"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return {}
+
+    def _write(self, path: Path) -> None:
+        """Atomic: readers see the old file or the whole new one."""
+        content = {
+            "format": FORMAT, "version": VERSION, "identity": self.identity,
+            "entries": {key: [m.seconds, m.spread, m.repeats] for key, m in self.entries.items()},
+        }  # fmt: skip
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".new")
+        try:
+            with open(descriptor, "w") as file:
+                json.dump(content, file, indent=0)
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+
+
+def _measurement(entry: Any) -> Measurement:
+    seconds, spread, repeats = entry
+    value = Measurement(float(seconds), float(spread), int(repeats))
+    if not (isfinite(value.seconds) and value.seconds > 0 and isfinite(value.spread) and value.repeats > 0):
+        raise ValueError(f"not a measurement: {entry}")
+    return value

@@ -1,0 +1,141 @@
+"""Costs: what a task's seconds depend on, stated so that they can be asked for without building the task."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from taskflow.graph import Node
+from taskflow.machine import Machine
+from taskflow.regions import Rect
+from taskflow.tasks import Collective, Compute, Cost, Kind, Runs, Task, all_reduce_seconds
+
+
+class Costs(ABC):
+    """Seconds of every task of a step. Answers depend on nothing but the arguments, so they may be kept. Pieces of one cut
+    whose Rects, and those of all that they read, write and save, have the same shapes and take the same flops and bytes
+    cost the same (paper, section 5): evaluators ask for one of them.
+
+    Processors of one `processor_class` cost the same, and so do routes of one `route_class`. A piece's seconds do not
+    fall when its bytes rise, and no task takes less in many runs than in one.
+    """
+
+    @property
+    def name(self) -> str:
+        """Which costs, for results."""
+        return type(self).__name__
+
+    @property
+    def by_runs(self) -> bool:
+        """Whether what is moved, added or sent takes longer in many stretches of memory (`Task.runs`) than in one."""
+        return False
+
+    @property
+    def measures(self) -> bool:
+        """Whether an answer may have to be measured first, which takes a moment and wants the processor for itself."""
+        return False
+
+    @property
+    def measuring_seconds(self) -> float:
+        """How long measuring has taken so far."""
+        return 0.0
+
+    def close(self) -> None:
+        """End what was started for measuring, processes for instance; it starts again where it is needed."""
+
+    @abstractmethod
+    def piece(self, node: Node, piece: Rect, backward: bool, processor: int, flops: int, nbytes: int) -> float:
+        """Seconds of the forward or backward task of a piece of ``node`` on a processor. ``nbytes``: what it reads and
+        writes, which for backward depends on whether it adds to gradients that are already there."""
+
+    @abstractmethod
+    def other(self, kind: Kind, processor: int, flops: int, nbytes: int, runs: int = 1) -> float:
+        """Seconds of a task within one processor that is no operator's: MOVE, SUM, FILL, NORM, CLIP, UPDATE. ``runs``: the
+        more of what it reads and what it writes."""
+
+    @abstractmethod
+    def copy(self, source: int, target: int, nbytes: int, runs: Runs = (1, 1)) -> float:
+        """Seconds of a message between two processors."""
+
+    def collective(self, group: Sequence[int], nbytes: int, flops: int, halves: int = 2) -> float:
+        """Seconds of an all-reduce of ``group``'s processors around a ring in this order, or of one of its ``halves``: a
+        reduce-scatter, or an all-gather, which has no flops. ``nbytes`` and ``flops`` are all that they send and add together."""
+        raise TypeError(
+            f"{type(self).__name__}: has no costs of collectives; give it a method collective(group, nbytes, flops, halves)"
+        )
+
+    def least(self, node: Node, backward: bool, processor: int) -> float:
+        """Seconds that all forward or backward tasks of ``node`` take together at least on processors of this class, however
+        it is cut into pieces; 0 if that is not known."""
+        return 0.0
+
+    def processor_class(self, processor: int) -> int:
+        """A number that processors share only if all tasks cost the same on them."""
+        return processor
+
+    def route_class(self, source: int, target: int) -> tuple[object, ...]:
+        """A value that two routes share only if all messages cost the same on them."""
+        return (source, target)
+
+    def task(self, task: Task) -> float:
+        """Seconds of a task of a TaskGraph."""
+        if task.kind is Kind.COPY:
+            return self.copy(task.source, task.processor, task.nbytes, task.runs)
+        if isinstance(task.work, Collective):
+            return self.collective(task.work.group, task.nbytes, task.flops, task.work.halves)
+        if isinstance(task.work, Compute):
+            work = task.work
+            return self.piece(work.node, work.piece, work.backward, task.processor, task.flops, task.nbytes)
+        return self.other(task.kind, task.processor, task.flops, task.nbytes, max(task.runs))
+
+
+class Roofline(Costs):
+    """Seconds from flops, bytes and the machine's rates, as `taskflow.tasks.simulate.roofline` has them."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._processors = machine.processors
+        self._machine = machine
+        rates = [(p.flops_per_second, p.bytes_per_second, p.overhead_seconds) for p in machine.processors]
+        self._classes = [rates.index(rate) for rate in rates]
+
+    def piece(self, node: Node, piece: Rect, backward: bool, processor: int, flops: int, nbytes: int) -> float:
+        return self._seconds(processor, flops, nbytes)
+
+    def other(self, kind: Kind, processor: int, flops: int, nbytes: int, runs: int = 1) -> float:
+        return self._seconds(processor, flops, nbytes)
+
+    def _seconds(self, processor: int, flops: int, nbytes: int) -> float:
+        p = self._processors[processor]
+        return p.overhead_seconds + max(flops / p.flops_per_second, nbytes / p.bytes_per_second)
+
+    def copy(self, source: int, target: int, nbytes: int, runs: Runs = (1, 1)) -> float:
+        links = self._machine.route(source, target)
+        return sum(k.latency_seconds for k in links) + nbytes / min(k.bytes_per_second for k in links)
+
+    def collective(self, group: Sequence[int], nbytes: int, flops: int, halves: int = 2) -> float:
+        return all_reduce_seconds(self._machine, group, nbytes, flops, self._seconds, halves)
+
+    def processor_class(self, processor: int) -> int:
+        return self._classes[processor]
+
+    def route_class(self, source: int, target: int) -> tuple[object, ...]:
+        return tuple((k.latency_seconds, k.bytes_per_second) for k in self._machine.route(source, target))
+
+
+class FromTasks(Costs):
+    """Costs asked of a function of whole tasks. Only the reference evaluator can use it, since it has the tasks."""
+
+    def __init__(self, seconds: Cost) -> None:
+        self._seconds = seconds
+
+    def piece(self, node: Node, piece: Rect, backward: bool, processor: int, flops: int, nbytes: int) -> float:
+        raise TypeError("FromTasks: this cost needs whole tasks; give an object with piece, other and copy instead")
+
+    def other(self, kind: Kind, processor: int, flops: int, nbytes: int, runs: int = 1) -> float:
+        raise TypeError("FromTasks: this cost needs whole tasks; give an object with piece, other and copy instead")
+
+    def copy(self, source: int, target: int, nbytes: int, runs: Runs = (1, 1)) -> float:
+        raise TypeError("FromTasks: this cost needs whole tasks; give an object with piece, other and copy instead")
+
+    def task(self, task: Task) -> float:
+        return self._seconds(task)

@@ -1,0 +1,25 @@
+"""The predicted time of a training step under a strategy.
+
+``evaluator.py`` defines it in Python; ``compiled.py`` and ``_core.pyx`` are its compiled twin, whose C++ is in
+``lowering/`` (strategy to tasks) and ``simulation/`` (tasks to times). Also where the time goes: the critical path and
+the use of devices and links.
+"""
+
+from taskflow.optimizer.evaluate.choose import evaluator
+from taskflow.optimizer.evaluate.compiled import KINDS, CoreEvaluator
+from taskflow.optimizer.evaluate.critical_path import Lap, critical_path
+from taskflow.optimizer.evaluate.evaluator import ALGORITHMS, NO_SYNCS, Evaluator, timeline_json
+from taskflow.optimizer.evaluate.usage import where_time_goes
+
+__all__ = [
+    "ALGORITHMS",
+    "KINDS",
+    "NO_SYNCS",
+    "CoreEvaluator",
+    "Evaluator",
+    "Lap",
+    "critical_path",
+    "evaluator",
+    "timeline_json",
+    "where_time_goes",
+]

@@ -1,0 +1,391 @@
+"""CoreEvaluator: the compiled evaluator. Geometry and costs come from Python once and are kept; placement is applied in C++."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf
+
+import numpy as np
+
+from taskflow.graph import Node, OperatorGraph
+from taskflow.machine import Machine, ring
+from taskflow.mapper import SUMS, OpConfig, Place, Strategy, Sync, Travel
+from taskflow.operators.operator import Spec
+from taskflow.optimizer.cost import Costs, FromTasks, Roofline
+from taskflow.optimizer.evaluate._core import Core
+from taskflow.optimizer.evaluate.equivalence import alike, first_equal, shapes
+from taskflow.optimizer.evaluate.evaluator import NO_SYNCS, Evaluator, Usage, same_processors
+from taskflow.optimizer.evaluate.evaluator import usage as usage_of
+from taskflow.regions import Rect
+from taskflow.rules import UpdateRule
+from taskflow.tasks import Kind, Span, Timeline, message_resources
+from taskflow.tasks.lower import gradient_flow
+
+KINDS = (
+    Kind.FORWARD, Kind.BACKWARD, Kind.COPY, Kind.MOVE, Kind.SUM, Kind.FILL, Kind.NORM, Kind.CLIP, Kind.UPDATE,
+    Kind.COLLECTIVE,
+)
+TRAVELS = (Travel.RING, Travel.TREE, Travel.OWNER, Travel.COLLECTIVE)
+PLACES = (Place.EVERY, Place.OWNER, Place.SPREAD)
+TRAVELLING = tuple(i for i, kind in enumerate(KINDS) if kind.travels)
+SIMULATIONS = ("full", "delta", "propagate")
+MOST_PROCESSORS = 4096
+MOST_SIZE, MOST_BYTES = 2**31 - 1, 2**63 - 1  # of a dimension, of a tensor
+
+
+def unsupported(graph: OperatorGraph, machine: Machine, costs: Costs, rule: UpdateRule | None) -> str | None:
+    """Why the compiled core cannot evaluate this exactly as `lower` and `simulate` would; None if it can."""
+    if isinstance(costs, FromTasks):
+        return "the cost function needs whole tasks"
+    if len(machine.processors) > MOST_PROCESSORS:
+        return f"more than {MOST_PROCESSORS} processors"
+    if any(graph.producer(becomes).operator.kind == "state" for _, becomes in graph.carries):
+        return "a state that becomes another state"
+    if rule is not None and any(rule.flops(n) != n * rule.flops(1) for n in (2, 1000)):
+        return "an update rule whose flops are not proportional to the elements"
+    if any(len(node.dims) > 8 or any(len(s.shape) > 8 for s in node.specs) for node in graph):
+        return "more than 8 dimensions"
+    if any(not _small(node) for node in graph):
+        return "sizes that need more than 31 bits, or bytes that need more than 63"
+    return None
+
+
+def _small(node: Node) -> bool:
+    """Whether the core's integers hold all sizes."""
+    specs = [*node.specs, *(t.spec for t in node.outputs), *(p.spec for p in node.parameters)]
+    sizes = (*(dim.size for dim in node.dims), *(size for spec in specs for size in spec.shape))
+    return max(sizes, default=0) <= MOST_SIZE and all(spec.nbytes <= MOST_BYTES for spec in specs)
+
+
+class CoreEvaluator(Evaluator):
+    """Evaluates proposals in C++. Seconds, tasks and timelines are bit for bit those of `PythonEvaluator`."""
+
+    def __init__(
+        self,
+        graph: OperatorGraph,
+        machine: Machine,
+        costs: Costs,
+        rule: UpdateRule | None,
+        clip_norm: float | None,
+        algorithm: str = "delta",
+    ) -> None:
+        super().__init__(graph, machine, costs, rule, clip_norm)
+        reason = unsupported(graph, machine, costs, rule)
+        if reason:
+            raise ValueError(f"CoreEvaluator: {graph.name} needs the reference evaluator: {reason}")
+        self._core = Core()
+        self._core.use(SIMULATIONS.index(algorithm))
+        self._regions: dict[Rect, int] = {}
+        self._lists: dict[tuple[int, ...], int] = {}
+        self._cuts: dict[object, int] = {}
+        self._known: dict[str, tuple[int, dict[tuple[int, ...], int]]] = {}  # numbers of nodes, and of their cuts, of proposals
+        self._cut_rects: list[list[Rect]] = []
+        self._links: dict[int, int] = {}
+        self.groups: list[tuple[int, ...]] = []
+        """The sets of processors that collectives were among."""
+        self._route_classes: dict[tuple[object, ...], int] = {}
+        self._nodes = {node.name: node for node in graph}
+        self._like = alike(graph)
+        layers = list(dict.fromkeys(p.layer for p in graph.parameters))
+        self._layers = {layer: i for i, layer in enumerate(layers)}
+        self._seconds = inf
+        self._configs: dict[str, OpConfig] = {}  # the current ones; accepted changes come here first
+        self._syncs: dict[str, Sync] = {}
+        self._sums = Travel.OWNER
+        self._pieces, self._most = 0, len(machine.processors)
+        self._proposed = self._stale = False
+        self._describe_machine()
+        self._describe_model()
+
+    # ---- the model -------------------------------------------------------------------------------------------------
+    def _describe_machine(self) -> None:
+        processors = self.machine.processors
+        self._core.machine(
+            len(processors),
+            [self.costs.processor_class(p.number) for p in processors],
+            type(self.costs) is Roofline,
+            self.costs.by_runs,
+            [p.flops_per_second for p in processors],
+            [p.bytes_per_second for p in processors],
+            [p.overhead_seconds for p in processors],
+            self._cost,
+            self._route,
+            self._group,
+        )
+
+    def _describe_model(self) -> None:
+        graph, core, rule = self.graph, self._core, self.rule
+        core.rule(
+            rule is not None, rule.buffers if rule else 0, rule.flops(1) if rule else 0, self.clip_norm is not None
+        )
+        active, needs, trained = gradient_flow(graph)
+        for parameter in graph.parameters:
+            dtype = parameter.spec.dtype
+            core.add_parameter(
+                self._layers[parameter.layer], self._region(parameter.spec.rect), dtype.itemsize, parameter.name in trained,
+                dtype.num,
+            )
+        numbers = {p.name: i for i, p in enumerate(graph.parameters)}
+        for node in graph:
+            keeps = node.operator.keeps(node.specs)
+            core.add_node(
+                [t.node for t in node.inputs],
+                [t.index for t in node.inputs],
+                [numbers[p.name] for p in node.parameters],
+                [t.dtype.itemsize for t in node.outputs],
+                [(t.node, t.index) in needs for t in node.outputs],
+                [any(t is loss for loss in graph.losses) for t in node.outputs],
+                node.operator.kind == "state",
+                node.number in active,
+                keeps.inputs, keeps.weights, keeps.outputs,
+            )
+        for loss in graph.losses:
+            core.add_loss(loss.node, loss.index, self._list([loss.spec.rect]))
+        for state, becomes in graph.carries:
+            core.add_carry(state.node, state.index, becomes.node, becomes.index)
+        core.finish_model()
+
+    def _region(self, rect: Rect) -> int:
+        number = self._regions.get(rect)
+        if number is None:
+            number = self._regions[rect] = self._core.add_region(rect.lo, rect.hi)
+        return number
+
+    def _list(self, rects: list[Rect]) -> int:
+        key = tuple([self._region(rect) for rect in rects])
+        number = self._lists.get(key)
+        if number is None:
+            number = self._lists[key] = self._core.add_list(key)
+        return number
+
+    def _cut(self, node: Node, config: OpConfig) -> int:
+        """The number of a cut in the core's table: made once for all nodes that are alike (`alike`)."""
+        key = (self._like[node.number], config.degrees, config.weights)
+        number = self._cuts.get(key)
+        if number is not None:
+            return number
+        operator, specs = node.operator, node.specs
+        rects = config.partition(node).rects()
+        reads = [node.reads(rect) for rect in rects]
+        writes = [node.writes(rect) for rect in rects]
+        saves = [operator.saves(specs, rect) for rect in rects]
+        flops = [operator.flops(specs, rect) for rect in rects]
+        backward = [operator.backward_flops(specs, rect) for rect in rects]
+        number = self._cuts[key] = self._core.add_cut(
+            len(rects),
+            [self._list([r.inputs[i] for r in reads]) for i in range(len(node.inputs))],
+            [self._list([r.weights[i] for r in reads]) for i in range(len(node.parameters))],
+            [self._list([w[i] for w in writes]) for i in range(len(node.outputs))],
+            first_equal(zip(map(shapes, rects, reads, writes, saves), flops, backward)) if len(rects) > 1 else [0],
+            flops,
+            backward,
+            [
+                [_nbytes(r.inputs, specs) for r in reads],
+                [_nbytes(r.weights, [p.spec for p in node.parameters]) for r in reads],
+                [_nbytes(w, [t.spec for t in node.outputs]) for w in writes],
+                [sum(spec.nbytes for spec in saved) for saved in saves],
+            ],
+        )
+        self._cut_rects.append(rects)
+        return number
+
+    # ---- what the core asks ----------------------------------------------------------------------------------------
+    def _cost(self, kind: int, cut: int, piece: int, where: int, flops: int, nbytes: int, node: int) -> float:
+        which = KINDS[kind]
+        if which is Kind.COPY:
+            return self.costs.copy(cut, piece, nbytes, (flops >> 32, flops & 0xFFFFFFFF))  # which has no flops, but runs
+        if which is Kind.COLLECTIVE:
+            return self.costs.collective(self.groups[where], nbytes, flops, cut)
+        if which in (Kind.FORWARD, Kind.BACKWARD):
+            rect = self._cut_rects[cut][piece]
+            return self.costs.piece(self.graph.nodes[node], rect, which is Kind.BACKWARD, where, flops, nbytes)
+        return self.costs.other(which, where, flops, nbytes, cut)  # of these tasks it is the runs
+
+    @property
+    def link_places(self) -> Mapping[int, int]:
+        """The core's numbers of the links that it has met, counted on after the processors, by link as in `resources`."""
+        return self._links
+
+    def _route(self, source: int, target: int) -> tuple[list[int], float, float, int]:
+        # Asked for every pair of processors that exchange anything: of 1,024 these are hundreds of thousands.
+        latency, rate = 0.0, inf
+        for link in self.machine.route(source, target):
+            latency += link.latency_seconds
+            rate = min(rate, link.bytes_per_second)
+        numbers = self._numbers(message_resources(source, target, self.machine))
+        route = self._route_classes.setdefault(self.costs.route_class(source, target), len(self._route_classes))
+        return numbers, latency, rate, route
+
+    def _group(self, members: tuple[int, ...]) -> list[int]:
+        self.groups.append(members)
+        return self._numbers(ring(self.machine, members).resources)
+
+    def _numbers(self, occupied: Iterable[int]) -> list[int]:
+        """As the core numbers things: of the links only those in use."""
+        first = len(self.machine.processors)
+        return [r if r < first else first + self._links.setdefault(r, len(self._links)) for r in occupied]
+
+    # ---- Evaluator -------------------------------------------------------------------------------------------------
+    @property
+    def strategy(self) -> Strategy:
+        """The current strategy, put together when it is asked for: most plans of a walk never are."""
+        if self._stale or self._strategy is None:
+            was = super().strategy
+            self._strategy = Strategy(was.processors, dict(self._configs), dict(self._syncs), was.name, self._sums)
+            self._stale = False
+        return self._strategy
+
+    @property
+    def pieces(self) -> int:
+        self.strategy if self._strategy is None else None  # noqa: B018
+        return self._pieces
+
+    def at(self, strategy: Strategy) -> bool:
+        return not self._stale and super().at(strategy)
+
+    @property
+    def seconds(self) -> float:
+        self.strategy  # noqa: B018 (says what to do if there is none)
+        return self._seconds
+
+    @property
+    def tasks(self) -> int:
+        self.strategy  # noqa: B018
+        return len(self._core)
+
+    @property
+    def leaps(self) -> tuple[int, int]:
+        """Of all proposals that delta compared with the current strategy: how often a task was taken, and how much of that was
+        taken over from there."""
+        return self._core.leaps()
+
+    def set(self, strategy: Strategy) -> float:
+        same_processors(strategy, self.machine)
+        strategy.verify(self.graph)
+        self._core.begin()
+        for node in self.graph:
+            self._change(node, strategy[node.name])
+        for layer in self._layers:
+            self._change_sync(layer, strategy.sync(layer))
+        self._change_sums(strategy.sums)
+        self._seconds = self._core.evaluate(inf)
+        self._core.accept()
+        self._strategy, self._proposed, self._stale = strategy, False, False
+        self._configs, self._syncs, self._sums = dict(strategy.configs), dict(strategy.syncs), strategy.sums
+        self._pieces = super().pieces
+        return self._seconds
+
+    def propose(
+        self, changes: Mapping[str, OpConfig], limit: float = inf, syncs: Mapping[str, Sync] = NO_SYNCS,
+        sums: Travel | None = None,
+    ) -> float:
+        if self._strategy is None:
+            self.strategy  # noqa: B018
+        self.proposals += 1
+        self._core.begin()
+        for name, config in changes.items():
+            known = self._known.get(name)
+            cut = known[1].get(config.degrees) if known is not None and not config.weights else None
+            if known is None or cut is None:
+                self._propose_change(self._node(name), config)
+                continue
+            try:  # a cut that is known has been verified; then only its places are new
+                self._core.change(known[0], cut, config.processors)
+            except (TypeError, ValueError, OverflowError):
+                config.verify(self._node(name), self._most)
+                raise
+        for layer, sync in syncs.items():
+            self._change_sync(layer, sync)
+        if sums is not None:
+            self._change_sums(sums)
+        seconds = self._core.evaluate(limit)
+        self._proposal = (changes, syncs, sums or self._sums, seconds)
+        self._proposed = seconds < inf
+        return seconds
+
+    def accept(self) -> None:
+        if not self._proposed:
+            raise ValueError("accept: there is no proposal to accept, or it was cut short by its limit")
+        changes, syncs, self._sums, seconds = self._proposal
+        self._syncs.update(syncs)
+        self._core.accept()
+        self.moved(changes, seconds)
+
+    # ---- what walks in C++ do -----------------------------------------------------------------------------------------
+    def number(self, name: str) -> int:
+        """The core's number of an operator."""
+        return self._node(name).number
+
+    def alike(self, name: str) -> int:
+        """A number that operators share if their cuts of equal degrees are one in the core."""
+        return self._like[self._node(name).number]
+
+    def cut_of(self, name: str, config: OpConfig) -> int:
+        """The core's number of an operator's cut. ValueError if degrees do not fit."""
+        node = self._node(name)
+        # Of a cut that is known only the places are new, and it is the cut that is asked for.
+        number = self._cuts.get((self._like[node.number], config.degrees, config.weights))
+        if number is None:
+            config.verify(node, self._most)
+            number = self._cut(node, config)
+        return number
+
+    def hold(self, changes: Mapping[str, OpConfig], seconds: float) -> None:
+        """The core has evaluated this proposal; it may be accepted."""
+        self._proposal, self._proposed = (changes, NO_SYNCS, self._sums, seconds), True
+
+    def moved(self, changes: Mapping[str, OpConfig], seconds: float) -> None:
+        """The core has accepted these configurations and now takes so long."""
+        for name, config in changes.items():
+            self._pieces += len(config.processors) - len(self._configs[name].processors)
+        self._configs.update(changes)
+        self._seconds, self._proposed, self._stale = seconds, False, True
+
+    def timeline(self) -> Timeline:
+        self.strategy  # noqa: B018
+        ready, start, end, order, _, starts, place = (array.tolist() for array in self._core.times())
+        copies = np.isin(self.task_table()["kind"], TRAVELLING).tolist()
+        spans = tuple(
+            Span(i, *times, tuple(starts[first:last]) if copy else ())
+            for i, (times, first, last, copy) in enumerate(
+                zip(zip(ready, start, end), place, [*place[1:], len(starts)], copies)
+            )
+        )
+        return Timeline(spans, tuple(order))
+
+    def usage(self) -> Usage:
+        return usage_of(self.lowered(), self.timeline(), self.machine)
+
+    def task_table(self) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+        """The current strategy's tasks as arrays by column: kind (a place in `KINDS`), processor, source (of a collective its
+        place in ``groups``), node, flops, nbytes, cost; and ``after_offset``, ``after``: predecessors, without most of those
+        that others imply."""
+        self.strategy  # noqa: B018
+        return self._core.tasks()
+
+    def _node(self, name: str) -> Node:
+        return self._nodes[name] if name in self._nodes else self.graph.node(name)
+
+    def _propose_change(self, node: Node, config: OpConfig) -> None:
+        config.verify(node, self._most)
+        self._change(node, config)
+        if not config.weights:
+            self._known.setdefault(node.name, (node.number, {}))[1][config.degrees] = self._cut(node, config)
+
+    def _change(self, node: Node, config: OpConfig) -> None:
+        self._core.change(node.number, self._cut(node, config), config.processors)
+
+    def _change_sums(self, sums: Travel) -> None:
+        if sums not in SUMS:
+            raise ValueError(f"propose: partial values are summed by Travel.OWNER or Travel.COLLECTIVE, got {sums!r}")
+        self._core.change_sums(sums is Travel.COLLECTIVE)
+
+    def _change_sync(self, layer: str, sync: Sync) -> None:
+        if layer in self._layers:
+            self._core.change_sync(
+                self._layers[layer], TRAVELS.index(sync.travel), PLACES.index(sync.place), sync.chunks
+            )
+
+
+def _nbytes(rects: Sequence[Rect], specs: Sequence[Spec]) -> int:
+    return sum([rect.volume * spec.dtype.itemsize for rect, spec in zip(rects, specs)])

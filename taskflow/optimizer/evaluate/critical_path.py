@@ -1,0 +1,109 @@
+"""critical_path: why a step takes as long as it does, task by task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taskflow.machine import Machine
+from taskflow.tasks import TaskGraph, Timeline, resources
+
+
+@dataclass(frozen=True, slots=True)
+class Lap:
+    """A task on the critical path, from ``start`` on (from the start of the step) for ``seconds``. A copy is there with the one
+    thing of its route that it waited for, or else the first. ``because``: what it waited for before: ``start`` (nothing),
+    ``needs`` (the end of the task before it on the path) or ``busy`` (that task occupied a processor or link, for
+    ``waited`` seconds after this one had come there)."""
+
+    task: int
+    start: float
+    seconds: float
+    because: str
+    waited: float
+
+    @property
+    def end(self) -> float:
+        return self.start + self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """A simulated step as arrays by task: ``ready``, ``start`` and ``end`` in seconds. Task n occupies ``resource[k]`` (numbered as
+    in `taskflow.tasks.simulate.resources`) from ``starts[k]`` on, for k from ``place[n]`` to before ``place[n + 1]``."""
+
+    ready: NDArray[np.float64]
+    start: NDArray[np.float64]
+    end: NDArray[np.float64]
+    place: NDArray[np.int64]
+    starts: NDArray[np.float64]
+    resource: NDArray[np.int64]
+
+
+Needed = Callable[[int, float], int]
+"""A task that a task waited for until it ended at that time; -1 if there is none."""
+
+
+def critical_path(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> tuple[Lap, ...]:
+    """Tasks of which the first starts with the step, the last ends it, and each starts the moment the one before it ends,
+    because it needs that one or what that one occupied. So their seconds add up to the step's. Of several last or
+    needed tasks the one with the lowest number."""
+    spans = timeline.spans
+
+    def needed(task: int, at: float) -> int:
+        return min((n for n in tasks.tasks[task].after if spans[n].end == at), default=-1)
+
+    return walk(course(tasks, timeline, machine), needed)
+
+
+def course(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> Course:
+    """A timeline as arrays."""
+    spans = timeline.spans
+    occupied = [resources(task, machine) for task in tasks]
+    # A message between processors that no link parts occupies nothing.
+    each = [span.starts or (span.start,) * len(there) for span, there in zip(spans, occupied)]
+    return Course(
+        np.array([span.ready for span in spans]), np.array([span.start for span in spans]), np.array([span.end for span in spans]),
+        np.concatenate([[0], np.cumsum([len(starts) for starts in each], dtype=np.int64)]),
+        np.array([start for starts in each for start in starts]), np.array([r for there in occupied for r in there], np.int64),
+    )  # fmt: skip
+
+
+def walk(on: Course, needed: Needed) -> tuple[Lap, ...]:
+    """The critical path, found backwards from the last task. What ``needed`` answers is preferred to what occupied the same."""
+    count = len(on.end)
+    if not count:
+        return ()
+    owner = np.repeat(np.arange(count), np.diff(on.place))
+    before = _before(on)
+    number, hop = int(np.flatnonzero(on.end == on.end.max())[0]), -1  # hop: the last thing that a task occupies
+    path: list[Lap] = []
+    while number >= 0:
+        first = int(on.place[number])
+        starts = on.starts[first : on.place[number + 1]].tolist() or [float(on.start[number])]
+        hop %= len(starts)
+        while hop and starts[hop] == starts[hop - 1]:
+            hop -= 1
+        start, arrival = starts[hop], starts[hop - 1] if hop else float(on.ready[number])
+        seconds = float(on.end[number] - on.start[number])
+        if start > arrival:
+            path.append(Lap(number, start, seconds, "busy", start - arrival))
+            stay = int(before[first + hop])
+            number = int(owner[stay])
+            hop = stay - int(on.place[number])
+        else:
+            path.append(Lap(number, start, seconds, "needs" if start > 0 else "start", 0.0))
+            number, hop = needed(number, start) if start > 0 else -1, -1
+    return tuple(path[::-1])
+
+
+def _before(on: Course) -> NDArray[np.int64]:
+    """For every entry of ``starts`` the one that occupied the same thing just before; -1 if there is none."""
+    order = np.lexsort((np.arange(len(on.starts)), on.starts, on.resource))
+    same = on.resource[order][1:] == on.resource[order][:-1]
+    before = np.full(len(on.starts), -1, np.int64)
+    before[order[1:][same]] = order[:-1][same]
+    return before

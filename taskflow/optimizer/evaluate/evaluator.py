@@ -1,0 +1,229 @@
+"""Evaluator: the predicted step time of strategies that differ in a few operators from a current one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import inf
+from types import MappingProxyType
+from typing import Any
+
+from taskflow.graph import OperatorGraph
+from taskflow.machine import Machine
+from taskflow.mapper import OpConfig, Strategy, Sync, Travel
+from taskflow.optimizer.cost import Costs
+from taskflow.optimizer.evaluate.critical_path import critical_path
+from taskflow.rules import UpdateRule
+from taskflow.tasks import Compute, TaskGraph, Timeline, link_names, resources, simulate
+from taskflow.tasks.lower import lower
+
+NO_SYNCS: Mapping[str, Sync] = MappingProxyType({})
+ALGORITHMS = ("auto", "full", "delta", "propagate")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Where the time of a step goes. ``processor_seconds[p]``: how long processor p runs tasks (not counting messages
+    that it copies itself). ``link_seconds``: how long a link is busy, by link number, for links in use. ``critical``: the
+    operators whose tasks lie on one critical path (tasks that each start when the one before ends), from the step's start
+    to its end, each named once."""
+
+    seconds: float
+    processor_seconds: tuple[float, ...]
+    link_seconds: Mapping[int, float]
+    transfer_bytes: int
+    critical: tuple[str, ...]
+
+
+class Evaluator(ABC):
+    """Predicts step times. ``set`` first; then any number of ``propose``, each of which may be followed by ``accept``."""
+
+    def __init__(
+        self, graph: OperatorGraph, machine: Machine, costs: Costs, rule: UpdateRule | None, clip_norm: float | None
+    ) -> None:
+        self.graph = graph
+        self.machine = machine
+        self.costs = costs
+        self.rule = rule
+        self.clip_norm = clip_norm
+        self.proposals = 0
+        self.walks: dict[object, Any] = {}
+        """What `taskflow.optimizer.algorithms.mcmc_compiled` keeps from one walk to the next, by the space's options."""
+        self._strategy: Strategy | None = None
+
+    @property
+    def strategy(self) -> Strategy:
+        """The current strategy; ValueError before `set`."""
+        if self._strategy is None:
+            raise ValueError(f"{type(self).__name__}: set(strategy) must come before anything else")
+        return self._strategy
+
+    def at(self, strategy: Strategy) -> bool:
+        """Whether this very object is the current strategy, so that there is no need to `set` it."""
+        return self._strategy is strategy
+
+    @property
+    @abstractmethod
+    def seconds(self) -> float:
+        """Predicted seconds of a step under the current strategy."""
+
+    @property
+    @abstractmethod
+    def tasks(self) -> int:
+        """How many tasks a step has under the current strategy."""
+
+    @property
+    def pieces(self) -> int:
+        """How many pieces all operators have together under the current strategy."""
+        return sum(len(config.processors) for config in self.strategy.configs.values())
+
+    @abstractmethod
+    def set(self, strategy: Strategy) -> float:
+        """Make ``strategy`` the current one; its seconds. ValueError if it does not fit the graph or the machine."""
+
+    @abstractmethod
+    def propose(
+        self, changes: Mapping[str, OpConfig], limit: float = inf, syncs: Mapping[str, Sync] = NO_SYNCS,
+        sums: Travel | None = None,
+    ) -> float:
+        """Seconds if these operators (and these layers' synchronisation) change, and with ``sums`` how partial values are
+        summed. May be infinite as soon as it is certain that the seconds exceed ``limit``. The current strategy stays."""
+
+    @abstractmethod
+    def accept(self) -> None:
+        """The last proposal becomes current. ValueError if there is none or if it was cut short by its limit."""
+
+    @abstractmethod
+    def timeline(self) -> Timeline:
+        """When each task of the current strategy is ready, starts and ends; tasks numbered as `lower` numbers them."""
+
+    @abstractmethod
+    def usage(self) -> Usage:
+        """Where the current strategy's time goes."""
+
+    def changed(
+        self, changes: Mapping[str, OpConfig], syncs: Mapping[str, Sync], sums: Travel | None = None
+    ) -> Strategy:
+        """The current strategy with changes, checked."""
+        for name, config in changes.items():
+            config.verify(self.graph.node(name), self.strategy.processors)
+        return replace(
+            self.strategy, configs={**self.strategy.configs, **changes}, syncs={**self.strategy.syncs, **syncs},
+            sums=self.strategy.sums if sums is None else sums,
+        )
+
+    def lowered(self, strategy: Strategy | None = None) -> TaskGraph:
+        """The task graph of a strategy (of the current one, if none is given)."""
+        return lower(self.graph, strategy or self.strategy, self.rule, clip_norm=self.clip_norm)
+
+
+class PythonEvaluator(Evaluator):
+    """The definition: lowers and simulates the whole graph at every call."""
+
+    _tasks: TaskGraph
+    _timeline: Timeline
+    _proposed: tuple[Strategy, TaskGraph, Timeline] | None = None
+
+    @property
+    def seconds(self) -> float:
+        self.strategy  # noqa: B018 (says what to do if there is none)
+        return self._timeline.makespan
+
+    @property
+    def tasks(self) -> int:
+        self.strategy  # noqa: B018
+        return len(self._tasks)
+
+    def set(self, strategy: Strategy) -> float:
+        same_processors(strategy, self.machine)
+        self._tasks, self._timeline = self._evaluate(strategy)
+        self._strategy, self._proposed = strategy, None
+        return self._timeline.makespan
+
+    def propose(
+        self, changes: Mapping[str, OpConfig], limit: float = inf, syncs: Mapping[str, Sync] = NO_SYNCS,
+        sums: Travel | None = None,
+    ) -> float:
+        strategy = self.changed(changes, syncs, sums)
+        self.proposals += 1
+        self._proposed = (strategy, *self._evaluate(strategy))
+        return self._proposed[2].makespan
+
+    def accept(self) -> None:
+        if self._proposed is None:
+            raise ValueError("accept: there is no proposal to accept")
+        self._strategy, self._tasks, self._timeline = self._proposed
+        self._proposed = None
+
+    def timeline(self) -> Timeline:
+        self.strategy  # noqa: B018
+        return self._timeline
+
+    def usage(self) -> Usage:
+        self.strategy  # noqa: B018
+        return usage(self._tasks, self._timeline, self.machine)
+
+    def _evaluate(self, strategy: Strategy) -> tuple[TaskGraph, Timeline]:
+        tasks = self.lowered(strategy)
+        return tasks, simulate(tasks, self.machine, self.costs.task)
+
+
+def usage(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> Usage:
+    """Where a timeline's time goes."""
+    processors = [0.0] * len(machine.processors)
+    links: dict[int, float] = {}
+    for number in timeline.order:
+        task, span = tasks.tasks[number], timeline.spans[number]
+        for resource in resources(task, machine):
+            if resource >= len(processors):
+                link = resource - len(processors)
+                links[link] = links.get(link, 0.0) + span.end - span.start
+            elif not task.kind.travels:
+                processors[resource] += span.end - span.start
+    path = critical_path(tasks, timeline, machine)
+    names = [work.node.name for lap in path if isinstance(work := tasks.tasks[lap.task].work, Compute)]
+    return Usage(timeline.makespan, tuple(processors), links, tasks.transfer_bytes, tuple(dict.fromkeys(names)))
+
+
+def timeline_json(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> dict[str, Any]:
+    """A timeline as a JSON value that a stranger can check: every task with what it occupies, its times and what it waits
+    for. ``resources`` are names: ``processor 3``, or those of the links of a copy's route or of a collective's ring (and of the
+    processors that copy by themselves); a copy occupies each from its ``resource_start_seconds`` for the same time."""
+    return {
+        "format": "taskflow-timeline",
+        "version": 1,
+        "machine": machine.name,
+        "iteration_seconds": timeline.makespan,
+        "tasks": [_entry(tasks, timeline, machine, number) for number in range(len(tasks))],
+    }
+
+
+def _entry(tasks: TaskGraph, timeline: Timeline, machine: Machine, number: int) -> dict[str, Any]:
+    task, span = tasks.tasks[number], timeline.spans[number]
+    work = task.work if isinstance(task.work, Compute) else None
+    names = link_names(task, machine)
+    return {
+        "id": number,
+        "name": task.name,
+        "operator": work.node.name if work else None,
+        "piece": [list(work.piece.lo), list(work.piece.hi)] if work else None,
+        "direction": task.kind.value,
+        "resources": [names.get(r, f"processor {r}") for r in resources(task, machine)],
+        "ready_seconds": span.ready,
+        "start_seconds": span.start,
+        "resource_start_seconds": list(span.starts or (span.start,)),
+        "end_seconds": span.end,
+        "bytes": task.nbytes,
+        "flops": task.flops,
+        "predecessors": list(task.after),
+    }
+
+
+def same_processors(strategy: Strategy, machine: Machine) -> None:
+    """ValueError unless the strategy is for as many processors as the machine has."""
+    if strategy.processors != len(machine.processors):
+        raise ValueError(
+            f"evaluator: strategy {strategy.name} is for {strategy.processors} processors, {machine.name} has "
+            f"{len(machine.processors)}"
+        )

@@ -1,0 +1,27 @@
+"""Why a step takes as long as it does, and what would change it.
+
+The critical path in words, alternatives for single operators, differences between two plans, and what other machines
+would do.
+"""
+
+from taskflow.optimizer.explain.alternatives import alternatives
+from taskflow.optimizer.explain.difference import LayerChange, difference
+from taskflow.optimizer.explain.explain import Busy, Explanation, Stretch, explain
+from taskflow.optimizer.explain.labels import Work
+from taskflow.optimizer.explain.machine_changes import Change
+from taskflow.optimizer.explain.what_if import Outcome, Scenario, what_if
+
+__all__ = [
+    "Busy",
+    "Change",
+    "Explanation",
+    "LayerChange",
+    "Outcome",
+    "Scenario",
+    "Stretch",
+    "Work",
+    "alternatives",
+    "difference",
+    "explain",
+    "what_if",
+]

@@ -1,0 +1,122 @@
+"""Alternatives: what a step would take if one operator had another configuration, and what of it would grow.
+
+The list: neighbouring degrees, fewer and more devices, data parallel, whole on one device, other places for the same cut, as
+its neighbours are cut, and an even sample of the operator's space. Each is simulated with everything else as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import inf, prod
+
+from taskflow.graph import Node
+from taskflow.mapper import OpConfig, Strategy, cut_only
+from taskflow.operators.operator import Soap
+from taskflow.optimizer.algorithms import Groups
+from taskflow.optimizer.evaluate import Evaluator, critical_path
+from taskflow.optimizer.explain.explain import shares
+from taskflow.optimizer.explain.labels import Work, labels
+from taskflow.optimizer.space import Space, SpaceOptions, place
+
+SAMPLE = 200  # configurations of the operator's space beside the ones with a reason
+EXPLAINED = 20_000  # tasks of a step: beyond it only FEW alternatives are lowered to say what grows
+FEW = 3
+ALIKE = 2  # alternatives of the same degrees that are shown
+ALWAYS = ("data parallel", "whole on one device")  # shown even if they are slow
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """``reason``: why it is in the list. ``seconds``: the step's with it. ``grows``: how the critical path's seconds differ from
+    the plan's by what they are for, which add up to the difference of the steps (None: not found out)."""
+
+    config: OpConfig
+    reason: str
+    seconds: float
+    grows: Mapping[Work, float] | None = None
+
+    def worst(self) -> str:
+        """What grows most, in a word or two; empty if nothing does or it is not known."""
+        if not self.grows:
+            return ""
+        work = max(self.grows, key=lambda w: self.grows[w] if self.grows else -inf)
+        return work.value if self.grows[work] > 0 else ""
+
+
+def alternatives(
+    evaluator: Evaluator, operator: str, *, options: SpaceOptions | None = None, most: int = 10,
+    say: Callable[[str], object] = lambda text: None,
+) -> tuple[Alternative, ...]:
+    """The best ``most`` configurations of an operator other than its own that ``options.constraints`` permit, with the
+    evaluator's current strategy otherwise unchanged, fastest first; and after them data parallel and whole on one device, if
+    they are permitted and not among those.
+
+    The evaluator ends at the strategy at which it began. KeyError if there is no such operator.
+    """
+    strategy, node = evaluator.strategy, evaluator.graph.node(operator)
+    now = _shares(evaluator)
+    tried: dict[OpConfig, tuple[str, float]] = {}
+    space = Space(evaluator.graph, len(evaluator.machine.processors), options)
+    of = space.permitted.get(operator)
+    for reason, config in _candidates(evaluator, node, space):
+        if config not in tried and config != strategy[operator] and not (of and of.violation(config)):
+            say(f"{operator}: alternative {len(tried) + 1}")
+            tried[config] = (reason, evaluator.propose({operator: config}))
+    ranked = sorted(tried, key=lambda config: tried[config][1])
+    shown: list[OpConfig] = []
+    for config in ranked:  # a cut that can lie in many places must not fill the list
+        same = sum(c.degrees == config.degrees for c in shown)
+        if (len(shown) < most and same < ALIKE) or tried[config][0] in ALWAYS:
+            shown.append(config)
+    explained = len(shown) if evaluator.tasks <= EXPLAINED else FEW
+    found = []
+    for i, config in enumerate(shown):
+        say(f"{operator}: what grows in alternative {i + 1} of {len(shown)}")
+        grows = _difference(evaluator, strategy, operator, config, now) if i < explained else None
+        found.append(Alternative(config, *tried[config], grows))
+    evaluator.set(strategy)
+    return tuple(found)
+
+
+def _shares(evaluator: Evaluator) -> dict[Work, float]:
+    tasks = evaluator.lowered()
+    path = critical_path(tasks, evaluator.timeline(), evaluator.machine)
+    return shares(path, labels(tasks))
+
+
+def _difference(
+    evaluator: Evaluator, strategy: Strategy, operator: str, config: OpConfig, now: Mapping[Work, float]
+) -> dict[Work, float]:
+    evaluator.set(strategy)
+    evaluator.set(evaluator.changed({operator: config}, {}))
+    return {work: seconds - now[work] for work, seconds in _shares(evaluator).items()}
+
+
+def _candidates(evaluator: Evaluator, node: Node, space: Space) -> Iterator[tuple[str, OpConfig]]:
+    """Reasons and configurations; those with the better reasons first."""
+    n, config, own = space.processors, evaluator.strategy[node.name], space[node]
+    first = config.processors[0]
+    yield "data parallel", place(cut_only(node, Soap.SAMPLE, n), n)
+    yield "whole on one device", place((1,) * len(node.dims), n, first)
+    groups = Groups(evaluator.graph)
+    for other in groups.neighbours[node.name]:
+        spread = groups.spread(other, evaluator.strategy[other], (node.name,))
+        yield f"as {other}", spread[node.name]
+    pieces = prod(config.degrees)
+    for degrees in own.tuples:
+        differ = [(d.name, k) for d, k, was in zip(node.dims, degrees, config.degrees) if k != was]
+        if len(differ) == 1:
+            reason = f"{differ[0][0]} into {differ[0][1]}"
+        elif prod(degrees) == pieces and len(differ) == 2:
+            reason = "another cut, as many devices"
+        else:
+            continue
+        for stride in {1, own.strides(prod(degrees))[-1]}:
+            yield reason, place(degrees, n, first, stride)
+    for shift in range(1, min(n, 64)):
+        yield "other devices", OpConfig(config.degrees, tuple((p + shift) % n for p in config.processors))
+    everything = own.candidates(aligned=True)
+    for other_config in everything[:: max(1, len(everything) // SAMPLE)]:
+        count = len(set(other_config.processors)) - len(set(config.processors))
+        yield "fewer devices" if count < 0 else "more devices" if count > 0 else "another cut, as many devices", other_config

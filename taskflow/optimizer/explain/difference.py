@@ -1,0 +1,66 @@
+"""Difference: what makes one plan faster than another: the second applied to the first one layer at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from taskflow.graph import OperatorGraph
+from taskflow.mapper import OpConfig, Strategy, Sync, Travel
+from taskflow.optimizer.evaluate import Evaluator
+from taskflow.optimizer.space import layers
+
+SUMS = "partial values"  # what stands in a layer's place where all operators' partial values are summed otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class LayerChange:
+    """What two plans do differently in one layer. ``operators``: name -> (first plan's, second plan's); ``syncs`` the same for
+    the layer's weights; ``sums`` for how all operators' partial values are summed, which is no layer's and comes last.
+    ``before`` and ``after``: the step's seconds with the second plan's layers up to this one, without and
+    with it; so effects add up, and depend on the order."""
+
+    layer: str
+    operators: dict[str, tuple[OpConfig, OpConfig]]
+    syncs: dict[str, tuple[Sync, Sync]]
+    before: float
+    after: float
+    sums: tuple[Travel, Travel] | None = None
+
+    @property
+    def effect(self) -> float:
+        """Seconds that the step becomes longer by."""
+        return self.after - self.before
+
+
+def difference(evaluator: Evaluator, first: Strategy, second: Strategy) -> tuple[LayerChange, ...]:
+    """From the first plan to the second, layer by layer in program order. The evaluator ends at ``second``."""
+    evaluator.set(first)
+    found = []
+    for name, operators, weights in grouped(evaluator.graph):
+        configs = {op: (first[op], second[op]) for op in operators if first[op] != second[op]}
+        syncs = {w: (first.sync(w), second.sync(w)) for w in weights if first.sync(w) != second.sync(w)}
+        if not configs and not syncs:
+            continue
+        before = evaluator.seconds
+        evaluator.propose({op: b for op, (_, b) in configs.items()}, syncs={w: b for w, (_, b) in syncs.items()})
+        evaluator.accept()
+        found.append(LayerChange(name, configs, syncs, before, evaluator.seconds))
+    if first.sums is not second.sums:
+        before, tasks = evaluator.seconds, evaluator.tasks
+        evaluator.propose({}, sums=second.sums)
+        evaluator.accept()
+        if (before, tasks) != (evaluator.seconds, evaluator.tasks):  # else there is nothing that either way would sum
+            found.append(LayerChange(SUMS, {}, {}, before, evaluator.seconds, (first.sums, second.sums)))
+    return tuple(found)
+
+
+def grouped(graph: OperatorGraph) -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+    """(layer, its operators, the names of its weights): those that share weights and what has few or no weights around them.
+    Every operator is in one, and so are every operator's weights."""
+    found, seen = [], set[str]()
+    for layer in layers(graph):
+        nodes = sorted((*layer.leaders, *(n for n, _, _ in layer.followers)), key=lambda node: node.number)
+        weights = tuple(w for w in dict.fromkeys(p.layer for node in nodes for p in node.parameters) if w not in seen)
+        seen.update(weights)
+        found.append((layer.leaders[0].name, tuple(node.name for node in nodes), weights))
+    return found

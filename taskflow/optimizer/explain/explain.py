@@ -1,0 +1,236 @@
+"""Explain: why a step takes as long as it does: its critical path, what each operator costs, and what limits it.
+
+Everything is read off the simulated timeline of the task graph that the runtime would execute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import fsum, isclose
+
+from taskflow.machine import Machine
+from taskflow.optimizer.evaluate import Evaluator, Lap, critical_path
+from taskflow.optimizer.explain.labels import Label, Work, labels
+from taskflow.tasks import TaskGraph, Timeline, link_names, resources
+
+SHORT = 0.01  # of a step: what is shorter, and stands between two stretches of one kind, does not part them
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Tasks that follow each other on the critical path and are for the same thing. ``processors``: where they run (of a
+    transfer: from and to); ``links``: what they occupy. ``waited``: how long one of them was ready while its processor or link
+    was busy with the step before; this is no time of its own, since that step fills it."""
+
+    label: Label
+    start: float
+    seconds: float
+    tasks: int
+    nbytes: int
+    processors: tuple[int, ...]
+    links: tuple[str, ...]
+    waited: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Steps of one kind in a row: ``forward``, ``backward``, ``transfers``, or ``synchronisation`` with updates. ``operators``:
+    (name, seconds) of those whose steps they are, the longest first. ``others``: (kind, seconds) of short steps of other
+    kinds between them, which are counted in ``seconds`` too."""
+
+    kind: str
+    start: float
+    seconds: float
+    operators: tuple[tuple[str, float], ...]
+    tasks: int
+    nbytes: int
+    processors: tuple[int, ...]
+    links: tuple[str, ...]
+    others: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorCost:
+    """What one operator's tasks add up to, on all processors and links: seconds by what they are for; ``waiting``: from when
+    tasks were ready to when they started; bytes that transfers and synchronisation move between processors;
+    ``critical``: seconds on the critical path."""
+
+    operator: str
+    seconds: Mapping[Work, float]
+    waiting: float
+    transfer_bytes: int
+    sync_bytes: int
+    tasks: int
+    critical: float
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """How long a processor or link is in use, and of which step."""
+
+    name: str
+    seconds: float
+    link: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """``steps``: the critical path, and ``stretches`` the same in short. ``shares``: its seconds by what they are for. All three
+    add up to ``seconds``, the step's time. ``busy``: every processor and link in use, the busiest first."""
+
+    seconds: float
+    steps: tuple[Step, ...]
+    stretches: tuple[Stretch, ...]
+    shares: Mapping[Work, float]
+    operators: tuple[OperatorCost, ...]
+    busy: tuple[Busy, ...]
+
+    @property
+    def limit(self) -> Busy:
+        """The processor or link that is in use longest."""
+        return self.busy[0]
+
+
+def explain(evaluator: Evaluator) -> Explanation:
+    """Explain the evaluator's current strategy."""
+    tasks, timeline, machine = evaluator.lowered(), evaluator.timeline(), evaluator.machine
+    found = labels(tasks)
+    path = critical_path(tasks, timeline, machine)
+    verify(path, timeline)
+    steps = contract(path, tasks, machine, found)
+    return Explanation(
+        timeline.makespan, steps, stretches(steps, timeline.makespan), shares(path, found),
+        operator_costs([node.name for node in evaluator.graph], tasks, timeline, found, path),
+        busiest(tasks, timeline, machine),
+    )
+
+
+def verify(path: Sequence[Lap], timeline: Timeline) -> None:
+    """AssertionError unless the path fills the step without a gap, so that its seconds add up to the step's."""
+    whole = timeline.makespan
+    assert not path or (path[0].start == 0.0 and isclose(path[-1].end, whole)), "the path must be as long as the step"
+    for before, after in zip(path, path[1:]):  # of a copy that left a link before it arrived, the end is rounded
+        assert isclose(before.end, after.start, rel_tol=1e-12), f"gap between tasks {before.task} and {after.task}"
+    total = fsum(lap.seconds for lap in path)
+    assert isclose(total, timeline.makespan, rel_tol=1e-9), f"the path takes {total} s, the step {timeline.makespan}"
+
+
+def shares(path: Sequence[Lap], found: Sequence[Label]) -> dict[Work, float]:
+    """The path's seconds by what they are for."""
+    return {work: fsum(lap.seconds for lap in path if found[lap.task].work is work) for work in Work}
+
+
+def contract(
+    path: Sequence[Lap], tasks: TaskGraph, machine: Machine, found: Sequence[Label]
+) -> tuple[Step, ...]:
+    """The path with tasks that follow each other and have the same label as one step."""
+    groups: list[list[Lap]] = []
+    for lap in path:
+        if groups and found[groups[-1][-1].task] == found[lap.task]:
+            groups[-1].append(lap)
+        else:
+            groups.append([lap])
+    return tuple(_step(group, tasks, machine, found) for group in groups)
+
+
+def _step(group: Sequence[Lap], tasks: TaskGraph, machine: Machine, found: Sequence[Label]) -> Step:
+    chosen = [tasks.tasks[lap.task] for lap in group]
+    copies = [task for task in chosen if task.kind.travels]
+    links = dict.fromkeys(name for task in copies for name in link_names(task, machine).values())
+    processors = dict.fromkeys(p for task in chosen for p in task.processors)
+    return Step(
+        found[chosen[0].number], group[0].start, fsum(lap.seconds for lap in group), len(chosen),
+        sum(task.nbytes for task in copies), tuple(processors), tuple(links), fsum(lap.waited for lap in group),
+    )
+
+
+def stretches(steps: Sequence[Step], whole: float) -> tuple[Stretch, ...]:
+    """The path in short: steps of one kind that follow each other are one, whatever operators they are of; so is a step
+    shorter than SHORT of the ``whole`` between two others of one kind."""
+    runs: list[tuple[str, list[Step]]] = []
+    for step in steps:
+        kind = _kind(step.label)
+        if runs and runs[-1][0] == kind:
+            runs[-1][1].append(step)
+        else:
+            runs.append((kind, [step]))
+    merged: list[tuple[str, list[Step]]] = []
+    for i, (kind, run) in enumerate(runs):
+        short = fsum(step.seconds for step in run) < SHORT * whole
+        if merged and (kind == merged[-1][0] or (short and i + 1 < len(runs) and runs[i + 1][0] == merged[-1][0])):
+            merged[-1][1].extend(run)
+        else:
+            merged.append((kind, list(run)))
+    return tuple(_stretch(kind, run) for kind, run in merged)
+
+
+def _kind(label: Label) -> str:
+    if label.work is Work.TRANSFER:
+        return "transfers"
+    if label.work is not Work.COMPUTE:
+        return "synchronisation"
+    return "backward" if label.what in ("backward", "sums of gradients") else "forward"
+
+
+def _stretch(kind: str, run: Sequence[Step]) -> Stretch:
+    own = [step for step in run if _kind(step.label) == kind]
+    return Stretch(
+        kind, run[0].start, fsum(s.seconds for s in run), _ranked((s.label.operator, s.seconds) for s in own),
+        sum(s.tasks for s in run), sum(s.nbytes for s in run), tuple(dict.fromkeys(p for s in own for p in s.processors)),
+        tuple(dict.fromkeys(k for s in own for k in s.links)),
+        _ranked((_kind(s.label), s.seconds) for s in run if _kind(s.label) != kind),
+    )
+
+
+def _ranked(amounts: Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
+    """The sum of each name, the largest first."""
+    sums: dict[str, float] = {}
+    for name, seconds in amounts:
+        sums[name] = sums.get(name, 0.0) + seconds
+    return tuple(sorted(sums.items(), key=lambda item: -item[1]))
+
+
+def operator_costs(
+    names: Sequence[str], tasks: TaskGraph, timeline: Timeline, found: Sequence[Label], path: Sequence[Lap]
+) -> tuple[OperatorCost, ...]:
+    """What each operator costs, in the order of ``names``; what belongs to none comes last, under the name ``(step)``."""
+    seconds: dict[str, dict[Work, float]] = {}
+    waiting: dict[str, float] = {}
+    sent: dict[tuple[str, Work], int] = {}
+    count: dict[str, int] = {}
+    for task in tasks:
+        label, span = found[task.number], timeline.spans[task.number]
+        of = seconds.setdefault(label.operator, dict.fromkeys(Work, 0.0))
+        of[label.work] += span.end - span.start
+        waiting[label.operator] = waiting.get(label.operator, 0.0) + span.start - span.ready
+        count[label.operator] = count.get(label.operator, 0) + 1
+        if task.kind.travels:
+            key = (label.operator, label.work)
+            sent[key] = sent.get(key, 0) + task.nbytes
+    critical_seconds: dict[str, float] = {}
+    for lap in path:
+        operator = found[lap.task].operator
+        critical_seconds[operator] = critical_seconds.get(operator, 0.0) + lap.seconds
+    return tuple(
+        OperatorCost(
+            name or "(step)", seconds[name], waiting[name], sent.get((name, Work.TRANSFER), 0),
+            sent.get((name, Work.SYNC), 0), count[name], critical_seconds.get(name, 0.0),
+        )
+        for name in (*names, "") if name in seconds
+    )
+
+
+def busiest(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> tuple[Busy, ...]:
+    """Every processor and link in use, with the seconds for which it is, the busiest first. A processor that copies by itself
+    is busy with that too."""
+    count = len(machine.processors)
+    used: dict[int, float] = {}
+    names = {p.number: f"device {p.number}" for p in machine.processors}
+    for task in tasks:
+        span = timeline.spans[task.number]
+        names.update(link_names(task, machine))
+        for resource in resources(task, machine):
+            used[resource] = used.get(resource, 0.0) + span.end - span.start
+    ranked = sorted(used.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(Busy(names[r], seconds, r >= count) for r, seconds in ranked)

@@ -1,0 +1,71 @@
+"""Labels: what each task of a step is for: which operator, and whether it computes, moves data, keeps weights equal or updates.
+
+A transfer of a tensor belongs to the operator that makes the tensor, whoever reads it, and so does that of its gradient. What
+keeps a layer's weights equal and updates them belongs to the layer's first operator, whose weights they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from taskflow.tasks import Purpose, TaskGraph, Topic
+
+
+class Work(Enum):
+    """What a task is for."""
+
+    COMPUTE = "computation"  # forward, backward, and sums, moves and fills of activations and their gradients
+    TRANSFER = "transfers"  # activations and their gradients between processors
+    SYNC = "synchronisation"  # sums of weight gradients and new weights, between and within processors
+    UPDATE = "update"
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """``what``: ``forward``, ``backward``, ``output``, ``gradient of output``, ``gradients of weights``, ``new weights``,
+    ``update``, ... of ``operator`` (empty: of the whole step, such as a gradient norm)."""
+
+    work: Work
+    operator: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.operator} {self.what}".strip()
+
+
+_WORK = {
+    Purpose.FORWARD: Work.COMPUTE, Purpose.BACKWARD: Work.COMPUTE, Purpose.GATHERED: Work.COMPUTE, Purpose.NORM: Work.SYNC,
+    Purpose.WEIGHT_GRADIENTS: Work.SYNC, Purpose.NEW_WEIGHTS: Work.SYNC, Purpose.UPDATE: Work.UPDATE,
+}
+"""What tasks are for whose purpose says it alone; others are transfers between processors and computation within one."""
+_HERE = {Purpose.GRADIENT: "sums of gradients", Purpose.PARTIAL: "sums of partial outputs", Purpose.OUTPUT: "moves"}
+"""What is done on one processor with what is called otherwise when it travels."""
+
+
+def labels(tasks: TaskGraph) -> tuple[Label, ...]:
+    """A label for every task of a lowered step, by number."""
+    known: dict[tuple[Topic, bool], Label] = {}
+    found = []
+    for task in tasks:
+        key = task.topic, task.kind.travels
+        if key not in known:
+            known[key] = _label(*key)
+        found.append(known[key])
+    return tuple(found)
+
+
+def _label(topic: Topic, moved: bool) -> Label:
+    purpose = topic.purpose
+    work = _WORK.get(purpose, Work.TRANSFER if moved else Work.COMPUTE)
+    name = "" if purpose is Purpose.NORM else topic.name  # the norm is of the whole step
+    return Label(work, name, purpose.value if moved else _HERE.get(purpose, purpose.value))
+
+
+def totals(tasks: TaskGraph, found: Sequence[Label], seconds: Sequence[float]) -> dict[Work, float]:
+    """Seconds of all tasks by what they are for."""
+    result = dict.fromkeys(Work, 0.0)
+    for task in tasks:
+        result[found[task.number].work] += seconds[task.number]
+    return result

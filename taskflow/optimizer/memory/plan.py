@@ -1,0 +1,154 @@
+"""Memory: how many bytes each processor needs for a strategy's training step, and which do not have them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from taskflow.graph import OperatorGraph
+from taskflow.machine import Machine, host
+from taskflow.mapper import Strategy
+from taskflow.operators.tensor import Tensor
+from taskflow.rules import UpdateRule
+from taskflow.tasks import (
+    Cost,
+    Kind,
+    Lifetime,
+    Part,
+    Placement,
+    Task,
+    TaskGraph,
+    items_of,
+    lifetimes,
+    needs,
+    peak_of,
+    roofline,
+    simulate,
+)
+from taskflow.tasks.lower import contiguous, lower
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Bytes that one processor needs in a step.
+
+    ``weights``: its parts of the parameters. ``state``: what else is kept from step to step (the update rule's arrays, a
+    recurrent network's state). ``buffers``: the most that lives at once of gradients, activations, saved values and
+    arriving copies. ``packed``: for messages whose part of an array is not contiguous, which are packed to be sent and
+    unpacked when they have arrived.
+    """
+
+    processor: int
+    weights: int
+    state: int
+    buffers: int
+    packed: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.weights + self.state + self.buffers + self.packed
+
+
+def peak_bytes(
+    graph: OperatorGraph,
+    strategy: Strategy,
+    rule: UpdateRule,
+    *,
+    machine: Machine | None = None,
+    cost: Cost | None = None,
+    clip_norm: float | None = None,
+    fetch: Sequence[Tensor] = (),
+) -> tuple[MemoryUse, ...]:
+    """What every processor needs to train ``graph`` under ``strategy``, as the runtime plans it with one rank a processor.
+
+    The order of tasks decides how long a buffer lives; it is the simulator's on ``machine`` under ``cost`` (the
+    runtime's own, if not given). Raises ValueError if the strategy does not fit the graph.
+    """
+    tasks = lower(graph, strategy, rule, clip_norm=clip_norm, fetch=fetch)
+    machine = machine or host(strategy.processors)
+    return memory_use(tasks, simulate(tasks, machine, cost or roofline(machine)).begun(tasks))
+
+
+def memory_use(tasks: TaskGraph, order: Sequence[int]) -> tuple[MemoryUse, ...]:
+    """The same for a step that is already lowered, run in ``order``."""
+    count = tasks.processors
+    placement = Placement(count, count)
+    kept = kept_bytes(tasks)
+    return tuple(
+        use_of(p, kept, lifetimes(tasks, items_of(tasks, own, placement, p), {p}))
+        for p, own in enumerate(orders(tasks, order))
+    )
+
+
+def orders(tasks: TaskGraph, order: Sequence[int]) -> list[list[int]]:
+    """By processor: the tasks of ``order`` that run there, arrive there or leave from there, and those elsewhere that first
+    need what has left; `items_of` leaves out all others, and is faster if they are not there."""
+    found: list[list[int]] = [[] for _ in range(tasks.processors)]
+    going: dict[int, Task] = {}  # copies that nobody has needed so far
+    for number in order:
+        task = tasks.tasks[number]
+        for before in task.after:
+            if before in going and needs(task, going[before]):
+                found[going.pop(before).source].append(number)
+        for processor in task.processors:
+            found[processor].append(number)
+        if task.source != task.processor:
+            going[number] = task
+    return [list(dict.fromkeys(numbers)) for numbers in found]
+
+
+def kept_bytes(tasks: TaskGraph) -> tuple[list[int], list[int], list[int]]:
+    """By processor: bytes of weights, of what else is kept from step to step, and of packed messages."""
+    count = tasks.processors
+    weights, state, packed = [0] * count, [0] * count, [0] * count
+    flat = set(tasks.weights.values())
+    used = {part.buffer for task in tasks for part in (*task.reads, *task.writes)}
+    for buffer in tasks.buffers:
+        if buffer.kept and buffer.base is None:
+            if buffer.number in flat:
+                weights[buffer.processor] += buffer.nbytes
+            elif buffer.number in used:  # what no task touches is never made
+                state[buffer.processor] += buffer.nbytes
+    for task in tasks:
+        if task.kind is Kind.COPY:
+            packed[task.source] += _packed(tasks, task.reads[0])
+            packed[task.processor] += _packed(tasks, task.writes[0])
+    return weights, state, packed
+
+
+def use_of(processor: int, kept: tuple[list[int], list[int], list[int]], lives: Sequence[Lifetime]) -> MemoryUse:
+    """What one processor needs, from `kept_bytes` and the lifetimes of its other buffers."""
+    weights, state, packed = kept
+    return MemoryUse(
+        processor, weights[processor], state[processor], peak_of(lives), packed[processor]
+    )
+
+
+def _packed(tasks: TaskGraph, part: Part) -> int:
+    buffer = tasks.buffers[part.buffer]
+    return 0 if contiguous(part.rect, buffer.shape) else part.rect.volume * buffer.dtype.itemsize
+
+
+def exceeding(machine: Machine, uses: Sequence[MemoryUse]) -> tuple[MemoryUse, ...]:
+    """The processors that need more memory than they have."""
+    return tuple(use for use in uses if use.nbytes > machine.processors[use.processor].memory_bytes)
+
+
+def fits(machine: Machine, uses: Sequence[MemoryUse]) -> bool:
+    """True if every processor has the memory it needs."""
+    return not exceeding(machine, uses)
+
+
+def explain(machine: Machine, uses: Sequence[MemoryUse]) -> str:
+    """One line about what does not fit, empty if all does: for the message that refuses a plan."""
+    over = exceeding(machine, uses)
+    if not over:
+        return ""
+    worst = max(over, key=lambda use: use.nbytes - machine.processors[use.processor].memory_bytes)
+    have = machine.processors[worst.processor].memory_bytes
+    return (
+        f"{len(over)} of {len(machine.processors)} processors lack memory; processor {worst.processor} "
+        f"({machine.processors[worst.processor].kind}) needs {worst.nbytes / 1e9:.3g} GB "
+        f"(weights {worst.weights / 1e9:.3g}, state {worst.state / 1e9:.3g}, buffers {worst.buffers / 1e9:.3g}, "
+        f"packed messages {worst.packed / 1e9:.3g}) and has {have / 1e9:.3g}"
+    )

@@ -1,0 +1,70 @@
+"""memory_profile: how many bytes live on each processor from task to task, as the runtime's memory planner counts them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taskflow.optimizer.memory.plan import MemoryUse, kept_bytes, orders, use_of
+from taskflow.tasks import (
+    ALIGNMENT,
+    Arrive,
+    Flush,
+    Leave,
+    Lifetime,
+    Placement,
+    Planned,
+    TaskGraph,
+    Timeline,
+    items_of,
+    lifetimes,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryProfile:
+    """``nbytes[i]`` live on the processor from ``seconds[i]`` to ``seconds[i + 1]`` (the last to the end of the step),
+    what is kept from step to step and packed messages included. The largest is ``use.nbytes``."""
+
+    use: MemoryUse
+    seconds: NDArray[np.float64]
+    nbytes: NDArray[np.int64]
+
+
+def memory_profile(tasks: TaskGraph, timeline: Timeline) -> tuple[MemoryProfile, ...]:
+    """One a processor, with one rank a processor. A buffer lives from the item that first writes it to the one that last
+    uses it, in the order in which the runtime takes them; an item's time is when its task starts, of a message when
+    it may leave, of an arrival when the message is there, and never before the item before it."""
+    placement = Placement(tasks.processors, tasks.processors)
+    kept = kept_bytes(tasks)
+    profiles = []
+    for processor, order in enumerate(orders(tasks, timeline.begun(tasks))):
+        items = items_of(tasks, order, placement, processor)
+        lives = lifetimes(tasks, items, {processor})
+        use = use_of(processor, kept, lives)
+        constant = use.weights + use.state + use.packed
+        profiles.append(MemoryProfile(use, _times(items, timeline), constant + _live(lives, len(items))))
+    return tuple(profiles)
+
+
+def _live(lives: list[Lifetime], items: int) -> NDArray[np.int64]:
+    """Bytes that live at each item, rounded up to cache lines as the planner does."""
+    changes = np.zeros(items + 2, np.int64)
+    for life in lives:
+        size = max(ALIGNMENT, -(-life.nbytes // ALIGNMENT) * ALIGNMENT)
+        changes[life.first] += size
+        changes[life.last + 1] -= size
+    return np.cumsum(changes[: max(1, items)])
+
+
+def _times(items: list[Planned], timeline: Timeline) -> NDArray[np.float64]:
+    at = [0.0]
+    for item in items:
+        if isinstance(item, (Arrive, Leave, Flush)):  # a message is there, or has left
+            at.append(timeline.spans[item.copy.number].end)
+        else:
+            span = timeline.spans[item.task.number]
+            at.append(span.start if len(item.task.processors) == 1 else span.ready)
+    return np.maximum.accumulate(np.array(at[1:] or [0.0]))

@@ -1,0 +1,289 @@
+"""Room: whether a strategy fits the memory, decided cheaply, since a search asks at every new best plan."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from taskflow.graph import Node, OperatorGraph
+from taskflow.machine import Machine
+from taskflow.mapper import OpConfig, Place, Strategy, Travel
+from taskflow.operators.tensor import Parameter
+from taskflow.optimizer.evaluate import Evaluator
+from taskflow.optimizer.memory import MemoryUse, explain, memory_use
+from taskflow.regions import Rect
+from taskflow.tasks import laid_out_bytes, simulate
+from taskflow.tasks.lower import left_over
+
+MOST_TASKS = 2000  # of a step that is lowered and planned exactly (about a second)
+SPARE = 0.1  # share of the memory that the estimate in program order leaves free; random cuts were up to 17 % above it in tests
+RULE = f"a plan of more than {MOST_TASKS} tasks is estimated, and {SPARE:.0%} of the memory is kept spare for it"
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What an operator's pieces hold: bytes of activations by processor, and Rects of weights: (layer, processor,
+    parameter, Rect, bytes). ``used``: of each parameter, the Rects that are not empty. ``values``: of the activations those
+    that are kept from forward to backward; ``passing``: outputs that are not; ``arriving``: inputs that are not and lie
+    elsewhere. ``laid_out``: (processor, parameter, Rect, bytes) of weights that kernels lay out anew. ``outputs`` and
+    ``inputs`` (one for each input): bytes read and written, as large as their gradients."""
+
+    activations: dict[int, int]
+    values: dict[int, int]
+    passing: dict[int, int]
+    arriving: dict[int, int]
+    outputs: dict[int, int]
+    inputs: tuple[dict[int, int], ...]
+    weights: tuple[tuple[str, int, str, Rect, int], ...]
+    used: tuple[frozenset[Rect], ...]
+    laid_out: tuple[tuple[int, str, Rect, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """What one piece of an operator reads, writes and saves; weights with their bytes, and with those for laying them out."""
+
+    inputs: tuple[Rect, ...]
+    input_bytes: tuple[int, ...]
+    writes: tuple[Rect, ...]
+    output_bytes: tuple[int, ...]
+    saved: int
+    weights: tuple[tuple[Rect, int, int], ...]
+
+
+class Room:
+    """Calling it with a strategy gives what memory it lacks, empty if it fits. Search, commands and reports all ask it, so
+    that a plan that one of them refuses does not fit for another.
+
+    First a cautious estimate: every array that the tasks of a step touch, as if all lived at once. If that exceeds a
+    processor's memory and the step is small, it is lowered and its memory planned as the runtime does it. Of a larger step
+    gradients are taken to live from the backward task that makes them to the one that uses them, in program order, and
+    `SPARE` of the memory is left free; so a search on many devices may refuse plans that would just fit.
+    """
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self.graph: OperatorGraph = evaluator.graph
+        self.machine: Machine = evaluator.machine
+        self._evaluator = evaluator
+        self._planned: tuple[Strategy, tuple[MemoryUse, ...]] | None = None  # the last one
+        self._estimated: tuple[Strategy, list[int]] | None = None
+        self._known: dict[tuple[object, ...], _Held] = {}
+        self._owned: dict[tuple[str, OpConfig], list[set[tuple[int, Rect]]]] = {}
+        self._cuts: dict[tuple[object, ...], list[_Piece]] = {}
+        self._unused: dict[tuple[Rect, frozenset[Rect]], tuple[int, Rect | None]] = {}
+        keeps = [node.operator.keeps(node.specs) for node in self.graph]
+        self._keeps_inputs = [k.inputs for k in keeps]
+        self._kept = {(t.node, t.index) for node, k in zip(self.graph, keeps) if k.inputs for t in node.inputs}
+        self._kept |= {(t.node, t.index) for node, k in zip(self.graph, keeps) if k.outputs for t in node.outputs}
+        readers = {t.node: node.number for node in self.graph for t in node.inputs}  # the last one stays
+        self._last_read: dict[int, list[int]] = {}
+        for node in self.graph:
+            self._last_read.setdefault(readers.get(node.number, node.number), []).append(node.number)
+
+    def __call__(self, strategy: Strategy) -> str:
+        most = self.at_most(strategy)
+        lacking = [(n, p) for n, p in zip(most, self.machine.processors) if n > p.memory_bytes]
+        if not lacking:
+            return ""
+        if self._plannable(strategy):
+            return explain(self.machine, self._plan(strategy))
+        likely = self._estimate(strategy)
+        lacking = [(n, p) for n, p in zip(likely, self.machine.processors) if n > (1 - SPARE) * p.memory_bytes]
+        if not lacking:
+            return ""
+        nbytes, worst = max(lacking, key=lambda pair: pair[0] - pair[1].memory_bytes)
+        return (
+            f"{len(lacking)} of {len(likely)} processors may lack memory; processor {worst.number} ({worst.kind}) has "
+            f"{worst.memory_bytes / 1e9:.3g} GB, its arrays take about {nbytes / 1e9:.3g} GB ({RULE})"
+        )
+
+    def peaks(self, strategy: Strategy) -> tuple[list[int], bool]:
+        """Bytes by processor, and whether they are planned as the runtime plans them, not estimated."""
+        if self._plannable(strategy):
+            return [use.nbytes for use in self._plan(strategy)], True
+        return self._estimate(strategy), False
+
+    def _plannable(self, strategy: Strategy) -> bool:
+        pieces = sum(len(config.processors) for config in strategy.configs.values())  # of most a task forward and one backward
+        return max(self._evaluator.tasks, pieces) <= MOST_TASKS  # the evaluator's may be those of the plan before this one
+
+    def _plan(self, strategy: Strategy) -> tuple[MemoryUse, ...]:
+        if self._planned is None or self._planned[0] is not strategy:
+            tasks = self._evaluator.lowered(strategy)
+            order = simulate(tasks, self.machine, self._evaluator.costs.task).begun(tasks)
+            self._planned = strategy, memory_use(tasks, order)
+        return self._planned[1]
+
+    def _estimate(self, strategy: Strategy) -> list[int]:
+        if self._estimated is None or self._estimated[0] is not strategy:
+            self._estimated = strategy, self.in_order(strategy)
+        return self._estimated[1]
+
+    def at_most(self, strategy: Strategy) -> list[int]:
+        """The estimate: bytes by processor."""
+        total = [0] * len(self.machine.processors)
+        for node in self.graph:
+            for processor, nbytes in self._held(node, strategy).activations.items():
+                total[processor] += nbytes
+        return self._with_weights(strategy, total)
+
+    def in_order(self, strategy: Strategy) -> list[int]:
+        """Bytes by processor if every processor runs its tasks in program order: a value lives to the end of the forward
+        pass if some backward task needs it, else to its last reader; a gradient from the task that makes it to the one
+        that uses it."""
+        count = len(self.machine.processors)
+        kept, live, most = [0] * count, [0] * count, [0] * count
+        for node in self.graph:
+            held = self._held(node, strategy)
+            for processor, nbytes in held.values.items():
+                kept[processor] += nbytes
+            for processor, nbytes in held.passing.items():
+                live[processor] += nbytes
+            for processor, nbytes in held.arriving.items():
+                most[processor] = max(most[processor], kept[processor] + live[processor] + nbytes)
+            for last in self._last_read.get(node.number, ()):
+                for processor, nbytes in self._held(self.graph.nodes[last], strategy).passing.items():
+                    live[processor] -= nbytes
+        live = kept
+        used: dict[int, dict[int, int]] = {}  # node -> processor -> gradients of its outputs that readers have made
+        for node in reversed(self.graph.nodes):
+            held = self._held(node, strategy)
+            for tensor, sizes in zip(node.inputs, held.inputs):
+                if not tensor.spec.differentiable:
+                    continue
+                ends = used.setdefault(tensor.node, {})
+                for processor, nbytes in sizes.items():
+                    live[processor] += nbytes
+                    ends[processor] = ends.get(processor, 0) + nbytes
+            for processor, nbytes in held.outputs.items():  # the sum of the readers' parts, and one that arrives
+                most[processor] = max(most[processor], live[processor] + 2 * nbytes)
+            for processor, nbytes in used.pop(node.number, {}).items():
+                live[processor] -= nbytes
+        return self._with_weights(strategy, most)
+
+    def _with_weights(self, strategy: Strategy, total: list[int]) -> list[int]:
+        """Adds weights, what they are laid out in, their gradients, the update rule's state and what arrives of the others'
+        gradients."""
+        laid_out = {one for node in self.graph for one in self._held(node, strategy).laid_out}  # once for all that share a weight
+        for processor, _, _, nbytes in laid_out:
+            total[processor] += nbytes
+        rects, idle = self._weights(strategy)
+        total[0] += idle
+        holders: dict[str, int] = {}
+        alike: Counter[tuple[str, str, Rect]] = Counter()  # how many have all of a Rect, and perhaps others have a part of it
+        for (layer, _), sizes in rects.items():
+            holders[layer] = holders.get(layer, 0) + 1
+            alike.update((layer, *read) for read in sizes)
+        buffers = self._evaluator.rule.buffers if self._evaluator.rule else 0
+        for (layer, processor), sizes in rects.items():
+            size, sync = sum(sizes.values()), strategy.sync(layer)
+            updated = size  # by others' messages in chunks of 1 MiB and more, which may be all of a layer
+            if sync.travel is Travel.COLLECTIVE and sync.place is Place.SPREAD:
+                updated = sum(-(-n // alike[layer, read[0], read[1]]) for read, n in sizes.items())
+            # One owner may receive everybody's gradient at once; a chunk's owner everybody's chunk.
+            gathers = sync.travel is Travel.OWNER and sync.place is not Place.SPREAD
+            total[processor] += size * (2 + (holders[layer] if gathers else 2)) + updated * buffers
+        return total
+
+    def _weights(self, strategy: Strategy) -> tuple[dict[tuple[str, int], dict[tuple[str, Rect], int]], int]:
+        """By layer and processor, the bytes of each Rect of a parameter that is held; what of a parameter no task uses stands
+        there as all of the parameter. And the bytes of parameters of which nothing is used: processor 0 has them, without
+        gradients."""
+        rects: dict[tuple[str, int], dict[tuple[str, Rect], int]] = {}
+        used: dict[Parameter, set[Rect]] = {}
+        for node in self.graph:
+            held = self._held(node, strategy)
+            for parameter, read in zip(node.parameters, held.used):
+                used.setdefault(parameter, set()).update(read)
+            for layer, processor, name, rect, nbytes in held.weights:
+                rects.setdefault((layer, processor), {})[name, rect] = nbytes
+        idle = 0
+        for parameter, some in used.items():
+            count, first = self._left_over(parameter.spec.rect, frozenset(some))
+            nbytes = count * parameter.spec.dtype.itemsize
+            if first is None:
+                idle += nbytes
+            elif count:
+                for (layer, _), sizes in rects.items():
+                    if layer == parameter.layer and any(n == parameter.name and r.contains(first) for n, r in sizes):
+                        sizes[parameter.name, parameter.spec.rect] = nbytes
+        return rects, idle
+
+    def _left_over(self, whole: Rect, used: frozenset[Rect]) -> tuple[int, Rect | None]:
+        if (whole, used) not in self._unused:
+            self._unused[whole, used] = left_over(whole, used)
+        return self._unused[whole, used]
+
+    def _held(self, node: Node, strategy: Strategy) -> _Held:
+        config = strategy[node.name]
+        producers = [self.graph.producer(t) for t in node.inputs]
+        key = (node.name, config, *(strategy[p.name] for p in producers))
+        if key not in self._known:
+            activations: dict[int, int] = {}
+            values: dict[int, int] = {}
+            passing: dict[int, int] = {}
+            arriving: dict[int, int] = {}
+            put: dict[int, int] = {}
+            got: tuple[dict[int, int], ...] = tuple({} for _ in node.inputs)
+            weights: dict[tuple[str, int, str, Rect, int], None] = {}
+            laid_out: dict[tuple[int, str, Rect, int], None] = {}
+            owned = [self._owns(p, strategy[p.name])[t.index] for p, t in zip(producers, node.inputs)]
+            keeps = self._keeps_inputs[node.number]
+            for processor, piece in zip(config.processors, self._pieces(node, config)):
+                # What the processor owns anyway is read in place; else a copy, its gradient, and both packed to be sent.
+                inputs = sum(
+                    nbytes for nbytes, r, own in zip(piece.input_bytes, piece.inputs, owned) if (processor, r) not in own
+                )
+                outputs = sum(piece.output_bytes)
+                # Outputs: value, gradient, a part of the gradient that arrives.
+                nbytes = 3 * outputs + 4 * inputs + piece.saved
+                stays = sum(n for n, t in zip(piece.output_bytes, node.outputs) if (t.node, t.index) in self._kept)
+                passing[processor] = passing.get(processor, 0) + outputs - stays
+                # What is sent is packed by its sender, and arrives so.
+                arriving[processor] = arriving.get(processor, 0) + (1 if keeps else 2) * inputs
+                kept = piece.saved + stays + (inputs if keeps else 0)
+                for table, size in zip(got, piece.input_bytes):
+                    table[processor] = table.get(processor, 0) + size
+                put[processor] = put.get(processor, 0) + outputs
+                for parameter, (read, size, again) in zip(node.parameters, piece.weights):
+                    if again:
+                        laid_out[processor, parameter.name, read, again] = None
+                    nbytes += 2 * size  # gathered from several cells, and its gradient
+                    kept += 2 * size
+                    weights[parameter.layer, processor, parameter.name, read, size] = None
+                activations[processor] = activations.get(processor, 0) + nbytes
+                values[processor] = values.get(processor, 0) + kept
+            used = tuple(frozenset(r for _, _, n, r, _ in weights if n == p.name and not r.empty) for p in node.parameters)
+            self._known[key] = _Held(activations, values, passing, arriving, put, got, tuple(weights), used, tuple(laid_out))
+        return self._known[key]
+
+    def _owns(self, node: Node, config: OpConfig) -> list[set[tuple[int, Rect]]]:
+        """By output, which Rects lie on which processors."""
+        key = (node.name, config)
+        if key not in self._owned:
+            found: list[set[tuple[int, Rect]]] = [set() for _ in node.outputs]
+            for processor, piece in zip(config.processors, self._pieces(node, config)):
+                for table, written in zip(found, piece.writes):
+                    table.add((processor, written))
+            self._owned[key] = found
+        return self._owned[key]
+
+    def _pieces(self, node: Node, config: OpConfig) -> list[_Piece]:
+        """The pieces of a cut, looked at once for all equal operators."""
+        key = (node.operator, node.specs, tuple(p.spec for p in node.parameters), config.degrees, config.weights)
+        if key not in self._cuts:
+            self._cuts[key] = [_piece(node, rect) for rect in config.partition(node).rects()]
+        return self._cuts[key]
+
+
+def _piece(node: Node, rect: Rect) -> _Piece:
+    reads, writes, again = node.reads(rect), tuple(node.writes(rect)), laid_out_bytes(node, rect)
+    return _Piece(
+        tuple(reads.inputs), tuple(r.volume * t.dtype.itemsize for t, r in zip(node.inputs, reads.inputs)),
+        writes, tuple(r.volume * t.dtype.itemsize for t, r in zip(node.outputs, writes)),
+        sum(s.nbytes for s in node.operator.saves(node.specs, rect)),
+        tuple(
+            (r, r.volume * p.spec.dtype.itemsize, again.get(i, 0))
+            for i, (p, r) in enumerate(zip(node.parameters, reads.weights))
+        ),
+    )

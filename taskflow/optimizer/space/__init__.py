@@ -1,0 +1,51 @@
+"""The strategies that a search may choose from.
+
+Candidates for each operator, user constraints, operators that follow others, runs of similar layers, groups of devices,
+and renumberings of devices that change nothing.
+"""
+
+from taskflow.optimizer.space.constraints import Constraints, mended, mended_strategy
+from taskflow.optimizer.space.decisions import Decision, decisions, joined, strategies
+from taskflow.optimizer.space.device_groups import Team, on_team, shapes, teams
+from taskflow.optimizer.space.followers import Together
+from taskflow.optimizer.space.layers import Layer, Spreads, layers
+from taskflow.optimizer.space.space import (
+    DEGREES,
+    FOLLOW,
+    PLACEMENTS,
+    OperatorSpace,
+    Space,
+    SpaceOptions,
+    orders,
+    place,
+)
+from taskflow.optimizer.space.symmetry import Renumbering, Symmetry, renumbered
+
+__all__ = [
+    "DEGREES",
+    "FOLLOW",
+    "PLACEMENTS",
+    "Constraints",
+    "Decision",
+    "Layer",
+    "OperatorSpace",
+    "Renumbering",
+    "Space",
+    "SpaceOptions",
+    "Spreads",
+    "Symmetry",
+    "Team",
+    "Together",
+    "decisions",
+    "joined",
+    "layers",
+    "mended",
+    "mended_strategy",
+    "on_team",
+    "orders",
+    "place",
+    "renumbered",
+    "shapes",
+    "strategies",
+    "teams",
+]

@@ -1,0 +1,268 @@
+"""Constraints: what a user wants of single operators, whatever search finds: pinned, forbidden or limited configurations, and
+pinned synchronisation of layers.
+
+Search honours them in two places: `Space` holds only configurations that are permitted, and `Run`, through which every search
+sets and proposes plans, mends what moves and starting plans bring from elsewhere. So no plan that violates them is ever
+simulated for a search, let alone returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from taskflow.graph import Node, OperatorGraph
+from taskflow.mapper import OpConfig, Strategy, Sync, parse_config, parse_ranges, parse_sync, ranges
+from taskflow.optimizer.space.permitted import Permitted
+from taskflow.reading import read_json
+
+KEYS = ("pin", "forbid", "devices", "max_degree", "max_pieces", "sync")
+ANY = ""  # of max_degree: every dimension
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What holds for the operators whose names match ``pattern`` (``*`` and ``?`` as in a shell).
+
+    ``pin``: the configuration, as `OpConfig.describe` writes it. ``forbid``: dimensions that must not be cut. ``devices``: the
+    only processors that pieces may run on. ``max_degree``: (dimension or ANY, most pieces along it). ``max_pieces``: of the
+    whole operator. What is empty or 0 does not limit. ``sync``: how the weights of layers are kept equal that match, by their
+    own name or by that of an operator that uses them (None: in any way).
+    """
+
+    pattern: str
+    pin: str = ""
+    forbid: tuple[str, ...] = ()
+    devices: tuple[int, ...] = ()
+    max_degree: tuple[tuple[str, int], ...] = ()
+    max_pieces: int = 0
+    sync: Sync | None = None
+
+    def __str__(self) -> str:
+        parts = [f"pinned to {self.pin}"] if self.pin else []
+        parts += [f"{d} not cut" for d in self.forbid]
+        parts += [f"{d or 'degree'}<={k}" for d, k in self.max_degree]
+        parts += [f"pieces<={self.max_pieces}"] if self.max_pieces else []
+        parts += [f"on {ranges(self.devices)}"] if self.devices else []
+        parts += [f"weights by {self.sync}"] if self.sync is not None else []
+        return f"{self.pattern}: {', '.join(parts)}"
+
+    def matches(self, name: str) -> bool:
+        """Whether it is about this operator."""
+        return name == self.pattern or fnmatchcase(name, self.pattern)
+
+    @property
+    def limits(self) -> bool:
+        """Whether it is about operators, and not about synchronisation alone."""
+        return bool(self.pin or self.forbid or self.devices or self.max_degree or self.max_pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """Rules that all hold; an operator may match several."""
+
+    rules: tuple[Rule, ...] = ()
+
+    @classmethod
+    def of(cls, value: Constraints | Mapping[str, Any] | str | Path | None) -> Constraints:
+        """From a table as in a file, from a file's name, or as it is."""
+        if value is None:
+            return cls()
+        if isinstance(value, Constraints):
+            return value
+        if isinstance(value, (str, Path)):
+            return cls.load(value)
+        return cls.parse(value)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Constraints:
+        """From a JSON file. FileNotFoundError or ValueError with what to do."""
+        return cls.parse(read_json(path, "constraints file"), str(path))
+
+    @classmethod
+    def parse(cls, value: Any, where: str = "constraints") -> Constraints:
+        """From a table: pattern -> {"pin": "n/4 @ 0-3", "forbid": ["c"], "devices": [0, 1] or "0-1", "max_degree": 4 or
+        {"n": 2}, "max_pieces": 8, "sync": "ring/every"}. ValueError that begins with ``where``."""
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{where}: must be a table, operator pattern -> {{{', '.join(KEYS)}}}; got {type(value).__name__}")
+        return cls(tuple(_rule(pattern, entry, f"{where}: {pattern!r}") for pattern, entry in value.items()))
+
+    def __add__(self, other: Constraints) -> Constraints:
+        return Constraints((*self.rules, *other.rules))
+
+    def __bool__(self) -> bool:
+        return bool(self.rules)
+
+    def resolve(self, graph: OperatorGraph, processors: int) -> dict[str, Permitted]:
+        """What each operator that a rule is about may have. ValueError if a pattern matches none, names a dimension that none
+        of its operators has, or contradicts another one."""
+        found: dict[str, Permitted] = {}
+        for rule in self.rules:
+            _meant(rule, graph)
+        for node in graph:
+            rules = [rule for rule in self.rules if rule.limits and rule.matches(node.name)]
+            if rules:
+                found[node.name] = _permitted(node, rules, processors)
+        return found
+
+    def syncs(self, graph: OperatorGraph) -> dict[str, Sync]:
+        """How the layers that a rule is about are to be synchronised. ValueError if a pattern matches no layer, or one is
+        pinned in two ways."""
+        layers: dict[str, set[str]] = {}
+        for node in graph:
+            for parameter in node.parameters:
+                layers.setdefault(parameter.layer, {parameter.layer}).add(node.name)
+        found: dict[str, tuple[Sync, Rule]] = {}
+        for rule in self.rules:
+            if rule.sync is None:
+                continue
+            about = [layer for layer, names in layers.items() if any(rule.matches(name) for name in names)]
+            if not about:
+                raise ValueError(
+                    f"constraints: no layer of {graph.name} that has weights matches {rule.pattern!r}; there are "
+                    f"{_some(list(layers)) or 'none'}"
+                )
+            for layer in about:
+                before = found.setdefault(layer, (rule.sync, rule))
+                if before[0] != rule.sync:
+                    raise ValueError(f"constraints: the weights of {layer} are pinned twice: {before[1]}; {rule}")
+        return {layer: sync for layer, (sync, _) in found.items()}
+
+    def verify(self, strategy: Strategy, graph: OperatorGraph) -> None:
+        """ValueError that says which operator or layer of a strategy violates them and how."""
+        permitted = self.resolve(graph, strategy.processors)
+        for name, of in permitted.items():
+            if why := of.violation(strategy[name]):
+                raise ValueError(f"strategy {strategy.name}: {graph.node(name).name}: {why}")
+        for layer, sync in self.syncs(graph).items():
+            if strategy.sync(layer) != sync:
+                raise ValueError(
+                    f"strategy {strategy.name}: weights of {layer}: must be synchronised as pinned, {sync}, not "
+                    f"{strategy.sync(layer)}"
+                )
+
+    def mend(self, strategy: Strategy, graph: OperatorGraph) -> Strategy:
+        """The strategy with every configuration that is not permitted replaced by one like it that is, and every layer
+        synchronised as pinned; itself if nothing has to change."""
+        return mended_strategy(self.resolve(graph, strategy.processors), self.syncs(graph), strategy)
+
+
+def mended(permitted: Mapping[str, Permitted], configs: Mapping[str, OpConfig], row: int = 0) -> Mapping[str, OpConfig]:
+    """The configurations, each replaced by one that is permitted where it is not. ``row``: of so many processors, where pieces
+    must be on one after the other (placements "contiguous"); 0: anywhere."""
+    changed = {n: of.mend(configs[n]) for n, of in permitted.items() if n in configs and of.violation(configs[n])}
+    for name, config in configs.items() if row else ():
+        of = permitted.get(name)
+        if of is None or of.pin is None:
+            config = changed.get(name, config)
+            straight = _in_a_row(config, (of.devices if of is not None else ()) or range(row))
+            if straight != config:
+                changed[name] = straight
+    return {**configs, **changed} if changed else configs
+
+
+def _in_a_row(config: OpConfig, devices: Sequence[int]) -> OpConfig:
+    """The same pieces on neighbours, the first of them where it was."""
+    first = devices.index(config.processors[0])
+    return replace(config, processors=tuple(devices[(first + i) % len(devices)] for i in range(len(config.processors))))
+
+
+def mended_strategy(
+    permitted: Mapping[str, Permitted], syncs: Mapping[str, Sync], strategy: Strategy, row: int = 0
+) -> Strategy:
+    """The same for a whole strategy, and its layers' synchronisation; its name then says so."""
+    configs = mended(permitted, strategy.configs, row)
+    others = {layer: sync for layer, sync in syncs.items() if strategy.sync(layer) != sync}
+    if configs is strategy.configs and not others:
+        return strategy
+    return replace(strategy, configs=configs, syncs={**strategy.syncs, **others}, name=f"{strategy.name} (mended)")
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------------
+def _rule(pattern: str, entry: Any, where: str) -> Rule:
+    if not isinstance(entry, Mapping) or not entry or not set(entry) <= set(KEYS):
+        unknown = sorted(set(entry) - set(KEYS)) if isinstance(entry, Mapping) else entry
+        raise ValueError(f"{where}: must be a table with some of {', '.join(KEYS)}; got {unknown or 'nothing'!r}")
+    pin, forbid, devices = entry.get("pin", ""), entry.get("forbid", ()), entry.get("devices", ())
+    if not isinstance(pin, str):
+        raise ValueError(f"{where}: 'pin' must be a text such as 'n/4 @ 0-3', got {pin!r}")
+    forbid = (forbid,) if isinstance(forbid, str) else forbid
+    if not isinstance(forbid, (list, tuple)) or not all(isinstance(d, str) and d for d in forbid):
+        raise ValueError(f"{where}: 'forbid' must be a list of dimensions' names, got {forbid!r}")
+    if isinstance(devices, str):
+        devices = parse_ranges(devices, where)
+    if not isinstance(devices, (list, tuple)) or not all(isinstance(d, int) and d >= 0 for d in devices):
+        raise ValueError(f"{where}: 'devices' must be a list of processors' numbers or a text such as '0-3', got {devices!r}")
+    if "devices" in entry and not devices:
+        raise ValueError(f"{where}: 'devices' must name at least one processor")
+    degree = entry.get("max_degree", {})
+    degrees = dict(degree) if isinstance(degree, Mapping) else {ANY: degree}
+    pieces = entry.get("max_pieces", 0)
+    for key, most in (*degrees.items(), *([("max_pieces", pieces)] if "max_pieces" in entry else ())):
+        if not isinstance(most, int) or isinstance(most, bool) or most < 1:
+            raise ValueError(f"{where}: {key or 'max_degree'} must be an integer, 1 or more, got {most!r}")
+    sync = entry.get("sync")
+    if sync is not None and not isinstance(sync, str):
+        raise ValueError(f"{where}: 'sync' must be a text such as 'ring/every', got {sync!r}")
+    return Rule(
+        pattern, pin, tuple(forbid), tuple(dict.fromkeys(devices)), tuple(degrees.items()), pieces,
+        parse_sync(sync, f"{where}: 'sync'") if sync is not None else None,
+    )
+
+
+# ---- resolving -------------------------------------------------------------------------------------------------------
+def _meant(rule: Rule, graph: OperatorGraph) -> None:
+    """ValueError if a rule is about nothing."""
+    nodes = [node for node in graph if rule.matches(node.name)]
+    if not nodes and (rule.limits or rule.sync is None):
+        raise ValueError(
+            f"constraints: no operator of {graph.name} matches {rule.pattern!r}; there are {_some([n.name for n in graph])}"
+        )
+    dims = list(dict.fromkeys(dim.name for node in nodes for dim in node.dims))
+    for name in (*rule.forbid, *(d for d, _ in rule.max_degree if d != ANY)):
+        if name not in dims:
+            raise ValueError(
+                f"constraints: {rule.pattern!r}: no operator that matches has a dimension {name!r}; they have "
+                f"{', '.join(dims) or 'none'}"
+            )
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+
+
+def _permitted(node: Node, rules: Iterable[Rule], processors: int) -> Permitted:
+    caps = [max(1, dim.size) for dim in node.dims]
+    devices: tuple[int, ...] | None = None
+    pins: dict[OpConfig, Rule] = {}
+    pieces = 0
+    for rule in rules:
+        who = f"constraints: {rule.pattern!r}"
+        if over := [d for d in rule.devices if d >= processors]:
+            raise ValueError(f"{who}: processor {over[0]} does not exist; there are 0 to {processors - 1}")
+        if rule.devices:
+            devices = rule.devices if devices is None else tuple(d for d in devices if d in rule.devices)
+            if not devices:
+                raise ValueError(f"{who}: contradicts another rule: no device is left for {node.name}")
+        limits = dict(rule.max_degree) | dict.fromkeys(rule.forbid, 1)
+        for i, dim in enumerate(node.dims):
+            caps[i] = min(caps[i], limits.get(dim.name, caps[i]), limits.get(ANY, caps[i]))
+        pieces = min(x for x in (pieces, rule.max_pieces) if x) if pieces or rule.max_pieces else 0
+        if rule.pin:
+            try:
+                pins[parse_config(rule.pin, node, processors)] = rule
+            except ValueError as error:
+                raise ValueError(f"{who}: {error}") from None
+    if len(pins) > 1:
+        raise ValueError(f"constraints: {node.name} is pinned twice: {'; '.join(str(rule) for rule in pins.values())}")
+    names = tuple(dim.name for dim in node.dims)
+    free = Permitted(names, tuple(caps), devices or (), pieces)
+    for pin, rule in pins.items():
+        if why := free.violation(pin):
+            others = "; ".join(str(r) for r in rules if r is not rule) or str(rule)
+            raise ValueError(f"constraints: {node.name} is pinned to {rule.pin!r}, but {why} ({others})")
+        return replace(free, pin=pin)
+    return free

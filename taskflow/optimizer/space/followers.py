@@ -1,0 +1,215 @@
+"""Together: which operators a random walk changes in one move, if some do not choose but follow another one.
+
+A walk needs no table of all choices (as `following.decisions` makes for an exact search, with the nearest configuration for
+each of them): a follower is cut as the operator that it follows, each piece where the matching piece runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from random import Random
+from weakref import WeakKeyDictionary
+
+from taskflow.graph import Node, OperatorGraph
+from taskflow.mapper import OpConfig
+from taskflow.operators.operator import Dim, Soap
+from taskflow.optimizer.space.space import Space
+from taskflow.regions import Rect
+
+Match = tuple[int | None, ...]  # by dimension of a follower: which dimension of the operator that it follows
+Cut = tuple[tuple[int, ...], list[int]]  # of a follower: degrees, and for each piece the piece that it lies with
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """Who follows whom in a graph. ``leaders``: numbers of the nodes that choose. ``followers``: of each leader those that follow
+    it, directly or not, each after the one that it follows: (name, name of that one, place in ``kinds``). ``kinds``: how."""
+
+    leaders: tuple[int, ...]
+    followers: tuple[tuple[tuple[str, str, int], ...], ...]
+    kinds: tuple[tuple[tuple[Dim, ...], Match], ...]
+
+
+class Together:
+    """The moves of a random walk over a space: `draw` gives one. ``leaders``: the operators that choose, in the order of the
+    graph; all of them if ``space.options.follow`` is "none". ``spaces``: theirs. ``mended``: whether a follower may have
+    another configuration than the one that follows: constraints are about it, or its pieces must be on neighbours."""
+
+    def __init__(self, graph: OperatorGraph, space: Space) -> None:
+        following = _following(graph, space.options.follow)
+        self.leaders = [graph.nodes[number] for number in following.leaders]
+        self.spaces = [space[node] for node in self.leaders]
+        self._followers, self._kinds = following.followers, following.kinds
+        behind = {name for pairs in self._followers for name, _, _ in pairs}
+        self.mended = bool(behind) and (space.options.placements == "contiguous" or not behind.isdisjoint(space.permitted))
+        self._names = [node.name for node in self.leaders]
+        self._members = [[first, *[name for name, _, _ in pairs]] for first, pairs in zip(self._names, self._followers)]
+        self._cuts: dict[tuple[int, tuple[int, ...]], Cut] = {}
+
+    def __len__(self) -> int:
+        return len(self.leaders)
+
+    def draw(self, random: Random) -> dict[str, OpConfig]:
+        """A random configuration for one operator that chooses, all equally likely, with what its followers then have."""
+        number = random.randrange(len(self._names))
+        return self._changes(number, self.spaces[number].draw(random))
+
+    def numbered(self, leader: int, number: int) -> dict[str, OpConfig]:
+        """The configuration of this number for the operator in this place of ``leaders``, with what its followers then have."""
+        return self._changes(leader, self.spaces[leader].numbered(number))
+
+    def everything(self, random: Random) -> dict[str, OpConfig]:
+        """A configuration for every operator, uniform over the choices of those that choose."""
+        configs: dict[str, OpConfig] = {}
+        for number, space in enumerate(self.spaces):
+            configs |= self._changes(number, space.draw(random))
+        return configs
+
+    def members(self, leader: int) -> list[str]:
+        """The operator in this place of ``leaders``, and all that follow it, in the order of `places`."""
+        return self._members[leader]
+
+    def shape(self, leader: int) -> tuple[tuple[int, int], ...]:
+        """How each of a leader's followers follows: whom, as a place in `members`, and in what way. Leaders of one space and one
+        shape whose members are alike one by one have the same `places`."""
+        place = {name: k for k, name in enumerate(self._members[leader])}
+        return tuple([(place[towards], kind) for _, towards, kind in self._followers[leader]])
+
+    def places(self, leader: int, changes: Mapping[str, OpConfig]) -> Iterator[tuple[str, list[int]]]:
+        """Of a leader and each of its followers, if they have these configurations: for each piece the leader's piece on whose
+        processor it runs (empty: each piece that of its number). What other configurations of equal degrees have, too."""
+        first = self._names[leader]
+        found = {first: list(range(len(changes[first].processors)))}
+        yield first, []
+        for name, towards, kind in self._followers[leader]:
+            _, places = self._cut(kind, changes[towards].degrees)
+            found[name] = [found[towards][k] for k in places]
+            yield name, found[name]
+
+    def _changes(self, number: int, config: OpConfig) -> dict[str, OpConfig]:
+        changes = {self._names[number]: config}
+        for name, towards, kind in self._followers[number]:
+            chosen = changes[towards]
+            degrees, places = self._cut(kind, chosen.degrees)
+            changes[name] = OpConfig(degrees, tuple([chosen.processors[k] for k in places]))
+        return changes
+
+    def _cut(self, kind: int, chosen: tuple[int, ...]) -> Cut:
+        found = self._cuts.get((kind, chosen))
+        if found is None:
+            found = self._cuts[kind, chosen] = _pieces(*self._kinds[kind], chosen)
+        return found
+
+
+def _pieces(dims: tuple[Dim, ...], match: Match, chosen: tuple[int, ...]) -> Cut:
+    """The degrees of a follower, and for each of its pieces the piece of the other one that matches: the first, in dimensions
+    that only the other one has."""
+    degrees = tuple(
+        min(chosen[j], max(1, dim.size)) if j is not None and dim.divisible else 1 for dim, j in zip(dims, match)
+    )
+    weights = [1] * (len(chosen) + 1)
+    for i in reversed(range(len(chosen))):
+        weights[i] = weights[i + 1] * chosen[i]
+    steps = [weights[j + 1] if j is not None else 0 for j in match]
+    return degrees, [sum(c * s for c, s in zip(color, steps)) for color in product(*(range(d) for d in degrees))]
+
+
+_FOLLOWING: WeakKeyDictionary[OperatorGraph, dict[tuple[object, ...], Following]] = WeakKeyDictionary()
+
+
+def _following(graph: OperatorGraph, which: str) -> Following:
+    """Worked out once for a graph as it is."""
+    known, key = _FOLLOWING.setdefault(graph, {}), (which, len(graph.nodes), tuple(loss.node for loss in graph.losses))
+    if key not in known:
+        towards = followed(graph, which)
+        behind: dict[int, list[int]] = {}
+        for number, leader in towards.items():
+            behind.setdefault(leader, []).append(number)
+        leaders = tuple(node.number for node in graph if node.number not in towards)
+        kinds: dict[tuple[tuple[Dim, ...], Match], int] = {}
+        followers = tuple(tuple(_followers(graph, number, behind, kinds)) for number in leaders)
+        known[key] = Following(leaders, followers, tuple(kinds))
+    return known[key]
+
+
+def _followers(
+    graph: OperatorGraph, leader: int, behind: dict[int, list[int]], kinds: dict[tuple[tuple[Dim, ...], Match], int]
+) -> Iterator[tuple[str, str, int]]:
+    """All that follow an operator, directly or not, each after the one that it follows."""
+    group = [leader]
+    for member in group:
+        of = graph.nodes[member]
+        for number in behind.get(member, ()):
+            node = graph.nodes[number]
+            kind = (node.dims, _match(node.dims, of.dims))
+            yield node.name, of.name, kinds.setdefault(kind, len(kinds))
+            group.append(number)
+
+
+def _match(dims: tuple[Dim, ...], others: tuple[Dim, ...]) -> Match:
+    """Dimensions that belong together: of one name, else in one place with one size, else the first of that size that is not the
+    samples (a state holds one value for each channel)."""
+    names = {dim.name: j for j, dim in enumerate(others) if dim.soap is not Soap.REDUCTION}
+    found: list[int | None] = []
+    for i, dim in enumerate(dims):
+        same = [j for j, o in enumerate(others) if o.size == dim.size and j not in found and o.soap is not Soap.REDUCTION]
+        j = names.get(dim.name)
+        if j is None:
+            j = i if i in same else next((j for j in same if others[j].soap is not Soap.SAMPLE), None)
+        found.append(j if j not in found else None)
+    return tuple(found)
+
+
+def followed(graph: OperatorGraph, which: str) -> dict[int, int]:
+    """Whom each operator follows, by number; operators that choose are not in it. ``which``: one of `space.FOLLOW`."""
+    if which == "none":
+        return {}
+    readers: dict[int, list[int]] = {}
+    for node in graph:
+        for tensor in node.inputs:
+            readers.setdefault(tensor.node, []).append(node.number)
+    losses = {loss.node for loss in graph.losses}
+    found: dict[int, int] = {}
+    for node in graph:
+        large = [k for k in readers.get(node.number, ()) if graph.nodes[k].space.volume > 1]
+        first = node.inputs[0].node if node.inputs else None
+        leader = None
+        if first is None or node.space.volume == 1:
+            leader = large[0] if first is None and large else first
+        elif not node.parameters and node.operator.flops(node.specs, node.space) == 0:
+            # A view goes with its reader, unless that goes with the view.
+            mutual = not large or (which == "elementwise" and elementwise(graph.nodes[large[0]]))
+            leader = first if mutual else large[0]
+        elif which == "weightless":
+            leader = None if node.parameters else first
+        elif which == "elementwise" and node.number not in losses:
+            # What is only carried on to the next step (running statistics) goes with what it is made of.
+            leader = first if elementwise(node) or (not node.parameters and not readers.get(node.number)) else None
+        if leader is not None:
+            found[node.number] = leader
+    return {number: leader for number, leader in found.items() if not _circle(found, number)}
+
+
+def _circle(found: dict[int, int], number: int) -> bool:
+    """Whether one comes back to an operator by going from it to whom it follows; then the first in the circle chooses."""
+    seen, at = [], number
+    while at in found and at not in seen:
+        seen.append(at)
+        at = found[at]
+    return at in found and number == min(seen[seen.index(at):])
+
+
+def elementwise(node: Node) -> bool:
+    """Whether every piece reads of its first input exactly its own Rect: element by element, as far as that input goes."""
+    if not node.inputs:
+        return False
+    lows, highs = [0] * len(node.dims), [dim.size for dim in node.dims]
+    tests = [Rect(tuple(lows), tuple(highs))]
+    for i, dim in enumerate(node.dims):
+        if dim.divisible and dim.size > 1:
+            half = list(highs)
+            half[i] = dim.size // 2
+            tests.append(Rect(tuple(lows), tuple(half)))
+    return all(node.reads(test).inputs[0] == test for test in tests)

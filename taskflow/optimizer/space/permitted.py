@@ -1,0 +1,60 @@
+"""Permitted: what one operator may have under a user's constraints, and the nearest such configuration to any other one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from taskflow.mapper import OpConfig, ranges
+
+
+@dataclass(frozen=True, slots=True)
+class Permitted:
+    """``dims``: names; ``caps``: the largest degree of each. ``devices``: the only processors (empty: all). ``pieces``: the most
+    in all (0: any number). ``pin``: the only configuration, which the rest does not contradict."""
+
+    dims: tuple[str, ...]
+    caps: tuple[int, ...]
+    devices: tuple[int, ...] = ()
+    pieces: int = 0
+    pin: OpConfig | None = None
+
+    def violation(self, config: OpConfig) -> str:
+        """What is wrong with a configuration; empty if it is permitted."""
+        if self.pin is not None:
+            return "" if config == self.pin else f"must be as pinned, degrees {self.pin.degrees} @ {ranges(self.pin.processors)}"
+        for name, degree, cap in zip(self.dims, config.degrees, self.caps):
+            if degree > cap:
+                return f"{name} must not be cut" if cap == 1 else f"{name} may have at most {cap} pieces, not {degree}"
+        if self.pieces and prod(config.degrees) > self.pieces:
+            return f"may have at most {self.pieces} pieces, not {prod(config.degrees)}"
+        if self.devices and not set(config.processors) <= set(self.devices):
+            return f"must run on {ranges(self.devices)} only, not {ranges(config.processors)}"
+        return ""
+
+    def mend(self, config: OpConfig) -> OpConfig:
+        """The pinned configuration, or this one with degrees lowered to what is permitted, each piece where the old piece of its
+        color ran, and on a permitted device."""
+        if self.pin is not None:
+            return self.pin
+        degrees = [min(degree, cap) for degree, cap in zip(config.degrees, self.caps)]
+        while self.pieces and prod(degrees) > self.pieces:  # the largest first
+            i = max(range(len(degrees)), key=lambda i: degrees[i])
+            degrees[i] = max(1, min(degrees[i] - 1, self.pieces * degrees[i] // prod(degrees)))
+        places, weights = config.processors, config.weights
+        if tuple(degrees) != config.degrees:
+            places = tuple(config.processors[_number(c, config.degrees)] for c in product(*(range(d) for d in degrees)))
+            weights = ()
+        if self.devices:
+            among = set(self.devices)
+            places = tuple(p if p in among else self.devices[p % len(self.devices)] for p in places)
+        return OpConfig(tuple(degrees), places, weights)
+
+
+def _number(color: tuple[int, ...], degrees: tuple[int, ...]) -> int:
+    """The row-major number of a piece."""
+    number = 0
+    for at, degree in zip(color, degrees):
+        number = number * degree + at
+    return number

@@ -1,0 +1,39 @@
+"""The ranks of a job: how they start, wait, fail together, and are watched.
+
+Imports neither numpy nor mpi4py, so that ``taskflow`` can set thread limits first.
+"""
+
+from taskflow.runtime.job.failure import Job
+from taskflow.runtime.job.launch import INTERRUPTED, LaunchError, connect, launcher, say_once, speaks
+from taskflow.runtime.job.node import node_key
+from taskflow.runtime.job.polling import (
+    WATCHDOG_VARIABLE,
+    Doorbell,
+    Pace,
+    node_cores,
+    pace_for,
+    plain_sleep,
+    poll,
+    usable_cores,
+    watchdog_limit,
+)
+
+__all__ = [
+    "INTERRUPTED",
+    "WATCHDOG_VARIABLE",
+    "Doorbell",
+    "Job",
+    "LaunchError",
+    "Pace",
+    "connect",
+    "launcher",
+    "node_cores",
+    "node_key",
+    "pace_for",
+    "plain_sleep",
+    "poll",
+    "say_once",
+    "speaks",
+    "usable_cores",
+    "watchdog_limit",
+]

@@ -1,0 +1,9 @@
+"""Traces of a run: what every rank did and when, beside what was predicted."""
+
+from taskflow.runtime.profiler.clock_offsets import Clock
+from taskflow.runtime.profiler.compare import Differences, Row, differences
+from taskflow.runtime.profiler.file import read_trace
+from taskflow.runtime.profiler.recording import Subject
+from taskflow.runtime.profiler.tracer import TraceError, Tracer
+
+__all__ = ["Clock", "Differences", "Row", "Subject", "TraceError", "Tracer", "differences", "read_trace"]

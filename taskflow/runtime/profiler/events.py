@@ -1,0 +1,207 @@
+"""Events: what ranks recorded, and what was predicted, as one document in the Chrome trace event format.
+
+A process for each rank, whose tracks ``compute`` (one a processor), ``send``, ``receive``, ``wait`` and ``other`` cover the time
+from the start of its first traced step to the end of its last without gap or overlap; ``step`` spans each step. Predicted
+timelines are processes of their own beside them, aligned at the start of each step. Times are whole nanoseconds here, from the
+first step's start, and microseconds in the file. Format: "Trace Event Format" (Duffy et al., Google), JSON object form; what
+Perfetto asks beyond it is said in `trace_check`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from taskflow.mapper import ranges
+from taskflow.runtime.profiler.clock_offsets import on_first_clock
+from taskflow.runtime.profiler.predicted import predicted_events
+from taskflow.runtime.profiler.recording import KINDS, Recording, Subject, microseconds, thread
+from taskflow.runtime.program import Arrive, Flush, Join, Post, Send
+from taskflow.tasks import SYNCHRONISATION, Compute, Kind, Purpose, Task, TaskGraph, Timeline
+
+Event = dict[str, Any]
+STEP, SEND, RECEIVE, WAIT, OTHER, COMPUTE = 1, 2, 3, 4, 5, 10
+"""Numbers of a rank's tracks; that of processor p's computation is COMPUTE + p."""
+TRACKS = {STEP: "step", SEND: "send", RECEIVE: "receive", WAIT: "wait", OTHER: "other"}
+COVERING = ("compute", "send", "receive", "wait", "other")
+"""Categories of the spans that together cover a rank's time."""
+
+
+def document(
+    tasks: TaskGraph, recordings: Sequence[Recording], subject: Subject, predicted: Timeline, facts: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The whole trace: ``traceEvents``, and in ``otherData`` the facts and how long steps took."""
+    writer = _Writer(tasks, recordings, subject)
+    events = list(writer.events())
+    starts = writer.step_starts()
+    predicted_pid = max(r.rank for r in recordings) + 2
+    events += predicted_events(
+        tasks, predicted, subject, starts, writer.arguments, predicted_pid, [rank_pid(r.rank) for r in recordings]
+    )
+    measured = writer.step_seconds()
+    return {
+        "traceEvents": events,
+        "displayTimeUnit": "ms",
+        "otherData": {**facts, "step_seconds": measured, "predicted_step_seconds": predicted.makespan},
+    }
+
+
+def rank_pid(rank: int) -> int:
+    """The number of a rank's process in the trace."""
+    return rank + 1
+
+
+class _Writer:
+    """Turns recordings into events."""
+
+    def __init__(self, tasks: TaskGraph, recordings: Sequence[Recording], subject: Subject) -> None:
+        self._tasks, self._recordings, self._subject = tasks.tasks, recordings, subject
+        self.arguments = [_arguments(task) for task in tasks.tasks]
+        aligned = [[on_first_clock(times, *r.offsets) for times in r.times] for r in recordings]
+        self._origin = min(float(steps[0][0]) for steps in aligned)
+        # In whole nanoseconds, so that durations add up exactly.
+        self._times = [[[round((t - self._origin) * 1e9) for t in times.tolist()] for times in steps] for steps in aligned]
+        self._sent: dict[tuple[int, int], int] = {}  # (step, task) -> when the send began
+        for recording, steps in zip(recordings, self._times):
+            for step, times in zip(recording.steps, steps):
+                for i, (kind, number) in enumerate(zip(recording.kinds, recording.tasks.tolist())):
+                    if KINDS[kind] is Send:
+                        self._sent[step, number] = times[i]
+
+    def step_starts(self) -> dict[int, int]:
+        """When the first rank began each step, in nanoseconds."""
+        steps = self._recordings[0].steps
+        return {step: min(ranks[k][0] for ranks in self._times) for k, step in enumerate(steps)}
+
+    def step_seconds(self) -> list[float]:
+        """From the first rank's start to the last rank's end of each step."""
+        starts = self.step_starts()
+        ends = [max(ranks[k][-1] for ranks in self._times) for k in range(len(starts))]
+        return [(end - start) / 1e9 for start, end in zip(starts.values(), ends)]
+
+    def events(self) -> Iterator[Event]:
+        """All of the ranks' own processes."""
+        for recording, steps in zip(self._recordings, self._times):
+            yield from self._names(recording)
+            end = None
+            for step, times in zip(recording.steps, steps):
+                if end is not None:
+                    yield _span("between steps", "other", end, times[0], rank_pid(recording.rank), OTHER, {"step": step + 1})
+                yield from self._step(recording, step, times)
+                end = times[-1]
+
+    def _names(self, recording: Recording) -> Iterator[Event]:
+        pid, local = rank_pid(recording.rank), self._subject.placement.local(recording.rank)
+        which = f"processor {local[0]}" if len(local) == 1 else f"processors {local[0]}-{local[-1]}"
+        yield _named("process_name", pid, 0, f"rank {recording.rank} ({which})")
+        yield {"ph": "M", "name": "process_labels", "pid": pid, "tid": 0,
+               "args": {"labels": f"{recording.where}, process {recording.process}"}}  # fmt: skip
+        yield _sorted("process_sort_index", pid, 0, 2 * recording.rank)
+        tracks = {STEP: "step", **{COMPUTE + p: f"compute (processor {p})" for p in local}, **TRACKS}
+        for place, (tid, name) in enumerate(tracks.items()):
+            yield _named("thread_name", pid, thread(pid, tid), name)
+            yield _sorted("thread_sort_index", pid, thread(pid, tid), place)
+
+    def _step(self, recording: Recording, step: int, times: Sequence[int]) -> Iterator[Event]:
+        pid, shown = rank_pid(recording.rank), step + 1
+        yield _span(f"step {shown}", "step", times[0], times[-1], pid, STEP, {"step": shown})
+        posted: dict[int, int] = {}
+        numbers, needs = recording.tasks.tolist(), recording.needed_by.tolist()
+        for i, kind in enumerate(recording.kinds):
+            task, begin, end = self._tasks[numbers[i]], times[i], times[i + 1]
+            said = {"step": shown, **self.arguments[task.number]}
+            match KINDS[kind]:
+                case item if item is Send:
+                    yield _span(f"send {task.name}", "send", begin, end, pid, SEND, said | {"to": task.processor})
+                    yield self._flow("s", step, task, begin, pid, SEND)
+                case item if item is Post:
+                    posted[task.number] = begin
+                    yield _span(f"post {task.name}", "receive", begin, end, pid, RECEIVE, said | {"from": task.source})
+                case item if item is Join:
+                    yield _span(f"join {task.name}", "send", begin, end, pid, SEND, said)
+                case item if item is Arrive and task.kind is Kind.COLLECTIVE:
+                    yield _span(f"wait for {task.name}", "wait", begin, end, pid, WAIT, said | self._for(needs[i]))
+                case item if item is Arrive:
+                    yield from self._arrival(step, task, (begin, end), posted[task.number], pid, said, needs[i])
+                case item if item is Flush:
+                    yield _span(f"wait until {task.name} has left", "wait", begin, end, pid, WAIT, said | self._for(needs[i]))
+                case _:
+                    yield _span(task.name, "compute", begin, end, pid, COMPUTE + task.processor, said)
+
+    def _arrival(
+        self, step: int, task: Task, span: tuple[int, int], posted: int, pid: int, said: Event, needed_by: int
+    ) -> Iterator[Event]:
+        """The wait for a message, the message's own bar from when both sides had begun it, and the arrow's head."""
+        begin, end = span
+        sent = self._sent.get((step, task.number))
+        flight = None if sent is None else max(0, end - max(sent, posted))
+        shown = None if flight is None else microseconds(flight)
+        more = self._for(needed_by) | {"from": task.source, "flight_microseconds": shown}
+        yield _span(f"wait for {task.name}", "wait", begin, end, pid, WAIT, said | more)
+        if flight is None:
+            return
+        head = max(begin, end - 1)  # within the span, so that it belongs to this one and not the next
+        yield self._flow("f", step, task, head, pid, WAIT) | {"bp": "e"}
+        bar = {
+            "cat": "message", "id": self._identity(step, task), "name": f"{task.name} from {task.source}", "pid": pid,
+            "tid": thread(pid, WAIT),
+        }
+        yield {**bar, "ph": "b", "ts": microseconds(end - flight), "args": said}
+        yield {**bar, "ph": "e", "ts": microseconds(end)}
+
+    def _identity(self, step: int, task: Task) -> str:
+        """A number of its own for each message of each step, as viewers read it: in hexadecimal."""
+        return hex(step * len(self._tasks) + task.number)
+
+    def _flow(self, phase: str, step: int, task: Task, at: int, pid: int, tid: int) -> Event:
+        return {
+            "name": "message", "cat": "flow", "ph": phase, "id": self._identity(step, task), "ts": microseconds(at), "pid": pid,
+            "tid": thread(pid, tid),
+        }
+
+    def _for(self, needed_by: int) -> Event:
+        return {"needed_by": self._tasks[needed_by].name if needed_by >= 0 else "end of step"}
+
+
+def _phase(task: Task) -> str:
+    """Which part of a step it belongs to."""
+    purpose = task.topic.purpose
+    if purpose is Purpose.BACKWARD:
+        return "backward"
+    if purpose in (Purpose.FORWARD, Purpose.CALL):
+        return "forward"
+    if purpose in SYNCHRONISATION:
+        return "synchronisation"
+    return "transfer" if task.kind.travels else "other"
+
+
+def _arguments(task: Task) -> Event:
+    """What the viewer shows when one clicks on a task."""
+    topic, work = task.topic, task.work
+    said: Event = {
+        "task": task.number, "operator": topic.name or topic.purpose.value, "phase": _phase(task), "kind": task.kind.value,
+        "bytes": task.nbytes, "flops": task.flops,
+    }
+    if isinstance(work, Compute):
+        said["piece"] = str(work.piece)
+        said["operator_kind"] = work.node.operator.kind
+    if task.kind is Kind.COPY:
+        said["route"] = f"{task.source}->{task.processor}"
+    if task.kind is Kind.COLLECTIVE:
+        said["processors"] = ranges(task.processors)
+    return said
+
+
+def _span(name: str, category: str, begin: int, end: int, pid: int, tid: int, arguments: Event) -> Event:
+    return {
+        "name": name, "cat": category, "ph": "X", "ts": microseconds(begin), "dur": microseconds(end - begin), "pid": pid,
+        "tid": thread(pid, tid), "args": arguments,
+    }  # fmt: skip
+
+
+def _named(what: str, pid: int, tid: int, name: str) -> Event:
+    return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"name": name}}
+
+
+def _sorted(what: str, pid: int, tid: int, place: int) -> Event:
+    return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"sort_index": place}}

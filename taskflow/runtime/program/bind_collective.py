@@ -1,0 +1,96 @@
+"""Collectives within a rank: whole ones, and what a rank of several processors does before and after one with other ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from taskflow.runtime.program.storage import Storage
+from taskflow.tasks import AllGather, AllReduce, Collective, Part, ReduceScatter
+
+Action = Callable[[], object]
+Around = tuple[Any, Action | None, Action | None]
+"""The array of a rank that joins a collective with others, and what is done before and after it."""
+
+
+def bind_collective(work: Collective, storage: Storage) -> Action:
+    """The action of a collective all of whose processors belong to this rank."""
+    arrays = [storage.part(part) for part in work.parts]
+    match work:
+        case AllReduce():
+            return partial(_all_reduce, arrays)
+        case ReduceScatter(_, parts, shares):
+            return partial(_reduce_scatter, arrays, _places(parts, shares))
+        case AllGather(_, parts, shares):
+            return partial(_all_gather, arrays, _places(parts, shares))
+
+
+def all_reduced(storage: Storage, parts: Sequence[Part]) -> Around:
+    """The first array gets the sum of those here, then of all ranks, which the others copy."""
+    total, *others = (storage.part(part) for part in parts)
+    if not others:
+        return total, None, None
+    return total, partial(_add, total, others), partial(_spread, total, others)
+
+
+def reduce_scattered(storage: Storage, parts: Sequence[Part], shares: Sequence[Part]) -> Around:
+    """The first array gets the sum of those here, then of all ranks what is these processors'; each copies its own."""
+    total, *others = (storage.part(part) for part in parts)
+    if not others:
+        return total, None, None
+    places = _places(parts, shares)[1:]
+    return total, partial(_add, total, others), partial(_hand_out, total, others, places)
+
+
+def all_gathered(storage: Storage, parts: Sequence[Part], shares: Sequence[Part]) -> Around:
+    """The first array gets the shares of those here, then of all ranks; the others copy it."""
+    whole, *others = (storage.part(part) for part in parts)
+    if not others:
+        return whole, None, None
+    places = _places(parts, shares)[1:]
+    return whole, partial(_take_in, whole, others, places), partial(_spread, whole, others)
+
+
+def _places(parts: Sequence[Part], shares: Sequence[Part]) -> list[slice]:
+    """Where in the array of each one-dimensional part its share lies."""
+    starts = [part.rect.lo[0] for part in parts]
+    return [slice(share.rect.lo[0] - start, share.rect.hi[0] - start) for start, share in zip(starts, shares)]
+
+
+def _add(total: Any, others: list[Any]) -> None:
+    for array in others:
+        np.add(total, array, out=total)
+
+
+def _spread(whole: Any, others: list[Any]) -> None:
+    for array in others:
+        np.copyto(array, whole)
+
+
+def _hand_out(total: Any, others: list[Any], places: list[slice]) -> None:
+    for array, place in zip(others, places):
+        np.copyto(array[place], total[place])
+
+
+def _take_in(whole: Any, others: list[Any], places: list[slice]) -> None:
+    for array, place in zip(others, places):
+        np.copyto(whole[place], array[place])
+
+
+def _all_reduce(parts: list[Any]) -> None:
+    total, *others = parts
+    _add(total, others)
+    _spread(total, others)
+
+
+def _reduce_scatter(parts: list[Any], places: list[slice]) -> None:
+    for own, (total, place) in enumerate(zip(parts, places)):
+        _add(total[place], [part[place] for number, part in enumerate(parts) if number != own])
+
+
+def _all_gather(parts: list[Any], places: list[slice]) -> None:
+    for own, (whole, place) in enumerate(zip(parts, places)):
+        _spread(whole[place], [part[place] for number, part in enumerate(parts) if number != own])

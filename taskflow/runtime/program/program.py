@@ -1,0 +1,248 @@
+"""Program: one rank's compiled step. Compiling binds arrays and opens channels; running replays a list of functions."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, MutableSequence, Sequence
+from dataclasses import dataclass
+from functools import partial
+from operator import length_hint
+from time import perf_counter
+from typing import Any, NoReturn
+
+import numpy as np
+
+from taskflow.kernels import KernelSet
+from taskflow.machine import ring_share
+from taskflow.mapper import MeasuredTask
+from taskflow.operators.operator import StepState
+from taskflow.runtime.program.bind import Action, bind
+from taskflow.runtime.program.bind_collective import all_gathered, all_reduced, reduce_scattered
+from taskflow.runtime.program.graph_capture import Recording
+from taskflow.runtime.program.schedule import Arrive, Flush, Item, Join, Post, Run, Schedule, Send
+from taskflow.runtime.program.storage import Kept, Storage
+from taskflow.runtime.transport import Channel, Transport
+from taskflow.tasks import AllGather, AllReduce, Part, ReduceScatter, Task, TaskGraph, UserCall
+
+Binder = Callable[[Task, Storage, KernelSet, StepState], Action]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """When an item of the schedule ran on this rank, in seconds of its clock."""
+
+    item: Item
+    start: float
+    end: float
+
+    def describe(self) -> MeasuredTask:
+        """The same in the words of mappers."""
+        task = self.item.copy if isinstance(self.item, (Arrive, Flush)) else self.item.task
+        kind = task.kind.value if isinstance(self.item, Run) else type(self.item).__name__.lower()
+        processor = task.source if isinstance(self.item, (Send, Flush)) else task.processor
+        return MeasuredTask(task.number, task.name, kind, processor, self.start, self.end)
+
+
+class Program:
+    """A schedule bound to memory, kernels and channels. ``run`` executes one step and may be called any number of times."""
+
+    def __init__(
+        self,
+        graph: TaskGraph,
+        plan: Schedule,
+        transport: Transport,
+        kernels: KernelSet,
+        state: StepState,
+        kept: Kept,
+        *,
+        binder: Binder = bind,
+        arena: Any = None,
+    ) -> None:
+        self.graph, self.plan, self.transport = graph, plan, transport
+        self.storage = Storage(graph, plan.memory, kept, arena)
+        self._first_tag = transport.reserve_tags(plan.tag_count)
+        self._channels: dict[int, Channel] = {}
+        self._unpack: dict[int, Action] = {}
+        self.actions: list[Action] = []
+        for item in plan.items:
+            self.actions.append(self._action(item, kernels, state, binder))
+        self.bytes_sent = sum(map(self._sent, plan.items))
+        recorder = kernels.device.recorder() if binder is bind else None
+        self.recording = None if recorder is None else Recording(plan.items, self.actions, recorder, state, self._fail)
+
+    def run(self) -> None:
+        """One step. What a task raises comes with the task's name."""
+        self.storage.device.activate()
+        if self.recording is not None:
+            self.recording.run()
+            self.transport.settle()
+            return
+        actions = iter(self.actions)
+        try:
+            for action in actions:
+                action()
+        except Exception as error:
+            self._fail(error, len(self.actions) - length_hint(actions) - 1)
+        self.transport.settle()
+
+    def _fail(self, error: Exception, number: int) -> NoReturn:
+        """Raise what an action has raised."""
+        item = self.plan.items[number]
+        fail(error, item.copy if isinstance(item, (Arrive, Flush)) else item.task)
+
+    def run_timed(self, times: MutableSequence[float], clock: Callable[[], float]) -> None:
+        """One step; ``times`` gets the clock before the first item and after each, so that the step's time is covered without
+        a gap. What a task raises comes with the task's name."""
+        self.storage.device.activate()
+        append = times.append
+        append(clock())
+        try:
+            for action in self.actions:
+                action()
+                append(clock())
+        except Exception as error:
+            self._fail(error, len(times) - 1)
+
+    def run_measured(self) -> list[Measured]:
+        """One step, with the time of every item."""
+        self.storage.device.activate()
+        result: list[Measured] = []
+        for item, action in zip(self.plan.items, self.actions):
+            start = perf_counter()
+            action()
+            result.append(Measured(item, start, perf_counter()))
+        self.transport.settle()
+        return result
+
+    def drain(self) -> None:
+        """Wait until everything that was sent has left."""
+        for number, channel in self._channels.items():
+            if not channel.done():
+                self.transport.wait(channel, f"end of {self.graph.tasks[number]}")
+
+    def _action(self, item: Item, kernels: KernelSet, state: StepState, binder: Binder) -> Action:
+        match item:
+            case Run(task):
+                return binder(task, self.storage, kernels, state)
+            case Send(task, rank):
+                return self._send(task, rank, kernels)
+            case Post(task, rank):
+                return self._post(task, rank, kernels)
+            case Join():
+                return self._join(item)
+            case Arrive(copy, needed_by):
+                waiting = "end of step" if needed_by is None else str(needed_by)
+                what = f"{waiting} waits for {copy.kind.value} {copy}"
+                return self._wait(copy, what, self._unpack.get(copy.number))
+            case Flush(copy, needed_by):
+                return self._lazy_wait(copy, f"{needed_by} overwrites what copy {copy} still sends")
+
+    def _sent(self, item: Item) -> int:
+        """Bytes that leave this rank; of a collective what a ring of its ranks would send."""
+        match item:
+            case Send(task, _) if not self.storage.is_there(task):
+                return task.nbytes
+            case Join(Task(work=AllReduce() | ReduceScatter() | AllGather() as work), ranks, parts):
+                return ring_share(len(ranks), ranks.index(self.plan.rank), self.storage.part(parts[0]).nbytes, work.halves)
+        return 0
+
+    def _moved(self, task: Task, part: Part) -> Any:
+        """What a message carries; nothing but the news if the receiver has the same memory."""
+        array = self.storage.part(part)
+        return array.reshape(-1)[:0] if self.storage.is_there(task) else array
+
+    def _send(self, task: Task, rank: int, kernels: KernelSet) -> Action:
+        array = self._moved(task, task.reads[0])
+        if array.flags.c_contiguous:
+            channel = self._open(task, self.transport.sender(array, rank, self._first_tag + self.plan.tags[task.number]))
+            return channel.start
+        packed = self.storage.device.xp.empty(array.shape, array.dtype)
+        channel = self._open(task, self.transport.sender(packed, rank, self._first_tag + self.plan.tags[task.number]))
+
+        def pack_and_send() -> None:
+            if not channel.done():
+                self.transport.wait(channel, f"previous {task}")
+            kernels.copy(array, packed)
+            channel.start()
+
+        return pack_and_send
+
+    def _post(self, task: Task, rank: int, kernels: KernelSet) -> Action:
+        array = self._moved(task, _target(task))
+        if array.flags.c_contiguous:
+            return self._open(task, self.transport.receiver(array, rank, self._first_tag + self.plan.tags[task.number])).start
+        packed = self.storage.device.xp.empty(array.shape, array.dtype)
+        channel = self._open(task, self.transport.receiver(packed, rank, self._first_tag + self.plan.tags[task.number]))
+        self._unpack[task.number] = partial(kernels.copy, packed, array)
+        return channel.start
+
+    def _join(self, item: Join) -> Action:
+        """What is done here before and after a collective with other ranks: the first of the arrays here stands for all."""
+        task, ranks, counts, transport = item.task, item.ranks, item.counts, self.transport
+        if isinstance(task.work, AllReduce):
+            return self._around(task, transport.all_reduce, ranks, *all_reduced(self.storage, item.parts))
+        if isinstance(task.work, ReduceScatter):
+            scatter = partial(transport.reduce_scatter, counts=counts)
+            return self._around(task, scatter, ranks, *reduce_scattered(self.storage, item.parts, item.shares))
+        gather = partial(transport.all_gather, counts=counts)
+        return self._around(task, gather, ranks, *all_gathered(self.storage, item.parts, item.shares))
+
+    def _around(
+        self, task: Task, channel_of: Callable[..., Channel], ranks: Sequence[int], array: Any, before: Action | None,
+        after: Action | None,
+    ) -> Action:
+        channel = self._open(task, channel_of(array, ranks=ranks))
+        if after is not None:
+            self._unpack[task.number] = after
+        if before is None:
+            return channel.start
+
+        def join() -> None:
+            before()
+            channel.start()
+
+        return join
+
+    def _open(self, task: Task, channel: Channel) -> Channel:
+        self._channels[task.number] = channel
+        return channel
+
+    def _wait(self, copy: Task, what: str, then: Action | None) -> Action:
+        channel, wait = self._channels[copy.number], self.transport.wait
+
+        def arrive() -> None:
+            if not channel.done():
+                wait(channel, what)
+            if then is not None:
+                then()
+
+        return arrive
+
+    def _lazy_wait(self, copy: Task, what: str) -> Action:
+        """Like `_wait`, for a send whose channel opens later in the schedule than this wait stands."""
+        channels, wait = self._channels, self.transport.wait
+
+        def flush() -> None:
+            channel = channels[copy.number]
+            if not channel.done():
+                wait(channel, what)
+
+        return flush
+
+    def fetched(self, tensor: str) -> np.ndarray[Any, Any]:
+        """A copy on the host of a fetched tensor's value after a step, on the rank of processor 0."""
+        return self.storage.device.to_host(self.storage.array(self.graph.fetched[tensor]))
+
+
+def fail(error: Exception, task: Task) -> NoReturn:
+    """Raise ``error``, or what explains it better, with the name of the task that raised it."""
+    better = task.work.call.explain(error) if isinstance(task.work, UserCall) else None
+    if better is not None:
+        raise better from error
+    if sys.version_info >= (3, 11):
+        error.add_note(f"in task {task}")
+    raise error
+
+
+def _target(task: Task) -> Part:
+    return task.writes[0]

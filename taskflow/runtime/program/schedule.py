@@ -1,0 +1,138 @@
+"""Schedule: one rank's part of a step, as a list of things to do in order. Pure: no memory is touched and nothing sent.
+
+The items and the lifetimes of memory are `taskflow.tasks.items`'s; here they get places in memory and the waits for sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from taskflow.regions import Rect
+from taskflow.runtime.program.pending_sends import Leaving, Span
+from taskflow.tasks import (
+    Arrive,
+    Flush,
+    Item,
+    Join,
+    Leave,
+    Lifetime,
+    MemoryPlan,
+    Part,
+    Placement,
+    Post,
+    Run,
+    Send,
+    TaskGraph,
+    items_of,
+    lifetimes,
+    plan_memory,
+    rooms,
+    root_of,
+    uses,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """One rank's items in order, and its memory plan. ``tags``: the message tag of each copy it sends or receives, counted
+    from 0 for each pair of ranks; ``tag_count``: how many tags the busiest pair of all ranks needs."""
+
+    rank: int
+    items: tuple[Item, ...]
+    memory: MemoryPlan
+    tags: dict[int, int]
+    tag_count: int
+
+
+def schedule(
+    graph: TaskGraph, order: Sequence[int], placement: Placement, rank: int, *, reuse_memory: bool = True
+) -> Schedule:
+    """The part of ``rank`` in the global ``order`` (a topological order of all tasks)."""
+    items = items_of(graph, order, placement, rank)
+    lives = lifetimes(graph, items, set(placement.local(rank)))
+    if not reuse_memory:
+        lives = [Lifetime(life.buffer, life.nbytes, 0, len(items)) for life in lives]
+    memory = plan_memory(lives)
+    doing = [item for item in items if not isinstance(item, Leave)]
+    return Schedule(rank, tuple(_with_flushes(graph, doing, memory)), memory, *_tags(graph, placement, rank))
+
+
+def _tags(graph: TaskGraph, placement: Placement, rank: int) -> tuple[dict[int, int], int]:
+    """Tags by task number. Every rank counts all copies, so both ends of a message give it the same tag."""
+    ranks = [placement.rank(p) for p in range(placement.processors)]
+    used: dict[tuple[int, int], int] = {}
+    tags: dict[int, int] = {}
+    for task in graph.tasks:
+        pair = ranks[task.source], ranks[task.processor]
+        if pair[0] != pair[1]:
+            if rank in pair:
+                tags[task.number] = used.get(pair, 0)
+            used[pair] = used.get(pair, 0) + 1
+    return tags, max(used.values(), default=0)
+
+
+def _with_flushes(graph: TaskGraph, items: Sequence[Item], memory: MemoryPlan) -> list[Item]:
+    """Insert the waits for sends. The list is walked twice, since what one step sends the next one may overwrite."""
+    sends = [item.task for item in items if isinstance(item, Send)]
+    if not sends:
+        return list(items)
+    numbers = {task.number: i for i, task in enumerate(sends)}
+    leaving = Leaving([_span(graph, memory, task.reads[0]) for task in sends])
+    written = [
+        () if isinstance(item, Arrive) else
+        (*(_span(graph, memory, part) for part in uses(item)[1]), *_rooms(item, memory)) for item in items
+    ]
+    result: list[Item] = []
+    for again in (False, True):
+        for item, spans in zip(items, written):
+            assert not isinstance(item, Flush)
+            for span in spans:
+                for send in leaving.meeting(span):
+                    if again:
+                        assert not isinstance(item, Arrive)
+                        result.append(Flush(sends[send], item.task))
+            if isinstance(item, Send):
+                # Restarting a send needs the previous one to be over, whoever overwrites its source.
+                if again and numbers[item.task.number] in leaving:
+                    result.append(Flush(item.task, item.task))
+                leaving.begin(numbers[item.task.number])
+            if again:
+                result.append(item)
+    return result
+
+
+def _rooms(item: Item, memory: MemoryPlan) -> Iterator[Span]:
+    """What a task may write beside its arrays."""
+    if isinstance(item, Run):
+        for buffer, nbytes in rooms(item.task.work).items():
+            if (offset := memory.offsets.get(~buffer)) is not None:
+                yield Span(-1, offset, offset + nbytes)
+
+
+def _span(graph: TaskGraph, memory: MemoryPlan, part: Part) -> Span:
+    """The bytes from the first to the last element of a part."""
+    buffer = graph.buffers[part.buffer]
+    root = root_of(graph, part.buffer)
+    size = root.dtype.itemsize
+    low, high = _hull(part.rect, buffer.shape)
+    if buffer.part is not None:
+        start, _ = _hull(buffer.part, root.shape)
+        low, high = low + start, high + start
+    if root.kept:
+        return Span(root.number, low * size, high * size)
+    offset = memory.offsets[root.number]
+    return Span(-1, offset + low * size, offset + high * size)
+
+
+def _hull(rect: Rect, shape: Sequence[int]) -> tuple[int, int]:
+    """Row-major positions of the first element of a Rect and after its last."""
+    if rect.empty:
+        return 0, 0
+    low = high = 0
+    for a, b, size in zip(rect.lo, rect.hi, shape):
+        low, high = low * size + a, high * size + b - 1
+    return low, high + 1
+
+
+__all__ = ["Arrive", "Flush", "Item", "Join", "Placement", "Post", "Run", "Schedule", "Send", "root_of", "schedule"]

@@ -1,0 +1,1 @@
+"""The task API: regions, index launches over partitions, futures, and traces that are replayed."""

@@ -1,0 +1,165 @@
+"""Collectives by MPI: one of the library's where our own messages would be many."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from taskflow.machine import ring_share
+from taskflow.runtime.transport.base import Collective, verify_shares
+
+if TYPE_CHECKING:
+    import numpy as np
+    from mpi4py import MPI
+
+    from taskflow.runtime.transport.mpi import MPITransport
+
+
+class Groups:
+    """The communicators of a transport's sets of ranks. Each is made when all its ranks first ask for it; they ask for several in
+    one order, the same on all."""
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self._comm = comm
+        self._made: dict[tuple[int, ...], MPI.Intracomm] = {tuple(range(comm.size)): comm}
+
+    def of(self, ranks: Sequence[int]) -> MPI.Intracomm:
+        """That of ``ranks`` (rising, this one among them). ValueError if they are not."""
+        key = tuple(ranks)
+        size = self._comm.size
+        if len(key) < 2 or self._comm.rank not in key or key != tuple(rank for rank in range(size) if rank in key):
+            raise ValueError(
+                f"collective of ranks {list(key)}: they must be two or more of 0 to {size - 1}, rising, with this "
+                f"rank, {self._comm.rank}, among them"
+            )
+        if key not in self._made:
+            self._made[key] = self._comm.Create_group(self._comm.group.Incl(key))
+        return self._made[key]
+
+
+class MPICollective(Collective, ABC):
+    """Requests for one array, several where a count would not fit. Made by MPITransport."""
+
+    halves = 1
+    name = "collective"
+    __slots__ = ("_array", "_comm", "_requests", "_transport")
+
+    def __init__(self, transport: MPITransport, comm: MPI.Intracomm, array: np.ndarray[Any, Any], ranks: Sequence[int]) -> None:
+        who = f"{self.name} of ranks {list(ranks)}"
+        if array.dtype.kind != "f" or not array.flags.c_contiguous or not getattr(array.flags, "writeable", True):
+            raise ValueError(
+                f"{who}: needs a writable C-contiguous array of floating type, got {array.dtype}, strides {array.strides}"
+            )
+        super().__init__(ranks, transport.rank, array.nbytes)
+        self._transport, self._comm, self._array = transport, comm, array.reshape(-1)
+        self._requests: list[MPI.Request] = []
+
+    def start(self) -> None:
+        if not self.done():
+            raise RuntimeError(f"{self}: started again before the last one was over; wait for it first")
+        transport, size = self._transport, self._array.size
+        step = max(1, transport.message_nbytes // self._array.itemsize)
+        self._requests = [self.ask(at, min(at + step, size)) for at in range(0, max(1, size), step)]
+        transport.bytes_sent += self.sent_bytes
+        transport.messages += 1
+        for rank in self.peers:
+            transport.ranks.ring(rank)
+
+    @abstractmethod
+    def ask(self, low: int, high: int) -> MPI.Request:
+        """MPI's request for elements ``low`` to ``high`` of the array."""
+
+    def end(self) -> None:
+        """What is done when it is over."""
+
+    def done(self) -> bool:
+        if self._requests and self._transport.all_ended(self._requests):
+            self._requests = []
+            self._transport.bytes_received += self.sent_bytes
+            self.end()
+        return not self._requests
+
+    @property
+    def sent_bytes(self) -> int:
+        """What this rank sends if the library goes around a ring."""
+        return ring_share(len(self.ranks), self.ranks.index(self._transport.rank), self.nbytes, self.halves)
+
+    def free(self) -> bool:
+        """Whether nothing is under way: a collective cannot be called off."""
+        return self.done()
+
+
+class MPIAllReduce(MPICollective):
+    """MPI_Iallreduce in place."""
+
+    halves, name = 2, "all-reduce"
+    __slots__ = ()
+
+    def ask(self, low: int, high: int) -> MPI.Request:
+        return self._comm.Iallreduce(self._transport.in_place, self._array[low:high])
+
+    def __str__(self) -> str:
+        return f"add up {self.nbytes} bytes of ranks {', '.join(map(str, self.ranks))}"
+
+
+class MPIShares(MPICollective):
+    """One of which each rank has a share: ``counts`` elements, one after the other."""
+
+    __slots__ = ("_cuts",)
+
+    def __init__(
+        self, transport: MPITransport, comm: MPI.Intracomm, array: np.ndarray[Any, Any], counts: Sequence[int],
+        ranks: Sequence[int],
+    ) -> None:
+        super().__init__(transport, comm, array, ranks)
+        self._cuts = verify_shares(f"{self.name} of ranks {list(ranks)}", array, counts, ranks)
+
+    def within(self, low: int, high: int) -> list[int]:
+        """How many of elements ``low`` to ``high`` are each rank's."""
+        return [max(0, min(last, high) - max(first, low)) for first, last in pairwise(self._cuts)]
+
+    @property
+    def own(self) -> slice:
+        """This rank's share."""
+        place = self.ranks.index(self._transport.rank)
+        return slice(self._cuts[place], self._cuts[place + 1])
+
+
+class MPIReduceScatter(MPIShares):
+    """MPI_Ireduce_scatter. MPI may not put the share where it is to be, within what it adds up: it goes to an array beside."""
+
+    name = "reduce-scatter"
+    __slots__ = ("_share",)
+
+    def __init__(
+        self, transport: MPITransport, comm: MPI.Intracomm, array: np.ndarray[Any, Any], counts: Sequence[int],
+        ranks: Sequence[int],
+    ) -> None:
+        super().__init__(transport, comm, array, counts, ranks)
+        self._share = self._array[self.own].copy()  # of the device's memory, if that is where the array is
+
+    def ask(self, low: int, high: int) -> MPI.Request:
+        counts, first = self.within(low, high), max(low, self.own.start) - self.own.start
+        mine = self._share[first : first + counts[self.ranks.index(self._transport.rank)]]
+        return self._comm.Ireduce_scatter(self._array[low:high], mine, counts)
+
+    def end(self) -> None:
+        self._array[self.own] = self._share
+
+    def __str__(self) -> str:
+        return f"add up {self.nbytes} bytes of ranks {', '.join(map(str, self.ranks))}, a share for each"
+
+
+class MPIAllGather(MPIShares):
+    """MPI_Iallgatherv in place."""
+
+    name = "all-gather"
+    __slots__ = ()
+
+    def ask(self, low: int, high: int) -> MPI.Request:
+        return self._comm.Iallgatherv(self._transport.in_place, [self._array[low:high], self.within(low, high)])
+
+    def __str__(self) -> str:
+        return f"gather {self.nbytes} bytes from ranks {', '.join(map(str, self.ranks))}"

@@ -1,0 +1,258 @@
+"""NCCLTransport: messages between GPUs by NCCL, one rank a GPU.
+
+All messages go on one stream. Every rank starts its messages in the order in which the step's tasks stand, which is the same for
+all; so the first message of that order that is not over is at the head of the stream on both of its ranks, and goes on: no two
+ranks can wait for each other. That holds for collectives too, each set of ranks having a communicator of its own. The program
+itself waits for nothing but the end of a step, and names what does not end.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from taskflow.runtime.transport.base import Channel, Collective, Transport, verify_shares
+from taskflow.runtime.transport.staged import WrappedTransport
+
+
+class NCCLTransport(WrappedTransport):
+    """Making one is collective."""
+
+    def __init__(self, inner: Transport, device: Any, choice: object) -> None:
+        super().__init__(inner, device, choice)
+        from cupy.cuda import nccl
+
+        self._nccl: Any = nccl
+        identity = inner.broadcast(nccl.get_unique_id() if inner.rank == 0 else None)
+        self.communicator: Any = self._communicator(inner.size, identity, inner.rank)
+        self._communicators = {tuple(range(inner.size)): self.communicator}
+        self._under_way: list[NCCLMessage] = []
+
+    def sender(self, array: Any, peer: int, tag: int) -> Channel:
+        return NCCLChannel(self, array, peer, tag, sends=True)
+
+    def receiver(self, array: Any, peer: int, tag: int) -> Channel:
+        return NCCLChannel(self, array, peer, tag, sends=False)
+
+    def all_reduce(self, array: Any, ranks: Sequence[int]) -> Channel:
+        return NCCLAllReduce(self, array, self._group(ranks))
+
+    def reduce_scatter(self, array: Any, counts: Sequence[int], ranks: Sequence[int]) -> Channel:
+        return NCCLReduceScatter(self, array, counts, self._group(ranks))
+
+    def all_gather(self, array: Any, counts: Sequence[int], ranks: Sequence[int]) -> Channel:
+        return NCCLAllGather(self, array, counts, self._group(ranks))
+
+    def _group(self, ranks: Sequence[int]) -> tuple[int, ...]:
+        """``ranks``, of which there is now a communicator."""
+        key = tuple(ranks)
+        if key not in self._communicators:
+            identity = self._nccl.get_unique_id() if self.rank == key[0] else None
+            identity = self.inner.groups.of(key).bcast(identity)  # type: ignore[attr-defined]
+            self._communicators[key] = self._communicator(len(key), identity, key.index(self.rank))
+        return key
+
+    def _communicator(self, size: int, identity: Any, rank: int) -> Any:
+        try:
+            return self._nccl.NcclCommunicator(size, identity, rank)
+        except Exception as error:  # CuPy's own type, which cannot be named without it
+            raise RuntimeError(
+                f"rank {self.rank}: NCCL does not start ({' '.join(str(error).split())}); NCCL_DEBUG=WARN says more, "
+                "TASKFLOW_TRANSFERS=mpi-host goes without it"
+            ) from error
+
+    def start(self, channel: NCCLChannel | NCCLCollective) -> Any:
+        """Put a message or collective on the stream, behind what the GPU was asked for so far; returns the event of its end."""
+        stream, nccl = self.device.transfer, self._nccl
+        self.device.follow(stream)
+        if isinstance(channel, NCCLCollective):
+            channel.ask(nccl, self._communicators[channel.ranks], stream.ptr)
+        else:
+            array = channel.array
+            move = self.communicator.send if channel.sends else self.communicator.recv
+            move(array.data.ptr, array.nbytes, nccl.NCCL_UINT8, channel.peer, stream.ptr)
+        event = self.device.mark(stream)
+        self._under_way.append(NCCLMessage(self, event, channel))
+        return event
+
+    def failed(self) -> None:
+        """RuntimeError if NCCL has found that a peer or a link is gone."""
+        for communicator in self._communicators.values():
+            communicator.check_async_error()
+
+    def settle(self) -> None:
+        """Wait for the messages that were started, in their order: so that the first that does not end is the one that is named
+        when the watchdog's time is over."""
+        under_way, self._under_way = self._under_way, []
+        for message in under_way:
+            self.inner.wait(message, "NCCL")
+
+    def duplicate(self) -> NCCLTransport:
+        return NCCLTransport(self.inner.duplicate(), self.device, self.choice)
+
+    def close(self) -> None:
+        for communicator in self._communicators.values():
+            communicator.destroy()
+        super().close()
+
+
+class NCCLMessage(Channel):
+    """A message under way, to wait for on the host."""
+
+    __slots__ = ("_channel", "_event", "_transport")
+
+    def __init__(self, transport: NCCLTransport, event: Any, channel: NCCLChannel | NCCLCollective) -> None:
+        self.peer, self.nbytes = channel.peer, channel.nbytes
+        self._transport, self._event, self._channel = transport, event, channel
+
+    def start(self) -> None:
+        raise RuntimeError(f"{self}: is under way; start its channel")
+
+    def done(self) -> bool:
+        if self._event.done:
+            return True
+        self._transport.failed()
+        return False
+
+    @property
+    def peers(self) -> tuple[int, ...]:
+        return self._channel.peers
+
+    def __str__(self) -> str:
+        return str(self._channel)
+
+
+class NCCLChannel(Channel):
+    """One message a step. ``done`` makes the GPU wait, not the program: it is always true."""
+
+    __slots__ = ("_event", "_transport", "array", "sends", "tag")
+
+    def __init__(self, transport: NCCLTransport, array: Any, peer: int, tag: int, sends: bool) -> None:
+        self.peer, self.nbytes, self.tag = peer, array.nbytes, tag
+        self._transport, self.array, self.sends = transport, array, sends
+        self._event: Any = None
+
+    def start(self) -> None:
+        self.done()
+        self._event = self._transport.start(self)
+
+    def done(self) -> bool:
+        if self._event is not None:
+            self._transport.device.compute_after(self._event)
+            self._event = None
+        return True
+
+    def __str__(self) -> str:
+        verb, side = ("send", "to") if self.sends else ("receive", "from")
+        return f"{verb} {self.nbytes} bytes {side} rank {self.peer} by NCCL (tag {self.tag})"
+
+
+class NCCLCollective(Collective, ABC):
+    """One collective a step, in place, of float32 or float64. As of messages, ``done`` makes the GPU wait."""
+
+    name = "collective"
+    __slots__ = ("_event", "_transport", "array", "place")
+
+    def __init__(self, transport: NCCLTransport, array: Any, ranks: tuple[int, ...]) -> None:
+        if array.dtype.kind != "f" or array.dtype.itemsize not in (4, 8):
+            raise ValueError(f"{self.name} of ranks {list(ranks)}: needs float32 or float64, got {array.dtype}")
+        super().__init__(ranks, transport.rank, array.nbytes)
+        self._transport, self.array, self.place = transport, array, ranks.index(transport.rank)
+        self._event: Any = None
+
+    @abstractmethod
+    def ask(self, nccl: Any, communicator: Any, stream: int) -> None:
+        """Ask NCCL (CuPy's module) for it."""
+
+    def start(self) -> None:
+        self.done()
+        self._event = self._transport.start(self)
+
+    def done(self) -> bool:
+        if self._event is not None:
+            self._transport.device.compute_after(self._event)
+            self._event = None
+        return True
+
+    def kind(self, nccl: Any) -> int:
+        """NCCL's number of the array's type."""
+        number: int = nccl.NCCL_FLOAT64 if self.array.dtype.itemsize == 8 else nccl.NCCL_FLOAT32
+        return number
+
+
+class NCCLAllReduce(NCCLCollective):
+    """ncclAllReduce."""
+
+    name = "all-reduce"
+    __slots__ = ()
+
+    def ask(self, nccl: Any, communicator: Any, stream: int) -> None:
+        at = self.array.data.ptr
+        communicator.allReduce(at, at, self.array.size, self.kind(nccl), nccl.NCCL_SUM, stream)
+
+    def __str__(self) -> str:
+        return f"add up {self.nbytes} bytes of ranks {', '.join(map(str, self.ranks))} by NCCL"
+
+
+class NCCLShares(NCCLCollective):
+    """One of which each rank has a share. NCCL's own want shares of one size; of others each goes to, or from, its rank by a call
+    of its own, all in one group of calls, which NCCL runs together."""
+
+    __slots__ = ("_cuts", "even")
+
+    def __init__(self, transport: NCCLTransport, array: Any, counts: Sequence[int], ranks: tuple[int, ...]) -> None:
+        super().__init__(transport, array, ranks)
+        self._cuts = verify_shares(f"{self.name} of ranks {list(ranks)}", array, counts, ranks)
+        self.even = len(set(counts)) == 1
+
+    def at(self, place: int) -> tuple[int, int]:
+        """Where the share of a rank, by its place among the ranks, lies in memory, and its elements."""
+        first = self._cuts[place]
+        return self.array.data.ptr + first * self.array.dtype.itemsize, self._cuts[place + 1] - first
+
+    def some(self) -> Iterator[tuple[int, int, int]]:
+        """Of the shares that are not empty: the rank's place, and as ``at``."""
+        return ((place, *self.at(place)) for place in range(len(self.ranks)) if self._cuts[place] < self._cuts[place + 1])
+
+
+class NCCLReduceScatter(NCCLShares):
+    """ncclReduceScatter, or an ncclReduce for each share."""
+
+    name = "reduce-scatter"
+    __slots__ = ()
+
+    def ask(self, nccl: Any, communicator: Any, stream: int) -> None:
+        kind, add = self.kind(nccl), nccl.NCCL_SUM
+        if self.even:
+            own, count = self.at(self.place)
+            communicator.reduceScatter(self.array.data.ptr, own, count, kind, add, stream)
+            return
+        nccl.groupStart()
+        for place, share, count in self.some():
+            communicator.reduce(share, share, count, kind, add, place, stream)
+        nccl.groupEnd()
+
+    def __str__(self) -> str:
+        return f"add up {self.nbytes} bytes of ranks {', '.join(map(str, self.ranks))}, a share for each, by NCCL"
+
+
+class NCCLAllGather(NCCLShares):
+    """ncclAllGather, or an ncclBroadcast of each share."""
+
+    name = "all-gather"
+    __slots__ = ()
+
+    def ask(self, nccl: Any, communicator: Any, stream: int) -> None:
+        kind = self.kind(nccl)
+        if self.even:
+            own, count = self.at(self.place)
+            communicator.allGather(own, self.array.data.ptr, count, kind, stream)
+            return
+        nccl.groupStart()
+        for place, share, count in self.some():
+            communicator.broadcast(share, share, count, kind, place, stream)
+        nccl.groupEnd()
+
+    def __str__(self) -> str:
+        return f"gather {self.nbytes} bytes from ranks {', '.join(map(str, self.ranks))} by NCCL"

@@ -1,0 +1,47 @@
+"""Share weights: give the names of weights that may be one memory the same array, among the ranks of one machine too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from taskflow.runtime.program import Kept
+from taskflow.runtime.transport import Transport
+from taskflow.runtime.weights.aliasing import one_copy
+from taskflow.runtime.weights.shared_memory import Wanted, common_arrays
+from taskflow.tasks import Placement, TaskGraph
+
+SMALLEST_BYTES = 1 << 20
+"""Of weights for which it is worth it."""
+
+
+def share_weights(
+    kept: Kept, graph: TaskGraph, order: Sequence[int], placement: Placement, transport: Transport
+) -> None:
+    """Collective: for a step whose tasks run in ``order``, before its arrays are made."""
+    groups = one_copy(graph, order, placement, SMALLEST_BYTES)
+    wanted: list[Wanted] = []
+    arrays: dict[str, Any] = {}
+    for group in groups:
+        buffers = [graph.buffers[number] for number in group]
+        first = buffers[0]
+        ranks = tuple(sorted({placement.rank(buffer.processor) for buffer in buffers}))
+        if len(ranks) > 1:
+            wanted.append(Wanted(first.name, first.rect.volume, first.dtype, ranks))
+        else:
+            mine = ranks[0] == transport.rank
+            arrays[first.name] = np.zeros(first.rect.volume, first.dtype) if mine else None
+    if wanted:
+        arrays |= common_arrays(wanted, transport)
+    maker = {each.key: each.maker for each in wanted}
+    for group in groups:
+        buffers = [graph.buffers[number] for number in group]
+        key = buffers[0].name
+        if key not in arrays:
+            continue
+        here = [buffer.name for buffer in buffers if placement.rank(buffer.processor) == transport.rank]
+        if here:
+            kept.share(key, here, arrays[key], maker.get(key, transport.rank) == transport.rank)
+        kept.name_elsewhere(key, (buffer.name for buffer in buffers))

@@ -1,0 +1,39 @@
+"""Initial weights: each rank fills the cells that it holds, from numbers that depend on the position in the parameter only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from zlib import crc32
+
+from taskflow.kernels import KernelSet
+from taskflow.operators.tensor import Parameter
+from taskflow.regions import Rect
+from taskflow.tasks import Bundle
+
+
+def initialise(
+    flat: Any, bundle: Bundle, parameters: Mapping[str, Parameter], kernels: KernelSet, seed: int
+) -> None:
+    """Fill a bundle's flat weights as the parameters' `Init` says."""
+    for cell in bundle.cells:
+        parameter = parameters[cell.parameter]
+        out = flat[cell.offset : cell.offset + cell.rect.volume].reshape(cell.rect.shape)
+        fill(out, parameter, cell.rect, kernels, seed)
+
+
+def fill(out: Any, parameter: Parameter, rect: Rect, kernels: KernelSet, seed: int) -> None:
+    """Fill the array of one Rect of a parameter with its start."""
+    init = parameter.init
+    key = (seed & 0xFFFFFFFF, crc32(parameter.name.encode()))
+    if init.kind == "uniform":
+        kernels.uniform(key, 0, parameter.shape, rect.lo, out)
+        out *= out.dtype.type(2 * init.scale)
+        out -= out.dtype.type(init.scale)
+    elif init.kind == "normal":
+        kernels.normal(key, 0, parameter.shape, rect.lo, out)
+        out *= out.dtype.type(init.scale)
+    elif init.kind == "constant":
+        out.fill(init.scale)
+    else:
+        raise ValueError(f"{parameter.name}: unknown start {init.kind!r}; use uniform, normal or constant")

@@ -1,0 +1,123 @@
+"""Memory of ranks: arrays that several ranks of one machine see as one, without a name in any file system.
+
+The lowest rank of those that share an array makes a file in memory (memfd_create(2)); the others open it by that process's
+table of open files. It goes when the last process that has mapped it goes, however that ends. Where a rank cannot open it
+(another machine or container, another system than Linux), nothing is shared.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from taskflow.runtime.job import node_key
+from taskflow.runtime.transport import Transport
+
+PAGE = 2 << 20  # bytes; large pages, which need fewer entries in the processor's table of them
+_MARK_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An array (length,) that ``ranks`` shall share; ``key`` is how all of them call it."""
+
+    key: str
+    length: int
+    dtype: np.dtype[Any]
+    ranks: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return self.length * self.dtype.itemsize
+
+    @property
+    def maker(self) -> int:
+        return min(self.ranks)
+
+
+def common_arrays(wanted: Sequence[Wanted], transport: Transport) -> dict[str, np.ndarray[Any, Any] | None]:
+    """By key the arrays that ranks now share, zeros at first; None for those of other ranks. Collective: every rank calls it
+    with the same ``wanted`` and gets the same keys."""
+    places = _everywhere(transport, node_key() if hasattr(os, "memfd_create") else None)
+    one_machine = [w for w in wanted if places[w.maker] is not None and len({places[r] for r in w.ranks}) == 1]
+    if not one_machine:
+        return {}
+    offsets = _offsets(one_machine)
+    made = _make(one_machine, offsets, transport.rank)
+    where = _everywhere(transport, None if made is None else (os.getpid(), made[0], made[1]))
+    mine = [w for w in one_machine if transport.rank in w.ranks]
+    found = {maker: _map(where[maker]) for maker in {w.maker for w in mine}}
+    everybody = all(_everywhere(transport, all(memory is not None for memory in found.values())))
+    if made is not None:
+        os.close(made[0])  # by now the others have opened it, or failed to
+    if not everybody:
+        return {}
+    return {w.key: _carve(found[w.maker], offsets[w.key], w) if w in mine else None for w in one_machine}
+
+
+def _everywhere(transport: Transport, value: Any) -> list[Any]:
+    """The value of every rank, on every rank."""
+    found: list[Any] = transport.broadcast(transport.gather(value))
+    return found
+
+
+def _offsets(wanted: Sequence[Wanted]) -> dict[str, int]:
+    """Where each array begins in its maker's file, behind the mark."""
+    ends: dict[int, int] = {}
+    offsets = {}
+    for each in wanted:
+        offsets[each.key] = ends.get(each.maker, PAGE)
+        ends[each.maker] = offsets[each.key] + -(-each.nbytes // PAGE) * PAGE
+    return offsets
+
+
+def _make(wanted: Sequence[Wanted], offsets: Mapping[str, int], rank: int) -> tuple[int, bytes] | None:
+    """The file of this rank and the mark at its beginning; None if it makes none, or cannot."""
+    ends = [offsets[w.key] + w.nbytes for w in wanted if w.maker == rank]
+    if not ends:
+        return None
+    mark = os.urandom(_MARK_BYTES)
+    try:
+        file = os.memfd_create("taskflow weights")
+    except OSError:
+        return None
+    try:
+        os.ftruncate(file, max(ends))
+        os.pwrite(file, mark, 0)
+    except OSError:
+        os.close(file)
+        return None
+    return file, mark
+
+
+def _map(where: tuple[int, int, bytes] | None) -> mmap.mmap | None:
+    """The file that a process has told of, as memory; None if this is not it, or it cannot be opened."""
+    if where is None:
+        return None
+    process, number, mark = where
+    try:
+        file = os.open(f"/proc/{process}/fd/{number}", os.O_RDWR)
+    except OSError:
+        return None
+    try:
+        memory = mmap.mmap(file, os.fstat(file).st_size)
+    except (OSError, ValueError):
+        return None
+    finally:
+        os.close(file)
+    if memory[:_MARK_BYTES] != mark:
+        return None
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel without: smaller pages do
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
+
+
+def _carve(memory: Any, offset: int, wanted: Wanted) -> np.ndarray[Any, Any]:
+    return np.frombuffer(memory, wanted.dtype, wanted.length, offset)

@@ -1,0 +1,267 @@
+"""The backward pass of lowering: what forward reads, backward reduces into; what forward writes, backward reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from taskflow.graph import Node, OperatorGraph
+from taskflow.operators.operator import Keeps
+from taskflow.operators.tensor import Parameter, Tensor
+from taskflow.regions import Rect, covers
+from taskflow.tasks.lower.state import Lowering, Piece, TensorKey
+from taskflow.tasks.task import Compute, GradientTo, Kind, Part
+from taskflow.tasks.topic import Purpose, Topic
+
+
+def gradient_flow(graph: OperatorGraph) -> tuple[set[int], set[TensorKey], set[str]]:
+    """Which nodes' backward runs, which tensors' gradients are needed, and which parameters get gradients.
+
+    A tensor needs a gradient if a parameter lies upstream and a loss downstream, both through differentiable tensors, of
+    which something is read (a convolution may see nothing but padding).
+    """
+    upstream: set[TensorKey] = set()
+    for node in graph:
+        if node.parameters or any((t.node, t.index) in upstream for t in node.inputs):
+            upstream.update((t.node, t.index) for t in node.outputs if t.spec.differentiable)
+    downstream: set[TensorKey] = {(t.node, t.index) for t in graph.losses}
+    active: set[int] = set()
+    for node in reversed(graph.nodes):
+        reached = any((t.node, t.index) in downstream for t in node.outputs)
+        if reached and any((t.node, t.index) in upstream for t in node.outputs):
+            active.add(node.number)
+            downstream.update(
+                (t.node, t.index) for t, rect in zip(node.inputs, node.reads(node.space).inputs)
+                if t.spec.differentiable and not rect.empty
+            )
+    trained = {p.name for node in graph if node.number in active for p in node.parameters}
+    return active, upstream & downstream, trained
+
+
+def gradients_given(graph: OperatorGraph, active: set[int], needs: set[TensorKey]) -> list[tuple[bool, ...]]:
+    """For each node, which of its outputs' gradients its backward tasks get: those that a reader puts, or a loss begins.
+    ``active``, ``needs``: the first two of `gradient_flow`."""
+    put = {(loss.node, loss.index) for loss in graph.losses}
+    result: list[tuple[bool, ...]] = []
+    for node in reversed(graph.nodes):
+        given = tuple((t.node, t.index) in needs and (t.node, t.index) in put for t in node.outputs)
+        if node.number in active and any(given):
+            put.update((t.node, t.index) for t in node.inputs)
+        result.append(given)
+    return result[::-1]
+
+
+def backward(state: Lowering, node: Node) -> None:
+    """Emit the backward tasks of an active node; every node that reads its outputs has been through here."""
+    gathered: list[dict[tuple[Rect, int], int] | None] = []  # per output: (Rect, processor) -> buffer
+    state.emit.topic = Topic(Purpose.GRADIENT, node.name)
+    for tensor in node.outputs:
+        gathered.append(_gather(state, tensor))
+    if all(table is None for table in gathered):
+        return
+    for tensor, table in zip(node.outputs, gathered):
+        if table is not None:
+            _share(state, node, tensor, table)
+    state.emit.topic = Topic(Purpose.BACKWARD, node.name)
+    for piece in state.pieces[node.number]:
+        _task(state, piece, tuple(
+            None if table is None else table[rect, piece.processor] for table, rect in zip(gathered, piece.writes)
+        ))
+
+
+def _share(state: Lowering, node: Node, tensor: Tensor, table: dict[tuple[Rect, int], int]) -> None:
+    """Copy the owners' gradients to the other processors that computed partial values of the same Rects."""
+    emit = state.emit
+    owned = {rect: buffer for (rect, _), buffer in table.items()}
+    copies: list[tuple[str, Part, Part]] = []
+    for piece in state.pieces[node.number]:
+        rect = piece.writes[tensor.index]
+        if (rect, piece.processor) not in table:
+            copy = emit.buffer(f"d {tensor.name}", rect, piece.processor, tensor.dtype)
+            table[rect, piece.processor] = copy
+            copies.append((f"d {tensor.name}{rect}", emit.whole(owned[rect]), emit.whole(copy)))
+    emit.transfers(copies)
+
+
+def _gather(state: Lowering, tensor: Tensor) -> dict[tuple[Rect, int], int] | None:
+    """The gradient of each owning piece of a tensor: the sum of what its readers put; None if nobody put anything. Where the
+    processors that computed partial values, and nobody else, put one gradient each, every one of them gets the sum."""
+    key = (tensor.node, tensor.index)
+    seed = any(tensor is loss for loss in state.graph.losses)
+    readers = [(processor, rect, buffer) for (processor, rect), buffer in state.gradients.get(key, {}).items()]
+    if key not in state.needs_gradient or not (readers or seed):
+        return None
+    owners = state.owners[key]
+    meeting: dict[Rect, list[tuple[int, Rect, int]]] = {}  # owning piece -> those readers, in order
+    for reader in readers:
+        for rect, _, _ in owners.overlapping(reader[1]):
+            meeting.setdefault(rect, []).append(reader)
+    arriving = _Arriving([], [])
+    gathered: dict[tuple[Rect, int], int] = {}
+    for rect, owner, _ in owners:
+        parts, held = meeting.get(rect, []), owners.summed.get(rect, {})
+        if held and not seed and all(read == rect for _, read, _ in parts) and {p for p, *_ in parts} == set(held):
+            state.emit.all_reduce(f"d {tensor.name}{rect}", [state.emit.whole(buffer) for *_, buffer in parts])
+            gathered.update({(rect, processor): buffer for processor, _, buffer in parts})
+        else:
+            gathered[rect, owner] = _owner_gradient(state, tensor, rect, owner, parts, seed, arriving)
+    state.emit.transfers(arriving.copies)
+    for name, source, into in arriving.sums:
+        state.emit.sum(name, [source], into)
+    return gathered
+
+
+@dataclass(frozen=True, slots=True)
+class _Arriving:
+    """What completes the gradients of a tensor's owners: first all copies, then sums in the order of the readers."""
+
+    copies: list[tuple[str, Part, Part]]
+    sums: list[tuple[str, Part, Part]]
+
+
+def _owner_gradient(
+    state: Lowering, tensor: Tensor, rect: Rect, owner: int, readers: list[tuple[int, Rect, int]], seed: bool,
+    arriving: _Arriving,
+) -> int:
+    emit = state.emit
+    name = f"d {tensor.name}"
+    parts = [(p, read, b, read.intersect(rect)) for p, read, b in readers]
+    if not seed and len(parts) == 1 and parts[0][0] == owner and parts[0][1] == rect:
+        return parts[0][2]
+    target = emit.buffer(name, rect, owner, tensor.dtype)
+    fresh: list[Rect] = []  # what already has a value
+    if seed:
+        emit.fill(f"{name}{rect}", emit.whole(target), 1.0)
+        fresh.append(rect)
+    elif not covers([shared for *_, shared in parts], rect) or _partial_overlap([s for *_, s in parts]):
+        emit.fill(f"{name}{rect}", emit.whole(target), 0.0)
+        fresh.append(rect)
+    for processor, _, buffer, shared in parts:
+        first = not any(done.overlaps(shared) for done in fresh)
+        source, into, part = emit.part(buffer, shared), emit.part(target, shared), f"{name}{shared}"
+        if first:
+            arriving.copies.append((part, source, into))
+        elif processor == owner:
+            arriving.sums.append((part, source, into))
+        else:
+            staging = emit.whole(emit.buffer(f"{part} arriving", Rect.of(shared.shape), owner, tensor.dtype))
+            arriving.copies.append((part, source, staging))
+            arriving.sums.append((part, staging, into))
+        fresh.append(shared)
+    return target
+
+
+def _partial_overlap(rects: list[Rect]) -> bool:
+    """True if some Rect overlaps an earlier one without lying in it: then its first part would have to be written and the
+    rest added, so it is simpler to start from zero."""
+    first: dict[Rect, int] = {}
+    last: dict[Rect, int] = {}
+    for place, rect in enumerate(rects):  # mostly a few Rects, each many times
+        first.setdefault(rect, place)
+        last[rect] = place
+    if len(first) == 1:
+        return False
+    return any(
+        later.overlaps(earlier) and not earlier.contains(later)
+        for later in last for earlier in first if first[earlier] < last[later]
+    )
+
+
+def _task(state: Lowering, piece: Piece, grads: tuple[int | None, ...]) -> None:
+    emit, node = state.emit, piece.node
+    inputs, weights, outputs, saved = state.forward_buffers[node.number, piece.index]
+    keeps: Keeps = node.operator.keeps(node.specs)
+    grad_inputs = tuple(
+        _input_target(state, tensor, rect, piece.processor) for tensor, rect in zip(node.inputs, piece.reads.inputs)
+    )
+    grad_weights = tuple(
+        _weight_target(state, parameter, rect, piece.processor)
+        for parameter, rect in zip(node.parameters, piece.reads.weights)
+    )
+    targets = [t for t in (*grad_inputs, *grad_weights) if t is not None]
+    used = [
+        *(inputs if keeps.inputs else ()), *(weights if keeps.weights else ()),
+        *(outputs if keeps.outputs else ()), *saved, *(g for g in grads if g is not None),
+        *(t.buffer for t in targets if t.accumulate),
+    ]
+    emit.emit(
+        Kind.BACKWARD,
+        f"{piece.name} backward",
+        piece.processor,
+        Compute(
+            node, piece.rect, True,
+            inputs if keeps.inputs else (None,) * len(inputs),
+            weights if keeps.weights else (None,) * len(weights),
+            outputs if keeps.outputs else (None,) * len(outputs),
+            saved, grads, grad_inputs, grad_weights,
+        ),
+        [emit.whole(b) for b in used],
+        [emit.whole(t.buffer) for t in targets],
+        flops=node.operator.backward_flops(node.specs, piece.rect),
+    )
+
+
+def _input_target(state: Lowering, tensor: Tensor, rect: Rect, processor: int) -> GradientTo | None:
+    if (tensor.node, tensor.index) not in state.needs_gradient or rect.empty:
+        return None
+    put = state.gradients.setdefault((tensor.node, tensor.index), {})
+    if (processor, rect) in put:
+        return GradientTo(put[processor, rect], True)
+    put[processor, rect] = state.emit.buffer(f"d {tensor.name}", rect, processor, tensor.dtype)
+    return GradientTo(put[processor, rect], False)
+
+
+def _weight_target(state: Lowering, parameter: Parameter, rect: Rect, processor: int) -> GradientTo | None:
+    if rect.empty:
+        return None
+    key = (parameter.name, processor, rect)
+    if key in state.weight_gradients:
+        return GradientTo(state.weight_gradients[key], True)
+    cells = state.layout.covering(parameter, rect)
+    if len(cells) == 1 and cells[0][1] not in state.filled_cells.get((cells[0][0].name, processor), ()):
+        bundle, cell = cells[0]
+        buffer = state.emit.alias(
+            flat_gradient(state, bundle.name, processor),
+            Rect((cell.offset,), (cell.offset + rect.volume,)), f"d {parameter.name}", rect,
+        )
+        state.filled_cells.setdefault((bundle.name, processor), set()).add(cell)
+    else:
+        buffer = state.emit.buffer(f"d {parameter.name}", rect, processor, parameter.spec.dtype)
+    state.weight_gradients[key] = buffer
+    return GradientTo(buffer, False)
+
+
+def flat_gradient(state: Lowering, bundle: str, processor: int) -> int:
+    """The flat gradient buffer of a bundle on a processor."""
+    key = (bundle, processor)
+    if key not in state.flat_gradients:
+        flat = state.emit.graph.buffers[state.flat_weights[key]]
+        state.flat_gradients[key] = state.emit.buffer(f"d {bundle}", flat.rect, processor, flat.dtype)
+    return state.flat_gradients[key]
+
+
+def collect_weight_gradients(state: Lowering) -> None:
+    """Bring gradients that were accumulated over several cells into the flat buffers; zero what nothing reached."""
+    emit = state.emit
+    for (name, processor, rect), buffer in list(state.weight_gradients.items()):
+        if emit.graph.buffers[buffer].base is not None:
+            continue
+        for bundle, cell in [(b, c) for b, c in state.layout.cells[name] if rect.contains(c.rect)]:
+            emit.topic = Topic(Purpose.WEIGHT_GRADIENTS, bundle.layer)
+            flat = flat_gradient(state, bundle.name, processor)
+            span = Rect((cell.offset,), (cell.offset + cell.rect.volume,))
+            into = emit.alias(flat, span, f"d {name}", cell.rect)
+            filled = state.filled_cells.setdefault((bundle.name, processor), set())
+            emit.transfer(
+                f"d {name}{cell.rect}", emit.part(buffer, cell.rect), emit.whole(into), add=cell in filled
+            )
+            filled.add(cell)
+    for bundle in state.layout.bundles:
+        emit.topic = Topic(Purpose.WEIGHT_GRADIENTS, bundle.layer)
+        for processor in bundle.group:
+            flat_or_none = state.flat_gradients.get((bundle.name, processor))
+            if flat_or_none is None:
+                continue
+            for cell in bundle.cells:
+                if cell not in state.filled_cells.get((bundle.name, processor), ()):
+                    span = Rect((cell.offset,), (cell.offset + cell.rect.volume,))
+                    emit.fill(f"d {bundle.name}", Part(flat_or_none, span), 0.0)

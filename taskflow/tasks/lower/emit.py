@@ -1,0 +1,294 @@
+"""Emitter: adds tasks in program order and derives from the parts that each reads and writes what it must wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from taskflow.machine import ring_bytes
+from taskflow.regions import Rect
+from taskflow.tasks.lower.history import History, Space
+from taskflow.tasks.task import (
+    AllGather,
+    AllReduce,
+    Buffer,
+    Filling,
+    Kind,
+    Part,
+    ReduceScatter,
+    Runs,
+    Summation,
+    Task,
+    TaskGraph,
+    Transfer,
+    Work,
+)
+from taskflow.tasks.topic import OTHER, Topic
+
+Copying = tuple[str, Part, Part] | tuple[str, Part, Part, Topic]  # name, source, target
+
+
+class Emitter:
+    """Builds a TaskGraph. A task waits for the last writers of what it reads, and for the last writers and the readers
+    since then of what it writes; parts that do not overlap do not order anything. ``topic``: that of the tasks which are
+    emitted from now on, where they are given no other."""
+
+    def __init__(self, processors: int) -> None:
+        self.graph = TaskGraph(processors)
+        self.topic = OTHER
+        self._spaces: dict[tuple[int, ...], Space] = {}
+        self._known: list[_Known | None] = []  # by buffer
+
+    # ---- memory --------------------------------------------------------------------------------------------------
+    def buffer(
+        self, region: str, rect: Rect, processor: int, dtype: np.dtype[Any], *, kept: bool = False, start: float = 0.0
+    ) -> int:
+        """A new buffer's number."""
+        number = len(self.graph.buffers)
+        self.graph.buffers.append(Buffer(number, region, rect, processor, dtype, kept, None, None, start))
+        self._known.append(None)
+        return number
+
+    def alias(self, base: int, part: Rect, region: str, rect: Rect) -> int:
+        """A buffer that is the contiguous ``part`` (relative to ``base``) of another one, with ``rect``'s shape."""
+        of = self.graph.buffers[base]
+        if of.base is not None:
+            raise ValueError(f"alias of an alias: {of.name}")
+        number = len(self.graph.buffers)
+        self.graph.buffers.append(Buffer(number, region, rect, of.processor, of.dtype, of.kept, base, part))
+        self._known.append(None)
+        return number
+
+    def view(self, base: int, region: str, rect: Rect) -> int | None:
+        """A buffer that shows ``rect`` of the instance ``base`` (which contains it): the instance itself, an alias, or
+        None if those elements are not contiguous."""
+        of = self.graph.buffers[base]
+        if of.rect == rect:
+            return base
+        part = rect.relative_to(of.rect)
+        if of.base is not None or not contiguous(part, of.shape):
+            return None
+        return self.alias(base, part, region, rect)
+
+    def whole(self, buffer: int) -> Part:
+        """All of a buffer."""
+        return (self._known[buffer] or self._learn(buffer)).whole
+
+    def part(self, buffer: int, rect: Rect) -> Part:
+        """``rect`` of the region that the buffer is an instance of."""
+        return Part(buffer, rect.relative_to(self.graph.buffers[buffer].rect))
+
+    # ---- tasks ---------------------------------------------------------------------------------------------------
+    def emit(
+        self,
+        kind: Kind,
+        name: str,
+        processor: int,
+        work: Work,
+        reads: Sequence[Part],
+        writes: Sequence[Part],
+        *,
+        source: int | None = None,
+        flops: int = 0,
+        nbytes: int | None = None,
+        also_after: Sequence[int] = (),
+        topic: Topic | None = None,
+        runs: Runs = (1, 1),
+    ) -> int:
+        """Add a task; returns its number."""
+        number = len(self.graph.tasks)
+        after: set[int] = set(also_after)
+        size = 0
+        for parts, read in ((reads, True), (writes, False)):
+            for part in parts:
+                known = self._known[part.buffer] or self._learn(part.buffer)
+                history, rect = known.history, known.rect
+                if part is known.whole:
+                    size += known.nbytes
+                else:
+                    size += part.rect.volume * known.itemsize
+                    if not known.alias:  # of an alias, anything but the whole counts as the whole
+                        rect = history.space.number(part.rect)
+                if read:
+                    history.read(rect, number, after)
+                else:
+                    history.write(rect, number, after)
+        after.discard(number)
+        self.graph.tasks.append(
+            Task(
+                number, kind, name, processor, processor if source is None else source, work,
+                tuple(reads), tuple(writes), tuple(sorted(after)), flops, size if nbytes is None else nbytes,
+                topic or self.topic, runs,
+            )
+        )
+        return number
+
+    def transfer(self, name: str, source: Part, target: Part, *, add: bool = False, topic: Topic | None = None) -> int:
+        """Copy between two buffers: a message if they are on different processors."""
+        giver, taker = self.graph.buffers[source.buffer].processor, self.graph.buffers[target.buffer].processor
+        runs = self._runs(source), self._runs(target)
+        if giver == taker:
+            reads = (source, target) if add else (source,)
+            return self.emit(Kind.MOVE, name, taker, Transfer(source, target, add), reads, (target,), topic=topic, runs=runs)
+        if add:
+            raise ValueError(f"{name}: a copy between processors cannot add")
+        return self.emit(
+            Kind.COPY, name, taker, Transfer(source, target), (source,), (target,), source=giver,
+            nbytes=source.rect.volume * self.graph.buffers[source.buffer].dtype.itemsize, topic=topic, runs=runs,
+        )
+
+    def transfers(self, copies: Sequence[Copying]) -> None:
+        """Several copies (name, source, target, and perhaps a topic) that do not wait for one another, in rounds: of those that
+        are ready at the same time the lower number goes first, so in one round each processor should give to one other and
+        take from one. Reader by reader, all would ask the first owner first. Within a round neighbours, who may share a link,
+        do not follow each other."""
+        buffers, processors = self.graph.buffers, self.graph.processors
+
+        def turn(copy: Copying) -> tuple[int, int]:
+            giver, taker = buffers[copy[1].buffer].processor, buffers[copy[2].buffer].processor
+            return distance(giver, taker, processors), apart(taker, processors)
+
+        for name, source, target, *topic in sorted(copies, key=turn):
+            self.transfer(name, source, target, topic=topic[0] if topic else None)
+
+    def sum(self, name: str, sources: Sequence[Part], target: Part, *, fresh: bool = False) -> int:
+        """target += sources in order (``fresh``: target = sources), all on one processor."""
+        processor = self.graph.buffers[target.buffer].processor
+        reads = tuple(sources) if fresh else (*sources, target)
+        flops = target.rect.volume * (len(sources) - fresh)
+        return self.emit(
+            Kind.SUM, name, processor, Summation(tuple(sources), target, fresh), reads, (target,), flops=flops,
+            runs=(max(map(self._runs, sources)), self._runs(target)),
+        )
+
+    def all_reduce(self, name: str, parts: Sequence[Part]) -> int:
+        """Each of the parts, on two or more different processors and of one shape, becomes the sum of all."""
+        group, ordered = self._group(name, parts)
+        size, nbytes = self._sizes(ordered[0])
+        return self.emit(
+            Kind.COLLECTIVE, name, group[0], AllReduce(group, ordered), ordered, ordered, flops=(len(group) - 1) * size,
+            nbytes=ring_bytes(len(group), nbytes),
+        )
+
+    def reduce_scatter(self, name: str, parts: Sequence[Part], cuts: Sequence[int]) -> int:
+        """Of the sum of the one-dimensional parts, on two or more different processors and of one size, the nth processor in
+        rising order gets elements ``cuts[n]`` to ``cuts[n + 1]``, in its part; what else is there is lost."""
+        group, ordered = self._group(name, parts)
+        shares = _shares(name, ordered, cuts)
+        size, nbytes = self._sizes(ordered[0])
+        return self.emit(
+            Kind.COLLECTIVE, name, group[0], ReduceScatter(group, ordered, shares), ordered, _some(shares),
+            flops=(len(group) - 1) * size, nbytes=ring_bytes(len(group), nbytes, ReduceScatter.halves),
+        )
+
+    def all_gather(self, name: str, parts: Sequence[Part], cuts: Sequence[int]) -> int:
+        """All of the one-dimensional parts, on two or more different processors and of one size, get what the nth processor in
+        rising order has as elements ``cuts[n]`` to ``cuts[n + 1]``."""
+        group, ordered = self._group(name, parts)
+        shares = _shares(name, ordered, cuts)
+        return self.emit(
+            Kind.COLLECTIVE, name, group[0], AllGather(group, ordered, shares), _some(shares), ordered,
+            nbytes=ring_bytes(len(group), self._sizes(ordered[0])[1], AllGather.halves),
+        )
+
+    def _group(self, name: str, parts: Sequence[Part]) -> tuple[tuple[int, ...], tuple[Part, ...]]:
+        """The processors that a collective is among, rising, and their parts."""
+        buffers = self.graph.buffers
+        ordered = sorted(parts, key=lambda part: buffers[part.buffer].processor)
+        group = tuple(buffers[part.buffer].processor for part in ordered)
+        if len(set(group)) < max(2, len(group)):
+            raise ValueError(f"{name}: a collective needs one part on each of two or more processors, got some on {group}")
+        return group, tuple(ordered)
+
+    def _sizes(self, part: Part) -> tuple[int, int]:
+        """Elements and bytes."""
+        size = part.rect.volume
+        return size, size * self.graph.buffers[part.buffer].dtype.itemsize
+
+    def fill(self, name: str, target: Part, value: float) -> int:
+        """Set every element of a part."""
+        processor = self.graph.buffers[target.buffer].processor
+        return self.emit(Kind.FILL, name, processor, Filling(target, value), (), (target,))
+
+    def _runs(self, part: Part) -> int:
+        whole = (self._known[part.buffer] or self._learn(part.buffer)).whole
+        return 1 if part is whole else runs(part.rect, whole.rect.shape)
+
+    def _learn(self, number: int) -> _Known:
+        """Everything about a buffer that nobody has used yet."""
+        buffer = self.graph.buffers[number]
+        whole = Part(number, Rect.of(buffer.shape))
+        if buffer.base is not None:
+            assert buffer.part is not None
+            history = (self._known[buffer.base] or self._learn(buffer.base)).history
+            rect = history.space.number(buffer.part)
+        else:
+            space = self._spaces.get(whole.rect.hi)
+            if space is None:
+                space = self._spaces[whole.rect.hi] = Space()
+            history = History(space)
+            rect = space.number(whole.rect)
+        itemsize = buffer.dtype.itemsize
+        known = _Known(whole, history, rect, whole.rect.volume * itemsize, itemsize, buffer.base is not None)
+        self._known[number] = known
+        return known
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What every task that uses a buffer asks: all of it, who used it, the number there of all of it, and its size."""
+
+    whole: Part
+    history: History
+    rect: int
+    nbytes: int
+    itemsize: int
+    alias: bool
+
+
+def _shares(name: str, parts: Sequence[Part], cuts: Sequence[int]) -> tuple[Part, ...]:
+    """The share of each part that ``cuts`` gives it."""
+    size = parts[0].rect.volume
+    if len(cuts) != len(parts) + 1 or list(cuts) != sorted(cuts) or (cuts[0], cuts[-1]) != (0, size):
+        raise ValueError(f"{name}: {len(parts)} shares of {size} elements need cuts from 0 to {size}, rising, got {list(cuts)}")
+    starts = [part.rect.lo[0] for part in parts]
+    return tuple(
+        Part(part.buffer, Rect((start + low,), (start + high,)))
+        for part, start, low, high in zip(parts, starts, cuts, cuts[1:])
+    )
+
+
+def _some(shares: Sequence[Part]) -> list[Part]:
+    return [share for share in shares if not share.rect.empty]
+
+
+def distance(one: int, other: int, count: int) -> int:
+    """The round in which two of 0 ... count - 1 meet. If the count is a power of two, pairs meet, and then all of two nodes'
+    processors at once; else it is how far one goes round to the other."""
+    return one ^ other if count & (count - 1) == 0 else (one - other) % count
+
+
+@cache
+def apart(number: int, count: int) -> int:
+    """A key that sorts 0 ... count - 1 so that neighbours lie far apart: the number's bits in reverse order."""
+    bits = (count - 1).bit_length()
+    return sum(1 << (bits - 1 - i) for i in range(bits) if number >> i & 1)
+
+
+def runs(part: Rect, shape: Sequence[int]) -> int:
+    """Of how many stretches of memory ``part`` of a row-major array of ``shape`` consists; 1 if it is empty."""
+    length = 1
+    for extent, of in zip(reversed(part.shape), reversed(shape)):
+        length *= extent
+        if extent != of:
+            break
+    return max(1, part.volume // length) if length else 1
+
+
+def contiguous(part: Rect, shape: Sequence[int]) -> bool:
+    """True if the elements of ``part`` of a row-major array of ``shape`` lie next to each other."""
+    return runs(part, shape) == 1

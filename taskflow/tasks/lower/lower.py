@@ -1,0 +1,152 @@
+"""lower: operator graph + strategy -> the tasks of one step. The only place that decides what moves where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from taskflow.graph import Node, OperatorGraph
+from taskflow.mapper import Strategy
+from taskflow.operators.state import State
+from taskflow.operators.tensor import Parameter, Tensor
+from taskflow.regions import Rect
+from taskflow.rules import UpdateRule
+from taskflow.tasks.lower.backward import backward, gradient_flow
+from taskflow.tasks.lower.emit import Emitter
+from taskflow.tasks.lower.forward import forward
+from taskflow.tasks.lower.parameters import ParameterLayout, lay_out
+from taskflow.tasks.lower.state import Lowering, Piece, SourceSelector, TensorKey
+from taskflow.tasks.lower.synchronise import synchronise
+from taskflow.tasks.task import TaskGraph
+from taskflow.tasks.topic import Purpose, Topic
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What a strategy makes of a graph, whatever is run of it: the pieces of every node, which nodes' backward runs and which
+    tensors need gradients, and where parameters live. Training and evaluation share it, so they share weights."""
+
+    pieces: list[list[Piece]]
+    active: set[int]
+    needs_gradient: set[TensorKey]
+    layout: ParameterLayout
+
+
+def cut_graph(graph: OperatorGraph, strategy: Strategy) -> Cut:
+    """Cut every node as the strategy says. Raises ValueError that names the operator if it does not fit the graph."""
+    strategy.verify(graph)
+    pieces = [cut(graph, strategy, number) for number in range(len(graph))]
+    active, needs_gradient, trained = gradient_flow(graph)
+    return Cut(pieces, active, needs_gradient, lay_out(graph, parameter_uses(pieces), trained))
+
+
+def lower(
+    graph: OperatorGraph,
+    strategy: Strategy,
+    rule: UpdateRule | None,
+    *,
+    clip_norm: float | None = None,
+    fetch: Sequence[Tensor] = (),
+    select_source: SourceSelector | None = None,
+    prefix: str = "",
+    wanted: Sequence[Tensor] | None = None,
+    shared: Cut | None = None,
+) -> TaskGraph:
+    """The tasks of one step of ``graph`` cut and placed by ``strategy``.
+
+    With an update ``rule``: forward, backward, gradient sums, clipping to ``clip_norm`` and updates. Without: forward only
+    (evaluation). The tensors in ``fetch``, and the losses, are brought to processor 0. Kept buffers that are not
+    parameters (the state carried between steps) get ``prefix`` before their name, unless they are lasting. With ``wanted``
+    (and no rule) only what evaluation needs for these tensors is run, and they alone are brought to processor 0. ``shared``: the
+    answer of `cut_graph`, if it is at hand.
+
+    Raises ValueError that names the operator if the strategy does not fit the graph.
+    """
+    made = shared or cut_graph(graph, strategy)
+    emit, layout = Emitter(strategy.processors), made.layout
+    needed = None if wanted is None else needed_for(graph, wanted)
+    pieces = made.pieces if needed is None else _in_evaluation(made.pieces)
+    state = Lowering(graph, strategy, emit, pieces, layout, made.active, made.needs_gradient, select_source, prefix, needed)
+    for bundle in layout.bundles:
+        for processor in bundle.group:
+            flat = emit.buffer(bundle.name, Rect((0,), (bundle.size,)), processor, bundle.dtype, kept=True)
+            state.flat_weights[bundle.name, processor] = flat
+    for node in graph:
+        if needed is None or node.number in needed:
+            forward(state, node)
+    emit.graph.bundles, emit.graph.weights = list(layout.bundles), state.flat_weights
+    for tensor in (*graph.losses, *fetch) if wanted is None else wanted:
+        emit.graph.fetched[tensor.name] = state.read(tensor, tensor.spec.rect, 0)
+    if rule is not None:
+        for node in reversed(graph.nodes):
+            if node.number in made.active:
+                backward(state, node)
+        synchronise(state, rule, clip_norm)
+    for carried, becomes in graph.carries:
+        if needed is None or (carried.node in needed and not _lasts(graph, carried)):
+            _carry(state, carried, becomes)
+    return emit.graph
+
+
+def needed_for(graph: OperatorGraph, wanted: Sequence[Tensor]) -> set[int]:
+    """The nodes that evaluation must run for these tensors, and to carry on the state that they read."""
+    becomes = {c.node: b.node for c, b in graph.carries if not _lasts(graph, c)}
+    needed: set[int] = set()
+    left = [tensor.node for tensor in wanted]
+    while left:
+        number = left.pop()
+        if number not in needed:
+            needed.add(number)
+            node = graph.nodes[number]
+            unread = node.operator.unread(training=False)
+            left.extend(t.node for i, t in enumerate(node.inputs) if i not in unread)
+            if number in becomes:
+                left.append(becomes[number])
+    return needed
+
+
+def _lasts(graph: OperatorGraph, tensor: Tensor) -> bool:
+    operator = graph.nodes[tensor.node].operator
+    return isinstance(operator, State) and operator.lasting
+
+
+def cut(graph: OperatorGraph, strategy: Strategy, number: int) -> list[Piece]:
+    """The pieces of one node under a strategy."""
+    node = graph.nodes[number]
+    return [
+        Piece(node, index, rect, processor, node.reads(rect), node.writes(rect))
+        for index, (rect, processor) in enumerate(strategy[node.name].pieces(node))
+    ]
+
+
+def _in_evaluation(pieces: Sequence[list[Piece]]) -> list[list[Piece]]:
+    """The same pieces with what they read there."""
+
+    def differs(node: Node) -> bool:
+        return node.operator.unread(training=False) != node.operator.unread(training=True)
+
+    return [
+        [replace(piece, reads=piece.node.operator.reads_in(piece.node.specs, piece.rect, training=False)) for piece in of_node]
+        if differs(of_node[0].node) else of_node
+        for of_node in pieces
+    ]
+
+
+def parameter_uses(pieces: Sequence[Sequence[Piece]]) -> dict[Parameter, dict[int, list[Rect]]]:
+    """The distinct Rects of each parameter that tasks read, by processor; none of one that meets nothing but padding."""
+    uses: dict[Parameter, dict[int, dict[Rect, None]]] = {}
+    for of_node in pieces:
+        for piece in of_node:
+            for parameter, rect in zip(piece.node.parameters, piece.reads.weights):
+                of_parameter = uses.setdefault(parameter, {})
+                if not rect.empty:
+                    of_parameter.setdefault(piece.processor, {})[rect] = None
+    return {p: {k: list(v) for k, v in table.items()} for p, table in uses.items()}
+
+
+def _carry(state: Lowering, carried: Tensor, becomes: Tensor) -> None:
+    """Write next step's state. It is read by this step's tasks, so these copies wait for them."""
+    for rect, processor, buffer in state.owners[carried.node, carried.index]:
+        source = state.read(becomes, rect, processor)
+        state.emit.topic = Topic(Purpose.CARRIED, state.graph.nodes[carried.node].name)
+        state.emit.transfer(f"carry {carried.name}{rect}", state.emit.whole(source), state.emit.whole(buffer))

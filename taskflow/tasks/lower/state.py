@@ -1,0 +1,208 @@
+"""Lowering: the state that the forward, backward and synchronisation passes share while they emit one step's tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from taskflow.graph import Node, OperatorGraph
+from taskflow.mapper import CopyRequest, Strategy
+from taskflow.operators.operator import Reads, Spec
+from taskflow.operators.tensor import Parameter, Tensor
+from taskflow.partition import Grid
+from taskflow.regions import Rect
+from taskflow.tasks.lower.emit import Emitter
+from taskflow.tasks.lower.parameters import ParameterLayout
+from taskflow.tasks.task import Cell, Part
+from taskflow.tasks.topic import Purpose, Topic
+
+TensorKey = tuple[int, int]  # (node, output)
+ReaderKey = tuple[int, int, int, Rect]  # (node, output, processor, Rect read)
+
+
+SourceSelector = Callable[[CopyRequest], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One piece of one operator: where it runs and what it touches."""
+
+    node: Node
+    index: int
+    rect: Rect
+    processor: int
+    reads: Reads
+    writes: tuple[Rect, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.node.name}[{self.index}]"
+
+
+class Owners:
+    """The pieces that own a tensor: disjoint Rects that form a grid, each with its processor and buffer."""
+
+    def __init__(self, spec: Spec, pieces: Sequence[tuple[Rect, int, int]]) -> None:
+        cuts = [
+            sorted({r.lo[i] for r, _, _ in pieces} | {r.hi[i] for r, _, _ in pieces}) for i in range(len(spec.shape))
+        ]
+        self.grid = Grid(cuts)
+        self.pieces = {rect.lo: (rect, processor, buffer) for rect, processor, buffer in pieces}
+        if len(self.pieces) != len(self.grid) or self.grid.space != spec.rect:
+            raise ValueError(f"pieces of a {spec} do not form a grid: {[str(r) for r, _, _ in pieces]}")
+        self._found: dict[Rect, list[tuple[Rect, int, int]]] = {}
+        self.summed: dict[Rect, dict[int, int]] = {}
+        """Of a Rect whose partial values an all-reduce sums: processor -> buffer of the sum, the owner's too."""
+
+    def overlapping(self, rect: Rect) -> list[tuple[Rect, int, int]]:
+        """The owning pieces that share points with ``rect``."""
+        found = self._found.get(rect)
+        if found is None:
+            found = self._found[rect] = [self.pieces[self.grid.rect(c).lo] for c in self.grid.overlapping(rect)]
+        return found
+
+    def nearest(self, rect: Rect, owner: int, buffer: int, processor: int) -> tuple[int, int]:
+        """From where ``processor`` reads the owning piece ``rect``: (processor, buffer), its own if it has the sum itself."""
+        own = self.summed[rect].get(processor) if rect in self.summed else None
+        return (owner, buffer) if own is None else (processor, own)
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        return iter(self.pieces.values())
+
+
+@dataclass(slots=True)
+class Lowering:
+    """Everything that passes have established so far."""
+
+    graph: OperatorGraph
+    strategy: Strategy
+    emit: Emitter
+    pieces: list[list[Piece]]  # by node, in piece order
+    layout: ParameterLayout
+    active: set[int]  # nodes whose backward runs
+    needs_gradient: set[TensorKey]  # tensors whose gradient somebody needs
+    select_source: SourceSelector | None = None
+    prefix: str = ""  # of kept buffers that are not parameters
+    needed: set[int] | None = None  # the nodes that evaluation runs; None: all, in training
+    owners: dict[TensorKey, Owners] = field(default_factory=dict)
+    readers: dict[ReaderKey, int] = field(default_factory=dict)
+    holders: dict[TensorKey, list[tuple[Rect, int, int]]] = field(default_factory=dict)
+    weight_uses: dict[tuple[str, int, Rect], int] = field(default_factory=dict)
+    flat_weights: dict[tuple[str, int], int] = field(default_factory=dict)
+    # Gradients that readers have put: tensor -> (processor, Rect) -> buffer, in the order in which they came.
+    gradients: dict[TensorKey, dict[tuple[int, Rect], int]] = field(default_factory=dict)
+    weight_gradients: dict[tuple[str, int, Rect], int] = field(default_factory=dict)
+    flat_gradients: dict[tuple[str, int], int] = field(default_factory=dict)
+    filled_cells: dict[tuple[str, int], set[Cell]] = field(default_factory=dict)
+    forward_buffers: dict[tuple[int, int], tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    wanted: list[tuple[str, Part, Part, Topic]] = field(default_factory=list)  # copies that `bring` is to emit
+    topics: list[Topic] = field(init=False)  # of copies of a node's outputs, by node
+    _users: dict[TensorKey, list[tuple[Node, int]]] = field(default_factory=dict)  # tensor -> (reader, which input)
+
+    def __post_init__(self) -> None:
+        self.topics = [Topic(Purpose.OUTPUT, node.name) for node in self.graph]
+
+    def users(self, tensor: Tensor) -> list[tuple[Rect, int]]:
+        """The Rects of a tensor that operators' pieces read in the forward pass, each with the piece's processor."""
+        if not self._users:
+            for node in self.graph if self.needed is None else [self.graph.nodes[n] for n in sorted(self.needed)]:
+                for i, read in enumerate(node.inputs):
+                    self._users.setdefault((read.node, read.index), []).append((node, i))
+        return [
+            (piece.reads.inputs[i], piece.processor)
+            for node, i in self._users.get((tensor.node, tensor.index), ()) for piece in self.pieces[node.number]
+        ]
+
+    def read(self, tensor: Tensor, rect: Rect, processor: int) -> int:
+        """The instance that a task on ``processor`` reads ``rect`` of ``tensor`` from; made and filled if it is not there."""
+        buffer = self.want(tensor, rect, processor)
+        self.bring()
+        return buffer
+
+    def bring(self) -> None:
+        """Emit the copies that fill the instances made by `want`."""
+        self.emit.transfers(self.wanted)
+        self.wanted.clear()
+
+    def want(self, tensor: Tensor, rect: Rect, processor: int) -> int:
+        """As `read`, but what fills the instance is emitted by `bring`, together with what else is wanted by then. If the
+        mapper picks sources, it is emitted at once: the instance may be the source of the next."""
+        key = (tensor.node, tensor.index, processor, rect)
+        if key in self.readers:
+            return self.readers[key]
+        name = tensor.name
+        if rect.empty:
+            buffer = self.emit.buffer(name, rect, processor, tensor.dtype)
+            self.readers[key] = buffer
+            return buffer
+        of_tensor = self.owners[tensor.node, tensor.index]
+        pieces = of_tensor.overlapping(rect)
+        near = [of_tensor.nearest(*piece, processor) for piece in pieces]
+        if len(near) == 1 and near[0][0] == processor:
+            view = self.emit.view(near[0][1], name, rect)
+            if view is not None:
+                self.readers[key] = view
+                return view
+        buffer = self.emit.buffer(name, rect, processor, tensor.dtype)
+        for (owned, *_), (giver, source) in zip(pieces, near):
+            shared = owned.intersect(rect)
+            giver_buffer = self._source(tensor, shared, giver, source, processor, of_tensor.summed.get(owned, {}))
+            self.wanted.append(
+                (
+                    f"{name}{shared}", self.emit.part(giver_buffer, shared), self.emit.part(buffer, shared),
+                    self.topics[tensor.node],
+                )
+            )
+        if self.select_source is not None:
+            self.bring()
+        self.holders.setdefault((tensor.node, tensor.index), []).append((rect, processor, buffer))
+        self.readers[key] = buffer
+        return buffer
+
+    def _source(
+        self, tensor: Tensor, rect: Rect, owner: int, buffer: int, target: int, summed: Mapping[int, int]
+    ) -> int:
+        """The buffer to copy from: the owner's, unless the mapper picks another processor that holds the Rect (``summed``: by
+        processor, the buffers in which an all-reduce has left it)."""
+        if self.select_source is None or owner == target:
+            return buffer
+        held = {owner: buffer, **summed}
+        for other, processor, copy in self.holders.get((tensor.node, tensor.index), ()):
+            if other.contains(rect):
+                held.setdefault(processor, copy)
+        request = CopyRequest(
+            tensor.name, rect, target, tuple(held), rect.volume * tensor.dtype.itemsize
+        )
+        choice = self.select_source(request)
+        if choice not in held:
+            raise ValueError(
+                f"mapper: select_task_sources chose processor {choice} for {tensor.name}{rect} -> {target}; "
+                f"only {sorted(held)} hold it"
+            )
+        return held[choice]
+
+    def weight(self, parameter: Parameter, rect: Rect, processor: int) -> int:
+        """The instance that a task on ``processor`` reads ``rect`` of a parameter from: the cell itself, or gathered cells."""
+        key = (parameter.name, processor, rect)
+        if key in self.weight_uses:
+            return self.weight_uses[key]
+        cells = self.layout.covering(parameter, rect) if not rect.empty else []
+        if len(cells) == 1:
+            bundle, cell = cells[0]
+            buffer = self.emit.alias(
+                self.flat_weights[bundle.name, processor],
+                Rect((cell.offset,), (cell.offset + rect.volume,)), parameter.name, rect,
+            )
+        else:
+            buffer = self.emit.buffer(parameter.name, rect, processor, parameter.spec.dtype)
+            topic = Topic(Purpose.GATHERED, parameter.layer)
+            for bundle, cell in cells:
+                flat = self.flat_weights[bundle.name, processor]
+                shown = self.emit.alias(
+                    flat, Rect((cell.offset,), (cell.offset + cell.rect.volume,)), parameter.name, cell.rect
+                )
+                self.emit.transfer(
+                    f"{parameter.name}{cell.rect}", self.emit.whole(shown), self.emit.part(buffer, cell.rect), topic=topic
+                )
+        self.weight_uses[key] = buffer
+        return buffer

@@ -1,0 +1,1 @@
+"""Runtimes and checks for tests; nothing else of taskflow imports them."""

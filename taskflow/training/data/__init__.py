@@ -1,0 +1,38 @@
+"""Data sets and batches: text, labelled text, subwords, and what makes batches reproducible."""
+
+from taskflow.training.data.background import Background
+from taskflow.training.data.batches import LanguageModelBatches, Window
+from taskflow.training.data.corpus import Corpus, cached
+from taskflow.training.data.fingerprint import digest_of
+from taskflow.training.data.labelled_text import TextBatches, load_labelled
+from taskflow.training.data.protocols import Batches, LazyBatches, Say, Validation
+from taskflow.training.data.subwords import BEGIN, END, PAD, Subwords
+from taskflow.training.data.synthetic import random_feeds
+from taskflow.training.data.text import load_corpus, load_files, load_ptb, load_stdlib
+from taskflow.training.data.tokens import TokenArray, token_type
+
+__all__ = [
+    "BEGIN",
+    "END",
+    "PAD",
+    "Background",
+    "Batches",
+    "Corpus",
+    "LanguageModelBatches",
+    "LazyBatches",
+    "Say",
+    "Subwords",
+    "TextBatches",
+    "TokenArray",
+    "Validation",
+    "Window",
+    "cached",
+    "digest_of",
+    "load_corpus",
+    "load_files",
+    "load_labelled",
+    "load_ptb",
+    "load_stdlib",
+    "random_feeds",
+    "token_type",
+]

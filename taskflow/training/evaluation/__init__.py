@@ -1,0 +1,17 @@
+"""Validation: losses and metrics of a network over held-out data."""
+
+from taskflow.training.evaluation.classify import MEASURES, ClassifierEvaluation, scores_of
+from taskflow.training.evaluation.evaluate import Evaluation, evaluate
+from taskflow.training.evaluation.language_model import LanguageModelEvaluation
+from taskflow.training.evaluation.metrics import Throughput, perplexity
+
+__all__ = [
+    "MEASURES",
+    "ClassifierEvaluation",
+    "Evaluation",
+    "LanguageModelEvaluation",
+    "Throughput",
+    "evaluate",
+    "perplexity",
+    "scores_of",
+]

@@ -1,0 +1,56 @@
+"""How a classifier is validated: the mean loss, and how often the right class is the first or among the first five."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from taskflow.graph import OperatorGraph
+from taskflow.operators.tensor import Tensor
+from taskflow.runtime import Executor
+from taskflow.training.data import Batches, Say, Validation
+from taskflow.training.evaluation.metrics import hits
+
+MEASURES = ("loss", "top1", "top5")
+
+
+@dataclass(frozen=True, slots=True)
+class ClassifierEvaluation(Validation):
+    """``loss`` in nats, and ``top1`` and ``top5`` as shares of 1, over the first ``limit`` batches (None: all), at the end.
+
+    ``scores`` (N, classes) is what the loss compares with the labels; rows whose label is negative do not count. With five
+    classes or fewer there is no ``top5``.
+    """
+
+    batches: Batches
+    scores: Tensor
+    limit: int | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return MEASURES if self.scores.shape[-1] > 5 else MEASURES[:2]
+
+    @property
+    def each_epoch(self) -> bool:
+        return False
+
+    def measure(self, executor: Executor, say: Say) -> dict[str, float] | None:
+        executor.reset_state("evaluate")
+        total, first, five, count = 0.0, 0, 0, 0
+        for k in range(min(self.limit or len(self.batches), len(self.batches))):
+            feeds = self.batches.at(k).feeds
+            loss, values = executor.evaluate_with(feeds, (self.scores,))
+            if loss is None or values is None:
+                continue
+            scores, labels = values[self.scores.name], feeds["labels"]
+            total += loss * len(labels)  # the loss is the sum over the rows that count, divided by all rows
+            first += hits(scores, labels, 1)
+            five += hits(scores, labels, 5)
+            count += int((labels >= 0).sum())
+        if not count:
+            return None
+        return dict(zip(self.names, (total / count, first / count, five / count)))
+
+
+def scores_of(graph: OperatorGraph) -> Tensor:
+    """The scores (N, classes) that a classifier's loss compares with the labels: the first input of ``loss``."""
+    return graph.node("loss").inputs[0]

@@ -1,0 +1,41 @@
+"""How a language model is validated: the mean loss over windows of text, and its perplexity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from taskflow.runtime import Executor
+from taskflow.training.data import LanguageModelBatches, Say, Validation
+from taskflow.training.evaluation.metrics import perplexity
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageModelEvaluation(Validation):
+    """``loss`` in nats a token and ``perplexity`` over the first ``windows`` of ``batches``, after each epoch."""
+
+    batches: LanguageModelBatches
+    windows: int = 20
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return ("loss", "perplexity")
+
+    @property
+    def each_epoch(self) -> bool:
+        return True
+
+    def measure(self, executor: Executor, say: Say) -> dict[str, float] | None:
+        loss = evaluate(executor, self.batches, self.windows)
+        return None if loss is None else {"loss": loss, "perplexity": perplexity(loss)}
+
+
+def evaluate(executor: Executor, batches: LanguageModelBatches, windows: int | None = None) -> float | None:
+    """Mean cross-entropy in nats a token over the first windows (all if None) of ``batches``, state carried through them.
+
+    Known on rank 0; None elsewhere.
+    """
+    executor.reset_state("evaluate")
+    count = min(windows or batches.steps_per_epoch, batches.steps_per_epoch)
+    losses = [executor.evaluate(batches.at(k).feeds) for k in range(count)]
+    known = [loss for loss in losses if loss is not None]
+    return sum(known) / count if len(known) == count else None

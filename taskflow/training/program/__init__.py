@@ -1,0 +1,28 @@
+"""A training program: its options, its plan, its loop, and what it shows."""
+
+from taskflow.training.program.example import Preset, Run, Training, example
+from taskflow.training.program.images import DATA, load_images, workers_option
+from taskflow.training.program.initializers import normalised_above_zero
+from taskflow.training.program.language_model import DATA_HELP, language_model, text_options
+from taskflow.training.program.plan import PATIENCE_SECONDS, SEARCH_BUDGET, plan
+from taskflow.training.program.progress import TrainingProgress
+from taskflow.training.program.rank_agreement import on_all_ranks
+
+__all__ = [
+    "DATA",
+    "DATA_HELP",
+    "PATIENCE_SECONDS",
+    "SEARCH_BUDGET",
+    "Preset",
+    "Run",
+    "Training",
+    "TrainingProgress",
+    "example",
+    "language_model",
+    "load_images",
+    "normalised_above_zero",
+    "on_all_ranks",
+    "plan",
+    "text_options",
+    "workers_option",
+]

@@ -1,0 +1,155 @@
+"""A program that trains one network, written once: its options, its plan, its run and its report.
+
+An example is a function that says what to train, under `example`:
+
+    @example(PRESETS, data="FILE", data_help="Text file to train on.")
+    @click.option("--level", default="word")              # options of its own
+    def main(run: Run, level: str) -> Training: ...
+
+It gets the options that all examples share (``--mapper``, ``--preset``, ``--data``, ``--steps``, ``--json``, ...), works
+alone and under mpirun, and prints the losses of the run, which are the same under every mapper.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, redirect_stdout
+from dataclasses import fields
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from taskflow.runtime.job import INTERRUPTED, LaunchError, connect, say_once, speaks
+from taskflow.training.program.definition import Preset, Run, Training
+from taskflow.training.program.job import finish, one_line, prepare
+from taskflow.training.program.options import Options, shared_options
+
+__all__ = ["Preset", "Run", "Training", "example", "run_example"]
+
+Builder = Callable[..., Training]
+EXAMPLES = (
+    "{program} --processors 4 --steps 20",
+    "mpirun -n 4 {program} --mapper search --save-strategy plan.json",
+    "mpirun -n 4 {program} --mapper plan.json --checkpoint run.safetensors --json",
+)
+
+
+def example(presets: Mapping[str, Preset], *, data: str, data_help: str) -> Callable[[Builder], click.Command]:
+    """Make a command of a function that takes a `Run` (and options of its own) and returns a `Training`.
+
+    ``data``: what ``--data`` names, for its help. The help's first paragraph is that of the function's module. What the
+    function raises as ValueError, OSError or ImportError is what the user can mend: one line on stderr, exit code 2.
+    """
+    shared = shared_options(list(presets), data, data_help)
+    names = [option.name for option in fields(Options)]
+
+    def decorate(build: Builder) -> click.Command:
+        @wraps(build)
+        def command(**given: Any) -> None:
+            options = Options(**{name: given.pop(name) for name in names})
+            program = _called(click.get_current_context(), build)
+            status = run_example(program, presets[options.preset], options, lambda run: build(run, **given))
+            if status:
+                sys.exit(status)
+
+        whole: Any = command
+        for option in reversed(shared):
+            whole = option(whole)
+        about = (build.__globals__.get("__doc__") or "").split("\n\n")[0]
+        short = re.split(",? under a strategy", " ".join(about.split()))[0].rstrip(".") + "."
+        epilog = "Swap --mapper and the losses stay the same: only the speed changes."
+        return click.command(cls=Program, help=about, short_help=short, epilog=epilog)(whole)
+
+    return decorate
+
+
+class Program(click.Command):
+    """A command of which many ranks run: a mistake in its arguments is one line, which rank 0 alone writes."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Exit code 2 for arguments that cannot be understood. Help, too, is printed once."""
+        asks = "--help" in args and not speaks()
+        try:
+            with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere if asks else sys.stdout):
+                return super().make_context(info_name, args, parent, **extra)
+        except click.UsageError as error:
+            name = _names(parent, info_name) if parent is not None else info_name
+            say_once(f"{name}: {error.format_message()} (--help lists what there is)")
+            sys.exit(2)
+
+
+    def format_epilog(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """What always holds, and examples with the name under which the program was called."""
+        super().format_epilog(context, formatter)
+        program = _names(context.parent, context.info_name) if context.parent is not None else f"python {context.info_name}"
+        with formatter.section("Examples"):
+            for line in EXAMPLES:
+                formatter.write(f"  {line.format(program=program)}\n")
+
+
+def _called(context: click.Context, build: Builder) -> str:
+    """How the user called the program: ``rnnlm.py``, or ``taskflow train rnnlm``."""
+    if context.parent is None:
+        return Path(inspect.getfile(build)).name
+    return _names(context.parent, context.info_name)
+
+
+def _names(parent: click.Context, name: str | None) -> str:
+    names = [name or ""]
+    while parent.parent is not None:
+        names.insert(0, parent.info_name or "")
+        parent = parent.parent
+    return " ".join(["taskflow", *names])
+
+
+def _going_on(options: Options) -> str:
+    """How a run that was interrupted goes on."""
+    if options.checkpoint is not None and Path(options.checkpoint).is_file():
+        return f"go on from the last checkpoint with --resume {options.checkpoint}"
+    return "with --checkpoint FILE --checkpoint-every N, a run can go on with --resume FILE"
+
+
+def run_example(program: str, preset: Preset, options: Options, build: Callable[[Run], Training]) -> int:
+    """Connect, plan, train, report. Returns the exit status: 2 for what the user can mend, after one line on stderr that
+    begins with ``program``. Ctrl-C ends the process with status INTERRUPTED. Every rank runs it."""
+    try:
+        transport = connect(watchdog_seconds=options.watchdog)
+    except (LaunchError, ValueError) as error:
+        say_once(f"{program}: {error}")
+        return 2
+    first = transport.rank == 0
+
+    def say(text: str) -> None:
+        if first and not options.quiet:
+            click.echo(text, err=True)
+
+    with ExitStack() as background:
+        try:
+            job = prepare(preset, options, build, transport, background, say)
+        except KeyboardInterrupt:
+            if first:
+                click.echo(f"{program}: interrupted before the first step", err=True)
+            sys.exit(INTERRUPTED)
+        except (ValueError, OSError, ImportError) as error:  # what the user can mend: no traceback, said once
+            if first:
+                click.echo(f"{program}: {one_line(error)}", err=True)
+            transport.close()
+            if options.debug:
+                raise
+            return 2
+        try:
+            status = finish(program, preset, options, job, say)
+        except KeyboardInterrupt:
+            if first:
+                click.echo(f"{program}: interrupted; {_going_on(options)}", err=True)
+            sys.exit(INTERRUPTED)  # the other ranks are told by the signal too; nobody waits for anybody
+    transport.close()
+    return status

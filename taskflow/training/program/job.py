@@ -1,0 +1,185 @@
+"""Job: a training run made ready (options, data, plan, checkpoint, trace), and carried out to its report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import click
+
+from taskflow.asking import check_processors
+from taskflow.checkpoint import load_checkpoint, on_first_rank
+from taskflow.kernels import KernelSet, kernels_on
+from taskflow.machine import Cluster, host, load_machine
+from taskflow.mapper import save
+from taskflow.runtime import Executor
+from taskflow.runtime.profiler import TraceError, Tracer
+from taskflow.runtime.transport import Transport
+from taskflow.training.data import Batches, Say, digest_of
+from taskflow.training.program.definition import Preset, Run, Training
+from taskflow.training.program.loop import Result, rows_read, train
+from taskflow.training.program.options import Options, steps_to_trace
+from taskflow.training.program.plan import plan
+from taskflow.training.program.rank_agreement import on_all_ranks, same_everywhere
+from taskflow.training.program.resume import CheckpointError, Position, can_be_written, check_resume, read_resume, saver
+from taskflow.training.program.trace_costs import TraceCosts, trace_costs
+from taskflow.working import Working
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A run that is ready to begin. ``start``: where in the data. ``predicted``: what predicts its trace, on rank 0."""
+
+    training: Training
+    executor: Executor
+    machine: Cluster
+    start: Position
+    steps: int
+    tracer: Tracer | None = None
+    predicted: TraceCosts | None = None
+
+
+def prepare(
+    preset: Preset, options: Options, build: Callable[[Run], Training], transport: Transport, background: ExitStack, say: Say
+) -> Job:
+    """Read, plan, compile. Raises ValueError, OSError or ImportError on every rank for what the user can mend."""
+    count, steps = check_processors(options.processors, transport.size), options.steps or preset.steps
+    kernels = on_all_ranks(transport, lambda: kernels_on(options.device))
+    machine = on_all_ranks(
+        transport, lambda: host(count, options.device) if options.machine is None else load_machine(options.machine, count)
+    )
+    saved = read_resume(transport, options, steps)
+    can_be_written(transport, options)
+    seed = saved[0].seed if saved is not None else options.seed or 0
+    batch = preset.model.batch * (count if preset.per_processor else 1)
+    if saved is not None and preset.per_processor:  # it goes on with the batch that it had, on however many processors
+        batch = saved[1].batch
+    run = Run(preset.model, batch, options.data, seed, options.dtype, steps, count, transport.size, say)
+    quiet = options.quiet or transport.rank > 0
+    with Working("reading the data and building the network", quiet):
+        training = on_all_ranks(transport, lambda: build(run))
+        for batches in training.lazy:
+            background.callback(batches.close)
+        same_everywhere(transport, lambda: _digest(training), "training data")
+    needed = options.checkpoint is not None or saved is not None
+    start = Position(0, 0, batch, training.batches.digest if needed else "")
+    if saved is not None:
+        check_resume(options, saved, training.graph.name, str(training.graph.dtype), start.digest)
+        start = replace(start, steps=saved[1].steps, epoch=saved[1].epoch)
+    traced = steps_to_trace(options, start.steps, steps)
+    planning = {"search": f"searching for a plan ({options.search_budget})", "best": f"trying plans ({options.search_budget})"}
+    with Working(planning.get(options.mapper, "compiling the step"), quiet):
+        executor = _executor(training, preset, options, machine, transport, seed, say, kernels)
+    if saved is not None:
+        load_checkpoint(executor, str(options.resume))
+        say(f"resumed from {options.resume} after step {start.steps}")
+    if options.trace is None or traced is None:
+        return Job(training, executor, machine, start, steps)
+    with Working("looking up what the step's tasks take", quiet):
+        costs = trace_costs(options.costs, executor, machine)
+    about = {"seed": seed, "mapper": options.mapper, "preset": options.preset, "dtype": options.dtype}
+    about |= costs.about if costs is not None else {}
+    tracer = executor.trace(options.trace, traced, cost=costs.model.seconds if costs is not None else None, about=about)
+    return Job(training, executor, machine, start, steps, tracer, costs)
+
+
+def finish(program: str, preset: Preset, options: Options, job: Job, say: Say) -> int:
+    """Train and report; the exit status, 1 if what the run gave could not be written."""
+    training, executor = job.training, job.executor
+    try:
+        result = train(
+            executor, training.batches, job.steps, schedule=preset.schedule, evaluation=training.evaluation, unit=training.unit,
+            quiet=options.quiet or executor.transport.rank > 0, say=say, first=job.start.steps, epoch=job.start.epoch,
+            after_step=saver(executor, options, job.start, job.steps, say),
+        )
+        if job.tracer is not None:
+            job.tracer.close()
+            where = "open it in ui.perfetto.dev or chrome://tracing"
+            say(f"trace of {len(job.tracer.steps)} steps: {options.trace} ({where}), {job.predicted}")
+    except (CheckpointError, TraceError) as error:
+        if executor.transport.rank == 0:
+            click.echo(f"{program}: {one_line(error)}", err=True)
+        executor.close()
+        return 1
+    _report(executor, training, options, job, result)
+    executor.close()
+    return 0
+
+
+def _digest(training: Training) -> str:
+    """Of all data that a run reads, validation's too."""
+    validation = getattr(training.evaluation, "batches", None)
+    return digest_of(training.batches.digest, validation.digest if isinstance(validation, Batches) else "")
+
+
+def one_line(error: Exception) -> str:
+    """Its text without line breaks."""
+    return " ".join(str(error).split())
+
+
+def _executor(
+    training: Training, preset: Preset, options: Options, machine: Cluster, transport: Transport, seed: int, say: Say,
+    kernels: KernelSet,
+) -> Executor:
+    """Plan, and compile. Raises ValueError, OSError or ImportError for what the user can mend."""
+    graph = training.graph
+    strategy, chooser = plan(
+        options.mapper, graph, machine, transport, rule=preset.rule, clip_norm=preset.clip_norm, seed=seed,
+        budget=options.search_budget, say=say, kernels=kernels, costs=options.costs,
+    )
+    if (file := options.save_strategy) is not None:
+        on_first_rank(transport, lambda: save(strategy, graph, machine.name, file))
+    executor = Executor(
+        graph, strategy, preset.rule, transport=transport, machine=machine, seed=seed,
+        clip_norm=preset.clip_norm, mapper=chooser, kernels=kernels,
+    )
+    executor.set_parameters(training.initial)
+    rows = rows_read(graph, strategy, executor.placement, transport.rank)
+    for batches in training.lazy:
+        batches.restrict(rows)
+    say(
+        f"{graph}\n{training.describe}\n{_many(transport.size, 'rank')}, {_many(len(machine.processors), 'processor')}, "
+        f"mapper {options.mapper}: {executor.describe()}"
+    )
+    return executor
+
+
+def _many(count: int, called: str) -> str:
+    return f"{count} {called}{'s' * (count != 1)}"
+
+
+def _report(executor: Executor, training: Training, options: Options, job: Job, result: Result) -> None:
+    """One line for a person, and with --json one for programs, on rank 0."""
+    moved = executor.moved_bytes_per_step()
+    if executor.transport.rank != 0:
+        return
+    measured = result.measures[-1] if result.measures else {}
+    report = {
+        "ranks": executor.transport.size,
+        "processors": executor.strategy.processors,
+        "mapper": options.mapper,
+        "strategy": executor.strategy.name,
+        "kernels": executor.kernels.name,
+        "steps": len(result.losses),
+        "loss_first": result.losses[0],
+        "loss_last": result.losses[-1],
+        **{f"{name}_valid": measured.get(name) for name in training.measures},
+        f"{training.unit}_per_second": result.items_per_second,
+        "bytes_moved_per_step": moved,
+        "seconds": result.seconds,
+        "seed": executor.state.seed,
+        "resumed_at_step": job.start.steps,
+        "checkpoint": options.checkpoint,
+        "trace": options.trace,
+        "losses": result.losses,
+        **training.facts,
+    }
+    if not (options.quiet and options.as_json):  # with --quiet alone, this is the result
+        click.echo(
+            f"loss {result.losses[0]:.3f} -> {result.losses[-1]:.3f} in {len(result.losses)} steps, "
+            f"{result.items_per_second:,.0f} {training.unit}/s, {moved / 1e6:.1f} MB moved a step", err=True
+        )
+    if options.as_json:
+        click.echo(json.dumps(report))

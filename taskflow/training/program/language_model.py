@@ -1,0 +1,39 @@
+"""What the programs of the language models share: their text, their windows of it, and how they are validated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import click
+import numpy as np
+
+from taskflow.graph import OperatorGraph
+from taskflow.training.data import LanguageModelBatches, load_corpus
+from taskflow.training.evaluation import LanguageModelEvaluation
+from taskflow.training.program.example import Run, Training
+
+DATA_HELP = "Text file to train on; may be repeated."
+Function = Callable[..., Any]
+
+
+def text_options(function: Function) -> Function:
+    """The options ``ptb`` and ``level``, for `language_model`."""
+    for option in (
+        click.option("--level", type=click.Choice(["word", "byte"]), default="word", show_default=True),
+        click.option("--ptb", metavar="DIR", help="Folder with ptb.train.txt, ptb.valid.txt and ptb.test.txt."),
+    ):
+        function = option(function)
+    return function
+
+
+def language_model(run: Run, network: Callable[[Any, str], OperatorGraph], ptb: str | None, level: str) -> Training:
+    """Training of ``network`` (config, dtype), with inputs tokens and targets (batch, steps), on windows of text."""
+    corpus = load_corpus(run.data, ptb, level=level, vocabulary_size=run.model.vocabulary)
+    config, integers = replace(run.model, batch=run.batch, vocabulary=len(corpus.vocabulary)), np.dtype("int64")
+    batches, valid = LanguageModelBatches(corpus.split("train"), run.batch, config.steps, integers), corpus.split("valid")
+    evaluation = None
+    if len(valid) > batches.items_per_step:
+        evaluation = LanguageModelEvaluation(LanguageModelBatches(valid, run.batch, config.steps, integers))
+    return Training(network(config, run.dtype), batches, "tokens", repr(corpus), evaluation, measures=("loss", "perplexity"))

@@ -1,0 +1,107 @@
+"""The training loop: batches in, losses out, with validation. The same for every network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import nan
+from time import perf_counter
+
+from taskflow.graph import OperatorGraph
+from taskflow.mapper import Strategy
+from taskflow.runtime import Executor
+from taskflow.tasks import Placement
+from taskflow.training.data import Batches, Say, Validation
+from taskflow.training.evaluation import Throughput
+from taskflow.training.program.progress import TrainingProgress
+from taskflow.training.schedules import Schedule
+from taskflow.working import Working
+
+
+@dataclass(slots=True)
+class Result:
+    """What a run measured. ``losses`` (the mean in nats, before each update) and ``measures`` (what each validation found)
+    are known on rank 0 only; ``seconds`` is training without the validation at the end."""
+
+    losses: list[float] = field(default_factory=list)
+    measures: list[dict[str, float]] = field(default_factory=list)
+    items_per_second: float = nan
+    seconds: float = 0.0
+
+
+def train(
+    executor: Executor,
+    batches: Batches,
+    steps: int,
+    *,
+    schedule: Schedule | None = None,
+    evaluation: Validation | None = None,
+    unit: str = "tokens",
+    quiet: bool = False,
+    say: Say = lambda text: None,
+    first: int = 0,
+    epoch: int = 0,
+    after_step: Callable[[int, int], None] | None = None,
+) -> Result:
+    """Train until ``steps`` batches are done, carrying state from one to the next and starting it anew where a batch says so.
+
+    A resumed run begins with batch ``first``, after one of ``epoch``. ``after_step`` gets after each step how many are done,
+    and the epoch; its time does not count as the step's.
+
+    The graph's inputs must be called as the batches' feeds. ``evaluation`` measures at the end, and after each epoch if it
+    wants to; ``say`` gets one line for a person about each. ``unit``: what the batches' items are. Every rank calls it.
+    """
+    result, speed = Result(), Throughput(window=max(1, steps - first))
+    began = perf_counter()
+    with TrainingProgress(steps, quiet, unit=unit) as progress:
+        progress.done = first
+        for k in range(first, steps):
+            start = perf_counter()
+            batch = batches.at(k)
+            if batch.epoch > epoch:
+                epoch = batch.epoch
+                if evaluation is not None and evaluation.each_epoch:
+                    with progress.doing("validating"):
+                        _measure(executor, evaluation, result, say, f"after epoch {epoch}")
+                    start = perf_counter()
+            if batch.reset and k > 0:
+                executor.reset_state()
+            lr = None if schedule is None else schedule.at(k, batch.epoch)
+            loss = executor.train(batch.feeds, lr=lr)
+            seconds = perf_counter() - start
+            if k > first or steps - first == 1:  # the first step also compiles and touches all memory
+                speed.add(batches.items_per_step, seconds)
+            if loss is not None:
+                result.losses.append(loss)
+                progress.step(loss, batches.items_per_step, seconds)
+            if after_step is not None:
+                after_step(k + 1, epoch)
+    result.seconds = perf_counter() - began
+    result.items_per_second = speed.per_second
+    if evaluation is not None:
+        with Working("validating", quiet):
+            _measure(executor, evaluation, result, say, "at the end")
+    return result
+
+
+def _measure(executor: Executor, evaluation: Validation, result: Result, say: Say, when: str) -> None:
+    found = evaluation.measure(executor, say)
+    if found is not None:
+        result.measures.append(found)
+        say(f"validation {', '.join(f'{name} {found[name]:.4g}' for name in evaluation.names)} {when}")
+
+
+def rows_read(
+    graph: OperatorGraph, strategy: Strategy, placement: Placement, rank: int
+) -> Mapping[str, tuple[int, ...]]:
+    """Which rows (samples of the batch) of every input the pieces on a rank read, by the input's name, in order."""
+    result = {}
+    for node in graph:
+        if node.operator.kind != "input":
+            continue
+        rows: set[int] = set()
+        for rect, processor in strategy[node.name].pieces(node):
+            if placement.rank(processor) == rank:
+                rows.update(range(rect.lo[0], rect.hi[0]))
+        result[node.name] = tuple(sorted(rows))
+    return result

@@ -1,0 +1,113 @@
+"""The options that all training programs share: ``taskflow train NAME`` and the examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from taskflow.asking import Seconds
+from taskflow.optimizer.cost import ANALYTIC, COSTS
+from taskflow.training.program.plan import SEARCH_BUDGET
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What was given on the command line; None where nothing was. ``trace_steps``: the first and the last step, from 1."""
+
+    mapper: str
+    search_budget: str
+    costs: str
+    machine: str | None
+    preset: str
+    processors: int | None
+    data: tuple[str, ...]
+    steps: int | None
+    seed: int | None
+    dtype: str
+    watchdog: float | None
+    save_strategy: str | None
+    checkpoint: str | None
+    checkpoint_every: int | None
+    resume: str | None
+    trace: str | None
+    trace_steps: tuple[int, int] | None
+    as_json: bool
+    quiet: bool
+    debug: bool
+    device: str
+
+
+def _steps(context: click.Context, option: click.Parameter, value: str | None) -> tuple[int, int] | None:
+    """``3-5``, or ``4`` for ``4-4``: numbers of steps, counted from 1, as (first, last)."""
+    if value is None:
+        return None
+    first, _, last = value.partition("-")
+    try:
+        steps = int(first), int(last or first)
+    except ValueError:
+        steps = 0, 0
+    if not 1 <= steps[0] <= steps[1]:
+        raise click.BadParameter(f"{value!r}: write the first and the last step, counted from 1, such as 3-5")
+    return steps
+
+
+def shared_options(presets: Sequence[str], data: str, data_help: str) -> list[Callable[[Any], Any]]:
+    """The options' decorators, in the order in which help lists them; they make the fields of `Options`."""
+    return [
+        click.option("--mapper", default="data", show_default=True, metavar="NAME",
+                     help="data, model, expert, megatron, search, best (the fastest of data, expert and search, each tried for "
+                     "some steps), round-robin, random, a strategy FILE.json, or package.module:Class."),
+        click.option("--search-budget", default=SEARCH_BUDGET, show_default=True, metavar="TIME",
+                     help="How long --mapper search may take: 5s, 2m, or 20000p for proposals."),
+        click.option("--costs", type=click.Choice(COSTS), default=ANALYTIC, show_default=True,
+                     help="What says how long tasks take when a plan is searched for and in a trace's prediction: analytic, the "
+                     "machine's rates; or measured, for which the search times the tasks one by one on the CPU or GPU at hand and "
+                     "keeps that on disk (the first time this takes a moment)."),
+        click.option("--machine", "-m", metavar="NAME",
+                     help="Whose rates the search and the prediction use: FILE.json from `taskflow machine measure`, or a "
+                     "name (default: typical rates of a CPU's cores)."),
+        click.option("--preset", type=click.Choice(list(presets)), default=presets[0], show_default=True,
+                     help="Sizes and settings: a small network for a quick run, or the published ones."),
+        click.option("--processors", type=click.IntRange(1), help="Virtual processors (default: one a rank)."),
+        click.option("--data", multiple=True, metavar=data, help=data_help),
+        click.option("--steps", type=click.IntRange(1),
+                     help="Training steps, those before --resume included (default: the preset's)."),
+        click.option("--seed", type=click.IntRange(0), help="Of weights, dropout and the data's order (default: 0)."),
+        click.option("--dtype", type=click.Choice(["float32", "float64"]), default="float32", show_default=True,
+                     help="Of weights and activations."),
+        click.option("--watchdog", type=Seconds(0), metavar="SECONDS", help="End the job if a rank waits longer."),
+        click.option("--save-strategy", metavar="FILE", help="Write the strategy that is used."),
+        click.option("--checkpoint", metavar="FILE", help="Write everything that --resume needs, at the end (.safetensors)."),
+        click.option("--checkpoint-every", type=click.IntRange(1), metavar="N", help="Write it after every N steps too."),
+        click.option("--resume", metavar="FILE", help="Go on from a checkpoint; the losses are as if the run had never stopped."),
+        click.option("--trace", metavar="FILE",
+                     help="Write what all ranks do in some steps, and what was predicted, for ui.perfetto.dev or "
+                     "chrome://tracing (gzipped if the name ends in .gz)."),
+        click.option("--trace-steps", callback=_steps, metavar="A-B",
+                     help="Which steps, counted from 1 (default: the third to the fifth of the run)."),
+        click.option("--json", "as_json", is_flag=True, help="Last line of stdout: one JSON object with the results."),
+        click.option("--quiet", "-q", is_flag=True, help="Nothing but the result."),
+        click.option("--debug", is_flag=True, help="Show where an error comes from."),
+        click.option("--device", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True,
+                     help="Where to compute; gpu needs CuPy and a GPU for each rank, or one that they share."),
+    ]  # fmt: skip
+
+
+def steps_to_trace(options: Options, first: int, steps: int) -> range | None:
+    """Which steps, counted from 0, to trace of a run from step ``first`` to before ``steps``; None without ``--trace``. ValueError
+    if it has none of those that were asked for."""
+    if options.trace is None:
+        if options.trace_steps is not None:
+            raise ValueError("--trace-steps: say with --trace FILE where to write")
+        return None
+    if options.trace_steps is None:
+        start = min(first + 2, steps - 1)
+        return range(start, min(start + 3, steps))
+    chosen = range(max(first, options.trace_steps[0] - 1), min(steps, options.trace_steps[1]))
+    if not len(chosen):
+        asked = "-".join(map(str, options.trace_steps))
+        raise ValueError(f"--trace-steps {asked}: the run has steps {first + 1} to {steps}")
+    return chosen

@@ -1,0 +1,98 @@
+"""plan: the strategy that a training run uses, also where it has to be searched for, or tried, first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+
+from taskflow.graph import OperatorGraph
+from taskflow.kernels import KernelSet
+from taskflow.machine import Machine
+from taskflow.mapper import MAPPERS, DataParallel, Mapper, Strategy, choose
+from taskflow.optimizer import Budget, make_evaluator, search
+from taskflow.optimizer.cost import ANALYTIC, choose_costs
+from taskflow.rules import UpdateRule
+from taskflow.runtime.transport import Transport
+from taskflow.training.program.measured_choice import best, trial
+from taskflow.training.program.rank_agreement import on_all_ranks
+
+SEARCH_BUDGET = "5s"
+PATIENCE_SECONDS = 3600.0
+"""How long ranks wait, at least, while the first one measures the costs of tasks."""
+
+
+def plan(
+    name: str,
+    graph: OperatorGraph,
+    machine: Machine,
+    transport: Transport,
+    *,
+    rule: UpdateRule,
+    clip_norm: float | None = None,
+    seed: int = 0,
+    budget: Budget | str | float = SEARCH_BUDGET,
+    say: Callable[[str], None] | None = None,
+    kernels: KernelSet | None = None,
+    costs: str = ANALYTIC,
+) -> tuple[Strategy, Mapper]:
+    """The strategy for a mapper's name, the same on every rank, and the mapper that answers the runtime's other questions.
+
+    ``search``: rank 0 searches for ``budget``, under the ``costs`` of this name (`choose_costs`), tells ``say`` the predicted
+    times, and sends the plan to the others. ``best``: data parallel, the expert's and the searched plan are tried for a few steps
+    each (see `trial`), and the fastest is taken, of equally fast ones that which needs least memory. Other names go to
+    `taskflow.choose`. ``kernels``: what the trial computes with. Every rank must call this. Raises what `choose` and `search`
+    raise, on every rank.
+    """
+    if name == "search":
+        return _searched(graph, machine, transport, rule, clip_norm, seed, budget, say, costs), DataParallel()
+    if name != "best":
+        if name not in MAPPERS and not name.endswith(".json") and ":" not in name:
+            raise ValueError(
+                f"no mapper {name!r}; use {', '.join(MAPPERS)}, search, best, a strategy file FILE.json, or package.module:Class"
+            )
+        return on_all_ranks(transport, lambda: choose(name, graph, machine, seed=seed))
+    candidates = {other: choose(other, graph, machine)[0] for other in ("data", "expert")}
+    candidates["search"] = _searched(graph, machine, transport, rule, clip_norm, seed, budget, say, costs)
+    different = {name: s for name, s in candidates.items() if next(k for k, v in candidates.items() if _same(v, s)) == name}
+    if len(different) == 1:
+        return candidates["data"], DataParallel()
+    tried = trial(different, graph, machine, transport, rule, clip_norm=clip_norm, kernels=kernels)
+    chosen = best(tried).name
+    if say is not None:
+        say(f"best: {chosen} ({', '.join(map(str, tried))})")
+    return candidates[chosen], DataParallel()
+
+
+def _same(one: Strategy, other: Strategy) -> bool:
+    """Whether they differ in their names only."""
+    return (one.configs, one.syncs, one.sums) == (other.configs, other.syncs, other.sums)
+
+
+def _searched(
+    graph: OperatorGraph, machine: Machine, transport: Transport, rule: UpdateRule, clip_norm: float | None, seed: int,
+    budget: Budget | str | float, say: Callable[[str], None] | None, costs: str,
+) -> Strategy:
+    """What rank 0 finds, on every rank. While it measures, the others leave the processor to it, however long that takes."""
+    result: Strategy | str = ""
+    if transport.rank == 0:
+        try:
+            model = None if costs == ANALYTIC else choose_costs(costs, graph, machine, rule, ranks=transport.size)
+            judge = make_evaluator(graph, machine, costs=model, rule=rule, clip_norm=clip_norm)
+            try:
+                found = search(graph, machine, budget=budget, seed=seed, use=judge)
+            finally:
+                judge.costs.close()  # before anything trains beside it
+            if found.stopped == "interrupted":  # the other ranks have been told by the signal too, and leave
+                raise KeyboardInterrupt
+            result = found.strategy
+            if say is not None:
+                times = ", ".join(f"{k} {v * 1e3:.4g} ms" for k, v in found.starts.items())
+                say(f"search: predicted {found.seconds * 1e3:.4g} ms a step (predicted for {times}; costs: {judge.costs.name})\n"
+                    f"search: {found}")  # fmt: skip
+        except (ValueError, OSError) as error:  # the other ranks are waiting: they must end too
+            result = str(error)
+    with transport.patient(PATIENCE_SECONDS) if costs != ANALYTIC else nullcontext():
+        result = transport.broadcast(result)
+    if isinstance(result, str):
+        raise ValueError(result)
+    return result

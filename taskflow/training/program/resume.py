@@ -1,0 +1,99 @@
+"""Resume: what ``--checkpoint`` and ``--resume`` do, beside what the files hold (`taskflow.checkpoint.checkpoint`)."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from taskflow.checkpoint import Checkpoint, on_first_rank, read_checkpoint, save_checkpoint
+from taskflow.runtime import Executor
+from taskflow.runtime.transport import Transport
+from taskflow.training.data import Say
+from taskflow.training.program.options import Options
+from taskflow.training.program.rank_agreement import writable
+
+
+class CheckpointError(OSError):
+    """A checkpoint could not be written; all ranks know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where in its data a run is: how many ``steps`` are done (the next batch has that number), the ``epoch`` of the last
+    one, the ``batch`` size, and the ``digest`` of the data."""
+
+    steps: int = 0
+    epoch: int = 0
+    batch: int = 0
+    digest: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """As a checkpoint keeps it."""
+        return {"steps": self.steps, "epoch": self.epoch, "batch": self.batch, "digest": self.digest}
+
+
+def read_resume(transport: Transport, options: Options, steps: int) -> tuple[Checkpoint, Position] | None:
+    """What ``--resume`` names, read by rank 0; None without it. Every rank calls it. Raises, on every rank, FileNotFoundError,
+    ImportError, and ValueError if the file is no checkpoint of a training program, has another seed than ``--seed`` says, or
+    no step is left of ``steps``."""
+    if options.checkpoint_every is not None and options.checkpoint is None:
+        raise ValueError("--checkpoint-every: say with --checkpoint FILE what to write")
+    if options.resume is None:
+        return None
+    path = options.resume
+
+    def read() -> tuple[Checkpoint, Position]:
+        said = read_checkpoint(path)
+        try:
+            position = Position(**said.position)
+        except TypeError:
+            raise ValueError(f"{path}: a checkpoint, but not of this program: it does not say how far its data were read") from None
+        if options.seed not in (None, said.seed):
+            raise ValueError(f"--seed {options.seed}: {path} is of a run with seed {said.seed}; leave --seed out")
+        if position.steps >= steps:
+            raise ValueError(f"{path}: has {position.steps} steps already; to go on, give --steps more than that, got {steps}")
+        return said, position
+
+    found: tuple[Checkpoint, Position] = on_first_rank(transport, read)
+    return found
+
+
+def check_resume(options: Options, saved: tuple[Checkpoint, Position], model: str, dtype: str, digest: str) -> None:
+    """ValueError if the checkpoint is of another network than ``model``, of another float type, or of other data."""
+    if saved[0].model != model:
+        raise ValueError(f"{options.resume}: is a checkpoint of {saved[0].model}, but this trains {model}")
+    if saved[0].dtype != dtype:
+        raise ValueError(f"{options.resume}: is in {saved[0].dtype}, this run in {dtype}; give --dtype {saved[0].dtype}")
+    if digest != saved[1].digest:
+        raise ValueError(
+            f"{options.resume}: is of a run on other data than this one's (or of another version of what is read without --data); "
+            "give the same files and options"
+        )
+
+
+def can_be_written(transport: Transport, options: Options) -> None:
+    """OSError or ImportError on every rank if what the run is to write cannot be written."""
+    writable(transport, options.trace, "trace")
+    writable(transport, options.checkpoint, "checkpoint")
+    if options.checkpoint is not None and importlib.util.find_spec("safetensors") is None:
+        raise ImportError("--checkpoint needs safetensors: pip install 'soap-taskflow[weights]'")
+
+
+def saver(executor: Executor, options: Options, start: Position, steps: int, say: Say) -> Callable[[int, int], None] | None:
+    """What the training loop calls with the number of steps done and the epoch: writes checkpoints when they are due. Raises
+    CheckpointError on every rank if one cannot be written. None without ``--checkpoint``."""
+    path, every = options.checkpoint, options.checkpoint_every
+    if path is None:
+        return None
+
+    def after(done: int, epoch: int) -> None:
+        if done == steps or (every is not None and done % every == 0):
+            try:
+                save_checkpoint(executor, path, position=replace(start, steps=done, epoch=epoch).as_json())
+            except OSError as error:
+                raise CheckpointError(f"checkpoint after step {done}: {error}") from error  # which names the file
+            say(f"checkpoint after step {done}: {path}")
+
+    return after
