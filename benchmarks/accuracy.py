@@ -173,14 +173,14 @@ def strategies_of(graph: Any, machine: Any, searched: Any) -> list[Any]:
     from random import Random
 
     import taskflow
-    from taskflow.optimizer.space import Space, SpaceOptions
+    from taskflow.optimizer.space import SearchSpace, SpaceOptions
 
     chosen = {"searched": searched}
     for name in ("data", "model", "expert"):
         chosen[name], _ = taskflow.choose(name, graph, machine)
     for seed in range(1, RANDOM + 1):
         chosen[f"random {seed}"], _ = taskflow.choose("random", graph, machine, seed=seed)
-    space = Space(graph, len(machine.processors), SpaceOptions("powers"))
+    space = SearchSpace(graph, len(machine.processors), SpaceOptions("powers"))
     for seed in range(STRATEGIES):
         random = Random(seed)
         start = chosen[random.choice(("data", "model"))]

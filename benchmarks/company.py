@@ -5,7 +5,7 @@
 Every action of `MeasuredCosts`' kind is measured in turn alone and while as many processes as there are other cores run the same;
 figures are medians of the rounds, in processor time of the measured process. A core of a rented machine may have to share a real
 core for a while: so it is counted, too, how many rounds in company took over 1.3 times as long as their median, and in how many of
-these and of the others a `Yardstick` before or after it said that the core was slow.
+these and of the others a `SpeedProbe` before or after it said that the core was slow.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from taskflow.kernels import default_kernels
 from taskflow.operators.linear import Linear
 from taskflow.operators.operator import Spec
-from taskflow.optimizer.cost.measured import Company, Yardstick, measure, memory_action, piece_action
+from taskflow.optimizer.cost.measured import ContendingProcesses, SpeedProbe, measure, memory_action, piece_action
 from taskflow.regions import Rect
 from taskflow.tasks import Kind
 
@@ -52,8 +52,8 @@ def actions() -> dict[str, partial]:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def main(rounds: int, as_json: bool) -> None:
     """Measure and print."""
-    company = Company(max(1, (os.cpu_count() or 1) - 1))
-    rows, yardstick = [], Yardstick()
+    company = ContendingProcesses(max(1, (os.cpu_count() or 1) - 1))
+    rows, yardstick = [], SpeedProbe()
     for name, make in actions().items():
         alone, beside, slow = [], [], []
         action, _ = make()

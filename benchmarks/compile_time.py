@@ -30,7 +30,7 @@ from taskflow.models import build
 from taskflow.operators.operator import StepState
 from taskflow.rules import SGD
 from taskflow.runtime import paused_collector
-from taskflow.runtime.program import Kept, Placement, Program, Schedule, schedule
+from taskflow.runtime.program import PersistentBuffers, Placement, Program, RankSchedule, schedule
 from taskflow.runtime.transport import LocalTransport
 from taskflow.tasks import TaskGraph, roofline, simulate
 from taskflow.tasks.lower import lower
@@ -60,9 +60,9 @@ def reserved(nbytes: int) -> np.ndarray[Any, Any]:
     return np.frombuffer(mmap.mmap(-1, max(nbytes, 1), flags=flags), np.uint8)
 
 
-def untouched(tasks: TaskGraph) -> Kept:
+def untouched(tasks: TaskGraph) -> PersistentBuffers:
     """The kept arrays of all processors, in address space only."""
-    kept = Kept()
+    kept = PersistentBuffers()
     for buffer in tasks.buffers:
         if buffer.kept and buffer.base is None:
             kept.arrays[buffer.name] = reserved(buffer.nbytes)[: buffer.nbytes].view(buffer.dtype).reshape(buffer.shape)
@@ -96,7 +96,7 @@ def compile_row(model: str, devices: int, mapper: str) -> dict[str, Any]:
 
 
 def program(
-    tasks: TaskGraph, plan: Schedule, kernels: KernelSet, state: StepState, kept: Kept, arena: Any = None
+    tasks: TaskGraph, plan: RankSchedule, kernels: KernelSet, state: StepState, kept: PersistentBuffers, arena: Any = None
 ) -> Program:
     """The step of one rank that has all processors."""
     return Program(tasks, plan, LocalTransport(), kernels, state, kept, arena=arena)
@@ -113,7 +113,7 @@ def replay_row(model: str, devices: int, mapper: str) -> dict[str, Any]:
     row: dict[str, Any] = {"replay_tasks": len(tasks)}
     for label, kernels in (("replay_us", nothing()), ("replay_with_kernels_us", default_kernels())):
         feeds = {n.name: np.zeros(n.outputs[0].shape, n.outputs[0].dtype) for n in graph if n.operator.kind == "input"}
-        bound = program(tasks, plan, kernels, StepState(feeds=feeds), Kept())
+        bound = program(tasks, plan, kernels, StepState(feeds=feeds), PersistentBuffers())
         bound.storage.arena.fill(0)
         seconds = []
         for _ in range(REPLAYS):

@@ -29,11 +29,11 @@ from several import Several, one_of
 
 from taskflow.machine import load_machine
 from taskflow.models import build
-from taskflow.optimizer import ALGORITHMS, Budget, Clock, Found, SearchOptions, make_evaluator
+from taskflow.optimizer import ALGORITHMS, Budget, Clock, SearchOptions, SearchResult, make_evaluator
 from taskflow.optimizer.algorithms import ROUNDING, exact, known, polished
 from taskflow.optimizer.bounds import lower_bound
 from taskflow.optimizer.evaluate import Evaluator
-from taskflow.optimizer.space import Space, SpaceOptions
+from taskflow.optimizer.space import SearchSpace, SpaceOptions
 
 SIX = ("AlexNet", "Inception-v3", "ResNet-101", "RNNTC", "RNNLM", "NMT")
 WHOLE = SpaceOptions("powers", reduction=False)
@@ -53,7 +53,7 @@ MORE = (
 QUICK = 1.0  # seconds of the default search in part 1
 
 
-def default(judge: Evaluator, seconds: float, space: SpaceOptions) -> Found:
+def default(judge: Evaluator, seconds: float, space: SpaceOptions) -> SearchResult:
     """The default search, as `search` runs it."""
     return ALGORITHMS["guided"](judge, SearchOptions(
         Budget(seconds=seconds), space=space, rivals=known(judge.graph, judge.machine), clock=Clock(seconds, process_time),
@@ -97,7 +97,7 @@ def neighbours(model: str, devices: int, seconds: float, polish: float) -> dict:
     found = polished(judge, first, SearchOptions(Budget(seconds=polish), clock=Clock(polish, process_time)))
     done = process_time()
     judge.set(found.strategy)
-    space, tried, better = Space(graph, devices), 0, 0
+    space, tried, better = SearchSpace(graph, devices), 0, 0
     for node in graph:
         for config in space[node]:
             tried += 1

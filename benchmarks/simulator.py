@@ -31,7 +31,7 @@ from taskflow.mapper import DataParallel, OpConfig, Strategy, map_graph
 from taskflow.models import MODELS, build
 from taskflow.operators.operator import Soap
 from taskflow.optimizer.cost import Roofline
-from taskflow.optimizer.evaluate import ALGORITHMS, CoreEvaluator, Evaluator, evaluator
+from taskflow.optimizer.evaluate import ALGORITHMS, CompiledEvaluator, Evaluator, evaluator
 from taskflow.rules import SGD
 
 TEMPERATURE = 0.005  # of the Metropolis rule, relative to the current time
@@ -119,7 +119,7 @@ def row(
 
 def leapt(here: Evaluator) -> float | None:
     """None of an evaluator that simulates everything, or that gave up before it began."""
-    taken, over = here.leaps if isinstance(here, CoreEvaluator) else (0, 0)
+    taken, over = here.leaps if isinstance(here, CompiledEvaluator) else (0, 0)
     return over / taken if taken else None
 
 

@@ -34,7 +34,7 @@ from taskflow.machine import load_machine
 from taskflow.models import MODELS, build
 from taskflow.optimizer import Budget, Clock, SearchOptions, make_evaluator, search
 from taskflow.optimizer.algorithms import known, mcmc, random_start
-from taskflow.optimizer.space import FOLLOW, Space, SpaceOptions, Together
+from taskflow.optimizer.space import FOLLOW, CoupledMoves, SearchSpace, SpaceOptions
 
 SIX = ("AlexNet", "ResNet-101", "Inception-v3", "RNNTC", "RNNLM", "NMT")
 SPACE = SpaceOptions("even", reduction=False)  # the paper's section 4: equal pieces, of sample, attribute and parameter dimensions
@@ -51,7 +51,7 @@ def cell(model: str, devices: int, machine: str, algorithm: str, starts: int, bu
     """Searches from ``starts`` random strategies, one after another, while ``budget`` seconds last."""
     graph, cluster = build(model, devices=devices), load_machine(machine, devices)
     choice = replace(SPACE, follow=follow)
-    space = Space(graph, devices, choice)
+    space = SearchSpace(graph, devices, choice)
     begin, took, walls, proposals, found = process_time(), [], [], [], []
     here, wall = process_time(), perf_counter()
     judge = make_evaluator(graph, cluster, algorithm=algorithm)
@@ -75,7 +75,7 @@ def cell(model: str, devices: int, machine: str, algorithm: str, starts: int, bu
     data = make_evaluator(graph, cluster).set(known(graph, cluster)[0])
     return {
         "model": model, "devices": devices, "machine": cluster.name, "algorithm": algorithm, "starts": starts,
-        "follow": follow, "operators": len(Together(graph, space)), "first_seconds": took[0] if took else None,
+        "follow": follow, "operators": len(CoupledMoves(graph, space)), "first_seconds": took[0] if took else None,
         "finished": len(took), "complete": len(took) == starts, "search_seconds": seconds,
         "median_seconds": median(took) if took else None, "wall_seconds": mean(walls) if walls else None,
         "proposals": mean(proposals) if proposals else None,

@@ -76,7 +76,7 @@ class Timing:
 class Bench:
     """One pattern on this job's ranks."""
 
-    def __init__(self, rt: taskflow.Tasks, pattern: str, width: int, steps: int) -> None:
+    def __init__(self, rt: taskflow.TaskRuntime, pattern: str, width: int, steps: int) -> None:
         self.rt, self.width, self.steps = rt, width, steps
         self._cells = [rt.region((width, 2), name=f"{pattern}-{side}") for side in ("even", "odd")]
         for region in self._cells:
@@ -142,7 +142,7 @@ def metg(timings: list[Timing], peak: float, wanted: float = 0.5) -> float | Non
     return None
 
 
-def calibrate(rt: taskflow.Tasks, iterations: int = 1 << 16) -> float:
+def calibrate(rt: taskflow.TaskRuntime, iterations: int = 1 << 16) -> float:
     """Flop/s of the kernel alone on this rank while the others run it too, the best of all."""
     rt.transport.barrier()
     best = 0.0
@@ -168,7 +168,7 @@ def sweep(bench: Bench, peak: float, repeats: int, seconds: float) -> tuple[list
 
 def work(patterns: list[str], width: int, steps: int, repeats: int, seconds: float) -> dict[str, Any]:
     """All patterns on the ranks of this job."""
-    with taskflow.Tasks() as rt:
+    with taskflow.TaskRuntime() as rt:
         width = width or rt.processors
         peak = calibrate(rt)
         found: dict[str, Any] = {}

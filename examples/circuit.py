@@ -115,7 +115,7 @@ def plain(circuit: Circuit, steps: int) -> Any:
 class Simulation:
     """A circuit as regions, and one step of it as a trace."""
 
-    def __init__(self, rt: taskflow.Tasks, circuit: Circuit) -> None:
+    def __init__(self, rt: taskflow.TaskRuntime, circuit: Circuit) -> None:
         pieces, count = circuit.pieces, len(circuit.tail)
         piece = np.repeat(np.arange(pieces), count // pieces)
         wires = Tile((count,), (pieces,))
@@ -170,7 +170,7 @@ def main(
     pieces: int, nodes: int, wires: int, steps: int, processors: int | None, seed: int, trace: str | None,
     as_json: bool,
 ) -> None:
-    with taskflow.Tasks(processors) as rt:
+    with taskflow.TaskRuntime(processors) as rt:
         circuit = draw(pieces, nodes, wires, seed)
         simulation = Simulation(rt, circuit)
         if trace is not None:

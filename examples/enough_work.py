@@ -16,7 +16,7 @@ import click
 import taskflow
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine
-from taskflow.mapper import Mapper, Place, Sync, Travel
+from taskflow.mapper import Mapper, Sync, SyncAlgorithm, UpdatePlacement
 from taskflow.models import build
 from taskflow.operators.operator import Work
 from taskflow.optimizer import make_evaluator
@@ -57,7 +57,11 @@ class EnoughWork(Mapper):
         return piece
 
     def select_reduction(self, layer: str, nbytes: int, holders: Sequence[int], machine: Machine) -> Sync:
-        return Sync(Travel.RING, Place.EVERY) if nbytes > 1 << 20 else Sync(Travel.TREE, Place.EVERY)
+        return (
+            Sync(SyncAlgorithm.RING, UpdatePlacement.EVERY)
+            if nbytes > 1 << 20
+            else Sync(SyncAlgorithm.TREE, UpdatePlacement.EVERY)
+        )
 
 
 @click.command(help=__doc__.split("\n\n")[0])

@@ -69,7 +69,7 @@ def plain(size: int, steps: int) -> Any:
 @click.option("--trace", metavar="FILE", help="Write three replays for ui.perfetto.dev or chrome://tracing.")
 @click.option("--json", "as_json", is_flag=True, help="Last line of stdout: one JSON object with the results.")
 def main(size: int, steps: int, processors: int | None, trace: str | None, as_json: bool) -> None:
-    with taskflow.Tasks(processors) as rt:
+    with taskflow.TaskRuntime(processors) as rt:
         degrees = degrees_for(rt.processors)
         if size < 2 * max(degrees):
             raise click.UsageError(f"--size must be at least {2 * max(degrees)} for {rt.processors} processors, got {size}")

@@ -6,8 +6,10 @@ Importing it starts nothing: no MPI, no GPU, no threads. Names are loaded when t
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
+from taskflow.moved import OldModules, renamed
 from taskflow.runtime.job.launch import limit_threads
 
 __version__ = "0.1.0"
@@ -15,28 +17,50 @@ __version__ = "0.1.0"
 # Under mpirun each rank takes its share of the cores; BLAS reads these variables when numpy is first imported.
 limit_threads()
 
+sys.meta_path.append(OldModules())
+
 if TYPE_CHECKING:
     from taskflow.graph import OperatorGraph
     from taskflow.machine import host, load_machine
-    from taskflow.mapper import Mapper, OpConfig, Place, Strategy, Sync, Travel, choose, map_graph
+    from taskflow.mapper import Mapper, OpConfig, Strategy, Sync, SyncAlgorithm, UpdatePlacement, choose, map_graph
     from taskflow.mapper import load as load_strategy
     from taskflow.mapper import save as save_strategy
     from taskflow.models.pytorch import from_torch
     from taskflow.operators import *  # noqa: F403
     from taskflow.operators import input as input
-    from taskflow.optimizer.result import Found
+    from taskflow.optimizer.result import SearchResult
     from taskflow.optimizer.search import search
     from taskflow.rules import SGD, Adam, AdamW
     from taskflow.runtime.executor import Executor
     from taskflow.runtime.job.launch import connect
-    from taskflow.runtime.tasks.api import Tasks
+    from taskflow.runtime.tasks.api import TaskRuntime
     from taskflow.tasks.launch.function import task
 
 # The operators' builders (``taskflow.linear``) are names of taskflow too, but left out here: a star import would replace
 # Python's own ``input``.
 __all__ = [
-    "SGD", "Adam", "AdamW", "Executor", "Found", "Mapper", "OpConfig", "OperatorGraph", "Place", "Strategy", "Sync", "Tasks",
-    "Travel", "choose", "connect", "from_torch", "host", "load_machine", "load_strategy", "map_graph", "save_strategy", "search",
+    "SGD",
+    "Adam",
+    "AdamW",
+    "Executor",
+    "Mapper",
+    "OpConfig",
+    "OperatorGraph",
+    "SearchResult",
+    "Strategy",
+    "Sync",
+    "SyncAlgorithm",
+    "TaskRuntime",
+    "UpdatePlacement",
+    "choose",
+    "connect",
+    "from_torch",
+    "host",
+    "load_machine",
+    "load_strategy",
+    "map_graph",
+    "save_strategy",
+    "search",
     "task",
 ]
 
@@ -45,10 +69,10 @@ _WHERE = {
     "host": "taskflow.machine:host",
     "Mapper": "taskflow.mapper:Mapper",
     "OpConfig": "taskflow.mapper:OpConfig",
-    "Place": "taskflow.mapper:Place",
+    "UpdatePlacement": "taskflow.mapper:UpdatePlacement",
     "Strategy": "taskflow.mapper:Strategy",
     "Sync": "taskflow.mapper:Sync",
-    "Travel": "taskflow.mapper:Travel",
+    "SyncAlgorithm": "taskflow.mapper:SyncAlgorithm",
     "choose": "taskflow.mapper:choose",
     "load_strategy": "taskflow.mapper:load",
     "map_graph": "taskflow.mapper:map_graph",
@@ -58,8 +82,8 @@ _WHERE = {
     "AdamW": "taskflow.rules:AdamW",
     "Executor": "taskflow.runtime.executor:Executor",
     "connect": "taskflow.runtime.job.launch:connect",
-    "Tasks": "taskflow.runtime.tasks.api:Tasks",
-    "Found": "taskflow.optimizer.result:Found",
+    "TaskRuntime": "taskflow.runtime.tasks.api:TaskRuntime",
+    "SearchResult": "taskflow.optimizer.result:SearchResult",
     "search": "taskflow.optimizer.search:search",
     "load_machine": "taskflow.machine:load_machine",
     "from_torch": "taskflow.models.pytorch:from_torch",
@@ -70,6 +94,7 @@ _WHERE = {
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(f"module 'taskflow' has no attribute {name!r}")
+    name = renamed(__name__, name) or name
     if name in _WHERE:
         module, _, attribute = _WHERE[name].partition(":")
         value = getattr(importlib.import_module(module), attribute)

@@ -31,7 +31,7 @@ def watch(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Stopwatch:
     """Measured costs as a `Stopwatch` has them, kept in ``folder``, on one core, which is never slow: nobody keeps company."""
     found = Stopwatch()
     monkeypatch.setattr(cost_measured, "measure", found)
-    monkeypatch.setattr(cost_measured.Yardstick, "slow", lambda self: False)
+    monkeypatch.setattr(cost_measured.SpeedProbe, "slow", lambda self: False)
     monkeypatch.setenv("TASKFLOW_CACHE", str(folder))
     monkeypatch.setattr("os.cpu_count", lambda: 1)
     return found

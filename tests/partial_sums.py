@@ -9,7 +9,7 @@ import numpy as np
 
 import taskflow
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper import OpConfig, Strategy, Travel
+from taskflow.mapper import OpConfig, Strategy, SyncAlgorithm
 from taskflow.operators.operator import Soap
 from taskflow.tasks.task import Kind, Task, TaskGraph
 from taskflow.tasks.topic import Purpose
@@ -36,7 +36,7 @@ def feeds(step: int, dtype: str = "float64") -> dict[str, np.ndarray]:
     return {"images": random.normal(size=(BATCH, 4, 4, 3)).astype(dtype), "labels": random.integers(0, 3, BATCH)}
 
 
-def near_strategy(graph: OperatorGraph, processors: int, random: Random, sums: Travel) -> Strategy:
+def near_strategy(graph: OperatorGraph, processors: int, random: Random, sums: SyncAlgorithm) -> Strategy:
     """Each operator is cut by samples, by what it contracts, or by anything, mostly over the same few processors."""
     team, stray = random.sample(range(processors), random.randint(2, processors)), random.choice((0.03, 0.2))
     configs = {node.name: near_config(node, processors, team, random, stray) for node in graph}
@@ -68,7 +68,7 @@ def summing(tasks: TaskGraph, purpose: Purpose) -> list[Task]:
     return [task for task in tasks if task.kind is Kind.COLLECTIVE and task.topic.purpose is purpose]
 
 
-def case(seed: int, processors: int, sums: Travel) -> tuple[OperatorGraph, Strategy]:
+def case(seed: int, processors: int, sums: SyncAlgorithm) -> tuple[OperatorGraph, Strategy]:
     """The network with a strategy of its own for each seed; every third is data parallel, cut by samples over all."""
     random, graph = Random(seed), network(("float64", "float32")[seed % 2])
     if seed % 3:

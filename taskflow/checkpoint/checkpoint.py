@@ -9,7 +9,7 @@ from typing import Any
 
 from taskflow.checkpoint.weights import StoredWeights, on_first_rank, put_from, read_weights, save_arrays
 from taskflow.runtime import Executor
-from taskflow.runtime.weights import Holding
+from taskflow.runtime.weights import ArrayLayout
 
 _KEY, _VERSION = "taskflow-checkpoint", 1
 
@@ -81,7 +81,7 @@ def _said(stored: StoredWeights) -> Checkpoint:
     return Checkpoint(**said)
 
 
-def _fits(stored: StoredWeights, said: Checkpoint, wanted: dict[str, Holding], executor: Executor) -> None:
+def _fits(stored: StoredWeights, said: Checkpoint, wanted: dict[str, ArrayLayout], executor: Executor) -> None:
     wrong = [f"it is in {said.dtype}"] if said.dtype != str(executor.graph.dtype) else []
     wrong += [f"{name} is missing" for name in wanted if name not in stored]
     wrong += [f"{name} is not part of it" for name in stored if name not in wanted]

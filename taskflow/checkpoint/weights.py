@@ -15,7 +15,7 @@ import numpy as np
 
 from taskflow.runtime import Executor
 from taskflow.runtime.transport import Transport
-from taskflow.runtime.weights import TRAINING, Holding
+from taskflow.runtime.weights import TRAINING, ArrayLayout
 from taskflow.writing import replacing
 
 Array = np.ndarray[Any, Any]
@@ -89,7 +89,7 @@ def read_weights(path: str | Path) -> StoredWeights:
 
 
 def save_arrays(
-    executor: Executor, path: str | Path, holdings: Iterable[Holding], metadata: Mapping[str, str]
+    executor: Executor, path: str | Path, holdings: Iterable[ArrayLayout], metadata: Mapping[str, str]
 ) -> None:
     """Gather whole arrays on rank 0, one after the other, and write them to a safetensors file there."""
     path = Path(path)
@@ -112,7 +112,7 @@ def save_arrays(
     on_first_rank(executor.transport, write)
 
 
-def put_from(executor: Executor, holding: Holding, stored: Mapping[str, Array] | None) -> None:
+def put_from(executor: Executor, holding: ArrayLayout, stored: Mapping[str, Array] | None) -> None:
     """Send one array from rank 0, which has it ``stored``, to all ranks, and take each rank's parts of it."""
 
     def read() -> Array:
@@ -143,7 +143,7 @@ def on_first_rank(
     return answer if transport.rank == 0 else value
 
 
-def _fitting(stored: StoredWeights, holdings: Mapping[str, Holding], strict: bool, model: str) -> list[str]:
+def _fitting(stored: StoredWeights, holdings: Mapping[str, ArrayLayout], strict: bool, model: str) -> list[str]:
     """The names to set; ValueError says what does not fit."""
     given = {name: shape for name, shape in stored.shapes.items() if not name.startswith(TRAINING)}
     wrong = [

@@ -32,7 +32,7 @@ from taskflow.optimizer.explain import (
     Outcome,
     Scenario,
     Stretch,
-    Work,
+    TaskPurpose,
     alternatives,
     explain,
     what_if,
@@ -153,7 +153,7 @@ def as_value(found: Explanation) -> dict[str, Any]:
 
 def shares_as_value(shares: Any) -> dict[str, float]:
     """By what seconds are for."""
-    return {work.name.lower(): shares[work] for work in Work}
+    return {work.name.lower(): shares[work] for work in TaskPurpose}
 
 
 def _stretch(stretch: Stretch) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from taskflow.cli.tables import nbytes, percent, render, seconds
 from taskflow.mapper import ranges
-from taskflow.optimizer.explain import Busy, Explanation, Stretch, Work
+from taskflow.optimizer.explain import Busy, Explanation, Stretch, TaskPurpose
 
 NAMED = 3  # operators of a stretch, or devices that are equally busy, that are named
 BUSY = 0.75  # of the step: what is in use for less does not limit it alone
@@ -85,9 +85,15 @@ def _operators(found: Explanation, top: int) -> str:
     ranked = sorted(found.operators, key=lambda c: -(c.critical or 0.0))
     rows = [
         [
-            c.operator, seconds(c.critical), percent(c.critical, found.seconds), seconds(c.seconds[Work.COMPUTE]),
-            seconds(c.seconds[Work.TRANSFER]), seconds(c.seconds[Work.SYNC] + c.seconds[Work.UPDATE]), seconds(c.waiting),
-            nbytes(c.transfer_bytes), nbytes(c.sync_bytes),
+            c.operator,
+            seconds(c.critical),
+            percent(c.critical, found.seconds),
+            seconds(c.seconds[TaskPurpose.COMPUTE]),
+            seconds(c.seconds[TaskPurpose.TRANSFER]),
+            seconds(c.seconds[TaskPurpose.SYNC] + c.seconds[TaskPurpose.UPDATE]),
+            seconds(c.waiting),
+            nbytes(c.transfer_bytes),
+            nbytes(c.sync_bytes),
         ]
         for c in ranked[:top]
     ]
@@ -176,7 +182,7 @@ def _grows(alternative: Mapping[str, Any]) -> str:
     change = alternative["critical_path_change_seconds"]
     if change is None:
         return ""
-    names = {work.name.lower(): work.value for work in Work}
+    names = {work.name.lower(): work.value for work in TaskPurpose}
     parts = [(abs(s), f"{names[k]} {'+' if s > 0 else '-'}{seconds(abs(s))}") for k, s in change.items() if abs(s) > 1e-9]
     return ", ".join(text for _, text in sorted(parts, reverse=True)) or "nothing"
 

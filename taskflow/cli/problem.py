@@ -21,7 +21,7 @@ from taskflow.cli.tables import render
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, load_machine, preset_names
 from taskflow.mapper import FORMAT, MAPPERS, Strategy, choose
-from taskflow.optimizer import RULE, Room, make_evaluator
+from taskflow.optimizer import RULE, MemoryCheck, make_evaluator
 from taskflow.optimizer.cost import ANALYTIC, COSTS
 from taskflow.optimizer.evaluate import Evaluator, where_time_goes
 from taskflow.reading import read_json
@@ -47,10 +47,10 @@ class Problem:
     machine: Cluster
     evaluator: Evaluator
     made: Mapping[str, Any] = field(default_factory=dict)
-    room: Room = field(init=False, repr=False)
+    room: MemoryCheck = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "room", Room(self.evaluator))
+        object.__setattr__(self, "room", MemoryCheck(self.evaluator))
 
     def header(self) -> dict[str, Any]:
         """The fields that every command's JSON starts with."""
@@ -263,7 +263,7 @@ def _a_strategy(name: str) -> None:
 
 
 def describe(problem: Problem, strategy: Strategy) -> dict[str, Any]:
-    """A plan's row: its predicted time, where that goes, and memory, as `Room` has it and the search judges it. ``lacks``: what
+    """A plan's row: its predicted time, where that goes, and memory, as `MemoryCheck` has it. ``lacks``: what
     memory is missing. The evaluator is at ``strategy`` afterwards."""
     judge = problem.evaluator
     seconds = judge.seconds if judge.at(strategy) else judge.set(strategy)

@@ -23,7 +23,7 @@ from taskflow.cli.problem import (
 from taskflow.cli.progress import working
 from taskflow.cli.tables import tell
 from taskflow.mapper import save
-from taskflow.optimizer import ALGORITHMS, Budget, Found, search
+from taskflow.optimizer import ALGORITHMS, Budget, SearchResult, search
 from taskflow.optimizer.space import DEGREES, PLACEMENTS, SpaceOptions
 from taskflow.runtime.job import INTERRUPTED
 
@@ -93,7 +93,7 @@ def search_command(
 def run_search(
     problem: Problem, algorithm: str, budget: Budget, seed: int, quiet: bool, space: SpaceOptions, memory: bool,
     *, alone: bool = False, workers: int | None = None,
-) -> Found:
+) -> SearchResult:
     """Search with progress on stderr: the best time, proposals a second and how many are accepted."""
     show = not quiet and sys.stderr.isatty()
     with working(f"{algorithm}: starting", show) as display:

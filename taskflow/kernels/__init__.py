@@ -6,7 +6,7 @@ packages.
 
 from taskflow.kernels.build import REBUILD
 from taskflow.kernels.choose import busy, default_kernels, kernels_on, native_built, onednn_missing
-from taskflow.kernels.device import HOST, Device, DeviceMissing, NotRecorded, Recorder
+from taskflow.kernels.device import HOST, ArrayDevice, DeviceMissing, NotRecorded, Recorder
 from taskflow.kernels.kernel_set import Array, KernelSet, Key
 from taskflow.kernels.reference import NumpyKernels
 
@@ -14,7 +14,7 @@ __all__ = [
     "HOST",
     "REBUILD",
     "Array",
-    "Device",
+    "ArrayDevice",
     "DeviceMissing",
     "KernelSet",
     "Key",

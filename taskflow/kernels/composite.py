@@ -1,4 +1,4 @@
-"""SharedKernels: kernels that exist once, in numpy and the set's own matmul, until a set brings a faster one of its own."""
+"""CompositeKernels: kernels that exist once, in numpy and the set's own matmul, until a set brings a faster one of its own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from taskflow.kernels.channel_numbers import ChannelNumbers
 from taskflow.kernels.kernel_set import Array, Key, Padding, Pair
 
 
-class SharedKernels(ChannelNumbers):
+class CompositeKernels(ChannelNumbers):
     """Convolution as im2col and a matrix product, sample by sample; pooling tap by tap; normalisation; activations; dropout."""
 
     __slots__ = ()

@@ -39,7 +39,7 @@ class NotRecorded(RuntimeError):
         self.number = number
 
 
-class Device:
+class ArrayDevice:
     """The memory that a kernel set works in. This one is the host's: nothing is copied and everything is done at once."""
 
     __slots__ = ()
@@ -92,4 +92,4 @@ class Device:
         return None
 
 
-HOST = Device()
+HOST = ArrayDevice()

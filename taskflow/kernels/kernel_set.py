@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.kernels.device import HOST, Device
+from taskflow.kernels.device import HOST, ArrayDevice
 
 Array = Any
 Pair = tuple[int, int]  # of the two dimensions of an image: height, width
@@ -28,7 +28,7 @@ class KernelSet(ABC):
     __slots__ = ()
 
     name: str
-    device: Device = HOST
+    device: ArrayDevice = HOST
     """Where the arrays lie that its kernels take."""
     threads: int = 1
     """How many threads of the host a large kernel runs on, those of numpy's BLAS apart (the library counts its own)."""

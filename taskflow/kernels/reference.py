@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.kernels.composite import SharedKernels
+from taskflow.kernels.composite import CompositeKernels
 from taskflow.kernels.kernel_set import Array, Key, Split
 from taskflow.kernels.philox import words_at
 
 
-class NumpyKernels(SharedKernels):
+class NumpyKernels(CompositeKernels):
     """Plain numpy; works wherever numpy does."""
 
     __slots__ = ()

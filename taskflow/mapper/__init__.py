@@ -1,8 +1,10 @@
 """Who decides how operators are cut and where pieces run."""
 
+from typing import Any
+
 from taskflow.mapper.alike import alike
 from taskflow.mapper.choose import MAPPERS, choose
-from taskflow.mapper.config import OpConfig, Place, Sync, Travel, ranges
+from taskflow.mapper.config import OpConfig, Sync, SyncAlgorithm, UpdatePlacement, ranges
 from taskflow.mapper.expert import Expert
 from taskflow.mapper.mapper import CopyRequest, Mapper, map_graph
 from taskflow.mapper.megatron import Megatron, attends, node_size, suits
@@ -23,13 +25,13 @@ __all__ = [
     "Megatron",
     "ModelParallel",
     "OpConfig",
-    "Place",
     "Profile",
     "RandomMapper",
     "RoundRobin",
     "Strategy",
     "Sync",
-    "Travel",
+    "SyncAlgorithm",
+    "UpdatePlacement",
     "alike",
     "attends",
     "choose",
@@ -46,3 +48,11 @@ __all__ = [
     "search_of",
     "suits",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    from taskflow.moved import renamed
+
+    if (new := renamed(__name__, name)) is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return globals()[new]

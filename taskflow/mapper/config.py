@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from math import inf, prod
+from typing import Any
 
 from taskflow.drawing import Drawing
 from taskflow.graph import Node
@@ -79,7 +80,7 @@ class OpConfig:
         return f"{cuts} @ {ranges(self.processors)}"
 
 
-class Travel(Enum):
+class SyncAlgorithm(Enum):
     """How a sum travels between processors: around a ring, up and down a binomial tree, or straight to its owner, each as
     messages of our own; or as collectives of the communication library (NCCL's between GPUs, else MPI's)."""
 
@@ -89,7 +90,7 @@ class Travel(Enum):
     COLLECTIVE = "collective"
 
 
-class Place(Enum):
+class UpdatePlacement(Enum):
     """Where a parameter is updated: at every processor that holds it (gradients are all-reduced), at one owner (which
     sends new weights), or spread: each holder updates its share and sends that (reduce-scatter, then all-gather)."""
 
@@ -102,18 +103,19 @@ class Place(Enum):
 class Sync:
     """How the weights of a layer are synchronised among the processors that hold them. ``chunks``: into how many parts a
     SPREAD update or a RING is divided (at most one a holder); 0: as many as leave each at least 1 MiB. A COLLECTIVE decides by
-    itself: with Place.EVERY it is one all-reduce; with Place.SPREAD one reduce-scatter of the gradients, by which every holder
+    itself: with UpdatePlacement.EVERY it is one all-reduce; with UpdatePlacement.SPREAD one reduce-scatter of the
+    gradients, by which every holder
     gets the sum of one share of equal size, and, when each has updated its share, one all-gather of the new weights (ZeRO's
     stage 1: Rajbhandari et al., "ZeRO: Memory optimizations toward training trillion parameter models", 2020)."""
 
-    travel: Travel = Travel.OWNER
-    place: Place = Place.SPREAD
+    travel: SyncAlgorithm = SyncAlgorithm.OWNER
+    place: UpdatePlacement = UpdatePlacement.SPREAD
     chunks: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.chunks, int) or self.chunks < 0:
             raise ValueError(f"Sync: chunks must be an integer, 0 or more, got {self.chunks!r}")
-        if self.travel is Travel.COLLECTIVE and (self.place is Place.OWNER or self.chunks):
+        if self.travel is SyncAlgorithm.COLLECTIVE and (self.place is UpdatePlacement.OWNER or self.chunks):
             raise ValueError(
                 f"Sync: a collective leaves each holder with the whole sum, or with a share of it, so that it goes with place "
                 f"'every' or 'spread' and 0 chunks; got {self.place.value!r} and {self.chunks}"
@@ -135,3 +137,11 @@ def ranges(numbers: tuple[int, ...]) -> str:
             parts.append(f"{start}" if start == previous else f"{start}-{previous}")
         start = previous = n
     return ",".join(parts)
+
+
+def __getattr__(name: str) -> Any:
+    from taskflow.moved import renamed
+
+    if (new := renamed(__name__, name)) is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return globals()[new]

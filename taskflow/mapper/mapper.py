@@ -9,7 +9,7 @@ from typing import Any
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine
-from taskflow.mapper.config import OpConfig, Place, Sync, Travel
+from taskflow.mapper.config import OpConfig, Sync, SyncAlgorithm, UpdatePlacement
 from taskflow.mapper.report import Profile
 from taskflow.mapper.strategy import SUMS, Strategy
 from taskflow.regions import Rect
@@ -58,16 +58,20 @@ class Mapper(ABC):
         copy on their own cores, gradients go straight to owners, each of which updates its share and sends that
         (reduce-scatter, all-gather): fewer messages, no link to spare, and update state is held once.
         """
-        return Sync(Travel.OWNER, Place.SPREAD) if _copying(holders, machine) else Sync(Travel.COLLECTIVE, Place.EVERY)
+        return (
+            Sync(SyncAlgorithm.OWNER, UpdatePlacement.SPREAD)
+            if _copying(holders, machine)
+            else Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.EVERY)
+        )
 
-    def select_sums(self, processors: Sequence[int], machine: Machine) -> Travel:
+    def select_sums(self, processors: Sequence[int], machine: Machine) -> SyncAlgorithm:
         """How partial values (of operators that are cut along a contracted dimension, or of a batch's statistics) are summed
         between the ``processors`` that the strategy uses: `Strategy.sums`.
 
         Default: between devices by the library's all-reduce, where all that have a part also need the sum. Between CPU ranks of
         one machine, which copy on their own cores, by an owner.
         """
-        return Travel.OWNER if _copying(processors, machine) else Travel.COLLECTIVE
+        return SyncAlgorithm.OWNER if _copying(processors, machine) else SyncAlgorithm.COLLECTIVE
 
     def order_tasks(self, name: str, operator: str | None, kind: str) -> int:
         """Priority of a task among those that become ready at the same time; lower goes first. Default: program order."""
@@ -125,7 +129,9 @@ def map_graph(mapper: Mapper, graph: OperatorGraph, machine: Machine) -> Strateg
     used = tuple(sorted({p for config in configs.values() for p in config.processors}))
     sums: Any = mapper.select_sums(used, machine)
     if sums not in SUMS:
-        raise ValueError(f"mapper {mapper.name}: select_sums must return Travel.OWNER or Travel.COLLECTIVE, got {sums!r}")
+        raise ValueError(
+            f"mapper {mapper.name}: select_sums must return SyncAlgorithm.OWNER or SyncAlgorithm.COLLECTIVE, got {sums!r}"
+        )
     strategy = Strategy(count, configs, syncs, mapper.name, sums)
     strategy.verify(graph)
     return strategy

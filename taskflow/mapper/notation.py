@@ -6,7 +6,7 @@ import re
 from math import prod
 
 from taskflow.graph import Node
-from taskflow.mapper.config import OpConfig, Place, Sync, Travel
+from taskflow.mapper.config import OpConfig, Sync, SyncAlgorithm, UpdatePlacement
 
 
 def parse_config(text: str, node: Node, processors: int) -> OpConfig:
@@ -36,7 +36,7 @@ def parse_sync(text: str, who: str) -> Sync:
     """The synchronisation that `Sync` prints as ``text``: ``ring/every``, or ``owner/spread/8`` with chunks. ValueError that
     begins with ``who``."""
     words = text.replace(" ", "").split("/")
-    travels, places = [t.value for t in Travel], [p.value for p in Place]
+    travels, places = [t.value for t in SyncAlgorithm], [p.value for p in UpdatePlacement]
     if (
         len(words) not in (2, 3) or words[0] not in travels or words[1] not in places
         or not all(word.isdecimal() for word in words[2:])
@@ -45,7 +45,7 @@ def parse_sync(text: str, who: str) -> Sync:
             f"{who}: write TRAVEL/PLACE or TRAVEL/PLACE/CHUNKS, such as ring/every or owner/spread/8, with TRAVEL one of "
             f"{', '.join(travels)} and PLACE one of {', '.join(places)}; got {text!r}"
         )
-    return Sync(Travel(words[0]), Place(words[1]), int(words[2]) if len(words) == 3 else 0)
+    return Sync(SyncAlgorithm(words[0]), UpdatePlacement(words[1]), int(words[2]) if len(words) == 3 else 0)
 
 
 def parse_ranges(text: str, who: str) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from zlib import crc32
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine
-from taskflow.mapper.config import Place, Sync, Travel
+from taskflow.mapper.config import Sync, SyncAlgorithm, UpdatePlacement
 from taskflow.mapper.mapper import Mapper
 from taskflow.mapper.strategy import SUMS
 from taskflow.operators.operator import Soap
@@ -111,12 +111,12 @@ class RandomMapper(Mapper):
 
     def select_reduction(self, layer: str, nbytes: int, holders: Sequence[int], machine: Machine) -> Sync:
         random = Random(crc32(f"{self._seed} {layer}".encode()))
-        travel = random.choice(list(Travel))
-        if travel is Travel.COLLECTIVE:
-            return Sync(travel, random.choice((Place.EVERY, Place.SPREAD)))
-        return Sync(travel, random.choice(list(Place)), random.randint(0, len(holders)))
+        travel = random.choice(list(SyncAlgorithm))
+        if travel is SyncAlgorithm.COLLECTIVE:
+            return Sync(travel, random.choice((UpdatePlacement.EVERY, UpdatePlacement.SPREAD)))
+        return Sync(travel, random.choice(list(UpdatePlacement)), random.randint(0, len(holders)))
 
-    def select_sums(self, processors: Sequence[int], machine: Machine) -> Travel:
+    def select_sums(self, processors: Sequence[int], machine: Machine) -> SyncAlgorithm:
         return Random(f"{self._seed} sums").choice(SUMS)
 
 

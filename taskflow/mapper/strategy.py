@@ -12,7 +12,7 @@ from typing import Any
 from taskflow.drawing import box, device_colour, svg
 from taskflow.drawing import table as html_table
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper.config import OpConfig, Place, Sync, Travel, ranges
+from taskflow.mapper.config import OpConfig, Sync, SyncAlgorithm, UpdatePlacement, ranges
 from taskflow.reading import read_json
 from taskflow.regions import Rect
 from taskflow.writing import replacing
@@ -20,7 +20,7 @@ from taskflow.writing import replacing
 FORMAT = "taskflow-strategy"
 VERSION = 1
 MOST_ROWS = 200  # of the table that a notebook shows
-SUMS = (Travel.OWNER, Travel.COLLECTIVE)  # how partial values may be summed
+SUMS = (SyncAlgorithm.OWNER, SyncAlgorithm.COLLECTIVE)  # how partial values may be summed
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,13 @@ class Strategy:
     configs: Mapping[str, OpConfig]
     syncs: Mapping[str, Sync] = field(default_factory=dict)
     name: str = "custom"
-    sums: Travel = Travel.OWNER
+    sums: SyncAlgorithm = SyncAlgorithm.OWNER
 
     def __post_init__(self) -> None:
         if self.sums not in SUMS:
             raise ValueError(
-                f"strategy {self.name}: partial values are summed by 'owner' or 'collective' (Travel.OWNER, Travel.COLLECTIVE), "
+                f"strategy {self.name}: partial values are summed by 'owner' or 'collective' "
+                f"(SyncAlgorithm.OWNER, SyncAlgorithm.COLLECTIVE), "
                 f"got {self.sums!r}"
             )
 
@@ -155,10 +156,10 @@ def load(path: str | Path, graph: OperatorGraph, processors: int) -> Strategy:
             for name, entry in content["operators"].items()
         }
         syncs = {
-            layer: Sync(Travel(entry["travel"]), Place(entry["place"]), int(entry.get("chunks", 0)))
+            layer: Sync(SyncAlgorithm(entry["travel"]), UpdatePlacement(entry["place"]), int(entry.get("chunks", 0)))
             for layer, entry in content.get("syncs", {}).items()
         }
-        name, sums = str(content.get("name", "file")), Travel(content.get("sums", Travel.OWNER.value))
+        name, sums = str(content.get("name", "file")), SyncAlgorithm(content.get("sums", SyncAlgorithm.OWNER.value))
         strategy = Strategy(processors, configs, syncs, name, sums)
     except KeyError as error:
         raise ValueError(f"{path}: not a valid strategy file: an operator or layer lacks {error}") from error

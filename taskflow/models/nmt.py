@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
-from taskflow.models.recurrent import Layers, Shared, State, chunks, part, zeros
+from taskflow.models.recurrent import Layers, SharedLayers, State, chunks, part, zeros
 from taskflow.models.vocabulary import blocks_of
 from taskflow.operators.tensor import Parameter, Tensor
 
@@ -51,7 +51,7 @@ def nmt(config: NMTConfig, dtype: str = "float32") -> OperatorGraph:
     source, target, labels = (
         ops.input(graph, (c.batch, c.steps), "int64", name=name) for name in ("source", "target", "labels")
     )
-    shared = Shared()
+    shared = SharedLayers()
     memory, state = _encode(c, shared, source, c.dropout)
     decoder = Layers(shared, c.hidden, state, c.dropout, "decoder.lstm")
     attend: Sequence[Sequence[Parameter]] | None = None
@@ -87,7 +87,7 @@ def nmt_encoder(config: NMTConfig, dtype: str = "float32") -> NMTEncoder:
     """What runs once a sentence to translate; without dropout."""
     graph = OperatorGraph(dtype, "NMT encoder")
     source = ops.input(graph, (config.batch, config.steps), "int64", name="source")
-    memory, state = _encode(config, Shared(), source, 0.0)
+    memory, state = _encode(config, SharedLayers(), source, 0.0)
     return NMTEncoder(graph, memory, tuple(state))
 
 
@@ -122,7 +122,7 @@ def nmt_decoder(config: NMTConfig, beams: int, dtype: str = "float32") -> NMTDec
         kept = [ops.gather(s, parents, name=f"{s.name}.kept") for s in states]
         h, cell = (ops.reshape(s, (rows, c.hidden), name=f"{s.name}.rows") for s in kept)
         before.append((h, cell))
-    shared = Shared()
+    shared = SharedLayers()
     decoder = Layers(shared, c.hidden, before, 0.0, "decoder.lstm")
     given = ops.reshape(words, (rows, 1), name="words.rows")
     y = decoder.advance(shared(ops.embedding, "decoder.embedding", 0, given, c.vocabulary, c.hidden), 0)
@@ -136,7 +136,7 @@ def nmt_decoder(config: NMTConfig, beams: int, dtype: str = "float32") -> NMTDec
     return NMTDecoder(graph, memory, source, tuple(held), scores)
 
 
-def _encode(c: NMTConfig, shared: Shared, source: Tensor, dropout: float) -> tuple[Tensor, list[State]]:
+def _encode(c: NMTConfig, shared: SharedLayers, source: Tensor, dropout: float) -> tuple[Tensor, list[State]]:
     """source (N, T) -> the last layer's outputs (N, T, hidden), and every layer's last state."""
     encoder = Layers(
         shared, c.hidden, zeros(source.graph, c.batch, c.hidden, c.layers, "encoder"), dropout, "encoder.lstm"

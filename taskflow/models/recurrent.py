@@ -10,7 +10,7 @@ from taskflow.operators.tensor import Builder, Parameter, Tensor
 State = tuple[Tensor, Tensor]  # h and c, each (N, hidden)
 
 
-class Shared:
+class SharedLayers:
     """Layers whose operators, one for each chunk of steps, share parameters. The first chunk's operator has the layer's
     name and declares them, so that their names do not depend on how the steps are cut."""
 
@@ -27,7 +27,7 @@ class Shared:
 class Layers:
     """LSTM layers, one above the other, with the state that each has reached."""
 
-    def __init__(self, shared: Shared, hidden: int, start: Sequence[State], dropout: float, name: str) -> None:
+    def __init__(self, shared: SharedLayers, hidden: int, start: Sequence[State], dropout: float, name: str) -> None:
         self.shared, self.hidden, self.dropout, self.name = shared, hidden, dropout, name
         self.state = list(start)
 

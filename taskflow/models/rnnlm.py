@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
-from taskflow.models.recurrent import Layers, Shared, chunks, part, zeros
+from taskflow.models.recurrent import Layers, SharedLayers, chunks, part, zeros
 from taskflow.models.vocabulary import blocks_of
 
 
@@ -43,7 +43,7 @@ def rnnlm(config: RNNLMConfig, dtype: str = "float32") -> OperatorGraph:
     graph = OperatorGraph(dtype, "RNNLM")
     tokens = ops.input(graph, (c.batch, c.steps), "int64", name="tokens")
     targets = ops.input(graph, (c.batch, c.steps), "int64", name="targets")
-    shared = Shared()
+    shared = SharedLayers()
     start = zeros(graph, c.batch, c.hidden, c.layers, "lstm")
     layers = Layers(shared, c.hidden, start, c.dropout, "lstm")
     wanted = chunks(targets, c.steps_per_operator)

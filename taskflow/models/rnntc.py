@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
-from taskflow.models.recurrent import Layers, Shared, chunks, part, zeros
+from taskflow.models.recurrent import Layers, SharedLayers, chunks, part, zeros
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def rnntc(config: RNNTCConfig, dtype: str = "float32") -> OperatorGraph:
     graph = OperatorGraph(dtype, "RNNTC")
     tokens = ops.input(graph, (c.batch, c.steps), "int64", name="tokens")
     labels = ops.input(graph, (c.batch,), "int64", name="labels")
-    shared = Shared()
+    shared = SharedLayers()
     layers = Layers(shared, c.hidden, zeros(graph, c.batch, c.hidden, c.layers, "lstm"), c.dropout, "lstm")
     for k, words in enumerate(chunks(tokens, c.steps_per_operator)):
         layers.advance(shared(ops.embedding, "embedding", k, words, c.vocabulary, c.hidden), k)

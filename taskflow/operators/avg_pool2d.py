@@ -11,7 +11,7 @@ import numpy as np
 
 from taskflow.operators.operator import Array, Call, Dim, Example, Keeps, Operator, Reads, Spec, register
 from taskflow.operators.tensor import Tensor
-from taskflow.operators.window import Pair, Window, pair, pool_dims, pool_example, pool_output, pool_sees
+from taskflow.operators.window import Pair, SlidingWindow, pair, pool_dims, pool_example, pool_output, pool_sees
 from taskflow.regions import Rect
 
 
@@ -74,7 +74,7 @@ class AvgPool2d(Operator):
         )
         return np.asarray(1 / (rows[:, None] * columns), call.specs[0].dtype)
 
-    def _counts(self, window: Window, size: int, low: int, high: int) -> np.ndarray[Any, Any]:
+    def _counts(self, window: SlidingWindow, size: int, low: int, high: int) -> np.ndarray[Any, Any]:
         starts = np.arange(low, high) * window.stride - window.before
         if self.count_include_pad:  # what a last window has beyond the padding does not count
             counts: np.ndarray[Any, Any] = np.minimum(starts + window.kernel, size + window.after) - starts
@@ -83,9 +83,9 @@ class AvgPool2d(Operator):
         return counts
 
     @property
-    def _windows(self) -> tuple[Window, ...]:
+    def _windows(self) -> tuple[SlidingWindow, ...]:
         each = zip(self.kernel, self.stride, self.padding)
-        return tuple(Window(k, s, p, p, ceil=self.ceil_mode) for k, s, p in each)
+        return tuple(SlidingWindow(k, s, p, p, ceil=self.ceil_mode) for k, s, p in each)
 
     @classmethod
     def example(cls, random: Random) -> Example:

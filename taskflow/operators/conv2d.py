@@ -13,7 +13,7 @@ import numpy as np
 from taskflow.operators.convolution import Convolution
 from taskflow.operators.operator import Array, Call, Example, Reads, Spec, Target, iteration_space, register
 from taskflow.operators.tensor import Parameter, Tensor
-from taskflow.operators.window import Pair, Seen, Window, pads, pair
+from taskflow.operators.window import Pair, Seen, SlidingWindow, pads, pair
 from taskflow.regions import Rect
 
 Group = tuple[slice, slice, int]  # output channels, input channels (both of the piece's arrays), groups
@@ -109,7 +109,7 @@ class Conv2d(Convolution):
         return 2 * piece.volume * self.kernel[0] * self.kernel[1]
 
     @property
-    def _windows(self) -> tuple[Window, Window]:
+    def _windows(self) -> tuple[SlidingWindow, SlidingWindow]:
         return _windows(self.kernel, self.stride, self.padding, self.dilation)
 
     def _sees(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Seen, Seen]:
@@ -156,8 +156,8 @@ class Conv2d(Convolution):
 
 
 @lru_cache(maxsize=256)
-def _windows(kernel: Pair, stride: Pair, padding: tuple[Pair, Pair], dilation: Pair) -> tuple[Window, Window]:
-    rows, columns = (Window(k, s, *p, d) for k, s, p, d in zip(kernel, stride, padding, dilation))
+def _windows(kernel: Pair, stride: Pair, padding: tuple[Pair, Pair], dilation: Pair) -> tuple[SlidingWindow, SlidingWindow]:
+    rows, columns = (SlidingWindow(k, s, *p, d) for k, s, p, d in zip(kernel, stride, padding, dilation))
     return rows, columns
 
 

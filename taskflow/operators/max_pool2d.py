@@ -10,7 +10,7 @@ import numpy as np
 
 from taskflow.operators.operator import Call, Dim, Example, Keeps, Operator, Reads, Spec, register
 from taskflow.operators.tensor import Tensor
-from taskflow.operators.window import Pair, Window, pair, pool_dims, pool_example, pool_output, pool_sees
+from taskflow.operators.window import Pair, SlidingWindow, pair, pool_dims, pool_example, pool_output, pool_sees
 from taskflow.regions import Rect
 
 
@@ -64,9 +64,9 @@ class MaxPool2d(Operator):
         return piece.volume
 
     @property
-    def _windows(self) -> tuple[Window, ...]:
+    def _windows(self) -> tuple[SlidingWindow, ...]:
         each = zip(self.kernel, self.stride, self.padding, self.dilation)
-        return tuple(Window(k, s, p, p, d, self.ceil_mode) for k, s, p, d in each)
+        return tuple(SlidingWindow(k, s, p, p, d, self.ceil_mode) for k, s, p, d in each)
 
     @classmethod
     def example(cls, random: Random) -> Example:

@@ -17,7 +17,7 @@ Pair = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class SlidingWindow:
     """Output o sees the input positions o stride - before + dilation j for j in range(kernel); those outside the input
     are padding. ``ceil``: a last window that begins in the input counts even if it reaches beyond the padding."""
 
@@ -64,7 +64,7 @@ class Seen:
 
 
 @lru_cache(maxsize=1 << 16)
-def _sees(window: Window, size: int, low: int, high: int) -> Seen:
+def _sees(window: SlidingWindow, size: int, low: int, high: int) -> Seen:
     touched = []
     for j in range(window.kernel):
         offset = window.dilation * j - window.before
@@ -102,7 +102,7 @@ def pads(name: str, value: int | Sequence[int | Sequence[int]]) -> tuple[Pair, P
     return top, left
 
 
-def pool_output(name: str, inputs: Sequence[Spec], windows: Sequence[Window]) -> Spec:
+def pool_output(name: str, inputs: Sequence[Spec], windows: Sequence[SlidingWindow]) -> Spec:
     """The output of a pooling operator; ValueError if its input does not fit."""
     takes(name, inputs, 1)
     (x,) = inputs
@@ -123,7 +123,7 @@ def pool_dims(shape: Sequence[int]) -> tuple[Dim, ...]:
     return tuple(Dim(name, size, Soap.SAMPLE if name == "n" else Soap.ATTRIBUTE) for name, size in names)
 
 
-def pool_sees(windows: Sequence[Window], x: Spec, piece: Rect) -> tuple[Rect, tuple[Pair, Pair]]:
+def pool_sees(windows: Sequence[SlidingWindow], x: Spec, piece: Rect) -> tuple[Rect, tuple[Pair, Pair]]:
     """What a piece of the output sees of the input, and the padding around it."""
     lo, hi, padding = list(piece.lo), list(piece.hi), []
     for i, window in enumerate(windows, 2):
@@ -135,7 +135,7 @@ def pool_sees(windows: Sequence[Window], x: Spec, piece: Rect) -> tuple[Rect, tu
     return Rect(tuple(lo), tuple(hi)), (padding[0], padding[1])
 
 
-def pool_example(random: Random, dilated: bool) -> tuple[Sequence[Window], Spec]:
+def pool_example(random: Random, dilated: bool) -> tuple[Sequence[SlidingWindow], Spec]:
     """Windows and an input for the property suite; every output sees something of it."""
     while True:
         ceil = random.random() < 0.4
@@ -144,7 +144,7 @@ def pool_example(random: Random, dilated: bool) -> tuple[Sequence[Window], Spec]
             kernel, dilation = random.randint(1, 4), random.choice((1, 1, 2, 3)) if dilated else 1
             reach = dilation * (kernel - 1) + 1
             pad = random.randint(0, kernel // 2)
-            windows.append(Window(kernel, random.randint(1, 3), pad, pad, dilation, ceil))
+            windows.append(SlidingWindow(kernel, random.randint(1, 3), pad, pad, dilation, ceil))
             sizes.append(max(1, reach - 2 * pad) + random.randint(0, 6))
         counts = (window.outputs(size) for window, size in zip(windows, sizes))
         if not any(w.sees(s, o, o + 1).empty for w, s, count in zip(windows, sizes, counts) for o in range(count)):

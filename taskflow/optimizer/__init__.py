@@ -7,8 +7,8 @@ beats), ``explain`` (why a step takes as long as it does).
 """
 
 from taskflow.optimizer.clock import Clock
-from taskflow.optimizer.memory_check import RULE, Room
-from taskflow.optimizer.result import Budget, Found, SearchOptions
+from taskflow.optimizer.memory_check import RULE, MemoryCheck
+from taskflow.optimizer.result import Budget, SearchOptions, SearchResult
 from taskflow.optimizer.search import ALGORITHMS, make_evaluator, search
 
-__all__ = ["ALGORITHMS", "RULE", "Budget", "Clock", "Found", "Room", "SearchOptions", "make_evaluator", "search"]
+__all__ = ["ALGORITHMS", "RULE", "Budget", "Clock", "MemoryCheck", "SearchOptions", "SearchResult", "make_evaluator", "search"]

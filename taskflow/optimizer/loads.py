@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper import OpConfig, Travel
+from taskflow.mapper import OpConfig, SyncAlgorithm
 from taskflow.operators.operator import Reads
 from taskflow.operators.tensor import Tensor
 from taskflow.optimizer.cost import Pieces
@@ -58,7 +58,7 @@ class Loads:
     up."""
 
     def __init__(
-        self, evaluator: Evaluator, over: Callable[[], bool] = lambda: False, sums: Travel = Travel.OWNER
+        self, evaluator: Evaluator, over: Callable[[], bool] = lambda: False, sums: SyncAlgorithm = SyncAlgorithm.OWNER
     ) -> None:
         self.graph: OperatorGraph = evaluator.graph
         self._costs = evaluator.costs
@@ -212,7 +212,7 @@ class Loads:
             owner, *others = of
             if not others:
                 continue
-            if self._sums is Travel.COLLECTIVE:
+            if self._sums is SyncAlgorithm.COLLECTIVE:
                 adds = np.zeros(self._n, dtype=bool)
                 adds[list(of)] = True
                 here = (volume[:, at] > 0) & adds[readers]

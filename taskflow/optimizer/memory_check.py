@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine
-from taskflow.mapper import OpConfig, Place, Strategy, Travel
+from taskflow.mapper import OpConfig, Strategy, SyncAlgorithm, UpdatePlacement
 from taskflow.operators.tensor import Parameter
 from taskflow.optimizer.evaluate import Evaluator
 from taskflow.optimizer.memory import MemoryUse, explain, memory_use
@@ -21,7 +21,7 @@ RULE = f"a plan of more than {MOST_TASKS} tasks is estimated, and {SPARE:.0%} of
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _OperatorMemory:
     """What an operator's pieces hold: bytes of activations by processor, and Rects of weights: (layer, processor,
     parameter, Rect, bytes). ``used``: of each parameter, the Rects that are not empty. ``values``: of the activations those
     that are kept from forward to backward; ``passing``: outputs that are not; ``arriving``: inputs that are not and lie
@@ -51,7 +51,7 @@ class _Piece:
     weights: tuple[tuple[Rect, int, int], ...]
 
 
-class Room:
+class MemoryCheck:
     """Calling it with a strategy gives what memory it lacks, empty if it fits. Search, commands and reports all ask it, so
     that a plan that one of them refuses does not fit for another.
 
@@ -67,7 +67,7 @@ class Room:
         self._evaluator = evaluator
         self._planned: tuple[Strategy, tuple[MemoryUse, ...]] | None = None  # the last one
         self._estimated: tuple[Strategy, list[int]] | None = None
-        self._known: dict[tuple[object, ...], _Held] = {}
+        self._known: dict[tuple[object, ...], _OperatorMemory] = {}
         self._owned: dict[tuple[str, OpConfig], list[set[tuple[int, Rect]]]] = {}
         self._cuts: dict[tuple[object, ...], list[_Piece]] = {}
         self._unused: dict[tuple[Rect, frozenset[Rect]], tuple[int, Rect | None]] = {}
@@ -178,10 +178,10 @@ class Room:
         for (layer, processor), sizes in rects.items():
             size, sync = sum(sizes.values()), strategy.sync(layer)
             updated = size  # by others' messages in chunks of 1 MiB and more, which may be all of a layer
-            if sync.travel is Travel.COLLECTIVE and sync.place is Place.SPREAD:
+            if sync.travel is SyncAlgorithm.COLLECTIVE and sync.place is UpdatePlacement.SPREAD:
                 updated = sum(-(-n // alike[layer, read[0], read[1]]) for read, n in sizes.items())
             # One owner may receive everybody's gradient at once; a chunk's owner everybody's chunk.
-            gathers = sync.travel is Travel.OWNER and sync.place is not Place.SPREAD
+            gathers = sync.travel is SyncAlgorithm.OWNER and sync.place is not UpdatePlacement.SPREAD
             total[processor] += size * (2 + (holders[layer] if gathers else 2)) + updated * buffers
         return total
 
@@ -214,7 +214,7 @@ class Room:
             self._unused[whole, used] = left_over(whole, used)
         return self._unused[whole, used]
 
-    def _held(self, node: Node, strategy: Strategy) -> _Held:
+    def _held(self, node: Node, strategy: Strategy) -> _OperatorMemory:
         config = strategy[node.name]
         producers = [self.graph.producer(t) for t in node.inputs]
         key = (node.name, config, *(strategy[p.name] for p in producers))
@@ -254,7 +254,9 @@ class Room:
                 activations[processor] = activations.get(processor, 0) + nbytes
                 values[processor] = values.get(processor, 0) + kept
             used = tuple(frozenset(r for _, _, n, r, _ in weights if n == p.name and not r.empty) for p in node.parameters)
-            self._known[key] = _Held(activations, values, passing, arriving, put, got, tuple(weights), used, tuple(laid_out))
+            self._known[key] = _OperatorMemory(
+                activations, values, passing, arriving, put, got, tuple(weights), used, tuple(laid_out)
+            )
         return self._known[key]
 
     def _owns(self, node: Node, config: OpConfig) -> list[set[tuple[int, Rect]]]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper import OpConfig, Place, Sync, Travel
+from taskflow.mapper import OpConfig, Sync, SyncAlgorithm, UpdatePlacement
 from taskflow.operators.tensor import Tensor
 from taskflow.tasks.lower import SMALLEST_CHUNK_BYTES
 
@@ -60,7 +60,9 @@ class Messages:
                 rects = configs[node.name].partition(node).rects()
                 cells = len({tuple(node.reads(rect).weights) for rect in rects})
                 holders = len(rects) // cells
-                divided = (sync.place is Place.SPREAD or sync.travel is Travel.RING) and sync.travel is not Travel.COLLECTIVE
+                divided = (
+                    sync.place is UpdatePlacement.SPREAD or sync.travel is SyncAlgorithm.RING
+                ) and sync.travel is not SyncAlgorithm.COLLECTIVE
                 chunks = sync.chunks or sum(p.spec.nbytes for p in node.parameters) // cells // SMALLEST_CHUNK_BYTES
                 total += 2 * (holders - 1) * cells * (min(holders, max(1, chunks)) if divided else 1)
         return total

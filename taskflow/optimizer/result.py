@@ -118,7 +118,7 @@ class Proof:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Found:
+class SearchResult:
     """The result of a search.
 
     ``seconds``: predicted time of a step under ``strategy``. ``starts``: the same for each strategy it started from or was

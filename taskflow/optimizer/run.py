@@ -7,13 +7,13 @@ from dataclasses import replace
 from math import inf, isfinite
 from time import perf_counter
 
-from taskflow.mapper import OpConfig, Strategy, Sync, Travel
+from taskflow.mapper import OpConfig, Strategy, Sync, SyncAlgorithm
 from taskflow.optimizer.attempt import Attempt, Ends, within
 from taskflow.optimizer.clock import Clock
 from taskflow.optimizer.cost.measured import before_measuring
 from taskflow.optimizer.evaluate import NO_SYNCS, Evaluator
 from taskflow.optimizer.foresight import Foresight
-from taskflow.optimizer.result import Found, Improvement, Progress, SearchOptions
+from taskflow.optimizer.result import Improvement, Progress, SearchOptions, SearchResult
 from taskflow.optimizer.slice import Slice
 from taskflow.optimizer.space import mended, mended_strategy
 
@@ -134,7 +134,7 @@ class Run:
 
     def propose(
         self, changes: Mapping[str, OpConfig], limit: float = inf, syncs: Mapping[str, Sync] = NO_SYNCS,
-        sums: Travel | None = None,
+        sums: SyncAlgorithm | None = None,
     ) -> bool:
         """Try changes to the current strategy and accept them if it then takes at most ``limit`` seconds; those that the
         constraints do not permit are mended first. Raises `Spent` instead if there is no budget left."""
@@ -153,7 +153,7 @@ class Run:
         return seconds <= limit and self.decide(changes, syncs, seconds, sums)
 
     def decide(
-        self, changes: Mapping[str, OpConfig], syncs: Mapping[str, Sync], seconds: float, sums: Travel | None = None
+        self, changes: Mapping[str, OpConfig], syncs: Mapping[str, Sync], seconds: float, sums: SyncAlgorithm | None = None
     ) -> bool:
         """Accept the evaluator's last proposal, whose seconds are within the limit, unless it does not fit the memory."""
         lacks = ""
@@ -213,7 +213,7 @@ class Run:
         self._tell()
 
     def _evaluate(
-        self, changes: Mapping[str, OpConfig], limit: float, syncs: Mapping[str, Sync], sums: Travel | None
+        self, changes: Mapping[str, OpConfig], limit: float, syncs: Mapping[str, Sync], sums: SyncAlgorithm | None
     ) -> float:
         """The evaluator's answer; infinite if there is no time to ask it."""
         if self._ahead or not self.foresight.careful:
@@ -229,7 +229,7 @@ class Run:
         self.foresight.learn(changes, self.worked - begin)
         return seconds
 
-    def conduct(self, body: Callable[[], str]) -> Found:
+    def conduct(self, body: Callable[[], str]) -> SearchResult:
         """Run the search; ``body`` returns why it ended, if neither the budget nor the user ends it. The first rival is always
         evaluated, the others if there is time, and so is the lower bound."""
         try:
@@ -251,7 +251,7 @@ class Run:
                 f"batch or a larger budget"
             )
         self._tell(final=True)
-        return Found(
+        return SearchResult(
             self.best, self.best_seconds, self.starts, tuple(self._history), self.proposals, self.accepted,
             self.elapsed, self.options.seed, self.algorithm, stopped, optimal=self.optimal, local=self.local,
             refused=self.refused, lower_bound=self.lower_bound, left_out=tuple(self.left_out),

@@ -16,18 +16,18 @@ from taskflow.optimizer.bounds import lower_bound
 from taskflow.optimizer.clock import SMALL, Clock
 from taskflow.optimizer.cost import ANALYTIC, AnalyticCosts, CostModel, Costs, ModelCosts, Roofline, choose_costs
 from taskflow.optimizer.evaluate import Evaluator, evaluator
-from taskflow.optimizer.memory_check import Room
-from taskflow.optimizer.result import Budget, Found, Progress, SearchOptions
+from taskflow.optimizer.memory_check import MemoryCheck
+from taskflow.optimizer.result import Budget, Progress, SearchOptions, SearchResult
 from taskflow.optimizer.space import Constraints, SpaceOptions
 from taskflow.rules import SGD, UpdateRule
 
 
-def _default(judge: Evaluator, options: SearchOptions) -> Found:
+def _default(judge: Evaluator, options: SearchOptions) -> SearchResult:
     """The guided search, which also starts from dynamic programming's plan."""
     return guided(judge, options, also_from=(lambda over: additive_plan(judge, options.space, over),))
 
 
-ALGORITHMS: dict[str, Callable[[Evaluator, SearchOptions], Found]] = {
+ALGORITHMS: dict[str, Callable[[Evaluator, SearchOptions], SearchResult]] = {
     "guided": _default,
     "mcmc": mcmc,
     "optcnn": optcnn,
@@ -50,22 +50,22 @@ def search(
     clip_norm: float | None = None,
     space: SpaceOptions | None = None,
     starts: Iterable[Strategy] = (),
-    memory: bool | Room = True,
+    memory: bool | MemoryCheck = True,
     progress: Callable[[Progress], None] | None = None,
     use: Evaluator | None = None,
     alone: bool = False,
     constraints: Constraints | Mapping[str, Any] | str | Path | None = None,
     workers: int | None = None,
-) -> Found:
+) -> SearchResult:
     """The fastest strategy found for training ``graph`` on ``machine``, never one predicted to be slower than data
     parallel, expert and model parallel ones or ``starts``.
 
     ``budget``: seconds, or text such as ``30s`` and ``20000p`` (proposals; makes the result depend on nothing but the seed).
     Seconds are of the whole call, the lower bound included. Data parallelism is evaluated in any case; what of the rest there was
-    no time for is named in ``Found.left_out``, also other known strategies and ``starts``.
+    no time for is named in ``SearchResult.left_out``, also other known strategies and ``starts``.
     ``algorithm``: one of ALGORITHMS. ``costs``: by default the analytic model of the machine; ``measured`` times tasks on the
     processor at hand when their costs are first asked for (`choose_costs`), within the budget. ``rule``: the update rule
-    that training will use (its arrays need memory and its tasks time). ``memory``: refuse plans that do not fit (a `Room`
+    that training will use (its arrays need memory and its tasks time). ``memory``: refuse plans that do not fit (a `MemoryCheck`
     of ``use`` keeps what it learns for later questions). ``use``: an evaluator instead of machine, costs, rule and
     clip_norm. ``alone``: report what the algorithm itself found, even if a known strategy is faster (to compare
     algorithms). ``constraints``: what single operators and layers may have (a table as `Constraints.parse` describes it, or
@@ -112,10 +112,10 @@ def search(
     return replace(found, lower_bound=min(found.seconds, found.lower_bound))
 
 
-def _room(judge: Evaluator, memory: bool | Room) -> Room | None:
-    if isinstance(memory, Room):
+def _room(judge: Evaluator, memory: bool | MemoryCheck) -> MemoryCheck | None:
+    if isinstance(memory, MemoryCheck):
         return memory
-    return Room(judge) if memory else None
+    return MemoryCheck(judge) if memory else None
 
 
 def make_evaluator(

@@ -4,7 +4,7 @@ launches."""
 from taskflow.regions.check import PrivilegeError, check_index_launch, check_privileges
 from taskflow.regions.dependence import Analysis, Launched
 from taskflow.regions.needs import INITIAL, Clear, Contents, Contribution, CopyNeed, ReduceNeed
-from taskflow.regions.ordering import Dependence, Kind
+from taskflow.regions.ordering import Dependence, DependenceKind
 from taskflow.regions.privilege import Privilege, Requirement, interferes
 from taskflow.regions.rect import Rect, covers
 from taskflow.regions.region import Instance, LogicalRegion
@@ -18,9 +18,9 @@ __all__ = [
     "Contribution",
     "CopyNeed",
     "Dependence",
+    "DependenceKind",
     "DisjointMap",
     "Instance",
-    "Kind",
     "Launched",
     "LogicalRegion",
     "Privilege",

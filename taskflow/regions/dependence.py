@@ -41,7 +41,7 @@ from dataclasses import dataclass
 from taskflow.regions.check import check_privileges
 from taskflow.regions.movement import RegionMemory
 from taskflow.regions.needs import Clear, Contents, CopyNeed, Plan, ReduceNeed
-from taskflow.regions.ordering import Dependence, Kind, Ordering
+from taskflow.regions.ordering import Dependence, DependenceKind, Ordering
 from taskflow.regions.privilege import Privilege, Requirement
 from taskflow.regions.region import Instance, LogicalRegion
 
@@ -111,7 +111,7 @@ class Analysis:
             ordering, memory = self._of(requirement.region)
             dependences += ordering.record(plan.launch, requirement)
             instances.append(_touch(memory, plan, requirement))
-        dependences += [Dependence(who, plan.launch, region, rect, Kind.ORDER) for who, region, rect in plan.orders]
+        dependences += [Dependence(who, plan.launch, region, rect, DependenceKind.ORDER) for who, region, rect in plan.orders]
         self._launches += 1
         self._movements = plan.next
         return Launched(

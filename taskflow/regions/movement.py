@@ -28,7 +28,7 @@ class _Owner:
 
 
 @dataclass(slots=True)
-class _Held:
+class _ValidInstance:
     """A value instance; ``valid`` maps its valid points to the movement that brought them, -1 for a task that wrote
     them."""
 
@@ -55,7 +55,7 @@ class RegionMemory:
         self._home = _Owner(INITIAL, Instance(region, region.rect, INITIAL))
         self._owners: DisjointMap[_Owner] = DisjointMap()
         self._pending: DisjointMap[tuple[_Partial, ...]] = DisjointMap()
-        self._instances: RectIndex[dict[int, _Held]] = RectIndex()
+        self._instances: RectIndex[dict[int, _ValidInstance]] = RectIndex()
 
     def read(self, plan: Plan, rect: Rect) -> Instance:
         """Make ``rect`` valid on the plan's processor; return the instance to read."""
@@ -124,7 +124,7 @@ class RegionMemory:
             for held in on.values():
                 held.valid.carve(held.instance.rect)
 
-    def _fill(self, plan: Plan, rect: Rect, writing: bool) -> _Held:
+    def _fill(self, plan: Plan, rect: Rect, writing: bool) -> _ValidInstance:
         held = self._to_read(rect, plan.processor, writing)
         plan.shares.update(m for _, m in held.valid.within(rect) if 0 <= m < plan.first)
         gaps = held.valid.gaps(rect)
@@ -135,7 +135,7 @@ class RegionMemory:
             self._sum(plan, rect, pending, held)
         return held
 
-    def _copy(self, plan: Plan, gaps: Iterable[Rect], held: _Held) -> None:
+    def _copy(self, plan: Plan, gaps: Iterable[Rect], held: _ValidInstance) -> None:
         """Copy each gap from its owners, one copy per owner."""
         found: dict[_Owner, list[Rect]] = {}
         for gap in gaps:
@@ -152,7 +152,7 @@ class RegionMemory:
                 plan.copies.append(copy)
                 held.valid.assign(part, copy.number)
 
-    def _sum(self, plan: Plan, rect: Rect, pending: Iterable[tuple[Rect, tuple[_Partial, ...]]], held: _Held) -> None:
+    def _sum(self, plan: Plan, rect: Rect, pending: Iterable[tuple[Rect, tuple[_Partial, ...]]], held: _ValidInstance) -> None:
         """Add what is pending over ``rect`` to the instance, which becomes the owner of these points."""
         after: set[int] = set()
         number = plan.next
@@ -167,14 +167,14 @@ class RegionMemory:
             ReduceNeed(number, rect, held.instance, _contributions(pending), tuple(sorted(after)))
         )
 
-    def _own(self, plan: Plan, rect: Rect, held: _Held) -> None:
+    def _own(self, plan: Plan, rect: Rect, held: _ValidInstance) -> None:
         """The launch's task writes ``rect`` in this instance: it owns these points, and no other instance is valid
         there."""
         self._invalidate(rect, held)
         self._owners.assign(rect, _Owner(plan.launch, held.instance))
         held.valid.assign(rect, -1)
 
-    def _invalidate(self, rect: Rect, keep: _Held) -> None:
+    def _invalidate(self, rect: Rect, keep: _ValidInstance) -> None:
         for where, on in self._instances.overlapping(rect):
             for processor, held in list(on.items()):
                 if held is not keep and held.valid.carve(rect) and self._exact and not len(held.valid):
@@ -184,22 +184,22 @@ class RegionMemory:
 
     # -- which instance ----------------------------------------------------------------------------------------------
 
-    def _at(self, rect: Rect, processor: int) -> _Held:
+    def _at(self, rect: Rect, processor: int) -> _ValidInstance:
         """The instance of exactly this Rect, made if there is none."""
         on = self._instances.setdefault(rect, dict)
         held = on.get(processor)
         if held is None:
-            held = on[processor] = _Held(Instance(self._region, rect, processor), DisjointMap())
+            held = on[processor] = _ValidInstance(Instance(self._region, rect, processor), DisjointMap())
         return held
 
-    def _containing(self, rect: Rect, processor: int) -> list[_Held]:
+    def _containing(self, rect: Rect, processor: int) -> list[_ValidInstance]:
         return [
             on[processor]
             for where, on in self._instances.overlapping(rect)
             if processor in on and where.contains(rect)
         ]
 
-    def _largest(self, rect: Rect, processor: int) -> _Held | None:
+    def _largest(self, rect: Rect, processor: int) -> _ValidInstance | None:
         """Where a write goes: the largest instance that contains it, so that later reads of any Rect in it find it
         there."""
         if self._exact:
@@ -207,7 +207,7 @@ class RegionMemory:
         found = self._containing(rect, processor)
         return max(found, key=lambda h: (h.instance.rect.volume, h.instance.rect), default=None)
 
-    def _to_read(self, rect: Rect, processor: int, writing: bool) -> _Held:
+    def _to_read(self, rect: Rect, processor: int, writing: bool) -> _ValidInstance:
         """The instance from which to read ``rect`` (and to which to write it)."""
         if self._exact:
             return self._owned(rect, processor) or self._at(rect, processor)
@@ -220,7 +220,7 @@ class RegionMemory:
         key = {id(h): (h.missing(rect), sign * h.instance.rect.volume, h.instance.rect) for h in found}
         return min(found, key=lambda h: key[id(h)], default=None) or self._at(rect, processor)
 
-    def _owned(self, rect: Rect, processor: int) -> _Held | None:
+    def _owned(self, rect: Rect, processor: int) -> _ValidInstance | None:
         """The instance on ``processor`` that owns every point of ``rect``, if there is one (and it is contiguous, if
         asked)."""
         parts = self._owners.within(rect)

@@ -22,7 +22,7 @@ from taskflow.regions.region import LogicalRegion
 from taskflow.regions.segments import DisjointMap, canonical
 
 
-class Kind(Enum):
+class DependenceKind(Enum):
     """Why a launch waits for another."""
 
     TRUE = "true"  # it reads what the earlier one wrote or reduced
@@ -39,7 +39,7 @@ class Dependence:
     later: int
     region: LogicalRegion
     rect: Rect
-    kind: Kind
+    kind: DependenceKind
 
     def __str__(self) -> str:
         return f"{self.earlier} -> {self.later} {self.kind.value} {self.region.name}{self.rect}"
@@ -55,7 +55,7 @@ class _Epoch:
     before: tuple[int, ...] = ()
 
 
-_Found = dict[tuple[int, Kind], list[Rect]]
+_Found = dict[tuple[int, DependenceKind], list[Rect]]
 
 
 class Ordering:
@@ -112,13 +112,13 @@ def _from(users: tuple[int, ...], below: int) -> tuple[int, ...]:
     return users if not users or users[0] >= below else tuple(user for user in users if user >= below)
 
 
-def _kind(earlier: Privilege, later: Privilege) -> Kind:
+def _kind(earlier: Privilege, later: Privilege) -> DependenceKind:
     """The kind of a dependence between two uses that interfere."""
     if later.reads and earlier is not Privilege.READ:
-        return Kind.TRUE
-    return Kind.ANTI if earlier is Privilege.READ else Kind.OUTPUT
+        return DependenceKind.TRUE
+    return DependenceKind.ANTI if earlier is Privilege.READ else DependenceKind.OUTPUT
 
 
-def _wait(found: _Found, users: Iterable[int], kind: Kind, part: Rect) -> None:
+def _wait(found: _Found, users: Iterable[int], kind: DependenceKind, part: Rect) -> None:
     for user in users:
         found.setdefault((user, kind), []).append(part)

@@ -13,7 +13,7 @@ from taskflow import __version__
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper import Strategy
-from taskflow.optimizer import Room
+from taskflow.optimizer import MemoryCheck
 from taskflow.optimizer.evaluate import Evaluator, critical_path
 from taskflow.optimizer.memory import memory_profile
 from taskflow.report.belongs import operator_of, piece_of
@@ -46,7 +46,7 @@ def report_data(
     *,
     search: Mapping[str, Any] | None = None,
     most_rows: int = MOST_ROWS,
-    room: Room | None = None,
+    room: MemoryCheck | None = None,
     say: Callable[[str], None] = lambda words: None,
 ) -> Report:
     """Everything that the report's page shows.
@@ -72,7 +72,7 @@ def report_data(
     rows, joined = thin(_rows(spans, operator, piece_of(tasks, graph, strategy)[spans.task], path, tick), most_rows)
     say("baselines")
     samples = samples_of(judge)
-    room = room or Room(judge)
+    room = room or MemoryCheck(judge)
     plan = plan_value(known_as(strategy), spans, machine, samples, room, strategy)
     baselines, same = baseline_values(judge, samples, room)
     value = {

@@ -6,7 +6,7 @@ from typing import Any
 
 from taskflow.machine import Machine
 from taskflow.mapper import MAPPERS, Strategy, choose
-from taskflow.optimizer import Room
+from taskflow.optimizer import MemoryCheck
 from taskflow.optimizer.evaluate import Evaluator
 from taskflow.report.spans import CATEGORIES, Spans, spans_at
 from taskflow.report.split import PARTS, device_split
@@ -16,7 +16,7 @@ LABELS = {"data": "data parallel", "model": "model parallel", "expert": "expert"
 
 
 def plan_value(
-    name: str, spans: Spans, machine: Machine, samples: int, room: Room, strategy: Strategy
+    name: str, spans: Spans, machine: Machine, samples: int, room: MemoryCheck, strategy: Strategy
 ) -> dict[str, Any]:
     """One row of the comparison. ``split``: mean seconds of a device by `PARTS`; ``bytes``: moved by category. ``lacks``: what
     memory is missing, as ``room`` judges it, whose evaluator is at ``strategy``: by one rule with the search and all commands."""
@@ -41,10 +41,10 @@ def plan_value(
     }
 
 
-def baseline_values(judge: Evaluator, samples: int, room: Room | None = None) -> tuple[list[dict[str, Any]], list[str]]:
+def baseline_values(judge: Evaluator, samples: int, room: MemoryCheck | None = None) -> tuple[list[dict[str, Any]], list[str]]:
     """The rows of data, model and expert parallelism, less those that are the plan itself, whose names come second. Their
     memory is as ``room``, by default one of its own, judges it. The evaluator is back at its strategy afterwards."""
-    here, room = judge.strategy, room or Room(judge)
+    here, room = judge.strategy, room or MemoryCheck(judge)
     rows, same = [], []
     for name in BASELINES:
         strategy = choose(name, judge.graph, judge.machine)[0]

@@ -13,9 +13,9 @@ from taskflow.optimizer.evaluate import Evaluator
 from taskflow.tasks import Kind, Purpose, TaskGraph, Timeline
 
 try:
-    from taskflow.optimizer.evaluate import KINDS, CoreEvaluator
+    from taskflow.optimizer.evaluate import KINDS, CompiledEvaluator
 except ImportError:  # not built: no compiler
-    CoreEvaluator = None  # type: ignore[assignment, misc]
+    CompiledEvaluator = None  # type: ignore[assignment, misc]
 
 # What a task is for, in the order of their numbers. "values" are activations and their gradients, "weights" parameters'.
 CATEGORIES = (
@@ -89,7 +89,7 @@ def spans_of(tasks: TaskGraph, timeline: Timeline) -> Spans:
 def spans_at(judge: Evaluator) -> Spans:
     """Of the strategy that an evaluator is at; of a compiled one without lowering in Python, so new weights are told from
     weight gradients by whether an update came before in program order."""
-    if CoreEvaluator is None or not isinstance(judge, CoreEvaluator):
+    if CompiledEvaluator is None or not isinstance(judge, CompiledEvaluator):
         return spans_of(judge.lowered(), judge.timeline())
     table = judge.task_table()
     _, start, end, _, _, starts, place = judge._core.times()

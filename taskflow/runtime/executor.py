@@ -21,11 +21,11 @@ from taskflow.runtime.collector import paused_collector
 from taskflow.runtime.consistency import agree, lines
 from taskflow.runtime.inference import Outputs, Predictions, outputs_of, predict
 from taskflow.runtime.profiler import Clock, Subject, Tracer
-from taskflow.runtime.program import Binder, Kept, Measured, Placement, Program, bind, schedule
+from taskflow.runtime.program import Binder, Measured, PersistentBuffers, Placement, Program, bind, schedule
 from taskflow.runtime.transport import LocalTransport, Transport, for_device
 from taskflow.runtime.weights import (
-    Holding,
-    Shared,
+    ArrayLayout,
+    SharedWeights,
     carried_of,
     flat_memory,
     initialise,
@@ -79,7 +79,7 @@ class Executor:
         self.transport = for_device(self.transport, self.kernels.device)
         self.machine = machine or host(strategy.processors, "cpu" if self.kernels.device.waits else "gpu")
         self.state = StepState(seed=seed)
-        self.kept: Kept = Kept(self.kernels.device)
+        self.kept: PersistentBuffers = PersistentBuffers(self.kernels.device)
         self.placement: Placement = Placement(strategy.processors, self.transport.size)
         self.mapper = mapper
         select = mapper.select_task_sources if mapper is not None and mapper.selects_sources else None
@@ -92,7 +92,7 @@ class Executor:
         self.weight_holdings = weights_of(graph, self.cut)
         if rule is not None:
             self.program("train")
-        self._shared = None if weights is None else Shared(self, weights)
+        self._shared = None if weights is None else SharedWeights(self, weights)
         if self._shared is None:
             self._initialise()
 
@@ -268,11 +268,11 @@ class Executor:
         for name, value in values.items():
             self.put(self.weight_holdings[name], np.asarray(value))
 
-    def training_state(self) -> dict[str, Holding]:
+    def training_state(self) -> dict[str, ArrayLayout]:
         """What a checkpoint has beside the weights: the update rule's arrays and the state that training carries."""
         return training_state_of(self.graph, self.cut, self.program("train").graph, "train:")
 
-    def gather(self, holdings: Iterable[Holding]) -> Iterator[tuple[str, np.ndarray[Any, Any] | None]]:
+    def gather(self, holdings: Iterable[ArrayLayout]) -> Iterator[tuple[str, np.ndarray[Any, Any] | None]]:
         """The name and, on rank 0, the whole value (None elsewhere) of one array after the other; every rank iterates to the
         end. Ranks hold no more than their pieces."""
         for holding in holdings:
@@ -288,7 +288,7 @@ class Executor:
                 whole = holding.assemble(parts)
             yield holding.name, whole
 
-    def put(self, holding: Holding, value: np.ndarray[Any, Any]) -> None:
+    def put(self, holding: ArrayLayout, value: np.ndarray[Any, Any]) -> None:
         """Replace this rank's parts of an array; every rank calls it with the same whole value."""
         if self._shared is not None:
             raise ValueError(f"{holding.name}: this Executor uses the weights of another; set them there")

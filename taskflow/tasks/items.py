@@ -22,7 +22,7 @@ LAID_OUT_BLOCK = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunTask:
     """Run a task on a processor of this rank (also a copy between two of them)."""
 
     task: Task
@@ -37,7 +37,7 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Post:
+class Receive:
     """Start receiving a copy's target from ``rank``."""
 
     task: Task
@@ -45,7 +45,7 @@ class Post:
 
 
 @dataclass(frozen=True, slots=True)
-class Join:
+class StartCollective:
     """Begin a collective of ``ranks`` (rising), with the ``parts`` that are this rank's; where processors have shares, also those
     of its processors, and how many elements each of the ranks has in all of its own (``counts``)."""
 
@@ -57,7 +57,7 @@ class Join:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrive:
+class WaitReceive:
     """Wait until the copy has arrived, or the collective is over; ``needed_by`` is the task that needs it (None: the end of the
     step)."""
 
@@ -74,14 +74,14 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
-class Flush:
+class WaitSend:
     """Wait until the copy, perhaps of the step before, has left; ``needed_by`` overwrites its source."""
 
     copy: Task
     needed_by: Task
 
 
-Item = Run | Send | Post | Join | Arrive | Flush
+Item = RunTask | Send | Receive | StartCollective | WaitReceive | WaitSend
 Planned = Item | Leave
 
 
@@ -133,28 +133,28 @@ def _own(graph: TaskGraph, order: Sequence[int], placement: Placement, rank: int
         if isinstance(task.work, Collective):
             members = tuple(sorted({ranks[p] for p in task.work.group}))
             if members == (rank,):
-                items.append(Run(task))
+                items.append(RunTask(task))
             elif rank in members:
                 items.append(_join(task, task.work, members, [ranks[p] for p in task.work.group], rank))
         elif here == rank and giver == rank:
-            items.append(Run(task))
+            items.append(RunTask(task))
         elif giver == rank:
             items.append(Send(task, here))
             going[number] = task
         elif here == rank:
-            items.append(Post(task, giver))
+            items.append(Receive(task, giver))
     items.extend(map(Leave, going.values()))
     return items
 
 
-def _join(task: Task, work: Collective, members: tuple[int, ...], owners: Sequence[int], rank: int) -> Join:
+def _join(task: Task, work: Collective, members: tuple[int, ...], owners: Sequence[int], rank: int) -> StartCollective:
     """A collective seen from ``rank``; ``owners`` are the ranks of its processors."""
     parts = tuple(part for owner, part in zip(owners, work.parts) if owner == rank)
     if isinstance(work, AllReduce):
-        return Join(task, members, parts)
+        return StartCollective(task, members, parts)
     shares = tuple(share for owner, share in zip(owners, work.shares) if owner == rank)
     counts = tuple(sum(s.rect.volume for owner, s in zip(owners, work.shares) if owner == member) for member in members)
-    return Join(task, members, parts, shares, counts)
+    return StartCollective(task, members, parts, shares, counts)
 
 
 def _with_arrivals(graph: TaskGraph, items: Sequence[Planned]) -> list[Planned]:
@@ -162,36 +162,36 @@ def _with_arrivals(graph: TaskGraph, items: Sequence[Planned]) -> list[Planned]:
     result: list[Planned] = []
     pending: dict[int, Task] = {}
     for item in items:
-        assert isinstance(item, (Run, Send, Post, Join, Leave))
+        assert isinstance(item, (RunTask, Send, Receive, StartCollective, Leave))
         if pending and not isinstance(item, Leave):
             for before in item.task.after:
                 if before in pending:
-                    result.append(Arrive(pending.pop(before), item.task))
+                    result.append(WaitReceive(pending.pop(before), item.task))
         result.append(item)
-        if isinstance(item, (Post, Join)):
+        if isinstance(item, (Receive, StartCollective)):
             pending[item.task.number] = item.task
-    result.extend(Arrive(task, None) for task in pending.values())
+    result.extend(WaitReceive(task, None) for task in pending.values())
     return result
 
 
 def uses(item: Planned) -> tuple[Sequence[Part], Sequence[Part]]:
     """The parts of this rank's memory that an item reads and writes."""
-    if type(item) is Run:  # what most are; a match statement would take as long as all that is done with the answer
+    if type(item) is RunTask:  # what most are; a match statement would take as long as all that is done with the answer
         return item.task.reads, item.task.writes
     match item:
-        case Run(task):
+        case RunTask(task):
             return task.reads, task.writes
         case Send(task, _):
             return task.reads, ()
-        case Post(task, _):
+        case Receive(task, _):
             return (), task.writes
-        case Join(_, _, parts):
+        case StartCollective(_, _, parts):
             return parts, parts
-        case Arrive(copy, _):  # what a collective takes it may read until it is over
+        case WaitReceive(copy, _):  # what a collective takes it may read until it is over
             return copy.reads if copy.kind is Kind.COLLECTIVE else (), copy.writes
         case Leave(copy):
             return copy.reads, ()
-        case Flush():
+        case WaitSend():
             return (), ()
 
 
@@ -249,7 +249,7 @@ def _rooms_of(graph: TaskGraph, items: Sequence[Planned]) -> list[Lifetime]:
         return []
     found: dict[int, Lifetime] = {}
     for position, item in enumerate(items):
-        if type(item) is Run and item.task.kind is Kind.FORWARD:
+        if type(item) is RunTask and item.task.kind is Kind.FORWARD:
             for buffer, nbytes in rooms(item.task.work).items():
                 first = found[buffer].first if buffer in found else position
                 found[buffer] = Lifetime(~buffer, nbytes, first, position)

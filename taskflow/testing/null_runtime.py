@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from taskflow.machine import Machine
-from taskflow.runtime.program import Arrive, Flush, Item, Join, Post, Run, Schedule, Send
+from taskflow.runtime.program import Item, RankSchedule, Receive, RunTask, Send, StartCollective, WaitReceive, WaitSend
 from taskflow.tasks import Cost, Span, Task, TaskGraph, Timeline, on_grid, resources, stays
 
 
@@ -66,7 +66,7 @@ class _Clock:
         return moved
 
 
-def replay(graph: TaskGraph, schedules: Sequence[Schedule], turns: Timeline, machine: Machine, cost: Cost) -> Timeline:
+def replay(graph: TaskGraph, schedules: Sequence[RankSchedule], turns: Timeline, machine: Machine, cost: Cost) -> Timeline:
     """Run all ranks' schedules together; the timeline is the simulator's if the schedules are right.
 
     ``turns`` gives only whose turn it is on what tasks share. Raises ScheduleError.
@@ -94,7 +94,7 @@ def replay(graph: TaskGraph, schedules: Sequence[Schedule], turns: Timeline, mac
 def _step(clock: _Clock, item: Item, known: set[int], rank: int) -> bool:
     """Do one item of a rank if that is possible now."""
     match item:
-        case Run(task):
+        case RunTask(task):
             ready = _ready(clock, task, known, all_of=True)
             if ready is None:
                 return False
@@ -108,22 +108,22 @@ def _step(clock: _Clock, item: Item, known: set[int], rank: int) -> bool:
             if ready is None:
                 return False
             clock.sent[task.number] = ready
-        case Post(task, _):
+        case Receive(task, _):
             ready = _ready(clock, task, known, all_of=False)
             if ready is None:
                 return False
             clock.posted[task.number] = ready
-        case Join(task, ranks, _):
+        case StartCollective(task, ranks, _):
             ready = _ready(clock, task, known, all_of=False)
             if ready is None:
                 return False
             clock.members[task.number] = len(ranks)
             clock.joined.setdefault(task.number, {})[rank] = ready
-        case Arrive(copy, _):
+        case WaitReceive(copy, _):
             if copy.number not in clock.spans:
                 return False
             known.add(copy.number)
-        case Flush(copy, _):
+        case WaitSend(copy, _):
             # A copy that this step has not sent yet is the step before's, which a single step has not. One that is on its
             # way holds up only the tasks that need its end: memory that is used again takes no time of its own here.
             if copy.number in clock.sent:

@@ -25,7 +25,7 @@ def look(x, seen):
     seen[0] = place
 
 
-with taskflow.Tasks() as rt:
+with taskflow.TaskRuntime() as rt:
     x, seen = rt.region((SIZE,), name="x"), rt.region((1 + 3 * TURNS,), name="seen")
 
     def count_and_look():

@@ -182,7 +182,7 @@ class Runner:
     """The same on a Tasks."""
 
     def __init__(self, case: Case, processors: int, transport=None, mapper=None) -> None:
-        self.tasks = taskflow.Tasks(processors, transport=transport, mapper=mapper)
+        self.tasks = taskflow.TaskRuntime(processors, transport=transport, mapper=mapper)
         self.regions = [self.tasks.region(s, "int64", name=f"r{i}") for i, s in enumerate(case.shapes)]
         self.values: dict[int, Any] = {}
         self.step = self.tasks.trace(lambda: self.run(case.body))

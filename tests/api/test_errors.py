@@ -31,7 +31,7 @@ def add(x, y):
 
 @pytest.fixture
 def tasks():
-    return taskflow.Tasks(2)
+    return taskflow.TaskRuntime(2)
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_cuts_that_do_not_fit(tasks, u, v):
 
 
 def test_a_region_of_somebody_else(tasks, u):
-    other = taskflow.Tasks(1).region((8,), name="w")
+    other = taskflow.TaskRuntime(1).region((8,), name="w")
     with pytest.raises(ValueError, match=r"'old': region w.* was not made by this Tasks"):
         tasks.launch(copy, new=u, old=other)
 
@@ -143,7 +143,7 @@ def test_declarations():
     with pytest.raises(ValueError, match="must not be called 'over'"):
         taskflow.task(x="read")(lambda x, over: None)
     with pytest.raises(TypeError, match=r"declared with @taskflow\.task"):
-        taskflow.Tasks(1).launch(lambda: None)
+        taskflow.TaskRuntime(1).launch(lambda: None)
 
 
 def test_regions(tasks, u):

@@ -31,7 +31,7 @@ class Listener(DataParallel):
         self.heard.append((profile.step, profile.by_kind(), len(profile.tasks)))
 
 
-def iterate(rt: taskflow.Tasks, times: int) -> Any:
+def iterate(rt: taskflow.TaskRuntime, times: int) -> Any:
     region = rt.region((6,))
     rt.write(region, 1.0)
     tiles = Tile((6,), (3,))
@@ -45,7 +45,7 @@ def iterate(rt: taskflow.Tasks, times: int) -> Any:
 @pytest.mark.parametrize("recorded", [False, True])
 def test_mappers_hear_of_every_replay(tmp_path: Path, recorded: bool) -> None:
     listener = Listener()
-    with taskflow.Tasks(3, mapper=listener) as rt:
+    with taskflow.TaskRuntime(3, mapper=listener) as rt:
         if recorded:
             rt.record_replays(tmp_path / "run.json", range(1, 3))
         step = iterate(rt, 8)
@@ -54,7 +54,7 @@ def test_mappers_hear_of_every_replay(tmp_path: Path, recorded: bool) -> None:
 
 
 def test_replays_are_written_to_a_file(tmp_path: Path) -> None:
-    with taskflow.Tasks(3) as rt:
+    with taskflow.TaskRuntime(3) as rt:
         tracer = rt.record_replays(tmp_path / "run.json.gz")
         iterate(rt, 8)
         assert tracer.written
@@ -66,7 +66,7 @@ def test_replays_are_written_to_a_file(tmp_path: Path) -> None:
 
 
 def test_what_there_is_is_written_at_the_end(tmp_path: Path) -> None:
-    with taskflow.Tasks(3) as rt:
+    with taskflow.TaskRuntime(3) as rt:
         rt.record_replays(tmp_path / "run.json", range(1, 100))
         iterate(rt, 8)
         assert not (tmp_path / "run.json").exists()

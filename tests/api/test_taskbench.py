@@ -39,7 +39,7 @@ def test_patterns():
 @pytest.mark.parametrize("processors", [1, 3, 8])
 def test_every_task_gets_its_inputs(pattern, processors):
     """The tasks themselves check what they read, in the iterations that are analysed and in those that are replayed."""
-    bench = taskbench.Bench(taskflow.Tasks(processors), pattern, 8, 6)
+    bench = taskbench.Bench(taskflow.TaskRuntime(processors), pattern, 8, 6)
     trace = bench.trace(1)
     for _ in range(5):
         trace()
@@ -47,7 +47,7 @@ def test_every_task_gets_its_inputs(pattern, processors):
 
 
 def test_a_wrong_input_is_noticed():
-    tasks = taskflow.Tasks(2)
+    tasks = taskflow.TaskRuntime(2)
     bench = taskbench.Bench(tasks, "stencil_1d", 4, 4)
     tasks.write(bench._cells[1], 0.0)
     with pytest.raises(AssertionError, match="step 0, column 0: got"):

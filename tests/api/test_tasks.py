@@ -51,7 +51,7 @@ def number_by_color(x, color):
 
 
 def rod(processors: int, pieces: int, mapper: Mapper | None = None):
-    tasks = taskflow.Tasks(processors, mapper=mapper)
+    tasks = taskflow.TaskRuntime(processors, mapper=mapper)
     u, v = tasks.region((100,), name="u"), tasks.region((100,), name="v")
     tasks.write(u, np.sin(np.arange(100.0)))
     tiles = Tile((100,), (pieces,))
@@ -98,7 +98,7 @@ def test_a_stencil_copies_its_halo_only():
 
 def test_a_trace_runs_its_body_until_steady_and_then_never():
     runs = []
-    tasks = taskflow.Tasks(2)
+    tasks = taskflow.TaskRuntime(2)
     x = tasks.region((8,))
     tasks.write(x, 1.0)
 
@@ -167,7 +167,7 @@ def test_a_mapper_may_forbid_to_memoize():
 
 
 def test_futures():
-    tasks = taskflow.Tasks(3)
+    tasks = taskflow.TaskRuntime(3)
     x = tasks.region((6,))
     pieces = Tile((6,), (6,))
     tasks.launch(number_by_color, over=6, x=(x, pieces))
@@ -180,7 +180,7 @@ def test_futures():
 
 
 def test_a_future_in_a_trace_has_the_latest_value():
-    tasks = taskflow.Tasks(2)
+    tasks = taskflow.TaskRuntime(2)
     x, y = tasks.region((4,)), tasks.region((4,))
     tasks.write(x, 1.0)
     tasks.write(y, 1.0)
@@ -212,7 +212,7 @@ def test_a_future_in_a_trace_has_the_latest_value():
 
 
 def test_a_place_and_many_launches_of_one_processor():
-    tasks = taskflow.Tasks(3)
+    tasks = taskflow.TaskRuntime(3)
     x = tasks.region((9,))
     pieces = Tile((9,), (9,))
     tasks.launch(number_by_color, over=pieces, x=(x, pieces), place=lambda c: (c[0] * 2) % 3)
@@ -220,7 +220,7 @@ def test_a_place_and_many_launches_of_one_processor():
 
 
 def test_reading_before_anything_was_written():
-    tasks = taskflow.Tasks(2)
+    tasks = taskflow.TaskRuntime(2)
     x = tasks.region((2, 3), "int32")
     assert tasks.read(x).tolist() == [[0, 0, 0], [0, 0, 0]]
     tasks.write(x, 7)
@@ -235,7 +235,7 @@ def test_a_trace_without_regions():
         called.append((color, what))
         return 2.0
 
-    tasks = taskflow.Tasks(2)
+    tasks = taskflow.TaskRuntime(2)
     step = tasks.trace(lambda: tasks.launch(note, over=(1, 2), what="x", reduce="sum"))
     for _ in range(5):
         assert step().get() == 4.0

@@ -27,7 +27,7 @@ from click.testing import CliRunner
 
 from taskflow.cli.main import COMMANDS, main
 from taskflow.models import MODELS
-from taskflow.training.program.example import Program
+from taskflow.training.program.example import RankCommand
 
 ROOT = Path(__file__).resolve().parents[2]
 ON = ("-m", "k80", "-n", "2")
@@ -82,7 +82,7 @@ def test_every_subcommand_is_here() -> None:
     assert {name.split()[0] for name in found} == set(COMMANDS)
     assert set(found) - AS_MLP == set(CASES)
     for name in AS_MLP & set(found):
-        assert isinstance(found[name], Program), "its options are those of taskflow train mlp, or it needs a case of its own"
+        assert isinstance(found[name], RankCommand), "its options are those of taskflow train mlp, or it needs a case of its own"
     options = [{option for p in found[name].params for option in p.opts} for name in found if name.startswith("train ")]
     assert all({"--json", "--quiet", "-q", "--debug"} <= of for of in options)
 

@@ -16,7 +16,7 @@ from taskflow.cli.problem import Problem, describe, table
 from taskflow.mapper import Strategy
 from taskflow.models import build
 from taskflow.optimizer.explain.machine_changes import Change, changed
-from taskflow.optimizer.memory_check import MOST_TASKS, Room
+from taskflow.optimizer.memory_check import MOST_TASKS, MemoryCheck
 from taskflow.optimizer.search import known, make_evaluator
 from taskflow.report import report_data
 from taskflow.report.plans import baseline_values
@@ -34,7 +34,7 @@ def large() -> tuple[Problem, Strategy, list[int]]:
     plan = known(graph, machine)[0]
     judge.set(plan)
     assert MOST_TASKS < judge.tasks < 4 * MOST_TASKS
-    return Problem(graph, machine, judge), plan, Room(judge).in_order(plan)
+    return Problem(graph, machine, judge), plan, MemoryCheck(judge).in_order(plan)
 
 
 def with_memory(problem: Problem, limit: float) -> Problem:
@@ -49,7 +49,7 @@ def test_an_estimate_keeps_memory_spare_everywhere(share: float, fits: bool) -> 
     small = with_memory(problem, max(peaks) / share)
     row = describe(small, plan)
     assert row["peak_memory_is"] == "estimate" and row["peak_memory_bytes"] == max(peaks)
-    assert not Room(small.evaluator)(plan) == row["fits_memory"] == fits
+    assert not MemoryCheck(small.evaluator)(plan) == row["fits_memory"] == fits
     assert ("kept spare" in table([row])) == ("kept spare" in row["lacks"]) == (not fits)
     small.evaluator.set(known(problem.graph, small.machine)[2])
     rows, _ = baseline_values(small.evaluator, 64)
@@ -74,7 +74,7 @@ def test_a_planned_step_may_use_all_memory(share: float, fits: bool) -> None:
     small = with_memory(problem, row["peak_memory_bytes"] / share)
     again = describe(small, plan)
     assert again["peak_memory_bytes"] == row["peak_memory_bytes"]
-    assert not Room(small.evaluator)(plan) == again["fits_memory"] == fits
+    assert not MemoryCheck(small.evaluator)(plan) == again["fits_memory"] == fits
 
 
 def test_commands_say_what_the_search_would(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from taskflow.kernels.device import NotRecorded, Recorder
 from taskflow.kernels.gpu import gemm, source
 from taskflow.kernels.gpu.kernels import GPUKernels
 from taskflow.kernels.gpu.launching import NULL, LaunchingDevice
-from taskflow.kernels.gpu.step_scalars import Dials
+from taskflow.kernels.gpu.step_scalars import StepScalars
 
 BLOCKS, THREADS = 3, 4
 COMPILER = shutil.which("g++") or shutil.which("clang++")
@@ -153,7 +153,7 @@ class HostDevice(LaunchingDevice):
     name = "host emulation"
 
     def __init__(self, strict: bool = True, records: bool = False) -> None:
-        self.dials: Dials | None = None
+        self.dials: StepScalars | None = None
         self.records, self.recorders = records, []
         self.xp = xp if strict else np
         self.found: list[tuple[Any, str]] = []
@@ -277,7 +277,7 @@ class HostRecorder(Recorder):
     """Notes what is asked of a `HostDevice`. ``replays``: how often something was replayed; ``refuse``: actions that fail."""
 
     def __init__(self, device: HostDevice) -> None:
-        self.device, self.dials = device, Dials(device)
+        self.device, self.dials = device, StepScalars(device)
         self.replays = 0
         self.recorded: list[int] = []
 

@@ -14,7 +14,7 @@ for room in (".", "gpu"):
 import partial_sums  # noqa: E402
 from language_model import feeds, model, random_strategy  # noqa: E402
 
-from taskflow.mapper import Travel  # noqa: E402
+from taskflow.mapper import SyncAlgorithm  # noqa: E402
 from taskflow.mapper.notation import parse_sync  # noqa: E402
 from taskflow.rules import SGD  # noqa: E402
 from taskflow.runtime.executor import Executor  # noqa: E402
@@ -42,7 +42,7 @@ def main(which: str, processors: int, sync: str) -> None:
     graph, batch = model(), feeds
     strategy = random_strategy(graph, processors, Random(processors))
     if sync.startswith("sums "):  # a network with batch normalisations, cut by samples
-        (graph, strategy), batch = partial_sums.case(0, processors, Travel(sync.split()[1])), partial_sums.feeds
+        (graph, strategy), batch = partial_sums.case(0, processors, SyncAlgorithm(sync.split()[1])), partial_sums.feeds
     elif sync:
         strategy = replace(strategy, syncs=dict.fromkeys(strategy.syncs, parse_sync(sync, "sync")))
     run = Executor(graph, strategy, SGD(0.5, momentum=0.9), seed=3, clip_norm=1.0, kernels=kernels, transport=transport)

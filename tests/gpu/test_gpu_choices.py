@@ -15,7 +15,7 @@ from taskflow.kernels import DeviceMissing, kernels_on
 from taskflow.kernels.gpu.gemm import column_major, matrices, plan
 from taskflow.kernels.gpu.place import choose_gpu, local_rank
 from taskflow.machine import host, load_machine
-from taskflow.runtime.transport.select import Choice, Offer, choose_transfers
+from taskflow.runtime.transport.select import RankCapabilities, TransferChoice, choose_transfers
 
 
 # ---- which GPU -------------------------------------------------------------------------------------------------------
@@ -36,8 +36,8 @@ def test_ranks_take_gpus_in_turn_and_share_them_when_there_are_more_ranks() -> N
 
 
 # ---- how messages go -------------------------------------------------------------------------------------------------
-def offers(gpus: str, nccl: int = 23203, cuda_mpi: bool = False) -> list[Offer]:
-    return [Offer(gpu, nccl, cuda_mpi) for gpu in gpus]
+def offers(gpus: str, nccl: int = 23203, cuda_mpi: bool = False) -> list[RankCapabilities]:
+    return [RankCapabilities(gpu, nccl, cuda_mpi) for gpu in gpus]
 
 
 @pytest.mark.parametrize(("given_", "environment", "way"), [
@@ -49,9 +49,9 @@ def offers(gpus: str, nccl: int = 23203, cuda_mpi: bool = False) -> list[Offer]:
     (offers("ab", nccl=0), {}, "mpi-host"),
     (offers("ab"), {"TASKFLOW_TRANSFERS": "mpi-host"}, "mpi-host"),
     (offers("ab", cuda_mpi=True), {"TASKFLOW_TRANSFERS": "mpi-cuda"}, "mpi-cuda"),
-    ([Offer("a", 23203, True), Offer("b", 22900, True)], {}, "mpi-cuda"),
+    ([RankCapabilities("a", 23203, True), RankCapabilities("b", 22900, True)], {}, "mpi-cuda"),
 ])
-def test_the_way_of_messages(given_: list[Offer], environment: dict[str, str], way: str) -> None:
+def test_the_way_of_messages(given_: list[RankCapabilities], environment: dict[str, str], way: str) -> None:
     choice = choose_transfers(given_, environment)
     assert choice.way == way and str(choice).startswith(f"{way} (")
 
@@ -63,7 +63,7 @@ def test_what_is_not_possible_says_why() -> None:
         choose_transfers(offers("ab"), {"TASKFLOW_TRANSFERS": "mpi-cuda"})
     with pytest.raises(ValueError, match="must be nccl, mpi-cuda or mpi-host, got 'ucx'"):
         choose_transfers(offers("ab"), {"TASKFLOW_TRANSFERS": "ucx"})
-    assert choose_transfers(offers("aa"), {}) == Choice(
+    assert choose_transfers(offers("aa"), {}) == TransferChoice(
         "mpi-host", "no nccl: ranks 0 and 1 share a GPU; no mpi-cuda: the MPI of rank 0 does not take the GPU's memory"
     )
 

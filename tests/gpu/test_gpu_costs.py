@@ -10,7 +10,7 @@ import pytest
 from taskflow.machine import host
 from taskflow.models import build
 from taskflow.operators.operator import iteration_space
-from taskflow.optimizer.cost.measured.cache_state import Between
+from taskflow.optimizer.cost.measured.cache_state import CacheState
 from taskflow.optimizer.cost.measured.model import MeasuredCosts
 from taskflow.rules import SGD
 from taskflow.runtime.calibrate import links as measure_links
@@ -50,7 +50,7 @@ def test_costs_are_timed_on_the_device(machine: Any, kernels: Any, tmp_path: Pat
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(kernels.device), "timed", counted)
-        costs = MeasuredCosts(machine, kernels, tmp_path, seconds=0.002, between=Between(1 << 12))
+        costs = MeasuredCosts(machine, kernels, tmp_path, seconds=0.002, between=CacheState(1 << 12))
         graph = build("LeNet", preset="small")
         for node in graph:
             if node.specs and node.operator.kind in ("conv2d", "linear", "cross_entropy", "max_pool2d"):

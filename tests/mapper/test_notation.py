@@ -9,13 +9,13 @@ import pytest
 from taskflow.mapper.config import ranges
 from taskflow.mapper.notation import parse_config, parse_ranges
 from taskflow.models import build
-from taskflow.optimizer.space.space import Space, SpaceOptions
+from taskflow.optimizer.space.space import SearchSpace, SpaceOptions
 
 
 @pytest.mark.parametrize("model", ["nmt", "inception-v3", "transformer", "alexnet"])
 def test_what_is_described_is_read_back(model: str) -> None:
     graph, random = build(model, preset="small"), Random(model)
-    space = Space(graph, 9, SpaceOptions(placements="arbitrary"))
+    space = SearchSpace(graph, 9, SpaceOptions(placements="arbitrary"))
     for node in graph:
         for _ in range(5):
             config = space[node].draw(random)

@@ -13,7 +13,7 @@ import pytest
 from language_model import CONFIG, feeds, model, random_strategy
 
 import taskflow
-from taskflow.mapper import OpConfig, Place, Strategy, Sync, Travel, load, save
+from taskflow.mapper import OpConfig, Strategy, Sync, SyncAlgorithm, UpdatePlacement, load, save
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -44,9 +44,9 @@ def test_a_file_trains_like_the_strategy_it_was_made_of(tmp_path: Path) -> None:
 def test_what_is_not_in_a_file_has_its_default(tmp_path: Path) -> None:
     graph = model()
     path = write(tmp_path, lambda content: content.pop("syncs"))
-    assert load(path, graph, 2).sync("softmax") == Sync(Travel.OWNER, Place.SPREAD)
+    assert load(path, graph, 2).sync("softmax") == Sync(SyncAlgorithm.OWNER, UpdatePlacement.SPREAD)
     path = write(tmp_path, lambda content: content["syncs"].update({"softmax": {"travel": "ring", "place": "every"}}))
-    assert load(path, graph, 2).sync("softmax") == Sync(Travel.RING, Place.EVERY, 0)
+    assert load(path, graph, 2).sync("softmax") == Sync(SyncAlgorithm.RING, UpdatePlacement.EVERY, 0)
 
 
 def write(folder: Path, change: Callable[[dict], object] = lambda content: None, processors: int = 2) -> Path:
@@ -186,7 +186,7 @@ def test_a_strategy_prints_itself() -> None:
     assert whole.describe(graph.node("softmax")) == "whole @ 2"
     mixed = OpConfig((2, 1, 2, 1), (0, 1, 3, 1))
     assert mixed.describe(graph.node("softmax")) == "n/2 c/2 @ 0-1,3,1"
-    assert str(Sync()) == "owner/spread" and str(Sync(Travel.RING, Place.EVERY, 3)) == "ring/every/3"
+    assert str(Sync()) == "owner/spread" and str(Sync(SyncAlgorithm.RING, UpdatePlacement.EVERY, 3)) == "ring/every/3"
 
 
 def test_a_strategy_that_does_not_fit_is_refused_by_the_executor() -> None:

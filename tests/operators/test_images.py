@@ -15,7 +15,7 @@ from taskflow.graph import OperatorGraph
 from taskflow.operators.conv_transpose2d import ConvTranspose2d
 from taskflow.operators.operator import Spec, cost_key, iteration_space
 from taskflow.operators.tensor import Tensor
-from taskflow.operators.window import Window
+from taskflow.operators.window import SlidingWindow
 from taskflow.regions import Rect
 
 
@@ -55,10 +55,10 @@ def test_channel_cuts_read_the_groups_that_they_touch() -> None:
 
 
 @pytest.mark.parametrize("window", [
-    Window(k, s, before, after, d)
+    SlidingWindow(k, s, before, after, d)
     for k in (1, 2, 3, 5) for s in (1, 2, 3) for d in (1, 2, 3) for before, after in ((0, 0), (1, 2), (4, 0))
 ])
-def test_windows_see_what_counting_says(window: Window) -> None:
+def test_windows_see_what_counting_says(window: SlidingWindow) -> None:
     for size in range(1, 9):
         outputs = window.outputs(size)
         for low in range(max(outputs, 0)):

@@ -13,11 +13,11 @@ from time import process_time
 import taskflow
 from taskflow.graph import OperatorGraph
 from taskflow.machine import host
-from taskflow.mapper import OpConfig, Strategy, Sync, Travel
+from taskflow.mapper import OpConfig, Strategy, Sync, SyncAlgorithm
 from taskflow.optimizer.cost.task_costs import Roofline
 from taskflow.optimizer.evaluate.evaluator import NO_SYNCS, Evaluator, Usage
 from taskflow.optimizer.result import Progress
-from taskflow.optimizer.space.space import Space, SpaceOptions
+from taskflow.optimizer.space.space import SearchSpace, SpaceOptions
 from taskflow.tasks.simulate import Timeline
 
 
@@ -56,7 +56,7 @@ class Table(Evaluator):
 
     def propose(
         self, changes: Mapping[str, OpConfig], limit: float = inf, syncs: Mapping[str, Sync] = NO_SYNCS,
-        sums: Travel | None = None,
+        sums: SyncAlgorithm | None = None,
     ) -> float:
         self.proposals += 1
         if self.proposals >= self.interrupt_at:
@@ -101,7 +101,7 @@ class CtrlC:
 
 def every(graph: OperatorGraph, processors: int, options: SpaceOptions | None = None) -> list[dict[str, OpConfig]]:
     """All strategies of a small space."""
-    space = Space(graph, processors, options)
+    space = SearchSpace(graph, processors, options)
     names = [node.name for node in graph]
     return [dict(zip(names, chosen)) for chosen in product(*(list(space[n]) for n in names))]
 

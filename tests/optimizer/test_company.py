@@ -16,14 +16,14 @@ from taskflow.machine import host
 from taskflow.operators.linear import Linear
 from taskflow.operators.operator import Spec
 from taskflow.optimizer.cost.measured.bench import memory_action, piece_action
-from taskflow.optimizer.cost.measured.contention import Company
+from taskflow.optimizer.cost.measured.contention import ContendingProcesses
 from taskflow.optimizer.cost.measured.model import MeasuredCosts
 from taskflow.regions import Rect
 from taskflow.tasks.task import Kind
 
 
 def test_others_run_while_the_block_runs():
-    company = Company(2)
+    company = ContendingProcesses(2)
     for nbytes in (1 << 12, 1 << 16):
         with company.beside(partial(memory_action, Kind.SUM, nbytes, None, default_kernels())) as runs:
             assert runs == []
@@ -41,7 +41,7 @@ def test_others_run_while_the_block_runs():
 
 def test_ctrl_c_is_for_the_one_who_measures():
     """A terminal sends it to all: the others go on, and where it broke off what is said to them, others begin."""
-    company = Company(1, threads=1)
+    company = ContendingProcesses(1, threads=1)
     make = partial(memory_action, Kind.SUM, 1 << 12, None, default_kernels())
     with company.beside(make) as runs:
         pass
@@ -65,7 +65,7 @@ def test_ctrl_c_is_for_the_one_who_measures():
 
 
 def test_what_cannot_be_sent_or_run_is_measured_alone():
-    company = Company(1)
+    company = ContendingProcesses(1)
 
     @dataclass(frozen=True)
     class Local:
@@ -82,7 +82,7 @@ def test_what_cannot_be_sent_or_run_is_measured_alone():
     assert len(runs) == 1  # and goes on
     company.close()
     with pytest.raises(ValueError, match="at least 0"):
-        Company(-1)
+        ContendingProcesses(-1)
 
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="company needs another core")

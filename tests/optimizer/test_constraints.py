@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import taskflow
 from taskflow.graph import OperatorGraph
 from taskflow.machine import load_machine
-from taskflow.mapper import OpConfig, Place, Strategy, Sync, Travel, choose
+from taskflow.mapper import OpConfig, Strategy, Sync, SyncAlgorithm, UpdatePlacement, choose
 from taskflow.models import build
 from taskflow.optimizer.algorithms.local_search import polished
 from taskflow.optimizer.algorithms.moves import SYNCS
@@ -26,7 +26,7 @@ from taskflow.optimizer.result import Budget, SearchOptions
 from taskflow.optimizer.search import make_evaluator, search
 from taskflow.optimizer.space.constraints import Constraints, mended
 from taskflow.optimizer.space.permitted import Permitted
-from taskflow.optimizer.space.space import OperatorSpace, Space, SpaceOptions
+from taskflow.optimizer.space.space import OperatorSpace, SearchSpace, SpaceOptions
 
 GRAPHS = {name: build(name, preset="small") for name in ("mlp", "rnnlm", "alexnet")}
 
@@ -45,7 +45,7 @@ def rules(draw: Any, graph: OperatorGraph, processors: int) -> dict[str, Any]:
     """A table of rules that do not contradict each other: each operator has at most one, and one layer's weights may be pinned."""
     table: dict[str, Any] = {}
     nodes = draw(st.lists(st.sampled_from(graph.nodes), min_size=1, max_size=5, unique_by=lambda n: n.name))
-    space = Space(graph, processors, SpaceOptions(placements="arbitrary"))
+    space = SearchSpace(graph, processors, SpaceOptions(placements="arbitrary"))
     for node in nodes:
         kind = draw(st.sampled_from(["pin", "limits"]))
         if kind == "pin":
@@ -142,10 +142,10 @@ def test_exact_search_takes_a_pinned_synchronisation_for_the_only_one(pinned: st
     found = search(graph, machine, budget="400s", algorithm="exact", constraints=table, space=options)
     free = search(graph, machine, budget="400s", algorithm="exact", constraints={"fc2": {"max_pieces": 2}}, space=options)
     assert found.optimal and free.optimal and str(found.strategy.sync("fc1")) == pinned
-    assert found.strategy.sync("fc2") == Sync(Travel.OWNER, Place.OWNER)
+    assert found.strategy.sync("fc2") == Sync(SyncAlgorithm.OWNER, UpdatePlacement.OWNER)
     assert found.proof is not None and free.proof is not None and found.proof.strategies < free.proof.strategies
     judge, random = make_evaluator(graph, machine), Random(0)
-    space = Space(graph, 2, replace(options, constraints=Constraints.parse(table)))
+    space = SearchSpace(graph, 2, replace(options, constraints=Constraints.parse(table)))
     syncs = Constraints.parse(table).syncs(graph)
     for _ in range(300):
         assert judge.set(Strategy(2, space.random(random), syncs)) >= found.seconds * (1 - 1e-9)
@@ -155,7 +155,9 @@ def test_synchronisation_is_matched_by_layer_or_operator() -> None:
     graph = GRAPHS["rnnlm"]
     shared = next(node for node in graph if node.parameters and node.parameters[0].layer != node.name)
     layer = shared.parameters[0].layer
-    assert Constraints.parse({shared.name: {"sync": "tree/owner"}}).syncs(graph) == {layer: Sync(Travel.TREE, Place.OWNER)}
+    assert Constraints.parse({shared.name: {"sync": "tree/owner"}}).syncs(graph) == {
+        layer: Sync(SyncAlgorithm.TREE, UpdatePlacement.OWNER)
+    }
     assert set(Constraints.parse({"*": {"sync": "ring/spread/4"}}).syncs(graph)) == {p.layer for p in graph.parameters}
     assert not Constraints.parse({layer: {"sync": "tree/owner"}}).resolve(graph, 4)  # nothing is said of operators
     assert str(Constraints.parse({"a": {"sync": "ring/spread/4", "max_pieces": 2}}).rules[0]) == (
@@ -182,7 +184,7 @@ def test_exact_search_finds_the_best_that_is_permitted(data: Any) -> None:
     Constraints.parse(table).verify(found.strategy, graph)
     # Nothing that is permitted and in the space is faster than the plan, and what is proved without constraints bounds it.
     inside = make_evaluator(graph, machine)
-    space = Space(graph, 2, SpaceOptions("powers", reduction=False, constraints=Constraints.parse(table)))
+    space = SearchSpace(graph, 2, SpaceOptions("powers", reduction=False, constraints=Constraints.parse(table)))
     random = Random(1)
     if "pin" not in str(table):  # a pinned cut may be one that the smaller space does not have
         assert found.seconds >= free.seconds * (1 - 1e-9)
@@ -201,7 +203,7 @@ def test_polish_and_the_lower_bound_stay_inside() -> None:
     constraints.verify(polished(judge, found, options).strategy, graph)
     # Of equal operators, one of them pinned, each counts with its own cuts: the bound must not take one for the other.
     bound, free = lower_bound(judge, options.space), lower_bound(judge, SpaceOptions())
-    space, random = Space(graph, 4, options.space), Random(0)
+    space, random = SearchSpace(graph, 4, options.space), Random(0)
     plans = [judge.set(Strategy(4, space.random(random))) for _ in range(100)]
     assert free <= bound * (1 + 1e-12) and bound <= min(plans) * (1 + 1e-9)
 
@@ -226,8 +228,8 @@ def test_a_space_holds_what_is_permitted_and_nothing_else(data: Any) -> None:
     graph = GRAPHS["mlp"]
     table = data.draw(rules(graph, 4))
     placements = data.draw(st.sampled_from(["structured", "arbitrary"]))
-    free = Space(graph, 4, SpaceOptions("powers", placements))
-    space = Space(graph, 4, SpaceOptions("powers", placements, constraints=Constraints.parse(table)))
+    free = SearchSpace(graph, 4, SpaceOptions("powers", placements))
+    space = SearchSpace(graph, 4, SpaceOptions("powers", placements, constraints=Constraints.parse(table)))
     random = Random(0)
     for node in graph:
         of, own = space.permitted.get(node.name), space[node]

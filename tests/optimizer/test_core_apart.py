@@ -12,7 +12,7 @@ from language_model import ways
 from taskflow.machine import load_machine
 from taskflow.models import build
 from taskflow.optimizer.algorithms.initial import known
-from taskflow.optimizer.space.space import Space
+from taskflow.optimizer.space.space import SearchSpace
 from taskflow.rules import SGD
 
 core = pytest.importorskip("taskflow.optimizer.evaluate.compiled", reason="the compiled core is not built")
@@ -29,7 +29,7 @@ def walk(model: str, devices: int, moves: int, seed: int) -> int:
     """A walk that accepts what is not much slower; how many moves were accepted."""
     random, graph, machine = Random(seed), build(model, preset="small"), load_machine("k80", devices)
     here = core.CoreEvaluator(graph, machine, core.Roofline(machine), SGD(0.1), None)
-    space, names = Space(graph, devices), [node.name for node in graph]
+    space, names = SearchSpace(graph, devices), [node.name for node in graph]
     layers = sorted({p.layer for p in graph.parameters})
     here.set(known(graph, machine)[0])
     check(here)

@@ -16,12 +16,12 @@ from language_model import CONFIG, ONE_STEP, model
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import host, load_machine
-from taskflow.mapper.config import Sync, Travel
+from taskflow.mapper.config import Sync, SyncAlgorithm
 from taskflow.models import build
 from taskflow.optimizer.algorithms.initial import known, random_start
 from taskflow.optimizer.cost.task_costs import Costs, Roofline
-from taskflow.optimizer.space.followers import Together
-from taskflow.optimizer.space.space import Space, SpaceOptions
+from taskflow.optimizer.space.followers import CoupledMoves
+from taskflow.optimizer.space.space import SearchSpace, SpaceOptions
 from taskflow.rules import SGD
 from taskflow.tasks.simulate import on_grid
 
@@ -52,8 +52,8 @@ def walk(name: str, seed: int, moves: int, costs: Costs | None = None) -> float:
     costs = costs or random.choice((Roofline(machine), Odd(2)))
     full, delta = (core.CoreEvaluator(graph, machine, costs, SGD(0.1), None, how) for how in ("full", "delta"))
     delta._core.mark_every(random.choice((1, 2, 7, 64)))
-    space = Space(graph, processors, SpaceOptions("even", reduction=False, follow=random.choice(("none", "elementwise"))))
-    together = Together(graph, space)
+    space = SearchSpace(graph, processors, SpaceOptions("even", reduction=False, follow=random.choice(("none", "elementwise"))))
+    together = CoupledMoves(graph, space)
     start = random.choice((known(graph, machine)[0], random_start(graph, machine, space, random, "random")))
     now = full.set(start)
     assert delta.set(start) == now
@@ -62,7 +62,7 @@ def walk(name: str, seed: int, moves: int, costs: Costs | None = None) -> float:
         if random.random() < 0.2:
             changes |= together.draw(random)
         limit = random.choice((inf, now * random.uniform(0.9, 1.1)))
-        sums = random.choice((None,) * 8 + (Travel.OWNER, Travel.COLLECTIVE))
+        sums = random.choice((None,) * 8 + (SyncAlgorithm.OWNER, SyncAlgorithm.COLLECTIVE))
         seconds = full.propose(changes, limit, sums=sums)
         assert delta.propose(changes, limit, sums=sums) == seconds, f"{name} {seed}, move {move}"
         if seconds < inf and random.random() < 0.6:
@@ -94,7 +94,7 @@ def test_what_is_written_down_grows_with_the_turns():
     graph, machine = build("RNNLM", devices=32), load_machine("k80", 32)
     delta = core.CoreEvaluator(graph, machine, Roofline(machine), SGD(0.1), None, "delta")
     data = known(graph, machine)[0]
-    delta.set(replace(data, syncs={layer: Sync(Travel.OWNER) for layer in data.syncs}))
+    delta.set(replace(data, syncs={layer: Sync(SyncAlgorithm.OWNER) for layer in data.syncs}))
     node = next(iter(graph)).name
     for _ in range(2):
         delta.propose({node: data[node]})

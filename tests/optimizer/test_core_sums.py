@@ -17,7 +17,7 @@ from test_core_walks import decide
 
 from taskflow.cli.main import main
 from taskflow.machine import load_machine
-from taskflow.mapper import DataParallel, OpConfig, Strategy, Travel, map_graph
+from taskflow.mapper import DataParallel, OpConfig, Strategy, SyncAlgorithm, map_graph
 from taskflow.mapper.strategy import SUMS
 from taskflow.models import build
 from taskflow.optimizer.algorithms.guided import guided
@@ -47,7 +47,7 @@ def test_any_strategy() -> None:
         random = Random(seed)
         reference, compiled = pair(random, random.choice((None, 1.0)))
         for _ in range(2):
-            strategy = near_strategy(reference.graph, len(reference.machine.processors), random, Travel.COLLECTIVE)
+            strategy = near_strategy(reference.graph, len(reference.machine.processors), random, SyncAlgorithm.COLLECTIVE)
             assert compiled.set(strategy) == reference.set(strategy)
             same(reference, compiled)
             tasks = reference.lowered()
@@ -76,7 +76,7 @@ def walk(seed: int, moves: int) -> None:
     costs = random.choice((Roofline(machine), Odd(2)))
     ways = [core.CoreEvaluator(graph, machine, costs, SGD(0.1), None, a) for a in ("delta", "full", "propagate")]
     here, team = ways[0], random.sample(range(processors), random.randint(2, processors))
-    start = near_strategy(graph, processors, random, Travel.COLLECTIVE)
+    start = near_strategy(graph, processors, random, SyncAlgorithm.COLLECTIVE)
     for each in ways:
         each.set(start)
     nodes, met = list(graph), 0
@@ -84,7 +84,7 @@ def walk(seed: int, moves: int) -> None:
         changes = {
             node.name: near_config(node, processors, team, random) for node in random.sample(nodes, random.choice((1, 1, 2)))
         }
-        back = here.strategy.sums is Travel.OWNER  # seldom there, and soon back
+        back = here.strategy.sums is SyncAlgorithm.OWNER  # seldom there, and soon back
         sums = SUMS[back] if random.random() < (0.4 if back else 0.07) else None
         fresh = core.CoreEvaluator(graph, machine, costs, SGD(0.1), None)
         wanted = fresh.set(here.changed(changes, {}, sums))
@@ -115,7 +115,7 @@ def definition_at(there) -> PythonEvaluator:
 def test_a_reader_decides_about_its_producer() -> None:
     """One reader's move alone turns an all-reduce into sums by an owner, and another's alone back."""
     graph, machine = network(), load_machine("k80", 4)
-    start = replace(map_graph(DataParallel(), graph, machine), sums=Travel.COLLECTIVE)
+    start = replace(map_graph(DataParallel(), graph, machine), sums=SyncAlgorithm.COLLECTIVE)
     here = core.CoreEvaluator(graph, machine, Roofline(machine), SGD(0.1), None)
     here.set(start)
     before = len(summing(here.lowered(), Purpose.PARTIAL))
@@ -137,14 +137,14 @@ def test_of_networks_of_the_paper(name: str) -> None:
         make(graph, machine, Roofline(machine), SGD(0.1), None) for make in (PythonEvaluator, core.CoreEvaluator)
     )
     strategy = known(graph, machine)[0]
-    assert strategy.sums is Travel.COLLECTIVE
+    assert strategy.sums is SyncAlgorithm.COLLECTIVE
     assert compiled.set(strategy) == reference.set(strategy)
     same(reference, compiled)
     tasks, moments = reference.lowered(), [node.name for node in graph if node.operator.kind == "moments"]
     for purpose in (Purpose.PARTIAL, Purpose.GRADIENT):
         assert sorted(task.topic.name for task in summing(tasks, purpose)) == sorted(moments)
-    owner: Strategy = replace(strategy, sums=Travel.OWNER)
-    assert compiled.propose({}, sums=Travel.OWNER) == reference.set(owner)
+    owner: Strategy = replace(strategy, sums=SyncAlgorithm.OWNER)
+    assert compiled.propose({}, sums=SyncAlgorithm.OWNER) == reference.set(owner)
     assert len(reference.lowered()) > len(tasks)
 
 
@@ -154,13 +154,13 @@ def test_only_two_ways() -> None:
     start = known(graph, machine)[0]
     judge.set(start)
     with pytest.raises(ValueError, match=r"Travel\.OWNER or Travel\.COLLECTIVE, got .*RING"):
-        judge.propose({}, sums=Travel.RING)
+        judge.propose({}, sums=SyncAlgorithm.RING)
     with pytest.raises(ValueError, match="partial values are summed by 'owner' or 'collective'"):
-        replace(start, sums=Travel.TREE)
+        replace(start, sums=SyncAlgorithm.TREE)
 
 
 @pytest.mark.parametrize("here", SUMS)
-def test_the_default_search_tries_the_other_way(here: Travel) -> None:
+def test_the_default_search_tries_the_other_way(here: SyncAlgorithm) -> None:
     graph, machine = build("Inception-v3", devices=4), load_machine("p100", 4)
     judge = make_evaluator(graph, machine)
     start = replace(known(graph, machine)[0], sums=here)
@@ -182,16 +182,16 @@ def test_plans_that_sum_in_another_way_are_compared() -> None:
     """The way is no layer's, so it comes after all layers; it is no difference where there is nothing to sum."""
     graph, machine = network(), load_machine("k80", 4)
     judge = make_evaluator(graph, machine)
-    owner = replace(known(graph, machine)[0], sums=Travel.OWNER)
-    other = replace(owner, sums=Travel.COLLECTIVE, configs={**owner.configs, "fc3": OpConfig((1, 3, 1), (0, 1, 2))})
+    owner = replace(known(graph, machine)[0], sums=SyncAlgorithm.OWNER)
+    other = replace(owner, sums=SyncAlgorithm.COLLECTIVE, configs={**owner.configs, "fc3": OpConfig((1, 3, 1), (0, 1, 2))})
     first, last = difference(judge, owner, other)
     assert list(first.operators) == ["fc3"] and first.sums is None
-    assert last.sums == (Travel.OWNER, Travel.COLLECTIVE) and not last.operators and not last.syncs
+    assert last.sums == (SyncAlgorithm.OWNER, SyncAlgorithm.COLLECTIVE) and not last.operators and not last.syncs
     assert first.before == judge.set(owner) and first.after == last.before and last.after == judge.set(other)
     whole = {node.name: OpConfig((1,) * len(node.dims), (0,)) for node in graph}
     alone = Strategy(4, whole)
-    assert difference(judge, alone, replace(alone, sums=Travel.COLLECTIVE)) == ()
-    assert judge.strategy.sums is Travel.COLLECTIVE
+    assert difference(judge, alone, replace(alone, sums=SyncAlgorithm.COLLECTIVE)) == ()
+    assert judge.strategy.sums is SyncAlgorithm.COLLECTIVE
 
 
 def test_plans_show_how_they_sum() -> None:

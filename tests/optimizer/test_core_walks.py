@@ -17,7 +17,7 @@ from taskflow.models import build
 from taskflow.optimizer.algorithms.initial import known
 from taskflow.optimizer.cost.task_costs import Roofline
 from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
-from taskflow.optimizer.space.space import Space
+from taskflow.optimizer.space.space import SearchSpace
 from taskflow.rules import SGD
 
 core = pytest.importorskip("taskflow.optimizer.evaluate.compiled", reason="the compiled core is not built")
@@ -69,7 +69,7 @@ def fresh_timeline(here):
 
 def network(name: str, devices: int, seed: int, moves: int) -> None:
     random, graph, machine = Random(seed), build(name, preset="small"), load_machine("k80", devices)
-    space = Space(graph, devices)
+    space = SearchSpace(graph, devices)
     names = [node.name for node in graph]
 
     def draw():

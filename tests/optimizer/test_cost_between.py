@@ -18,7 +18,16 @@ from taskflow.models.rnnlm import RNNLMConfig, rnnlm
 from taskflow.operators.linear import Linear
 from taskflow.operators.operator import Spec, cost_key
 from taskflow.optimizer.cost.measured.bench import Surroundings, measure
-from taskflow.optimizer.cost.measured.cache_state import FRESH, OLD, TYPICAL, Age, Between, _ages, between, code_between
+from taskflow.optimizer.cost.measured.cache_state import (
+    FRESH,
+    OLD,
+    TYPICAL,
+    Age,
+    CacheState,
+    _ages,
+    between,
+    code_between,
+)
 from taskflow.optimizer.cost.measured.model import MeasuredCosts
 from taskflow.optimizer.cost.measured.store import Measurement
 from taskflow.regions import Rect
@@ -79,7 +88,7 @@ def test_a_cost_is_between_young_and_old(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("taskflow.optimizer.cost.measured.model.measure", stopwatch)
     monkeypatch.setattr("taskflow.optimizer.cost.measured.noise.Yardstick.slow", lambda self: False)
     linear, specs, piece = Linear(4), (Spec((8, 4), np.dtype(np.float32)),), Rect((0, 0, 0), (8, 4, 4))
-    old = MeasuredCosts(host(1), folder=tmp_path, between=Between(age=Age(0.25, 0.016)))
+    old = MeasuredCosts(host(1), folder=tmp_path, between=CacheState(age=Age(0.25, 0.016)))
     assert old.compute_seconds(linear, specs, piece, False) == pytest.approx(1.5) and seen == [0.0, 0.016]
     (kept,) = old.measurements.values()
     assert (kept.spread, kept.repeats) == (0.2, 8)
@@ -124,7 +133,7 @@ def test_costs_on_disk_keep_their_names(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("taskflow.optimizer.cost.measured.contention.Company.beside", lambda self, make: nullcontext())
     linear, specs, piece = Linear(4), (Spec((8, 4), np.dtype(np.float32)),), Rect((0, 0, 0), (8, 4, 4))
     what = f"{cost_key(linear, specs, piece, False)!r} ()"
-    full = Between(1 << 20, {"linear": 1 << 19, "relu": 1 << 20}, Age(0.375, 0.032))
+    full = CacheState(1 << 20, {"linear": 1 << 19, "relu": 1 << 20}, Age(0.375, 0.032))
     for costs, ends in (
         (MeasuredCosts(host(1), folder=tmp_path / "a"), ("beside 16777216", "beside 16777216")),
         (MeasuredCosts(host(1), folder=tmp_path / "b", between=full, company=3), (
@@ -138,15 +147,15 @@ def test_costs_on_disk_keep_their_names(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_what_cannot_be_is_an_error() -> None:
-    assert FRESH.share == 0 and Between(16 << 20, {}, FRESH) == TYPICAL
+    assert FRESH.share == 0 and CacheState(16 << 20, {}, FRESH) == TYPICAL
     for wrong in ((-0.1, 1.0), (1.1, 1.0), (0.5, -1.0)):
         with pytest.raises(ValueError, match="Age: needs a share from 0 to 1"):
             Age(*wrong)
     for nbytes in (0, 2, 1001, -4):
         with pytest.raises(ValueError, match=f"Between: nbytes .* got {nbytes}"):
-            Between(nbytes)
+            CacheState(nbytes)
     with pytest.raises(ValueError, match=r"after 0 to 1024 bytes \(nbytes\), got {'linear': 1028}"):
-        Between(1024, {"linear": 1028, "relu": 4})
-    assert str(Between(1 << 20, {"linear": 0, "relu": 4}, Age(0.5, 0.016))) == (
+        CacheState(1024, {"linear": 1028, "relu": 4})
+    assert str(CacheState(1 << 20, {"linear": 0, "relu": 4}, Age(0.5, 0.016))) == (
         "1 MiB in between, code of 1 of 2 kinds near, 0.5 of it 0.016 s old"
     )

@@ -18,7 +18,7 @@ from taskflow.operators.operator import Spec, iteration_space
 from taskflow.optimizer.cost.accumulated_gradients import added_bytes, adding, target_bytes
 from taskflow.optimizer.cost.adapter import ModelCosts
 from taskflow.optimizer.cost.analytic import AnalyticCosts
-from taskflow.optimizer.cost.measured.cache_state import Between
+from taskflow.optimizer.cost.measured.cache_state import CacheState
 from taskflow.optimizer.cost.measured.model import MeasuredCosts
 from taskflow.optimizer.cost.pieces import Pieces
 from taskflow.rules import SGD
@@ -94,7 +94,7 @@ def test_an_embedding_sets_its_table_to_zero_once(tmp_path: Path) -> None:
     """The first task to reach a table's gradient fills all of it; one that adds to it touches only its rows."""
     operator, specs = Embedding(40_000, 64, F32), (Spec((8, 4), np.dtype(np.int64)),)
     space, table = iteration_space(operator, specs), 40_000 * 64 * 4
-    measured = MeasuredCosts(host(1), folder=tmp_path, seconds=0.01, between=Between(1 << 20))
+    measured = MeasuredCosts(host(1), folder=tmp_path, seconds=0.01, between=CacheState(1 << 20))
     for costs in (AnalyticCosts(load_machine("k80")), measured):
         fills = costs.compute_seconds(operator, specs, space, True)
         adds = costs.compute_seconds(operator, specs, space, True, added_bytes=table)

@@ -23,8 +23,8 @@ from taskflow.operators.operator import REGISTRY, Spec, cost_key, iteration_spac
 from taskflow.optimizer.cost.measured import bench as cost_bench
 from taskflow.optimizer.cost.measured import identity as cost_identity
 from taskflow.optimizer.cost.measured.bench import Surroundings, measure
-from taskflow.optimizer.cost.measured.cache_eviction import OTHERS, Interlude
-from taskflow.optimizer.cost.measured.cache_state import TYPICAL, Between
+from taskflow.optimizer.cost.measured.cache_eviction import OTHERS, CacheEvictor
+from taskflow.optimizer.cost.measured.cache_state import TYPICAL, CacheState
 from taskflow.optimizer.cost.measured.identity import digest, identity
 from taskflow.optimizer.cost.measured.model import SIZES, MeasuredCosts
 from taskflow.optimizer.cost.measured.store import CostStore, Measurement
@@ -215,7 +215,7 @@ def test_other_memory_and_other_code_come_between() -> None:
             said.append(f"read {self.nbytes}")
             return 0.0
 
-    interlude = Interlude(kernels, Between(256, {"lstm": 128, "relu": 256, "tanh": 0}))
+    interlude = CacheEvictor(kernels, CacheState(256, {"lstm": 128, "relu": 256, "tanh": 0}))
     interlude.__dict__["_sweep"] = np.ones(64, np.float32).view(Spy)  # where it would be found
     ran = Counter[str]()
     for kind, actions in interlude._actions.items():
@@ -233,19 +233,19 @@ def test_other_memory_and_other_code_come_between() -> None:
     assert said[1:] == ["read 256"] and ran == dict.fromkeys(OTHERS, 2)
     for kind in ("tanh", "linear", None):
         assert interlude.around(kind, (), lambda: None).between is None
-    for actions in Interlude(kernels, TYPICAL)._actions.values():
+    for actions in CacheEvictor(kernels, TYPICAL)._actions.values():
         for action in actions:
             action()  # they are real ones
 
 
 def test_code_that_other_tasks_come_between_is_measured_apart(tmp_path: Path) -> None:
     piece = Rect((0, 0, 0), (32, 48, 64))
-    near, far = quick(tmp_path), quick(tmp_path, between=Between(code={"linear": 1 << 20, "relu": 1 << 22}))
+    near, far = quick(tmp_path), quick(tmp_path, between=CacheState(code={"linear": 1 << 20, "relu": 1 << 22}))
     near.compute_seconds(LINEAR, SPECS, piece, False)
     far.compute_seconds(LINEAR, SPECS, piece, False)
     assert near.measured == far.measured == 1
     (key,) = [key for key in far.measurements if f"after {1 << 20}" in key]
-    again = quick(tmp_path, between=Between(code={"linear": 1 << 20}))
+    again = quick(tmp_path, between=CacheState(code={"linear": 1 << 20}))
     again.compute_seconds(LINEAR, SPECS, piece, False)
     assert again.measured == 0 and key in again.measurements
 

@@ -9,10 +9,10 @@ import pytest
 
 from taskflow.machine import host
 from taskflow.optimizer.cost.measured import model as cost_measured
-from taskflow.optimizer.cost.measured.cache_state import Age, Between
+from taskflow.optimizer.cost.measured.cache_state import Age, CacheState
 from taskflow.optimizer.cost.measured.guard import before_measuring
 from taskflow.optimizer.cost.measured.model import MeasuredCosts
-from taskflow.optimizer.cost.measured.noise import LIMIT, MEMORY, TIMES, Yardstick
+from taskflow.optimizer.cost.measured.noise import LIMIT, MEMORY, TIMES, SpeedProbe
 from taskflow.optimizer.cost.measured.store import Measurement
 from taskflow.tasks.task import Kind
 
@@ -34,7 +34,7 @@ def clock_of(durations: Iterator[float]) -> Callable[[], float]:
 def looks(*seconds: float) -> list[bool]:
     """What a yardstick says when its work takes so long at each look."""
     every = [1.0, *(s for each in seconds for s in [each] * TIMES)]  # the first one warms up
-    yardstick = Yardstick(clock_of(iter(every)))
+    yardstick = SpeedProbe(clock_of(iter(every)))
     return [yardstick.slow() for _ in seconds]
 
 
@@ -49,7 +49,7 @@ def test_what_lasts_is_usual() -> None:
 
 
 def test_one_interruption_is_no_slow_core() -> None:
-    yardstick = Yardstick(clock_of(iter([1.0, *[1.0] * TIMES, *[9.0] * (TIMES - 1), 1.0])))
+    yardstick = SpeedProbe(clock_of(iter([1.0, *[1.0] * TIMES, *[9.0] * (TIMES - 1), 1.0])))
     assert not yardstick.slow() and not yardstick.slow()
 
 
@@ -60,7 +60,7 @@ class Measuring:
         self.runs: list[float] = []
         patch.setattr(cost_measured, "measure", self._measure)
         patch.setattr(cost_measured, "REST_SECONDS", 1e-3)
-        self.costs = MeasuredCosts(host(2), folder=folder, between=Between(1 << 20, {}, age))
+        self.costs = MeasuredCosts(host(2), folder=folder, between=CacheState(1 << 20, {}, age))
         self.costs._yardstick = self  # type: ignore[assignment]
         self.slow = slow
 

@@ -19,10 +19,10 @@ from taskflow.optimizer.algorithms.guided import guided
 from taskflow.optimizer.algorithms.moves import SYNCS
 from taskflow.optimizer.evaluate import evaluator
 from taskflow.optimizer.evaluate.evaluator import Evaluator
-from taskflow.optimizer.result import Budget, Found, SearchOptions
+from taskflow.optimizer.result import Budget, SearchOptions, SearchResult
 from taskflow.optimizer.search import make_evaluator
 from taskflow.optimizer.space.decisions import Decision, decisions, joined
-from taskflow.optimizer.space.space import Space, SpaceOptions
+from taskflow.optimizer.space.space import SearchSpace, SpaceOptions
 from taskflow.rules import SGD
 
 fixing_order = pytest.importorskip("taskflow.optimizer.bounds.partial_plan", reason="the compiled bound is not built").fixing_order
@@ -47,7 +47,7 @@ def steps(random: Random, samples: int, width: int) -> OperatorGraph:
 
 def decided(judge: Evaluator, options: SpaceOptions) -> list[Decision]:
     """Operator by operator."""
-    space = Space(judge.graph, len(judge.machine.processors), options)
+    space = SearchSpace(judge.graph, len(judge.machine.processors), options)
     return decisions(judge.graph, space, fixing_order(judge), options.follow)
 
 
@@ -80,7 +80,7 @@ def test_a_proved_optimum_is_the_least_of_all(seed: int, monkeypatch: pytest.Mon
         judge = make_evaluator(graph, taskflow.load_machine("p100", devices=2))
     best, second, count = least(judge, options)
 
-    def almost(judge: Evaluator, options: SearchOptions) -> Found:
+    def almost(judge: Evaluator, options: SearchOptions) -> SearchResult:
         found = guided(judge, replace(options, budget=Budget(proposals=1)))
         return replace(found, strategy=second, starts={}, lower_bound=0.0)
 

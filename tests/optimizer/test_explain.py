@@ -16,7 +16,7 @@ from taskflow.optimizer.evaluate.evaluator import Evaluator
 from taskflow.optimizer.explain.alternatives import alternatives
 from taskflow.optimizer.explain.difference import difference, grouped
 from taskflow.optimizer.explain.explain import Explanation, explain, verify
-from taskflow.optimizer.explain.labels import Work, labels, totals
+from taskflow.optimizer.explain.labels import TaskPurpose, labels, totals
 from taskflow.optimizer.explain.machine_changes import Change, changed, link_ends, link_pairs
 from taskflow.optimizer.explain.what_if import Scenario, what_if
 from taskflow.optimizer.result import Budget
@@ -49,7 +49,7 @@ def test_the_critical_path_is_the_step_and_the_table_the_tasks(model: str, mappe
         assert fsum(parts) == pytest.approx(found.seconds, rel=1e-9)
     seconds = [s.end - s.start for s in timeline.spans]
     everything = totals(tasks, labels(tasks), seconds)
-    for work in Work:
+    for work in TaskPurpose:
         assert fsum(o.seconds[work] for o in found.operators) == pytest.approx(everything[work], rel=1e-9, abs=1e-15)
     assert sum(o.transfer_bytes + o.sync_bytes for o in found.operators) == tasks.transfer_bytes
     assert sum(o.tasks for o in found.operators) == len(tasks)
@@ -73,19 +73,19 @@ def test_labels_say_what_tasks_are_for(model: str) -> None:
     for task, label in zip(tasks, labels(tasks)):
         assert label.operator in names and (label.what != "weights put together" or task.kind is Kind.MOVE)
         if isinstance(task.work, Compute):
-            assert label.work is Work.COMPUTE and label.operator == task.work.node.name
+            assert label.work is TaskPurpose.COMPUTE and label.operator == task.work.node.name
         elif task.kind is Kind.UPDATE:
-            assert label.work is Work.UPDATE and label.operator in layers
+            assert label.work is TaskPurpose.UPDATE and label.operator in layers
         elif task.kind is Kind.COPY:
             region = tasks.buffers[task.reads[0].buffer].region.removeprefix("d ")
-            if label.work is Work.SYNC:
+            if label.work is TaskPurpose.SYNC:
                 assert label.operator in layers
             else:  # a tensor of this operator, never a layer's flat weights
                 tensors = {t.name for t in graph.node(label.operator).outputs}
-                assert label.work is Work.TRANSFER
+                assert label.work is TaskPurpose.TRANSFER
                 assert region.partition(" arriving")[0].removeprefix("sum ").removeprefix("lasting:").partition("[")[0] in tensors
             if region in weight_regions and tasks.buffers[task.reads[0].buffer].kept:
-                assert label.work is Work.SYNC and label.what == "new weights"
+                assert label.work is TaskPurpose.SYNC and label.what == "new weights"
 
 
 def test_a_path_with_a_gap_is_refused() -> None:
@@ -116,7 +116,7 @@ def test_forward_only_and_stretches() -> None:
     judge = make_evaluator(graph, cluster, rule=None)
     judge.set(choose("data", graph, cluster)[0])
     found = explain(judge)
-    assert {s.kind for s in found.stretches} <= {"forward", "transfers"} and found.shares[Work.SYNC] == 0
+    assert {s.kind for s in found.stretches} <= {"forward", "transfers"} and found.shares[TaskPurpose.SYNC] == 0
     trained = explain(judged("nmt", "data", devices=4))
     kinds = [s.kind for s in trained.stretches]
     assert kinds[0] == "forward" and kinds[-1] == "synchronisation" and "backward" in kinds
@@ -142,7 +142,7 @@ def test_alternatives_are_what_simulation_says(model: str, operator: str) -> Non
         assert explained.seconds == other.seconds
         assert other.grows is not None
         assert fsum(other.grows.values()) == pytest.approx(other.seconds - now.seconds, abs=1e-12)
-        for work in Work:
+        for work in TaskPurpose:
             assert now.shares[work] + other.grows[work] == pytest.approx(explained.shares[work], abs=1e-12)
         judge.set(start)
     with pytest.raises(KeyError, match="no operator 'nothing'"):

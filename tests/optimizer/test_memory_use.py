@@ -20,7 +20,7 @@ from taskflow.rules import SGD, Adam
 from taskflow.runtime.executor import Executor
 from taskflow.runtime.program.program import Program
 from taskflow.runtime.program.schedule import Placement, schedule
-from taskflow.runtime.program.storage import Kept
+from taskflow.runtime.program.storage import PersistentBuffers
 from taskflow.runtime.transport.base import Channel, Transport
 from taskflow.tasks.lower.lower import lower
 from taskflow.tasks.simulate import roofline, simulate
@@ -74,7 +74,7 @@ def allocated(tasks: TaskGraph, order: tuple[int, ...], rank: int) -> tuple[int,
     """Kept bytes, the plan's peak and packed messages of a rank's real program."""
     count = tasks.processors
     plan = schedule(tasks, order, Placement(count, count), rank)
-    transport, kept = Silent(rank, count), Kept()
+    transport, kept = Silent(rank, count), PersistentBuffers()
     program = Program(tasks, plan, transport, NumpyKernels(), StepState(feeds={}), kept)
     for bundle in tasks.bundles:  # the executor makes these to start them
         if rank in bundle.group:

@@ -13,7 +13,7 @@ from core_cases import Odd, shared
 
 import taskflow
 from taskflow.graph import OperatorGraph
-from taskflow.mapper import OpConfig, Place, Strategy, Sync, Travel
+from taskflow.mapper import OpConfig, Strategy, Sync, SyncAlgorithm, UpdatePlacement
 from taskflow.mapper.strategy import SUMS
 from taskflow.models import build
 from taskflow.optimizer.algorithms.moves import SYNCS
@@ -21,7 +21,7 @@ from taskflow.optimizer.bounds import sync as relax_sync
 from taskflow.optimizer.evaluate import evaluator
 from taskflow.optimizer.evaluate.evaluator import Evaluator
 from taskflow.optimizer.search import make_evaluator
-from taskflow.optimizer.space.space import Space, SpaceOptions
+from taskflow.optimizer.space.space import SearchSpace, SpaceOptions
 from taskflow.optimizer.space.symmetry import Symmetry, renumbered, renumberings
 from taskflow.rules import SGD, Adam
 from taskflow.tasks.lower.backward import gradient_flow
@@ -65,7 +65,7 @@ def check(judge: Evaluator, options: SpaceOptions, random: Random, plans: int) -
     """Bounds of partial plans, fixed in a random order, against the time of their completion. The largest share of a
     complete plan's time that its bound is."""
     graph, processors = judge.graph, len(judge.machine.processors)
-    space = Space(graph, processors, options)
+    space = SearchSpace(graph, processors, options)
     choices = {node.name: list(dict.fromkeys(space[node].draw(random) for _ in range(6))) for node in graph}
     syncs, sums = random.sample(SYNCS, 2), random.choice(SUMS)
     relaxation = relax.Relaxation(judge, choices, syncs, sums=sums)
@@ -125,7 +125,7 @@ def test_a_layers_synchronisation_is_what_is_lowered(seed: int) -> None:
     graph = random_graph(random) if seed < 40 else padded_kernels.network()
     judge = evaluator(graph, shared(processors), Odd(2), random.choice((SGD(0.1, momentum=0.9), Adam())), None)
     assert judge.rule is not None
-    space, (active, _, trained) = Space(judge.graph, processors, ARBITRARY), gradient_flow(judge.graph)
+    space, (active, _, trained) = SearchSpace(judge.graph, processors, ARBITRARY), gradient_flow(judge.graph)
     for way in SYNCS:
         configs = {node.name: space[node].draw(random) for node in judge.graph}
         plan = Strategy(processors, configs, {p.layer: way for p in judge.graph.parameters})
@@ -155,7 +155,7 @@ def test_an_unknown_way_to_synchronise_is_refused() -> None:
     judge = make_evaluator(build("MLP", preset="small"), taskflow.load_machine("p100", devices=2))
     prices, held = relax_sync.Prices(judge.costs), relax_sync.Held(8, 4, True, {0: ((0, 0),), 1: ((0, 1),)})
     assert judge.rule is not None
-    for way in (Sync(Other.PIGEON, Place.SPREAD), Sync(Travel.RING, Other.PIGEON)):  # type: ignore[arg-type]
+    for way in (Sync(Other.PIGEON, UpdatePlacement.SPREAD), Sync(SyncAlgorithm.RING, Other.PIGEON)):  # type: ignore[arg-type]
         with pytest.raises(ValueError, match=r"does not know .* Other\.PIGEON"):
             relax_sync.layer_sync(prices, judge.rule, way, [held], 0)
 
@@ -180,7 +180,7 @@ def test_all_completions_of_all_partial_plans(rule: SGD | None) -> None:
     x, labels = taskflow.input(graph, (64, 64), name="x"), taskflow.input(graph, (64,), "int64", name="labels")
     graph.minimize(taskflow.cross_entropy(taskflow.linear(x, 128, name="fc"), labels, name="loss"))
     judge = make_evaluator(graph, taskflow.load_machine("p100", devices=2), rule=rule)
-    space = Space(graph, 2, SpaceOptions("powers", reduction=False))
+    space = SearchSpace(graph, 2, SpaceOptions("powers", reduction=False))
     relaxation = relax.Relaxation(judge, {node.name: list(space[node]) for node in graph}, SYNCS)
     ways = SYNCS if rule else (Sync(),)
     seconds = {}
@@ -217,7 +217,7 @@ def test_a_bound_over_renumberings_holds_for_each() -> None:
     judge, random = make_evaluator(graph, cluster), Random(0)
     group = renumberings(judge.costs, 4)
     assert len(group) == 24
-    space = Space(graph, 4, ARBITRARY)
+    space = SearchSpace(graph, 4, ARBITRARY)
     for _ in range(6):
         configs = {node.name: space[node].draw(random) for node in graph}
         relaxation = relax.Relaxation(judge, {name: [config] for name, config in configs.items()}, SYNCS[:2], group)

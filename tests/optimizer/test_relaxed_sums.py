@@ -9,7 +9,7 @@ from core_cases import Odd, shared
 from partial_sums import near_config, network
 
 import taskflow
-from taskflow.mapper import Strategy, Sync, Travel
+from taskflow.mapper import Strategy, Sync, SyncAlgorithm
 from taskflow.mapper.strategy import SUMS
 from taskflow.optimizer.algorithms.exact import exact
 from taskflow.optimizer.algorithms.moves import SYNCS
@@ -43,14 +43,14 @@ def plans(judge: Evaluator, random: Random, count: int):
     return choices, [{name: random.randrange(len(of)) for name, of in choices.items()} for _ in range(count)]
 
 
-def excess(judge: Evaluator, random: Random, told: Travel) -> float:
+def excess(judge: Evaluator, random: Random, told: SyncAlgorithm) -> float:
     """By how much a bound passes the seconds of a plan that it is one for (a share of these; not above 0 if it is right), where
     partial values are summed by an all-reduce and the bound is ``told`` how."""
     choices, picked = plans(judge, random, 4)
     relaxation, most = relax.Relaxation(judge, choices, [Sync()], sums=told), -1.0
     for picks in picked:
         configs = {name: choices[name][i] for name, i in picks.items()}
-        seconds = judge.set(Strategy(len(judge.machine.processors), configs, sums=Travel.COLLECTIVE))
+        seconds = judge.set(Strategy(len(judge.machine.processors), configs, sums=SyncAlgorithm.COLLECTIVE))
         order = list(range(len(relaxation.order)))
         if random.random() < 0.5:
             random.shuffle(order)
@@ -66,8 +66,8 @@ def excess(judge: Evaluator, random: Random, told: Travel) -> float:
 def test_no_completion_is_faster() -> None:
     """And a bound that counted sums by an owner would be wrong, so that this test would find it."""
     found = {told: max(excess(judges(Random(seed)), Random(seed), told) for seed in range(40)) for told in SUMS}
-    assert found[Travel.COLLECTIVE] <= 1e-9
-    assert found[Travel.OWNER] > 1e-3
+    assert found[SyncAlgorithm.COLLECTIVE] <= 1e-9
+    assert found[SyncAlgorithm.OWNER] > 1e-3
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -78,7 +78,7 @@ def test_nor_any_renumbered_one(seed: int) -> None:
     group = renumberings(judge.costs, 4)
     assert len(group) > 1
     choices, picked = plans(judge, random, 3)
-    relaxation = relax.Relaxation(judge, choices, [Sync()], group, sums=Travel.COLLECTIVE)
+    relaxation = relax.Relaxation(judge, choices, [Sync()], group, sums=SyncAlgorithm.COLLECTIVE)
     for picks in picked:
         ops = list(range(len(relaxation.order)))
         relaxation.fix(ops, [picks[relaxation.order[op].name] for op in ops])
@@ -86,11 +86,11 @@ def test_nor_any_renumbered_one(seed: int) -> None:
         relaxation.free(ops[::-1])
         for image in group:
             configs = {name: renumbered(choices[name][i], image) for name, i in picks.items()}
-            assert bound <= judge.set(Strategy(4, configs, sums=Travel.COLLECTIVE)) * (1 + 1e-9)
+            assert bound <= judge.set(Strategy(4, configs, sums=SyncAlgorithm.COLLECTIVE)) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("sums", SUMS)
-def test_the_fastest_of_all(sums: Travel) -> None:
+def test_the_fastest_of_all(sums: SyncAlgorithm) -> None:
     """Exact search among plans with partial values finds what enumeration finds."""
     graph, cluster = taskflow.OperatorGraph(name="one layer"), taskflow.load_machine("p100", devices=2)
     x, labels = taskflow.input(graph, (32, 2048), name="x"), taskflow.input(graph, (32,), "int64", name="labels")

@@ -23,10 +23,10 @@ from taskflow.optimizer.cost.analytic import AnalyticCosts
 from taskflow.optimizer.evaluate.compiled import unsupported
 from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
 from taskflow.optimizer.explain.machine_changes import Change, changed
-from taskflow.optimizer.memory_check import MOST_TASKS, Room
+from taskflow.optimizer.memory_check import MOST_TASKS, MemoryCheck
 from taskflow.optimizer.result import Budget, Progress, SearchOptions
 from taskflow.optimizer.search import ALGORITHMS, make_evaluator, search
-from taskflow.optimizer.space.space import Space, SpaceOptions
+from taskflow.optimizer.space.space import SearchSpace, SpaceOptions
 from taskflow.rules import SGD, Adam
 from tests.optimizer.search_toys import Table, every, rugged, tiny
 
@@ -61,7 +61,7 @@ def test_no_seconds_end_a_part_of_a_budget_of_proposals(monkeypatch: pytest.Monk
 def test_no_plan_is_slower_than_the_known_ones(algorithm: str, model: str) -> None:
     graph, machine = build(model, preset="small"), taskflow.load_machine("p100", devices=4)
     judge = make_evaluator(graph, machine)
-    extra = replace(random_start(graph, machine, Space(graph, 4), Random(1)), name="mine")
+    extra = replace(random_start(graph, machine, SearchSpace(graph, 4), Random(1)), name="mine")
     found = search(graph, machine, budget="100p", algorithm=algorithm, starts=[extra], use=judge)
     assert set(found.starts) >= {"data", "expert", "model", "mine"}
     for strategy in (*known(graph, machine), extra):
@@ -132,7 +132,7 @@ def test_a_locally_optimal_plan_has_no_better_neighbour() -> None:
     found = search(graph, machine, budget="6000p", seed=1, use=judge)
     assert found.local
     judge.set(found.strategy)
-    space = Space(graph, 2)
+    space = SearchSpace(graph, 2)
     for node in graph:
         for config in space[node]:
             assert judge.propose({node.name: config}) >= found.seconds
@@ -176,13 +176,13 @@ def test_where_weights_do_not_fit_they_are_shared_in_groups() -> None:
     graph, machine = build("MLP", batch=4096, features=2048, hidden=(8192,) * 4), taskflow.load_machine("a100", 16)
     judge = make_evaluator(graph, machine)
     judge.set(known(graph, machine)[0])
-    needs = {s.name: max(Room(judge).at_most(s)) for s in (*known(graph, machine), *groups(graph, machine))}
+    needs = {s.name: max(MemoryCheck(judge).at_most(s)) for s in (*known(graph, machine), *groups(graph, machine))}
     least = min(n for name, n in needs.items() if name.startswith("groups"))
     assert least < needs["data"] / 2
     small = changed(machine, [Change("memory", 1.05 * least / machine.processors[0].memory_bytes)])
     judge = make_evaluator(graph, small)
     found = search(graph, small, budget="1p", seed=0, use=judge)  # no time to find it by chance
-    room, fitting, lacking = Room(judge), [], []
+    room, fitting, lacking = MemoryCheck(judge), [], []
     for plan in (*groups(graph, small), *known(graph, small)):
         seconds = judge.set(plan)
         (lacking if room(plan) else fitting).append((seconds, plan.name))
@@ -202,7 +202,7 @@ def test_a_large_plan_is_not_lowered_because_the_plan_before_was_small(monkeypat
     judge.set(data)
     assert small.tasks <= MOST_TASKS < judge.tasks
     monkeypatch.setattr(type(small), "lowered", lambda self, strategy=None: pytest.fail("lowered"))
-    assert "may lack memory" in Room(small)(data)
+    assert "may lack memory" in MemoryCheck(small)(data)
 
 
 @pytest.mark.parametrize("proposals", [1, 2, 3, 7])
@@ -250,7 +250,7 @@ def test_quick_memory_estimate_is_above_the_planned_memory(seed: int) -> None:
     graph = model()
     judge = make_evaluator(graph, host(3))
     strategy = random_strategy(graph, 3, Random(seed))
-    most = Room(judge).at_most(strategy)
+    most = MemoryCheck(judge).at_most(strategy)
     assert judge.rule is not None
     for use in peak_bytes(graph, strategy, judge.rule, machine=judge.machine):
         assert use.nbytes <= most[use.processor]
@@ -263,10 +263,10 @@ def test_memory_in_program_order_is_near_the_planned_memory(model: str) -> None:
     graph, where = build(model, preset="small"), taskflow.load_machine("k80", devices=4)
     judge = make_evaluator(graph, where, rule=SGD(0.1))
     for seed in range(3):
-        strategy = random_start(graph, where, Space(graph, 4), Random(seed))
-        likely = Room(judge).in_order(strategy)
+        strategy = random_start(graph, where, SearchSpace(graph, 4), Random(seed))
+        likely = MemoryCheck(judge).in_order(strategy)
         for use in peak_bytes(graph, strategy, SGD(0.1), machine=where):
-            assert 0.8 * use.nbytes <= likely[use.processor] <= Room(judge).at_most(strategy)[use.processor]
+            assert 0.8 * use.nbytes <= likely[use.processor] <= MemoryCheck(judge).at_most(strategy)[use.processor]
 
 
 @pytest.mark.parametrize("model", ["ResNet-101", "Inception-v3"])
@@ -277,7 +277,7 @@ def test_data_parallelism_of_deep_networks_fits_the_machines_of_the_paper(model:
         judge = make_evaluator(graph, where, rule=SGD(0.1))
         data = known(graph, where)[0]
         judge.set(data)
-        assert not Room(judge)(data)
+        assert not MemoryCheck(judge)(data)
 
 
 @pytest.mark.parametrize(("model", "machine"), [("RNNLM", "host"), ("LeNet", "k80"), ("MLP", "p100"), ("RNNTC", "k80")])
@@ -285,7 +285,7 @@ def test_no_strategy_is_faster_than_the_lower_bound(model: str, machine: str) ->
     graph, where = build(model, preset="small"), taskflow.load_machine(machine, devices=3)
     judge = make_evaluator(graph, where)
     options = SpaceOptions(placements="arbitrary")
-    bound, space = lower_bound(judge, options), Space(graph, 3, options)
+    bound, space = lower_bound(judge, options), SearchSpace(graph, 3, options)
     assert bound > 0
     for i in range(60):
         assert judge.set(random_start(graph, where, space, Random(i))) >= bound
@@ -323,7 +323,7 @@ def test_where_time_goes_is_the_usage() -> None:
 
     judge = make_evaluator(SMALL, MACHINE)
     for seed in range(4):
-        judge.set(random_start(SMALL, MACHINE, Space(SMALL, 4), Random(seed)))
+        judge.set(random_start(SMALL, MACHINE, SearchSpace(SMALL, 4), Random(seed)))
         exact, quick = judge.usage(), where_time_goes(judge)
         assert (exact.seconds, exact.transfer_bytes) == (quick.seconds, quick.transfer_bytes)
         assert quick.processor_seconds == pytest.approx(exact.processor_seconds)

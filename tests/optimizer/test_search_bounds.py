@@ -18,7 +18,7 @@ from taskflow.optimizer.bounds.work_and_path import least_of, least_update, lowe
 from taskflow.optimizer.cost.pieces import Pieces, classes
 from taskflow.optimizer.evaluate import evaluator
 from taskflow.optimizer.search import make_evaluator
-from taskflow.optimizer.space.space import OperatorSpace, Space, SpaceOptions
+from taskflow.optimizer.space.space import OperatorSpace, SearchSpace, SpaceOptions
 from taskflow.rules import SGD, Adam, UpdateRule
 
 
@@ -32,7 +32,7 @@ def test_rounded_degrees_give_a_bound_too(model: str, machine: str, monkeypatch:
     monkeypatch.setattr(bounds, "LOOKS", 0)
     by_eight = lower_bound(judge, options)
     assert 0 < by_two <= each * (1 + 1e-9) and 0 < by_eight <= each * (1 + 1e-9)
-    space = Space(graph, 4, options)
+    space = SearchSpace(graph, 4, options)
     for _ in range(40):
         assert judge.set(Strategy(4, space.random(random))) >= each
     for strategy in known(graph, cluster):
@@ -45,7 +45,7 @@ def test_no_cut_needs_less_than_the_rounded_ones(model: str, bits: int) -> None:
     """Of every operator by itself: total, shortest tasks, and what is read."""
     graph, cluster = build(model, preset="small"), taskflow.load_machine("p100", devices=6)
     judge = make_evaluator(graph, cluster)
-    pieces, space, seen = Pieces(graph, judge.costs, True), Space(graph, 6), set()
+    pieces, space, seen = Pieces(graph, judge.costs, True), SearchSpace(graph, 6), set()
     for node in graph:
         if (node.operator, node.specs) in seen:
             continue
@@ -72,7 +72,7 @@ def test_a_large_space_has_a_bound(model: str, machine: str) -> None:
 def test_updates_of_any_division_take_at_least_as_long() -> None:
     graph, cluster = build("MLP", preset="small"), taskflow.load_machine("p100", devices=3)
     judge, random = make_evaluator(graph, cluster, rule=Adam()), Random(0)
-    space, kinds = Space(graph, 3), representatives(judge)
+    space, kinds = SearchSpace(graph, 3), representatives(judge)
     layers = dict.fromkeys(p.layer for p in graph.parameters)
     least = {layer: least_update(judge, layer, kinds) for layer in layers}
     for _ in range(30):
@@ -128,7 +128,7 @@ def test_no_plan_of_padded_kernels_is_below_the_bound(seed: int) -> None:
     graph, where, random = padded_kernels.network(), taskflow.load_machine("k80", devices=4), Random(seed)
     judge = make_evaluator(graph, where, rule=Adam())
     bound = lower_bound(judge)
-    assert all(bound <= judge.set(random_start(graph, where, Space(graph, 4), random)) for _ in range(20))
+    assert all(bound <= judge.set(random_start(graph, where, SearchSpace(graph, 4), random)) for _ in range(20))
 
 
 def test_behind_a_layer_that_sees_only_padding_nothing_is_trained() -> None:
@@ -160,8 +160,8 @@ def test_where_arithmetic_depends_on_the_place_every_piece_is_looked_at(machine:
     bound = lower_bound(judge)
     monkeypatch.setattr(bounds, "MOST_KINDS", 0)
     assert 0 < lower_bound(judge) <= bound
-    assert all(bound <= judge.set(random_start(graph, where, Space(graph, 8), random)) for _ in range(20))
-    pieces, space, differ = Pieces(graph, judge.costs, True), Space(graph, 8), 0
+    assert all(bound <= judge.set(random_start(graph, where, SearchSpace(graph, 8), random)) for _ in range(20))
+    pieces, space, differ = Pieces(graph, judge.costs, True), SearchSpace(graph, 8), 0
     for name in ("first", "second"):
         node = graph.node(name)
         tuples = space[node].tuples

@@ -19,9 +19,9 @@ from taskflow.optimizer.algorithms.optcnn import MOST_PROCESSORS, additive_plan
 from taskflow.optimizer.bounds.work_and_path import lower_bound
 from taskflow.optimizer.clock import Clock, Pace
 from taskflow.optimizer.evaluate.evaluator import NO_SYNCS
-from taskflow.optimizer.memory_check import Room
+from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.messages import Messages
-from taskflow.optimizer.result import Budget, Found, SearchOptions
+from taskflow.optimizer.result import Budget, SearchOptions, SearchResult
 from taskflow.optimizer.search import make_evaluator, search
 from taskflow.optimizer.space.space import OperatorSpace, SpaceOptions
 from taskflow.tasks.lower.lower import lower
@@ -56,7 +56,7 @@ def test_a_small_budget_holds_on_a_large_machine(model: str, devices: int, algor
     judge = make_evaluator(graph, machine)
     data = known(graph, machine)[0]
     seconds = judge.set(data)
-    Room(judge)(data)
+    MemoryCheck(judge)(data)
     least = time.process_time() - begin  # what evaluating data parallelism alone takes
     begin, started = time.process_time(), time.perf_counter()
     found = search(graph, machine, budget="1s", algorithm=algorithm, workers=1)
@@ -74,7 +74,7 @@ def test_slow_evaluations_end_before_the_budget_does(search_of) -> None:  # type
     graph = tiny(3, 4)
     judge = Slow(graph, 4, rugged)
 
-    def searched(seconds: float) -> Found:
+    def searched(seconds: float) -> SearchResult:
         clock = Clock(seconds, judge.now)
         return search_of(judge, SearchOptions(Budget(seconds), rivals=known(graph, judge.machine), clock=clock))
 

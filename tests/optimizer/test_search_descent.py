@@ -12,7 +12,7 @@ from taskflow.mapper import Strategy
 from taskflow.models import build
 from taskflow.optimizer.algorithms.guided import guided
 from taskflow.optimizer.algorithms.initial import known
-from taskflow.optimizer.algorithms.layer_descent import Descent
+from taskflow.optimizer.algorithms.layer_descent import LayerDescent
 from taskflow.optimizer.algorithms.moves import SYNCS
 from taskflow.optimizer.attempt import Attempt, within
 from taskflow.optimizer.result import Budget, SearchOptions
@@ -22,19 +22,19 @@ from taskflow.optimizer.slice import Slice
 from taskflow.optimizer.space.constraints import Constraints
 from taskflow.optimizer.space.device_groups import on_team, shapes, teams
 from taskflow.optimizer.space.layers import layers
-from taskflow.optimizer.space.space import Space, SpaceOptions
+from taskflow.optimizer.space.space import SearchSpace, SpaceOptions
 
 
 def descent(
     graph: OperatorGraph, name: str = "p100", devices: int = 4, proposals: float = 200_000, space: SpaceOptions | None = None
-) -> tuple[Run, Descent, list[Strategy]]:
+) -> tuple[Run, LayerDescent, list[Strategy]]:
     """A run that stands at data parallelism, and a descent for it."""
     machine = taskflow.load_machine(name, devices)
     options = SearchOptions(Budget(proposals=proposals), 0, space or SpaceOptions())
     run = Run("guided", make_evaluator(graph, machine, rule=taskflow.SGD(0.1, momentum=0.9)), options)
     starts = known(graph, machine)
     run.set(starts[0])
-    return run, Descent(run, Space(graph, devices, run.options.space), layers(graph), shapes(machine)), starts
+    return run, LayerDescent(run, SearchSpace(graph, devices, run.options.space), layers(graph), shapes(machine)), starts
 
 
 @pytest.mark.parametrize(("name", "devices"), [("k80", 8), ("p100", 6), ("h100", 16)])
@@ -52,7 +52,7 @@ def test_no_layer_does_better_on_another_team() -> None:
     before = run.seconds
     down.descend(Slice(run, 1.0))
     assert run.seconds < 0.9 * before and run.best_seconds == run.seconds
-    space = Space(graph, 8)
+    space = SearchSpace(graph, 8)
     for layer in layers(graph):
         leader = layer.leaders[0]
         for team in (shape[0] for shape in shapes(run.evaluator.machine)):

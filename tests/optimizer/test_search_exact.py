@@ -16,7 +16,7 @@ from taskflow.optimizer.algorithms.moves import SYNCS
 from taskflow.optimizer.result import Budget, Proof, SearchOptions
 from taskflow.optimizer.search import make_evaluator, search
 from taskflow.optimizer.space.decisions import decisions, nearest
-from taskflow.optimizer.space.space import Space, SpaceOptions
+from taskflow.optimizer.space.space import SearchSpace, SpaceOptions
 from tests.optimizer.search_toys import every, tiny
 
 fixing_order = pytest.importorskip("taskflow.optimizer.bounds.partial_plan", reason="the compiled bound is not built").fixing_order
@@ -75,7 +75,7 @@ def test_tolerance_leaves_out_what_is_hardly_faster() -> None:
 def test_followers_do_not_choose(follow: str) -> None:
     graph, cluster = build("RNNLM-2", preset="small"), taskflow.load_machine("p100", devices=2)
     judge, options = make_evaluator(graph, cluster), SpaceOptions("powers", reduction=False, follow=follow)
-    space = Space(graph, 2, options)
+    space = SearchSpace(graph, 2, options)
     found = decisions(graph, space, fixing_order(judge), follow)
     chooses = {decision.nodes[0].name for decision in found}
     weights = {node.name for node in graph if node.parameters}
@@ -93,7 +93,7 @@ def test_followers_do_not_choose(follow: str) -> None:
 
 def test_a_follower_is_where_its_leader_is() -> None:
     graph = tiny(2, 8)
-    space = Space(graph, 4)
+    space = SearchSpace(graph, 4)
     for config in space["relu0"]:
         assert nearest(graph.node("x"), list(space["x"]), graph.node("relu0"), config) == config
 
@@ -176,7 +176,7 @@ def test_polish_ends_where_no_change_of_one_operator_helps() -> None:
     assert found.local and found.stopped == "finished" and found.seconds < worst.seconds
     assert found.starts == worst.starts and found.proposals > worst.proposals
     judge.set(found.strategy)
-    space = Space(graph, 4)
+    space = SearchSpace(graph, 4)
     assert all(judge.propose({node.name: config}) >= found.seconds for node in graph for config in space[node])
     short = polished(judge, worst, SearchOptions(Budget(proposals=3)))
     assert not short.local and short.stopped == "budget" and short.seconds <= worst.seconds

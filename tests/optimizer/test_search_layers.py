@@ -12,12 +12,12 @@ import pytest
 import taskflow
 from taskflow.graph import OperatorGraph
 from taskflow.machine import host
-from taskflow.mapper import Strategy, Travel
+from taskflow.mapper import Strategy, SyncAlgorithm
 from taskflow.mapper.strategy import SUMS
 from taskflow.models import build
 from taskflow.optimizer.algorithms.hybrid_starts import hybrids
 from taskflow.optimizer.algorithms.initial import known, random_start, with_syncs
-from taskflow.optimizer.algorithms.layer_annealing import SIMPLE, Tied
+from taskflow.optimizer.algorithms.layer_annealing import SIMPLE, LayerAnnealing
 from taskflow.optimizer.evaluate.usage import where_time_goes
 from taskflow.optimizer.loads import Loads
 from taskflow.optimizer.result import Budget, SearchOptions
@@ -26,7 +26,7 @@ from taskflow.optimizer.search import make_evaluator
 from taskflow.optimizer.slice import Slice
 from taskflow.optimizer.space.device_groups import levels, on_team, shapes, teams
 from taskflow.optimizer.space.layers import Layer, Spreads, layers
-from taskflow.optimizer.space.space import Space
+from taskflow.optimizer.space.space import SearchSpace
 from taskflow.partition import Grid
 
 
@@ -58,7 +58,7 @@ def test_every_operator_belongs_to_one_layer(model: str) -> None:
     names = [n.name for layer in found for n in (*layer.leaders, *(f[0] for f in layer.followers))]
     assert sorted(names) == sorted(node.name for node in graph)
     assert len(found) < len(graph.nodes) / 2
-    random, space = Random(0), Space(graph, 6)
+    random, space = Random(0), SearchSpace(graph, 6)
     for _ in range(20):
         layer = found[random.randrange(len(found))]
         for name, config in layer.spread(space[layer.leaders[0]].draw(random)).items():
@@ -84,7 +84,7 @@ def test_followers_are_cut_where_their_tensor_is() -> None:
 
 
 @pytest.mark.parametrize("sums", SUMS)
-def test_loads_of_partial_values(sums: Travel) -> None:
+def test_loads_of_partial_values(sums: SyncAlgorithm) -> None:
     """A network with batch normalisations, cut by samples: from every device to all others there are no messages."""
     graph, machine = build("ResNet-101", devices=8), taskflow.load_machine("k80", 8)
     judge = make_evaluator(graph, machine)
@@ -99,7 +99,7 @@ def test_loads_of_partial_values(sums: Travel) -> None:
 def test_loads_are_what_the_evaluator_says(model: str, devices: int) -> None:
     graph, machine = build(model, devices=devices), taskflow.load_machine("k80", devices)
     judge = make_evaluator(graph, machine)
-    measured, space = Loads(judge), Space(graph, devices)
+    measured, space = Loads(judge), SearchSpace(graph, devices)
     for strategy in known(graph, machine):
         seconds = judge.set(strategy)
         usage, loads = where_time_goes(judge), measured.of(strategy.configs)
@@ -115,10 +115,10 @@ def test_loads_are_what_the_evaluator_says(model: str, devices: int) -> None:
 
 
 @pytest.mark.parametrize("sums", SUMS)
-def test_what_alike_layers_share_is_what_each_has(sums: Travel) -> None:
+def test_what_alike_layers_share_is_what_each_has(sums: SyncAlgorithm) -> None:
     """Loads that have answered before say bit for bit what ones made anew say, and what is spread for one layer suits another."""
     graph, machine = build("GPT-2", devices=8, preset="small", layers=3), taskflow.load_machine("k80", 8)
-    judge, space = make_evaluator(graph, machine), Space(graph, 8)
+    judge, space = make_evaluator(graph, machine), SearchSpace(graph, 8)
     judge.set(known(graph, machine)[0])
     shared, spreads, random, parts = Loads(judge, sums=sums), Spreads(), Random(5), layers(graph)
     configs = dict(random_start(graph, machine, space, random).configs)
@@ -146,7 +146,7 @@ def test_layers_that_repeat_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) 
         graph, machine = build("GPT-2", devices=8, preset="small", layers=blocks), taskflow.load_machine("k80", 8)
         judge = make_evaluator(graph, machine)
         judge.set(known(graph, machine)[0])
-        loads, space, parts = Loads(judge), Space(graph, 8), layers(graph)
+        loads, space, parts = Loads(judge), SearchSpace(graph, 8), layers(graph)
         cuts.clear()
         assert list(hybrids(graph, machine, space, parts, loads, lambda: False))
         counts.append(len(cuts))
@@ -158,7 +158,7 @@ def test_annealing_of_layers_improves_and_keeps_layers_together() -> None:
     judge = make_evaluator(graph, machine)
     run = Run("tied", judge, SearchOptions(Budget(proposals=150)))
     start = run.set(known(graph, machine)[0])
-    tied = Tied(run, Space(graph, 8), layers(graph), shapes(machine), Random(0))
+    tied = LayerAnnealing(run, SearchSpace(graph, 8), layers(graph), shapes(machine), Random(0))
     tied.anneal(Slice(run, 1.0), 0.05)
     assert run.best is not None and run.best_seconds < 0.97 * start
     assert judge.set(run.best) == run.best_seconds
@@ -169,7 +169,7 @@ def test_annealing_of_layers_improves_and_keeps_layers_together() -> None:
 def test_hybrids_cut_the_heavy_layer_where_that_helps() -> None:
     """NMT on two nodes or more: the softmax layer goes to groups of processors on different nodes, which share its weights."""
     graph, machine = build("NMT", devices=16), taskflow.load_machine("k80", 16)
-    judge, space = make_evaluator(graph, machine), Space(graph, 16)
+    judge, space = make_evaluator(graph, machine), SearchSpace(graph, 16)
     data = judge.set(known(graph, machine)[0])
     found = layers(graph)
     plans = list(hybrids(graph, machine, space, found, Loads(judge), lambda: False))
@@ -194,7 +194,7 @@ def test_dealt_layers_keep_their_cuts() -> None:
     graph, machine = build("NMT", devices=8, layers=1, steps=20), taskflow.load_machine("k80", 8)
     run = Run("tied", make_evaluator(graph, machine), SearchOptions(Budget(proposals=10)))
     run.set(known(graph, machine)[0])
-    tied, before = Tied(run, Space(graph, 8), layers(graph), shapes(machine), Random(0)), run.strategy
+    tied, before = LayerAnnealing(run, SearchSpace(graph, 8), layers(graph), shapes(machine), Random(0)), run.strategy
     some = [tied._dealt(tied.layers[0], tied.layers) for _ in range(20)]
     assert any(changes[name].processors != before[name].processors for changes in some for name in changes)
     for changes in some:
@@ -209,9 +209,9 @@ def test_simple_cuts_are_drawn_more_often() -> None:
     """Each of a layer's cuts is drawn, but mostly those of two dimensions at most, none of them contracted."""
     graph, machine = build("AlexNet", devices=8), taskflow.load_machine("p100", 8)
     run = Run("tied", make_evaluator(graph, machine), SearchOptions(Budget(proposals=10)))
-    space, found = Space(graph, 8), layers(graph)
+    space, found = SearchSpace(graph, 8), layers(graph)
     run.set(known(graph, machine)[0])
-    tied, conv = Tied(run, space, found, shapes(machine), Random(0)), found[1]
+    tied, conv = LayerAnnealing(run, space, found, shapes(machine), Random(0)), found[1]
     cuts = space[conv.leaders[0]].cuts(8, nearest=True)
     simple = set(space[conv.leaders[0]].cuts(8, dimensions=2, contracted=False))
     drawn = Counter(tied._drawn(conv, cuts) for _ in range(40 * len(cuts)))

@@ -10,7 +10,7 @@ import taskflow
 from taskflow.models import build
 from taskflow.optimizer.algorithms.guided import guided
 from taskflow.optimizer.algorithms.initial import known
-from taskflow.optimizer.algorithms.layer_patterns import Patterns
+from taskflow.optimizer.algorithms.layer_patterns import LayerPatterns
 from taskflow.optimizer.result import Budget, SearchOptions
 from taskflow.optimizer.run import Run
 from taskflow.optimizer.search import make_evaluator
@@ -18,16 +18,16 @@ from taskflow.optimizer.slice import Slice
 from taskflow.optimizer.space.constraints import Constraints
 from taskflow.optimizer.space.device_groups import shapes
 from taskflow.optimizer.space.layers import layers
-from taskflow.optimizer.space.space import Space, SpaceOptions
+from taskflow.optimizer.space.space import SearchSpace, SpaceOptions
 
 
-def patterns(name: str, devices: int, proposals: float = 200_000, space: SpaceOptions | None = None) -> tuple[Run, Patterns]:
+def patterns(name: str, devices: int, proposals: float = 200_000, space: SpaceOptions | None = None) -> tuple[Run, LayerPatterns]:
     """A run that stands at data parallelism, and patterns for it."""
     graph, machine = build(name, devices=devices), taskflow.load_machine("p100", devices)
     options = SearchOptions(Budget(proposals=proposals), 0, space or SpaceOptions())
     run = Run("guided", make_evaluator(graph, machine), options)
     run.set(known(graph, machine)[0])
-    return run, Patterns(run, Space(graph, devices, run.options.space), layers(graph), shapes(machine))
+    return run, LayerPatterns(run, SearchSpace(graph, devices, run.options.space), layers(graph), shapes(machine))
 
 
 def test_two_kinds_together_find_what_one_after_the_other_does_not() -> None:

@@ -15,7 +15,7 @@ from taskflow.models import build
 from taskflow.operators.operator import Dim, Soap
 from taskflow.optimizer.space.constraints import Constraints
 from taskflow.optimizer.space.permitted import Permitted
-from taskflow.optimizer.space.space import OperatorSpace, Space, SpaceOptions, place
+from taskflow.optimizer.space.space import OperatorSpace, SearchSpace, SpaceOptions, place
 from tests.language_model import model
 
 DIMS = (Dim("n", 6, Soap.SAMPLE), Dim("a", 3, Soap.ATTRIBUTE, divisible=False), Dim("c", 4, Soap.PARAMETER),
@@ -120,7 +120,7 @@ def test_options_are_checked() -> None:
 
 def test_random_strategies_fit_the_graph_and_follow_the_seed() -> None:
     graph = model()
-    space = Space(graph, 4)
+    space = SearchSpace(graph, 4)
     for seed in range(20):
         configs = space.random(Random(seed))
         assert configs == space.random(Random(seed))

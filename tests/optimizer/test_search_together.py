@@ -16,14 +16,14 @@ from taskflow.optimizer.algorithms.mcmc import mcmc
 from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
 from taskflow.optimizer.result import Budget, SearchOptions
 from taskflow.optimizer.search import DEFAULT_RULE, make_evaluator
-from taskflow.optimizer.space.followers import Together, elementwise, followed
-from taskflow.optimizer.space.space import Space, SpaceOptions
+from taskflow.optimizer.space.followers import CoupledMoves, elementwise, followed
+from taskflow.optimizer.space.space import SearchSpace, SpaceOptions
 
 EVEN = SpaceOptions("even", reduction=False)
 
 
-def moves(graph: OperatorGraph, follow: str, devices: int = 4) -> Together:
-    return Together(graph, Space(graph, devices, replace(EVEN, follow=follow)))
+def moves(graph: OperatorGraph, follow: str, devices: int = 4) -> CoupledMoves:
+    return CoupledMoves(graph, SearchSpace(graph, devices, replace(EVEN, follow=follow)))
 
 
 def test_alexnet_has_the_papers_twelve_operators() -> None:
@@ -62,8 +62,8 @@ def test_everybody_is_moved_by_exactly_one_choice(model: str, follow: str) -> No
 
 def test_nobody_follows_if_all_choose() -> None:
     graph = build("RNNLM", devices=4)
-    space = Space(graph, 4, EVEN)
-    together = Together(graph, space)
+    space = SearchSpace(graph, 4, EVEN)
+    together = CoupledMoves(graph, space)
     assert together.leaders == list(graph)
     one, two, names = Random(7), Random(7), [node.name for node in graph]
     for _ in range(50):
@@ -114,7 +114,7 @@ def test_a_walk_with_followers_is_the_twins() -> None:
     for judge in (make_evaluator(graph, machine), None):
         if judge is None:
             judge = PythonEvaluator(graph, machine, make_evaluator(graph, machine).costs, DEFAULT_RULE, None)
-        start = random_start(graph, machine, Space(graph, 4, options), Random(5))
+        start = random_start(graph, machine, SearchSpace(graph, 4, options), Random(5))
         found.append(mcmc(judge, SearchOptions(Budget(proposals=60), 1, options, starts=(start,)), patient=False))
     core, twin = found
     assert (core.seconds, core.strategy) == (twin.seconds, twin.strategy)
@@ -127,7 +127,7 @@ def test_a_walk_with_followers_is_the_twins() -> None:
 def test_pieces_and_strategy_follow_what_is_accepted(model: str) -> None:
     graph, machine = build(model, devices=4), load_machine("k80", 4)
     judge, together, random = make_evaluator(graph, machine), moves(graph, "elementwise"), Random(2)
-    judge.set(random_start(graph, machine, Space(graph, 4, EVEN), random))
+    judge.set(random_start(graph, machine, SearchSpace(graph, 4, EVEN), random))
     expected = dict(judge.strategy.configs)
     for _ in range(60):
         changes = together.draw(random)

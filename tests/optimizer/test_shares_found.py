@@ -11,17 +11,17 @@ from test_core_equal import pair, same
 
 import taskflow
 from taskflow.machine import host, load_machine
-from taskflow.mapper import DataParallel, Place, Strategy, Sync, Travel, map_graph
+from taskflow.mapper import DataParallel, Strategy, Sync, SyncAlgorithm, UpdatePlacement, map_graph
 from taskflow.models import build
 from taskflow.optimizer.explain.explain import explain
 from taskflow.optimizer.memory.plan import peak_bytes
-from taskflow.optimizer.memory_check import Room
+from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.messages import Messages
 from taskflow.optimizer.search import make_evaluator
 from taskflow.rules import Adam
 from taskflow.tasks.task import AllGather, Kind
 
-SHARES, EVERY = Sync(Travel.COLLECTIVE, Place.SPREAD), Sync(Travel.COLLECTIVE, Place.EVERY)
+SHARES, EVERY = Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.SPREAD), Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.EVERY)
 
 
 def synchronised(strategy: Strategy, sync: Sync) -> Strategy:
@@ -37,7 +37,7 @@ def test_the_compiled_core_has_the_same_tasks_and_times(seed: int) -> None:
     same(reference, compiled)
     for _ in range(4):  # layers come to it, and leave it, one by one
         layer = random.choice(sorted(strategy.syncs))
-        change = {layer: random.choice((SHARES, EVERY, Sync(Travel.RING, Place.SPREAD, 3)))}
+        change = {layer: random.choice((SHARES, EVERY, Sync(SyncAlgorithm.RING, UpdatePlacement.SPREAD, 3)))}
         assert compiled.propose({}, syncs=change) == reference.propose({}, syncs=change)
         compiled.accept()
         reference.accept()
@@ -49,7 +49,7 @@ def test_room_is_above_the_planned_memory(seed: int) -> None:
     graph, random = model(), Random(seed)
     judge = make_evaluator(graph, host(4), rule=Adam())
     strategy = synchronised(random_strategy(graph, 4, random), SHARES)
-    most = Room(judge).at_most(strategy)
+    most = MemoryCheck(judge).at_most(strategy)
     for use in peak_bytes(graph, strategy, Adam(), machine=judge.machine):
         assert use.nbytes <= most[use.processor]
 
@@ -64,7 +64,7 @@ def test_memory_counts_a_share_of_the_state() -> None:
     for a, b in zip(*planned):
         assert a.weights == b.weights and a.state == whole and abs(b.state - whole // 4) <= 8 * len(plan.syncs)
         assert b.buffers <= a.buffers
-    for a, b in zip(Room(judge).at_most(every), Room(judge).at_most(spread)):
+    for a, b in zip(MemoryCheck(judge).at_most(every), MemoryCheck(judge).at_most(spread)):
         assert a - b == pytest.approx(whole * 3 / 4, rel=1e-3)
 
 
@@ -73,7 +73,7 @@ def test_one_collective_is_not_counted_as_many_messages() -> None:
     plan = map_graph(DataParallel(), graph, load_machine("k80", 64))
     counts = [
         Messages(graph).synchronising(plan.configs, dict.fromkeys(plan.syncs, sync))
-        for sync in (EVERY, SHARES, Sync(Travel.RING, Place.SPREAD, 64))
+        for sync in (EVERY, SHARES, Sync(SyncAlgorithm.RING, UpdatePlacement.SPREAD, 64))
     ]
     assert counts[0] == counts[1] < counts[2] // 10
 

@@ -21,16 +21,16 @@ from taskflow.optimizer import foresight
 from taskflow.optimizer import run as runs
 from taskflow.optimizer.algorithms.initial import random_start
 from taskflow.optimizer.algorithms.mcmc import BETA, mcmc
-from taskflow.optimizer.algorithms.mcmc_compiled import CoreWalk, core_walk, walks
-from taskflow.optimizer.algorithms.splitmix import Draws
+from taskflow.optimizer.algorithms.mcmc_compiled import CompiledChain, core_walk, walks
+from taskflow.optimizer.algorithms.splitmix import SplitMix
 from taskflow.optimizer.clock import Clock
 from taskflow.optimizer.cost.task_costs import Roofline
 from taskflow.optimizer.evaluate.evaluator import Evaluator
-from taskflow.optimizer.result import Budget, Found, SearchOptions
+from taskflow.optimizer.result import Budget, SearchOptions, SearchResult
 from taskflow.optimizer.search import make_evaluator
 from taskflow.optimizer.space.constraints import Constraints
-from taskflow.optimizer.space.followers import Together
-from taskflow.optimizer.space.space import PLACEMENTS, Space, SpaceOptions
+from taskflow.optimizer.space.followers import CoupledMoves
+from taskflow.optimizer.space.space import PLACEMENTS, SearchSpace, SpaceOptions
 from tests.optimizer.search_toys import CtrlC
 
 pytest.importorskip("taskflow.optimizer.evaluate._core")
@@ -44,7 +44,7 @@ K80 = {n: load_machine("k80", n) for n in (2, 3, 4, 8)}
 
 
 def start_of(graph: OperatorGraph, devices: int, options: SpaceOptions, seed: int) -> Strategy:
-    return random_start(graph, K80[devices], Space(graph, devices, options), Random(seed), f"random {seed}")
+    return random_start(graph, K80[devices], SearchSpace(graph, devices, options), Random(seed), f"random {seed}")
 
 
 def lasting(seconds: float, options: SpaceOptions, **more: object) -> SearchOptions:
@@ -60,24 +60,24 @@ def in_python(judge: Evaluator, options: SpaceOptions) -> Evaluator:
     return judge
 
 
-def outcome(found: Found) -> tuple[object, ...]:
+def outcome(found: SearchResult) -> tuple[object, ...]:
     history = [(h.proposal, h.seconds) for h in found.history]
     return found.strategy, found.seconds, found.proposals, found.accepted, found.refused, found.stopped, found.starts, history
 
 
 def test_draws_are_those_of_the_published_generator() -> None:
-    draws = Draws(1234567)
+    draws = SplitMix(1234567)
     words = [draws.getrandbits(64) for _ in range(5)]  # as the reference program of SplitMix64 prints them
     assert words == [
         6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821,
     ]
-    assert Draws(5).random() == (Draws(5).getrandbits(64) >> 11) / 2**53
-    assert Draws("a").state != Draws("b").state and Draws("a").state == Draws("a").state
+    assert SplitMix(5).random() == (SplitMix(5).getrandbits(64) >> 11) / 2**53
+    assert SplitMix("a").state != SplitMix("b").state and SplitMix("a").state == SplitMix("a").state
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 12, 3 << 70])
 def test_draws_are_uniform_and_below_their_limit(n: int) -> None:
-    draws = Draws(f"below {n}")
+    draws = SplitMix(f"below {n}")
     counts = Counter(draws.randrange(n) * min(n, 6) // n for _ in range(6000))
     assert set(counts) == set(range(min(n, 6)))
     assert sum((c - 6000 / len(counts)) ** 2 / (6000 / len(counts)) for c in counts.values()) < 25
@@ -96,7 +96,7 @@ def test_configurations_have_the_same_numbers(model: str, devices: int, placemen
     if devices == 2 and rules:
         rules = {"*": {"devices": "1"}}
     options = SpaceOptions(degrees, placements, constraints=Constraints.parse(rules))
-    moves = Together(graph, Space(graph, devices, options))
+    moves = CoupledMoves(graph, SearchSpace(graph, devices, options))
     compiled = core_walk(make_evaluator(graph, K80[devices]), moves)
     assert compiled is not None
     random = Random(seed)
@@ -110,8 +110,8 @@ def test_configurations_have_the_same_numbers(model: str, devices: int, placemen
 @pytest.mark.parametrize(("devices", "ways"), [(8, 6), (16, 24)])
 def test_every_order_of_many_cut_dimensions_is_the_same(devices: int, ways: int) -> None:
     graph = build("AlexNet", batch=16)
-    space = Space(graph, devices)
-    moves = Together(graph, space)
+    space = SearchSpace(graph, devices)
+    moves = CoupledMoves(graph, space)
     compiled = core_walk(make_evaluator(graph, load_machine("k80", devices)), moves)
     assert compiled is not None
     most = [max(map(space.orders, space.tuples)) for space in moves.spaces]
@@ -272,9 +272,9 @@ def test_slow_evaluations_are_watched_near_the_end(margin: int, monkeypatch: pyt
 def test_without_a_core_there_is_no_compiled_walk() -> None:
     graph = GRAPHS["LeNet"]
     many = SpaceOptions("even", "arbitrary", most_pieces=64)
-    space = Space(graph, 64, many)
-    assert core_walk(make_evaluator(graph, load_machine("k80", 64)), Together(graph, space)) is None  # 64**64 configurations
-    assert isinstance(core_walk(make_evaluator(graph, K80[4]), Together(graph, Space(graph, 4))), CoreWalk)
+    space = SearchSpace(graph, 64, many)
+    assert core_walk(make_evaluator(graph, load_machine("k80", 64)), CoupledMoves(graph, space)) is None  # 64**64 configurations
+    assert isinstance(core_walk(make_evaluator(graph, K80[4]), CoupledMoves(graph, SearchSpace(graph, 4))), CompiledChain)
 
 
 def alike(layers: int) -> OperatorGraph:

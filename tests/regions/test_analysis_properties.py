@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from region_oracle import Program, Steps, analyse, random_program, run_on_instances, run_sequentially
 
-from taskflow.regions import Analysis, Kind, Launched, Privilege, Requirement, covers
+from taskflow.regions import Analysis, DependenceKind, Launched, Privilege, Requirement, covers
 
 POLICIES = pytest.mark.parametrize(
     "policy",
@@ -59,18 +59,18 @@ def test_dependences_are_conflicts_and_join_every_conflicting_pair(seed: int, co
             ]
             assert not d.rect.empty
             assert covers(shared, d.rect), str(d)
-            if d.kind is Kind.ORDER:
+            if d.kind is DependenceKind.ORDER:
                 assert program.launches[d.earlier][1] == program.launches[d.later][1]
 
 
-def _explains(kind: Kind, a: Requirement, b: Requirement) -> bool:
-    if kind is Kind.ORDER:
+def _explains(kind: DependenceKind, a: Requirement, b: Requirement) -> bool:
+    if kind is DependenceKind.ORDER:
         return a.privilege is b.privilege is Privilege.REDUCE and a.rect == b.rect
     if not a.conflicts(b):
         return False
-    if kind is Kind.TRUE:
+    if kind is DependenceKind.TRUE:
         return a.privilege is not Privilege.READ and b.privilege.reads
-    if kind is Kind.ANTI:
+    if kind is DependenceKind.ANTI:
         return a.privilege is Privilege.READ and b.privilege is not Privilege.READ
     return a.privilege is not Privilege.READ and b.privilege in (Privilege.WRITE, Privilege.REDUCE)
 
@@ -82,7 +82,7 @@ def test_rects_of_one_pair_and_kind_are_disjoint(seed: int, count: int) -> None:
     for requirements, _ in program.launches[:-1]:
         del requirements[1:]
     for x in analyse(program, exact=True)[:-1]:
-        keyed: dict[tuple[int, Kind], list[object]] = {}
+        keyed: dict[tuple[int, DependenceKind], list[object]] = {}
         for d in x.dependences:
             keyed.setdefault((d.earlier, d.kind), []).append(d.rect)
         for rects in keyed.values():

@@ -12,8 +12,8 @@ from taskflow.regions import (
     Analysis,
     Clear,
     Contribution,
+    DependenceKind,
     Instance,
-    Kind,
     Launched,
     LogicalRegion,
     Privilege,
@@ -42,22 +42,32 @@ def run(*launches: tuple[int, Requirement], exact: bool = False) -> list[Launche
     return [analysis.launch([requirement], processor) for processor, requirement in launches]
 
 
-def waits(launched: Launched) -> list[tuple[int, Kind, Rect]]:
+def waits(launched: Launched) -> list[tuple[int, DependenceKind, Rect]]:
     return [(d.earlier, d.kind, d.rect) for d in launched.dependences]
 
 
 @pytest.mark.parametrize(
     ("earlier", "later", "kind"),
     [
-        (WRITE, READ, Kind.TRUE), (REDUCE, READ, Kind.TRUE), (READ_WRITE, READ_WRITE, Kind.TRUE),
-        (WRITE, READ_WRITE, Kind.TRUE), (REDUCE, READ_WRITE, Kind.TRUE), (READ_WRITE, READ, Kind.TRUE),
-        (READ, WRITE, Kind.ANTI), (READ, REDUCE, Kind.ANTI), (READ, READ_WRITE, Kind.ANTI),
-        (WRITE, WRITE, Kind.OUTPUT), (READ_WRITE, WRITE, Kind.OUTPUT), (WRITE, REDUCE, Kind.OUTPUT),
-        (READ_WRITE, REDUCE, Kind.OUTPUT), (REDUCE, WRITE, Kind.OUTPUT),
-        (READ, READ, None), (REDUCE, REDUCE, None),
+        (WRITE, READ, DependenceKind.TRUE),
+        (REDUCE, READ, DependenceKind.TRUE),
+        (READ_WRITE, READ_WRITE, DependenceKind.TRUE),
+        (WRITE, READ_WRITE, DependenceKind.TRUE),
+        (REDUCE, READ_WRITE, DependenceKind.TRUE),
+        (READ_WRITE, READ, DependenceKind.TRUE),
+        (READ, WRITE, DependenceKind.ANTI),
+        (READ, REDUCE, DependenceKind.ANTI),
+        (READ, READ_WRITE, DependenceKind.ANTI),
+        (WRITE, WRITE, DependenceKind.OUTPUT),
+        (READ_WRITE, WRITE, DependenceKind.OUTPUT),
+        (WRITE, REDUCE, DependenceKind.OUTPUT),
+        (READ_WRITE, REDUCE, DependenceKind.OUTPUT),
+        (REDUCE, WRITE, DependenceKind.OUTPUT),
+        (READ, READ, None),
+        (REDUCE, REDUCE, None),
     ],
 )
-def test_kinds(earlier: Privilege, later: Privilege, kind: Kind | None) -> None:
+def test_kinds(earlier: Privilege, later: Privilege, kind: DependenceKind | None) -> None:
     _, second = run((0, on(earlier, 0, 8)), (1, on(later, 4, 12)))
     assert waits(second) == ([] if kind is None else [(0, kind, span(4, 8))])
 
@@ -70,7 +80,7 @@ def test_other_regions_and_disjoint_rects_do_not_conflict() -> None:
 def test_a_write_hides_what_it_covers() -> None:
     *_, last = run((0, on(WRITE, 0, 12)), (1, on(WRITE, 4, 8)), (2, on(READ, 0, 12)))
     assert waits(last) == [
-        (0, Kind.TRUE, span(0, 4)), (0, Kind.TRUE, span(8, 12)), (1, Kind.TRUE, span(4, 8)),
+        (0, DependenceKind.TRUE, span(0, 4)), (0, DependenceKind.TRUE, span(8, 12)), (1, DependenceKind.TRUE, span(4, 8)),
     ]
     assert [(c.source, c.rect, c.source_processor, c.target_processor) for c in last.copies] == [
         (0, span(0, 4), 0, 2), (0, span(8, 12), 0, 2), (1, span(4, 8), 1, 2),
@@ -79,7 +89,7 @@ def test_a_write_hides_what_it_covers() -> None:
 
 def test_a_write_waits_for_the_readers_not_for_the_write_that_they_hide() -> None:
     *_, last = run((0, on(WRITE, 0, 12)), (0, on(READ, 0, 6)), (1, on(READ, 4, 12)), (0, on(WRITE, 0, 12)))
-    assert waits(last) == [(1, Kind.ANTI, span(0, 6)), (2, Kind.ANTI, span(4, 12))]
+    assert waits(last) == [(1, DependenceKind.ANTI, span(0, 6)), (2, DependenceKind.ANTI, span(4, 12))]
 
 
 def test_initial_contents_are_copied_from_nowhere_in_particular() -> None:
@@ -185,8 +195,8 @@ def test_reductions_accumulate_per_processor_and_are_summed_in_program_order(exa
     assert first.clears == (Clear(span(0, 8), one),)
     assert second.clears == (Clear(span(4, 12), two),)
     assert third.clears == ()
-    assert (1, Kind.ORDER, span(0, 8)) in waits(third)
-    assert {d.kind for d in second.dependences} == {Kind.OUTPUT}
+    assert (1, DependenceKind.ORDER, span(0, 8)) in waits(third)
+    assert {d.kind for d in second.dependences} == {DependenceKind.OUTPUT}
     (need,) = reader.reductions
     assert need.contributions == (Contribution(span(0, 8), one, (1, 3)), Contribution(span(4, 12), two, (2,)))
     assert (need.target, need.target_processor, need.rect) == (Instance(A, span(0, 12), 0), 0, span(0, 12))
@@ -214,7 +224,7 @@ def test_a_write_discards_the_sums_that_it_covers() -> None:
     again = analysis.launch([on(REDUCE, 0, 12)], 1)
     partial = Instance(A, span(0, 12), 1, partial=True)
     assert again.clears == (Clear(span(0, 6), partial),)
-    assert (0, Kind.ORDER, span(6, 12)) in waits(again)
+    assert (0, DependenceKind.ORDER, span(6, 12)) in waits(again)
     (need,) = analysis.launch([on(READ, 0, 12)], 0).reductions
     assert need.contributions == (
         Contribution(span(6, 12), partial, (0, 2)), Contribution(span(0, 6), partial, (2,)),
@@ -247,7 +257,7 @@ def test_empty_rects_and_scalars() -> None:
     first = analysis.launch([on(WRITE, 3, 3), Requirement(scalar, scalar.rect, WRITE)], 0)
     assert first.instances == (None, Instance(scalar, scalar.rect, 0))
     second = analysis.launch([on(READ, 3, 3), Requirement(scalar, scalar.rect, READ)], 1)
-    assert waits(second) == [(0, Kind.TRUE, scalar.rect)]
+    assert waits(second) == [(0, DependenceKind.TRUE, scalar.rect)]
     assert len(second.copies) == 1
 
 
@@ -293,7 +303,7 @@ def test_forgotten_launches_are_not_waited_for_but_their_values_stay() -> None:
     analysis.launch([on(WRITE, 0, 6)], 1)
     analysis.forget(below=2)
     launched = analysis.launch([on(WRITE, 4, 12)], 0)
-    assert waits(launched) == [(2, Kind.ANTI, span(6, 12)), (3, Kind.OUTPUT, span(4, 6))]
+    assert waits(launched) == [(2, DependenceKind.ANTI, span(6, 12)), (3, DependenceKind.OUTPUT, span(4, 6))]
     analysis.forget(below=analysis.launches)
     launched = analysis.launch([on(READ, 0, 12)], 2)
     assert waits(launched) == []

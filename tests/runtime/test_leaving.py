@@ -4,19 +4,19 @@ from random import Random
 
 import pytest
 
-from taskflow.runtime.program.pending_sends import Leaving, Span
+from taskflow.runtime.program.pending_sends import ByteRange, PendingSends
 
 
-def span(random: Random) -> Span:
+def span(random: Random) -> ByteRange:
     low = random.randrange(60)
-    return Span(random.choice((-1, -1, 3, 7)), low, low + random.choice((0, 1, 5, 20)))
+    return ByteRange(random.choice((-1, -1, 3, 7)), low, low + random.choice((0, 1, 5, 20)))
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_meeting_is_what_a_scan_finds(seed: int) -> None:
     random = Random(seed)
     spans = [span(random) for _ in range(random.randint(1, 40))]
-    leaving, begun, met = Leaving(spans), [], 0
+    leaving, begun, met = PendingSends(spans), [], 0
     for _ in range(200):
         if random.random() < 0.6:
             send = random.randrange(len(spans))

@@ -12,7 +12,7 @@ from language_model import CONFIG, feeds, model, random_strategy
 
 from taskflow.machine import host
 from taskflow.mapper import choose
-from taskflow.mapper.config import Place, Sync
+from taskflow.mapper.config import Sync, UpdatePlacement
 from taskflow.mapper.strategy import Strategy
 from taskflow.regions import Rect
 from taskflow.rules import SGD, Adam
@@ -21,7 +21,7 @@ from taskflow.runtime.transport.local import LocalTransport
 from taskflow.runtime.weights import aliased_memory as share_weights
 from taskflow.runtime.weights import shared_memory as memory_of_ranks
 from taskflow.runtime.weights.aliasing import one_copy
-from taskflow.runtime.weights.shared_memory import Wanted, common_arrays
+from taskflow.runtime.weights.shared_memory import SharedArray, common_arrays
 from taskflow.tasks.items import Placement
 from taskflow.tasks.lower.lower import lower
 from taskflow.tasks.simulate import roofline, simulate
@@ -94,8 +94,10 @@ def test_small_weights_are_left_out() -> None:
     assert one_copy(step().graph, range(5), Placement(2, 2), SIZE * 4 + 1) == ()
 
 
-@pytest.mark.parametrize(("place", "shared"), [(Place.SPREAD, True), (Place.OWNER, True), (Place.EVERY, False)])
-def test_who_updates_decides(place: Place, shared: bool) -> None:
+@pytest.mark.parametrize(
+    ("place", "shared"), [(UpdatePlacement.SPREAD, True), (UpdatePlacement.OWNER, True), (UpdatePlacement.EVERY, False)]
+)
+def test_who_updates_decides(place: UpdatePlacement, shared: bool) -> None:
     graph = model("float32", CONFIG)
     data = choose("data", graph, host(2))[0]
     layers = {bundle.layer for bundle in lower(graph, data, SGD(0.1)).bundles}
@@ -150,7 +152,7 @@ class Meeting(LocalTransport):
         return answer
 
 
-def on_ranks(size: int, wanted: list[Wanted]) -> list[dict[str, object]]:
+def on_ranks(size: int, wanted: list[SharedArray]) -> list[dict[str, object]]:
     results: list[dict[str, object]] = [{} for _ in range(size)]
     table, barrier = [None] * size, Barrier(size)
 
@@ -166,8 +168,8 @@ def on_ranks(size: int, wanted: list[Wanted]) -> list[dict[str, object]]:
 
 
 WANTED = [
-    Wanted("a", 1000, np.dtype(np.float32), (0, 1)), Wanted("b", 3, np.dtype(np.float64), (1, 2)),
-    Wanted("c", 700_000, np.dtype(np.float32), (0, 1, 2)),
+    SharedArray("a", 1000, np.dtype(np.float32), (0, 1)), SharedArray("b", 3, np.dtype(np.float64), (1, 2)),
+    SharedArray("c", 700_000, np.dtype(np.float32), (0, 1, 2)),
 ]
 
 

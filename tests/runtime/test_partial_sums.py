@@ -11,7 +11,7 @@ from starting import needs_mpi
 
 import taskflow
 from taskflow.machine import host, load_machine
-from taskflow.mapper import DataParallel, Mapper, Travel, map_graph
+from taskflow.mapper import DataParallel, Mapper, SyncAlgorithm, map_graph
 from taskflow.rules import SGD
 from taskflow.tasks.topic import Purpose
 
@@ -22,15 +22,15 @@ CLOSE = {"float64": 1e-11, "float32": 2e-4}  # running through five steps of tra
 def test_the_same_numbers_as_by_an_owner() -> None:
     met = [0, 0]
     for seed in range(24):
-        graph, strategy = case(seed, 2 + seed % 5, Travel.COLLECTIVE)
+        graph, strategy = case(seed, 2 + seed % 5, SyncAlgorithm.COLLECTIVE)
         found = []
-        for sums in (Travel.COLLECTIVE, Travel.OWNER):
+        for sums in (SyncAlgorithm.COLLECTIVE, SyncAlgorithm.OWNER):
             run = taskflow.Executor(graph, replace(strategy, sums=sums), SGD(0.1, momentum=0.9), seed=3)
             found.append({**results(run), "evaluated": run.evaluate(feeds(9, str(graph.dtype)))})
             tasks = run.program("train").graph
             counts = [len(summing(tasks, purpose)) for purpose in (Purpose.PARTIAL, Purpose.GRADIENT)]
             met = [a + b for a, b in zip(met, counts)]
-            assert sums is Travel.COLLECTIVE or counts == [0, 0]
+            assert sums is SyncAlgorithm.COLLECTIVE or counts == [0, 0]
         for name, value in found[0].items():
             assert value == pytest.approx(found[1][name], rel=CLOSE[str(graph.dtype)]), (seed, name)
     assert met[0] > 30 and met[1] > 15, met
@@ -38,7 +38,7 @@ def test_the_same_numbers_as_by_an_owner() -> None:
 
 def test_a_mapper_that_picks_sources_may_pick_any_holder_of_the_sum() -> None:
     """Every processor that took part in an all-reduce is a candidate, and what it sends is the sum."""
-    graph, strategy = case(0, 4, Travel.COLLECTIVE)
+    graph, strategy = case(0, 4, SyncAlgorithm.COLLECTIVE)
     elsewhere = replace(strategy["bn1.running"], processors=(4,))  # which has no part of the sum, and asks for it
     moved = replace(strategy, processors=5, configs={**strategy.configs, "bn1.running": elsewhere})
     asked = []
@@ -60,7 +60,7 @@ def test_under_mpi(ranks: int) -> None:
     found = rows(ranks, "sums_everywhere.py", str(STRATEGIES), limit=200)
     assert len(found) == STRATEGIES
     for row in found:
-        graph, strategy = case(row["seed"], row["processors"], Travel.OWNER)
+        graph, strategy = case(row["seed"], row["processors"], SyncAlgorithm.OWNER)
         local = taskflow.Executor(graph, strategy, SGD(0.1, momentum=0.9), seed=3)
         close = CLOSE[str(graph.dtype)]
         for name, value in {**results(local), "evaluated": local.evaluate(feeds(9, str(graph.dtype)))}.items():
@@ -74,11 +74,11 @@ def test_who_chooses_by_default() -> None:
             assert processors == (0, 1)
             return self.answer
 
-    graph, mapper = case(0, 2, Travel.OWNER)[0], Answers()
-    assert map_graph(DataParallel(), graph, load_machine("k80", 2)).sums is Travel.COLLECTIVE
-    assert Mapper.select_sums(mapper, (0, 1), host(2)) is Travel.OWNER  # ranks that copy by themselves
-    mapper.answer = Travel.COLLECTIVE
-    assert map_graph(mapper, graph, host(2)).sums is Travel.COLLECTIVE
-    mapper.answer = Travel.TREE
+    graph, mapper = case(0, 2, SyncAlgorithm.OWNER)[0], Answers()
+    assert map_graph(DataParallel(), graph, load_machine("k80", 2)).sums is SyncAlgorithm.COLLECTIVE
+    assert Mapper.select_sums(mapper, (0, 1), host(2)) is SyncAlgorithm.OWNER  # ranks that copy by themselves
+    mapper.answer = SyncAlgorithm.COLLECTIVE
+    assert map_graph(mapper, graph, host(2)).sums is SyncAlgorithm.COLLECTIVE
+    mapper.answer = SyncAlgorithm.TREE
     with pytest.raises(ValueError, match=r"mapper data: select_sums must return Travel\.OWNER or Travel\.COLLECTIVE, got .*TREE"):
         map_graph(mapper, graph, host(2))

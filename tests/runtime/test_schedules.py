@@ -17,8 +17,8 @@ from taskflow.operators.operator import StepState
 from taskflow.regions import Rect
 from taskflow.rules import SGD
 from taskflow.runtime.program.program import Program
-from taskflow.runtime.program.schedule import Arrive, Flush, Placement, Run, Send, schedule
-from taskflow.runtime.program.storage import Kept
+from taskflow.runtime.program.schedule import Placement, RunTask, Send, WaitReceive, WaitSend, schedule
+from taskflow.runtime.program.storage import PersistentBuffers
 from taskflow.runtime.transport.local import LocalTransport
 from taskflow.tasks.items import root_of
 from taskflow.tasks.lower.emit import Emitter
@@ -97,7 +97,7 @@ def test_memory_of_what_is_sent_is_not_taken_before_the_receivers_turn():
             for item in schedule(tasks, timeline.begun(tasks), placement, rank).items:
                 if isinstance(item, Send):
                     begun.add(item.task.number)
-                if not isinstance(item, Flush) or item.copy.number not in begun or item.copy is item.needed_by:
+                if not isinstance(item, WaitSend) or item.copy.number not in begun or item.copy is item.needed_by:
                     continue
                 if not root_of(tasks, item.copy.reads[0].buffer).kept:
                     looked_at += 1
@@ -119,8 +119,8 @@ def test_what_travels_goes_before_tasks_that_wait_for_its_sender():
     assert [tasks.tasks[n].name for n in timeline.order] == ["first", "second", "message"]
     order = timeline.begun(tasks)
     assert [tasks.tasks[n].name for n in order] == ["first", "message", "second"]
-    items = [item for item in schedule(tasks, order, Placement(2, 2), 0).items if not isinstance(item, Flush)]
-    assert [type(item) for item in items] == [Run, Send, Run]
+    items = [item for item in schedule(tasks, order, Placement(2, 2), 0).items if not isinstance(item, WaitSend)]
+    assert [type(item) for item in items] == [RunTask, Send, RunTask]
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -141,7 +141,7 @@ def test_null_runtime_notices_a_missing_wait():
     tasks, machine, cost, timeline, _ = lowered(3, least=2)
     placement = Placement(tasks.processors, 2)
     schedules = [schedule(tasks, timeline.begun(tasks), placement, rank) for rank in range(2)]
-    waits = [i for i, item in enumerate(schedules[1].items) if isinstance(item, Arrive) and item.needed_by]
+    waits = [i for i, item in enumerate(schedules[1].items) if isinstance(item, WaitReceive) and item.needed_by]
     assert waits
     broken = tuple(item for i, item in enumerate(schedules[1].items) if i != waits[0])
     schedules[1] = replace(schedules[1], items=broken)
@@ -154,7 +154,7 @@ def run_stamped(tasks, order, reuse: bool, steps: int = 3) -> Record:
     graph = stamped(tasks)
     plan = schedule(graph, order, Placement(graph.processors, 1), 0, reuse_memory=reuse)
     state = StepState()
-    program = Program(graph, plan, LocalTransport(), NumpyKernels(), state, Kept(), binder=stamp_binder(record))
+    program = Program(graph, plan, LocalTransport(), NumpyKernels(), state, PersistentBuffers(), binder=stamp_binder(record))
     for step in range(steps):
         state.step = step
         program.run()

@@ -14,7 +14,7 @@ import pytest
 from programs.start import mpirun
 from starting import environment, needs_mpi
 
-from taskflow.runtime.job.polling import Doorbell, Pace, pace_for, poll, watchdog_limit
+from taskflow.runtime.job.polling import Backoff, Doorbell, pace_for, poll, watchdog_limit
 from taskflow.runtime.transport.local import LocalTransport
 
 
@@ -68,7 +68,7 @@ def test_importing_starts_no_mpi(module: str) -> None:
 def test_poll_sleeps_longer_and_longer_up_to_the_cap() -> None:
     sleeps: list[float] = []
     waited: list[float] = []
-    poll(lambda: len(sleeps) == 6, Pace(0.0, 1.0, 8.0), waited.append, lambda s: bool(sleeps.append(s)))
+    poll(lambda: len(sleeps) == 6, Backoff(0.0, 1.0, 8.0), waited.append, lambda s: bool(sleeps.append(s)))
     assert sleeps == [1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
     assert len(waited) == 6 and waited == sorted(waited)
 
@@ -99,7 +99,7 @@ def test_poll_starts_over_when_rung() -> None:
         sleeps.append(seconds)
         return len(sleeps) == 3
 
-    poll(lambda: len(sleeps) == 5, Pace(0.0, 1.0, 8.0), lambda waited: None, sleep)
+    poll(lambda: len(sleeps) == 5, Backoff(0.0, 1.0, 8.0), lambda waited: None, sleep)
     assert sleeps == [1.0, 2.0, 4.0, 1.0, 2.0]
 
 
@@ -114,7 +114,7 @@ def test_poll_spins_before_it_sleeps() -> None:
     def never(seconds: float) -> bool:
         raise AssertionError("slept although the spin had not ended")
 
-    poll(done, Pace(60.0, 1.0, 1.0), lambda waited: None, never)
+    poll(done, Backoff(60.0, 1.0, 1.0), lambda waited: None, never)
     assert looks == 5
 
 
@@ -156,4 +156,4 @@ def test_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="more than 0"):
         pace_for(1, 1)
     with pytest.raises(ValueError, match="first sleep <= longest"):
-        Pace(0.0, 1.0, 0.5)
+        Backoff(0.0, 1.0, 0.5)

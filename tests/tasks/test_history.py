@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from taskflow.regions import Rect
-from taskflow.tasks.lower.history import History, Space
+from taskflow.tasks.lower.history import History, RectNumbers
 
 
 def rect(random: Random, dims: int) -> Rect:
@@ -16,7 +16,7 @@ def rect(random: Random, dims: int) -> Rect:
 @pytest.mark.parametrize("seed", range(60))
 def test_history_is_what_a_scan_finds(seed: int) -> None:
     random = Random(seed)
-    dims, space = random.randint(1, 3), Space()
+    dims, space = random.randint(1, 3), RectNumbers()
     histories = [History(space) for _ in range(2)]  # one space serves several buffers
     tables: list[tuple[list, list]] = [([], []) for _ in histories]  # (Rect, task) of writers, of readers
     waits = 0

@@ -17,11 +17,11 @@ import pytest
 from language_model import CONFIG, ONE_STEP, model, random_strategy
 
 from taskflow.graph import OperatorGraph
-from taskflow.mapper import OpConfig, Strategy, Travel
+from taskflow.mapper import OpConfig, Strategy, SyncAlgorithm
 from taskflow.operators.operator import Soap
 from taskflow.regions import LogicalRegion, Privilege, Requirement
 from taskflow.regions.dependence import Analysis
-from taskflow.regions.ordering import Kind as DependenceKind
+from taskflow.regions.ordering import DependenceKind as DependenceKind
 from taskflow.rules import SGD
 from taskflow.tasks.lower.backward import gradient_flow
 from taskflow.tasks.lower.lower import cut, lower, parameter_uses
@@ -232,7 +232,7 @@ def test_nothing_is_overwritten_before_it_was_read(seed):
     graph = model(config=(CONFIG, ONE_STEP)[seed % 2])
     strategy = strategy_of(seed, graph, contract=True)
     # One chunk a bundle: the definition has one update for all of it, which would wait for readers of other chunks.
-    syncs = {n: replace(sync, chunks=int(sync.travel is not Travel.COLLECTIVE)) for n, sync in strategy.syncs.items()}
+    syncs = {n: replace(sync, chunks=int(sync.travel is not SyncAlgorithm.COLLECTIVE)) for n, sync in strategy.syncs.items()}
     strategy = replace(strategy, syncs=syncs)
     overwrites = Definition(graph, strategy).overwrites
     tasks = lower(graph, strategy, SGD(0.1))

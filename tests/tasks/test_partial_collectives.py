@@ -13,7 +13,7 @@ from test_lower_is_the_analysis import Definition, flows, reduction, without
 import taskflow
 from taskflow.graph import OperatorGraph
 from taskflow.machine import ring_bytes
-from taskflow.mapper import OpConfig, Strategy, Travel, alike, load, save
+from taskflow.mapper import OpConfig, Strategy, SyncAlgorithm, alike, load, save
 from taskflow.rules import SGD
 from taskflow.tasks.lower.lower import lower
 from taskflow.tasks.task import Kind, TaskGraph
@@ -34,7 +34,7 @@ def two_layers(reader: str) -> OperatorGraph:
 def planned(graph: OperatorGraph, **configs: OpConfig) -> Strategy:
     """Whole on processor 0, but for these."""
     whole = {node.name: OpConfig((1,) * len(node.dims), (0,)) for node in graph}
-    return Strategy(4, {**whole, **configs}, {}, "planned", Travel.COLLECTIVE)
+    return Strategy(4, {**whole, **configs}, {}, "planned", SyncAlgorithm.COLLECTIVE)
 
 
 def collectives(tasks: TaskGraph, purpose: Purpose) -> list[tuple[int, ...]]:
@@ -105,11 +105,11 @@ def test_of_a_loss_the_owner_has_the_sum() -> None:
 def test_values_flow_as_the_analysis_says(seed: int) -> None:
     """The same launches pass values to each other as with sums by an owner, which is what the dependence analysis says."""
     random, graph = Random(seed), network()
-    strategy = near_strategy(graph, random.randint(2, 5), random, Travel.COLLECTIVE)
+    strategy = near_strategy(graph, random.randint(2, 5), random, SyncAlgorithm.COLLECTIVE)
     wanted = without(without(Definition(graph, strategy).flows, "start"), "fetch")
     tasks = lower(graph, strategy, SGD(0.1))
     assert reduction(flows(tasks)) == reduction(wanted)
-    owned = lower(graph, replace(strategy, sums=Travel.OWNER), SGD(0.1))
+    owned = lower(graph, replace(strategy, sums=SyncAlgorithm.OWNER), SGD(0.1))
     assert not collectives(owned, Purpose.PARTIAL) and len(owned) >= len(tasks)
 
 
@@ -122,9 +122,9 @@ def test_plans_keep_it(tmp_path: Path) -> None:
     text = (tmp_path / "plan.json").read_text()
     assert '"sums": "collective"' in text
     (tmp_path / "old.json").write_text(text.replace(' "sums": "collective"', ' "unknown": 0'))
-    assert load(tmp_path / "old.json", graph, 4).sums is Travel.OWNER  # files of before say nothing
+    assert load(tmp_path / "old.json", graph, 4).sums is SyncAlgorithm.OWNER  # files of before say nothing
     for wrong in ("ring", "sometimes"):
         (tmp_path / "wrong.json").write_text(text.replace('"sums": "collective"', f'"sums": "{wrong}"'))
         with pytest.raises(ValueError, match=f"wrong.json: not a valid strategy file: .*{wrong}"):
             load(tmp_path / "wrong.json", graph, 4)
-    assert alike(strategy, graph, two_layers("linear")).sums is Travel.COLLECTIVE
+    assert alike(strategy, graph, two_layers("linear")).sums is SyncAlgorithm.COLLECTIVE

@@ -17,7 +17,7 @@ from taskflow.optimizer.cost.measured.bench import ARRAYS, GROUP, memory_action,
 from taskflow.optimizer.cost.measured.cache_state import TYPICAL
 from taskflow.optimizer.cost.measured.model import PART_BYTES, RUN_BYTES, SIZES, MeasuredCosts
 from taskflow.optimizer.cost.measured.store import CostStore, Measurement
-from taskflow.optimizer.evaluate.compiled import CoreEvaluator
+from taskflow.optimizer.evaluate.compiled import CompiledEvaluator
 from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
 from taskflow.optimizer.search import make_evaluator
 from taskflow.regions import Rect
@@ -120,7 +120,7 @@ def test_both_evaluators_count_runs(tmp_path: Path) -> None:
     assert halves
     strategy = replace(strategy, configs={**strategy.configs, **halves}, name="halves")
     costs = ModelCosts(stored(tmp_path, machine), graph, machine, SGD(0.1))
-    judges = [kind(graph, machine, costs, SGD(0.1), None) for kind in (PythonEvaluator, CoreEvaluator)]
+    judges = [kind(graph, machine, costs, SGD(0.1), None) for kind in (PythonEvaluator, CompiledEvaluator)]
     for judge in judges:
         judge.set(strategy)
     assert judges[0].seconds == judges[1].seconds

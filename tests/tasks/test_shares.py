@@ -13,19 +13,19 @@ from language_model import CONFIG, feeds, model, random_strategy
 import taskflow
 from taskflow.graph import OperatorGraph
 from taskflow.machine import load_machine, ring, ring_bytes, ring_share
-from taskflow.mapper import DataParallel, Place, Strategy, Sync, Travel, map_graph
+from taskflow.mapper import DataParallel, Strategy, Sync, SyncAlgorithm, UpdatePlacement, map_graph
 from taskflow.mapper.notation import parse_sync
 from taskflow.mapper.strategy import load, save
 from taskflow.optimizer.cost.task_costs import Roofline
 from taskflow.regions import Rect
 from taskflow.rules import SGD, Adam, UpdateRule
-from taskflow.tasks.items import Join, Placement, items_of, uses
+from taskflow.tasks.items import Placement, StartCollective, items_of, uses
 from taskflow.tasks.lower.emit import Emitter
 from taskflow.tasks.lower.lower import lower
 from taskflow.tasks.task import AllGather, AllReduce, Kind, ReduceScatter, TaskGraph, Update
 from taskflow.tasks.topic import Purpose
 
-SHARES = Sync(Travel.COLLECTIVE, Place.SPREAD)
+SHARES = Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.SPREAD)
 RULES = (SGD(0.5), SGD(0.5, momentum=0.9), Adam(0.01))
 
 
@@ -67,7 +67,7 @@ def test_three_tasks_in_place_of_a_ring_of_messages() -> None:
 def test_state_is_held_once() -> None:
     """Adam's two numbers for each weight: on all processors together as often as on one."""
     graph = model()
-    every = synchronised(data_parallel(graph, 3), Sync(Travel.COLLECTIVE, Place.EVERY))
+    every = synchronised(data_parallel(graph, 3), Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.EVERY))
 
     def state(strategy: Strategy) -> int:
         found = lower(graph, strategy, Adam())
@@ -88,7 +88,11 @@ def test_the_same_losses_as_by_other_ways(rule: UpdateRule, clip: float | None) 
     graph = model()
     strategy = data_parallel(graph, 4)
     found = losses(graph, strategy, rule, clip)
-    for other in (Sync(Travel.RING, Place.SPREAD), Sync(Travel.COLLECTIVE, Place.EVERY), Sync(Travel.TREE, Place.OWNER)):
+    for other in (
+        Sync(SyncAlgorithm.RING, UpdatePlacement.SPREAD),
+        Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.EVERY),
+        Sync(SyncAlgorithm.TREE, UpdatePlacement.OWNER),
+    ):
         assert found == pytest.approx(losses(graph, synchronised(strategy, other), rule, clip), rel=1e-11)
 
 
@@ -98,7 +102,7 @@ def test_random_plans(seed: int) -> None:
     graph, random = model(), Random(seed)
     strategy = random_strategy(graph, random.randint(2, 6), random)
     rule, clip = RULES[seed % 3], (None, 0.1)[seed % 2]
-    wanted = losses(graph, synchronised(strategy, Sync(Travel.OWNER, Place.OWNER)), rule, clip)
+    wanted = losses(graph, synchronised(strategy, Sync(SyncAlgorithm.OWNER, UpdatePlacement.OWNER)), rule, clip)
     assert losses(graph, synchronised(strategy, SHARES), rule, clip) == pytest.approx(wanted, rel=1e-11)
 
 
@@ -112,7 +116,7 @@ def test_more_holders_than_elements() -> None:
     assert len(scatter.writes) == len(gather.reads) == 3 and len(scatter.reads) == len(gather.writes) == 5
     for rank in range(5):
         join = items_of(emit.graph, (0, 1), Placement(5, 5), rank)[0]
-        assert isinstance(join, Join) and join.counts == (1, 1, 1, 0, 0) and join.shares[0].rect.volume == (rank < 3)
+        assert isinstance(join, StartCollective) and join.counts == (1, 1, 1, 0, 0) and join.shares[0].rect.volume == (rank < 3)
 
 
 def test_ranks_of_several_processors_join_with_what_all_of_them_have() -> None:
@@ -121,7 +125,7 @@ def test_ranks_of_several_processors_join_with_what_all_of_them_have() -> None:
     emit.reduce_scatter("sum", parts, (0, 3, 6, 8, 10, 12))
     found = [items_of(emit.graph, (0,), Placement(5, 2), rank) for rank in range(2)]
     for rank, (join, arrive) in enumerate(found):
-        assert isinstance(join, Join) and join.counts == (8, 4) and join.ranks == (0, 1)
+        assert isinstance(join, StartCollective) and join.counts == (8, 4) and join.ranks == (0, 1)
         assert [share.buffer for share in join.shares] == [part.buffer for part in join.parts] == [[0, 1, 2], [3, 4]][rank]
         # What it adds up stays until it is over, though only shares are written.
         assert {part.buffer for part in uses(arrive)[0]} == set(range(5))

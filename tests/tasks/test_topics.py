@@ -11,7 +11,7 @@ from taskflow.machine import load_machine
 from taskflow.mapper import Sync, choose
 from taskflow.models import build
 from taskflow.optimizer.algorithms.initial import random_start
-from taskflow.optimizer.space.space import Space
+from taskflow.optimizer.space.space import SearchSpace
 from taskflow.rules import SGD
 from taskflow.tasks.lower.lower import lower
 from taskflow.tasks.task import Compute, Kind
@@ -24,7 +24,7 @@ from taskflow.tasks.topic import SYNCHRONISATION, Purpose
 def test_every_task_has_a_topic(model: str, mapper: str, clip_norm: float | None) -> None:
     graph, machine = build(model, preset="small"), load_machine("k80", 4)
     strategy = (
-        random_start(graph, machine, Space(graph, 4), Random(5)) if mapper == "random" else choose(mapper, graph, machine)[0]
+        random_start(graph, machine, SearchSpace(graph, 4), Random(5)) if mapper == "random" else choose(mapper, graph, machine)[0]
     )
     if mapper == "random":  # one that sends new weights
         strategy = replace(strategy, syncs={p.layer: Sync() for p in graph.parameters})

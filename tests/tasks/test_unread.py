@@ -12,7 +12,7 @@ from taskflow.graph import OperatorGraph
 from taskflow.mapper import choose
 from taskflow.operators.operator import REGISTRY
 from taskflow.optimizer.algorithms.initial import random_start
-from taskflow.optimizer.space.space import Space
+from taskflow.optimizer.space.space import SearchSpace
 from taskflow.regions import Rect
 from taskflow.rules import SGD
 from taskflow.runtime.executor import Executor
@@ -35,7 +35,7 @@ def network() -> OperatorGraph:
 def test_training_moves_running_statistics_only_to_make_the_next(seed: int | None) -> None:
     graph, machine = network(), taskflow.load_machine("k80", 4)
     strategy = (
-        choose("data", graph, machine)[0] if seed is None else random_start(graph, machine, Space(graph, 4), Random(seed))
+        choose("data", graph, machine)[0] if seed is None else random_start(graph, machine, SearchSpace(graph, 4), Random(seed))
     )
     scores = graph.node("fc").outputs[0]
     for tasks, training in (

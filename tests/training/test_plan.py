@@ -13,7 +13,7 @@ from measured_quickly import watch
 import taskflow
 from taskflow.models import build
 from taskflow.runtime.transport.local import LocalTransport
-from taskflow.training.program.measured_choice import Tried, best, trial
+from taskflow.training.program.measured_choice import MeasuredStrategy, best, trial
 from taskflow.training.program.plan import plan
 
 GRAPH = build("RNNLM", batch=8, preset="small")
@@ -96,7 +96,7 @@ def test_a_trial_measures_each_strategy() -> None:
 
 
 def test_of_equally_fast_plans_the_smaller_is_best() -> None:
-    slow, large, small = Tried("slow", 1.2, 10), Tried("large", 1.0, 30), Tried("small", 1.01, 20)
+    slow, large, small = MeasuredStrategy("slow", 1.2, 10), MeasuredStrategy("large", 1.0, 30), MeasuredStrategy("small", 1.01, 20)
     assert best([slow, large, small]) is small
     assert best([slow, large]) is large
     assert best([slow]) is slow

@@ -17,7 +17,7 @@ from taskflow.kernels.gpu.events import Moment
 from taskflow.kernels.gpu.gemm import ColumnMajor
 from taskflow.kernels.gpu.graphs import CudaRecorder
 from taskflow.kernels.gpu.launching import NULL, THREADS, LaunchingDevice, Numbers
-from taskflow.kernels.gpu.step_scalars import Dials
+from taskflow.kernels.gpu.step_scalars import StepScalars
 from taskflow.kernels.kernel_set import Array
 
 PRECISIONS = ("fp32", "tf32", "bf16")
@@ -39,7 +39,7 @@ class CupyDevice(LaunchingDevice):
     )
     compute: Any
     transfer: Any
-    dials: Dials | None
+    dials: StepScalars | None
     """While a step is being captured: where its kernels find what changes from step to step."""
     found: list[tuple[Any, str]]
     """What `require` has noted for `verify`."""

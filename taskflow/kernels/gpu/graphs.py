@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from taskflow.kernels.device import NotRecorded, Recorder
-from taskflow.kernels.gpu.step_scalars import Dials
+from taskflow.kernels.gpu.step_scalars import StepScalars
 
 
 class CudaRecorder(Recorder):
@@ -22,7 +22,7 @@ class CudaRecorder(Recorder):
 
     def __init__(self, device: Any) -> None:
         self._device = device
-        self._dials = Dials(device)
+        self._dials = StepScalars(device)
         self._pool: Any = device.xp.cuda.MemoryPool()
 
     def record(self, actions: Sequence[Callable[[], object]]) -> Callable[[], None]:

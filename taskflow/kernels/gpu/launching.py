@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.kernels.device import Device
+from taskflow.kernels.device import ArrayDevice
 from taskflow.kernels.gpu.gemm import ColumnMajor, column_major, plan
 from taskflow.kernels.kernel_set import Array, KernelSet
 
@@ -19,7 +19,7 @@ Numbers = Callable[[float, int], Sequence[float]]
 """What changes from step to step, of its learning rate and its number from 0."""
 
 
-class LaunchingDevice(Device):
+class LaunchingDevice(ArrayDevice):
     """A device that runs the kernels of the .cu files of this room, and products of matrices."""
 
     __slots__ = ()

@@ -6,19 +6,19 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from taskflow.kernels.device import Array, Device
+from taskflow.kernels.device import Array, ArrayDevice
 from taskflow.kernels.gpu.launching import Numbers
 
 MOST = 256
 """Numbers; a step needs a handful, since equal ones share their place."""
 
 
-class Dials:
+class StepScalars:
     """Numbers of a step by key. Made before the first step is recorded; `set` before each step that is replayed."""
 
     __slots__ = ("_device", "_host", "_numbers", "_there")
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: ArrayDevice) -> None:
         self._device = device
         self._host = np.zeros(MOST)
         self._there: Array = device.xp.zeros(MOST, np.float64)

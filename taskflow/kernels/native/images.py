@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.kernels.composite import SharedKernels
+from taskflow.kernels.composite import CompositeKernels
 from taskflow.kernels.kernel_set import Array, Padding, Pair
 from taskflow.kernels.native import _images
 
@@ -17,7 +17,7 @@ from taskflow.kernels.native import _images
 _BLOCK_NBYTES = 1 << 21
 
 
-class NativeImages(SharedKernels):
+class NativeImages(CompositeKernels):
     """Kernels on contiguous images of float32 or float64. Convolution needs no library but the set's matmul."""
 
     __slots__ = ()

@@ -10,7 +10,7 @@ from taskflow.optimizer.algorithms.guided import guided
 from taskflow.optimizer.algorithms.initial import known, random_start
 from taskflow.optimizer.algorithms.local_search import polished
 from taskflow.optimizer.algorithms.mcmc import mcmc
-from taskflow.optimizer.algorithms.moves import SYNCS, Groups
+from taskflow.optimizer.algorithms.moves import SYNCS, OperatorGroups
 from taskflow.optimizer.algorithms.optcnn import additive_plan, optcnn
 from taskflow.optimizer.algorithms.placement import placement
 from taskflow.optimizer.algorithms.portfolio import portfolio, worth
@@ -18,7 +18,7 @@ from taskflow.optimizer.algorithms.portfolio import portfolio, worth
 __all__ = [
     "ROUNDING",
     "SYNCS",
-    "Groups",
+    "OperatorGroups",
     "additive_plan",
     "exact",
     "guided",

@@ -18,7 +18,7 @@ MOST_COMBINATIONS = 200_000  # of what elimination leaves over, to be enumerated
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Assignment:
     """The choice of every vertex, its total cost, and whether that is proved to be the least."""
 
     chosen: tuple[int, ...]
@@ -26,7 +26,7 @@ class Choice:
     exact: bool
 
 
-def eliminate(vertices: Sequence[Vector], edges: Mapping[tuple[int, int], Matrix]) -> Choice:
+def eliminate(vertices: Sequence[Vector], edges: Mapping[tuple[int, int], Matrix]) -> Assignment:
     """Minimise sum vertices[v][chosen[v]] + sum edges[u, v][chosen[u], chosen[v]].
 
     A vertex with at most two neighbours is eliminated (its best choice becomes a function of theirs), and edges between the
@@ -57,7 +57,7 @@ def eliminate(vertices: Sequence[Vector], edges: Mapping[tuple[int, int], Matrix
         step()
     total = sum(float(vertices[v][c]) for v, c in chosen.items())
     total += sum(float(matrix[chosen[u], chosen[v]]) for (u, v), matrix in edges.items())
-    return Choice(tuple(chosen[v] for v in range(len(vertices))), total, exact)
+    return Assignment(tuple(chosen[v] for v in range(len(vertices))), total, exact)
 
 
 def _add(table: dict[int, dict[int, Matrix]], u: int, v: int, matrix: Matrix) -> None:

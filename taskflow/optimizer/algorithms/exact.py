@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 from math import inf, isinf, nextafter
 
 from taskflow.kernels import REBUILD
-from taskflow.mapper import OpConfig, Strategy, Sync, Travel
+from taskflow.mapper import OpConfig, Strategy, Sync, SyncAlgorithm
 from taskflow.optimizer.algorithms.guided import guided
 from taskflow.optimizer.algorithms.moves import SYNCS
 from taskflow.optimizer.cost.measured import before_measuring
 from taskflow.optimizer.evaluate import Evaluator
-from taskflow.optimizer.result import Budget, Found, Proof, SearchOptions
+from taskflow.optimizer.result import Budget, Proof, SearchOptions, SearchResult
 from taskflow.optimizer.run import Run, Spent
-from taskflow.optimizer.space import Decision, Space, Symmetry, decisions, joined, renumbered, strategies
+from taskflow.optimizer.space import Decision, SearchSpace, Symmetry, decisions, joined, renumbered, strategies
 
 MOST_CONFIGS = 20_000  # of one operator
 MOST_JOINED = 20_000  # choices of the operators of one layer together
@@ -33,7 +33,7 @@ FAR = 3  # operators that a plan differs in, from which on it becomes the evalua
 ROUNDING = 1e-9  # a bound adds in another order than the simulator
 
 
-def exact(evaluator: Evaluator, options: SearchOptions | None = None, *, within: bool = False) -> Found:
+def exact(evaluator: Evaluator, options: SearchOptions | None = None, *, within: bool = False) -> SearchResult:
     """The fastest strategy of ``options.space``, each layer synchronised in any of the ways that the default search tries
     (`moves.SYNCS`), and partial values summed as in the first plan to beat. A fifth of the budget goes to the default search, whose
     plan that is.
@@ -42,12 +42,13 @@ def exact(evaluator: Evaluator, options: SearchOptions | None = None, *, within:
     nothing in the space is faster. ``within``: the first plan to beat is the nearest one in the space, so that the
     space's own fastest strategy is found.
 
-    ``Found.optimal`` says that no strategy of the space is faster; ``Found.lower_bound`` what none is faster than, also if the
-    budget ended first or ``options.tolerance`` asked for less; ``Found.proof`` how it was proved. ValueError if an operator
+    ``SearchResult.optimal`` says that no strategy of the space is faster.
+    ``SearchResult.lower_bound``: what none is faster than, also if the
+    budget ended first or ``options.tolerance`` asked for less; ``SearchResult.proof`` how it was proved. ValueError if an operator
     has more than MOST_CONFIGS configurations, or if the bound has not been compiled.
     """
     options = options or SearchOptions()
-    space = Space(evaluator.graph, len(evaluator.machine.processors), options.space)
+    space = SearchSpace(evaluator.graph, len(evaluator.machine.processors), options.space)
     largest = max(evaluator.graph, key=lambda node: space[node].size)
     if space[largest].size > MOST_CONFIGS:
         raise ValueError(
@@ -105,7 +106,7 @@ class _Looked:
         return min(self.bounds, default=inf)
 
 
-def _decided(evaluator: Evaluator, space: Space) -> list[Decision]:
+def _decided(evaluator: Evaluator, space: SearchSpace) -> list[Decision]:
     try:
         from taskflow.optimizer.bounds import fixing_order
     except ImportError:
@@ -125,7 +126,7 @@ def within_space(decided: Sequence[Decision], plan: Strategy) -> Strategy:
 
 
 class _Branch:
-    def __init__(self, run: Run, decided: Sequence[Decision], sums: Travel) -> None:
+    def __init__(self, run: Run, decided: Sequence[Decision], sums: SyncAlgorithm) -> None:
         from taskflow.optimizer.bounds import Relaxation
 
         self.run, evaluator, self.decisions, self.sums = run, run.evaluator, decided, sums

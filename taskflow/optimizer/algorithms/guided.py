@@ -22,20 +22,31 @@ from dataclasses import replace
 from math import inf, isfinite, log, nextafter
 from random import Random
 
-from taskflow.mapper import Expert, Megatron, OpConfig, Strategy, Travel, attends, cut_only, map_graph, node_size, suits
+from taskflow.mapper import (
+    Expert,
+    Megatron,
+    OpConfig,
+    Strategy,
+    SyncAlgorithm,
+    attends,
+    cut_only,
+    map_graph,
+    node_size,
+    suits,
+)
 from taskflow.operators.operator import Soap
 from taskflow.optimizer.algorithms.initial import known, with_syncs
-from taskflow.optimizer.algorithms.layer_annealing import MANY_TASKS, Tied
-from taskflow.optimizer.algorithms.layer_descent import Descent
+from taskflow.optimizer.algorithms.layer_annealing import MANY_TASKS, LayerAnnealing
+from taskflow.optimizer.algorithms.layer_descent import LayerDescent
 from taskflow.optimizer.algorithms.layer_groups import groups
-from taskflow.optimizer.algorithms.layer_patterns import Patterns
+from taskflow.optimizer.algorithms.layer_patterns import LayerPatterns
 from taskflow.optimizer.algorithms.local_search import polish
 from taskflow.optimizer.algorithms.moves import SYNCS, Moves
 from taskflow.optimizer.evaluate import Evaluator, where_time_goes
-from taskflow.optimizer.result import Found, SearchOptions
+from taskflow.optimizer.result import SearchOptions, SearchResult
 from taskflow.optimizer.run import Run, Spent
 from taskflow.optimizer.slice import Slice
-from taskflow.optimizer.space import Space, layers, place, shapes
+from taskflow.optimizer.space import SearchSpace, layers, place, shapes
 
 TEMPERATURES = (0.02, 0.2, 0.005, 0.05)  # at the start of a round of annealing, as a share of the best time
 HIERARCHY = 8  # from so many processors on, teams are few among all placements
@@ -52,7 +63,7 @@ Maker = Callable[[Callable[[], bool]], Strategy]
 
 def guided(
     evaluator: Evaluator, options: SearchOptions | None = None, *, also_from: Iterable[Maker] = ()
-) -> Found:
+) -> SearchResult:
     """The default search. ``also_from``: functions that give further starts; each is told how to ask whether its share
     of the time is over, and raises TimeoutError with what was left out and why. ValueError if the budget is endless."""
     options = options or SearchOptions()
@@ -67,12 +78,12 @@ class _Guided:
     def __init__(self, run: Run, random: Random, also_from: Iterable[Maker]) -> None:
         self.run, self.random, self.also_from = run, random, tuple(also_from)
         self.graph, self.machine = run.evaluator.graph, run.evaluator.machine
-        self.space = Space(self.graph, len(self.machine.processors), run.options.space)
+        self.space = SearchSpace(self.graph, len(self.machine.processors), run.options.space)
         self.moves = Moves(self.graph, self.space, random)
         parts, teams = layers(self.graph), shapes(self.machine, run.options.space.most_pieces)
-        self.tied = Tied(run, self.space, parts, teams, random)
-        self.descent = Descent(run, self.space, parts, teams)
-        self.patterns = Patterns(run, self.space, parts, teams)
+        self.tied = LayerAnnealing(run, self.space, parts, teams, random)
+        self.descent = LayerDescent(run, self.space, parts, teams)
+        self.patterns = LayerPatterns(run, self.space, parts, teams)
         self.large = self.space.processors >= HIERARCHY
         self._candidates: dict[object, list[OpConfig]] = {}
 
@@ -228,7 +239,7 @@ class _Guided:
         way: few plans, which need no new geometry, and on networks with many layers much of what there is to gain."""
         self.run.enter("synchronisation")
         self.run.back_to_best()
-        other = Travel.OWNER if self.run.strategy.sums is Travel.COLLECTIVE else Travel.COLLECTIVE
+        other = SyncAlgorithm.OWNER if self.run.strategy.sums is SyncAlgorithm.COLLECTIVE else SyncAlgorithm.COLLECTIVE
         self.run.propose({}, self._below(), sums=other)
         names = list(dict.fromkeys(p.layer for p in self.graph.parameters))
         size = len(names)

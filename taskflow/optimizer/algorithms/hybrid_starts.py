@@ -17,14 +17,14 @@ from taskflow.mapper import OpConfig, Strategy
 from taskflow.operators.operator import Soap
 from taskflow.optimizer.algorithms.initial import with_syncs
 from taskflow.optimizer.loads import Loads, Vector
-from taskflow.optimizer.space import Layer, OperatorSpace, Space, Spreads, on_team, teams
+from taskflow.optimizer.space import Layer, OperatorSpace, SearchSpace, Spreads, on_team, teams
 
 MOST_ORDERS = 8  # of a machine's processors
 PASSES = 2  # over the layers: what one takes may change what is best for another
 
 
 def hybrids(
-    graph: OperatorGraph, machine: Machine, space: Space, layers: Sequence[Layer], loads: Loads, over: Callable[[], bool]
+    graph: OperatorGraph, machine: Machine, space: SearchSpace, layers: Sequence[Layer], loads: Loads, over: Callable[[], bool]
 ) -> Iterator[Strategy]:
     """A plan for each order of all processors, with the best cuts by `Loads`; nothing is simulated. Layers with weights are
     decided one after another, those with the most first; when ``over`` answers true, the plan is given as far as it is."""
@@ -54,7 +54,7 @@ def hybrids(
 
 
 def _best(
-    layer: Layer, configs: dict[str, OpConfig], before: Vector, team: Sequence[int], space: Space, loads: Loads,
+    layer: Layer, configs: dict[str, OpConfig], before: Vector, team: Sequence[int], space: SearchSpace, loads: Loads,
     spreads: Spreads, over: Callable[[], bool],
 ) -> dict[str, OpConfig]:
     """The configurations of a layer with which the busiest processor and the busiest link together do least, of those that

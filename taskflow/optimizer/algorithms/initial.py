@@ -8,7 +8,7 @@ from random import Random
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper import DataParallel, Expert, ModelParallel, Strategy, map_graph
-from taskflow.optimizer.space import Space, Together
+from taskflow.optimizer.space import CoupledMoves, SearchSpace
 
 
 def known(graph: OperatorGraph, machine: Machine) -> tuple[Strategy, ...]:
@@ -35,8 +35,8 @@ def with_syncs(strategy: Strategy, graph: OperatorGraph, machine: Machine) -> St
     return replace(strategy, syncs=syncs, sums=mapper.select_sums(used, machine))
 
 
-def random_start(graph: OperatorGraph, machine: Machine, space: Space, random: Random, name: str = "random") -> Strategy:
+def random_start(graph: OperatorGraph, machine: Machine, space: SearchSpace, random: Random, name: str = "random") -> Strategy:
     """Uniform over the space (with ``space.options.follow`` over the choices of those operators that choose), with the default
     synchronisation."""
-    configs = space.random(random) if space.options.follow == "none" else Together(graph, space).everything(random)
+    configs = space.random(random) if space.options.follow == "none" else CoupledMoves(graph, space).everything(random)
     return with_syncs(Strategy(len(machine.processors), configs, {}, name), graph, machine)

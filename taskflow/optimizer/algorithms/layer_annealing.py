@@ -21,7 +21,7 @@ from taskflow.optimizer.algorithms.moves import SYNCS
 from taskflow.optimizer.loads import Loads
 from taskflow.optimizer.run import Run
 from taskflow.optimizer.slice import Slice
-from taskflow.optimizer.space import Layer, Space, Spreads, Team, mended, on_team, orders
+from taskflow.optimizer.space import DeviceGroup, Layer, SearchSpace, Spreads, mended, on_team, orders
 
 MANY_PROCESSORS = 8
 MANY_TASKS = 3000  # of a step that takes longer to simulate than its loads to add up
@@ -35,15 +35,15 @@ MOST_PER_LAYER = 200  # proposals of one annealing
 MOST_NOTHING = 1000  # moves one after another that change nothing: then there is nothing to change
 
 
-class Tied:
+class LayerAnnealing:
     """Moves of layers, drawn at random; kinds of moves that helped are drawn more often. ``shapes``: the teams that are drawn
     from, in lists as `taskflow.optimizer.algorithms.layer_descent.Descent` has them."""
 
     def __init__(
-        self, run: Run, space: Space, layers: Sequence[Layer], shapes: Sequence[Sequence[Team]], random: Random
+        self, run: Run, space: SearchSpace, layers: Sequence[Layer], shapes: Sequence[Sequence[DeviceGroup]], random: Random
     ) -> None:
         self.run, self.space, self.layers, self.random = run, space, layers, random
-        self.teams: dict[int, list[Team]] = {}
+        self.teams: dict[int, list[DeviceGroup]] = {}
         for team in (team for shape in shapes for team in shape):
             self.teams.setdefault(len(team), []).append(team)
         self._sizes = sorted(self.teams)

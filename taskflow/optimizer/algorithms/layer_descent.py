@@ -16,7 +16,7 @@ from taskflow.operators.operator import Soap
 from taskflow.optimizer.algorithms.moves import SYNCS
 from taskflow.optimizer.run import Run
 from taskflow.optimizer.slice import Slice
-from taskflow.optimizer.space import Layer, Space, Team, on_team
+from taskflow.optimizer.space import DeviceGroup, Layer, SearchSpace, on_team
 
 LONGEST = 3  # layers of a stretch that takes one team
 ROUNDS = 4  # over all stretches; the first two find nearly all that there is to find
@@ -24,11 +24,11 @@ ROUNDS = 4  # over all stretches; the first two find nearly all that there is to
 Changes = dict[str, OpConfig]
 
 
-class Descent:
+class LayerDescent:
     """Of one run. ``shapes``: teams in lists that differ only in where they lie (`space.device_groups.shapes`), of no more
     processors than an operator may have pieces."""
 
-    def __init__(self, run: Run, space: Space, layers: Sequence[Layer], shapes: Sequence[Sequence[Team]]) -> None:
+    def __init__(self, run: Run, space: SearchSpace, layers: Sequence[Layer], shapes: Sequence[Sequence[DeviceGroup]]) -> None:
         self.run, self.space, self.layers, self.shapes = run, space, layers, shapes
         self._permitted: dict[int, set[tuple[int, ...]]] = {}
 
@@ -63,7 +63,7 @@ class Descent:
         changes = {name: config for name, config in changes.items() if current[name] != config}
         return bool(changes) and self.run.propose(changes, nextafter(self.run.seconds, 0.0))
 
-    def _on(self, stretch: Sequence[Layer], degrees: Sequence[int], team: Team) -> Changes:
+    def _on(self, stretch: Sequence[Layer], degrees: Sequence[int], team: DeviceGroup) -> Changes:
         """The layers of a stretch on one team: the one with the most weights cut so, the others alike. Nothing if one of them
         may not be."""
         leader = _heaviest(stretch).leaders[0]

@@ -15,7 +15,7 @@ from math import inf, nextafter
 from taskflow.mapper import OpConfig
 from taskflow.optimizer.run import Run
 from taskflow.optimizer.slice import Slice
-from taskflow.optimizer.space import Layer, Space, Team, on_team
+from taskflow.optimizer.space import DeviceGroup, Layer, SearchSpace, on_team
 
 MOST_KINDS = 8  # those with the most weights
 MOST_WAYS = 24  # of one kind; those on the most processors come first
@@ -23,10 +23,10 @@ MOST_WAYS = 24  # of one kind; those on the most processors come first
 Changes = dict[str, OpConfig]
 
 
-class Patterns:
+class LayerPatterns:
     """Of one run. ``shapes``: teams in lists that differ only in where they lie (`optimizer.space.device_groups.shapes`)."""
 
-    def __init__(self, run: Run, space: Space, layers: Sequence[Layer], shapes: Sequence[Sequence[Team]]) -> None:
+    def __init__(self, run: Run, space: SearchSpace, layers: Sequence[Layer], shapes: Sequence[Sequence[DeviceGroup]]) -> None:
         self.run, self.space, self.shapes = run, space, shapes
         kinds: dict[object, list[Layer]] = {}
         for layer in layers:

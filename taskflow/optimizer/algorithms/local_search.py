@@ -9,12 +9,12 @@ from dataclasses import replace
 from math import nextafter
 
 from taskflow.optimizer.evaluate import Evaluator
-from taskflow.optimizer.result import Found, SearchOptions
+from taskflow.optimizer.result import SearchOptions, SearchResult
 from taskflow.optimizer.run import Run, Spent
-from taskflow.optimizer.space import Space
+from taskflow.optimizer.space import SearchSpace
 
 
-def polish(run: Run, space: Space) -> None:
+def polish(run: Run, space: SearchSpace) -> None:
     """Descend from the best plan of ``run``. Afterwards ``run.local`` says that no change of a single operator within
     ``space`` is faster. Raises `Spent` when the budget ends first; the result then says how many operators were left."""
     try:
@@ -24,7 +24,7 @@ def polish(run: Run, space: Space) -> None:
         raise
 
 
-def _polish(run: Run, space: Space) -> None:
+def _polish(run: Run, space: SearchSpace) -> None:
     assert run.best is not None
     run.enter("polish")
     if run.strategy is not run.best:
@@ -44,12 +44,13 @@ def _polish(run: Run, space: Space) -> None:
     run.local = True
 
 
-def polished(evaluator: Evaluator, found: Found, options: SearchOptions | None = None) -> Found:
-    """A search's result with its plan polished, within ``options.budget`` of its own; ``Found.local`` says whether the descent
-    came to its end, ``Found.stopped`` why it ended."""
+def polished(evaluator: Evaluator, found: SearchResult, options: SearchOptions | None = None) -> SearchResult:
+    """A search's result with its plan polished, within ``options.budget`` of its own.
+    ``SearchResult.local`` says whether the descent
+    came to its end, ``SearchResult.stopped`` why it ended."""
     options = options or SearchOptions()
     run = Run(found.algorithm, evaluator, replace(options, rivals=(found.strategy,)))
-    space = Space(evaluator.graph, len(evaluator.machine.processors), options.space)
+    space = SearchSpace(evaluator.graph, len(evaluator.machine.processors), options.space)
 
     def body() -> str:
         polish(run, space)

@@ -6,13 +6,13 @@ from math import log
 
 from taskflow.mapper import Strategy
 from taskflow.optimizer.algorithms.initial import known, random_start
-from taskflow.optimizer.algorithms.mcmc_compiled import Chain, CoreWalk, Patience, walks
-from taskflow.optimizer.algorithms.splitmix import Draws
+from taskflow.optimizer.algorithms.mcmc_compiled import Chain, CompiledChain, Patience, walks
+from taskflow.optimizer.algorithms.splitmix import SplitMix
 from taskflow.optimizer.evaluate import Evaluator
-from taskflow.optimizer.result import Found, SearchOptions
+from taskflow.optimizer.result import SearchOptions, SearchResult
 from taskflow.optimizer.run import Run
 from taskflow.optimizer.slice import Slice
-from taskflow.optimizer.space import Together
+from taskflow.optimizer.space import CoupledMoves
 
 BETA = 100.0  # a strategy slower by 1 % of the starting time is accepted with probability 1/e
 
@@ -20,7 +20,7 @@ BETA = 100.0  # a strategy slower by 1 % of the starting time is accepted with p
 def mcmc(
     evaluator: Evaluator, options: SearchOptions | None = None, *, beta: float = BETA, randoms: int = 1,
     patient: bool = True,
-) -> Found:
+) -> SearchResult:
     """Metropolis-Hastings with p(S) ~ exp(-beta cost(S) / cost of the start): the paper's beta, made independent of the
     network's size.
 
@@ -34,7 +34,7 @@ def mcmc(
         raise ValueError("mcmc: needs a budget in seconds or proposals")
     if beta <= 0:
         raise ValueError(f"mcmc: beta must be more than 0, got {beta}")
-    run, random = Run("mcmc", evaluator, options), Draws(f"mcmc {options.seed}")
+    run, random = Run("mcmc", evaluator, options), SplitMix(f"mcmc {options.seed}")
     space, moves, compiled = walks(evaluator, options.space)
     rivals = {strategy.name for strategy in options.rivals}
     starts = list(options.starts)
@@ -58,7 +58,7 @@ def mcmc(
 
 
 def _walk(
-    run: Run, start: Strategy, moves: Together, compiled: CoreWalk | None, random: Draws, beta: float, part: Slice,
+    run: Run, start: Strategy, moves: CoupledMoves, compiled: CompiledChain | None, random: SplitMix, beta: float, part: Slice,
     patient: bool,
 ) -> str:
     """One Markov chain; why it ended."""
@@ -71,8 +71,8 @@ def _walk(
     return ended or _chain(run, moves, chain)
 
 
-def _chain(run: Run, moves: Together, chain: Chain) -> str:
-    """What `CoreWalk.chain` does, proposal by proposal."""
+def _chain(run: Run, moves: CoupledMoves, chain: Chain) -> str:
+    """What `CompiledChain.chain` does, proposal by proposal."""
     while not chain.part.over:
         changes = moves.draw(chain.random)
         # Accept if u <= exp((cost - cost*) / scale), with u drawn first: then simulation may stop beyond the limit.

@@ -1,4 +1,4 @@
-"""CoreWalk: a walk by Metropolis-Hastings whose proposals are drawn, evaluated and decided in C++ (`algorithms/mcmc.h`).
+"""CompiledChain: a walk by Metropolis-Hastings whose proposals are drawn, evaluated and decided in C++ (`algorithms/mcmc.h`).
 
 Python makes an operator's cuts when they are drawn for the first time, decides about plans that are better than all before (whether
 they fit the memory; they are kept), and looks at the clock every few milliseconds. What is drawn, and what is
@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from math import ceil, inf
 
 from taskflow.mapper import OpConfig
-from taskflow.optimizer.algorithms.splitmix import Draws
+from taskflow.optimizer.algorithms.splitmix import SplitMix
 from taskflow.optimizer.evaluate import NO_SYNCS, Evaluator
 from taskflow.optimizer.run import Run
 from taskflow.optimizer.slice import Slice
-from taskflow.optimizer.space import PLACEMENTS, OperatorSpace, Space, SpaceOptions, Together
+from taskflow.optimizer.space import PLACEMENTS, CoupledMoves, OperatorSpace, SearchSpace, SpaceOptions
 
 try:
-    from taskflow.optimizer.evaluate import CoreEvaluator
+    from taskflow.optimizer.evaluate import CompiledEvaluator
     from taskflow.optimizer.evaluate._core import Walk
 except ImportError:  # not built: no compiler
-    Walk = CoreEvaluator = None  # type: ignore[assignment,misc]
+    Walk = CompiledEvaluator = None  # type: ignore[assignment,misc]
 
 ENDS = ("proposals", "time", "stalled", "missing", "better", "failed")  # as in algorithms/mcmc.h
 MOST_CONFIGURATIONS = 1 << 62  # of an operator; drawn as one word
@@ -48,7 +48,7 @@ class Chain:
     time was over."""
 
     part: Slice
-    random: Draws
+    random: SplitMix
     scale: float
     patience: Patience
     timed: bool
@@ -63,30 +63,30 @@ class Chain:
         return self.patience.over(self.count, self.found) or (self.timed and self.part.time - self.since > 0.5)
 
 
-def core_walk(evaluator: Evaluator, moves: Together) -> CoreWalk | None:
+def core_walk(evaluator: Evaluator, moves: CoupledMoves) -> CompiledChain | None:
     """A walk in C++ that makes these moves; None if there is no compiled core, a space is too large for it, or operators that
     follow others may have to be mended (which `Run` does)."""
-    if CoreEvaluator is None or type(evaluator) is not CoreEvaluator:
+    if CompiledEvaluator is None or type(evaluator) is not CompiledEvaluator:
         return None
     if any(space.size > MOST_CONFIGURATIONS for space in moves.spaces) or moves.mended:
         return None
-    return CoreWalk(evaluator, moves)
+    return CompiledChain(evaluator, moves)
 
 
-def walks(evaluator: Evaluator, options: SpaceOptions) -> tuple[Space, Together, CoreWalk | None]:
+def walks(evaluator: Evaluator, options: SpaceOptions) -> tuple[SearchSpace, CoupledMoves, CompiledChain | None]:
     """The space, its moves and a walk in C++ (None: as `core_walk`); made once for an evaluator, so that tables stay."""
     if options not in evaluator.walks:
-        space = Space(evaluator.graph, len(evaluator.machine.processors), options)
-        moves = Together(evaluator.graph, space)
+        space = SearchSpace(evaluator.graph, len(evaluator.machine.processors), options)
+        moves = CoupledMoves(evaluator.graph, space)
         evaluator.walks[options] = space, moves, core_walk(evaluator, moves)
-    found: tuple[Space, Together, CoreWalk | None] = evaluator.walks[options]
+    found: tuple[SearchSpace, CoupledMoves, CompiledChain | None] = evaluator.walks[options]
     return found
 
 
-class CoreWalk:
+class CompiledChain:
     """The tables of the walks over one space from an evaluator's current plan; they grow from walk to walk."""
 
-    def __init__(self, evaluator: CoreEvaluator, moves: Together) -> None:
+    def __init__(self, evaluator: CompiledEvaluator, moves: CoupledMoves) -> None:
         self._evaluator, self._moves = evaluator, moves
         self._accepted = 0  # of the present chain, as far as the run has been told
         self._walk = Walk(evaluator._core)

@@ -15,16 +15,23 @@ from math import prod
 from random import Random
 
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper import OpConfig, Place, Strategy, Sync, Travel, depths
-from taskflow.optimizer.space import Space, orders, place
+from taskflow.mapper import OpConfig, Strategy, Sync, SyncAlgorithm, UpdatePlacement, depths
+from taskflow.optimizer.space import SearchSpace, orders, place
 
 FINEST = 1 << 20  # chunks: as many as there are holders
 SYNCS = (
-    Sync(Travel.OWNER, Place.SPREAD), Sync(Travel.RING, Place.SPREAD), Sync(Travel.TREE, Place.SPREAD),
-    Sync(Travel.OWNER, Place.OWNER), Sync(Travel.TREE, Place.OWNER), Sync(Travel.TREE, Place.EVERY),
-    Sync(Travel.RING, Place.EVERY), Sync(Travel.OWNER, Place.EVERY), Sync(Travel.OWNER, Place.SPREAD, FINEST),
-    Sync(Travel.RING, Place.SPREAD, FINEST), Sync(Travel.COLLECTIVE, Place.EVERY),
-    Sync(Travel.COLLECTIVE, Place.SPREAD),
+    Sync(SyncAlgorithm.OWNER, UpdatePlacement.SPREAD),
+    Sync(SyncAlgorithm.RING, UpdatePlacement.SPREAD),
+    Sync(SyncAlgorithm.TREE, UpdatePlacement.SPREAD),
+    Sync(SyncAlgorithm.OWNER, UpdatePlacement.OWNER),
+    Sync(SyncAlgorithm.TREE, UpdatePlacement.OWNER),
+    Sync(SyncAlgorithm.TREE, UpdatePlacement.EVERY),
+    Sync(SyncAlgorithm.RING, UpdatePlacement.EVERY),
+    Sync(SyncAlgorithm.OWNER, UpdatePlacement.EVERY),
+    Sync(SyncAlgorithm.OWNER, UpdatePlacement.SPREAD, FINEST),
+    Sync(SyncAlgorithm.RING, UpdatePlacement.SPREAD, FINEST),
+    Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.EVERY),
+    Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.SPREAD),
 )
 
 
@@ -51,7 +58,7 @@ def matching(source: Node, chosen: Sequence[int], target: Node) -> tuple[tuple[i
     return tuple(degrees), [sum(c * s for c, s in zip(color, steps)) for color in colors]
 
 
-class Groups:
+class OperatorGroups:
     """Which operators belong together."""
 
     def __init__(self, graph: OperatorGraph) -> None:
@@ -110,9 +117,9 @@ class Moves:
     TARGETS = ("one", "layer", "alike", "depth", "stretch")
     ACTIONS = ("random", "tweak", "neighbour")
 
-    def __init__(self, graph: OperatorGraph, space: Space, random: Random) -> None:
+    def __init__(self, graph: OperatorGraph, space: SearchSpace, random: Random) -> None:
         self.space, self.random = space, random
-        self.groups = Groups(graph)
+        self.groups = OperatorGroups(graph)
         self._tables = {"layer": self.groups.layer, "alike": self.groups.alike, "depth": self.groups.depth}
         self.names = [node.name for node in graph]
         self._place = {name: i for i, name in enumerate(self.names)}

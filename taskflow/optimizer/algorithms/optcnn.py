@@ -23,15 +23,15 @@ from taskflow.optimizer.algorithms.moves import follow
 from taskflow.optimizer.cost import Costs, Pieces
 from taskflow.optimizer.evaluate import Evaluator
 from taskflow.optimizer.loads import common_volumes
-from taskflow.optimizer.result import Found, SearchOptions
+from taskflow.optimizer.result import SearchOptions, SearchResult
 from taskflow.optimizer.run import Run
-from taskflow.optimizer.space import OperatorSpace, Space, SpaceOptions
+from taskflow.optimizer.space import OperatorSpace, SearchSpace, SpaceOptions
 from taskflow.regions import Rect
 
 MOST_PROCESSORS = 256  # between all pairs of which routes and messages are added up
 
 
-def optcnn(evaluator: Evaluator, options: SearchOptions | None = None) -> Found:
+def optcnn(evaluator: Evaluator, options: SearchOptions | None = None) -> SearchResult:
     """The plan with the least additive cost, judged by the evaluator. It takes no proposals, and where the seconds of the budget
     do not suffice it gives the best of the known strategies. ValueError if the costs are only known for whole tasks."""
     options = options or SearchOptions()
@@ -108,7 +108,7 @@ class Additive:
         self.training = evaluator.rule is not None
         self.groups = fused(self.graph)
         self._group = {node.number: i for i, group in enumerate(self.groups) for node in group}
-        space, most = Space(self.graph, n, options), 64 if n <= 8 else 32 if n <= 16 else 16
+        space, most = SearchSpace(self.graph, n, options), 64 if n <= 8 else 32 if n <= 16 else 16
         listed: dict[int, list[OpConfig]] = {}
         for group in self.groups:
             if id(space[group[0]]) not in listed:

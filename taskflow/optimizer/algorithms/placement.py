@@ -8,11 +8,11 @@ from dataclasses import replace
 from taskflow.mapper import ModelParallel, OpConfig, Strategy, map_graph
 from taskflow.optimizer.algorithms.guided import guided
 from taskflow.optimizer.evaluate import Evaluator
-from taskflow.optimizer.result import Found, SearchOptions
+from taskflow.optimizer.result import SearchOptions, SearchResult
 from taskflow.optimizer.run import NothingFits, Run
 
 
-def placement(evaluator: Evaluator, options: SearchOptions | None = None) -> Found:
+def placement(evaluator: Evaluator, options: SearchOptions | None = None) -> SearchResult:
     """The best placement, by the default search's moves within this space, from model parallelism and from a single
     processor. The rivals may be outside the space; if one of them is faster, it is what is returned."""
     options = options or SearchOptions()
@@ -34,7 +34,7 @@ def placement(evaluator: Evaluator, options: SearchOptions | None = None) -> Fou
     return against(found, evaluator, options)
 
 
-def against(found: Found, evaluator: Evaluator, options: SearchOptions) -> Found:
+def against(found: SearchResult, evaluator: Evaluator, options: SearchOptions) -> SearchResult:
     """The result, or the fastest rival that fits, if that is faster."""
     starts = dict(found.starts)
     for rival in options.rivals:

@@ -16,14 +16,14 @@ from taskflow.mapper import Strategy
 from taskflow.optimizer.clock import Clock
 from taskflow.optimizer.evaluate import Evaluator, evaluator
 from taskflow.optimizer.exchange import Exchange
-from taskflow.optimizer.memory_check import Room
-from taskflow.optimizer.result import Found, Improvement, Progress, SearchOptions
+from taskflow.optimizer.memory_check import MemoryCheck
+from taskflow.optimizer.result import Improvement, Progress, SearchOptions, SearchResult
 
 LEAST_TASKS = 7_500  # of a step, whose evaluation takes 1 to 6 ms; below it the Python around it, one thread's turn, prevails
 LEAST_FIRST = 20  # first evaluations that a budget must have room for
 SEEDS = 1_000_003  # between the seeds of two workers
 
-Searcher = Callable[[Evaluator, SearchOptions], Found]
+Searcher = Callable[[Evaluator, SearchOptions], SearchResult]
 
 
 def worth(judge: Evaluator, start: Strategy, seconds: float = inf) -> bool:
@@ -31,22 +31,22 @@ def worth(judge: Evaluator, start: Strategy, seconds: float = inf) -> bool:
     every run counts alike, where a time would differ. Not if the ``seconds`` of the budget allow few first evaluations, which
     are mostly the Python around that. The evaluator is at ``start`` afterwards."""
     try:
-        from taskflow.optimizer.evaluate import CoreEvaluator
+        from taskflow.optimizer.evaluate import CompiledEvaluator
     except ImportError:  # not built: no compiler
         return False
-    if not isinstance(judge, CoreEvaluator):
+    if not isinstance(judge, CompiledEvaluator):
         return False
     begin = time.perf_counter()
     judge.set(start)
     return judge.tasks >= LEAST_TASKS and (time.perf_counter() - begin) * LEAST_FIRST <= seconds
 
 
-def portfolio(judge: Evaluator, options: SearchOptions, searcher: Searcher, workers: int) -> Found:
+def portfolio(judge: Evaluator, options: SearchOptions, searcher: Searcher, workers: int) -> SearchResult:
     """Run ``searcher`` in ``workers`` threads until each has spent the budget in seconds. The result is the best plan, with
     the proposals of all. Raises what the first worker raised if none found a plan. Ctrl-C returns the best so far."""
     clock = options.clock or Clock(options.budget.seconds)
     exchange = Exchange()
-    results: list[Found | BaseException | None] = [None] * workers
+    results: list[SearchResult | BaseException | None] = [None] * workers
     told = _Told(options, workers)
 
     def work(number: int) -> None:
@@ -54,7 +54,7 @@ def portfolio(judge: Evaluator, options: SearchOptions, searcher: Searcher, work
         own = replace(
             options, seed=options.seed + number * SEEDS, exchange=exchange, progress=told.by(number), clock=clock,
             bound=options.bound if number == 0 else None,
-            fits=Room(mine) if options.fits is not None and number > 0 else options.fits,
+            fits=MemoryCheck(mine) if options.fits is not None and number > 0 else options.fits,
         )
         try:
             results[number] = searcher(mine, own)
@@ -73,7 +73,7 @@ def portfolio(judge: Evaluator, options: SearchOptions, searcher: Searcher, work
             break
         except KeyboardInterrupt:
             interrupted = clock.stopped = True
-    found = [result for result in results if isinstance(result, Found)]
+    found = [result for result in results if isinstance(result, SearchResult)]
     if not found:
         raise next(result for result in results if isinstance(result, BaseException))
     best = min(found, key=lambda one: one.seconds)
@@ -85,7 +85,7 @@ def portfolio(judge: Evaluator, options: SearchOptions, searcher: Searcher, work
     )
 
 
-def _history(found: Sequence[Found]) -> tuple[Improvement, ...]:
+def _history(found: Sequence[SearchResult]) -> tuple[Improvement, ...]:
     """What was best when, of all workers together; proposals are counted as if all were equally fast."""
     every = sorted((step for one in found for step in one.history), key=lambda step: step.elapsed)
     history: list[Improvement] = []

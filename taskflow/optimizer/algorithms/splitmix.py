@@ -8,7 +8,7 @@ from random import Random
 WORD = (1 << 64) - 1
 
 
-class Draws(Random):
+class SplitMix(Random):
     """SplitMix64 (Steele, Lea, Flood 2014) behind the interface of `random.Random`: ``state`` is all there is of it.
 
     ``seed``: a text, of which the first 8 bytes of its SHA-256 are the first state; or that state, 0 to 2**64 - 1.

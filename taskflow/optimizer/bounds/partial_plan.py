@@ -12,7 +12,7 @@ from math import inf
 
 from taskflow.graph import Node
 from taskflow.machine import ring_bytes
-from taskflow.mapper import OpConfig, Sync, Travel
+from taskflow.mapper import OpConfig, Sync, SyncAlgorithm
 from taskflow.optimizer.bounds._partial_plan import Relax
 from taskflow.optimizer.bounds.sync import Held, Prices, bundles_of, kind_of_sync, layer_sync, least_sync
 from taskflow.optimizer.bounds.work_and_path import least_update, reads_all_of, representatives
@@ -27,7 +27,7 @@ FREE, AFTER_INPUTS, AFTER_FORWARD = range(3)
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class CutGeometry:
     """A way to cut an operator: its pieces, what each reads, and of each output the distinct Rects (slots) that pieces
     write, the slot of each piece and the piece that owns each slot."""
 
@@ -56,7 +56,7 @@ class Relaxation:
         syncs: Sequence[Sync] = (Sync(),),
         group: Sequence[Renumbering] = (),
         pinned: Mapping[str, Sync] | None = None,
-        sums: Travel = Travel.OWNER,
+        sums: SyncAlgorithm = SyncAlgorithm.OWNER,
     ) -> None:
         self.evaluator, self.syncs, self.pinned = evaluator, list(syncs), pinned or {}
         self.group = list(group) or [tuple(range(len(evaluator.machine.processors)))]
@@ -69,7 +69,7 @@ class Relaxation:
         self._active, self._needs, self._trained = gradient_flow(self.graph) if self.rule else (set(), set(), set())
         self._sums = sums
         self._all_reduces: dict[tuple[tuple[int, ...], int, int], float] = {}
-        self._cuts: list[list[Cut]] = []
+        self._cuts: list[list[CutGeometry]] = []
         self._sizes: dict[tuple[int, int], int] = {}
         self._regions: dict[Rect, int] = {}
         self._plans: dict[tuple[object, ...], int] = {}
@@ -106,7 +106,7 @@ class Relaxation:
             [all(sum(u is t for u in n.inputs) < 2 for n in readers) for t in node.outputs],
         )  # fmt: skip
         numbers: dict[tuple[object, ...], int] = {}
-        cuts: list[Cut] = []
+        cuts: list[CutGeometry] = []
         for config in self.choices[place]:
             key = (config.degrees, config.weights)
             if key not in numbers:
@@ -116,7 +116,7 @@ class Relaxation:
             self.core.add_config(place, numbers[key], config.processors, self._together(node, cuts[numbers[key]], config))
         self._cuts.append(cuts)
 
-    def _add_cut(self, place: int, node: Node, cut: Cut) -> None:
+    def _add_cut(self, place: int, node: Node, cut: CutGeometry) -> None:
         of_class: dict[tuple[Rect, int], tuple[float, float]] = {}
         forward, backward = [], []
         for piece in cut.pieces:
@@ -134,9 +134,9 @@ class Relaxation:
             place, len(cut.pieces), forward, backward, [list(s) for s in cut.slot_of], [list(s) for s in cut.owners], sizes
         )
 
-    def _together(self, node: Node, cut: Cut, config: OpConfig) -> list[list[float]]:
+    def _together(self, node: Node, cut: CutGeometry, config: OpConfig) -> list[list[float]]:
         """By output and slot, the least seconds of the all-reduce that may sum what several processors write of it."""
-        if self._sums is not Travel.COLLECTIVE or all(len(set(of)) == len(of) for of in cut.slot_of):
+        if self._sums is not SyncAlgorithm.COLLECTIVE or all(len(set(of)) == len(of) for of in cut.slot_of):
             return []
         found: list[list[float]] = []
         for tensor, rects, of in zip(node.outputs, cut.slots, cut.slot_of):
@@ -201,7 +201,7 @@ class Relaxation:
             self.core.link(place, inward[place], out[place])
 
     def _touches(
-        self, slots: Sequence[Rect], cut: Cut, index: int, itemsize: int
+        self, slots: Sequence[Rect], cut: CutGeometry, index: int, itemsize: int
     ) -> list[tuple[int, int, int, int, bool, bool, bool]]:
         rows = []
         for piece, reads in enumerate(cut.reads):
@@ -292,7 +292,7 @@ class Relaxation:
         return self._bundles[key]
 
 
-def cut_of(node: Node, config: OpConfig) -> Cut:
+def cut_of(node: Node, config: OpConfig) -> CutGeometry:
     """The cut of a configuration."""
     pieces = tuple(config.partition(node).rects())
     writes = [node.writes(piece) for piece in pieces]
@@ -306,7 +306,7 @@ def cut_of(node: Node, config: OpConfig) -> Cut:
         slots.append(tuple(first))
         slot_of.append(tuple(numbers[rects[output]] for rects in writes))
         owners.append(tuple(first.values()))
-    return Cut(pieces, tuple(node.reads(piece).inputs for piece in pieces), tuple(slots), tuple(slot_of), tuple(owners))
+    return CutGeometry(pieces, tuple(node.reads(piece).inputs for piece in pieces), tuple(slots), tuple(slot_of), tuple(owners))
 
 
 def fixing_order(evaluator: Evaluator) -> list[Node]:

@@ -8,7 +8,7 @@ from functools import cache
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import ring_bytes
-from taskflow.mapper import OpConfig, Place, Sync, Travel
+from taskflow.mapper import OpConfig, Sync, SyncAlgorithm, UpdatePlacement
 from taskflow.operators.tensor import Parameter
 from taskflow.optimizer.cost import Costs
 from taskflow.partition import even_cuts
@@ -99,9 +99,9 @@ def kind_of_sync(sync: Sync, bundles: Sequence[Held], first: int, image: Sequenc
 
 
 def _chunks(sync: Sync, bundle: Held) -> int:
-    many = sync.place is Place.SPREAD or (sync.place is Place.EVERY and sync.travel is Travel.RING)
+    many = sync.place is UpdatePlacement.SPREAD or (sync.place is UpdatePlacement.EVERY and sync.travel is SyncAlgorithm.RING)
     wanted = sync.chunks or max(1, bundle.size * bundle.item // SMALLEST_CHUNK_BYTES)
-    if sync.travel is Travel.COLLECTIVE:
+    if sync.travel is SyncAlgorithm.COLLECTIVE:
         wanted = len(bundle.waits)
     return min(len(bundle.waits), wanted, bundle.size) if many else 1
 
@@ -141,7 +141,7 @@ class _Writer:
         group = tuple(sorted(waits, key=lambda p: self.image[p] if self.image else p))
         count = _chunks(sync, bundle)
         cuts = even_cuts(bundle.size, count)
-        if sync.travel is Travel.COLLECTIVE:
+        if sync.travel is SyncAlgorithm.COLLECTIVE:
             self._collective(bundle, sync.place, group, cuts)
             return
         arrived: dict[int, State] = {p: ([], []) for p in group}
@@ -149,29 +149,29 @@ class _Writer:
             by = (number + i * len(group) // count) % len(group)
             order = group[by:] + group[:by]
             final = self._reduce([(p, ([], list(waits[p]))) for p in order], high - low, item, sync.travel)
-            if sync.place is Place.EVERY:
+            if sync.place is UpdatePlacement.EVERY:
                 for p, state in self._broadcast(order, final, (high - low) * item, sync.travel).items():
                     arrived[p][0].extend(state[0])
                     arrived[p][1].extend(state[1])
-            elif sync.place not in (Place.OWNER, Place.SPREAD):
+            elif sync.place not in (UpdatePlacement.OWNER, UpdatePlacement.SPREAD):
                 raise _unknown(sync.place)
             else:
                 updated = self._update(order[0], high - low, item, final)
                 self._broadcast(order, ([updated], []), (high - low) * item, sync.travel)
-        if sync.place is Place.EVERY:
+        if sync.place is UpdatePlacement.EVERY:
             for p in group:
                 self._update(p, bundle.size, item, arrived[p])
 
-    def _collective(self, bundle: Held, place: Place, group: tuple[int, ...], cuts: Sequence[int]) -> None:
-        if place not in (Place.EVERY, Place.SPREAD):
+    def _collective(self, bundle: Held, place: UpdatePlacement, group: tuple[int, ...], cuts: Sequence[int]) -> None:
+        if place not in (UpdatePlacement.EVERY, UpdatePlacement.SPREAD):
             raise _unknown(place)
         states: list[State] = [([], list(bundle.waits[p])) for p in group]
-        others, halves = len(group) - 1, 2 if place is Place.EVERY else 1
+        others, halves = len(group) - 1, 2 if place is UpdatePlacement.EVERY else 1
         nbytes = ring_bytes(len(group), bundle.size * bundle.item, halves)
         if others:
             seconds = self.prices.collective(group, nbytes, others * bundle.size, halves)
             states = [([self._row(-1, seconds, *states)], [])] * len(group)
-        if place is Place.EVERY:
+        if place is UpdatePlacement.EVERY:
             for p, state in zip(group, states):
                 self._update(p, bundle.size, bundle.item, state)
             return
@@ -199,7 +199,7 @@ class _Writer:
             processor, self.prices.other(Kind.UPDATE, processor, self.rule.flops(volume), nbytes), *states
         )
 
-    def _reduce(self, parts: list[tuple[int, State]], volume: int, item: int, travel: Travel) -> State:
+    def _reduce(self, parts: list[tuple[int, State]], volume: int, item: int, travel: SyncAlgorithm) -> State:
         """As tasks.reduce has it."""
         if len(parts) == 1:
             return parts[0][1]
@@ -210,33 +210,33 @@ class _Writer:
             came = self._copy(giver, taker, nbytes, state)
             parts[target] = (taker, ([self._sum(taker, volume, item, 2, ([came], []), own)], []))
 
-        if travel is Travel.OWNER:
+        if travel is SyncAlgorithm.OWNER:
             owner, own = parts[0]
             came = [self._copy(p, owner, nbytes, state) for p, state in parts[1:]]
             return ([self._sum(owner, volume, item, len(parts), (came, []), own)], [])
-        if travel is Travel.TREE:
+        if travel is SyncAlgorithm.TREE:
             step = 1
             while step < len(parts):
                 for i in range(0, len(parts) - step, 2 * step):
                     add(i + step, i)
                 step *= 2
-        elif travel is Travel.RING:
+        elif travel is SyncAlgorithm.RING:
             for i in range(len(parts) - 1, 0, -1):
                 add(i, i - 1)
         else:
             raise _unknown(travel)
         return parts[0][1]
 
-    def _broadcast(self, order: Sequence[int], state: State, nbytes: int, travel: Travel) -> dict[int, State]:
+    def _broadcast(self, order: Sequence[int], state: State, nbytes: int, travel: SyncAlgorithm) -> dict[int, State]:
         has: list[State] = [state] * len(order)
 
         def send(source: int, target: int) -> None:
             has[target] = ([self._copy(order[source], order[target], nbytes, has[source])], [])
 
-        if travel is Travel.OWNER:
+        if travel is SyncAlgorithm.OWNER:
             for i in range(1, len(order)):
                 send(0, i)
-        elif travel is Travel.TREE:
+        elif travel is SyncAlgorithm.TREE:
             step = 1
             while step < len(order):
                 step *= 2
@@ -244,7 +244,7 @@ class _Writer:
                 step //= 2
                 for i in range(0, len(order) - step, 2 * step):
                     send(i, i + step)
-        elif travel is Travel.RING:
+        elif travel is SyncAlgorithm.RING:
             for i in range(1, len(order)):
                 send(i - 1, i)
         else:
@@ -252,7 +252,7 @@ class _Writer:
         return dict(zip(order, has))
 
 
-def _unknown(way: Travel | Place) -> ValueError:
+def _unknown(way: SyncAlgorithm | UpdatePlacement) -> ValueError:
     return ValueError(
         f"exact: the lower bound does not know how weights are synchronised by {type(way).__name__}.{way.name}; pin another way, "
         f"or write its tasks in bounds/sync.py as tasks/lower/synchronise.py emits them"

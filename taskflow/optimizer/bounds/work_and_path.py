@@ -29,7 +29,7 @@ from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.optimizer.cost import Pieces, classes
 from taskflow.optimizer.cost.measured import NotMeasured, before_measuring, nothing_new
 from taskflow.optimizer.evaluate import Evaluator
-from taskflow.optimizer.space import Space, SpaceOptions
+from taskflow.optimizer.space import SearchSpace, SpaceOptions
 from taskflow.regions import Rect, covers
 from taskflow.tasks import Kind
 from taskflow.tasks.lower import gradient_flow
@@ -42,7 +42,7 @@ Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
-class Least:
+class LeastTimes:
     """Of one operator, over all cuts of its space: the least total seconds of all its tasks, and those of its cheapest
     forward and backward task. ``always``: by input, whether every piece of every cut reads some of it."""
 
@@ -67,7 +67,7 @@ def _lower_bound(evaluator: Evaluator, options: SpaceOptions | None, over: Calla
     pieces = Pieces(graph, evaluator.costs, evaluator.rule is not None)
     processors = representatives(evaluator)
     try:
-        table = _table(pieces, Space(graph, len(machine.processors), options), processors, over)
+        table = _table(pieces, SearchSpace(graph, len(machine.processors), options), processors, over)
     except TypeError:  # costs of whole tasks only
         return 0.0
     trained = gradient_flow(graph)[2]
@@ -84,7 +84,7 @@ def _lower_bound(evaluator: Evaluator, options: SpaceOptions | None, over: Calla
     return max(work / len(machine.processors), longest)
 
 
-def _table(pieces: Pieces, space: Space, processors: Sequence[int], over: Callable[[], bool]) -> list[Least]:
+def _table(pieces: Pieces, space: SearchSpace, processors: Sequence[int], over: Callable[[], bool]) -> list[LeastTimes]:
     """By operator; equal ones are looked at once, and those with most arithmetic in the finest way."""
     graph = pieces.graph
     alike: dict[object, list[Node]] = {}
@@ -92,7 +92,7 @@ def _table(pieces: Pieces, space: Space, processors: Sequence[int], over: Callab
         key = (node.operator, node.specs, id(space[node]), node.number in pieces.active,
                tuple((t.node, t.index) in pieces.needs_gradient for t in (*node.inputs, *node.outputs)))
         alike.setdefault(key, []).append(node)
-    found: dict[int, Least] = {}
+    found: dict[int, LeastTimes] = {}
     left = LOOKS
 
     def so_far(tuples: Iterable[Item]) -> Iterator[Item]:
@@ -126,9 +126,9 @@ def _table(pieces: Pieces, space: Space, processors: Sequence[int], over: Callab
     return [found[node.number] for node in graph]
 
 
-def _nothing(node: Node) -> Least:
+def _nothing(node: Node) -> LeastTimes:
     """What is known of an operator that has not been looked at."""
-    return Least(0.0, 0.0, 0.0, (False,) * len(node.inputs))
+    return LeastTimes(0.0, 0.0, 0.0, (False,) * len(node.inputs))
 
 
 def _together(pieces: Pieces, node: Node, processors: Sequence[int]) -> float:
@@ -204,7 +204,7 @@ def representatives(evaluator: Evaluator) -> list[int]:
     return list(found.values())
 
 
-def least_of(pieces: Pieces, node: Node, tuples: Iterable[Sequence[int]], processors: Sequence[int]) -> Least:
+def least_of(pieces: Pieces, node: Node, tuples: Iterable[Sequence[int]], processors: Sequence[int]) -> LeastTimes:
     """Over the even cuts into ``tuples`` of degrees; ``processors``: one of each kind."""
     total = forward = backward = inf
     always = [True] * len(node.inputs)
@@ -218,13 +218,13 @@ def least_of(pieces: Pieces, node: Node, tuples: Iterable[Sequence[int]], proces
             for i, rect in enumerate(node.reads(piece).inputs):
                 always[i] &= not rect.empty
         total = min(total, sum_)
-    return Least(total, forward, backward, tuple(always))
+    return LeastTimes(total, forward, backward, tuple(always))
 
 
 def rounded(
     pieces: Pieces, node: Node, tuples: Sequence[Sequence[int]], processors: Sequence[int], bits: int = 1,
     one_by_one: Callable[[Iterable[tuple[int, ...]]], Iterable[tuple[int, ...]]] = iter,
-) -> Least:
+) -> LeastTimes:
     """`least_of` for many tuples: those that round up to the same powers of 2**``bits`` have at least as many pieces as the
     one with fewest, each at least as large as the smallest piece of the rounded cut. ``one_by_one`` may raise between two."""
     fewest: dict[tuple[int, ...], int] = {}
@@ -250,7 +250,7 @@ def rounded(
         for rect in (_at(node, lengths, 0), _at(node, lengths, 1), _at(node, lengths, 2)):
             for i, read in enumerate(node.reads(rect).inputs):
                 always[i] &= not read.empty
-    return Least(total, forward, backward, tuple(always))
+    return LeastTimes(total, forward, backward, tuple(always))
 
 
 def _at(node: Node, lengths: Sequence[int], halves: int) -> Rect:

@@ -16,7 +16,7 @@ from taskflow.tasks.lower import gradient_flow
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class PieceWork:
     """Flops and bytes of a piece's two tasks, as `taskflow.tasks.lower.lower` states them (backward without adding to gradients
     that are already there, so its bytes are the fewest possible)."""
 
@@ -33,9 +33,9 @@ class Pieces:
     def __init__(self, graph: OperatorGraph, costs: Costs, training: bool) -> None:
         self.graph, self.costs = graph, costs
         self.active, self.needs_gradient, _ = gradient_flow(graph) if training else (set(), set(), set())
-        self._work: dict[tuple[int, Rect], Work] = {}
+        self._work: dict[tuple[int, Rect], PieceWork] = {}
 
-    def work(self, node: Node, piece: Rect) -> Work:
+    def work(self, node: Node, piece: Rect) -> PieceWork:
         """What the piece's tasks do."""
         key = (node.number, piece)
         if key not in self._work:
@@ -65,7 +65,7 @@ class Pieces:
             busy[processor] = busy.get(processor, 0.0) + alike[key]
         return busy
 
-    def _derive(self, node: Node, piece: Rect) -> Work:
+    def _derive(self, node: Node, piece: Rect) -> PieceWork:
         operator, specs = node.operator, node.specs
         reads, writes = node.reads(piece), node.writes(piece)
         inputs = [r.volume * t.dtype.itemsize for t, r in zip(node.inputs, reads.inputs)]
@@ -74,14 +74,14 @@ class Pieces:
         saved = sum(s.nbytes for s in operator.saves(specs, piece))
         ahead = sum(inputs) + sum(weights) + sum(outputs) + saved
         if node.number not in self.active:
-            return Work(operator.flops(specs, piece), ahead, 0, 0, False)
+            return PieceWork(operator.flops(specs, piece), ahead, 0, 0, False)
         keeps = operator.keeps(specs)
         grads = [n for t, n in zip(node.outputs, outputs) if (t.node, t.index) in self.needs_gradient]
         targets = [n for t, n in zip(node.inputs, inputs) if (t.node, t.index) in self.needs_gradient]
         kept = sum(inputs) * keeps.inputs + sum(weights) * keeps.weights + sum(outputs) * keeps.outputs + saved
         # An output that nobody's gradient reaches is not counted by lower; the smallest count is a single one.
         back = kept + (min(grads) if grads else 0) + sum(targets)
-        return Work(operator.flops(specs, piece), ahead, operator.backward_flops(specs, piece), back, True)
+        return PieceWork(operator.flops(specs, piece), ahead, operator.backward_flops(specs, piece), back, True)
 
 
 def _kind(node: Node, rect: Rect) -> object:

@@ -6,8 +6,8 @@ the use of devices and links.
 """
 
 from taskflow.optimizer.evaluate.choose import evaluator
-from taskflow.optimizer.evaluate.compiled import KINDS, CoreEvaluator
-from taskflow.optimizer.evaluate.critical_path import Lap, critical_path
+from taskflow.optimizer.evaluate.compiled import KINDS, CompiledEvaluator
+from taskflow.optimizer.evaluate.critical_path import PathSegment, critical_path
 from taskflow.optimizer.evaluate.evaluator import ALGORITHMS, NO_SYNCS, Evaluator, timeline_json
 from taskflow.optimizer.evaluate.usage import where_time_goes
 
@@ -15,9 +15,9 @@ __all__ = [
     "ALGORITHMS",
     "KINDS",
     "NO_SYNCS",
-    "CoreEvaluator",
+    "CompiledEvaluator",
     "Evaluator",
-    "Lap",
+    "PathSegment",
     "critical_path",
     "evaluator",
     "timeline_json",

@@ -34,11 +34,11 @@ def evaluator(
     if not isinstance(costs, Costs):
         costs = FromTasks(costs)
     try:
-        from taskflow.optimizer.evaluate.compiled import CoreEvaluator, unsupported
+        from taskflow.optimizer.evaluate.compiled import CompiledEvaluator, unsupported
     except ImportError as error:
         told = f"the compiled evaluator is missing ({error}): searches and simulations take many times longer; {REBUILD}"
         warn(told, RuntimeWarning, stacklevel=2)
         return PythonEvaluator(graph, machine, costs, rule, clip_norm)
     if unsupported(graph, machine, costs, rule):
         return PythonEvaluator(graph, machine, costs, rule, clip_norm)
-    return CoreEvaluator(graph, machine, costs, rule, clip_norm, "delta" if algorithm == "auto" else algorithm)
+    return CompiledEvaluator(graph, machine, costs, rule, clip_norm, "delta" if algorithm == "auto" else algorithm)

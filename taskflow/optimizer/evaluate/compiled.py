@@ -1,4 +1,4 @@
-"""CoreEvaluator: the compiled evaluator. Geometry and costs come from Python once and are kept; placement is applied in C++."""
+"""CompiledEvaluator: the compiled evaluator. Geometry and costs come from Python once and are kept; placement is applied in C++."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine, ring
-from taskflow.mapper import SUMS, OpConfig, Place, Strategy, Sync, Travel
+from taskflow.mapper import SUMS, OpConfig, Strategy, Sync, SyncAlgorithm, UpdatePlacement
 from taskflow.operators.operator import Spec
 from taskflow.optimizer.cost import Costs, FromTasks, Roofline
 from taskflow.optimizer.evaluate._core import Core
@@ -25,8 +25,8 @@ KINDS = (
     Kind.FORWARD, Kind.BACKWARD, Kind.COPY, Kind.MOVE, Kind.SUM, Kind.FILL, Kind.NORM, Kind.CLIP, Kind.UPDATE,
     Kind.COLLECTIVE,
 )
-TRAVELS = (Travel.RING, Travel.TREE, Travel.OWNER, Travel.COLLECTIVE)
-PLACES = (Place.EVERY, Place.OWNER, Place.SPREAD)
+TRAVELS = (SyncAlgorithm.RING, SyncAlgorithm.TREE, SyncAlgorithm.OWNER, SyncAlgorithm.COLLECTIVE)
+PLACES = (UpdatePlacement.EVERY, UpdatePlacement.OWNER, UpdatePlacement.SPREAD)
 TRAVELLING = tuple(i for i, kind in enumerate(KINDS) if kind.travels)
 SIMULATIONS = ("full", "delta", "propagate")
 MOST_PROCESSORS = 4096
@@ -57,7 +57,7 @@ def _small(node: Node) -> bool:
     return max(sizes, default=0) <= MOST_SIZE and all(spec.nbytes <= MOST_BYTES for spec in specs)
 
 
-class CoreEvaluator(Evaluator):
+class CompiledEvaluator(Evaluator):
     """Evaluates proposals in C++. Seconds, tasks and timelines are bit for bit those of `PythonEvaluator`."""
 
     def __init__(
@@ -72,7 +72,7 @@ class CoreEvaluator(Evaluator):
         super().__init__(graph, machine, costs, rule, clip_norm)
         reason = unsupported(graph, machine, costs, rule)
         if reason:
-            raise ValueError(f"CoreEvaluator: {graph.name} needs the reference evaluator: {reason}")
+            raise ValueError(f"CompiledEvaluator: {graph.name} needs the reference evaluator: {reason}")
         self._core = Core()
         self._core.use(SIMULATIONS.index(algorithm))
         self._regions: dict[Rect, int] = {}
@@ -91,7 +91,7 @@ class CoreEvaluator(Evaluator):
         self._seconds = inf
         self._configs: dict[str, OpConfig] = {}  # the current ones; accepted changes come here first
         self._syncs: dict[str, Sync] = {}
-        self._sums = Travel.OWNER
+        self._sums = SyncAlgorithm.OWNER
         self._pieces, self._most = 0, len(machine.processors)
         self._proposed = self._stale = False
         self._describe_machine()
@@ -277,7 +277,7 @@ class CoreEvaluator(Evaluator):
 
     def propose(
         self, changes: Mapping[str, OpConfig], limit: float = inf, syncs: Mapping[str, Sync] = NO_SYNCS,
-        sums: Travel | None = None,
+        sums: SyncAlgorithm | None = None,
     ) -> float:
         if self._strategy is None:
             self.strategy  # noqa: B018
@@ -375,10 +375,10 @@ class CoreEvaluator(Evaluator):
     def _change(self, node: Node, config: OpConfig) -> None:
         self._core.change(node.number, self._cut(node, config), config.processors)
 
-    def _change_sums(self, sums: Travel) -> None:
+    def _change_sums(self, sums: SyncAlgorithm) -> None:
         if sums not in SUMS:
-            raise ValueError(f"propose: partial values are summed by Travel.OWNER or Travel.COLLECTIVE, got {sums!r}")
-        self._core.change_sums(sums is Travel.COLLECTIVE)
+            raise ValueError(f"propose: partial values are summed by SyncAlgorithm.OWNER or SyncAlgorithm.COLLECTIVE, got {sums!r}")
+        self._core.change_sums(sums is SyncAlgorithm.COLLECTIVE)
 
     def _change_sync(self, layer: str, sync: Sync) -> None:
         if layer in self._layers:

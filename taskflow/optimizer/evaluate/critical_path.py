@@ -13,7 +13,7 @@ from taskflow.tasks import TaskGraph, Timeline, resources
 
 
 @dataclass(frozen=True, slots=True)
-class Lap:
+class PathSegment:
     """A task on the critical path, from ``start`` on (from the start of the step) for ``seconds``. A copy is there with the one
     thing of its route that it waited for, or else the first. ``because``: what it waited for before: ``start`` (nothing),
     ``needs`` (the end of the task before it on the path) or ``busy`` (that task occupied a processor or link, for
@@ -31,7 +31,7 @@ class Lap:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class TimelineArrays:
     """A simulated step as arrays by task: ``ready``, ``start`` and ``end`` in seconds. Task n occupies ``resource[k]`` (numbered as
     in `taskflow.tasks.simulate.resources`) from ``starts[k]`` on, for k from ``place[n]`` to before ``place[n + 1]``."""
 
@@ -47,7 +47,7 @@ Needed = Callable[[int, float], int]
 """A task that a task waited for until it ended at that time; -1 if there is none."""
 
 
-def critical_path(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> tuple[Lap, ...]:
+def critical_path(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> tuple[PathSegment, ...]:
     """Tasks of which the first starts with the step, the last ends it, and each starts the moment the one before it ends,
     because it needs that one or what that one occupied. So their seconds add up to the step's. Of several last or
     needed tasks the one with the lowest number."""
@@ -59,20 +59,20 @@ def critical_path(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> tup
     return walk(course(tasks, timeline, machine), needed)
 
 
-def course(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> Course:
+def course(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> TimelineArrays:
     """A timeline as arrays."""
     spans = timeline.spans
     occupied = [resources(task, machine) for task in tasks]
     # A message between processors that no link parts occupies nothing.
     each = [span.starts or (span.start,) * len(there) for span, there in zip(spans, occupied)]
-    return Course(
+    return TimelineArrays(
         np.array([span.ready for span in spans]), np.array([span.start for span in spans]), np.array([span.end for span in spans]),
         np.concatenate([[0], np.cumsum([len(starts) for starts in each], dtype=np.int64)]),
         np.array([start for starts in each for start in starts]), np.array([r for there in occupied for r in there], np.int64),
     )  # fmt: skip
 
 
-def walk(on: Course, needed: Needed) -> tuple[Lap, ...]:
+def walk(on: TimelineArrays, needed: Needed) -> tuple[PathSegment, ...]:
     """The critical path, found backwards from the last task. What ``needed`` answers is preferred to what occupied the same."""
     count = len(on.end)
     if not count:
@@ -80,7 +80,7 @@ def walk(on: Course, needed: Needed) -> tuple[Lap, ...]:
     owner = np.repeat(np.arange(count), np.diff(on.place))
     before = _before(on)
     number, hop = int(np.flatnonzero(on.end == on.end.max())[0]), -1  # hop: the last thing that a task occupies
-    path: list[Lap] = []
+    path: list[PathSegment] = []
     while number >= 0:
         first = int(on.place[number])
         starts = on.starts[first : on.place[number + 1]].tolist() or [float(on.start[number])]
@@ -90,17 +90,17 @@ def walk(on: Course, needed: Needed) -> tuple[Lap, ...]:
         start, arrival = starts[hop], starts[hop - 1] if hop else float(on.ready[number])
         seconds = float(on.end[number] - on.start[number])
         if start > arrival:
-            path.append(Lap(number, start, seconds, "busy", start - arrival))
+            path.append(PathSegment(number, start, seconds, "busy", start - arrival))
             stay = int(before[first + hop])
             number = int(owner[stay])
             hop = stay - int(on.place[number])
         else:
-            path.append(Lap(number, start, seconds, "needs" if start > 0 else "start", 0.0))
+            path.append(PathSegment(number, start, seconds, "needs" if start > 0 else "start", 0.0))
             number, hop = needed(number, start) if start > 0 else -1, -1
     return tuple(path[::-1])
 
 
-def _before(on: Course) -> NDArray[np.int64]:
+def _before(on: TimelineArrays) -> NDArray[np.int64]:
     """For every entry of ``starts`` the one that occupied the same thing just before; -1 if there is none."""
     order = np.lexsort((np.arange(len(on.starts)), on.starts, on.resource))
     same = on.resource[order][1:] == on.resource[order][:-1]

@@ -11,7 +11,7 @@ from typing import Any
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Machine
-from taskflow.mapper import OpConfig, Strategy, Sync, Travel
+from taskflow.mapper import OpConfig, Strategy, Sync, SyncAlgorithm
 from taskflow.optimizer.cost import Costs
 from taskflow.optimizer.evaluate.critical_path import critical_path
 from taskflow.rules import UpdateRule
@@ -85,7 +85,7 @@ class Evaluator(ABC):
     @abstractmethod
     def propose(
         self, changes: Mapping[str, OpConfig], limit: float = inf, syncs: Mapping[str, Sync] = NO_SYNCS,
-        sums: Travel | None = None,
+        sums: SyncAlgorithm | None = None,
     ) -> float:
         """Seconds if these operators (and these layers' synchronisation) change, and with ``sums`` how partial values are
         summed. May be infinite as soon as it is certain that the seconds exceed ``limit``. The current strategy stays."""
@@ -103,7 +103,7 @@ class Evaluator(ABC):
         """Where the current strategy's time goes."""
 
     def changed(
-        self, changes: Mapping[str, OpConfig], syncs: Mapping[str, Sync], sums: Travel | None = None
+        self, changes: Mapping[str, OpConfig], syncs: Mapping[str, Sync], sums: SyncAlgorithm | None = None
     ) -> Strategy:
         """The current strategy with changes, checked."""
         for name, config in changes.items():
@@ -143,7 +143,7 @@ class PythonEvaluator(Evaluator):
 
     def propose(
         self, changes: Mapping[str, OpConfig], limit: float = inf, syncs: Mapping[str, Sync] = NO_SYNCS,
-        sums: Travel | None = None,
+        sums: SyncAlgorithm | None = None,
     ) -> float:
         strategy = self.changed(changes, syncs, sums)
         self.proposals += 1

@@ -9,20 +9,20 @@ from __future__ import annotations
 import numpy as np
 
 from taskflow.machine import ring
-from taskflow.optimizer.evaluate.critical_path import Course, Needed, walk
+from taskflow.optimizer.evaluate.critical_path import Needed, TimelineArrays, walk
 from taskflow.optimizer.evaluate.evaluator import Evaluator, Usage
 from taskflow.tasks import Kind, message_resources
 
 try:
-    from taskflow.optimizer.evaluate.compiled import KINDS, TRAVELLING, CoreEvaluator
+    from taskflow.optimizer.evaluate.compiled import KINDS, TRAVELLING, CompiledEvaluator
 except ImportError:  # not built: no compiler
-    CoreEvaluator = None  # type: ignore[assignment, misc]
+    CompiledEvaluator = None  # type: ignore[assignment, misc]
 
 
 def where_time_goes(evaluator: Evaluator, *, path: bool = True) -> Usage:
     """As `Evaluator.usage`; all figures are the same but for ``critical``, which may follow another path of equal length.
     ``path``: False leaves ``critical`` empty, which of millions of tasks saves seconds."""
-    if CoreEvaluator is None or not isinstance(evaluator, CoreEvaluator):
+    if CompiledEvaluator is None or not isinstance(evaluator, CompiledEvaluator):
         return evaluator.usage()
     if not path:
         return _totals(evaluator)
@@ -37,7 +37,7 @@ def where_time_goes(evaluator: Evaluator, *, path: bool = True) -> Usage:
     return Usage(evaluator.seconds, tuple(busy.tolist()), links, int(table["nbytes"][copies].sum()), tuple(names))
 
 
-def _totals(evaluator: CoreEvaluator) -> Usage:
+def _totals(evaluator: CompiledEvaluator) -> Usage:
     """Where the time goes, summed up by the core: no array as long as the tasks is made."""
     count = len(evaluator.machine.processors)
     seconds, nbytes, busy = evaluator._core.totals([kind.travels for kind in KINDS], count)
@@ -45,7 +45,7 @@ def _totals(evaluator: CoreEvaluator) -> Usage:
     return Usage(evaluator.seconds, tuple(seconds.tolist()), links, nbytes, ())
 
 
-def _course(evaluator: Evaluator, table: dict[str, np.ndarray]) -> Course:  # type: ignore[type-arg]
+def _course(evaluator: Evaluator, table: dict[str, np.ndarray]) -> TimelineArrays:  # type: ignore[type-arg]
     ready, start, end, _, _, starts, place = evaluator._core.times()  # type: ignore[attr-defined]
     place = np.concatenate([place, [len(starts)]])
     machine, count = evaluator.machine, len(evaluator.machine.processors)
@@ -60,10 +60,10 @@ def _course(evaluator: Evaluator, table: dict[str, np.ndarray]) -> Course:  # ty
     for row in np.flatnonzero(table["kind"] == KINDS.index(Kind.COLLECTIVE)):
         group = evaluator.groups[table["source"][row]]  # type: ignore[attr-defined]
         resource[place[row] : place[row + 1]] = ring(machine, group).resources
-    return Course(ready, start, end, place, starts, resource)
+    return TimelineArrays(ready, start, end, place, starts, resource)
 
 
-def _needed(on: Course, table: dict[str, np.ndarray]) -> Needed:  # type: ignore[type-arg]
+def _needed(on: TimelineArrays, table: dict[str, np.ndarray]) -> Needed:  # type: ignore[type-arg]
     """By times alone: a task that ends then and shares a processor with the one that waited, or, failing that, any."""
     by_end = np.argsort(on.end, kind="stable")
     ends = on.end[by_end]

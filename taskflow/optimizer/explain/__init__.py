@@ -7,7 +7,7 @@ would do.
 from taskflow.optimizer.explain.alternatives import alternatives
 from taskflow.optimizer.explain.difference import LayerChange, difference
 from taskflow.optimizer.explain.explain import Busy, Explanation, Stretch, explain
-from taskflow.optimizer.explain.labels import Work
+from taskflow.optimizer.explain.labels import TaskPurpose
 from taskflow.optimizer.explain.machine_changes import Change
 from taskflow.optimizer.explain.what_if import Outcome, Scenario, what_if
 
@@ -19,7 +19,7 @@ __all__ = [
     "Outcome",
     "Scenario",
     "Stretch",
-    "Work",
+    "TaskPurpose",
     "alternatives",
     "difference",
     "explain",

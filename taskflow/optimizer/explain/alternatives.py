@@ -13,11 +13,11 @@ from math import inf, prod
 from taskflow.graph import Node
 from taskflow.mapper import OpConfig, Strategy, cut_only
 from taskflow.operators.operator import Soap
-from taskflow.optimizer.algorithms import Groups
+from taskflow.optimizer.algorithms import OperatorGroups
 from taskflow.optimizer.evaluate import Evaluator, critical_path
 from taskflow.optimizer.explain.explain import shares
-from taskflow.optimizer.explain.labels import Work, labels
-from taskflow.optimizer.space import Space, SpaceOptions, place
+from taskflow.optimizer.explain.labels import TaskPurpose, labels
+from taskflow.optimizer.space import SearchSpace, SpaceOptions, place
 
 SAMPLE = 200  # configurations of the operator's space beside the ones with a reason
 EXPLAINED = 20_000  # tasks of a step: beyond it only FEW alternatives are lowered to say what grows
@@ -34,7 +34,7 @@ class Alternative:
     config: OpConfig
     reason: str
     seconds: float
-    grows: Mapping[Work, float] | None = None
+    grows: Mapping[TaskPurpose, float] | None = None
 
     def worst(self) -> str:
         """What grows most, in a word or two; empty if nothing does or it is not known."""
@@ -57,7 +57,7 @@ def alternatives(
     strategy, node = evaluator.strategy, evaluator.graph.node(operator)
     now = _shares(evaluator)
     tried: dict[OpConfig, tuple[str, float]] = {}
-    space = Space(evaluator.graph, len(evaluator.machine.processors), options)
+    space = SearchSpace(evaluator.graph, len(evaluator.machine.processors), options)
     of = space.permitted.get(operator)
     for reason, config in _candidates(evaluator, node, space):
         if config not in tried and config != strategy[operator] and not (of and of.violation(config)):
@@ -79,27 +79,27 @@ def alternatives(
     return tuple(found)
 
 
-def _shares(evaluator: Evaluator) -> dict[Work, float]:
+def _shares(evaluator: Evaluator) -> dict[TaskPurpose, float]:
     tasks = evaluator.lowered()
     path = critical_path(tasks, evaluator.timeline(), evaluator.machine)
     return shares(path, labels(tasks))
 
 
 def _difference(
-    evaluator: Evaluator, strategy: Strategy, operator: str, config: OpConfig, now: Mapping[Work, float]
-) -> dict[Work, float]:
+    evaluator: Evaluator, strategy: Strategy, operator: str, config: OpConfig, now: Mapping[TaskPurpose, float]
+) -> dict[TaskPurpose, float]:
     evaluator.set(strategy)
     evaluator.set(evaluator.changed({operator: config}, {}))
     return {work: seconds - now[work] for work, seconds in _shares(evaluator).items()}
 
 
-def _candidates(evaluator: Evaluator, node: Node, space: Space) -> Iterator[tuple[str, OpConfig]]:
+def _candidates(evaluator: Evaluator, node: Node, space: SearchSpace) -> Iterator[tuple[str, OpConfig]]:
     """Reasons and configurations; those with the better reasons first."""
     n, config, own = space.processors, evaluator.strategy[node.name], space[node]
     first = config.processors[0]
     yield "data parallel", place(cut_only(node, Soap.SAMPLE, n), n)
     yield "whole on one device", place((1,) * len(node.dims), n, first)
-    groups = Groups(evaluator.graph)
+    groups = OperatorGroups(evaluator.graph)
     for other in groups.neighbours[node.name]:
         spread = groups.spread(other, evaluator.strategy[other], (node.name,))
         yield f"as {other}", spread[node.name]

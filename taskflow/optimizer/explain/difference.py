@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from taskflow.graph import OperatorGraph
-from taskflow.mapper import OpConfig, Strategy, Sync, Travel
+from taskflow.mapper import OpConfig, Strategy, Sync, SyncAlgorithm
 from taskflow.optimizer.evaluate import Evaluator
 from taskflow.optimizer.space import layers
 
@@ -24,7 +24,7 @@ class LayerChange:
     syncs: dict[str, tuple[Sync, Sync]]
     before: float
     after: float
-    sums: tuple[Travel, Travel] | None = None
+    sums: tuple[SyncAlgorithm, SyncAlgorithm] | None = None
 
     @property
     def effect(self) -> float:

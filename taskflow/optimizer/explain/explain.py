@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from math import fsum, isclose
 
 from taskflow.machine import Machine
-from taskflow.optimizer.evaluate import Evaluator, Lap, critical_path
-from taskflow.optimizer.explain.labels import Label, Work, labels
+from taskflow.optimizer.evaluate import Evaluator, PathSegment, critical_path
+from taskflow.optimizer.explain.labels import Label, TaskPurpose, labels
 from taskflow.tasks import TaskGraph, Timeline, link_names, resources
 
 SHORT = 0.01  # of a step: what is shorter, and stands between two stretches of one kind, does not part them
@@ -57,7 +57,7 @@ class OperatorCost:
     ``critical``: seconds on the critical path."""
 
     operator: str
-    seconds: Mapping[Work, float]
+    seconds: Mapping[TaskPurpose, float]
     waiting: float
     transfer_bytes: int
     sync_bytes: int
@@ -82,7 +82,7 @@ class Explanation:
     seconds: float
     steps: tuple[Step, ...]
     stretches: tuple[Stretch, ...]
-    shares: Mapping[Work, float]
+    shares: Mapping[TaskPurpose, float]
     operators: tuple[OperatorCost, ...]
     busy: tuple[Busy, ...]
 
@@ -106,7 +106,7 @@ def explain(evaluator: Evaluator) -> Explanation:
     )
 
 
-def verify(path: Sequence[Lap], timeline: Timeline) -> None:
+def verify(path: Sequence[PathSegment], timeline: Timeline) -> None:
     """AssertionError unless the path fills the step without a gap, so that its seconds add up to the step's."""
     whole = timeline.makespan
     assert not path or (path[0].start == 0.0 and isclose(path[-1].end, whole)), "the path must be as long as the step"
@@ -116,16 +116,16 @@ def verify(path: Sequence[Lap], timeline: Timeline) -> None:
     assert isclose(total, timeline.makespan, rel_tol=1e-9), f"the path takes {total} s, the step {timeline.makespan}"
 
 
-def shares(path: Sequence[Lap], found: Sequence[Label]) -> dict[Work, float]:
+def shares(path: Sequence[PathSegment], found: Sequence[Label]) -> dict[TaskPurpose, float]:
     """The path's seconds by what they are for."""
-    return {work: fsum(lap.seconds for lap in path if found[lap.task].work is work) for work in Work}
+    return {work: fsum(lap.seconds for lap in path if found[lap.task].work is work) for work in TaskPurpose}
 
 
 def contract(
-    path: Sequence[Lap], tasks: TaskGraph, machine: Machine, found: Sequence[Label]
+    path: Sequence[PathSegment], tasks: TaskGraph, machine: Machine, found: Sequence[Label]
 ) -> tuple[Step, ...]:
     """The path with tasks that follow each other and have the same label as one step."""
-    groups: list[list[Lap]] = []
+    groups: list[list[PathSegment]] = []
     for lap in path:
         if groups and found[groups[-1][-1].task] == found[lap.task]:
             groups[-1].append(lap)
@@ -134,7 +134,7 @@ def contract(
     return tuple(_step(group, tasks, machine, found) for group in groups)
 
 
-def _step(group: Sequence[Lap], tasks: TaskGraph, machine: Machine, found: Sequence[Label]) -> Step:
+def _step(group: Sequence[PathSegment], tasks: TaskGraph, machine: Machine, found: Sequence[Label]) -> Step:
     chosen = [tasks.tasks[lap.task] for lap in group]
     copies = [task for task in chosen if task.kind.travels]
     links = dict.fromkeys(name for task in copies for name in link_names(task, machine).values())
@@ -166,9 +166,9 @@ def stretches(steps: Sequence[Step], whole: float) -> tuple[Stretch, ...]:
 
 
 def _kind(label: Label) -> str:
-    if label.work is Work.TRANSFER:
+    if label.work is TaskPurpose.TRANSFER:
         return "transfers"
-    if label.work is not Work.COMPUTE:
+    if label.work is not TaskPurpose.COMPUTE:
         return "synchronisation"
     return "backward" if label.what in ("backward", "sums of gradients") else "forward"
 
@@ -192,16 +192,16 @@ def _ranked(amounts: Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ..
 
 
 def operator_costs(
-    names: Sequence[str], tasks: TaskGraph, timeline: Timeline, found: Sequence[Label], path: Sequence[Lap]
+    names: Sequence[str], tasks: TaskGraph, timeline: Timeline, found: Sequence[Label], path: Sequence[PathSegment]
 ) -> tuple[OperatorCost, ...]:
     """What each operator costs, in the order of ``names``; what belongs to none comes last, under the name ``(step)``."""
-    seconds: dict[str, dict[Work, float]] = {}
+    seconds: dict[str, dict[TaskPurpose, float]] = {}
     waiting: dict[str, float] = {}
-    sent: dict[tuple[str, Work], int] = {}
+    sent: dict[tuple[str, TaskPurpose], int] = {}
     count: dict[str, int] = {}
     for task in tasks:
         label, span = found[task.number], timeline.spans[task.number]
-        of = seconds.setdefault(label.operator, dict.fromkeys(Work, 0.0))
+        of = seconds.setdefault(label.operator, dict.fromkeys(TaskPurpose, 0.0))
         of[label.work] += span.end - span.start
         waiting[label.operator] = waiting.get(label.operator, 0.0) + span.start - span.ready
         count[label.operator] = count.get(label.operator, 0) + 1
@@ -214,8 +214,8 @@ def operator_costs(
         critical_seconds[operator] = critical_seconds.get(operator, 0.0) + lap.seconds
     return tuple(
         OperatorCost(
-            name or "(step)", seconds[name], waiting[name], sent.get((name, Work.TRANSFER), 0),
-            sent.get((name, Work.SYNC), 0), count[name], critical_seconds.get(name, 0.0),
+            name or "(step)", seconds[name], waiting[name], sent.get((name, TaskPurpose.TRANSFER), 0),
+            sent.get((name, TaskPurpose.SYNC), 0), count[name], critical_seconds.get(name, 0.0),
         )
         for name in (*names, "") if name in seconds
     )

@@ -13,7 +13,7 @@ from enum import Enum
 from taskflow.tasks import Purpose, TaskGraph, Topic
 
 
-class Work(Enum):
+class TaskPurpose(Enum):
     """What a task is for."""
 
     COMPUTE = "computation"  # forward, backward, and sums, moves and fills of activations and their gradients
@@ -27,7 +27,7 @@ class Label:
     """``what``: ``forward``, ``backward``, ``output``, ``gradient of output``, ``gradients of weights``, ``new weights``,
     ``update``, ... of ``operator`` (empty: of the whole step, such as a gradient norm)."""
 
-    work: Work
+    work: TaskPurpose
     operator: str
     what: str
 
@@ -36,8 +36,13 @@ class Label:
 
 
 _WORK = {
-    Purpose.FORWARD: Work.COMPUTE, Purpose.BACKWARD: Work.COMPUTE, Purpose.GATHERED: Work.COMPUTE, Purpose.NORM: Work.SYNC,
-    Purpose.WEIGHT_GRADIENTS: Work.SYNC, Purpose.NEW_WEIGHTS: Work.SYNC, Purpose.UPDATE: Work.UPDATE,
+    Purpose.FORWARD: TaskPurpose.COMPUTE,
+    Purpose.BACKWARD: TaskPurpose.COMPUTE,
+    Purpose.GATHERED: TaskPurpose.COMPUTE,
+    Purpose.NORM: TaskPurpose.SYNC,
+    Purpose.WEIGHT_GRADIENTS: TaskPurpose.SYNC,
+    Purpose.NEW_WEIGHTS: TaskPurpose.SYNC,
+    Purpose.UPDATE: TaskPurpose.UPDATE,
 }
 """What tasks are for whose purpose says it alone; others are transfers between processors and computation within one."""
 _HERE = {Purpose.GRADIENT: "sums of gradients", Purpose.PARTIAL: "sums of partial outputs", Purpose.OUTPUT: "moves"}
@@ -58,14 +63,14 @@ def labels(tasks: TaskGraph) -> tuple[Label, ...]:
 
 def _label(topic: Topic, moved: bool) -> Label:
     purpose = topic.purpose
-    work = _WORK.get(purpose, Work.TRANSFER if moved else Work.COMPUTE)
+    work = _WORK.get(purpose, TaskPurpose.TRANSFER if moved else TaskPurpose.COMPUTE)
     name = "" if purpose is Purpose.NORM else topic.name  # the norm is of the whole step
     return Label(work, name, purpose.value if moved else _HERE.get(purpose, purpose.value))
 
 
-def totals(tasks: TaskGraph, found: Sequence[Label], seconds: Sequence[float]) -> dict[Work, float]:
+def totals(tasks: TaskGraph, found: Sequence[Label], seconds: Sequence[float]) -> dict[TaskPurpose, float]:
     """Seconds of all tasks by what they are for."""
-    result = dict.fromkeys(Work, 0.0)
+    result = dict.fromkeys(TaskPurpose, 0.0)
     for task in tasks:
         result[found[task.number].work] += seconds[task.number]
     return result

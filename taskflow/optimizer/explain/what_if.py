@@ -11,10 +11,10 @@ from taskflow.mapper import Strategy
 from taskflow.optimizer.algorithms import known
 from taskflow.optimizer.cost import ANALYTIC
 from taskflow.optimizer.explain.explain import Busy, explain
-from taskflow.optimizer.explain.labels import Work
+from taskflow.optimizer.explain.labels import TaskPurpose
 from taskflow.optimizer.explain.machine_changes import Change, changed
-from taskflow.optimizer.memory_check import Room
-from taskflow.optimizer.result import Budget, Found, Progress
+from taskflow.optimizer.memory_check import MemoryCheck
+from taskflow.optimizer.result import Budget, Progress, SearchResult
 from taskflow.optimizer.search import make_evaluator, search
 from taskflow.optimizer.space import Constraints
 from taskflow.rules import UpdateRule
@@ -41,13 +41,13 @@ class Outcome:
     scenario: Scenario
     seconds: float
     speedup: float
-    shares: Mapping[Work, float]
+    shares: Mapping[TaskPurpose, float]
     limit: Busy
     lacks: str
     now_fit: tuple[str, ...]
     no_longer_fit: tuple[str, ...]
-    found: Found | None = None
-    here: Found | None = None
+    found: SearchResult | None = None
+    here: SearchResult | None = None
     found_fits_here: bool = True
     none_found: str = ""
     interrupted: bool = False
@@ -107,7 +107,7 @@ def _fitting(
     judge = make_evaluator(graph, machine, rule=rule, costs=costs)
     if rule is None:
         return dict.fromkeys(plans, "")
-    room, lacks = Room(judge), {}
+    room, lacks = MemoryCheck(judge), {}
     for name, plan in plans.items():
         judge.set(plan)
         lacks[name] = room(plan)
@@ -117,7 +117,7 @@ def _fitting(
 def _search(
     graph: OperatorGraph, machine: Cluster, strategy: Strategy, rule: UpdateRule | None, budget: Budget, seed: int,
     say: Callable[[str], object], constraints: Constraints | None, called: str, costs: str,
-) -> Found | None:
+) -> SearchResult | None:
     """None if the user ended it: then it is no match for one that was not."""
     def show(progress: Progress) -> None:
         say(f"{called}: {progress}")

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from taskflow.optimizer.memory.plan import MemoryUse, kept_bytes, orders, use_of
 from taskflow.tasks import (
     ALIGNMENT,
-    Arrive,
-    Flush,
     Leave,
     Lifetime,
     Placement,
     Planned,
     TaskGraph,
     Timeline,
+    WaitReceive,
+    WaitSend,
     items_of,
     lifetimes,
 )
@@ -62,7 +62,7 @@ def _live(lives: list[Lifetime], items: int) -> NDArray[np.int64]:
 def _times(items: list[Planned], timeline: Timeline) -> NDArray[np.float64]:
     at = [0.0]
     for item in items:
-        if isinstance(item, (Arrive, Leave, Flush)):  # a message is there, or has left
+        if isinstance(item, (WaitReceive, Leave, WaitSend)):  # a message is there, or has left
             at.append(timeline.spans[item.copy.number].end)
         else:
             span = timeline.spans[item.task.number]

@@ -6,15 +6,15 @@ and renumberings of devices that change nothing.
 
 from taskflow.optimizer.space.constraints import Constraints, mended, mended_strategy
 from taskflow.optimizer.space.decisions import Decision, decisions, joined, strategies
-from taskflow.optimizer.space.device_groups import Team, on_team, shapes, teams
-from taskflow.optimizer.space.followers import Together
+from taskflow.optimizer.space.device_groups import DeviceGroup, on_team, shapes, teams
+from taskflow.optimizer.space.followers import CoupledMoves
 from taskflow.optimizer.space.layers import Layer, Spreads, layers
 from taskflow.optimizer.space.space import (
     DEGREES,
     FOLLOW,
     PLACEMENTS,
     OperatorSpace,
-    Space,
+    SearchSpace,
     SpaceOptions,
     orders,
     place,
@@ -26,16 +26,16 @@ __all__ = [
     "FOLLOW",
     "PLACEMENTS",
     "Constraints",
+    "CoupledMoves",
     "Decision",
+    "DeviceGroup",
     "Layer",
     "OperatorSpace",
     "Renumbering",
-    "Space",
+    "SearchSpace",
     "SpaceOptions",
     "Spreads",
     "Symmetry",
-    "Team",
-    "Together",
     "decisions",
     "joined",
     "layers",

@@ -18,7 +18,7 @@ from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper import OpConfig
 from taskflow.operators.tensor import Tensor
 from taskflow.optimizer.space.followers import followed
-from taskflow.optimizer.space.space import Space
+from taskflow.optimizer.space.space import SearchSpace
 from taskflow.regions import Rect
 
 
@@ -31,7 +31,7 @@ class Decision:
     choices: tuple[tuple[OpConfig, ...], ...]
 
 
-def decisions(graph: OperatorGraph, space: Space, order: Sequence[Node], follow: str) -> list[Decision]:
+def decisions(graph: OperatorGraph, space: SearchSpace, order: Sequence[Node], follow: str) -> list[Decision]:
     """What is to be decided, in the order of the operators that choose; passive ones come last, since little depends on them.
     ``order``: all operators. ``follow``: which operators follow (`space.FOLLOW`)."""
     leader = {node.number: _leader(graph, node, follow) for node in order}

@@ -14,8 +14,8 @@ from taskflow.machine import Machine
 from taskflow.mapper import OpConfig
 from taskflow.optimizer.space.space import place
 
-Team = tuple[int, ...]  # processors, in the order in which pieces are dealt to them
-Level = tuple[Team, ...]
+DeviceGroup = tuple[int, ...]  # processors, in the order in which pieces are dealt to them
+Level = tuple[DeviceGroup, ...]
 
 MOST_RANGES = 16  # places of one length among the groups of a level
 
@@ -56,16 +56,16 @@ def _joined(
     return sorted(tuple(g) for g in groups)
 
 
-def teams(machine: Machine) -> tuple[Team, ...]:
+def teams(machine: Machine) -> tuple[DeviceGroup, ...]:
     """Every team once for each order: group by group, and dealt around the groups."""
     return tuple(team for shape in shapes(machine) for team in shape)
 
 
-def shapes(machine: Machine, most: int = 0) -> tuple[tuple[Team, ...], ...]:
+def shapes(machine: Machine, most: int = 0) -> tuple[tuple[DeviceGroup, ...], ...]:
     """The same in lists of teams that differ only in where they lie: so many groups of one level, as large a part of each,
     in the same order. ``most``: only lists whose first team has at most so many processors (0: all)."""
-    found: dict[object, list[Team]] = {}
-    known: set[Team] = set()
+    found: dict[object, list[DeviceGroup]] = {}
+    known: set[DeviceGroup] = set()
     for number, level in enumerate(levels(machine)):
         for groups in _ranges(level):
             size = max(len(group) for group in groups)

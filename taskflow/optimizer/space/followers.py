@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper import OpConfig
 from taskflow.operators.operator import Dim, Soap
-from taskflow.optimizer.space.space import Space
+from taskflow.optimizer.space.space import SearchSpace
 from taskflow.regions import Rect
 
 Match = tuple[int | None, ...]  # by dimension of a follower: which dimension of the operator that it follows
@@ -32,12 +32,12 @@ class Following:
     kinds: tuple[tuple[tuple[Dim, ...], Match], ...]
 
 
-class Together:
+class CoupledMoves:
     """The moves of a random walk over a space: `draw` gives one. ``leaders``: the operators that choose, in the order of the
     graph; all of them if ``space.options.follow`` is "none". ``spaces``: theirs. ``mended``: whether a follower may have
     another configuration than the one that follows: constraints are about it, or its pieces must be on neighbours."""
 
-    def __init__(self, graph: OperatorGraph, space: Space) -> None:
+    def __init__(self, graph: OperatorGraph, space: SearchSpace) -> None:
         following = _following(graph, space.options.follow)
         self.leaders = [graph.nodes[number] for number in following.leaders]
         self.spaces = [space[node] for node in self.leaders]

@@ -287,7 +287,7 @@ def _permutation(items: Sequence[int], number: int) -> tuple[int, ...]:
     raise ValueError(f"place: there are {factorial(len(items))} orders of {len(items)} cut dimensions, got number {number}")
 
 
-class Space:
+class SearchSpace:
     """The spaces of all operators of a graph; operators with equal dimensions and constraints share one."""
 
     def __init__(self, graph: OperatorGraph, processors: int, options: SpaceOptions | None = None) -> None:

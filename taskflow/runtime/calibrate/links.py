@@ -10,7 +10,7 @@ from time import perf_counter
 
 import numpy as np
 
-from taskflow.kernels import HOST, Device
+from taskflow.kernels import HOST, ArrayDevice
 from taskflow.machine import Ends
 from taskflow.runtime.transport import Transport
 
@@ -33,7 +33,7 @@ class Fitted:
 
 
 def measure_link(
-    transport: Transport, pairs: Sequence[tuple[int, int]], copied: bool, device: Device = HOST
+    transport: Transport, pairs: Sequence[tuple[int, int]], copied: bool, device: ArrayDevice = HOST
 ) -> Fitted:
     """Every rank calls it; ``pairs`` of ranks measure one after the other, and the medians of their figures count.
 
@@ -76,7 +76,7 @@ def who_copies(votes: Sequence[tuple[bool, ...]]) -> Ends:
 
 # ---- one pair --------------------------------------------------------------------------------------------------------
 def _one_way(
-    transport: Transport, nbytes: int, peer: int, first: bool, tag: int, meeting: int, together: bool, device: Device
+    transport: Transport, nbytes: int, peer: int, first: bool, tag: int, meeting: int, together: bool, device: ArrayDevice
 ) -> float:
     """Median time of a message: of two at the same time, there and back, if ``together``; else half of one there and one back.
 
@@ -168,7 +168,7 @@ def fit(times: Mapping[int, float]) -> tuple[float, float]:
 
 
 # ---- one process -----------------------------------------------------------------------------------------------------
-def measure_local_copies(device: Device = HOST) -> Fitted:
+def measure_local_copies(device: ArrayDevice = HOST) -> Fitted:
     """Copies between virtual processors of this process, which its only core makes: what the receiver does."""
     times: dict[int, float] = {}
     for nbytes in SIZES:

@@ -3,13 +3,13 @@
 Imports neither numpy nor mpi4py, so that ``taskflow`` can set thread limits first.
 """
 
-from taskflow.runtime.job.failure import Job
+from taskflow.runtime.job.failure import JobEnd
 from taskflow.runtime.job.launch import INTERRUPTED, LaunchError, connect, launcher, say_once, speaks
 from taskflow.runtime.job.node import node_key
 from taskflow.runtime.job.polling import (
     WATCHDOG_VARIABLE,
+    Backoff,
     Doorbell,
-    Pace,
     node_cores,
     pace_for,
     plain_sleep,
@@ -21,10 +21,10 @@ from taskflow.runtime.job.polling import (
 __all__ = [
     "INTERRUPTED",
     "WATCHDOG_VARIABLE",
+    "Backoff",
     "Doorbell",
-    "Job",
+    "JobEnd",
     "LaunchError",
-    "Pace",
     "connect",
     "launcher",
     "node_cores",

@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
 from taskflow.runtime.job.lifeline import Lifeline
-from taskflow.runtime.job.polling import Pace, poll
+from taskflow.runtime.job.polling import Backoff, poll
 from taskflow.runtime.job.watcher import FAILS, LEFT
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Notices:
         return not self._sends
 
 
-class Job:
+class JobEnd:
     """The end of a job of several ranks: how one of them fails, and how all of them leave."""
 
     def __init__(self, comm: MPI.Comm, abort: Callable[[int], object], sleep: Callable[[float], bool]) -> None:
@@ -173,7 +173,7 @@ class Job:
             for close in self._closers:
                 close()
             self.notices.announce(Notice.LEFT)
-            poll(self._all_left, Pace(0.0, 100e-6, 10e-3), lambda waited: None, self._sleep)
+            poll(self._all_left, Backoff(0.0, 100e-6, 10e-3), lambda waited: None, self._sleep)
             self.lifeline.say(LEFT)
         except BaseException as error:
             self._uncaught(type(error), error, error.__traceback__)

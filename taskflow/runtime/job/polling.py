@@ -33,7 +33,7 @@ _PATIENT_SLEEP_SECONDS = 0.05  # so that a rank that has failed is noticed soon
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class Backoff:
     """How a rank waits: it polls without a pause for ``spin_seconds``, then sleeps ``first_sleep_seconds``, twice as
     long each time, and at most ``longest_sleep_seconds``; in long waits a hundredth of the time waited so far, and at most
     ``patient_sleep_seconds``."""
@@ -52,7 +52,7 @@ class Pace:
         return max(self.longest_sleep_seconds, min(self.patient_sleep_seconds, PATIENT_SHARE * waited))
 
 
-def pace_for(ranks: int, cores: int) -> Pace:
+def pace_for(ranks: int, cores: int) -> Backoff:
     """The pace for ``ranks`` ranks on a node with ``cores`` cores for them. TASKFLOW_LONGEST_SLEEP_SECONDS overrides
     the longest sleep, also that of long waits; ValueError if it is no positive number."""
     first = 20e-6
@@ -63,7 +63,7 @@ def pace_for(ranks: int, cores: int) -> Pace:
         raise ValueError(f"{SLEEP_VARIABLE}: must be more than 0 seconds, got 0")
     # With a core for each rank sleeping saves nobody anything, and waking up takes up to half a millisecond: steps of two
     # ranks that send each other much became up to a quarter shorter. Only long waits, for data or measurements, sleep.
-    return Pace(20e-6 if crowded else 5e-3, min(first, longest), longest, patient)
+    return Backoff(20e-6 if crowded else 5e-3, min(first, longest), longest, patient)
 
 
 def watchdog_limit(seconds: float | None = None) -> float:
@@ -162,7 +162,7 @@ def plain_sleep(seconds: float) -> bool:
 
 def poll(
     done: Callable[[], bool],
-    pace: Pace,
+    pace: Backoff,
     between: Callable[[float], None],
     sleep: Callable[[float], bool] = plain_sleep,
 ) -> None:

@@ -16,7 +16,7 @@ from taskflow.mapper import ranges
 from taskflow.runtime.profiler.clock_offsets import on_first_clock
 from taskflow.runtime.profiler.predicted import predicted_events
 from taskflow.runtime.profiler.recording import KINDS, Recording, Subject, microseconds, thread
-from taskflow.runtime.program import Arrive, Flush, Join, Post, Send
+from taskflow.runtime.program import Receive, Send, StartCollective, WaitReceive, WaitSend
 from taskflow.tasks import SYNCHRONISATION, Compute, Kind, Purpose, Task, TaskGraph, Timeline
 
 Event = dict[str, Any]
@@ -31,7 +31,7 @@ def document(
     tasks: TaskGraph, recordings: Sequence[Recording], subject: Subject, predicted: Timeline, facts: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The whole trace: ``traceEvents``, and in ``otherData`` the facts and how long steps took."""
-    writer = _Writer(tasks, recordings, subject)
+    writer = _EventWriter(tasks, recordings, subject)
     events = list(writer.events())
     starts = writer.step_starts()
     predicted_pid = max(r.rank for r in recordings) + 2
@@ -51,7 +51,7 @@ def rank_pid(rank: int) -> int:
     return rank + 1
 
 
-class _Writer:
+class _EventWriter:
     """Turns recordings into events."""
 
     def __init__(self, tasks: TaskGraph, recordings: Sequence[Recording], subject: Subject) -> None:
@@ -114,16 +114,16 @@ class _Writer:
                 case item if item is Send:
                     yield _span(f"send {task.name}", "send", begin, end, pid, SEND, said | {"to": task.processor})
                     yield self._flow("s", step, task, begin, pid, SEND)
-                case item if item is Post:
+                case item if item is Receive:
                     posted[task.number] = begin
                     yield _span(f"post {task.name}", "receive", begin, end, pid, RECEIVE, said | {"from": task.source})
-                case item if item is Join:
+                case item if item is StartCollective:
                     yield _span(f"join {task.name}", "send", begin, end, pid, SEND, said)
-                case item if item is Arrive and task.kind is Kind.COLLECTIVE:
+                case item if item is WaitReceive and task.kind is Kind.COLLECTIVE:
                     yield _span(f"wait for {task.name}", "wait", begin, end, pid, WAIT, said | self._for(needs[i]))
-                case item if item is Arrive:
+                case item if item is WaitReceive:
                     yield from self._arrival(step, task, (begin, end), posted[task.number], pid, said, needs[i])
-                case item if item is Flush:
+                case item if item is WaitSend:
                     yield _span(f"wait until {task.name} has left", "wait", begin, end, pid, WAIT, said | self._for(needs[i]))
                 case _:
                     yield _span(task.name, "compute", begin, end, pid, COMPUTE + task.processor, said)

@@ -9,12 +9,12 @@ from typing import Any
 
 from taskflow.machine import Machine
 from taskflow.runtime.profiler.clock_offsets import Offset
-from taskflow.runtime.program import Arrive, Flush, Item, Join, Placement, Post, Run, Send
+from taskflow.runtime.program import Item, Placement, Receive, RunTask, Send, StartCollective, WaitReceive, WaitSend
 from taskflow.tasks import Cost, Priority
 
 EACH = 100_000
 """Numbers of tracks that a process of a trace has for itself."""
-KINDS: tuple[type[Item], ...] = (Run, Send, Post, Arrive, Flush, Join)
+KINDS: tuple[type[Item], ...] = (RunTask, Send, Receive, WaitReceive, WaitSend, StartCollective)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from taskflow.runtime.profiler.clock_offsets import Clock, Clocks, Offset
 from taskflow.runtime.profiler.events import document
 from taskflow.runtime.profiler.file import write_trace
 from taskflow.runtime.profiler.recording import KINDS, Recording, Subject
-from taskflow.runtime.program import Arrive, Flush, Measured, Program
+from taskflow.runtime.program import Measured, Program, WaitReceive, WaitSend
 from taskflow.runtime.transport import Transport
 from taskflow.tasks import Timeline, roofline, simulate
 
@@ -120,9 +120,10 @@ class Tracer:
     def _recording(self, program: Program, last: Offset) -> Recording:
         assert self._first is not None
         items = program.plan.items
-        tasks = [item.copy.number if isinstance(item, (Arrive, Flush)) else item.task.number for item in items]
+        tasks = [item.copy.number if isinstance(item, (WaitReceive, WaitSend)) else item.task.number for item in items]
         needed = [
-            item.needed_by.number if isinstance(item, (Arrive, Flush)) and item.needed_by is not None else -1 for item in items
+            item.needed_by.number if isinstance(item, (WaitReceive, WaitSend)) and item.needed_by is not None else -1
+            for item in items
         ]
         return Recording(
             self._transport.rank, socket.gethostname(), os.getpid(), bytes(KINDS.index(type(item)) for item in items),

@@ -6,25 +6,36 @@ them.
 
 from taskflow.runtime.program.bind import Action, bind
 from taskflow.runtime.program.program import Binder, Measured, Program, fail
-from taskflow.runtime.program.schedule import Arrive, Flush, Item, Join, Placement, Post, Run, Schedule, Send, schedule
-from taskflow.runtime.program.storage import Kept, Storage
+from taskflow.runtime.program.schedule import (
+    Item,
+    Placement,
+    RankSchedule,
+    Receive,
+    RunTask,
+    Send,
+    StartCollective,
+    WaitReceive,
+    WaitSend,
+    schedule,
+)
+from taskflow.runtime.program.storage import PersistentBuffers, Storage
 
 __all__ = [
     "Action",
-    "Arrive",
     "Binder",
-    "Flush",
     "Item",
-    "Join",
-    "Kept",
     "Measured",
+    "PersistentBuffers",
     "Placement",
-    "Post",
     "Program",
-    "Run",
-    "Schedule",
+    "RankSchedule",
+    "Receive",
+    "RunTask",
     "Send",
+    "StartCollective",
     "Storage",
+    "WaitReceive",
+    "WaitSend",
     "bind",
     "fail",
     "schedule",

@@ -14,7 +14,7 @@ from typing import NoReturn
 from taskflow.kernels import NotRecorded, Recorder
 from taskflow.operators.input import Input
 from taskflow.operators.operator import StepState
-from taskflow.runtime.program.schedule import Item, Run
+from taskflow.runtime.program.schedule import Item, RunTask
 from taskflow.tasks import Compute, Update, UserCall
 
 Action = Callable[[], object]
@@ -42,12 +42,12 @@ def segments(wanted: Sequence[bool]) -> list[tuple[int, int, bool]]:
 
 def recordable(item: Item) -> bool:
     """Whether an item asks only the device, for the same in every step."""
-    if not isinstance(item, Run) or isinstance(item.task.work, UserCall):
+    if not isinstance(item, RunTask) or isinstance(item.task.work, UserCall):
         return False
     return not (isinstance(item.task.work, Compute) and isinstance(item.task.work.node.operator, Input))
 
 
-class Recording:
+class GraphCapture:
     """Runs the actions of one program. ``failed`` raises what an action raised, with the name of its task, given its number."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Recording:
     ) -> None:
         self._actions, self._recorder, self._state, self._failed = actions, recorder, state, failed
         self._wanted = [recordable(item) for item in items]
-        rates = {item.task.work.rule.lr for item in items if isinstance(item, Run) and isinstance(item.task.work, Update)}
+        rates = {item.task.work.rule.lr for item in items if isinstance(item, RunTask) and isinstance(item.task.work, Update)}
         if len(rates) > 1:  # one number stands for the learning rate of a step
             self._wanted = [False] * len(items)
         self._lr = next(iter(rates), 0.0)

@@ -8,26 +8,26 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ByteRange:
     """Bytes ``low`` to ``high`` of the arena (space -1) or of a kept buffer (space: its number)."""
 
     space: int
     low: int
     high: int
 
-    def meets(self, other: Span) -> bool:
+    def meets(self, other: ByteRange) -> bool:
         """True if some byte is in both."""
         return self.space == other.space and self.low < other.high and other.low < self.high
 
 
-class Leaving:
+class PendingSends:
     """Which of the sends that read ``spans`` are on their way. Sends are numbered by their place in ``spans``.
 
     A tree over the sends, sorted by where their spans begin, has at every node the farthest end of those on their way
     below it; so the ones that a span meets are found without looking at the others.
     """
 
-    def __init__(self, spans: Sequence[Span]) -> None:
+    def __init__(self, spans: Sequence[ByteRange]) -> None:
         self._order = sorted(range(len(spans)), key=lambda i: (spans[i].space, spans[i].low))
         self._begins = [(spans[i].space, spans[i].low) for i in self._order]
         self._ends = [(spans[i].space, spans[i].high) for i in self._order]
@@ -49,7 +49,7 @@ class Leaving:
         place = self._places[send]
         self._put(place, self._ends[place])
 
-    def meeting(self, span: Span) -> list[int]:
+    def meeting(self, span: ByteRange) -> list[int]:
         """The sends on their way whose span meets this one, in the order in which they began; they are now over."""
         if not self._begun:
             return []

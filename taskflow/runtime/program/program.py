@@ -18,9 +18,18 @@ from taskflow.mapper import MeasuredTask
 from taskflow.operators.operator import StepState
 from taskflow.runtime.program.bind import Action, bind
 from taskflow.runtime.program.bind_collective import all_gathered, all_reduced, reduce_scattered
-from taskflow.runtime.program.graph_capture import Recording
-from taskflow.runtime.program.schedule import Arrive, Flush, Item, Join, Post, Run, Schedule, Send
-from taskflow.runtime.program.storage import Kept, Storage
+from taskflow.runtime.program.graph_capture import GraphCapture
+from taskflow.runtime.program.schedule import (
+    Item,
+    RankSchedule,
+    Receive,
+    RunTask,
+    Send,
+    StartCollective,
+    WaitReceive,
+    WaitSend,
+)
+from taskflow.runtime.program.storage import PersistentBuffers, Storage
 from taskflow.runtime.transport import Channel, Transport
 from taskflow.tasks import AllGather, AllReduce, Part, ReduceScatter, Task, TaskGraph, UserCall
 
@@ -37,9 +46,9 @@ class Measured:
 
     def describe(self) -> MeasuredTask:
         """The same in the words of mappers."""
-        task = self.item.copy if isinstance(self.item, (Arrive, Flush)) else self.item.task
-        kind = task.kind.value if isinstance(self.item, Run) else type(self.item).__name__.lower()
-        processor = task.source if isinstance(self.item, (Send, Flush)) else task.processor
+        task = self.item.copy if isinstance(self.item, (WaitReceive, WaitSend)) else self.item.task
+        kind = task.kind.value if isinstance(self.item, RunTask) else type(self.item).__name__.lower()
+        processor = task.source if isinstance(self.item, (Send, WaitSend)) else task.processor
         return MeasuredTask(task.number, task.name, kind, processor, self.start, self.end)
 
 
@@ -49,11 +58,11 @@ class Program:
     def __init__(
         self,
         graph: TaskGraph,
-        plan: Schedule,
+        plan: RankSchedule,
         transport: Transport,
         kernels: KernelSet,
         state: StepState,
-        kept: Kept,
+        kept: PersistentBuffers,
         *,
         binder: Binder = bind,
         arena: Any = None,
@@ -68,7 +77,7 @@ class Program:
             self.actions.append(self._action(item, kernels, state, binder))
         self.bytes_sent = sum(map(self._sent, plan.items))
         recorder = kernels.device.recorder() if binder is bind else None
-        self.recording = None if recorder is None else Recording(plan.items, self.actions, recorder, state, self._fail)
+        self.recording = None if recorder is None else GraphCapture(plan.items, self.actions, recorder, state, self._fail)
 
     def run(self) -> None:
         """One step. What a task raises comes with the task's name."""
@@ -88,7 +97,7 @@ class Program:
     def _fail(self, error: Exception, number: int) -> NoReturn:
         """Raise what an action has raised."""
         item = self.plan.items[number]
-        fail(error, item.copy if isinstance(item, (Arrive, Flush)) else item.task)
+        fail(error, item.copy if isinstance(item, (WaitReceive, WaitSend)) else item.task)
 
     def run_timed(self, times: MutableSequence[float], clock: Callable[[], float]) -> None:
         """One step; ``times`` gets the clock before the first item and after each, so that the step's time is covered without
@@ -122,19 +131,19 @@ class Program:
 
     def _action(self, item: Item, kernels: KernelSet, state: StepState, binder: Binder) -> Action:
         match item:
-            case Run(task):
+            case RunTask(task):
                 return binder(task, self.storage, kernels, state)
             case Send(task, rank):
                 return self._send(task, rank, kernels)
-            case Post(task, rank):
+            case Receive(task, rank):
                 return self._post(task, rank, kernels)
-            case Join():
+            case StartCollective():
                 return self._join(item)
-            case Arrive(copy, needed_by):
+            case WaitReceive(copy, needed_by):
                 waiting = "end of step" if needed_by is None else str(needed_by)
                 what = f"{waiting} waits for {copy.kind.value} {copy}"
                 return self._wait(copy, what, self._unpack.get(copy.number))
-            case Flush(copy, needed_by):
+            case WaitSend(copy, needed_by):
                 return self._lazy_wait(copy, f"{needed_by} overwrites what copy {copy} still sends")
 
     def _sent(self, item: Item) -> int:
@@ -142,7 +151,7 @@ class Program:
         match item:
             case Send(task, _) if not self.storage.is_there(task):
                 return task.nbytes
-            case Join(Task(work=AllReduce() | ReduceScatter() | AllGather() as work), ranks, parts):
+            case StartCollective(Task(work=AllReduce() | ReduceScatter() | AllGather() as work), ranks, parts):
                 return ring_share(len(ranks), ranks.index(self.plan.rank), self.storage.part(parts[0]).nbytes, work.halves)
         return 0
 
@@ -176,7 +185,7 @@ class Program:
         self._unpack[task.number] = partial(kernels.copy, packed, array)
         return channel.start
 
-    def _join(self, item: Join) -> Action:
+    def _join(self, item: StartCollective) -> Action:
         """What is done here before and after a collective with other ranks: the first of the arrays here stands for all."""
         task, ranks, counts, transport = item.task, item.ranks, item.counts, self.transport
         if isinstance(task.work, AllReduce):

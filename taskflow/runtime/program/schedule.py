@@ -9,21 +9,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from taskflow.regions import Rect
-from taskflow.runtime.program.pending_sends import Leaving, Span
+from taskflow.runtime.program.pending_sends import ByteRange, PendingSends
 from taskflow.tasks import (
-    Arrive,
-    Flush,
     Item,
-    Join,
     Leave,
     Lifetime,
     MemoryPlan,
     Part,
     Placement,
-    Post,
-    Run,
+    Receive,
+    RunTask,
     Send,
+    StartCollective,
     TaskGraph,
+    WaitReceive,
+    WaitSend,
     items_of,
     lifetimes,
     plan_memory,
@@ -34,7 +34,7 @@ from taskflow.tasks import (
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class RankSchedule:
     """One rank's items in order, and its memory plan. ``tags``: the message tag of each copy it sends or receives, counted
     from 0 for each pair of ranks; ``tag_count``: how many tags the busiest pair of all ranks needs."""
 
@@ -47,7 +47,7 @@ class Schedule:
 
 def schedule(
     graph: TaskGraph, order: Sequence[int], placement: Placement, rank: int, *, reuse_memory: bool = True
-) -> Schedule:
+) -> RankSchedule:
     """The part of ``rank`` in the global ``order`` (a topological order of all tasks)."""
     items = items_of(graph, order, placement, rank)
     lives = lifetimes(graph, items, set(placement.local(rank)))
@@ -55,7 +55,7 @@ def schedule(
         lives = [Lifetime(life.buffer, life.nbytes, 0, len(items)) for life in lives]
     memory = plan_memory(lives)
     doing = [item for item in items if not isinstance(item, Leave)]
-    return Schedule(rank, tuple(_with_flushes(graph, doing, memory)), memory, *_tags(graph, placement, rank))
+    return RankSchedule(rank, tuple(_with_flushes(graph, doing, memory)), memory, *_tags(graph, placement, rank))
 
 
 def _tags(graph: TaskGraph, placement: Placement, rank: int) -> tuple[dict[int, int], int]:
@@ -78,39 +78,39 @@ def _with_flushes(graph: TaskGraph, items: Sequence[Item], memory: MemoryPlan) -
     if not sends:
         return list(items)
     numbers = {task.number: i for i, task in enumerate(sends)}
-    leaving = Leaving([_span(graph, memory, task.reads[0]) for task in sends])
+    leaving = PendingSends([_span(graph, memory, task.reads[0]) for task in sends])
     written = [
-        () if isinstance(item, Arrive) else
+        () if isinstance(item, WaitReceive) else
         (*(_span(graph, memory, part) for part in uses(item)[1]), *_rooms(item, memory)) for item in items
     ]
     result: list[Item] = []
     for again in (False, True):
         for item, spans in zip(items, written):
-            assert not isinstance(item, Flush)
+            assert not isinstance(item, WaitSend)
             for span in spans:
                 for send in leaving.meeting(span):
                     if again:
-                        assert not isinstance(item, Arrive)
-                        result.append(Flush(sends[send], item.task))
+                        assert not isinstance(item, WaitReceive)
+                        result.append(WaitSend(sends[send], item.task))
             if isinstance(item, Send):
                 # Restarting a send needs the previous one to be over, whoever overwrites its source.
                 if again and numbers[item.task.number] in leaving:
-                    result.append(Flush(item.task, item.task))
+                    result.append(WaitSend(item.task, item.task))
                 leaving.begin(numbers[item.task.number])
             if again:
                 result.append(item)
     return result
 
 
-def _rooms(item: Item, memory: MemoryPlan) -> Iterator[Span]:
+def _rooms(item: Item, memory: MemoryPlan) -> Iterator[ByteRange]:
     """What a task may write beside its arrays."""
-    if isinstance(item, Run):
+    if isinstance(item, RunTask):
         for buffer, nbytes in rooms(item.task.work).items():
             if (offset := memory.offsets.get(~buffer)) is not None:
-                yield Span(-1, offset, offset + nbytes)
+                yield ByteRange(-1, offset, offset + nbytes)
 
 
-def _span(graph: TaskGraph, memory: MemoryPlan, part: Part) -> Span:
+def _span(graph: TaskGraph, memory: MemoryPlan, part: Part) -> ByteRange:
     """The bytes from the first to the last element of a part."""
     buffer = graph.buffers[part.buffer]
     root = root_of(graph, part.buffer)
@@ -120,9 +120,9 @@ def _span(graph: TaskGraph, memory: MemoryPlan, part: Part) -> Span:
         start, _ = _hull(buffer.part, root.shape)
         low, high = low + start, high + start
     if root.kept:
-        return Span(root.number, low * size, high * size)
+        return ByteRange(root.number, low * size, high * size)
     offset = memory.offsets[root.number]
-    return Span(-1, offset + low * size, offset + high * size)
+    return ByteRange(-1, offset + low * size, offset + high * size)
 
 
 def _hull(rect: Rect, shape: Sequence[int]) -> tuple[int, int]:
@@ -135,4 +135,16 @@ def _hull(rect: Rect, shape: Sequence[int]) -> tuple[int, int]:
     return low, high + 1
 
 
-__all__ = ["Arrive", "Flush", "Item", "Join", "Placement", "Post", "Run", "Schedule", "Send", "root_of", "schedule"]
+__all__ = [
+    "Item",
+    "Placement",
+    "RankSchedule",
+    "Receive",
+    "RunTask",
+    "Send",
+    "StartCollective",
+    "WaitReceive",
+    "WaitSend",
+    "root_of",
+    "schedule",
+]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from taskflow.graph import Node
-from taskflow.kernels import HOST, Device
+from taskflow.kernels import HOST, ArrayDevice
 from taskflow.operators.operator import Reads
 from taskflow.regions import Rect
 from taskflow.runtime.program.schedule import root_of
@@ -17,10 +17,10 @@ from taskflow.tasks import MemoryPlan, Part, Task, TaskGraph, Transfer
 Array = Any
 
 
-class Kept:
+class PersistentBuffers:
     """Arrays that live from step to step (weights, update state, carried state), shared by all programs of a rank."""
 
-    def __init__(self, device: Device = HOST) -> None:
+    def __init__(self, device: ArrayDevice = HOST) -> None:
         self.device = device
         self.arrays: dict[str, Array] = {}
         self._starts: dict[str, float] = {}
@@ -85,7 +85,7 @@ class Storage:
     """Turns buffer numbers and parts into arrays, on the device of ``kept``. ``arena``: the bytes to lay them out in, if they
     are not to be allocated."""
 
-    def __init__(self, graph: TaskGraph, memory: MemoryPlan, kept: Kept, arena: Array | None = None) -> None:
+    def __init__(self, graph: TaskGraph, memory: MemoryPlan, kept: PersistentBuffers, arena: Array | None = None) -> None:
         self.graph = graph
         self.kept = kept
         self.device = kept.device

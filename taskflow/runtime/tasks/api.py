@@ -30,8 +30,8 @@ from taskflow.operators.operator import StepState
 from taskflow.regions import INITIAL, Analysis, Instance, LogicalRegion, Rect
 from taskflow.runtime.job import connect
 from taskflow.runtime.profiler import Subject, Tracer
-from taskflow.runtime.program import Kept, Measured, Placement, Program, schedule
-from taskflow.runtime.tasks.eager import Direct
+from taskflow.runtime.program import Measured, PersistentBuffers, Placement, Program, schedule
+from taskflow.runtime.tasks.eager import EagerRunner
 from taskflow.runtime.tasks.replay import Recorded, Trace
 from taskflow.runtime.transport import Transport
 from taskflow.tasks import roofline, simulate
@@ -41,7 +41,7 @@ _FORGET_EVERY = 32
 """Launches between two times at which the analysis forgets which launches have ended."""
 
 
-class Tasks:
+class TaskRuntime:
     """Regions and the launches that compute with them.
 
     Args: ``processors`` (default: one a rank; more share the ranks evenly); ``transport`` of the job (default: that of
@@ -58,10 +58,10 @@ class Tasks:
         self.changes = 0
         self._placement = Placement(self.processors, self.transport.size)
         self._mapper = mapper
-        self._kept = Kept()
+        self._kept = PersistentBuffers()
         self._kernels, self._state = default_kernels(), StepState(seed=0)
         self._analysis = Analysis()
-        self._direct = Direct(self.transport, self._placement, self._kept, self._kernels, self._state)
+        self._direct = EagerRunner(self.transport, self._placement, self._kept, self._kernels, self._state)
         self._regions: dict[LogicalRegion, np.ndarray[Any, Any] | None] = {}  # with initial contents, if not zero
         self._names: set[str] = set()
         self._active: Program | None = None
@@ -290,7 +290,7 @@ class Tasks:
             self._tracer.close()
         self.transport.close()
 
-    def __enter__(self) -> Tasks:
+    def __enter__(self) -> TaskRuntime:
         return self
 
     def __exit__(

@@ -12,7 +12,7 @@ from typing import Any
 from taskflow.kernels import KernelSet
 from taskflow.operators.operator import StepState
 from taskflow.regions import Rect
-from taskflow.runtime.program import Kept, Placement, Storage, bind, fail
+from taskflow.runtime.program import PersistentBuffers, Placement, Storage, bind, fail
 from taskflow.runtime.transport import Channel, Transport
 from taskflow.tasks import MemoryPlan, Part, Task, TaskGraph
 from taskflow.tasks.launch import movements_first
@@ -26,10 +26,12 @@ class _Message:
     packed: Any
 
 
-class Direct:
+class EagerRunner:
     """Runs graphs whose buffers are all kept, on this rank's part of the processors."""
 
-    def __init__(self, transport: Transport, placement: Placement, kept: Kept, kernels: KernelSet, state: StepState) -> None:
+    def __init__(
+        self, transport: Transport, placement: Placement, kept: PersistentBuffers, kernels: KernelSet, state: StepState
+    ) -> None:
         self._transport, self._placement, self._kept = transport, placement, kept
         self._kernels, self._state = kernels, state
         # One tag will do: all ranks follow program order, and messages of one pair and tag stay in order.

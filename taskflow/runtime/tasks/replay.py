@@ -15,7 +15,7 @@ from taskflow.runtime.program import Program
 from taskflow.tasks.launch import Future, Launch
 
 if TYPE_CHECKING:
-    from taskflow.runtime.tasks.api import Tasks
+    from taskflow.runtime.tasks.api import TaskRuntime
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,13 @@ class _Compiled:
 
 
 class Trace:
-    """A body of launches, made by `Tasks.trace`. Calling it runs one iteration and returns what the body returned when it
+    """A body of launches, made by `TaskRuntime.trace`. Calling it runs one iteration and returns what the body returned when it
     last ran; Futures have the values of this iteration.
 
     ``replays`` counts iterations that were replayed, ``analyses`` those in which the body ran.
     """
 
-    def __init__(self, tasks: Tasks, body: Callable[[], Any], name: str, memoize: bool) -> None:
+    def __init__(self, tasks: TaskRuntime, body: Callable[[], Any], name: str, memoize: bool) -> None:
         self.name = name
         self.replays = 0
         self.analyses = 0
@@ -98,7 +98,7 @@ class Trace:
 
 
 def _from_initial(recorded: list[Recorded]) -> bool:
-    """True if something is copied from initial contents, which `Tasks.write` may replace."""
+    """True if something is copied from initial contents, which `TaskRuntime.write` may replace."""
     return any(
         isinstance(m, CopyNeed) and m.origin.processor == INITIAL
         for r in recorded for launched in r.found for m in launched.movements

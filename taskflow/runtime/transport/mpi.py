@@ -16,13 +16,13 @@ import numpy as np
 
 from taskflow.runtime.job import (
     WATCHDOG_VARIABLE,
-    Pace,
+    Backoff,
     poll,
     watchdog_limit,
 )
 from taskflow.runtime.transport.base import Channel, Transport
 from taskflow.runtime.transport.mpi_collectives import (
-    Groups,
+    Communicators,
     MPIAllGather,
     MPIAllReduce,
     MPICollective,
@@ -121,7 +121,7 @@ class MPITransport(Transport):
     """One rank of an MPI job (DESIGN.md section 8). Making one is collective: every rank makes it."""
 
     def __init__(
-        self, watchdog_seconds: float | None = None, pace: Pace | None = None, message_nbytes: int = MESSAGE_NBYTES
+        self, watchdog_seconds: float | None = None, pace: Backoff | None = None, message_nbytes: int = MESSAGE_NBYTES
     ) -> None:
         """``watchdog_seconds``: as ``waiting.watchdog_limit``. ``pace``: how to wait, by default what suits the ranks
         and cores of this node. ``message_nbytes``: where transfers are split; the same on all ranks."""
@@ -136,7 +136,7 @@ class MPITransport(Transport):
         self.all_ended: Callable[[list[MPI.Request]], bool] = self._mpi.Request.Testall
         self.in_place = self._mpi.IN_PLACE
         self.comm = duplicate(ranks.world)
-        self.groups = Groups(self.comm)
+        self.groups = Communicators(self.comm)
         self.rank, self.size = self.comm.rank, self.comm.size
         self._last_tag = int(self.comm.Get_attr(self._mpi.TAG_UB) or 32767)  # 32767: what every MPI grants
         self._channels: list[MPIChannel | MPICollective] = []

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from taskflow.runtime.transport.mpi import MPITransport
 
 
-class Groups:
+class Communicators:
     """The communicators of a transport's sets of ranks. Each is made when all its ranks first ask for it; they ask for several in
     one order, the same on all."""
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taskflow.runtime.job import Doorbell, Job, Pace, node_cores, pace_for, plain_sleep
+from taskflow.runtime.job import Backoff, Doorbell, JobEnd, node_cores, pace_for, plain_sleep
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -52,8 +52,8 @@ class Ranks:
 
     world: MPI.Intracomm
     control: MPI.Intracomm
-    job: Job
-    pace: Pace
+    job: JobEnd
+    pace: Backoff
     doorbell: Doorbell | None
     bells: Sequence[bytes | None]
     """By rank: what wakes it, None if nothing does (another node, or it never sleeps long)."""
@@ -83,7 +83,7 @@ def ranks_of_job() -> Ranks:
 def _meet(mpi: ModuleType) -> Ranks:
     world: MPI.Intracomm = mpi.COMM_WORLD
     doorbell = Doorbell() if Doorbell.supported() else None
-    job = Job(duplicate(world), world.Abort, plain_sleep if doorbell is None else doorbell.sleep)
+    job = JobEnd(duplicate(world), world.Abort, plain_sleep if doorbell is None else doorbell.sleep)
     job.watch()  # first of all: what follows may fail on one rank
     control = duplicate(world)
     # By rank: its node, addresses of the doorbell and of a watcher, the process.
@@ -103,7 +103,7 @@ def _meet(mpi: ModuleType) -> Ranks:
     return Ranks(world, control, job, pace_for(ranks_here, cores), doorbell, bells)
 
 
-def _begin_watch(job: Job, control: MPI.Intracomm, table: Array) -> None:
+def _begin_watch(job: JobEnd, control: MPI.Intracomm, table: Array) -> None:
     """Every rank calls it with the same ``table``; on several nodes rank 0 tells where the watchers meet."""
     nodes, _, addresses, processes = ([_unpadded(cell) or b"" for cell in table[:, column]] for column in range(4))
     invitation = _padded(job.lifeline.invite() if control.rank == 0 and len(set(nodes)) > 1 else b"").copy()

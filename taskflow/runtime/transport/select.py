@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from taskflow.kernels import Device
+from taskflow.kernels import ArrayDevice
 from taskflow.runtime.transport.base import Transport
 
 NCCL, CUDA_MPI, HOST_MPI = "nccl", "mpi-cuda", "mpi-host"
@@ -20,7 +20,7 @@ SHARED_GPU_NCCL = 23000
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class TransferChoice:
     """A way, and why."""
 
     way: str
@@ -31,7 +31,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class RankCapabilities:
     """What one rank has. ``gpu``: a name of its GPU that no other GPU of the job has. ``nccl``: the version, as NCCL counts (23203
     is 2.32.3), 0 if it is not there. ``cuda_mpi``: whether MPI takes the GPU's memory."""
 
@@ -40,7 +40,7 @@ class Offer:
     cuda_mpi: bool
 
 
-def choose_transfers(offers: Sequence[Offer], environment: Mapping[str, str]) -> Choice:
+def choose_transfers(offers: Sequence[RankCapabilities], environment: Mapping[str, str]) -> TransferChoice:
     """The best way that all ranks have: NCCL between GPUs that no two ranks share, else MPI from the GPU's memory, else MPI
     through pinned memory of the host. TASKFLOW_TRANSFERS chooses another one that there is.
 
@@ -53,16 +53,16 @@ def choose_transfers(offers: Sequence[Offer], environment: Mapping[str, str]) ->
     if asked:
         if against[asked]:
             raise ValueError(f"{VARIABLE}={asked} is not possible: {against[asked]}; unset it, or use {HOST_MPI}")
-        return Choice(asked, f"as {VARIABLE} says")
+        return TransferChoice(asked, f"as {VARIABLE} says")
     reasons: list[str] = []
     for way in WAYS:
         if not against[way]:
-            return Choice(way, "; ".join(reasons) or "each rank has its own GPU")
+            return TransferChoice(way, "; ".join(reasons) or "each rank has its own GPU")
         reasons.append(f"no {way}: {against[way]}")
     raise AssertionError("MPI through the host's memory is always possible")
 
 
-def _against_nccl(offers: Sequence[Offer], environment: Mapping[str, str]) -> str:
+def _against_nccl(offers: Sequence[RankCapabilities], environment: Mapping[str, str]) -> str:
     """Why NCCL cannot be used; "" if it can."""
     without = [rank for rank, offer in enumerate(offers) if not offer.nccl]
     if without:
@@ -79,12 +79,12 @@ def _against_nccl(offers: Sequence[Offer], environment: Mapping[str, str]) -> st
     return ""
 
 
-def _against_cuda_mpi(offers: Sequence[Offer]) -> str:
+def _against_cuda_mpi(offers: Sequence[RankCapabilities]) -> str:
     without = [rank for rank, offer in enumerate(offers) if not offer.cuda_mpi]
     return f"the MPI of rank {without[0]} does not take the GPU's memory" if without else ""
 
 
-def for_device(transport: Transport, device: Device) -> Transport:
+def for_device(transport: Transport, device: ArrayDevice) -> Transport:
     """A transport for arrays of ``device``: the given one where they are the host's or the job has one rank. Every rank calls
     it; the same transport gives the same answer. Raises ValueError as `choose_transfers`, on every rank."""
     if device.waits or transport.size == 1 or transport.device is not None:
@@ -100,8 +100,8 @@ def _make(transport: Transport, device: Any) -> Transport:
     from taskflow.runtime.transport.nccl import NCCLTransport
     from taskflow.runtime.transport.staged import StagedTransport
 
-    offers = transport.gather(Offer(device.identity, device.nccl_version, mpi_takes_gpu_memory()))
-    choice: Choice | str = ""
+    offers = transport.gather(RankCapabilities(device.identity, device.nccl_version, mpi_takes_gpu_memory()))
+    choice: TransferChoice | str = ""
     if offers is not None:
         try:
             choice = choose_transfers(offers, os.environ)

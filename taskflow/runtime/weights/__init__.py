@@ -3,19 +3,19 @@
 from taskflow.runtime.weights.aliased_memory import share_weights
 from taskflow.runtime.weights.array_layout import (
     TRAINING,
-    Holding,
+    ArrayLayout,
     carried_of,
     flat_memory,
     training_state_of,
     weights_of,
 )
-from taskflow.runtime.weights.from_executor import Shared
+from taskflow.runtime.weights.from_executor import SharedWeights
 from taskflow.runtime.weights.initial import initialise
 
 __all__ = [
     "TRAINING",
-    "Holding",
-    "Shared",
+    "ArrayLayout",
+    "SharedWeights",
     "carried_of",
     "flat_memory",
     "initialise",

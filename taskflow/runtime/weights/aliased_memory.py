@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.runtime.program import Kept
+from taskflow.runtime.program import PersistentBuffers
 from taskflow.runtime.transport import Transport
 from taskflow.runtime.weights.aliasing import one_copy
-from taskflow.runtime.weights.shared_memory import Wanted, common_arrays
+from taskflow.runtime.weights.shared_memory import SharedArray, common_arrays
 from taskflow.tasks import Placement, TaskGraph
 
 SMALLEST_BYTES = 1 << 20
@@ -18,18 +18,18 @@ SMALLEST_BYTES = 1 << 20
 
 
 def share_weights(
-    kept: Kept, graph: TaskGraph, order: Sequence[int], placement: Placement, transport: Transport
+    kept: PersistentBuffers, graph: TaskGraph, order: Sequence[int], placement: Placement, transport: Transport
 ) -> None:
     """Collective: for a step whose tasks run in ``order``, before its arrays are made."""
     groups = one_copy(graph, order, placement, SMALLEST_BYTES)
-    wanted: list[Wanted] = []
+    wanted: list[SharedArray] = []
     arrays: dict[str, Any] = {}
     for group in groups:
         buffers = [graph.buffers[number] for number in group]
         first = buffers[0]
         ranks = tuple(sorted({placement.rank(buffer.processor) for buffer in buffers}))
         if len(ranks) > 1:
-            wanted.append(Wanted(first.name, first.rect.volume, first.dtype, ranks))
+            wanted.append(SharedArray(first.name, first.rect.volume, first.dtype, ranks))
         else:
             mine = ranks[0] == transport.rank
             arrays[first.name] = np.zeros(first.rect.volume, first.dtype) if mine else None

@@ -16,9 +16,9 @@ from taskflow.graph import OperatorGraph
 from taskflow.operators.operator import Spec
 from taskflow.operators.state import State
 from taskflow.regions import Rect
-from taskflow.runtime.program import Kept
+from taskflow.runtime.program import PersistentBuffers
 from taskflow.tasks import Bundle, Cell, TaskGraph, Update
-from taskflow.tasks.lower import LASTING, Cut
+from taskflow.tasks.lower import LASTING, CutGraph
 
 TRAINING = "training/"  # how the names begin of what only training needs
 
@@ -33,13 +33,13 @@ class Memory:
     processor: int
     start: float = 0.0
 
-    def flat(self, kept: Kept) -> Any:
+    def flat(self, kept: PersistentBuffers) -> Any:
         """The array in one dimension."""
         return kept.get(self.name, self.shape, self.dtype, self.start).reshape(-1)
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldElements:
     """Elements ``first`` to ``last`` (counted row by row) of the Rect ``rect`` of an array lie at ``offset`` of a memory."""
 
     rect: Rect
@@ -48,35 +48,35 @@ class Held:
     first: int
     last: int
 
-    def view(self, kept: Kept) -> Any:
+    def view(self, kept: PersistentBuffers) -> Any:
         """The elements in one dimension, as they lie in memory."""
         return self.memory.flat(kept)[self.offset : self.offset + self.last - self.first]
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class ArrayLayout:
     """One whole array and everything that processors hold of it, copies included."""
 
     name: str
     spec: Spec
-    held: tuple[Held, ...]
+    held: tuple[HeldElements, ...]
 
-    def distinct(self) -> list[Held]:
+    def distinct(self) -> list[HeldElements]:
         """One copy of everything: that of the lowest processor."""
-        best: dict[tuple[Rect, int, int], Held] = {}
+        best: dict[tuple[Rect, int, int], HeldElements] = {}
         for held in self.held:
             key = held.rect, held.first, held.last
             if key not in best or held.memory.processor < best[key].memory.processor:
                 best[key] = held
         return list(best.values())
 
-    def put(self, kept: Kept, local: Iterable[Held], value: Any) -> None:
+    def put(self, kept: PersistentBuffers, local: Iterable[HeldElements], value: Any) -> None:
         """Copy from the whole array what ``local`` holds."""
         for held in local:
             part = value[held.rect.slices(self.spec.rect)].reshape(-1)
             kept.device.upload(part[held.first : held.last], held.view(kept))
 
-    def assemble(self, parts: Iterable[tuple[Held, Any]]) -> Any:
+    def assemble(self, parts: Iterable[tuple[HeldElements, Any]]) -> Any:
         """The whole array from its parts; what nobody holds is 0, as is an update rule's array of a weight that is not trained."""
         whole = np.zeros(self.spec.shape, self.spec.dtype)
         for held, values in parts:
@@ -90,24 +90,24 @@ class Holding:
         return whole
 
 
-def weights_of(graph: OperatorGraph, cut: Cut) -> dict[str, Holding]:
+def weights_of(graph: OperatorGraph, cut: CutGraph) -> dict[str, ArrayLayout]:
     """The parameters, and the states that last, by name, in the order in which the model made them."""
-    held: dict[str, list[Held]] = {p.name: [] for p in graph.parameters}
+    held: dict[str, list[HeldElements]] = {p.name: [] for p in graph.parameters}
     for bundle in cut.layout.bundles:
         for processor in bundle.group:
             memory = flat_memory(bundle, processor)
             for cell in bundle.cells:
-                held[cell.parameter].append(Held(cell.rect, memory, cell.offset, 0, cell.rect.volume))
-    found = {p.name: Holding(p.name, p.spec, tuple(held[p.name])) for p in graph.parameters}
+                held[cell.parameter].append(HeldElements(cell.rect, memory, cell.offset, 0, cell.rect.volume))
+    found = {p.name: ArrayLayout(p.name, p.spec, tuple(held[p.name])) for p in graph.parameters}
     return found | _states(graph, cut, LASTING, "", lasting=True)
 
 
-def training_state_of(graph: OperatorGraph, cut: Cut, tasks: TaskGraph, prefix: str) -> dict[str, Holding]:
+def training_state_of(graph: OperatorGraph, cut: CutGraph, tasks: TaskGraph, prefix: str) -> dict[str, ArrayLayout]:
     """What training keeps beside the weights, by names that begin with ``training/``: the update rule's arrays, as
     ``training/adam0/conv1.weight``, and carried state, as ``training/carried/lstm.h0``."""
     bundles = {bundle.name: bundle for bundle in cut.layout.bundles}
     specs = {p.name: p.spec for p in graph.parameters}
-    held: dict[tuple[str, str], list[Held]] = {}
+    held: dict[tuple[str, str], list[HeldElements]] = {}
     for task in tasks:
         if isinstance(task.work, Update):
             bundle, span = bundles[tasks.buffers[task.work.weights.buffer].region], task.work.weights.rect
@@ -117,12 +117,12 @@ def training_state_of(graph: OperatorGraph, cut: Cut, tasks: TaskGraph, prefix: 
                 kind = f"{TRAINING}{type(task.work.rule).__name__.lower()}{i}/"
                 for cell, (first, last) in _cells_in(bundle.cells, span):
                     offset = cell.offset + first - span.lo[0]
-                    held.setdefault((kind, cell.parameter), []).append(Held(cell.rect, memory, offset, first, last))
-    found = {kind + p: Holding(kind + p, specs[p], tuple(parts)) for (kind, p), parts in held.items()}
+                    held.setdefault((kind, cell.parameter), []).append(HeldElements(cell.rect, memory, offset, first, last))
+    found = {kind + p: ArrayLayout(kind + p, specs[p], tuple(parts)) for (kind, p), parts in held.items()}
     return found | _states(graph, cut, prefix, f"{TRAINING}carried/", lasting=False)
 
 
-def carried_of(graph: OperatorGraph, cut: Cut, prefix: str) -> dict[str, Holding]:
+def carried_of(graph: OperatorGraph, cut: CutGraph, prefix: str) -> dict[str, ArrayLayout]:
     """The states that are carried from step to step under a mode's ``prefix``, by name."""
     return _states(graph, cut, prefix, "", lasting=False)
 
@@ -133,9 +133,9 @@ def flat_memory(bundle: Bundle, processor: int) -> Memory:
     return Memory(f"{bundle.name}{span} @ {processor}", span.shape, bundle.dtype, processor)
 
 
-def _states(graph: OperatorGraph, cut: Cut, prefix: str, show: str, *, lasting: bool) -> dict[str, Holding]:
+def _states(graph: OperatorGraph, cut: CutGraph, prefix: str, show: str, *, lasting: bool) -> dict[str, ArrayLayout]:
     """The states that last, or those that do not: kept under ``prefix``, shown under ``show``."""
-    found: dict[str, Holding] = {}
+    found: dict[str, ArrayLayout] = {}
     for node in graph:
         if not isinstance(node.operator, State) or node.operator.lasting != lasting:
             continue
@@ -145,8 +145,8 @@ def _states(graph: OperatorGraph, cut: Cut, prefix: str, show: str, *, lasting: 
             (rect,) = piece.writes
             name = f"{prefix}{tensor.name}{rect} @ {piece.processor}"
             memory = Memory(name, rect.shape, tensor.dtype, piece.processor, node.operator.start)
-            parts.append(Held(rect, memory, 0, 0, rect.volume))
-        found[show + tensor.name] = Holding(show + tensor.name, tensor.spec, tuple(parts))
+            parts.append(HeldElements(rect, memory, 0, 0, rect.volume))
+        found[show + tensor.name] = ArrayLayout(show + tensor.name, tensor.spec, tuple(parts))
     return found
 
 

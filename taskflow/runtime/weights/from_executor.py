@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taskflow.regions import Rect
-from taskflow.runtime.program import Kept, Placement, Program, schedule
-from taskflow.runtime.weights.array_layout import Held, Holding, Memory
+from taskflow.runtime.program import PersistentBuffers, Placement, Program, schedule
+from taskflow.runtime.weights.array_layout import ArrayLayout, HeldElements, Memory
 from taskflow.tasks.lower import Emitter
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Elements = tuple[str, Rect, int]  # name, Rect, offset
 
 
-class Shared:
+class SharedWeights:
     """The weights of ``source`` in the memory of ``user``.
 
     A memory that holds the same elements in both on the same rank is one array. The others are filled by copies, compiled
@@ -60,7 +60,7 @@ class Shared:
     def _compile(self, differing: set[Memory]) -> Program:
         """Copies into the differing memories; ranks take the part of processors, since they are the same for both."""
         user, source = self._user, self._source
-        transport, kept = user.transport, Kept(user.kernels.device)
+        transport, kept = user.transport, PersistentBuffers(user.kernels.device)
         emit, buffers = Emitter(transport.size), {}  # type: ignore[var-annotated]
 
         def buffer(of: Executor, label: str, memory: Memory) -> int:
@@ -73,7 +73,7 @@ class Shared:
                     kept.arrays[emit.graph.buffers[number].name] = memory.flat(of.kept)
             return buffers[label, memory]
 
-        def shown(of: Executor, label: str, held: Held) -> int:
+        def shown(of: Executor, label: str, held: HeldElements) -> int:
             part = Rect((held.offset,), (held.offset + held.last - held.first,))
             return emit.alias(buffer(of, label, held.memory), part, label, held.rect)
 
@@ -102,7 +102,7 @@ def _contents(executor: Executor) -> dict[Memory, tuple[Elements, ...]]:
     return {memory: tuple(sorted(elements)) for memory, elements in found.items()}
 
 
-def _nearest(holding: Holding, placement: Placement, rank: int) -> list[Held]:
+def _nearest(holding: ArrayLayout, placement: Placement, rank: int) -> list[HeldElements]:
     """One copy of everything, from this rank where it has it."""
     near = {h.rect: h for h in reversed(holding.held) if placement.rank(h.memory.processor) == rank}
     return [near.get(held.rect, held) for held in holding.distinct()]

@@ -24,7 +24,7 @@ _MARK_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SharedArray:
     """An array (length,) that ``ranks`` shall share; ``key`` is how all of them call it."""
 
     key: str
@@ -41,7 +41,7 @@ class Wanted:
         return min(self.ranks)
 
 
-def common_arrays(wanted: Sequence[Wanted], transport: Transport) -> dict[str, np.ndarray[Any, Any] | None]:
+def common_arrays(wanted: Sequence[SharedArray], transport: Transport) -> dict[str, np.ndarray[Any, Any] | None]:
     """By key the arrays that ranks now share, zeros at first; None for those of other ranks. Collective: every rank calls it
     with the same ``wanted`` and gets the same keys."""
     places = _everywhere(transport, node_key() if hasattr(os, "memfd_create") else None)
@@ -67,7 +67,7 @@ def _everywhere(transport: Transport, value: Any) -> list[Any]:
     return found
 
 
-def _offsets(wanted: Sequence[Wanted]) -> dict[str, int]:
+def _offsets(wanted: Sequence[SharedArray]) -> dict[str, int]:
     """Where each array begins in its maker's file, behind the mark."""
     ends: dict[int, int] = {}
     offsets = {}
@@ -77,7 +77,7 @@ def _offsets(wanted: Sequence[Wanted]) -> dict[str, int]:
     return offsets
 
 
-def _make(wanted: Sequence[Wanted], offsets: Mapping[str, int], rank: int) -> tuple[int, bytes] | None:
+def _make(wanted: Sequence[SharedArray], offsets: Mapping[str, int], rank: int) -> tuple[int, bytes] | None:
     """The file of this rank and the mark at its beginning; None if it makes none, or cannot."""
     ends = [offsets[w.key] + w.nbytes for w in wanted if w.maker == rank]
     if not ends:
@@ -119,5 +119,5 @@ def _map(where: tuple[int, int, bytes] | None) -> mmap.mmap | None:
     return memory
 
 
-def _carve(memory: Any, offset: int, wanted: Wanted) -> np.ndarray[Any, Any]:
+def _carve(memory: Any, offset: int, wanted: SharedArray) -> np.ndarray[Any, Any]:
     return np.frombuffer(memory, wanted.dtype, wanted.length, offset)

@@ -6,14 +6,14 @@
 from taskflow.tasks.lower.backward import gradient_flow, gradients_given
 from taskflow.tasks.lower.emit import Emitter, contiguous
 from taskflow.tasks.lower.forward import LASTING
-from taskflow.tasks.lower.lower import Cut, cut_graph, lower, needed_for
+from taskflow.tasks.lower.lower import CutGraph, cut_graph, lower, needed_for
 from taskflow.tasks.lower.parameters import lay_out, left_over
 from taskflow.tasks.lower.synchronise import SMALLEST_CHUNK_BYTES
 
 __all__ = [
     "LASTING",
     "SMALLEST_CHUNK_BYTES",
-    "Cut",
+    "CutGraph",
     "Emitter",
     "contiguous",
     "cut_graph",

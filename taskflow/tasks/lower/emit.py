@@ -11,7 +11,7 @@ import numpy as np
 
 from taskflow.machine import ring_bytes
 from taskflow.regions import Rect
-from taskflow.tasks.lower.history import History, Space
+from taskflow.tasks.lower.history import History, RectNumbers
 from taskflow.tasks.task import (
     AllGather,
     AllReduce,
@@ -40,7 +40,7 @@ class Emitter:
     def __init__(self, processors: int) -> None:
         self.graph = TaskGraph(processors)
         self.topic = OTHER
-        self._spaces: dict[tuple[int, ...], Space] = {}
+        self._spaces: dict[tuple[int, ...], RectNumbers] = {}
         self._known: list[_Known | None] = []  # by buffer
 
     # ---- memory --------------------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ class Emitter:
         else:
             space = self._spaces.get(whole.rect.hi)
             if space is None:
-                space = self._spaces[whole.rect.hi] = Space()
+                space = self._spaces[whole.rect.hi] = RectNumbers()
             history = History(space)
             rect = space.number(whole.rect)
         itemsize = buffer.dtype.itemsize

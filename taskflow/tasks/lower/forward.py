@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from taskflow.graph import Node
-from taskflow.mapper import Travel
+from taskflow.mapper import SyncAlgorithm
 from taskflow.operators.state import State
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
@@ -50,7 +50,7 @@ def forward(state: Lowering, node: Node) -> None:
         }
         all_reduce_all(state.emit, [group for rect, group in partial.items() if rect in owners.summed])
         rest = [group for rect, group in partial.items() if rect not in owners.summed]
-        reduce_all(state.emit, rest, Travel.OWNER)  # in the first part's buffer
+        reduce_all(state.emit, rest, SyncAlgorithm.OWNER)  # in the first part's buffer
 
 
 def _summed_everywhere(
@@ -59,7 +59,7 @@ def _summed_everywhere(
     """The Rects of a tensor whose partial values an all-reduce sums, each with the buffers of the sum by processor. Those are
     they of which every processor that has computed a part also reads some: were only one of them to need the sum, as of a
     loss, sending it to the others would be for nothing."""
-    if state.strategy.sums is not Travel.COLLECTIVE:
+    if state.strategy.sums is not SyncAlgorithm.COLLECTIVE:
         return {}
     found: dict[Rect, dict[int, int]] = {}
     for rect, parts in table.items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from taskflow.regions import Rect
 
 
-class Space:
+class RectNumbers:
     """The Rects that were ever asked about in buffers of one shape, numbered, and how they lie to each other."""
 
     __slots__ = ("_numbers", "_rects", "holds", "meets")
@@ -44,7 +44,7 @@ class History:
 
     __slots__ = ("readers", "space", "writers")
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: RectNumbers) -> None:
         self.space = space
         self.writers: dict[int, list[int]] = {}
         self.readers: dict[int, list[int]] = {}

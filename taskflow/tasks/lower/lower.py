@@ -22,7 +22,7 @@ from taskflow.tasks.topic import Purpose, Topic
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class CutGraph:
     """What a strategy makes of a graph, whatever is run of it: the pieces of every node, which nodes' backward runs and which
     tensors need gradients, and where parameters live. Training and evaluation share it, so they share weights."""
 
@@ -32,12 +32,12 @@ class Cut:
     layout: ParameterLayout
 
 
-def cut_graph(graph: OperatorGraph, strategy: Strategy) -> Cut:
+def cut_graph(graph: OperatorGraph, strategy: Strategy) -> CutGraph:
     """Cut every node as the strategy says. Raises ValueError that names the operator if it does not fit the graph."""
     strategy.verify(graph)
     pieces = [cut(graph, strategy, number) for number in range(len(graph))]
     active, needs_gradient, trained = gradient_flow(graph)
-    return Cut(pieces, active, needs_gradient, lay_out(graph, parameter_uses(pieces), trained))
+    return CutGraph(pieces, active, needs_gradient, lay_out(graph, parameter_uses(pieces), trained))
 
 
 def lower(
@@ -50,7 +50,7 @@ def lower(
     select_source: SourceSelector | None = None,
     prefix: str = "",
     wanted: Sequence[Tensor] | None = None,
-    shared: Cut | None = None,
+    shared: CutGraph | None = None,
 ) -> TaskGraph:
     """The tasks of one step of ``graph`` cut and placed by ``strategy``.
 

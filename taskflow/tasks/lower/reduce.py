@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from taskflow.mapper import Travel
+from taskflow.mapper import SyncAlgorithm
 from taskflow.regions import Rect
 from taskflow.tasks.lower.emit import Emitter
 from taskflow.tasks.task import Part
@@ -12,7 +12,7 @@ from taskflow.tasks.task import Part
 Held = tuple[int, Part]  # (processor, its part)
 
 
-def reduce_all(emit: Emitter, groups: Sequence[tuple[str, Sequence[Held]]], travel: Travel) -> None:
+def reduce_all(emit: Emitter, groups: Sequence[tuple[str, Sequence[Held]]], travel: SyncAlgorithm) -> None:
     """In each named group add all parts (equal shapes) into the first one's, in a fixed order.
 
     OWNER: everybody sends to the first, which adds in the order given. TREE: binomial, log2 rounds. RING: the last sends to
@@ -20,7 +20,7 @@ def reduce_all(emit: Emitter, groups: Sequence[tuple[str, Sequence[Held]]], trav
     the parts of the others are overwritten by TREE and RING. Messages of OWNER go together for all groups, so that groups
     with different owners do not stand in each other's way.
     """
-    if travel is not Travel.OWNER:
+    if travel is not SyncAlgorithm.OWNER:
         for name, parts in groups:
             _reduce(emit, name, _local_first(emit, name, parts), travel)
         return
@@ -44,8 +44,8 @@ def all_reduce_all(emit: Emitter, groups: Sequence[tuple[str, Sequence[Held]]]) 
         emit.all_reduce(name, [part for _, part in _local_first(emit, name, parts)])
 
 
-def _reduce(emit: Emitter, name: str, parts: Sequence[Held], travel: Travel) -> None:
-    if travel is Travel.TREE:
+def _reduce(emit: Emitter, name: str, parts: Sequence[Held], travel: SyncAlgorithm) -> None:
+    if travel is SyncAlgorithm.TREE:
         step = 1
         while step < len(parts):
             for i in range(0, len(parts) - step, 2 * step):
@@ -58,17 +58,17 @@ def _reduce(emit: Emitter, name: str, parts: Sequence[Held], travel: Travel) -> 
             emit.sum(name, [_send(emit, name, parts[i][1], owner, target)], target)
 
 
-def broadcast_all(emit: Emitter, groups: Sequence[tuple[str, Sequence[Held]]], travel: Travel) -> None:
+def broadcast_all(emit: Emitter, groups: Sequence[tuple[str, Sequence[Held]]], travel: SyncAlgorithm) -> None:
     """In each group copy the first part into all others; the routes are those of `reduce_all`, the other way round."""
-    if travel is Travel.OWNER:
+    if travel is SyncAlgorithm.OWNER:
         emit.transfers([(name, parts[0][1], part) for name, parts in groups for _, part in parts[1:]])
     else:
         for name, parts in groups:
             _broadcast(emit, name, parts, travel)
 
 
-def _broadcast(emit: Emitter, name: str, parts: Sequence[Held], travel: Travel) -> None:
-    if travel is Travel.TREE:
+def _broadcast(emit: Emitter, name: str, parts: Sequence[Held], travel: SyncAlgorithm) -> None:
+    if travel is SyncAlgorithm.TREE:
         step = 1
         while step < len(parts):
             step *= 2

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from taskflow.mapper import Place, Sync, Travel
+from taskflow.mapper import Sync, SyncAlgorithm, UpdatePlacement
 from taskflow.partition import even_cuts
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
@@ -48,14 +48,14 @@ def synchronise(state: Lowering, rule: UpdateRule, clip_norm: float | None) -> N
     # Decided before the first root that has no gradient of its own gets a buffer for the sum.
     givers = set(state.flat_gradients)
     for made in divided:
-        if made[0].sync.travel is Travel.COLLECTIVE:
+        if made[0].sync.travel is SyncAlgorithm.COLLECTIVE:
             _collect(state, made[0].bundle, made[0].sync.place, givers)
         else:
             _reduce(state, made, givers)
     scales = _clip(state, chunks, clip_norm) if clip_norm is not None else {}
     for made in divided:
-        layer, collective = made[0].bundle.layer, made[0].sync.travel is Travel.COLLECTIVE
-        if made[0].sync.place is Place.EVERY:
+        layer, collective = made[0].bundle.layer, made[0].sync.travel is SyncAlgorithm.COLLECTIVE
+        if made[0].sync.place is UpdatePlacement.EVERY:
             if collective:
                 continue  # every holder has the sum
             state.emit.topic = Topic(Purpose.WEIGHT_GRADIENTS, layer)
@@ -68,7 +68,7 @@ def synchronise(state: Lowering, rule: UpdateRule, clip_norm: float | None) -> N
                 _all_gather(state, made[0].bundle)
             else:
                 _send(state, made, "weights", lambda state, name, p: state.flat_weights[name, p])
-    for bundle in {c.bundle.name: c.bundle for c in chunks if c.sync.place is Place.EVERY}.values():
+    for bundle in {c.bundle.name: c.bundle for c in chunks if c.sync.place is UpdatePlacement.EVERY}.values():
         for processor in bundle.group:
             _update(state, rule, bundle, Rect((0,), (bundle.size,)), processor, scales)
 
@@ -79,15 +79,15 @@ def _chunks(state: Lowering, bundle: Bundle) -> list[Chunk]:
     if not any((bundle.name, p) in state.flat_gradients for p in group):
         return []
     sync = state.strategy.sync(bundle.layer)
-    many = sync.place is Place.SPREAD or (sync.place is Place.EVERY and sync.travel is Travel.RING)
+    many = sync.place is UpdatePlacement.SPREAD or (sync.place is UpdatePlacement.EVERY and sync.travel is SyncAlgorithm.RING)
     wanted = sync.chunks or max(1, bundle.size * bundle.dtype.itemsize // SMALLEST_CHUNK_BYTES)
-    if sync.travel is Travel.COLLECTIVE:
+    if sync.travel is SyncAlgorithm.COLLECTIVE:
         wanted = len(group)  # the library wants one share a holder, in the holders' order
     count = min(len(group), wanted, bundle.size) if many else 1
     # Roots differ from layer to layer and bundle to bundle, so that one processor does not own everything. Nothing but
     # the layer's own bundles matters, so that an evaluator can keep what it knows of the layers that did not change.
     first = state.layout.rank(bundle)
-    roots = [i if sync.travel is Travel.COLLECTIVE else first + i * len(group) // count for i in range(count)]
+    roots = [i if sync.travel is SyncAlgorithm.COLLECTIVE else first + i * len(group) // count for i in range(count)]
     cuts = even_cuts(bundle.size, count)
     return [
         Chunk(bundle, sync, Rect((low,), (high,)), _rotate(group, root))
@@ -100,7 +100,7 @@ def _rotate(group: tuple[int, ...], by: int) -> tuple[int, ...]:
     return group[by:] + group[:by]
 
 
-def _collect(state: Lowering, bundle: Bundle, place: Place, givers: set[tuple[str, int]]) -> None:
+def _collect(state: Lowering, bundle: Bundle, place: UpdatePlacement, givers: set[tuple[str, int]]) -> None:
     """Sum the holders' gradients of a bundle on all of them at once, or a share on each; those without one of their own give
     zeros."""
     state.emit.topic = Topic(Purpose.WEIGHT_GRADIENTS, bundle.layer)
@@ -111,7 +111,7 @@ def _collect(state: Lowering, bundle: Bundle, place: Place, givers: set[tuple[st
             state.emit.fill(f"d {bundle.name}", parts[-1], 0.0)
     if len(parts) < 2:
         return
-    if place is Place.EVERY:
+    if place is UpdatePlacement.EVERY:
         state.emit.all_reduce(f"d {bundle.name}", parts)
     else:
         state.emit.reduce_scatter(f"d {bundle.name}", parts, even_cuts(bundle.size, len(parts)))
@@ -186,7 +186,7 @@ def _clip(state: Lowering, chunks: list[Chunk], limit: float) -> dict[int, int]:
     )
     scales = {first: factor}
     updaters = {
-        p for c in chunks for p in (c.bundle.group if c.sync.place is Place.EVERY else (c.root,))
+        p for c in chunks for p in (c.bundle.group if c.sync.place is UpdatePlacement.EVERY else (c.root,))
     }
     for processor in sorted(updaters - {first}):
         scales[processor] = emit.buffer("clip", ONE, processor, DOUBLE)

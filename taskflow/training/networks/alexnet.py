@@ -7,7 +7,7 @@ from dataclasses import replace
 from taskflow.models import AlexNetConfig, alexnet
 from taskflow.rules import SGD, Adam
 from taskflow.training import StepDecay
-from taskflow.training.program import DATA, Preset, Run, Training, example, load_images, workers_option
+from taskflow.training.program import DATA, Preset, RunConfig, Training, example, load_images, workers_option
 
 PRESETS = {
     # With the usual eps of 1e-8, Adam makes steps of gradients that are nothing but rounding.
@@ -24,7 +24,7 @@ PRESETS = {
 
 @example(PRESETS, **DATA)
 @workers_option
-def main(run: Run, workers: int | None) -> Training:
+def main(run: RunConfig, workers: int | None) -> Training:
     """AlexNet on pictures."""
     images = load_images(run, run.model.image, 3, workers)
     return images.training(alexnet(replace(run.model, batch=run.batch, classes=images.classes), run.dtype))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from taskflow.models import GPTConfig, gpt
 from taskflow.rules import AdamW
 from taskflow.training import Cosine
-from taskflow.training.program import DATA_HELP, Preset, Run, Training, example, language_model, text_options
+from taskflow.training.program import DATA_HELP, Preset, RunConfig, Training, example, language_model, text_options
 
 PRESETS = {
     "small": Preset(
@@ -26,6 +26,6 @@ PRESETS = {
 
 @example(PRESETS, data="FILE", data_help=DATA_HELP)
 @text_options
-def main(run: Run, ptb: str | None, level: str) -> Training:
+def main(run: RunConfig, ptb: str | None, level: str) -> Training:
     """GPT-2 on windows of text."""
     return language_model(run, gpt, ptb, level)

@@ -10,7 +10,7 @@ from taskflow.training import Cosine, StepDecay
 from taskflow.training.program import (
     DATA,
     Preset,
-    Run,
+    RunConfig,
     Training,
     example,
     load_images,
@@ -34,7 +34,7 @@ PRESETS = {
 
 @example(PRESETS, **DATA)
 @workers_option
-def main(run: Run, workers: int | None) -> Training:
+def main(run: RunConfig, workers: int | None) -> Training:
     """Inception-v3 on pictures."""
     images = load_images(run, run.model.image, 3, workers)
     graph = inception_v3(replace(run.model, batch=run.batch, classes=images.classes), run.dtype)

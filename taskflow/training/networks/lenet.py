@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from taskflow.models import LeNetConfig, lenet
 from taskflow.rules import Adam
-from taskflow.training.program import DATA, Preset, Run, Training, example, load_images, workers_option
+from taskflow.training.program import DATA, Preset, RunConfig, Training, example, load_images, workers_option
 
 PRESETS = {
     # With the usual eps of 1e-8, Adam makes steps of gradients that are nothing but rounding.
@@ -17,7 +17,7 @@ PRESETS = {
 
 @example(PRESETS, **DATA)
 @workers_option
-def main(run: Run, workers: int | None) -> Training:
+def main(run: RunConfig, workers: int | None) -> Training:
     """LeNet-5 on grey pictures."""
     images = load_images(run, run.model.image, run.model.channels, workers)
     return images.training(lenet(replace(run.model, batch=run.batch, classes=images.classes), run.dtype))

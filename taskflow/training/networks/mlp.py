@@ -7,7 +7,7 @@ from math import isqrt
 
 from taskflow.models import MLPConfig, mlp
 from taskflow.rules import SGD
-from taskflow.training.program import DATA, Preset, Run, Training, example, load_images, workers_option
+from taskflow.training.program import DATA, Preset, RunConfig, Training, example, load_images, workers_option
 
 PRESETS = {
     "small": Preset(MLPConfig(batch=64, features=64, hidden=(128, 128)), SGD(lr=0.1, momentum=0.9), 150),
@@ -19,7 +19,7 @@ PRESETS = {
 
 @example(PRESETS, **DATA)
 @workers_option
-def main(run: Run, workers: int | None) -> Training:
+def main(run: RunConfig, workers: int | None) -> Training:
     """Linear layers on grey pictures."""
     images = load_images(run, isqrt(run.model.features), 1, workers, name="features", flat=True)
     return images.training(mlp(replace(run.model, batch=run.batch, classes=images.classes), run.dtype))

@@ -9,7 +9,7 @@ from taskflow.models import NMTConfig, nmt
 from taskflow.models.decoding import NMTTranslator
 from taskflow.rules import SGD, Adam
 from taskflow.training import StepDecay
-from taskflow.training.program import Preset, Run, Training, example
+from taskflow.training.program import Preset, RunConfig, Training, example
 from taskflow.training.translation import DATA_HELP, TranslationOptions, translation, translation_options
 
 PRESETS = {
@@ -24,6 +24,6 @@ PRESETS = {
 
 @example(PRESETS, data="FILE", data_help=DATA_HELP)
 @translation_options
-def main(run: Run, language: str | None, beams: int, sentences: int, vocabulary: int | None) -> Training:
+def main(run: RunConfig, language: str | None, beams: int, sentences: int, vocabulary: int | None) -> Training:
     """NMT on sentences in two languages."""
     return translation(run, nmt, NMTTranslator, TranslationOptions(language, beams, sentences, vocabulary))

@@ -10,7 +10,7 @@ from taskflow.training import StepDecay
 from taskflow.training.program import (
     DATA,
     Preset,
-    Run,
+    RunConfig,
     Training,
     example,
     load_images,
@@ -30,7 +30,7 @@ PRESETS = {
 
 @example(PRESETS, **DATA)
 @workers_option
-def main(run: Run, workers: int | None) -> Training:
+def main(run: RunConfig, workers: int | None) -> Training:
     """ResNet on pictures."""
     images = load_images(run, run.model.image, 3, workers)
     graph = resnet(replace(run.model, batch=run.batch, classes=images.classes), run.dtype)

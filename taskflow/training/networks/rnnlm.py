@@ -8,7 +8,7 @@ from __future__ import annotations
 from taskflow.models import RNNLMConfig, rnnlm
 from taskflow.rules import SGD, Adam
 from taskflow.training import ZarembaDecay
-from taskflow.training.program import DATA_HELP, Preset, Run, Training, example, language_model, text_options
+from taskflow.training.program import DATA_HELP, Preset, RunConfig, Training, example, language_model, text_options
 
 PRESETS = {
     "small": Preset(RNNLMConfig(batch=256, steps=20, vocabulary=4000, hidden=128), Adam(lr=4e-3), 150, clip_norm=5.0),
@@ -22,6 +22,6 @@ PRESETS = {
 
 @example(PRESETS, data="FILE", data_help=DATA_HELP)
 @text_options
-def main(run: Run, ptb: str | None, level: str) -> Training:
+def main(run: RunConfig, ptb: str | None, level: str) -> Training:
     """RNNLM on windows of text."""
     return language_model(run, rnnlm, ptb, level)

@@ -8,7 +8,7 @@ from taskflow.models import RNNTCConfig, rnntc
 from taskflow.rules import Adam
 from taskflow.training.data import TextBatches, load_labelled
 from taskflow.training.evaluation import MEASURES, ClassifierEvaluation, scores_of
-from taskflow.training.program import Preset, Run, Training, example
+from taskflow.training.program import Preset, RunConfig, Training, example
 
 PRESETS = {
     # With the usual eps of 1e-8, Adam makes steps of gradients that are nothing but rounding.
@@ -20,7 +20,7 @@ PRESETS = {
 
 
 @example(PRESETS, data="PATH", data_help="Folder of texts by class, or CSV or TSV; a second one is for validation.")
-def main(run: Run) -> Training:
+def main(run: RunConfig) -> Training:
     """RNNTC on texts with labels."""
     text = load_labelled(run.data, steps=run.model.steps, vocabulary_size=run.model.vocabulary, seed=run.seed)
     config = replace(run.model, batch=run.batch, vocabulary=len(text.vocabulary), classes=len(text.classes))

@@ -9,7 +9,7 @@ from taskflow.models import TransformerConfig, transformer
 from taskflow.models.decoding import TransformerTranslator
 from taskflow.rules import Adam
 from taskflow.training import InverseSqrt
-from taskflow.training.program import Preset, Run, Training, example
+from taskflow.training.program import Preset, RunConfig, Training, example
 from taskflow.training.translation import DATA_HELP, TranslationOptions, translation, translation_options
 
 PRESETS = {
@@ -27,6 +27,6 @@ PRESETS = {
 
 @example(PRESETS, data="FILE", data_help=DATA_HELP)
 @translation_options
-def main(run: Run, language: str | None, beams: int, sentences: int, vocabulary: int | None) -> Training:
+def main(run: RunConfig, language: str | None, beams: int, sentences: int, vocabulary: int | None) -> Training:
     """A Transformer on sentences in two languages."""
     return translation(run, transformer, TransformerTranslator, TranslationOptions(language, beams, sentences, vocabulary))

@@ -1,6 +1,6 @@
 """A training program: its options, its plan, its loop, and what it shows."""
 
-from taskflow.training.program.example import Preset, Run, Training, example
+from taskflow.training.program.example import Preset, RunConfig, Training, example
 from taskflow.training.program.images import DATA, load_images, workers_option
 from taskflow.training.program.initializers import normalised_above_zero
 from taskflow.training.program.language_model import DATA_HELP, language_model, text_options
@@ -14,7 +14,7 @@ __all__ = [
     "PATIENCE_SECONDS",
     "SEARCH_BUDGET",
     "Preset",
-    "Run",
+    "RunConfig",
     "Training",
     "TrainingProgress",
     "example",

@@ -26,7 +26,7 @@ class Preset:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunConfig:
     """What the function that says what to train is told. ``model`` is the preset's config, ``batch`` of the whole machine;
     ``ranks`` share this job's cores."""
 

@@ -26,11 +26,11 @@ from typing import Any
 import click
 
 from taskflow.runtime.job import INTERRUPTED, LaunchError, connect, say_once, speaks
-from taskflow.training.program.definition import Preset, Run, Training
+from taskflow.training.program.definition import Preset, RunConfig, Training
 from taskflow.training.program.job import finish, one_line, prepare
 from taskflow.training.program.options import Options, shared_options
 
-__all__ = ["Preset", "Run", "Training", "example", "run_example"]
+__all__ = ["Preset", "RunConfig", "Training", "example", "run_example"]
 
 Builder = Callable[..., Training]
 EXAMPLES = (
@@ -41,7 +41,7 @@ EXAMPLES = (
 
 
 def example(presets: Mapping[str, Preset], *, data: str, data_help: str) -> Callable[[Builder], click.Command]:
-    """Make a command of a function that takes a `Run` (and options of its own) and returns a `Training`.
+    """Make a command of a function that takes a `RunConfig` (and options of its own) and returns a `Training`.
 
     ``data``: what ``--data`` names, for its help. The help's first paragraph is that of the function's module. What the
     function raises as ValueError, OSError or ImportError is what the user can mend: one line on stderr, exit code 2.
@@ -64,12 +64,12 @@ def example(presets: Mapping[str, Preset], *, data: str, data_help: str) -> Call
         about = (build.__globals__.get("__doc__") or "").split("\n\n")[0]
         short = re.split(",? under a strategy", " ".join(about.split()))[0].rstrip(".") + "."
         epilog = "Swap --mapper and the losses stay the same: only the speed changes."
-        return click.command(cls=Program, help=about, short_help=short, epilog=epilog)(whole)
+        return click.command(cls=RankCommand, help=about, short_help=short, epilog=epilog)(whole)
 
     return decorate
 
 
-class Program(click.Command):
+class RankCommand(click.Command):
     """A command of which many ranks run: a mistake in its arguments is one line, which rank 0 alone writes."""
 
     def make_context(
@@ -117,7 +117,7 @@ def _going_on(options: Options) -> str:
     return "with --checkpoint FILE --checkpoint-every N, a run can go on with --resume FILE"
 
 
-def run_example(program: str, preset: Preset, options: Options, build: Callable[[Run], Training]) -> int:
+def run_example(program: str, preset: Preset, options: Options, build: Callable[[RunConfig], Training]) -> int:
     """Connect, plan, train, report. Returns the exit status: 2 for what the user can mend, after one line on stderr that
     begins with ``program``. Ctrl-C ends the process with status INTERRUPTED. Every rank runs it."""
     try:

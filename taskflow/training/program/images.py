@@ -1,4 +1,4 @@
-"""Pictures for an example's `Run`: those of ``--data``, or scikit-learn's digits, as batches with their validation."""
+"""Pictures for an example's `RunConfig`: those of ``--data``, or scikit-learn's digits, as batches with their validation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from taskflow.runtime.job import node_cores
 from taskflow.training.data import Background
 from taskflow.training.data.images import ImageBatches, ImageSource, digits, image_folder
 from taskflow.training.evaluation import MEASURES, ClassifierEvaluation, scores_of
-from taskflow.training.program.example import Run, Training
+from taskflow.training.program.example import RunConfig, Training
 
 DATA: Any = {
     "data": "DIR",
@@ -52,7 +52,7 @@ class Images:
 
 
 def load_images(
-    run: Run, size: int, channels: int, workers: int | None = None, *, name: str = "images", flat: bool = False
+    run: RunConfig, size: int, channels: int, workers: int | None = None, *, name: str = "images", flat: bool = False
 ) -> Images:
     """Pictures of (channels, size, size) from the folder that ``--data`` names, else the digits. ``workers``: background
     processes that decode, None for the rank's share of the cores. ``name``: of the graph's input. Raises ValueError, OSError

@@ -18,7 +18,7 @@ from taskflow.runtime import Executor
 from taskflow.runtime.profiler import TraceError, Tracer
 from taskflow.runtime.transport import Transport
 from taskflow.training.data import Batches, Say, digest_of
-from taskflow.training.program.definition import Preset, Run, Training
+from taskflow.training.program.definition import Preset, RunConfig, Training
 from taskflow.training.program.loop import Result, rows_read, train
 from taskflow.training.program.options import Options, steps_to_trace
 from taskflow.training.program.plan import plan
@@ -29,7 +29,7 @@ from taskflow.working import Working
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TrainingJob:
     """A run that is ready to begin. ``start``: where in the data. ``predicted``: what predicts its trace, on rank 0."""
 
     training: Training
@@ -42,8 +42,8 @@ class Job:
 
 
 def prepare(
-    preset: Preset, options: Options, build: Callable[[Run], Training], transport: Transport, background: ExitStack, say: Say
-) -> Job:
+    preset: Preset, options: Options, build: Callable[[RunConfig], Training], transport: Transport, background: ExitStack, say: Say
+) -> TrainingJob:
     """Read, plan, compile. Raises ValueError, OSError or ImportError on every rank for what the user can mend."""
     count, steps = check_processors(options.processors, transport.size), options.steps or preset.steps
     kernels = on_all_ranks(transport, lambda: kernels_on(options.device))
@@ -56,7 +56,7 @@ def prepare(
     batch = preset.model.batch * (count if preset.per_processor else 1)
     if saved is not None and preset.per_processor:  # it goes on with the batch that it had, on however many processors
         batch = saved[1].batch
-    run = Run(preset.model, batch, options.data, seed, options.dtype, steps, count, transport.size, say)
+    run = RunConfig(preset.model, batch, options.data, seed, options.dtype, steps, count, transport.size, say)
     quiet = options.quiet or transport.rank > 0
     with Working("reading the data and building the network", quiet):
         training = on_all_ranks(transport, lambda: build(run))
@@ -76,16 +76,16 @@ def prepare(
         load_checkpoint(executor, str(options.resume))
         say(f"resumed from {options.resume} after step {start.steps}")
     if options.trace is None or traced is None:
-        return Job(training, executor, machine, start, steps)
+        return TrainingJob(training, executor, machine, start, steps)
     with Working("looking up what the step's tasks take", quiet):
         costs = trace_costs(options.costs, executor, machine)
     about = {"seed": seed, "mapper": options.mapper, "preset": options.preset, "dtype": options.dtype}
     about |= costs.about if costs is not None else {}
     tracer = executor.trace(options.trace, traced, cost=costs.model.seconds if costs is not None else None, about=about)
-    return Job(training, executor, machine, start, steps, tracer, costs)
+    return TrainingJob(training, executor, machine, start, steps, tracer, costs)
 
 
-def finish(program: str, preset: Preset, options: Options, job: Job, say: Say) -> int:
+def finish(program: str, preset: Preset, options: Options, job: TrainingJob, say: Say) -> int:
     """Train and report; the exit status, 1 if what the run gave could not be written."""
     training, executor = job.training, job.executor
     try:
@@ -150,7 +150,7 @@ def _many(count: int, called: str) -> str:
     return f"{count} {called}{'s' * (count != 1)}"
 
 
-def _report(executor: Executor, training: Training, options: Options, job: Job, result: Result) -> None:
+def _report(executor: Executor, training: Training, options: Options, job: TrainingJob, result: Result) -> None:
     """One line for a person, and with --json one for programs, on rank 0."""
     moved = executor.moved_bytes_per_step()
     if executor.transport.rank != 0:

@@ -12,7 +12,7 @@ import numpy as np
 from taskflow.graph import OperatorGraph
 from taskflow.training.data import LanguageModelBatches, load_corpus
 from taskflow.training.evaluation import LanguageModelEvaluation
-from taskflow.training.program.example import Run, Training
+from taskflow.training.program.example import RunConfig, Training
 
 DATA_HELP = "Text file to train on; may be repeated."
 Function = Callable[..., Any]
@@ -28,7 +28,7 @@ def text_options(function: Function) -> Function:
     return function
 
 
-def language_model(run: Run, network: Callable[[Any, str], OperatorGraph], ptb: str | None, level: str) -> Training:
+def language_model(run: RunConfig, network: Callable[[Any, str], OperatorGraph], ptb: str | None, level: str) -> Training:
     """Training of ``network`` (config, dtype), with inputs tokens and targets (batch, steps), on windows of text."""
     corpus = load_corpus(run.data, ptb, level=level, vocabulary_size=run.model.vocabulary)
     config, integers = replace(run.model, batch=run.batch, vocabulary=len(corpus.vocabulary)), np.dtype("int64")

@@ -22,7 +22,7 @@ NEAR = 1.03
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class MeasuredStrategy:
     """One strategy's step: ``seconds`` of the slowest rank, and ``nbytes`` that all ranks plan for it together."""
 
     name: str
@@ -36,7 +36,7 @@ class Tried:
 def trial(
     candidates: Mapping[str, Strategy], graph: OperatorGraph, machine: Machine, transport: Transport, rule: UpdateRule, *,
     clip_norm: float | None = None, kernels: KernelSet | None = None,
-) -> list[Tried]:
+) -> list[MeasuredStrategy]:
     """Train for a few steps under each of the ``candidates``, on random data and with a learning rate of 0. One after the
     other, each with memory and messages of its own, all of which is gone afterwards. The same answer on every rank; every
     rank calls it. Raises what an Executor raises."""
@@ -60,13 +60,14 @@ def trial(
     tried = None
     if found is not None:
         tried = [
-            Tried(name, max(rank[name][0] for rank in found), sum(rank[name][1] for rank in found)) for name in candidates
+            MeasuredStrategy(name, max(rank[name][0] for rank in found), sum(rank[name][1] for rank in found))
+            for name in candidates
         ]
-    answer: list[Tried] = transport.broadcast(tried)
+    answer: list[MeasuredStrategy] = transport.broadcast(tried)
     return answer
 
 
-def best(tried: Sequence[Tried]) -> Tried:
+def best(tried: Sequence[MeasuredStrategy]) -> MeasuredStrategy:
     """Of those that are about as fast as the fastest, the one that needs least memory (of equals the first)."""
     limit = NEAR * min(each.seconds for each in tried)
     return min((each for each in tried if each.seconds <= limit), key=lambda each: each.nbytes)

@@ -10,7 +10,7 @@ import click
 
 from taskflow.graph import OperatorGraph
 from taskflow.training.data import PAD
-from taskflow.training.program import Run, Training
+from taskflow.training.program import RunConfig, Training
 from taskflow.training.translation.batches import TranslationBatches
 from taskflow.training.translation.evaluation import MakeTranslator, TranslationEvaluation
 from taskflow.training.translation.text import load_translation
@@ -45,7 +45,7 @@ def translation_options(main: Callable[..., Training]) -> Callable[..., Training
 
 
 def translation(
-    run: Run, build: Callable[[Any, str], OperatorGraph], translator: MakeTranslator, options: TranslationOptions
+    run: RunConfig, build: Callable[[Any, str], OperatorGraph], translator: MakeTranslator, options: TranslationOptions
 ) -> Training:
     """What to train: the network that ``build`` makes of the preset's config, whose vocabulary becomes that of the text."""
     text = load_translation(run.data, language=options.language, vocabulary_size=options.vocabulary or run.model.vocabulary)

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 
 from taskflow.runtime.job.launch import connect
-from taskflow.runtime.job.polling import Pace
+from taskflow.runtime.job.polling import Backoff
 from taskflow.runtime.transport.mpi import MPITransport
 
 SIZES = [0, 1, 7, 8, 100, 1023, 1024, 4096, 65_536, 65_537, 300_000, 1 << 20, (1 << 22) + 3]
@@ -209,7 +209,7 @@ def main():
     first = connect()
     assert isinstance(first, MPITransport) and first.size == int(sys.argv[1])
     # Another transport beside the first, with messages of at most 1000 bytes and hardly any patience.
-    second = MPITransport(message_nbytes=1000, pace=Pace(0.0, 1e-6, 1e-4))
+    second = MPITransport(message_nbytes=1000, pace=Backoff(0.0, 1e-6, 1e-4))
     for transport in (first, second):
         ping_pong(transport)
         replay(transport)

@@ -9,13 +9,13 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import taskflow  # isort: skip
 from partial_sums import case, feeds, results, summing
 
-from taskflow.mapper import Travel
+from taskflow.mapper import SyncAlgorithm
 from taskflow.tasks.topic import Purpose
 
 transport = taskflow.connect(watchdog_seconds=60)
 for seed in range(int(sys.argv[1])):
     processors = transport.size + seed % 3  # sometimes a rank drives several
-    graph, strategy = case(seed, processors, Travel.COLLECTIVE)
+    graph, strategy = case(seed, processors, SyncAlgorithm.COLLECTIVE)
     run = taskflow.Executor(graph, strategy, taskflow.SGD(0.1, momentum=0.9), transport=transport, seed=3)
     found = results(run)
     tasks = run.program("train").graph

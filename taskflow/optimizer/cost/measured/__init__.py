@@ -5,18 +5,18 @@ Measurements reproduce what a task meets in a step: the state of caches, other p
 
 from taskflow.optimizer.cost.measured.bench import measure, memory_action, piece_action
 from taskflow.optimizer.cost.measured.cache_state import between
-from taskflow.optimizer.cost.measured.contention import Company
+from taskflow.optimizer.cost.measured.contention import ContendingProcesses
 from taskflow.optimizer.cost.measured.guard import NotMeasured, before_measuring, nothing_new
 from taskflow.optimizer.cost.measured.identity import identity, processor_name
 from taskflow.optimizer.cost.measured.model import SECONDS, MeasuredCosts, kernels_for
-from taskflow.optimizer.cost.measured.noise import Yardstick
+from taskflow.optimizer.cost.measured.noise import SpeedProbe
 
 __all__ = [
     "SECONDS",
-    "Company",
+    "ContendingProcesses",
     "MeasuredCosts",
     "NotMeasured",
-    "Yardstick",
+    "SpeedProbe",
     "before_measuring",
     "between",
     "identity",

@@ -1,4 +1,4 @@
-"""Interlude: does to a core what a step does between two tasks of one kind (`Between`). Reads other memory, and runs other code.
+"""Interlude: does to a core what a step does between two tasks of one kind (`CacheState`). Reads other memory, and runs other code.
 
 Reading alone leaves the core with the code that is measured: its instructions and its branches' histories are in tables of their
 own, which only other code overwrites. Tasks that hold a core for less than a tenth of a millisecond then took up to a half longer
@@ -16,7 +16,7 @@ import numpy as np
 from taskflow.kernels import KernelSet
 from taskflow.operators.operator import REGISTRY, Array, Spec, iteration_space
 from taskflow.optimizer.cost.measured.bench import Surroundings, piece_action
-from taskflow.optimizer.cost.measured.cache_state import Between
+from taskflow.optimizer.cost.measured.cache_state import CacheState
 
 OTHERS = (
     "avg_pool2d", "concat", "conv2d", "cross_entropy", "dropout", "einsum", "embedding", "group_norm", "layer_norm", "linear",
@@ -25,11 +25,11 @@ OTHERS = (
 """Kinds that run in between: the same ones for all networks, so that these share measurements."""
 
 
-class Interlude:
+class CacheEvictor:
     """The other code is that of small pieces of fifteen kinds of operators, forward and backward. Other memory, as much as
     ``between`` says, is there from the first measurement on."""
 
-    def __init__(self, kernels: KernelSet, between: Between) -> None:
+    def __init__(self, kernels: KernelSet, between: CacheState) -> None:
         self._kernels, self._between = kernels, between
 
     def around(self, kind: str | None, fresh: Sequence[Array], twin: Callable[[], object]) -> Surroundings:

@@ -55,7 +55,7 @@ FRESH = Age(0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Between:
+class CacheState:
     """``nbytes``: of other memory that a processor touches between two uses of an array. ``code``: by kind of operator, what it
     touches between two runs of its code, forward or backward (kinds that are not there: nothing, and no other code runs). ``age``:
     how much of what a task touches has lain untouched for long. By default 16 MiB, and nothing else."""
@@ -76,10 +76,10 @@ class Between:
         return f"{self.nbytes / (1 << 20):g} MiB in between{code}" + (f", {self.age}" if self.age.share else "")
 
 
-TYPICAL = Between()
+TYPICAL = CacheState()
 
 
-def between(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> Between:
+def between(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> CacheState:
     """What a processor of ``machine`` finds in the middle of training ``graph`` with ``rule``, cut in the sample dimension; all of
     it rounded, so that networks share measurements. Lowers one step and simulates it by the machine's rates, in Python (a moment).
 
@@ -92,11 +92,11 @@ def between(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> 
     touched = max(use.nbytes for use in memory_use(tasks, range(len(tasks))))
     nbytes = int(min(MOST, max(LEAST, 2 ** round(log2(max(1, touched / 2))))))
     cores = all(p.kind == "cpu" for p in machine.processors)
-    return Between(nbytes, code_between(graph, nbytes), _age(tasks, machine) if cores else FRESH)
+    return CacheState(nbytes, code_between(graph, nbytes), _age(tasks, machine) if cores else FRESH)
 
 
 def code_between(graph: OperatorGraph, nbytes: int) -> dict[str, int]:
-    """`Between.code` of a processor that touches ``nbytes`` between two uses of an array: zero or a power of four from 256 KiB.
+    """`CacheState.code` of a processor that touches ``nbytes`` between two uses of an array: zero or a power of four from 256 KiB.
 
     A pass over the network goes through twice ``nbytes`` and meets each kind as often as the network has it, of which
     there are kinds with one operator (a loss) and with hundreds. A task whose code has left the core's caches takes tens of

@@ -35,7 +35,7 @@ PROGRAM = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); from {_
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-class Company:
+class ContendingProcesses:
     """``count`` processes, with ``threads`` each (None: as this one's environment says). They start when they are first needed and
     end with this one."""
 

@@ -19,12 +19,12 @@ from taskflow.operators.operator import Array, Operator, Spec, cost_key
 from taskflow.optimizer.cost.accumulated_gradients import Adding
 from taskflow.optimizer.cost.measured.bench import ARRAYS, Surroundings, measure, memory_action, piece_action, runs_of
 from taskflow.optimizer.cost.measured.blas_threads import blas_threads
-from taskflow.optimizer.cost.measured.cache_eviction import Interlude
-from taskflow.optimizer.cost.measured.cache_state import FRESH, TYPICAL, Between
-from taskflow.optimizer.cost.measured.contention import Company
+from taskflow.optimizer.cost.measured.cache_eviction import CacheEvictor
+from taskflow.optimizer.cost.measured.cache_state import FRESH, TYPICAL, CacheState
+from taskflow.optimizer.cost.measured.contention import ContendingProcesses
 from taskflow.optimizer.cost.measured.guard import may_measure
 from taskflow.optimizer.cost.measured.identity import identity
-from taskflow.optimizer.cost.measured.noise import Yardstick
+from taskflow.optimizer.cost.measured.noise import SpeedProbe
 from taskflow.optimizer.cost.measured.store import CostStore, Measurement
 from taskflow.optimizer.cost.model import Gradients, RememberedCosts
 from taskflow.regions import Rect
@@ -35,7 +35,7 @@ from taskflow.working import note
 SIZES = tuple(1 << n for n in range(8, 27, 3))  # bytes: 256 to 64 Mi; between them times are interpolated
 RUN_BYTES = (4, 12, 36, 108, 324, 972, 2916)  # of a stretch of memory: 4 to 2916, odd numbers of elements as rows have them
 PART_BYTES = 1 << 17  # touched by the part whose stretches are measured
-SECONDS = 0.03  # to spend on repeats of one measurement; with old arrays (`Between.age`) at least three waits come on top
+SECONDS = 0.03  # to spend on repeats of one measurement; with old arrays (`CacheState.age`) at least three waits come on top
 OLD_REPEATS = 3  # of these: each of them waits for longer than most tasks take
 PATIENCE_SECONDS, PATIENCE = 2.0, 0.5  # to spend on measuring anew what was disturbed: so long, and this share of all measuring
 REST_SECONDS = 0.01  # before that: a core that was idle is often given another place
@@ -67,7 +67,7 @@ class MeasuredCosts(RememberedCosts):
     ``company``: how many other ranks of this machine work at the same time: so many processes (at most one for each other
     core) run the same task beside the measured one. ``threads``: that a large task runs on (default: those that this process
     has). With one thread, the processor time of a run counts, which other programs do not disturb; on a GPU the time between two
-    events. What was measured while the core was slower than usually (`Yardstick`) is measured again, while there is patience: for
+    events. What was measured while the core was slower than usually (`SpeedProbe`) is measured again, while there is patience: for
     two seconds, and half as long as measuring takes. One task is measured at a time, whichever threads ask; `close` ends the
     company.
     Raises ValueError for a machine whose processors are neither CPU cores nor, with the GPU's kernels, of kind "gpu" or of this
@@ -76,7 +76,7 @@ class MeasuredCosts(RememberedCosts):
 
     def __init__(
         self, machine: Machine, kernels: KernelSet | None = None, folder: Path | None = None, seconds: float = SECONDS,
-        between: Between = TYPICAL, company: int = 0, threads: int | None = None,
+        between: CacheState = TYPICAL, company: int = 0, threads: int | None = None,
     ) -> None:
         super().__init__(machine)
         self.kernels = kernels_for(machine, kernels, threads)
@@ -87,13 +87,13 @@ class MeasuredCosts(RememberedCosts):
         self._one = threading.Lock()
         with blas_threads(threads):
             self._store = CostStore(folder or cache_folder(), identity(self.kernels))
-        self._interlude = Interlude(self.kernels, self.between)
-        self._company = Company(min(company, (os.cpu_count() or 1) - 1) if device.waits else 0, threads)
+        self._interlude = CacheEvictor(self.kernels, self.between)
+        self._company = ContendingProcesses(min(company, (os.cpu_count() or 1) - 1) if device.waits else 0, threads)
         self._context = f"beside {between.nbytes}" + (f" in company of {self._company.count}" if self._company.count else "")
         self._context += f" {self.between.age}" if self.between.age.share else ""
         alone = self.kernels.threads == 1 and self._store.identity.get("blas_threads") == "1"
         self._clock = thread_time if alone else perf_counter
-        self._yardstick = Yardstick(self._clock) if device.waits else None
+        self._yardstick = SpeedProbe(self._clock) if device.waits else None
         self._patience = PATIENCE_SECONDS
         self.measured = 0
         """How many tasks were run to be measured; the others were known."""

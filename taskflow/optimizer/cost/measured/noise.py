@@ -14,7 +14,7 @@ MEMORY = 64  # looks that say what is usual
 SIZE, PRODUCTS, TIMES = 48, 48, 3
 
 
-class Yardstick:
+class SpeedProbe:
     """A fixed piece of work that stays in the first cache: a tenth of a millisecond of small matrix products.
 
     What a rented machine calls a core is one thread of a real one, and whoever owns the machine moves these threads about. While
