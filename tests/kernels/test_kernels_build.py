@@ -11,6 +11,7 @@ import pytest
 
 import taskflow.kernels as kernels
 from taskflow.kernels import reference
+from taskflow.kernels.choose import CHOICES
 
 
 def test_the_extension_is_built_wherever_there_is_a_compiler() -> None:
@@ -24,7 +25,7 @@ def test_the_environment_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TASKFLOW_KERNELS", raising=False)
     best = "numpy" if not kernels.native_built() else "native" if kernels.onednn_missing() else "onednn"
     assert kernels.default_kernels().name == best
-    for name in kernels.CHOICES[kernels.CHOICES.index(best):]:
+    for name in CHOICES[CHOICES.index(best):]:
         monkeypatch.setenv("TASKFLOW_KERNELS", name)
         assert kernels.default_kernels().name == name
     monkeypatch.setenv("TASKFLOW_KERNELS", "fast")

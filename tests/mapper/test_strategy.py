@@ -86,7 +86,7 @@ def other_dims(content: dict) -> None:
     (lambda c: c.pop("operators"), "operators must be a table of tables"),
     (lambda c: c["operators"].update({"loss": [1, 2]}), "operators must be a table of tables"),
     (lambda c: c.update(syncs=[1]), "syncs must be a table of tables"),
-    (lambda c: c["syncs"]["softmax"].update(travel="pigeon"), "'pigeon' is not a valid Travel"),
+    (lambda c: c["syncs"]["softmax"].update(travel="pigeon"), "'pigeon' is not a valid SyncAlgorithm"),
     (lambda c: c["syncs"]["softmax"].update(chunks=-1), "Sync: chunks must be an integer, 0 or more, got -1"),
     (lambda c: c["syncs"]["softmax"].update(chunks="few"), "not a valid strategy file: invalid literal"),
     (lambda c: c["syncs"]["softmax"].pop("place"), "lacks 'place'"),
