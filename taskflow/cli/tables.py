@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -14,7 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-PIPED = 10_000  # columns: no line of a file is wrapped
+PIPED = 120  # columns of a table that goes to a file or another program, unless COLUMNS says otherwise
+_WIDEST = 10_000  # columns: nothing is folded
 MOST_SHORT = 8
 LONGEST_WHOLE = 15  # letters of a word that is not broken, however narrow the terminal
 
@@ -26,11 +28,9 @@ def render(
     """A table as text. ``words``: the columns that hold words, which may be folded over several lines; all others hold
     numbers, which stand at the right and stay whole even if the terminal is too narrow. ``spare``: columns that a narrow
     terminal does without, the first of them first; a line below says so. ``width``: of the terminal (None: as it is; what
-    is not a terminal has no width)."""
+    is not a terminal has as many columns as the variable COLUMNS says, else 120)."""
     terminal = sys.stdout is not None and sys.stdout.isatty()  # None: the shell closed it
-    if not terminal and width is None:
-        return _printed(_table(headings, rows, words, close=False), PIPED, terminal)
-    seen = width or Console(file=sys.stdout).width
+    seen = width or (Console(file=sys.stdout).width if terminal else _piped_width())
     text = ""
     for left in ([], *(sorted(spare[:more]) for more in range(len(spare) + 1))):
         kept = [i for i in range(len(headings)) if i not in left]
@@ -42,6 +42,11 @@ def render(
         if max(map(cell_len, _plain(text).splitlines())) <= seen:
             break
     return text
+
+
+def _piped_width() -> int:
+    text = os.environ.get("COLUMNS", "").strip()
+    return int(text) if text.isdigit() and int(text) else PIPED
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int], close: bool) -> Table:
@@ -65,9 +70,9 @@ def _whole(
     headings: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int], close: bool, width: int, terminal: bool
 ) -> str:
     """The table in the least width from this one on that cuts no number."""
-    table, console = _table(headings, rows, words, close), Console(width=PIPED)
+    table, console = _table(headings, rows, words, close), Console(width=_WIDEST)
     numbers = [text for cells in (headings, *rows) for i, text in enumerate(cells) if i not in words and "\n" not in text]
-    need = console.measure(table, options=console.options.update(width=PIPED)).minimum
+    need = console.measure(table, options=console.options.update(width=_WIDEST)).minimum
     for more in range(MOST_SHORT + 1):  # what rich measures is a few columns short of what it needs
         text = _printed(table, max(width, need) + more, terminal)
         if all(number in text for number in numbers):

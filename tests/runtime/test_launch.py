@@ -127,14 +127,6 @@ def test_wrong_number_of_ranks_is_said_once() -> None:
     assert mpirun(2, "processors.py", "2").code == 0
 
 
-@pytest.mark.mpi
-@needs_mpi
-def test_rank_that_ends_before_it_connects() -> None:
-    ended = mpirun(3, "processors.py", "3", "without 2", extra={"TASKFLOW_START_SECONDS": "1"}, since="starts\n")
-    assert ended.code != 0 and ended.seconds < 20  # by default it would wait for 300 s
-    assert 1 <= ended.text.count("_start_when_all_ranks_have_called_connect") <= 2
-
-
 @pytest.mark.parametrize(
     ("source", "part"),
     [

@@ -3,6 +3,7 @@
 Imports neither numpy nor mpi4py, so that ``taskflow`` can set thread limits first.
 """
 
+from taskflow.runtime.job.chain import Wait, explain
 from taskflow.runtime.job.failure import JobEnd
 from taskflow.runtime.job.launch import INTERRUPTED, LaunchError, connect, launcher, say_once, speaks
 from taskflow.runtime.job.node import node_key
@@ -25,7 +26,9 @@ __all__ = [
     "Doorbell",
     "JobEnd",
     "LaunchError",
+    "Wait",
     "connect",
+    "explain",
     "launcher",
     "node_cores",
     "node_key",

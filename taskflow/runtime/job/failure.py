@@ -24,6 +24,7 @@ from enum import IntEnum
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
+from taskflow.runtime.job.chain import Wait
 from taskflow.runtime.job.lifeline import Lifeline
 from taskflow.runtime.job.polling import Backoff, poll
 from taskflow.runtime.job.watcher import FAILS, LEFT
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 _NOTICE_TAG = 7
 _TURN_SECONDS = 0.3
 """How long a failing rank waits for a lower one that fails too, so that one of them speaks."""
+_ANSWER_SECONDS = 2.0
+"""How long a rank that waits, and so looks often, may take to answer for whom."""
 _SILENT_SECONDS = 5.0
 """How long a silent rank waits for the one that speaks to end the job."""
 _FORWARD_SECONDS = 0.2
@@ -41,14 +44,16 @@ _FORWARD_SECONDS = 0.2
 
 
 class Notice(IntEnum):
-    """What a rank tells all others."""
+    """What a rank tells others: that it has left, or is about to end the job; that it asks for whom one waits, and the answer."""
 
     LEFT = 1
     FAILED = 2
+    ASKS = 3
+    WAITS = 4
 
 
 class Notices:
-    """What the other ranks have announced. One byte a message, on a communicator that channels do not use."""
+    """What the other ranks have announced. A message is one byte and what belongs to it, on a communicator without channels."""
 
     def __init__(self, comm: MPI.Comm) -> None:
         from mpi4py import MPI
@@ -62,6 +67,9 @@ class Notices:
         """Ranks whose program has come to its end."""
         self.failed: set[int] = set()
         """Ranks that are about to end the job."""
+        self.waiting: Callable[[], Wait] | None = None
+        """For whom this rank waits, if it does: what it answers to one that asks."""
+        self._answers: dict[int, Wait] = {}
 
     def announce(self, notice: Notice) -> None:
         """Tell all other ranks, without waiting for them; a second time does nothing."""
@@ -76,9 +84,37 @@ class Notices:
     def poll(self) -> None:
         """Take in what has arrived. Never blocks."""
         while self._comm.Iprobe(self._any, _NOTICE_TAG, self._status):
-            source, text = self._status.source, bytearray(1)
+            source, text = self._status.source, bytearray(self._status.count)
             self._comm.Recv(text, source, _NOTICE_TAG)
-            (self.left if text[0] == Notice.LEFT else self.failed).add(source)
+            if text[0] == Notice.ASKS:
+                if self.waiting is not None:
+                    self._sends.append(self._comm.Isend(bytes([Notice.WAITS]) + self.waiting().pack(), source, _NOTICE_TAG))
+            elif text[0] == Notice.WAITS:
+                self._answers[source] = Wait.unpack(bytes(text[1:]))
+            else:
+                (self.left if text[0] == Notice.LEFT else self.failed).add(source)
+
+    def ask(self, over: Callable[[], bool], ring: Callable[[int], None]) -> dict[int, Wait | None]:
+        """For whom the ranks wait that this one waits for, and so on to the end of the chain; None for one that does not answer
+        within a moment. Breaks off when ``over()``, or when another rank is about to end the job. ``ring`` wakes a rank."""
+        assert self.waiting is not None
+        waits: dict[int, Wait | None] = {self._comm.rank: self.waiting()}
+        asked: dict[int, float] = {}
+        self._answers.clear()
+        while not over() and not self.failed:
+            unknown = {peer for wait in waits.values() if wait is not None for peer in wait.peers} - set(waits)
+            if not unknown:
+                break
+            for peer in unknown - set(asked):
+                asked[peer] = time.monotonic()
+                self._sends.append(self._comm.Isend(bytes([Notice.ASKS]), peer, _NOTICE_TAG))
+                ring(peer)
+            time.sleep(0.01)
+            self.poll()
+            for peer in unknown:
+                if peer in self._answers or time.monotonic() - asked[peer] > _ANSWER_SECONDS:
+                    waits[peer] = self._answers.get(peer)
+        return waits
 
     def delivered(self) -> bool:
         """True if all that was announced is on its way and needs nothing more from this rank."""

@@ -7,10 +7,12 @@ importable without numpy: ``taskflow/runtime/__init__.py`` must call it before i
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import re
 import shutil
+import socket
 import sys
 import time
 from collections.abc import Mapping
@@ -44,6 +46,10 @@ class Launcher:
     size: int
     local_size: int
     """Ranks on this node; ``size`` where the launcher does not say."""
+
+    def variables(self) -> tuple[str, str]:
+        """The environment's variables for the rank and for the number of ranks on this node; the latter may not be set."""
+        return next(((rank, local) for name, rank, _, local in _VARIABLES if name == self.name), ("PMIX_RANK", ""))
 
 
 # (name, rank, size, ranks on this node); the first whose rank and size are set counts.
@@ -168,8 +174,9 @@ def _start_mpi(started: Launcher, limit: float) -> int:
 
 def _start_when_all_ranks_have_called_connect(started: Launcher, limit: float) -> ModuleType:
     """Load MPI, which waits for all ranks, holds the interpreter meanwhile, and goes on for ever if one has ended
-    before it came here. Only a thread outside Python can end that: faulthandler's, which says no more than where it
-    was, and so this function has the name of what is missing."""
+    before it came here. A process beside the ranks names that one (`arrivals`). Where there is none, only a thread outside Python
+    can end the wait: faulthandler's, which says no more than where it was, and so this function has the name of what is missing."""
+    from taskflow.runtime.job.arrivals import STARTED, arrive
     from taskflow.runtime.transport import load_mpi
 
     def check(mpi: ModuleType) -> None:
@@ -177,15 +184,23 @@ def _start_when_all_ranks_have_called_connect(started: Launcher, limit: float) -
             raise LaunchError(_mismatch(started, f"is {maker}'s", _line(mpi.Get_library_version())))
 
     crowded = started.local_size > node_cores()
-    if not limit:
-        return load_mpi(crowded, check)
+    rank_variable, local_variable = started.variables()
+    here = started.local_size if os.environ.get(local_variable) else 0
+    line = arrive(started.rank, started.size, here, rank_variable, limit or float("inf")) if started.size > 1 else None
     target = os.open(os.devnull, os.O_WRONLY) if started.rank > 1 else os.dup(2)  # two that speak are enough
-    with open(target, "w") as file:
-        faulthandler.dump_traceback_later(limit, exit=True, file=file)
+    with line or contextlib.nullcontext(), open(target, "w") as file:
+        # Who watches the arrivals names the rank that is missing, and is given time to.
+        if limit:
+            faulthandler.dump_traceback_later(limit if line is None else 1.2 * limit + 10, exit=True, file=file)
         try:
-            return load_mpi(crowded, check)
+            mpi = load_mpi(crowded, check)
+            if line is not None:
+                with contextlib.suppress(OSError):
+                    line.send(STARTED, socket.MSG_NOSIGNAL)
+            return mpi
         finally:
-            faulthandler.cancel_dump_traceback_later()
+            if limit:
+                faulthandler.cancel_dump_traceback_later()
 
 
 def _mismatch(started: Launcher, what: str, library: str) -> str:

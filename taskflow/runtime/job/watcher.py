@@ -179,7 +179,7 @@ class Watcher:
 
     def _died(self, rank: int) -> None:
         process = self._processes[rank]
-        status = _status(self._handles.get(rank), process)
+        status = wait_status(self._handles.get(rank), process)
         where = f" on {socket.gethostname()}" if self._nodes > 1 else ""
         cause = f"{_cause(status, _out_of_memory_kills() - self._kills)} (pid {process}{where})"
         if self._decides:
@@ -327,7 +327,7 @@ def _write(text: str) -> None:
 
 
 # ---- how a process has ended -----------------------------------------------------------------------------------------
-def _status(handle: int | None, process: int) -> int | None:
+def wait_status(handle: int | None, process: int) -> int | None:
     """The wait status of a process that has ended, which is not a child; None if the kernel does not tell."""
     with contextlib.suppress(OSError, ValueError):
         with open(f"/proc/{process}/stat", "rb") as file:

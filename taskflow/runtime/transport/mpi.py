@@ -17,6 +17,8 @@ import numpy as np
 from taskflow.runtime.job import (
     WATCHDOG_VARIABLE,
     Backoff,
+    Wait,
+    explain,
     poll,
     watchdog_limit,
 )
@@ -195,7 +197,7 @@ class MPITransport(Transport):
         """Poll until ``done()``; end the job if one of ``peers`` has left the program or the watchdog's limit is over."""
         job, limit = self.ranks.job, self._limit
         left_at: float | None = None
-        which = f"Rank {peers[0]}" if len(peers) == 1 else f"One of ranks {', '.join(map(str, peers))}"
+        began = time.monotonic()
 
         def between(waited: float) -> None:
             nonlocal left_at
@@ -206,12 +208,16 @@ class MPITransport(Transport):
             if left_at is not None and waited - left_at > _GRACE_SECONDS:
                 job.fail(f"waits in {_name(what)} to {transfer()}, but rank {left[0]} has left the program")
             if limit and waited > limit and not done():
-                job.fail(
-                    f"watchdog: has waited {waited:.1f} s in {_name(what)} to {transfer()}. {which} hangs, waits "
-                    f"itself, or computes for longer than the limit; raise it with {WATCHDOG_VARIABLE} (0 = never)"
-                )
+                waits = job.notices.ask(done, self.ranks.ring)
+                if not done():
+                    why = explain(self.rank, waits)
+                    job.fail(f"watchdog: {waits[self.rank]}. {why}; raise the limit with {WATCHDOG_VARIABLE} (0 = never)")
 
-        poll(done, self._pace, between, self.ranks.sleep)
+        job.notices.waiting = lambda: Wait(tuple(peers), _name(what), transfer(), time.monotonic() - began)
+        try:
+            poll(done, self._pace, between, self.ranks.sleep)
+        finally:
+            job.notices.waiting = None
 
     @contextmanager
     def patient(self, seconds: float) -> Iterator[None]:
