@@ -1,8 +1,11 @@
-"""Benchmarks take several values of an option as people write them."""
+"""Benchmarks take several values of an option as people write them, and the commands of docs/benchmarks.md."""
 
 from __future__ import annotations
 
+import argparse
+import importlib.util
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +13,7 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
+from document_blocks import PAGES, blocks
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -64,3 +68,51 @@ def test_the_simulator_with_two_models_and_two_sizes() -> None:
     rows = json.loads(run.stdout)["rows"]
     assert [(r["model"].lower(), r["devices"]) for r in rows[::4]] == [(m, n) for m in ("mlp", "lenet") for n in (2, 3)]
     assert all(r["proposals_per_second"] > 0 and r["decided_proposals_per_second"] > 0 and r["tasks_per_second"] > 0 for r in rows)
+
+
+# ---- The commands of the documents -----------------------------------------------------------------------------------
+
+SHOWN = sorted({
+    line for page in PAGES for block in blocks(page) if block.language == "sh" for line in block.lines
+    if line.startswith("python benchmarks/")
+})  # fmt: skip
+
+
+class Parsed(Exception):
+    """The arguments were understood."""
+
+
+def parse(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the benchmark read its arguments, and do nothing else. Raises what it raises if it does not understand them."""
+    file, *arguments = shlex.split(command)[1:]
+    spec = importlib.util.spec_from_file_location(f"benchmark_{Path(file).stem}", ROOT / file)
+    assert spec is not None and spec.loader is not None, file
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    if isinstance(module.main, click.Command):
+        module.main.make_context(file, arguments)
+        return
+    read = argparse.ArgumentParser.parse_args
+
+    def only_read(self: argparse.ArgumentParser, *given: object) -> argparse.Namespace:
+        read(self, arguments)
+        raise Parsed
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", only_read)
+    with pytest.raises(Parsed):
+        module.main()
+
+
+@pytest.mark.parametrize("command", SHOWN)
+def test_commands_of_the_documents_are_understood(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    parse(command, monkeypatch)
+
+
+@pytest.mark.parametrize("command, wrong", [
+    ("python benchmarks/simulator.py --modles nmt", click.UsageError), ("python benchmarks/kernels.py --rounds many", SystemExit),
+])  # fmt: skip
+def test_a_wrong_command_would_be_found(command: str, wrong: type[BaseException], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(wrong):
+        parse(command, monkeypatch)
+    assert len(SHOWN) > 15

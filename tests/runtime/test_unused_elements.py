@@ -70,7 +70,7 @@ def test_they_decay_as_in_pytorch(rule: UpdateRule, strategy: int | None) -> Non
     for name, value in weights.items():
         if name == "c.weight":
             # Of which nothing is used: it has no gradient here, and keeps its value under every strategy. PyTorch's gradient is
-            # all zeros rather than None, so there it decays (docs/design.md, Parameters). It changes no output.
+            # all zeros rather than None, so there it decays (docs/decisions/07-parameters.md). It changes no output.
             np.testing.assert_array_equal(found[name], start[name])
             assert value.grad is not None and not value.grad.any()
             assert (np.abs(value.detach().numpy()) < np.abs(start[name])).all()
