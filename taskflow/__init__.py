@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from taskflow.optimizer.result import SearchResult
     from taskflow.optimizer.search import search
     from taskflow.rules import SGD, Adam, AdamW
+    from taskflow.runtime import connect
     from taskflow.runtime.executor import Executor
-    from taskflow.runtime.job.launch import connect
     from taskflow.runtime.tasks.api import TaskRuntime
     from taskflow.tasks.launch.function import task
 
@@ -81,7 +81,7 @@ _WHERE = {
     "Adam": "taskflow.rules:Adam",
     "AdamW": "taskflow.rules:AdamW",
     "Executor": "taskflow.runtime.executor:Executor",
-    "connect": "taskflow.runtime.job.launch:connect",
+    "connect": "taskflow.runtime.connect:connect",
     "TaskRuntime": "taskflow.runtime.tasks.api:TaskRuntime",
     "SearchResult": "taskflow.optimizer.result:SearchResult",
     "search": "taskflow.optimizer.search:search",

@@ -36,7 +36,7 @@ MODULES = {
     "taskflow.optimizer.starts": "taskflow.optimizer.algorithms.initial",
     "taskflow.optimizer.together": "taskflow.optimizer.space.followers",
     "taskflow.optimizer.where": "taskflow.optimizer.evaluate.usage",
-    "taskflow.runtime.launch": "taskflow.runtime.job.launch",
+    "taskflow.runtime.launch": "taskflow.runtime.connect",
     "taskflow.runtime.local": "taskflow.runtime.transport.local",
     "taskflow.runtime.measure": "taskflow.runtime.calibrate.machine",
     "taskflow.runtime.mpi": "taskflow.runtime.transport.mpi",

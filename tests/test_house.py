@@ -15,7 +15,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # Lowest first; rooms of one row do not import each other (but the faces may, see FACES).
 ROWS = (
-    ("kernels", "cache", "asking", "drawing", "moved", "reading", "working", "writing"), ("regions",), ("partition",),
+    ("kernels", "cache", "asking", "drawing", "lazy", "moved", "reading", "working", "writing"), ("regions",), ("partition",),
     ("machine", "machines"), ("operators",), ("graph",),
     ("rules",), ("mapper",), ("tasks",), ("optimizer", "runtime"), ("checkpoint", "testing"), ("models",),
     ("training", "cli", "report", "__main__"),

@@ -47,8 +47,8 @@ def measure_command(
       taskflow search lenet --machine mine.json
     """
     from taskflow.kernels import kernels_on
+    from taskflow.runtime import connect
     from taskflow.runtime.calibrate import measure
-    from taskflow.runtime.job import connect
 
     if out and not out.endswith(".json"):
         raise ValueError(f"--out must end in .json, so that --machine takes it for a file; got {out}")

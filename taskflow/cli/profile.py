@@ -54,7 +54,7 @@ def profile_command(
 
         _show(differences(read_trace(trace)), top, as_json, quiet)
         return
-    from taskflow.runtime.job import connect
+    from taskflow.runtime import connect
     from taskflow.training.program import PATIENCE_SECONDS
 
     transport = connect(watchdog_seconds=PATIENCE_SECONDS)

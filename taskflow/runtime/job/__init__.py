@@ -1,24 +1,61 @@
 """The ranks of a job: how they start, wait, fail together, and are watched.
 
-Imports neither numpy nor mpi4py, so that ``taskflow`` can set thread limits first.
+Names are loaded when they are first used: ``import taskflow`` needs ``launch`` before numpy is there.
 """
 
-from taskflow.runtime.job.chain import Wait, explain
-from taskflow.runtime.job.failure import JobEnd
-from taskflow.runtime.job.launch import INTERRUPTED, LaunchError, connect, launcher, say_once, speaks
-from taskflow.runtime.job.node import node_key
-from taskflow.runtime.job.polling import (
-    WATCHDOG_VARIABLE,
-    Backoff,
-    Doorbell,
-    node_cores,
-    pace_for,
-    plain_sleep,
-    poll,
-    usable_cores,
-    watchdog_limit,
-)
+from typing import TYPE_CHECKING
 
+from taskflow.lazy import lazily
+
+if TYPE_CHECKING:
+    from taskflow.runtime.job.chain import Wait as Wait
+    from taskflow.runtime.job.chain import explain as explain
+    from taskflow.runtime.job.failure import JobEnd as JobEnd
+    from taskflow.runtime.job.launch import INTERRUPTED as INTERRUPTED
+    from taskflow.runtime.job.launch import Launcher as Launcher
+    from taskflow.runtime.job.launch import LaunchError as LaunchError
+    from taskflow.runtime.job.launch import launcher as launcher
+    from taskflow.runtime.job.launch import limit_threads as limit_threads
+    from taskflow.runtime.job.launch import say_once as say_once
+    from taskflow.runtime.job.launch import speaks as speaks
+    from taskflow.runtime.job.node import node_key as node_key
+    from taskflow.runtime.job.polling import WATCHDOG_VARIABLE as WATCHDOG_VARIABLE
+    from taskflow.runtime.job.polling import Backoff as Backoff
+    from taskflow.runtime.job.polling import Doorbell as Doorbell
+    from taskflow.runtime.job.polling import node_cores as node_cores
+    from taskflow.runtime.job.polling import pace_for as pace_for
+    from taskflow.runtime.job.polling import plain_sleep as plain_sleep
+    from taskflow.runtime.job.polling import poll as poll
+    from taskflow.runtime.job.polling import start_limit as start_limit
+    from taskflow.runtime.job.polling import usable_cores as usable_cores
+    from taskflow.runtime.job.polling import watchdog_limit as watchdog_limit
+
+__getattr__ = lazily(
+    __name__,
+    {
+        "Wait": "taskflow.runtime.job.chain",
+        "explain": "taskflow.runtime.job.chain",
+        "JobEnd": "taskflow.runtime.job.failure",
+        "INTERRUPTED": "taskflow.runtime.job.launch",
+        "LaunchError": "taskflow.runtime.job.launch",
+        "Launcher": "taskflow.runtime.job.launch",
+        "launcher": "taskflow.runtime.job.launch",
+        "limit_threads": "taskflow.runtime.job.launch",
+        "say_once": "taskflow.runtime.job.launch",
+        "speaks": "taskflow.runtime.job.launch",
+        "node_key": "taskflow.runtime.job.node",
+        "Backoff": "taskflow.runtime.job.polling",
+        "Doorbell": "taskflow.runtime.job.polling",
+        "WATCHDOG_VARIABLE": "taskflow.runtime.job.polling",
+        "node_cores": "taskflow.runtime.job.polling",
+        "pace_for": "taskflow.runtime.job.polling",
+        "plain_sleep": "taskflow.runtime.job.polling",
+        "poll": "taskflow.runtime.job.polling",
+        "start_limit": "taskflow.runtime.job.polling",
+        "usable_cores": "taskflow.runtime.job.polling",
+        "watchdog_limit": "taskflow.runtime.job.polling",
+    },
+)
 __all__ = [
     "INTERRUPTED",
     "WATCHDOG_VARIABLE",
@@ -26,10 +63,11 @@ __all__ = [
     "Doorbell",
     "JobEnd",
     "LaunchError",
+    "Launcher",
     "Wait",
-    "connect",
     "explain",
     "launcher",
+    "limit_threads",
     "node_cores",
     "node_key",
     "pace_for",
@@ -37,6 +75,7 @@ __all__ = [
     "poll",
     "say_once",
     "speaks",
+    "start_limit",
     "usable_cores",
     "watchdog_limit",
 ]

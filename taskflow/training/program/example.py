@@ -25,7 +25,8 @@ from typing import Any
 
 import click
 
-from taskflow.runtime.job import INTERRUPTED, LaunchError, connect, say_once, speaks
+from taskflow.runtime import connect
+from taskflow.runtime.job import INTERRUPTED, LaunchError, say_once, speaks
 from taskflow.training.program.definition import Preset, RunConfig, Training
 from taskflow.training.program.job import finish, one_line, prepare
 from taskflow.training.program.options import Options, shared_options

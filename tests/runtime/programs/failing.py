@@ -9,7 +9,7 @@ import warnings
 
 import numpy as np
 
-from taskflow.runtime.job.launch import connect
+from taskflow.runtime.connect import connect
 
 case = sys.argv[1]
 limit = float(sys.argv[2]) if len(sys.argv) > 2 else None

@@ -4,7 +4,7 @@ import sys
 
 import numpy as np
 
-from taskflow.runtime.job.launch import connect
+from taskflow.runtime.connect import connect
 from taskflow.runtime.job.polling import Backoff
 from taskflow.runtime.transport.mpi import MPITransport
 

@@ -2,7 +2,8 @@
 
 import sys
 
-from taskflow.runtime.job.launch import connect, launcher
+from taskflow.runtime.connect import connect
+from taskflow.runtime.job.launch import launcher
 
 if launcher().rank == 0:
     print("starts", flush=True)

@@ -5,7 +5,7 @@ import os
 import platform
 
 from taskflow.kernels.gpu.place import local_rank
-from taskflow.runtime.job.launch import connect
+from taskflow.runtime.connect import connect
 
 transport = connect()
 ranks = transport.ranks
