@@ -31,7 +31,8 @@ from taskflow.mapper import DataParallel, OpConfig, Strategy, map_graph
 from taskflow.models import MODELS, build
 from taskflow.operators.operator import Soap
 from taskflow.optimizer.cost import Roofline
-from taskflow.optimizer.evaluate import ALGORITHMS, CompiledEvaluator, Evaluator, evaluator
+from taskflow.optimizer.evaluate import ALGORITHMS, Evaluator, evaluator
+from taskflow.optimizer.evaluate.compiled import CompiledEvaluator
 from taskflow.rules import SGD
 
 TEMPERATURE = 0.005  # of the Metropolis rule, relative to the current time

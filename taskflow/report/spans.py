@@ -13,7 +13,7 @@ from taskflow.optimizer.evaluate import Evaluator
 from taskflow.tasks import Kind, Purpose, TaskGraph, Timeline
 
 try:
-    from taskflow.optimizer.evaluate import KINDS, CompiledEvaluator
+    from taskflow.optimizer.evaluate.compiled import KINDS, CompiledEvaluator
 except ImportError:  # not built: no compiler
     CompiledEvaluator = None  # type: ignore[assignment, misc]
 

@@ -108,7 +108,7 @@ class _Looked:
 
 def _decided(evaluator: Evaluator, space: SearchSpace) -> list[Decision]:
     try:
-        from taskflow.optimizer.bounds import fixing_order
+        from taskflow.optimizer.bounds.partial_plan import fixing_order
     except ImportError:
         raise ValueError(f"exact: the compiled lower bound is missing; {REBUILD}") from None
     return joined(decisions(evaluator.graph, space, fixing_order(evaluator), space.options.follow), MOST_JOINED)
@@ -127,7 +127,7 @@ def within_space(decided: Sequence[Decision], plan: Strategy) -> Strategy:
 
 class _Branch:
     def __init__(self, run: Run, decided: Sequence[Decision], sums: SyncAlgorithm) -> None:
-        from taskflow.optimizer.bounds import Relaxation
+        from taskflow.optimizer.bounds.partial_plan import Relaxation
 
         self.run, evaluator, self.decisions, self.sums = run, run.evaluator, decided, sums
         processors = len(evaluator.machine.processors)

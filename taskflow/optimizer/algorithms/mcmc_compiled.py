@@ -18,8 +18,8 @@ from taskflow.optimizer.slice import Slice
 from taskflow.optimizer.space import PLACEMENTS, CoupledMoves, OperatorSpace, SearchSpace, SpaceOptions
 
 try:
-    from taskflow.optimizer.evaluate import CompiledEvaluator
     from taskflow.optimizer.evaluate._core import Walk
+    from taskflow.optimizer.evaluate.compiled import CompiledEvaluator
 except ImportError:  # not built: no compiler
     Walk = CompiledEvaluator = None  # type: ignore[assignment,misc]
 

@@ -31,7 +31,7 @@ def worth(judge: Evaluator, start: Strategy, seconds: float = inf) -> bool:
     every run counts alike, where a time would differ. Not if the ``seconds`` of the budget allow few first evaluations, which
     are mostly the Python around that. The evaluator is at ``start`` afterwards."""
     try:
-        from taskflow.optimizer.evaluate import CompiledEvaluator
+        from taskflow.optimizer.evaluate.compiled import CompiledEvaluator
     except ImportError:  # not built: no compiler
         return False
     if not isinstance(judge, CompiledEvaluator):

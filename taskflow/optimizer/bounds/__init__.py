@@ -4,7 +4,6 @@
 exact search.
 """
 
-from taskflow.optimizer.bounds.partial_plan import Relaxation, fixing_order
 from taskflow.optimizer.bounds.work_and_path import lower_bound
 
-__all__ = ["Relaxation", "fixing_order", "lower_bound"]
+__all__ = ["lower_bound"]

@@ -6,16 +6,13 @@ the use of devices and links.
 """
 
 from taskflow.optimizer.evaluate.choose import evaluator
-from taskflow.optimizer.evaluate.compiled import KINDS, CompiledEvaluator
 from taskflow.optimizer.evaluate.critical_path import PathSegment, critical_path
 from taskflow.optimizer.evaluate.evaluator import ALGORITHMS, NO_SYNCS, Evaluator, timeline_json
 from taskflow.optimizer.evaluate.usage import where_time_goes
 
 __all__ = [
     "ALGORITHMS",
-    "KINDS",
     "NO_SYNCS",
-    "CompiledEvaluator",
     "Evaluator",
     "PathSegment",
     "critical_path",
