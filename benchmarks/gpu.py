@@ -1,4 +1,4 @@
-"""What taskflow does on a GPU: one script; it needs cupy, numpy, mpi4py and click, and builds the extensions itself.
+"""What taskflow does on a GPU: one script; it needs cupy, numpy, mpi4py, click and msgspec, and builds the extensions itself.
 
     python benchmarks/gpu.py --smoke
     python benchmarks/gpu.py --out gpu.json [--parts device,tests] [--wheels DIR] [--limit 570] [--resume] [--quick] [--json]
@@ -46,7 +46,7 @@ WORKER, SMOKE = ROOT / "benchmarks" / "gpu_worker.py", ROOT / "benchmarks" / "gp
 NETWORKS = ("AlexNet", "Inception-v3", "ResNet-101", "RNNTC", "RNNLM", "NMT")
 PRECISIONS = ("fp32", "tf32", "bf16")
 PARTS = ("device", "smoke", "losses", "training", "accuracy", "ranks", "launch", "tests", "cpu")
-NEEDED = ("numpy", "mpi4py", "click")
+NEEDED = ("numpy", "mpi4py", "click", "msgspec")
 RANKS = (2, 4, 16)
 CPU_RANKS = (1, 2, 4, 8, 16)
 SECONDS = {"smoke": 180, "tests": 240, "training": 120, "accuracy": 120, "cpu": 300}

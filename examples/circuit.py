@@ -10,7 +10,6 @@ new voltages. The result is compared with a sequential numpy run; only the order
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -21,6 +20,7 @@ import numpy as np
 import taskflow
 from taskflow.partition import Image, Tile
 from taskflow.regions import Rect
+from taskflow.writing import json_text
 
 STEP_SECONDS = 1e-3
 CAPACITY, LEAKAGE = 2.0, 1e-3
@@ -193,7 +193,7 @@ def main(
                 err=True,
             )
             if as_json:
-                click.echo(json.dumps(report))
+                click.echo(json_text(report))
             if not difference < 1e-10:
                 raise SystemExit(f"circuit.py: the voltages must equal numpy's up to rounding, but differ by {difference:g}")
 

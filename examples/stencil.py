@@ -8,7 +8,6 @@ The result is compared with the same steps in plain numpy: it is equal to the la
 
 from __future__ import annotations
 
-import json
 from math import isqrt
 from time import perf_counter
 from typing import Any
@@ -19,6 +18,7 @@ import numpy as np
 import taskflow
 from taskflow.partition import Image, Tile
 from taskflow.regions import Rect
+from taskflow.writing import json_text
 
 ALPHA = 0.2
 
@@ -104,7 +104,7 @@ def main(size: int, steps: int, processors: int | None, trace: str | None, as_js
                 f"largest difference to numpy {difference:g}", err=True,
             )
             if as_json:
-                click.echo(json.dumps(report))
+                click.echo(json_text(report))
             if difference != 0.0:
                 raise SystemExit(f"stencil.py: the result must equal numpy's, but differs by {difference:g}")
 

@@ -1,25 +1,271 @@
-"""JSON files of all kinds: what is wrong with one is said alike."""
+"""JSON files of all kinds: read strictly, and what is wrong with one is said alike, with the file's name and the key's place.
+
+The form of a file is an `Entry`, a msgspec Struct. Its types and limits check what was read, and the JSON Schemas in
+docs/schema are made from it.
+"""
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
+from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta, inspect
+
+T = TypeVar("T")
+Place = tuple[str | int, ...]  # the keys and positions that lead to a value
+
+LEAST, MOST = 1e-100, 1e100  # of numbers in a file: their reciprocals, and products of three of them, are finite
+MOST_COUNT = 2**62
+
+Name = Annotated[str, Meta(min_length=1)]
+Count = Annotated[int, Meta(ge=1, le=MOST_COUNT)]
+Whole = Annotated[int, Meta(ge=0, le=MOST_COUNT)]
+Positive = Annotated[float, Meta(ge=LEAST, le=MOST)]
+NotNegative = Annotated[float, Meta(ge=0, le=MOST)]
+
+_SHAPE = re.compile(r"(?P<said>.*?)(?: - at (?P<key>`key` in )?`\$(?P<place>(?:\.\w+|\[\d+\]|\[\.\.\.\])*)`)?", re.DOTALL)
+_STEP = re.compile(r"\.(\w+)|\[(\d+)\]|\[\.\.\.\]")
 
 
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A JSON object with these keys and no others."""
+
+
+# ---- JSON ------------------------------------------------------------------------------------------------------------
 def read_json(path: str | Path, what: str) -> Any:
     """What is in the file. ``what``: which kind of file it should be ("machine file").
 
-    FileNotFoundError if there is none; ValueError if it is a folder or not JSON.
+    FileNotFoundError if there is none; ValueError if it is a folder or not JSON, as `parse_json`.
     """
     path = Path(path)
     if path.is_dir():
         raise ValueError(f"{what} {path}: is a folder, not a file")
     if not path.is_file():
         raise FileNotFoundError(f"{what} {path} does not exist")
+    return parse_json(path.read_bytes(), str(path))
+
+
+def parse_json(data: bytes | str, where: str) -> Any:
+    """The value of a JSON text in UTF-8. ValueError that begins with ``where`` if it is not JSON, or if it has two equal keys in
+    one object, a number that is not finite, or half of a surrogate pair."""
+    doubtful: list[object] = []
+
+    def table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(pairs)
+        if len(made) == len(pairs):
+            return made
+        doubtful.append(made)
+        return _Twice(pairs)
+
+    def number(text: str) -> float:
+        value = float(text)
+        if not isfinite(value):
+            doubtful.append(value)
+        return value
+
     try:
-        return json.loads(path.read_text())
+        text = data.decode("utf-8") if isinstance(data, bytes) else data
+        read: Callable[..., Any] = lambda **ways: json.loads(  # noqa: E731
+            text, object_pairs_hook=table, parse_float=number, parse_constant=number, **ways
+        )
+        try:
+            value = read()
+        except json.JSONDecodeError:
+            raise
+        except ValueError:  # Python makes no int of more than 4300 digits
+            value = read(parse_int=number)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not JSON: {error}") from error
+        raise ValueError(f"{where}: not JSON: {error}") from error
     except RecursionError:
-        raise ValueError(f"{path}: not JSON that can be read: tables and lists lie too deep in each other") from None
+        raise ValueError(f"{where}: not JSON that can be read: tables and lists lie too deep in each other") from None
+    if doubtful or re.search(r"\\[uU][dD][89a-fA-F]", text):
+        _refuse(value, where)
+    return value
+
+
+class _Twice(dict[str, Any]):
+    """A JSON object in which a key occurs twice."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        names = [key for key, _ in pairs]
+        self.key = next(key for i, key in enumerate(names) if key in names[:i])
+
+
+def _refuse(content: Any, where: str) -> None:
+    """ValueError for the first value in ``content`` that JSON text can say and that no file may have."""
+    for place, value in _values(content):
+        if isinstance(value, _Twice):
+            raise ValueError(f"{where}: {named((*place, value.key))}: the key is there twice; leave one of the two")
+        if isinstance(value, float) and not isfinite(value):
+            raise ValueError(f"{where}: {named(place)}: must be a finite number, got {value}")
+        for text in value if isinstance(value, dict) else (value,):
+            if isinstance(text, str) and not text.isascii() and re.search("[\ud800-\udfff]", text):
+                raise ValueError(f"{where}: {named(place)}: must be a text, got half of a surrogate pair in {text!a}")
+
+
+def _values(content: Any) -> Iterator[tuple[Place, Any]]:
+    """Every value with its place, in the order of the file."""
+    left: list[tuple[Place, Any]] = [((), content)]
+    while left:
+        place, value = left.pop()
+        yield place, value
+        inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        left += reversed([((*place, key), x) for key, x in inner])
+
+
+def named(place: Place) -> str:
+    """``operators.conv1.degrees[2]``."""
+    parts = [
+        f"[{step}]" if isinstance(step, int) else f".{step}" if re.fullmatch(r"[\w*/-]+", step) else f"[{short(step)}]"
+        for step in place
+    ]
+    return "".join(parts).removeprefix(".") or "the file"
+
+
+def short(value: Any) -> str:
+    """What was given, as far as it tells what is wrong with it."""
+    text = str(value).lower() if value is None or isinstance(value, bool) else repr(value)
+    return text if len(text) <= 60 else f"{text[:40]}... ({len(text)} characters)"
+
+
+# ---- forms -----------------------------------------------------------------------------------------------------------
+def read_as(form: type[T], content: Any, where: str) -> T:
+    """``content``, a JSON value, as a value of type ``form``. ValueError that begins with ``where`` and says which key is wrong,
+    what is required there and what was given."""
+    try:
+        return msgspec.convert(content, form)
+    except msgspec.ValidationError as error:
+        place, said = _explain(form, content, str(error))
+    except RecursionError:
+        place, said = (), "tables and lists lie too deep in each other"
+    raise ValueError(": ".join([where, *([named(place)] if place else []), said]))
+
+
+def _explain(form: Any, content: Any, message: str) -> tuple[Place, str]:
+    """The place of the value that msgspec refused, and what is wrong with it."""
+    shape = _SHAPE.fullmatch(message)
+    assert shape is not None  # both of its parts may be empty
+    said, place = shape["said"], _place(form, content, message, shape["place"] or "", bool(shape["key"]))
+    kind = _type_at(form, place[:-1] if shape["key"] else place)
+    if name := re.fullmatch(r"Object missing required field `(.*)`", said, re.DOTALL):
+        return place, f"{name[1]!r} is missing"
+    if name := re.fullmatch(r"Object contains unknown field `(.*)`", said, re.DOTALL):
+        known = [field.encode_name for field in kind.fields] if isinstance(kind, inspect.StructType) else []
+        near = get_close_matches(name[1], known, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"it may have {', '.join(map(repr, known))}"
+        return place, f"unknown key {short(name[1])}; {hint}"
+    if not said.startswith(("Expected `", "Invalid ", "Number ")):
+        return place, said  # by a check of our own
+    if shape["key"]:
+        kinds = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
+        return place, f"the key must be {_either([required(k.key_type) for k in kinds if isinstance(k, inspect.DictType)])}"
+    return place, f"must be {required(kind)}, got {short(_at(content, place))}"
+
+
+def _place(form: Any, content: Any, message: str, path: str, key: bool) -> Place:
+    """msgspec writes ``[...]`` for an entry of a table; here the entry's key is found by halves: which of them is refused?"""
+    place: Place = ()
+    for step in [*_STEP.finditer(path), *([None] if key else [])]:
+        if step is not None and (step[1] or step[2]):
+            place += (step[1] or int(step[2]),)
+            continue
+        table = _at(content, place)
+        keys = list(table)
+        while len(keys) > 1:
+            half = keys[: len(keys) // 2]
+            refused = _refusal(form, _with(content, place, {k: table[k] for k in half}))
+            keys = half if refused == message else keys[len(half) :]
+        place += (keys[0],)
+    return place
+
+
+def _refusal(form: Any, content: Any) -> str:
+    try:
+        msgspec.convert(content, form)
+    except msgspec.ValidationError as error:
+        return str(error)
+    return ""
+
+
+def _at(content: Any, place: Place) -> Any:
+    for step in place:
+        content = content[step]
+    return content
+
+
+def _with(content: Any, place: Place, value: Any) -> Any:
+    """A copy of ``content`` with another value at ``place``."""
+    if not place:
+        return value
+    copy: Any = dict(content) if isinstance(content, Mapping) else list(content)
+    copy[place[0]] = _with(copy[place[0]], place[1:], value)
+    return copy
+
+
+def _type_at(form: Any, place: Place) -> Any:
+    """What msgspec knows about the type of the value at ``place``."""
+    found = _plain(inspect.type_info(form))
+    for step in place:
+        for option in found.types if isinstance(found, inspect.UnionType) else (found,):
+            option = _plain(option)
+            if isinstance(step, int) and isinstance(option, inspect.ListType):
+                found = _plain(option.item_type)
+            elif isinstance(step, str) and isinstance(option, inspect.DictType):
+                found = _plain(option.value_type)
+            elif isinstance(step, str) and isinstance(option, inspect.StructType):
+                found = _plain(next(field.type for field in option.fields if field.encode_name == step))
+    return found
+
+
+def _plain(kind: Any) -> Any:
+    return kind.type if isinstance(kind, inspect.Metadata) else kind
+
+
+def required(kind: Any) -> str:
+    """What a type of msgspec's `inspect` takes, in words."""
+    kind = _plain(kind)
+    if isinstance(kind, inspect.UnionType):
+        return _either([required(option) for option in kind.types])
+    if isinstance(kind, inspect.LiteralType):
+        return _either(list(map(repr, kind.values)))
+    if isinstance(kind, inspect.EnumType):
+        return _either([repr(member.value) for member in kind.cls])
+    if isinstance(kind, (inspect.IntType, inspect.FloatType)):
+        name = "an integer" if isinstance(kind, inspect.IntType) else "a number"
+        most = "2**62" if kind.le == MOST_COUNT else kind.le
+        if most is None:
+            return name if kind.ge is None else f"{name}, {kind.ge} or more"
+        return f"{name} from {kind.ge} to {most}"
+    if isinstance(kind, (inspect.ListType, inspect.StrType)):
+        name = "a list" if isinstance(kind, inspect.ListType) else "a text"
+        least, most = kind.min_length or 0, kind.max_length
+        size = f"of {least}" if least == most else f"of {least} or more" if least > 1 else "that is not empty" if least else ""
+        return f"{name} {size}".rstrip()
+    simple = {inspect.BoolType: "true or false", inspect.NoneType: "null", inspect.AnyType: "anything"}
+    return simple.get(type(kind), "an object {...}")
+
+
+def _either(options: list[str]) -> str:
+    return " or ".join([", ".join(options[:-1]), options[-1]] if len(options) > 1 else options)
+
+
+def schema(form: Any, title: str) -> str:
+    """The JSON Schema (2020-12) of a file's form, as text."""
+    made = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **_steady(msgspec.json.schema(form))}
+    return json.dumps(made, indent=1) + "\n"
+
+
+def _steady(value: Any) -> Any:
+    """With alternatives in the order of the alphabet, which is another one in each version of msgspec."""
+    if isinstance(value, list):
+        return [_steady(x) for x in value]
+    if not isinstance(value, dict):
+        return value
+    return {k: sorted(map(_steady, v), key=json.dumps) if k == "anyOf" else _steady(v) for k, v in value.items()}

@@ -1,11 +1,13 @@
-"""Files of all kinds are written alike: readers see no file, the old one or the whole new one."""
+"""Files and JSON are written alike: readers see no file, the old one or the whole new one, and no JSON that is none."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 
 @contextmanager
@@ -26,3 +28,9 @@ def replacing(path: str | Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+def json_text(value: Any, indent: int | None = None, packed: bool = False) -> str:
+    """``value`` as JSON, ``packed``: without spaces. ValueError if a number in it is not finite: JSON has neither NaN nor
+    Infinity."""
+    return json.dumps(value, indent=indent, separators=(",", ":") if packed else None, allow_nan=False)

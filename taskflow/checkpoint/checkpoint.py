@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from taskflow.checkpoint.weights import StoredWeights, on_first_rank, put_from, read_weights, save_arrays
+from taskflow.reading import parse_json, read_as
 from taskflow.runtime import Executor
 from taskflow.runtime.weights import ArrayLayout
+from taskflow.writing import json_text
 
 _KEY, _VERSION = "taskflow-checkpoint", 1
 
@@ -41,7 +42,7 @@ def save_checkpoint(executor: Executor, path: str | Path, *, position: Any = Non
         executor.state.step, executor.state.seed, repr(executor.rule), executor.graph.name, str(executor.graph.dtype), position
     )
     holdings = [*executor.weight_holdings.values(), *executor.training_state().values()]
-    save_arrays(executor, path, holdings, {_KEY: json.dumps(asdict(said))})
+    save_arrays(executor, path, holdings, {_KEY: json_text(asdict(said))})
 
 
 def load_checkpoint(executor: Executor, path: str | Path) -> Checkpoint:
@@ -75,10 +76,11 @@ def _said(stored: StoredWeights) -> Checkpoint:
     text = stored.metadata.get(_KEY)
     if text is None:
         raise ValueError(f"{stored.source}: not a checkpoint, but weights only; load_weights reads it")
-    said = json.loads(text)
-    if said.get("version") != _VERSION:
-        raise ValueError(f"{stored.source}: version {said.get('version')} of checkpoints; this taskflow reads {_VERSION}")
-    return Checkpoint(**said)
+    said = parse_json(text, str(stored.source))
+    if not isinstance(said, dict) or said.get("version") != _VERSION:
+        version = said.get("version") if isinstance(said, dict) else None
+        raise ValueError(f"{stored.source}: version {version} of checkpoints; this taskflow reads {_VERSION}")
+    return read_as(Checkpoint, said, str(stored.source))
 
 
 def _fits(stored: StoredWeights, said: Checkpoint, wanted: dict[str, ArrayLayout], executor: Executor) -> None:

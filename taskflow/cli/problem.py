@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import re
 import sys
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+import msgspec
+from msgspec import UNSET
 
 from taskflow.cli import completing
 from taskflow.cli.model import build_model, parse_settings
@@ -20,13 +21,13 @@ from taskflow.cli.ranks import works
 from taskflow.cli.tables import render
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, load_machine, preset_names
-from taskflow.mapper import FORMAT, MAPPERS, Strategy, choose
+from taskflow.mapper import MAPPERS, Strategy, choose, read_strategy
 from taskflow.optimizer import RULE, MemoryCheck, make_evaluator
 from taskflow.optimizer.cost import ANALYTIC, COSTS
 from taskflow.optimizer.evaluate import Evaluator, where_time_goes
-from taskflow.reading import read_json
 from taskflow.rules import SGD, Adam, UpdateRule
 from taskflow.runtime.job import INTERRUPTED, LaunchError, say_once
+from taskflow.writing import json_text
 
 FAILED, MISTAKE = 1, 2  # exit codes beside 0 and INTERRUPTED
 SETTINGS, DEBUG = "taskflow.settings", "taskflow.debug"  # keys of a click context's meta
@@ -218,35 +219,15 @@ def plan_problem(
 def recorded(path: str) -> dict[str, Any]:
     """What a strategy file says that it was made for. Files that were not written by the command line name model, machine
     and processors only. ValueError or FileNotFoundError if it is not a strategy file."""
-    content = read_json(path, "strategy file")
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError(f"{path}: not a strategy file (its format must be {FORMAT!r})")
-    made = content.get("made_from")
-    if isinstance(made, dict):
-        return _believable(path, made)
-    found = {k: content[j] for k, j in (("model", "model"), ("devices", "processors")) if j in content}
-    if content.get("machine") in preset_names():
-        found["machine"] = content["machine"]
-    return found
-
-
-def _believable(path: str, made: dict[str, Any]) -> dict[str, Any]:
-    """What a file says that it was made for. ValueError if that cannot be: somebody may have written it by hand."""
-    for key, value in made.items():
-        if value is None:
-            continue
-        if key in ("devices", "batch"):
-            allowed, what = isinstance(value, int) and value >= 1, "an integer, 1 or more"
-        elif key == "rule":
-            allowed, what = str(value) in RULES, f"one of {', '.join(RULES)}"
-        elif key == "costs":
-            allowed, what = value in COSTS, f"one of {', '.join(COSTS)}"
-        elif key == "set":
-            allowed, what = isinstance(value, dict) and all(isinstance(v, str) for v in value.values()), "a table of texts"
-        else:
-            allowed, what = key not in ("model", "machine", "size") or isinstance(value, str), "a name"
-        if not allowed:
-            raise ValueError(f"{path}: made_from: {key} must be {what}, got {value!r}")
+    file = read_strategy(path)
+    if file.made_from is UNSET:
+        found: dict[str, Any] = {"model": file.model} if file.model else {}
+        found["devices"] = file.processors
+        return {**found, "machine": file.machine} if file.machine in preset_names() else found
+    made: dict[str, Any] = {k: v for k, v in msgspec.to_builtins(file.made_from).items() if v is not None}
+    for key, known in (("rule", tuple(RULES)), ("costs", COSTS)):
+        if key in made and made[key] not in known:
+            raise ValueError(f"{path}: made_from.{key}: must be one of {', '.join(known)}, got {made[key]!r}")
     return made
 
 
@@ -288,7 +269,7 @@ def describe(problem: Problem, strategy: Strategy) -> dict[str, Any]:
 
 def emit(value: dict[str, Any]) -> None:
     """Print JSON on stdout."""
-    click.echo(json.dumps(value))
+    click.echo(json_text(value))
 
 
 def table(rows: list[dict[str, Any]]) -> str:

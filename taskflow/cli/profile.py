@@ -52,7 +52,12 @@ def profile_command(
             raise ValueError("give a MODEL to run, or --trace FILE of a run")
         from taskflow.runtime.profiler import read_trace
 
-        _show(differences(read_trace(trace)), top, as_json, quiet)
+        said = read_trace(trace)
+        try:
+            found = differences(said)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise ValueError(f"{trace}: a trace that was changed or cut: {type(error).__name__}: {error}; write it anew") from error
+        _show(found, top, as_json, quiet)
         return
     from taskflow.runtime import connect
     from taskflow.training.program import PATIENCE_SECONDS

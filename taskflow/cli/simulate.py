@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
@@ -23,7 +22,7 @@ from taskflow.cli.progress import working
 from taskflow.cli.tables import tell
 from taskflow.optimizer.evaluate import ALGORITHMS as SIMULATIONS
 from taskflow.optimizer.evaluate import timeline_json
-from taskflow.writing import replacing
+from taskflow.writing import json_text, replacing
 
 
 @click.command("simulate", short_help="Predict the time of one step under a strategy.")
@@ -56,8 +55,9 @@ def simulate_command(
         if timeline:
             judge = problem.evaluator
             content = timeline_json(judge.lowered(), judge.timeline(), problem.machine)
+            text = json_text(content)
             with replacing(timeline) as file:
-                file.write_text(json.dumps(content))
+                file.write_text(text)
     if as_json:
         emit(row)
         return

@@ -2,171 +2,207 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal
 
-from taskflow.machine.cluster import PRECISIONS, Cluster
-from taskflow.machine.fields import Fields, distinct
-from taskflow.machine.parts import Device, Ends
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from taskflow.machine.cluster import Cluster
+from taskflow.machine.parts import Device
 from taskflow.machine.template import NETWORK, Group, NodeTemplate, Wire
+from taskflow.reading import LEAST, Count, Entry, Name, NotNegative, Positive, Whole, read_as
 
 FORMAT = "taskflow-machine"
 VERSION = 1
 CLASSES = ("contraction", "convolution", "recurrent", "memory")  # what an efficiency may be given for
 
+Source = Annotated[str, Meta(description="Where the figures are from.")]
+Kernels = Literal["contraction", "convolution", "recurrent", "memory"]
+Reached = Annotated[float, Meta(ge=LEAST, le=1)]
 
+
+class DeviceEntry(Entry, frozen=True, kw_only=True):
+    """A kind of processor."""
+
+    kind: Annotated[Name, Meta(description="Its name.")]
+    memory_bytes: Annotated[Count, Meta(description="Memory of one.")]
+    flops_per_second: Annotated[dict[Name, Positive], Meta(description="Peak operations a second by dtype, float32 among them.")]
+    memory_bytes_per_second: Annotated[Positive, Meta(description="Peak rate of its memory.")]
+    launch_seconds: Annotated[NotNegative, Meta(description="Added to every task.")]
+    multiprocessors: Annotated[Count, Meta(description="Cores that a kernel must fill to reach the peak.")] = 1
+    cache_bytes: Annotated[Whole, Meta(description="The last cache that they share.")] = 0
+    efficiency: Annotated[dict[Kernels, Reached], Meta(description="Part of the peak that kernels reach.")] | UnsetType = UNSET
+    source: Source | UnsetType = UNSET
+    products: Annotated[
+        Literal["float32", "tf32", "bfloat16"], Meta(description="At which rate float32 products run. Without it: float32.")
+    ] | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        if "float32" not in self.flops_per_second:
+            raise ValueError(f"'flops_per_second' must have a rate for 'float32', got {self.flops_per_second}")
+        if self.products and self.products not in self.flops_per_second:
+            raise ValueError(f"'products' needs a rate for {self.products!r} in 'flops_per_second', got {self.flops_per_second}")
+
+
+class GroupEntry(Entry, frozen=True, kw_only=True):
+    """Processors of one kind: ``gpu0``, ``gpu1``, ..."""
+
+    name: Annotated[Name, Meta(description="What the number of each is put behind.")]
+    device: Annotated[Name, Meta(description="Its kind, one of the file's devices.")]
+    count: Annotated[Count, Meta(description="How many.")] = 1
+
+
+class LinkEntry(Entry, frozen=True, kw_only=True):
+    """A connection. It has either ``between`` or ``mesh``."""
+
+    mesh: Annotated[
+        list[Name], Meta(min_length=1, description="Every two of these vertices have a link of their own.")
+    ] | UnsetType = UNSET
+    between: Annotated[
+        list[Name],
+        Meta(min_length=2, max_length=2, description="Two vertices; network is one. A name may hold *, ? or [01]: a link a match."),
+    ] | UnsetType = UNSET
+    bytes_per_second: Annotated[Positive, Meta(description="Each way, if full duplex.")]
+    latency_seconds: Annotated[NotNegative, Meta(description="Added to every transfer.")]
+    duplex: Annotated[Literal["full", "half"], Meta(description="Half: one transfer at a time.")] = "full"
+    occupies_endpoints: Annotated[
+        bool | Literal["sender", "receiver"], Meta(description="Which processors copy themselves. Without it: none.")
+    ] | UnsetType = UNSET
+    source: Source | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        if (self.mesh is UNSET) == (self.between is UNSET):
+            raise ValueError("must have either 'between' or 'mesh'")
+
+
+class NodeEntry(Entry, frozen=True, kw_only=True):
+    """A kind of node."""
+
+    name: Annotated[Name, Meta(description="Its name.")]
+    source: Source | UnsetType = UNSET
+    processors: Annotated[list[GroupEntry], Meta(min_length=1, description="Its processors.")]
+    switches: Annotated[list[Name], Meta(description="Vertices that only pass data on.")] = []  # noqa: RUF012
+    links: Annotated[list[LinkEntry], Meta(description="Its links.")] = []  # noqa: RUF012
+
+
+class Placing(Entry, frozen=True, kw_only=True):
+    """Some nodes of one kind."""
+
+    node: Annotated[Name, Meta(description="One of the file's nodes.")]
+    count: Annotated[Count, Meta(description="How many.")]
+
+
+class MachineFile(Entry, frozen=True, kw_only=True):
+    """A machine: kinds of nodes, and how many there are of each."""
+
+    format: Literal["taskflow-machine"]
+    version: Literal[1]
+    name: Annotated[Name, Meta(description="What results call it.")]
+    source: Source | UnsetType = UNSET
+    devices: Annotated[list[DeviceEntry], Meta(description="Kinds of processors.")]
+    nodes: Annotated[list[NodeEntry], Meta(description="Kinds of nodes.")]
+    layout: Annotated[list[Placing], Meta(description="The nodes, in the order in which processors are numbered.")]
+    use_devices: Annotated[Count, Meta(description="Only the first so many processors are used.")] | UnsetType = UNSET
+    extensible: Annotated[bool, Meta(description="More nodes of the last kind may be had.")] | UnsetType = UNSET
+
+
+# ---- from JSON -------------------------------------------------------------------------------------------------------
 def parse(content: Any, where: str) -> Cluster:
-    """The machine that a JSON value describes. ValueError begins with ``where`` and says what is wrong."""
+    """The machine that a JSON value describes. ValueError begins with ``where`` and says what is wrong at which key."""
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f"{where}: not a machine file (its format must be {FORMAT!r})")
     if content.get("version") != VERSION:
         raise ValueError(f"{where}: version {content.get('version')!r} of the format; this taskflow reads {VERSION}")
-    fields = Fields(where, content)
-    fields.text("format"), fields.count("version")
-    name, source = fields.text("name"), fields.text("source", "", empty=True)
-    kinds = [_device(f"{where}: device {i}", x) for i, x in enumerate(fields.objects("devices"))]
-    distinct(where, "device", [k.kind for k in kinds])
-    nodes = [_node(f"{where}: node kind {i}", x) for i, x in enumerate(fields.objects("nodes"))]
-    distinct(where, "node", [n.name for n in nodes])
-    layout = [_placing(f"{where}: layout {i}", x) for i, x in enumerate(fields.objects("layout"))]
-    limited = fields.has("use_devices")
-    limit = fields.count("use_devices", 1)
-    extensible = fields.flag("extensible", False)
-    fields.done()
-    _known(where, "device", {g.device for n in nodes for g in n.processors}, {k.kind for k in kinds})
-    _known(where, "node", {node for node, _ in layout}, {n.name for n in nodes})
+    file = read_as(MachineFile, content, where)
+    _distinct(f"{where}: device", [device.kind for device in file.devices])
+    _distinct(f"{where}: node", [node.name for node in file.nodes])
+    _declared(where, "device", [g.device for n in file.nodes for g in n.processors], [d.kind for d in file.devices])
+    _declared(where, "node", [placing.node for placing in file.layout], [node.name for node in file.nodes])
     try:
-        return Cluster(name, tuple(kinds), tuple(nodes), tuple(layout), limit if limited else None, extensible, source)
+        return Cluster(
+            file.name, tuple(map(_device, file.devices)), tuple(map(_node, file.nodes)),
+            tuple((placing.node, placing.count) for placing in file.layout), file.use_devices or None, bool(file.extensible),
+            file.source or "",
+        )
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
 
 
-def _known(where: str, what: str, used: set[str], declared: set[str]) -> None:
-    if missing := sorted(used - declared):
+def _distinct(what: str, names: Iterable[str]) -> None:
+    if twice := sorted(name for name, count in Counter(names).items() if count > 1):
+        raise ValueError(f"{what} {', '.join(map(repr, twice))} declared twice")
+
+
+def _declared(where: str, what: str, used: list[str], declared: list[str]) -> None:
+    if missing := sorted(set(used) - set(declared)):
         raise ValueError(f"{where}: {what} {', '.join(map(repr, missing))} is used but not declared; "
                          f"declared are {', '.join(map(repr, sorted(declared))) or 'none'}")  # fmt: skip
 
 
-def _device(who: str, value: Any) -> Device:
-    fields = Fields(who, value)
-    kind = fields.text("kind")
-    fields.who = who = f"{who} {kind!r}"
-    device = Device(
-        kind, fields.count("memory_bytes"), fields.rates("flops_per_second"), fields.number("memory_bytes_per_second"),
-        fields.number("launch_seconds", zero=True), fields.count("multiprocessors", 1), fields.count("cache_bytes", 0, zero=True),
-        fields.rates("efficiency", {}), fields.text("source", "", empty=True), fields.text("products", "float32"),
+def _device(entry: DeviceEntry) -> Device:
+    return Device(
+        entry.kind, entry.memory_bytes, _sorted(entry.flops_per_second), entry.memory_bytes_per_second, entry.launch_seconds,
+        entry.multiprocessors, entry.cache_bytes, _sorted(entry.efficiency or {}), entry.source or "", entry.products or "float32",
     )
-    fields.done()
-    if not device.rate():
-        raise ValueError(f"{who}: 'flops_per_second' must have a rate for 'float32', got {dict(device.flops_per_second)}")
-    if device.products not in PRECISIONS.values() or device.products not in dict(device.flops_per_second):
-        raise ValueError(
-            f"{who}: 'products' must be one of {', '.join(PRECISIONS.values())}, with a rate in 'flops_per_second', got "
-            f"{device.products!r}"
+
+
+def _sorted(table: Mapping[Any, float]) -> tuple[tuple[str, float], ...]:
+    return tuple(sorted(table.items()))
+
+
+def _node(entry: NodeEntry) -> NodeTemplate:
+    groups = tuple(Group(group.name, group.device, group.count) for group in entry.processors)
+    wires = tuple(
+        Wire(
+            tuple(link.mesh or link.between or ()), link.bytes_per_second, link.latency_seconds, bool(link.mesh),
+            link.duplex == "full", link.occupies_endpoints or False, link.source or "",
         )
-    for name, part in device.efficiency:
-        if name not in CLASSES or part > 1:
-            raise ValueError(f"{who}: 'efficiency' must give numbers up to 1 for {', '.join(CLASSES)}, got {name!r}: {part}")
-    return device
-
-
-def _node(where: str, value: Any) -> NodeTemplate:
-    fields = Fields(where, value)
-    name = fields.text("name")
-    fields.who = who = f"{where} {name!r}"
-    groups = []
-    for i, entry in enumerate(fields.objects("processors")):
-        of = Fields(f"{who}: processors {i}", entry)
-        groups.append(Group(of.text("name"), of.text("device"), of.count("count", 1)))
-        of.done()
-    switches = fields.names("switches", ())
-    wires = tuple(_wire(f"{who}: link {i}", entry) for i, entry in enumerate(fields.objects("links", [])))
-    source = fields.text("source", "", empty=True)
-    fields.done()
-    try:
-        node = NodeTemplate(name, tuple(groups), switches, wires, source)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
-    if not groups:
-        raise ValueError(f"{who}: needs at least one processor")
-    distinct(who, f"processor or switch ({NETWORK!r} is taken)", list(node.vertices))
+        for link in entry.links
+    )
+    node = NodeTemplate(entry.name, groups, tuple(entry.switches), wires, entry.source or "")
+    _distinct(f"node {node.name!r}: processor or switch ({NETWORK!r} is taken)", node.vertices)
     return node
 
 
-def _wire(who: str, value: Any) -> Wire:
-    fields = Fields(who, value)
-    mesh = fields.has("mesh")
-    ends = fields.names("mesh" if mesh else "between")
-    fields.who = f"{who} ({' - '.join(ends)})"
-    wire = Wire(
-        ends, fields.number("bytes_per_second"), fields.number("latency_seconds", zero=True), mesh,
-        fields.choice("duplex", ("full", "half"), "full") == "full", _ends(fields),
-        fields.text("source", "", empty=True),
-    )
-    fields.done()
-    return wire
-
-
-def _ends(fields: Fields) -> Ends:
-    """Who copies: ``true``, ``false``, or one of the two by name."""
-    if isinstance(fields.peek("occupies_endpoints"), str):
-        sender = fields.choice("occupies_endpoints", ("sender", "receiver"), "") == "sender"
-        return "sender" if sender else "receiver"
-    return fields.flag("occupies_endpoints", False)
-
-
-def _placing(who: str, value: Any) -> tuple[str, int]:
-    fields = Fields(who, value)
-    placed = fields.text("node"), fields.count("count")
-    fields.done()
-    return placed
-
-
+# ---- to JSON ---------------------------------------------------------------------------------------------------------
 def unparse(machine: Cluster) -> dict[str, Any]:
-    """The JSON value of a machine; `parse` gives the same machine back."""
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "name": machine.name,
-        **({"source": machine.source} if machine.source else {}),
-        "devices": [_of_device(device) for device in machine.kinds],
-        "nodes": [_of_node(node) for node in machine.nodes],
-        "layout": [{"node": node, "count": count} for node, count in machine.layout],
-        **({"use_devices": machine.devices} if machine.devices is not None else {}),
-        **({"extensible": True} if machine.extensible else {}),
-    }
+    """The JSON value of a machine; `parse` gives the same machine back. ValueError if no file may say what it is, such as a link
+    of an infinite rate."""
+    file = MachineFile(
+        format="taskflow-machine", version=1, name=machine.name, source=machine.source or UNSET,
+        devices=[_of_device(device) for device in machine.kinds], nodes=[_of_node(node) for node in machine.nodes],
+        layout=[Placing(node=node, count=count) for node, count in machine.layout],
+        use_devices=UNSET if machine.devices is None else machine.devices, extensible=machine.extensible or UNSET,
+    )
+    content: dict[str, Any] = msgspec.to_builtins(file)
+    read_as(MachineFile, content, f"machine {machine.name}")
+    return content
 
 
-def _of_device(device: Device) -> dict[str, Any]:
-    return {
-        "kind": device.kind,
-        "memory_bytes": device.memory_bytes,
-        "flops_per_second": dict(device.flops_per_second),
-        "memory_bytes_per_second": device.memory_bytes_per_second,
-        "launch_seconds": device.launch_seconds,
-        "multiprocessors": device.multiprocessors,
-        "cache_bytes": device.cache_bytes,
-        **({"efficiency": dict(device.efficiency)} if device.efficiency else {}),
-        **({"source": device.source} if device.source else {}),
-        **({"products": device.products} if device.products != "float32" else {}),
-    }
+def _of_device(device: Device) -> DeviceEntry:
+    efficiency: dict[Any, float] = dict(device.efficiency)
+    products: Any = device.products  # `unparse` checks both
+    return DeviceEntry(
+        kind=device.kind, memory_bytes=device.memory_bytes, flops_per_second=dict(device.flops_per_second),
+        memory_bytes_per_second=device.memory_bytes_per_second, launch_seconds=device.launch_seconds,
+        multiprocessors=device.multiprocessors, cache_bytes=device.cache_bytes, efficiency=efficiency or UNSET,
+        source=device.source or UNSET, products=UNSET if products == "float32" else products,
+    )  # fmt: skip
 
 
-def _of_node(node: NodeTemplate) -> dict[str, Any]:
-    return {
-        "name": node.name,
-        **({"source": node.source} if node.source else {}),
-        "processors": [{"name": g.name, "device": g.device, "count": g.count} for g in node.processors],
-        "switches": list(node.switches),
-        "links": [_of_wire(wire) for wire in node.wires],
-    }
+def _of_node(node: NodeTemplate) -> NodeEntry:
+    return NodeEntry(
+        name=node.name, source=node.source or UNSET, switches=list(node.switches), links=[_of_wire(wire) for wire in node.wires],
+        processors=[GroupEntry(name=g.name, device=g.device, count=g.count) for g in node.processors],
+    )
 
 
-def _of_wire(wire: Wire) -> dict[str, Any]:
-    return {
-        "mesh" if wire.mesh else "between": list(wire.between),
-        "bytes_per_second": wire.bytes_per_second,
-        "latency_seconds": wire.latency_seconds,
-        "duplex": "full" if wire.full_duplex else "half",
-        **({"occupies_endpoints": wire.occupies_endpoints} if wire.occupies_endpoints else {}),
-        **({"source": wire.source} if wire.source else {}),
-    }
+def _of_wire(wire: Wire) -> LinkEntry:
+    ends = list(wire.between)
+    return LinkEntry(
+        mesh=ends if wire.mesh else UNSET, between=UNSET if wire.mesh else ends, bytes_per_second=wire.bytes_per_second,
+        latency_seconds=wire.latency_seconds, duplex="full" if wire.full_duplex else "half",
+        occupies_endpoints=wire.occupies_endpoints or UNSET, source=wire.source or UNSET,
+    )

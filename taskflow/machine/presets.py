@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from taskflow.machine.cluster import PRECISIONS, Cluster
 from taskflow.machine.format import parse, unparse
 from taskflow.machine.host import host
 from taskflow.reading import read_json
-from taskflow.writing import replacing
+from taskflow.writing import json_text, replacing
 
 FOLDER = Path(__file__).parent.parent / "machines"
 HERE = ("host", "this", "this-gpu")
@@ -45,14 +44,16 @@ def load_machine(name: str | Path, devices: int | None = None) -> Cluster:
             f"no machine {text!r}; use {', '.join(preset_names())}, or a machine file FILE.json; with :tf32 or :bf16 behind it, "
             f"products multiply on tensor cores"
         )
-    machine = parse(read_json(path, "machine file"), path.name)
+    machine = parse(read_json(path, "machine file"), str(path))
     return machine if devices is None else machine.prefix(devices)
 
 
 def save(machine: Cluster, path: str | Path) -> None:
-    """Write a machine file. Readers see no file, the old one or the whole new one."""
+    """Write a machine file. Readers see no file, the old one or the whole new one. ValueError if no file may say what the machine
+    is (`unparse`)."""
+    content = json_text(unparse(machine), 1) + "\n"
     with replacing(path) as file:
-        file.write_text(json.dumps(unparse(machine), indent=1) + "\n")
+        file.write_text(content)
 
 
 def cores() -> int:

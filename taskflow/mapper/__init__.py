@@ -11,10 +11,10 @@ from taskflow.mapper.megatron import Megatron, attends, node_size, suits
 from taskflow.mapper.notation import parse_config, parse_ranges, parse_sync
 from taskflow.mapper.report import MeasuredTask, Profile
 from taskflow.mapper.rules import DataParallel, ModelParallel, RandomMapper, RoundRobin, cut_only, depths
-from taskflow.mapper.strategy import FORMAT, SUMS, Strategy, load, save, search_of
+from taskflow.mapper.strategy import SUMS, Strategy, load, save, search_of
+from taskflow.mapper.strategy_file import read_strategy
 
 __all__ = [
-    "FORMAT",
     "MAPPERS",
     "SUMS",
     "CopyRequest",
@@ -44,6 +44,7 @@ __all__ = [
     "parse_ranges",
     "parse_sync",
     "ranges",
+    "read_strategy",
     "save",
     "search_of",
     "suits",

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from taskflow.drawing import box, device_colour, svg
 from taskflow.drawing import table as html_table
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper.config import OpConfig, Sync, SyncAlgorithm, UpdatePlacement, ranges
-from taskflow.reading import read_json
+from taskflow.mapper.config import OpConfig, Sync, SyncAlgorithm, ranges
+from taskflow.mapper.strategy_file import FORMAT, VERSION, StrategyFile, as_file, read_strategy
 from taskflow.regions import Rect
-from taskflow.writing import replacing
+from taskflow.writing import json_text, replacing
 
-FORMAT = "taskflow-strategy"
-VERSION = 1
 MOST_ROWS = 200  # of the table that a notebook shows
 SUMS = (SyncAlgorithm.OWNER, SyncAlgorithm.COLLECTIVE)  # how partial values may be summed
 
@@ -111,7 +110,8 @@ def save(
 ) -> None:
     """Write a strategy file. It records which graph and machine it was made for, and, if given, what was asked for
     (``made_from``, a JSON table: how the command line makes the model and the machine again) and how it was found
-    (``search``, as `Found.as_json` says it). FileNotFoundError if there is no such folder."""
+    (``search``, as `Found.as_json` says it). FileNotFoundError if there is no such folder; ValueError for what `load` would
+    refuse."""
     if not (folder := Path(path).absolute().parent).is_dir():
         raise FileNotFoundError(f"cannot write strategy file {path}: there is no folder {folder}")
     content = {
@@ -138,34 +138,23 @@ def save(
         "sums": strategy.sums.value,
         **({"search": dict(search)} if search is not None else {}),
     }
+    as_file(content, f"strategy {strategy.name}")
+    text = json_text(content, 1) + "\n"
     with replacing(path) as file:
-        file.write_text(json.dumps(content, indent=1) + "\n")
+        file.write_text(text)
 
 
 def load(path: str | Path, graph: OperatorGraph, processors: int) -> Strategy:
     """Read a strategy file and check that it fits. ValueError says what differs; FileNotFoundError if it is not there."""
-    content = _parse(Path(path))
-    _compare(content, graph, processors, str(path))
+    file = read_strategy(path)
+    _compare(file, graph, processors, str(path))
     try:
         configs = {
-            name: OpConfig(
-                tuple(entry["degrees"]),
-                tuple(entry["processors"]),
-                tuple(tuple(float(x) for x in w) for w in entry.get("weights", ())),
-            )
-            for name, entry in content["operators"].items()
+            name: OpConfig(tuple(entry.degrees), tuple(entry.processors), tuple(map(tuple, entry.weights or ())))
+            for name, entry in file.operators.items()
         }
-        syncs = {
-            layer: Sync(SyncAlgorithm(entry["travel"]), UpdatePlacement(entry["place"]), int(entry.get("chunks", 0)))
-            for layer, entry in content.get("syncs", {}).items()
-        }
-        name, sums = str(content.get("name", "file")), SyncAlgorithm(content.get("sums", SyncAlgorithm.OWNER.value))
-        strategy = Strategy(processors, configs, syncs, name, sums)
-    except KeyError as error:
-        raise ValueError(f"{path}: not a valid strategy file: an operator or layer lacks {error}") from error
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{path}: not a valid strategy file: {error}") from error
-    try:
+        syncs = {layer: Sync(entry.travel, entry.place, entry.chunks) for layer, entry in file.syncs.items()}
+        strategy = Strategy(processors, configs, syncs, file.name, SyncAlgorithm(file.sums))
         strategy.verify(graph)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
@@ -175,43 +164,30 @@ def load(path: str | Path, graph: OperatorGraph, processors: int) -> Strategy:
 def search_of(path: str | Path) -> dict[str, Any] | None:
     """How the plan in a strategy file was found (`Found.as_json`); None if the file does not say. ValueError if it is no
     strategy file; FileNotFoundError if it is not there."""
-    found = _parse(Path(path)).get("search")
-    if found is not None and not isinstance(found, dict):
-        raise ValueError(f"{path}: search must be a table, got {found!r}")
-    return found
+    found = read_strategy(path).search
+    return msgspec.to_builtins(found) if found else None
 
 
-def _parse(path: Path) -> dict[str, Any]:
-    content = read_json(path, "strategy file")
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError(f"{path}: not a strategy file (its format must be {FORMAT!r})")
-    if content.get("version") != VERSION:
-        raise ValueError(f"{path}: version {content.get('version')} of the format; this taskflow reads {VERSION}")
-    for table, required in (("operators", True), ("syncs", False)):
-        entries = content.get(table, None if required else {})
-        if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
-            raise ValueError(f"{path}: {table} must be a table of tables, one for each name")
-    return content
-
-
-def _compare(content: dict[str, Any], graph: OperatorGraph, processors: int, path: str) -> None:
-    if content.get("processors") != processors:
+def _compare(file: StrategyFile, graph: OperatorGraph, processors: int, path: str) -> None:
+    if file.processors != processors:
         raise ValueError(
-            f"{path}: made for {content.get('processors')} processors ({content.get('machine')}), "
-            f"but this run has {processors}; start it with -n {content.get('processors')} or search again"
+            f"{path}: made for {file.processors} processors ({file.machine or 'of no machine that it names'}), "
+            f"but this run has {processors}; start it with -n {file.processors} or search again"
         )
-    if content.get("graph") == graph.fingerprint():
-        return
+    same = file.graph == graph.fingerprint()
     here = {node.name: [dim.name for dim in node.dims] for node in graph}
-    there = {name: entry.get("dims") for name, entry in content["operators"].items()}
+    there = {name: entry.dims for name, entry in file.operators.items()}
     differences = [
-        *(f"operator {n} is not in the file" for n in here if n not in there),
-        *(f"operator {n} is not in this model" for n in there if n not in here),
-        *(f"operator {n} has dimensions {here[n]}, in the file {there[n]}" for n in here if n in there and here[n] != there[n]),
+        *(f"operator {n} is not in the file" for n in here if n not in there and not same),
+        *(f"operator {n} is not in this model" for n in there if n not in here and not same),
+        *(
+            f"operator {n} has dimensions {here[n]}, in the file {there[n] or 'none'}"
+            for n in here if n in there and here[n] != there[n] and not (same and there[n] is msgspec.UNSET)
+        ),
     ]
     if differences:
         raise ValueError(
-            f"{path}: made for model {content.get('model')}, which differs from {graph.name}: "
+            f"{path}: made for model {file.model or 'that it does not name'}, which differs from {graph.name}: "
             + "; ".join(differences[:5])
             + (f"; and {len(differences) - 5} more" if len(differences) > 5 else "")
         )

@@ -64,7 +64,7 @@ def test_files_without_costs_are_analytic(stopwatch: Stopwatch) -> None:
     assert read("explain", "p.json", *MEASURED)["costs"].startswith("measured ")
     content["made_from"]["costs"] = "guessed"
     Path("p.json").write_text(json.dumps(content))
-    assert "made_from: costs must be one of analytic, measured, got 'guessed'" in run("explain", "p.json", code=2)
+    assert "made_from.costs: must be one of analytic, measured, got 'guessed'" in run("explain", "p.json", code=2)
 
 
 def test_every_text_with_times_says_which_costs() -> None:

@@ -121,10 +121,10 @@ def test_plans_keep_it(tmp_path: Path) -> None:
     assert load(tmp_path / "plan.json", graph, 4) == strategy
     text = (tmp_path / "plan.json").read_text()
     assert '"sums": "collective"' in text
-    (tmp_path / "old.json").write_text(text.replace(' "sums": "collective"', ' "unknown": 0'))
+    (tmp_path / "old.json").write_text(text.replace(' "sums": "collective"', ' "problem": {}'))
     assert load(tmp_path / "old.json", graph, 4).sums is SyncAlgorithm.OWNER  # files of before say nothing
     for wrong in ("ring", "sometimes"):
         (tmp_path / "wrong.json").write_text(text.replace('"sums": "collective"', f'"sums": "{wrong}"'))
-        with pytest.raises(ValueError, match=f"wrong.json: not a valid strategy file: .*{wrong}"):
+        with pytest.raises(ValueError, match=f"wrong.json: sums: must be 'collective' or 'owner', got '{wrong}'"):
             load(tmp_path / "wrong.json", graph, 4)
     assert alike(strategy, graph, two_layers("linear")).sums is SyncAlgorithm.COLLECTIVE

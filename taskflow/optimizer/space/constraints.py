@@ -12,14 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, UnsetType
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper import OpConfig, Strategy, Sync, parse_config, parse_ranges, parse_sync, ranges
 from taskflow.optimizer.space.permitted import Permitted
-from taskflow.reading import read_json
+from taskflow.reading import Count, Entry, Name, Whole, named, read_as, read_json
 
-KEYS = ("pin", "forbid", "devices", "max_degree", "max_pieces", "sync")
 ANY = ""  # of max_degree: every dimension
 
 
@@ -86,9 +87,8 @@ class Constraints:
     def parse(cls, value: Any, where: str = "constraints") -> Constraints:
         """From a table: pattern -> {"pin": "n/4 @ 0-3", "forbid": ["c"], "devices": [0, 1] or "0-1", "max_degree": 4 or
         {"n": 2}, "max_pieces": 8, "sync": "ring/every"}. ValueError that begins with ``where``."""
-        if not isinstance(value, Mapping):
-            raise ValueError(f"{where}: must be a table, operator pattern -> {{{', '.join(KEYS)}}}; got {type(value).__name__}")
-        return cls(tuple(_rule(pattern, entry, f"{where}: {pattern!r}") for pattern, entry in value.items()))
+        entries = read_as(dict[str, RuleEntry], value, where)
+        return cls(tuple(_rule(pattern, entry, f"{where}: {named((pattern,))}") for pattern, entry in entries.items()))
 
     def __add__(self, other: Constraints) -> Constraints:
         return Constraints((*self.rules, *other.rules))
@@ -182,34 +182,34 @@ def mended_strategy(
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------
-def _rule(pattern: str, entry: Any, where: str) -> Rule:
-    if not isinstance(entry, Mapping) or not entry or not set(entry) <= set(KEYS):
-        unknown = sorted(set(entry) - set(KEYS)) if isinstance(entry, Mapping) else entry
-        raise ValueError(f"{where}: must be a table with some of {', '.join(KEYS)}; got {unknown or 'nothing'!r}")
-    pin, forbid, devices = entry.get("pin", ""), entry.get("forbid", ()), entry.get("devices", ())
-    if not isinstance(pin, str):
-        raise ValueError(f"{where}: 'pin' must be a text such as 'n/4 @ 0-3', got {pin!r}")
-    forbid = (forbid,) if isinstance(forbid, str) else forbid
-    if not isinstance(forbid, (list, tuple)) or not all(isinstance(d, str) and d for d in forbid):
-        raise ValueError(f"{where}: 'forbid' must be a list of dimensions' names, got {forbid!r}")
-    if isinstance(devices, str):
-        devices = parse_ranges(devices, where)
-    if not isinstance(devices, (list, tuple)) or not all(isinstance(d, int) and d >= 0 for d in devices):
-        raise ValueError(f"{where}: 'devices' must be a list of processors' numbers or a text such as '0-3', got {devices!r}")
-    if "devices" in entry and not devices:
-        raise ValueError(f"{where}: 'devices' must name at least one processor")
-    degree = entry.get("max_degree", {})
-    degrees = dict(degree) if isinstance(degree, Mapping) else {ANY: degree}
-    pieces = entry.get("max_pieces", 0)
-    for key, most in (*degrees.items(), *([("max_pieces", pieces)] if "max_pieces" in entry else ())):
-        if not isinstance(most, int) or isinstance(most, bool) or most < 1:
-            raise ValueError(f"{where}: {key or 'max_degree'} must be an integer, 1 or more, got {most!r}")
-    sync = entry.get("sync")
-    if sync is not None and not isinstance(sync, str):
-        raise ValueError(f"{where}: 'sync' must be a text such as 'ring/every', got {sync!r}")
+class RuleEntry(Entry, frozen=True, kw_only=True):
+    """What holds for operators. At least one key must be there."""
+
+    pin: Annotated[Name, Meta(description="The configuration, such as n/4 @ 0-3.")] | UnsetType = UNSET
+    forbid: Annotated[Name | list[Name], Meta(description="Dimensions that must not be cut.")] | UnsetType = UNSET
+    devices: Annotated[
+        Name | Annotated[list[Whole], Meta(min_length=1)],
+        Meta(description="The only processors that pieces may run on: numbers, or a text such as 0-3."),
+    ] | UnsetType = UNSET
+    max_degree: Annotated[
+        Count | dict[str, Count], Meta(description="The most pieces along every dimension, or along some by name.")
+    ] | UnsetType = UNSET
+    max_pieces: Annotated[Count, Meta(description="The most pieces of the operator.")] | UnsetType = UNSET
+    sync: Annotated[Name, Meta(description="How the weights are kept equal, such as ring/every.")] | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        if all(getattr(self, key) is UNSET for key in self.__struct_fields__):
+            raise ValueError(f"must have some of {', '.join(map(repr, self.__struct_fields__))}")
+
+
+def _rule(pattern: str, entry: RuleEntry, where: str) -> Rule:
+    devices = parse_ranges(entry.devices, f"{where}.devices") if isinstance(entry.devices, str) else entry.devices or ()
+    degree = entry.max_degree or {}
+    forbid = (entry.forbid,) if isinstance(entry.forbid, str) else entry.forbid or ()
+    degrees = {ANY: degree} if isinstance(degree, int) else degree
     return Rule(
-        pattern, pin, tuple(forbid), tuple(dict.fromkeys(devices)), tuple(degrees.items()), pieces,
-        parse_sync(sync, f"{where}: 'sync'") if sync is not None else None,
+        pattern, entry.pin or "", tuple(forbid), tuple(dict.fromkeys(devices)), tuple(degrees.items()), entry.max_pieces or 0,
+        parse_sync(entry.sync, f"{where}.sync") if entry.sync else None,
     )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import json
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from taskflow.writing import replacing
+from taskflow.reading import parse_json
+from taskflow.writing import json_text, replacing
 
 _FORMAT, _VERSION = "taskflow-trace", 1
 
@@ -16,7 +17,7 @@ _FORMAT, _VERSION = "taskflow-trace", 1
 def write_trace(content: Mapping[str, Any], path: str | Path) -> None:
     """Write a trace to ``path``, gzipped if that ends in ``.gz``. Readers see no file, the old one or the whole new one.
     OSError if it cannot be written."""
-    data = json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
+    data = json_text(content, packed=True).encode()
     if Path(path).suffix == ".gz":
         data = gzip.compress(data, compresslevel=5, mtime=0)
     with replacing(path) as file:
@@ -30,9 +31,10 @@ def read_trace(path: str | Path) -> dict[str, Any]:
         raise FileNotFoundError(f"trace file {path} does not exist")
     data = path.read_bytes()
     try:
-        content = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
-    except (ValueError, EOFError, OSError, RecursionError) as error:
+        text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+    except (EOFError, OSError, zlib.error) as error:
         raise ValueError(f"{path}: not a trace: {error}") from error
+    content = parse_json(text, str(path))
     about = content.get("otherData") if isinstance(content, dict) else None
     if not isinstance(about, dict) or about.get("format") != _FORMAT:
         raise ValueError(f"{path}: not a trace of taskflow; write one with --trace FILE")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from math import isfinite
 
 import click
 
@@ -26,6 +26,7 @@ from taskflow.training.program.rank_agreement import on_all_ranks, same_everywhe
 from taskflow.training.program.resume import CheckpointError, Position, can_be_written, check_resume, read_resume, saver
 from taskflow.training.program.trace_costs import TraceCosts, trace_costs
 from taskflow.working import Working
+from taskflow.writing import json_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +151,11 @@ def _many(count: int, called: str) -> str:
     return f"{count} {called}{'s' * (count != 1)}"
 
 
+def _known(value: float | None) -> float | None:
+    """JSON has no NaN and no Infinity, which a run that diverges gives: null says them."""
+    return value if value is not None and isfinite(value) else None
+
+
 def _report(executor: Executor, training: Training, options: Options, job: TrainingJob, result: Result) -> None:
     """One line for a person, and with --json one for programs, on rank 0."""
     moved = executor.moved_bytes_per_step()
@@ -163,9 +169,9 @@ def _report(executor: Executor, training: Training, options: Options, job: Train
         "strategy": executor.strategy.name,
         "kernels": executor.kernels.name,
         "steps": len(result.losses),
-        "loss_first": result.losses[0],
-        "loss_last": result.losses[-1],
-        **{f"{name}_valid": measured.get(name) for name in training.measures},
+        "loss_first": _known(result.losses[0]),
+        "loss_last": _known(result.losses[-1]),
+        **{f"{name}_valid": _known(measured.get(name)) for name in training.measures},
         f"{training.unit}_per_second": result.items_per_second,
         "bytes_moved_per_step": moved,
         "seconds": result.seconds,
@@ -173,7 +179,7 @@ def _report(executor: Executor, training: Training, options: Options, job: Train
         "resumed_at_step": job.start.steps,
         "checkpoint": options.checkpoint,
         "trace": options.trace,
-        "losses": result.losses,
+        "losses": [_known(loss) for loss in result.losses],
         **training.facts,
     }
     if not (options.quiet and options.as_json):  # with --quiet alone, this is the result
@@ -182,4 +188,4 @@ def _report(executor: Executor, training: Training, options: Options, job: Train
             f"{result.items_per_second:,.0f} {training.unit}/s, {moved / 1e6:.1f} MB moved a step", err=True
         )
     if options.as_json:
-        click.echo(json.dumps(report))
+        click.echo(json_text(report))

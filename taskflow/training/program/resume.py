@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from taskflow.checkpoint import Checkpoint, on_first_rank, read_checkpoint, save_checkpoint
+from taskflow.reading import read_as
 from taskflow.runtime import Executor
 from taskflow.runtime.transport import Transport
 from taskflow.training.data import Say
@@ -47,8 +48,9 @@ def read_resume(transport: Transport, options: Options, steps: int) -> tuple[Che
     def read() -> tuple[Checkpoint, Position]:
         said = read_checkpoint(path)
         try:
-            position = Position(**said.position)
-        except TypeError:
+            Position(**said.position)  # not another program's table
+            position = read_as(Position, said.position, str(path))
+        except (TypeError, ValueError):
             raise ValueError(f"{path}: a checkpoint, but not of this program: it does not say how far its data were read") from None
         if options.seed not in (None, said.seed):
             raise ValueError(f"--seed {options.seed}: {path} is of a run with seed {said.seed}; leave --seed out")

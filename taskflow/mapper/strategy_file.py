@@ -1,0 +1,126 @@
+"""The JSON form of a strategy, described in docs/guide/planning.md, and how a file of it is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, UnsetType
+
+from taskflow.mapper.config import SyncAlgorithm, UpdatePlacement
+from taskflow.reading import MOST, Count, Entry, Name, NotNegative, Whole, read_as, read_json
+
+FORMAT = "taskflow-strategy"
+VERSION = 1
+
+Figure = Annotated[float, Meta(ge=0, le=MOST**3)]
+Number = Annotated[int, Meta(ge=0)]
+
+
+class OperatorEntry(Entry, frozen=True, kw_only=True):
+    """How one operator is cut and placed."""
+
+    dims: Annotated[list[Name], Meta(description="Names of the dimensions of its iteration space.")] | UnsetType = UNSET
+    degrees: Annotated[list[Count], Meta(description="Pieces along each of these dimensions.")]
+    processors: Annotated[list[Whole], Meta(description="Who runs each piece. The last dimension's number changes fastest.")]
+    weights: Annotated[
+        list[list[NotNegative]],
+        Meta(description="Proportions of the pieces along each dimension. An empty list: even pieces. Without it: all even."),
+    ] | UnsetType = UNSET
+
+
+class SyncEntry(Entry, frozen=True, kw_only=True):
+    """How a layer's weights are kept equal."""
+
+    travel: Annotated[SyncAlgorithm, Meta(description="How sums of gradients travel.")]
+    place: Annotated[UpdatePlacement, Meta(description="Where the weights are updated.")]
+    chunks: Annotated[Whole, Meta(description="Into how many parts a spread update or a ring is divided. 0: by size.")] = 0
+
+
+class MadeFrom(Entry, frozen=True, kw_only=True):
+    """What the command line was asked for. It makes the same model and machine from it again."""
+
+    model: Annotated[Name, Meta(description="A network's name, or file.py:function.")] | UnsetType | None = UNSET
+    machine: Annotated[Name, Meta(description="A machine's name or file.")] | UnsetType | None = UNSET
+    devices: Annotated[Count, Meta(description="Its first so many devices.")] | UnsetType | None = UNSET
+    batch: Annotated[Count, Meta(description="Samples a step.")] | UnsetType | None = UNSET
+    size: Annotated[Name, Meta(description="The network's preset.")] | UnsetType | None = UNSET
+    rule: Annotated[Name, Meta(description="The update rule.")] | UnsetType | None = UNSET
+    set: Annotated[dict[Name, str], Meta(description="Values of --set.")] | UnsetType | None = UNSET
+    costs: Annotated[Name, Meta(description="What said how long tasks take.")] | UnsetType | None = UNSET
+
+
+class ImprovementEntry(Entry, frozen=True, kw_only=True):
+    """A new best plan during a search."""
+
+    proposal: Number
+    elapsed_seconds: Figure
+    iteration_seconds: Figure
+
+
+class ProofEntry(Entry, frozen=True, kw_only=True):
+    """What an exact search did."""
+
+    strategies: Number
+    renumberings: Number
+    partial_plans: Number
+    pruned: dict[str, Number]
+    simulated: Number
+    tolerance: Figure
+    complete: bool
+
+
+class SearchEntry(Entry, frozen=True, kw_only=True):
+    """How the plan was found. Reports show it."""
+
+    algorithm: str | UnsetType = UNSET
+    seed: int | UnsetType = UNSET
+    iteration_seconds: Figure | UnsetType = UNSET
+    lower_bound_seconds: Figure | UnsetType | None = UNSET
+    gap: float | UnsetType | None = UNSET
+    optimal: bool | UnsetType = UNSET
+    locally_optimal: bool | UnsetType = UNSET
+    search_seconds: Figure | UnsetType = UNSET
+    proposals: Number | UnsetType = UNSET
+    accepted: Number | UnsetType = UNSET
+    refused_for_memory: Number | UnsetType = UNSET
+    stopped: str | UnsetType = UNSET
+    left_out: list[str] | UnsetType = UNSET
+    proof: ProofEntry | UnsetType | None = UNSET
+    starts_iteration_seconds: dict[str, Figure] | UnsetType = UNSET
+    history: list[ImprovementEntry] | UnsetType = UNSET
+
+
+class StrategyFile(Entry, frozen=True, kw_only=True):
+    """A strategy: one configuration for each operator of a model."""
+
+    format: Literal["taskflow-strategy"]
+    version: Literal[1]
+    name: Annotated[str, Meta(description="What results call it.")] = "file"
+    model: Annotated[str, Meta(description="The name of the model that it was made for.")] | UnsetType = UNSET
+    graph: Annotated[str, Meta(description="That model's fingerprint.")] | UnsetType = UNSET
+    machine: Annotated[str, Meta(description="The name of the machine that it was made for.")] | UnsetType = UNSET
+    processors: Annotated[Count, Meta(description="How many processors the machine has.")]
+    made_from: MadeFrom | UnsetType = UNSET
+    problem: Annotated[Any, Meta(description="Not read. The first files have it.")] = UNSET
+    operators: Annotated[dict[str, OperatorEntry], Meta(description="Operator's name -> how it is cut and placed.")]
+    syncs: Annotated[dict[str, SyncEntry], Meta(description="Layer's name -> how its weights are kept equal.")] = {}  # noqa: RUF012
+    sums: Annotated[
+        Literal["owner", "collective"], Meta(description="How partial values of one output become their sum.")
+    ] = "owner"
+    search: SearchEntry | UnsetType = UNSET
+
+
+def read_strategy(path: str | Path) -> StrategyFile:
+    """What a strategy file says. ValueError with the file's name and the key's place if it says anything that none may say;
+    FileNotFoundError if it is not there."""
+    return as_file(read_json(path, "strategy file"), str(path))
+
+
+def as_file(content: Any, where: str) -> StrategyFile:
+    """The form of a JSON value. ValueError that begins with ``where``."""
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ValueError(f"{where}: not a strategy file (its format must be {FORMAT!r})")
+    if content.get("version") != VERSION:
+        raise ValueError(f"{where}: version {content.get('version')} of the format; this taskflow reads {VERSION}")
+    return read_as(StrategyFile, content, where)
