@@ -2,7 +2,18 @@
 
 from typing import Any
 
-from taskflow.mapper.alike import alike
+from taskflow.mapper.alike import (
+    Cut,
+    Match,
+    alike,
+    by_class,
+    by_name,
+    by_name_or_size,
+    config_like,
+    cut_like,
+    degrees_like,
+    follow,
+)
 from taskflow.mapper.choose import MAPPERS, choose
 from taskflow.mapper.config import OpConfig, Sync, SyncAlgorithm, UpdatePlacement, ranges
 from taskflow.mapper.expert import Expert
@@ -18,9 +29,11 @@ __all__ = [
     "MAPPERS",
     "SUMS",
     "CopyRequest",
+    "Cut",
     "DataParallel",
     "Expert",
     "Mapper",
+    "Match",
     "MeasuredTask",
     "Megatron",
     "ModelParallel",
@@ -34,9 +47,16 @@ __all__ = [
     "UpdatePlacement",
     "alike",
     "attends",
+    "by_class",
+    "by_name",
+    "by_name_or_size",
     "choose",
+    "config_like",
+    "cut_like",
     "cut_only",
+    "degrees_like",
     "depths",
+    "follow",
     "load",
     "map_graph",
     "node_size",

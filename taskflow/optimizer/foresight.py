@@ -12,7 +12,7 @@ from math import isfinite
 from taskflow.mapper import OpConfig, Strategy, Sync
 from taskflow.optimizer.clock import Clock, Pace
 from taskflow.optimizer.evaluate import NO_SYNCS, Evaluator
-from taskflow.optimizer.messages import Messages
+from taskflow.optimizer.traffic import Messages
 
 CAREFUL = 0.02  # seconds that the first strategy takes to evaluate, from which on each evaluation must fit the time left
 MANY_PROCESSORS = 64  # from which on plans may need very many messages

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper import OpConfig, Strategy, SyncAlgorithm, UpdatePlacement
+from taskflow.operators.operator import Reads
 from taskflow.operators.tensor import Parameter
 from taskflow.optimizer.evaluate import Evaluator
 from taskflow.optimizer.memory import MemoryUse, explain, memory_use
+from taskflow.optimizer.traffic import Accesses, Makers, makers
 from taskflow.regions import Rect
 from taskflow.tasks import laid_out_bytes, simulate
 from taskflow.tasks.lower import left_over
@@ -41,11 +44,9 @@ class _OperatorMemory:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """What one piece of an operator reads, writes and saves; weights with their bytes, and with those for laying them out."""
+    """Bytes that one piece of an operator reads, writes and saves; of its weights also those for laying them out."""
 
-    inputs: tuple[Rect, ...]
     input_bytes: tuple[int, ...]
-    writes: tuple[Rect, ...]
     output_bytes: tuple[int, ...]
     saved: int
     weights: tuple[tuple[Rect, int, int], ...]
@@ -68,7 +69,8 @@ class MemoryCheck:
         self._planned: tuple[Strategy, tuple[MemoryUse, ...]] | None = None  # the last one
         self._estimated: tuple[Strategy, list[int]] | None = None
         self._known: dict[tuple[object, ...], _OperatorMemory] = {}
-        self._owned: dict[tuple[str, OpConfig], list[set[tuple[int, Rect]]]] = {}
+        self._accesses = Accesses(self.graph)
+        self._owned: dict[tuple[str, OpConfig], list[Makers]] = {}
         self._cuts: dict[tuple[object, ...], list[_Piece]] = {}
         self._unused: dict[tuple[Rect, frozenset[Rect]], tuple[int, Rect | None]] = {}
         keeps = [node.operator.keeps(node.specs) for node in self.graph]
@@ -229,10 +231,12 @@ class MemoryCheck:
             laid_out: dict[tuple[int, str, Rect, int], None] = {}
             owned = [self._owns(p, strategy[p.name])[t.index] for p, t in zip(producers, node.inputs)]
             keeps = self._keeps_inputs[node.number]
-            for processor, piece in zip(config.processors, self._pieces(node, config)):
+            access = self._accesses(node, config)
+            for processor, reads, piece in zip(config.processors, access.reads, self._pieces(node, config)):
                 # What the processor owns anyway is read in place; else a copy, its gradient, and both packed to be sent.
                 inputs = sum(
-                    nbytes for nbytes, r, own in zip(piece.input_bytes, piece.inputs, owned) if (processor, r) not in own
+                    nbytes for nbytes, r, own in zip(piece.input_bytes, reads.inputs, owned)
+                    if processor not in own.get(r, ())
                 )
                 outputs = sum(piece.output_bytes)
                 # Outputs: value, gradient, a part of the gradient that arrives.
@@ -259,30 +263,28 @@ class MemoryCheck:
             )
         return self._known[key]
 
-    def _owns(self, node: Node, config: OpConfig) -> list[set[tuple[int, Rect]]]:
+    def _owns(self, node: Node, config: OpConfig) -> list[Makers]:
         """By output, which Rects lie on which processors."""
         key = (node.name, config)
         if key not in self._owned:
-            found: list[set[tuple[int, Rect]]] = [set() for _ in node.outputs]
-            for processor, piece in zip(config.processors, self._pieces(node, config)):
-                for table, written in zip(found, piece.writes):
-                    table.add((processor, written))
-            self._owned[key] = found
+            access = self._accesses(node, config)
+            self._owned[key] = [makers(access, config, i) for i in range(len(node.outputs))]
         return self._owned[key]
 
     def _pieces(self, node: Node, config: OpConfig) -> list[_Piece]:
         """The pieces of a cut, looked at once for all equal operators."""
         key = (node.operator, node.specs, tuple(p.spec for p in node.parameters), config.degrees, config.weights)
         if key not in self._cuts:
-            self._cuts[key] = [_piece(node, rect) for rect in config.partition(node).rects()]
+            access = self._accesses(node, config)
+            self._cuts[key] = [_piece(node, *piece) for piece in zip(access.pieces, access.reads, access.writes)]
         return self._cuts[key]
 
 
-def _piece(node: Node, rect: Rect) -> _Piece:
-    reads, writes, again = node.reads(rect), tuple(node.writes(rect)), laid_out_bytes(node, rect)
+def _piece(node: Node, rect: Rect, reads: Reads, writes: Sequence[Rect]) -> _Piece:
+    again = laid_out_bytes(node, rect)
     return _Piece(
-        tuple(reads.inputs), tuple(r.volume * t.dtype.itemsize for t, r in zip(node.inputs, reads.inputs)),
-        writes, tuple(r.volume * t.dtype.itemsize for t, r in zip(node.outputs, writes)),
+        tuple(r.volume * t.dtype.itemsize for t, r in zip(node.inputs, reads.inputs)),
+        tuple(r.volume * t.dtype.itemsize for t, r in zip(node.outputs, writes)),
         sum(s.nbytes for s in node.operator.saves(node.specs, rect)),
         tuple(
             (r, r.volume * p.spec.dtype.itemsize, again.get(i, 0))

@@ -12,7 +12,7 @@ import time
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from taskflow.runtime.job import Launcher, LaunchError, launcher, node_cores, start_limit
+from taskflow.runtime.job import STARTED, Launcher, LaunchError, arrive, launcher, node_cores, start_limit
 
 if TYPE_CHECKING:
     from taskflow.runtime.transport import Transport
@@ -81,7 +81,6 @@ def _start_when_all_ranks_have_called_connect(started: Launcher, limit: float) -
     """Load MPI, which waits for all ranks, holds the interpreter meanwhile, and goes on for ever if one has ended
     before it came here. A process beside the ranks names that one (`arrivals`). Where there is none, only a thread outside Python
     can end the wait: faulthandler's, which says no more than where it was, and so this function has the name of what is missing."""
-    from taskflow.runtime.job.arrivals import STARTED, arrive
     from taskflow.runtime.transport import load_mpi
 
     def check(mpi: ModuleType) -> None:

@@ -20,10 +20,10 @@ from taskflow.optimizer.bounds.work_and_path import lower_bound
 from taskflow.optimizer.clock import Clock, Pace
 from taskflow.optimizer.evaluate.evaluator import NO_SYNCS
 from taskflow.optimizer.memory_check import MemoryCheck
-from taskflow.optimizer.messages import Messages
 from taskflow.optimizer.result import Budget, SearchOptions, SearchResult
 from taskflow.optimizer.search import make_evaluator, search
 from taskflow.optimizer.space.space import OperatorSpace, SpaceOptions
+from taskflow.optimizer.traffic.messages import Messages
 from taskflow.tasks.lower.lower import lower
 from taskflow.tasks.task import Kind
 from tests.optimizer.search_toys import CtrlC, Table, rugged, tiny

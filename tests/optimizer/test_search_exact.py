@@ -15,8 +15,10 @@ from taskflow.optimizer.algorithms.local_search import polished
 from taskflow.optimizer.algorithms.moves import SYNCS
 from taskflow.optimizer.result import Budget, Proof, SearchOptions
 from taskflow.optimizer.search import make_evaluator, search
-from taskflow.optimizer.space.decisions import decisions, nearest
+from taskflow.optimizer.space.decisions import Nearest, decisions
+from taskflow.optimizer.space.followers import followed
 from taskflow.optimizer.space.space import SearchSpace, SpaceOptions
+from taskflow.optimizer.traffic.edges import Accesses
 from tests.optimizer.search_toys import every, tiny
 
 fixing_order = pytest.importorskip("taskflow.optimizer.bounds.partial_plan", reason="the compiled bound is not built").fixing_order
@@ -94,8 +96,22 @@ def test_followers_do_not_choose(follow: str) -> None:
 def test_a_follower_is_where_its_leader_is() -> None:
     graph = tiny(2, 8)
     space = SearchSpace(graph, 4)
-    for config in space["relu0"]:
-        assert nearest(graph.node("x"), list(space["x"]), graph.node("relu0"), config) == config
+    nearest = Nearest(graph.node("x"), list(space["x"]), graph.node("relu0"), Accesses(graph))
+    assert all(nearest(config) == config for config in space["relu0"])
+
+
+@pytest.mark.parametrize("model", ["AlexNet", "GPT-2", "Inception-v3"])
+@pytest.mark.parametrize("follow", ["passive", "elementwise", "weightless"])
+def test_everybody_is_decided_about_once(model: str, follow: str) -> None:
+    """Also where operators would follow each other in a circle: a view its reader, and that what it reads."""
+    graph = build(model, preset="small")
+    found = decisions(graph, SearchSpace(graph, 2, SpaceOptions("powers", "contiguous", follow=follow)), list(graph), follow)
+    assert sorted(node.number for decision in found for node in decision.nodes) == list(range(len(graph)))
+    towards = followed(graph, follow)
+    assert {decision.nodes[0].number for decision in found} == set(range(len(graph))) - set(towards)
+    for decision in found:
+        members = {node.number for node in decision.nodes}
+        assert all(towards[node.number] in members for node in decision.nodes[1:])
 
 
 def test_a_short_budget_is_no_proof_and_a_large_space_is_refused() -> None:

@@ -19,7 +19,6 @@ from taskflow.optimizer.algorithms.hybrid_starts import hybrids
 from taskflow.optimizer.algorithms.initial import known, random_start, with_syncs
 from taskflow.optimizer.algorithms.layer_annealing import SIMPLE, LayerAnnealing
 from taskflow.optimizer.evaluate.usage import where_time_goes
-from taskflow.optimizer.loads import Loads
 from taskflow.optimizer.result import Budget, SearchOptions
 from taskflow.optimizer.run import Run
 from taskflow.optimizer.search import make_evaluator
@@ -27,6 +26,7 @@ from taskflow.optimizer.slice import Slice
 from taskflow.optimizer.space.device_groups import levels, on_team, shapes, teams
 from taskflow.optimizer.space.layers import Layer, Spreads, layers
 from taskflow.optimizer.space.space import SearchSpace
+from taskflow.optimizer.traffic.loads import Loads
 from taskflow.partition import Grid
 
 

@@ -12,9 +12,10 @@ import taskflow
 from taskflow.models import build
 from taskflow.optimizer.algorithms import elimination as module
 from taskflow.optimizer.algorithms.elimination import eliminate
-from taskflow.optimizer.algorithms.optcnn import Additive, additive_plan, fused
+from taskflow.optimizer.algorithms.optcnn import additive, additive_plan, fused, planned
 from taskflow.optimizer.search import make_evaluator, search
 from taskflow.optimizer.space.space import SpaceOptions
+from taskflow.optimizer.traffic.additive import Additive
 
 GRAPHS = {
     "chain": (5, [(0, 1), (1, 2), (2, 3), (3, 4)]),
@@ -27,7 +28,7 @@ GRAPHS = {
 }
 
 
-def additive(count: int, pairs: list[tuple[int, int]], seed: int):  # type: ignore[no-untyped-def]
+def random_costs(count: int, pairs: list[tuple[int, int]], seed: int):  # type: ignore[no-untyped-def]
     random = np.random.default_rng(seed)
     sizes = random.integers(1, 5, count)
     vertices = [random.random(s) for s in sizes]
@@ -44,7 +45,7 @@ def enumerate_(vertices, edges):  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("seed", range(8))
 def test_elimination_finds_the_least_cost(name: str, seed: int) -> None:
-    vertices, edges = additive(*GRAPHS[name], seed)
+    vertices, edges = random_costs(*GRAPHS[name], seed)
     result = eliminate(vertices, edges)
     assert result.exact
     assert result.cost == pytest.approx(enumerate_(vertices, edges))
@@ -57,7 +58,7 @@ def test_elimination_finds_the_least_cost(name: str, seed: int) -> None:
 def test_what_is_too_large_to_enumerate_is_fixed_and_said_to_be_inexact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_COMBINATIONS", 1)
     for seed in range(8):
-        vertices, edges = additive(*GRAPHS["complete"], seed)
+        vertices, edges = random_costs(*GRAPHS["complete"], seed)
         if min(len(v) for v in vertices) < 2:
             continue
         result = eliminate(vertices, edges)
@@ -68,10 +69,10 @@ def test_what_is_too_large_to_enumerate_is_fixed_and_said_to_be_inexact(monkeypa
 def test_the_plan_of_a_network_has_the_least_additive_cost(model: str) -> None:
     graph = build(model, preset="small")
     judge = make_evaluator(graph, taskflow.load_machine("k80", devices=2))
-    cost = Additive(judge, SpaceOptions("powers"))
+    cost = additive(judge, SpaceOptions("powers"))
     best = eliminate(cost.vertices, cost.edges)
     assert best.exact
-    assert additive_plan(judge, SpaceOptions("powers")) == cost.strategy(best.chosen)
+    assert additive_plan(judge, SpaceOptions("powers")) == planned(judge, cost, best.chosen)
     random = Random(0)
     for _ in range(500):
         choice = [random.randrange(len(v)) for v in cost.vertices]
@@ -108,7 +109,7 @@ def test_blocks_that_repeat_share_their_tables(monkeypatch: pytest.MonkeyPatch) 
     for blocks in (3, 9):
         graph, machine = build("GPT-2", devices=8, preset="small", layers=blocks), taskflow.load_machine("k80", 8)
         made.clear()
-        cost = Additive(make_evaluator(graph, machine), SpaceOptions("powers"))
+        cost = additive(make_evaluator(graph, machine), SpaceOptions("powers"))
         counts.append(len(made))
     assert counts[0] == counts[1]
     for group, configs, found in zip(cost.groups, cost.configs, cost.vertices):
@@ -117,7 +118,7 @@ def test_blocks_that_repeat_share_their_tables(monkeypatch: pytest.MonkeyPatch) 
     for node in graph:
         for i, tensor in enumerate(node.inputs):
             u, v = cost._group[tensor.node], cost._group[node.number]
-            matrix = transfers(cost, graph.producer(tensor), tensor, node, i, u, v)
+            matrix = transfers(cost, graph.producer(tensor), tensor, node, i)
             sums[u, v] = sums[u, v] + matrix if (u, v) in sums else matrix
     assert sums.keys() == cost.edges.keys()
     assert all(np.array_equal(cost.edges[at], matrix) for at, matrix in sums.items())

@@ -16,8 +16,8 @@ from taskflow.models import build
 from taskflow.optimizer.explain.explain import explain
 from taskflow.optimizer.memory.plan import peak_bytes
 from taskflow.optimizer.memory_check import MemoryCheck
-from taskflow.optimizer.messages import Messages
 from taskflow.optimizer.search import make_evaluator
+from taskflow.optimizer.traffic.messages import Messages
 from taskflow.rules import Adam
 from taskflow.tasks.task import AllGather, Kind
 

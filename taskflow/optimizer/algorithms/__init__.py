@@ -5,6 +5,7 @@ cases. A new algorithm is a function (Evaluator, SearchOptions) -> SearchResult 
 ``optimizer/search.py``.
 """
 
+from taskflow.optimizer.algorithms.elimination import Matrix, Vector
 from taskflow.optimizer.algorithms.exact import ROUNDING, exact
 from taskflow.optimizer.algorithms.guided import guided
 from taskflow.optimizer.algorithms.initial import known, random_start
@@ -18,7 +19,9 @@ from taskflow.optimizer.algorithms.portfolio import portfolio, worth
 __all__ = [
     "ROUNDING",
     "SYNCS",
+    "Matrix",
     "OperatorGroups",
+    "Vector",
     "additive_plan",
     "exact",
     "guided",

@@ -16,8 +16,8 @@ from taskflow.machine import Machine
 from taskflow.mapper import OpConfig, Strategy
 from taskflow.operators.operator import Soap
 from taskflow.optimizer.algorithms.initial import with_syncs
-from taskflow.optimizer.loads import Loads, Vector
 from taskflow.optimizer.space import Layer, OperatorSpace, SearchSpace, Spreads, on_team, teams
+from taskflow.optimizer.traffic import Loads, Vector
 
 MOST_ORDERS = 8  # of a machine's processors
 PASSES = 2  # over the layers: what one takes may change what is best for another

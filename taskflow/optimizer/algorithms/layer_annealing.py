@@ -16,12 +16,11 @@ import numpy as np
 from taskflow.mapper import OpConfig, Sync
 from taskflow.operators.operator import Soap
 from taskflow.optimizer.algorithms.hybrid_starts import hybrids
-from taskflow.optimizer.algorithms.layer_descent import alike
 from taskflow.optimizer.algorithms.moves import SYNCS
-from taskflow.optimizer.loads import Loads
 from taskflow.optimizer.run import Run
 from taskflow.optimizer.slice import Slice
 from taskflow.optimizer.space import DeviceGroup, Layer, SearchSpace, Spreads, mended, on_team, orders
+from taskflow.optimizer.traffic import Loads
 
 MANY_PROCESSORS = 8
 MANY_TASKS = 3000  # of a step that takes longer to simulate than its loads to add up
@@ -158,11 +157,10 @@ class LayerAnnealing:
         for layer in self.layers if rest else ():
             if layer not in chosen:
                 changes.update(self._spread(layer, self._config(layer, rest, self._samples(layer, len(rest)))))
-        leader = self.layers[at].leaders[0]
         for layer in chosen:
             own = config
             if layer is not self.layers[at]:
-                own = self._config(layer, team, alike(leader, config.degrees, layer.leaders[0]))
+                own = self._config(layer, team, layer.like(self.layers[at], config.degrees))
             changes.update(self._spread(layer, own))
         return changes, {}
 

@@ -12,7 +12,6 @@ from math import nextafter, prod
 
 from taskflow.graph import Node
 from taskflow.mapper import OpConfig, Strategy
-from taskflow.operators.operator import Soap
 from taskflow.optimizer.algorithms.moves import SYNCS
 from taskflow.optimizer.run import Run
 from taskflow.optimizer.slice import Slice
@@ -66,10 +65,10 @@ class LayerDescent:
     def _on(self, stretch: Sequence[Layer], degrees: Sequence[int], team: DeviceGroup) -> Changes:
         """The layers of a stretch on one team: the one with the most weights cut so, the others alike. Nothing if one of them
         may not be."""
-        leader = _heaviest(stretch).leaders[0]
+        heaviest = _heaviest(stretch)
         changes: Changes = {}
         for layer in stretch:
-            cut = alike(leader, degrees, layer.leaders[0])
+            cut = layer.like(heaviest, degrees)
             if not self._may(layer.leaders[0], cut):
                 return {}
             changes.update(layer.spread(on_team(cut, team[: prod(cut)])))
@@ -99,13 +98,3 @@ class LayerDescent:
 
 def _heaviest(stretch: Sequence[Layer]) -> Layer:
     return max(stretch, key=lambda layer: layer.weight_bytes)
-
-
-def alike(source: Node, degrees: Sequence[int], target: Node) -> tuple[int, ...]:
-    """The cut of one operator for another: the same degrees in dimensions of the same class, as far as they are long enough."""
-    given: dict[Soap, list[int]] = {}
-    for dim, degree in zip(source.dims, degrees):
-        given.setdefault(dim.soap, []).append(degree)
-    return tuple(
-        min(given[dim.soap].pop(0), dim.size) if dim.divisible and given.get(dim.soap) else 1 for dim in target.dims
-    )

@@ -10,12 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
 from math import prod
 from random import Random
 
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper import OpConfig, Strategy, Sync, SyncAlgorithm, UpdatePlacement, depths
+from taskflow.mapper import (
+    Cut,
+    OpConfig,
+    Strategy,
+    Sync,
+    SyncAlgorithm,
+    UpdatePlacement,
+    by_name,
+    cut_like,
+    depths,
+)
 from taskflow.optimizer.space import SearchSpace, orders, place
 
 FINEST = 1 << 20  # chunks: as many as there are holders
@@ -35,29 +44,6 @@ SYNCS = (
 )
 
 
-def follow(source: Node, config: OpConfig, target: Node) -> OpConfig:
-    """``target`` cut as ``source`` is in the dimensions that they both have (dimension 0, the samples, and equal names), each
-    piece where the matching piece of ``source`` runs (the first one, in dimensions that only ``source`` has)."""
-    if source.dims == target.dims:
-        return config
-    degrees, places = matching(source, config.degrees, target)
-    return OpConfig(degrees, tuple([config.processors[k] for k in places]))
-
-
-def matching(source: Node, chosen: Sequence[int], target: Node) -> tuple[tuple[int, ...], list[int]]:
-    """How `follow` cuts ``target`` if ``source`` has the degrees ``chosen``: degrees, and of each piece the matching one."""
-    named = {dim.name: i for i, dim in enumerate(source.dims)}
-    weights = [prod(chosen[i + 1 :]) for i in range(len(chosen))]
-    match = [named.get(dim.name, 0 if i == 0 and source.dims else None) for i, dim in enumerate(target.dims)]
-    degrees = [
-        min(chosen[j], max(1, dim.size)) if j is not None and dim.divisible else 1 for dim, j in zip(target.dims, match)
-    ]
-    # Of two dimensions that match the same one the last counts.
-    steps = [weights[j] if j is not None and j not in match[i + 1 :] else 0 for i, j in enumerate(match)]
-    colors = product(*(range(d) for d in degrees))
-    return tuple(degrees), [sum(c * s for c, s in zip(color, steps)) for color in colors]
-
-
 class OperatorGroups:
     """Which operators belong together."""
 
@@ -67,7 +53,7 @@ class OperatorGroups:
         self.alike = self._grouped(graph, lambda n: (n.operator, n.specs, len(n.parameters)))
         depth = depths(graph)
         self.depth = self._grouped(graph, lambda n: depth[n.name])
-        self._matching: dict[tuple[str, tuple[int, ...], str], tuple[tuple[int, ...], list[int]] | None] = {}
+        self._cuts: dict[tuple[str, tuple[int, ...], str], Cut | None] = {}
         self.neighbours: dict[str, list[str]] = {node.name: [] for node in graph}
         for node in graph:
             for tensor in node.inputs:
@@ -91,10 +77,10 @@ class OperatorGroups:
     def follow(self, name: str, config: OpConfig, other: str) -> OpConfig:
         """As the function of this name, which looks at degrees that it has seen only once."""
         key = (name, config.degrees, other)
-        if key not in self._matching:
-            source, target = self.nodes[name], self.nodes[other]
-            self._matching[key] = matching(source, config.degrees, target) if source.dims != target.dims else None
-        found = self._matching[key]
+        if key not in self._cuts:
+            source, target = self.nodes[name].dims, self.nodes[other].dims
+            self._cuts[key] = cut_like(target, by_name(target, source), config.degrees) if source != target else None
+        found = self._cuts[key]
         return OpConfig(found[0], tuple([config.processors[k] for k in found[1]])) if found else config
 
     def distinct(self, table: Mapping[str, tuple[str, ...]]) -> list[tuple[str, ...]]:

@@ -1,25 +1,25 @@
 """Decisions: which operators of a graph choose their configurations in an exact search, and which follow another one's choice.
 
-The paper counts a network's layers; its graphs have no operators for inputs, carried state, views and scalars. If the
-``passive`` ones follow, an input, a state and a view (no arithmetic) take the configuration with which the fewest bytes
-move to the operator that reads them first, and a scalar the one with which the fewest move from its producer. If the
-``weightless`` ones follow, so do all others without parameters, with their producer.
+The paper counts a network's layers; its graphs have no operators for inputs, carried state, views and scalars. Who follows
+whom is `taskflow.optimizer.space.followers.followed`'s to say; a follower takes the configuration with which the fewest bytes move
+between the two.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
+
+import numpy as np
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper import OpConfig
 from taskflow.operators.tensor import Tensor
 from taskflow.optimizer.space.followers import followed
 from taskflow.optimizer.space.space import SearchSpace
-from taskflow.regions import Rect
+from taskflow.optimizer.traffic import Accesses, Corners, alternatives, common, makers, needed, owned, sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +34,20 @@ class Decision:
 def decisions(graph: OperatorGraph, space: SearchSpace, order: Sequence[Node], follow: str) -> list[Decision]:
     """What is to be decided, in the order of the operators that choose; passive ones come last, since little depends on them.
     ``order``: all operators. ``follow``: which operators follow (`space.FOLLOW`)."""
-    leader = {node.number: _leader(graph, node, follow) for node in order}
-    chooses = [node for node in order if leader.get(node.number) is None]
-    result = []
-    for node in sorted(chooses, key=lambda node: _leader(graph, node, "passive") is not None):
-        group = _group(graph, node, leader)
+    leader, passive = followed(graph, follow), followed(graph, "passive")
+    chooses = [node for node in order if node.number not in leader]
+    accesses, result = Accesses(graph), []
+    for node in sorted(chooses, key=lambda node: node.number in passive):
+        group = _group(node, order, leader)
+        nearest = {
+            other.number: Nearest(other, list(space[other]), graph.nodes[leader[other.number]], accesses)
+            for other in group[1:]
+        }
         choices = []
         for config in space[node]:
             chosen = {node.number: config}
             for other in group[1:]:
-                towards = leader[other.number]
-                assert towards is not None
-                chosen[other.number] = nearest(other, list(space[other]), graph.nodes[towards], chosen[towards])
+                chosen[other.number] = nearest[other.number](chosen[leader[other.number]])
             choices.append(tuple(chosen[member.number] for member in group))
         result.append(Decision(tuple(group), tuple(choices)))
     return result
@@ -76,62 +78,47 @@ def strategies(found: Sequence[Decision]) -> int:
     return prod(len(decision.choices) for decision in found)
 
 
-def _leader(graph: OperatorGraph, node: Node, follow: str) -> int | None:
-    """The operator that one follows; None for one that chooses."""
-    if follow == "elementwise":
-        return followed(graph, follow).get(node.number)
-    if node.parameters or follow == "none":
-        return None
-    if node.inputs and node.space.volume == 1:
-        return node.inputs[0].node
-    if not node.inputs or node.operator.flops(node.specs, node.space) == 0:
-        readers = [other.number for other in graph if any(t.node == node.number for t in other.inputs)]
-        # One that is read by a scalar only would follow what follows it.
-        return next((number for number in readers if graph.nodes[number].space.volume > 1), None)
-    return node.inputs[0].node if follow == "weightless" else None
-
-
-def _group(graph: OperatorGraph, node: Node, leader: dict[int, int | None]) -> list[Node]:
+def _group(node: Node, order: Sequence[Node], leader: Mapping[int, int]) -> list[Node]:
     """A choosing operator, those that follow it, those that follow them, and so on."""
     group = [node]
     for member in group:
-        group.extend(graph.nodes[number] for number, towards in leader.items() if towards == member.number)
+        group.extend(other for other in order if leader.get(other.number) == member.number)
     return group
 
 
-def nearest(node: Node, configs: Sequence[OpConfig], leader: Node, chosen: OpConfig) -> OpConfig:
-    """The configuration of ``node`` with which the fewest bytes move between it and its ``leader``; of several, the one whose
-    busiest pair of processors moves fewest, then one that starts where the leader does, then the first."""
-    best, least = configs[0], None
-    for config in configs:
-        moved = _moved(node, config, leader, chosen)
-        key = (sum(moved.values()), max(moved.values(), default=0), config.processors[0] != chosen.processors[0])
-        if least is None or key < least:
-            best, least = config, key
-    return best
+class Nearest:
+    """The nearest of a node's ``configs`` to any configuration of its ``leader``, the operator that it follows.
 
+    It is no case of `taskflow.mapper.alike.cut_like`, which makes a configuration by a rule about dimensions. An exact search
+    has all configurations at hand, of which the best by bytes may be cut in another dimension, and must stay among them.
+    """
 
-def _moved(node: Node, config: OpConfig, leader: Node, chosen: OpConfig) -> Counter[tuple[int, int]]:
-    """Bytes that go from one operator to the other, by source and target."""
-    if any(t.node == node.number for t in leader.inputs):
-        return _sent(node, config, leader, chosen)
-    return _sent(leader, chosen, node, config)
+    def __init__(self, node: Node, configs: Sequence[OpConfig], leader: Node, accesses: Accesses) -> None:
+        self._node, self._configs, self._leader, self._accesses = node, configs, leader, accesses
+        self._first = np.array([config.processors[0] for config in configs])
+        self._count = 1 + max(max(config.processors) for config in configs)
+        self._gives = any(t.node == node.number for t in leader.inputs)
+        giver, self._taker = (node, leader) if self._gives else (leader, node)
+        self._tensors = [t for t in giver.outputs if t in self._taker.inputs]
+        side = self._held if self._gives else self._read
+        self._own = [alternatives([side(node, config, tensor) for config in configs]) for tensor in self._tensors]
 
+    def __call__(self, chosen: OpConfig) -> OpConfig:
+        """The configuration with which the fewest bytes move between the two if the leader has this one; of several, the one
+        whose busiest pair of processors moves fewest, then one that starts where the leader does, then the first."""
+        n = max(self._count, 1 + max(chosen.processors))
+        moved = np.zeros((len(self._configs), n * n))
+        for tensor, own in zip(self._tensors, self._own):
+            other = (self._read if self._gives else self._held)(self._leader, chosen, tensor)
+            held, read = (own, other) if self._gives else (other, own)
+            moved += sent(common(read, held), read, held, n) * tensor.dtype.itemsize
+        moved[:, :: n + 1] = 0  # what stays on a processor
+        order = np.lexsort((self._first != chosen.processors[0], moved.max(axis=1), moved.sum(axis=1)))
+        return self._configs[int(order[0])]
 
-def _sent(source: Node, given: OpConfig, target: Node, taken: OpConfig) -> Counter[tuple[int, int]]:
-    """Each processor gets a Rect of a tensor once."""
-    instances: dict[tuple[int, int, Rect], Tensor] = {}
-    for rect, processor in taken.pieces(target):
-        for tensor, read in zip(target.inputs, target.reads(rect).inputs):
-            if tensor.node == source.number:
-                instances[tensor.index, processor, read] = tensor
-    owned: list[dict[Rect, int]] = [{} for _ in source.outputs]
-    for rect, processor in given.pieces(source):
-        for table, written in zip(owned, source.writes(rect)):
-            table.setdefault(written, processor)
-    moved: Counter[tuple[int, int]] = Counter()
-    for (index, processor, read), tensor in instances.items():
-        for written, owner in owned[index].items():
-            if owner != processor and written.overlaps(read):
-                moved[owner, processor] += written.intersect(read).volume * tensor.dtype.itemsize
-    return moved
+    def _held(self, node: Node, config: OpConfig, tensor: Tensor) -> Corners:
+        return owned(makers(self._accesses(node, config), config, tensor.index))
+
+    def _read(self, node: Node, config: OpConfig, tensor: Tensor) -> Corners:
+        access = self._accesses(node, config)
+        return needed((access, config, i) for i, read in enumerate(node.inputs) if read is tensor)

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import product
 from random import Random
 from weakref import WeakKeyDictionary
 
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper import OpConfig
-from taskflow.operators.operator import Dim, Soap
+from taskflow.mapper import Cut, Match, OpConfig, by_name_or_size, cut_like
+from taskflow.operators.operator import Dim
 from taskflow.optimizer.space.space import SearchSpace
 from taskflow.regions import Rect
-
-Match = tuple[int | None, ...]  # by dimension of a follower: which dimension of the operator that it follows
-Cut = tuple[tuple[int, ...], list[int]]  # of a follower: degrees, and for each piece the piece that it lies with
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,21 +95,8 @@ class CoupledMoves:
     def _cut(self, kind: int, chosen: tuple[int, ...]) -> Cut:
         found = self._cuts.get((kind, chosen))
         if found is None:
-            found = self._cuts[kind, chosen] = _pieces(*self._kinds[kind], chosen)
+            found = self._cuts[kind, chosen] = cut_like(*self._kinds[kind], chosen)
         return found
-
-
-def _pieces(dims: tuple[Dim, ...], match: Match, chosen: tuple[int, ...]) -> Cut:
-    """The degrees of a follower, and for each of its pieces the piece of the other one that matches: the first, in dimensions
-    that only the other one has."""
-    degrees = tuple(
-        min(chosen[j], max(1, dim.size)) if j is not None and dim.divisible else 1 for dim, j in zip(dims, match)
-    )
-    weights = [1] * (len(chosen) + 1)
-    for i in reversed(range(len(chosen))):
-        weights[i] = weights[i + 1] * chosen[i]
-    steps = [weights[j + 1] if j is not None else 0 for j in match]
-    return degrees, [sum(c * s for c, s in zip(color, steps)) for color in product(*(range(d) for d in degrees))]
 
 
 _FOLLOWING: WeakKeyDictionary[OperatorGraph, dict[tuple[object, ...], Following]] = WeakKeyDictionary()
@@ -143,27 +126,19 @@ def _followers(
         of = graph.nodes[member]
         for number in behind.get(member, ()):
             node = graph.nodes[number]
-            kind = (node.dims, _match(node.dims, of.dims))
+            kind = (node.dims, by_name_or_size(node.dims, of.dims))
             yield node.name, of.name, kinds.setdefault(kind, len(kinds))
             group.append(number)
 
 
-def _match(dims: tuple[Dim, ...], others: tuple[Dim, ...]) -> Match:
-    """Dimensions that belong together: of one name, else in one place with one size, else the first of that size that is not the
-    samples (a state holds one value for each channel)."""
-    names = {dim.name: j for j, dim in enumerate(others) if dim.soap is not Soap.REDUCTION}
-    found: list[int | None] = []
-    for i, dim in enumerate(dims):
-        same = [j for j, o in enumerate(others) if o.size == dim.size and j not in found and o.soap is not Soap.REDUCTION]
-        j = names.get(dim.name)
-        if j is None:
-            j = i if i in same else next((j for j in same if others[j].soap is not Soap.SAMPLE), None)
-        found.append(j if j not in found else None)
-    return tuple(found)
-
-
 def followed(graph: OperatorGraph, which: str) -> dict[int, int]:
-    """Whom each operator follows, by number; operators that choose are not in it. ``which``: one of `space.FOLLOW`."""
+    """Whom each operator follows, by number; operators that choose are not in it. ``which``: one of `space.FOLLOW`.
+
+    ``passive``: inputs, states and views (no arithmetic) follow the operator that reads them first, and scalars their
+    producer. ``weightless``: so do all others without parameters, their producer. ``elementwise``: beside the passive ones,
+    `elementwise` operators follow their producer, except the losses. Where some would follow each other in a circle, the
+    first of them chooses.
+    """
     if which == "none":
         return {}
     readers: dict[int, list[int]] = {}

@@ -7,13 +7,11 @@ and runs where that lies. So a network of hundreds of operators has as many deci
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import product
-from math import prod
 
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper import OpConfig
+from taskflow.mapper import Match, OpConfig, by_class, config_like, degrees_like
 from taskflow.operators.operator import Soap
 from taskflow.regions import Rect
 
@@ -27,7 +25,7 @@ class Layer:
     parameters' layers."""
 
     leaders: tuple[Node, ...]
-    followers: tuple[tuple[Node, Node, tuple[int | None, ...]], ...]
+    followers: tuple[tuple[Node, Node, Match], ...]
     weights: tuple[str, ...]
 
     @property
@@ -36,11 +34,17 @@ class Layer:
         return sum(p.spec.nbytes for p in {p.name: p for node in self.leaders for p in node.parameters}.values())
 
     def spread(self, config: OpConfig) -> dict[str, OpConfig]:
-        """The configurations of all operators of the layer when its leaders have this one."""
+        """The configurations of all operators of the layer when its leaders have this one. A follower is cut along the tensor
+        between it and the one that it follows, and further by its samples where it would leave processors without a piece."""
         configs = {node.name: config for node in self.leaders}
         for node, source, match in self.followers:
-            configs[node.name] = refill(source, configs[source.name], node, match)
+            configs[node.name] = config_like(node.dims, match, configs[source.name], fill=True)
         return configs
+
+    def like(self, other: Layer, degrees: Sequence[int]) -> tuple[int, ...]:
+        """The degrees of its leaders if it is cut as another layer whose leaders have these."""
+        dims = self.leaders[0].dims
+        return degrees_like(dims, by_class(dims, other.leaders[0].dims), degrees)
 
 
 class Spreads:
@@ -77,7 +81,7 @@ class Spreads:
 def layers(graph: OperatorGraph) -> tuple[Layer, ...]:
     """The layers of a graph, in program order of their leaders. An operator that is connected with no layer is one."""
     group = _leaders(graph)
-    follows: dict[int, tuple[Node, tuple[int | None, ...]]] = {}
+    follows: dict[int, tuple[Node, Match]] = {}
     order: list[Node] = []
     for node in graph:  # behind a layer: with the largest input
         decided = [i for i, t in enumerate(node.inputs) if t.node in group]
@@ -120,7 +124,7 @@ def _leaders(graph: OperatorGraph) -> dict[int, object]:
     return found
 
 
-def _behind(source: Node, target: Node, index: int) -> tuple[int | None, ...]:
+def _behind(source: Node, target: Node, index: int) -> Match:
     """For each dimension of ``target`` the one of ``source`` that cuts the tensor between them (``target``'s input number
     ``index``) in the same direction; dimensions that are summed over match nothing."""
     output = target.inputs[index].index
@@ -137,29 +141,3 @@ def _direction(node: Node, i: int, rect_of: Callable[[Rect], Rect]) -> int | Non
     """The dimension in which a tensor's Rect shrinks if the operator's dimension ``i`` is halved."""
     dim = node.dims[i]
     return None if dim.size < 2 or not dim.divisible or dim.soap is Soap.REDUCTION else node.axis(i, rect_of)
-
-
-def refill(source: Node, config: OpConfig, target: Node, match: tuple[int | None, ...]) -> OpConfig:
-    """``target`` cut as ``source`` is where their dimensions match, on the same processors. If that gives it fewer pieces
-    than ``source`` has processors, its samples are cut further, so that none is left out."""
-    degrees = [
-        min(config.degrees[j], dim.size) if j is not None and dim.divisible else 1 for dim, j in zip(target.dims, match)
-    ]
-    pools: dict[tuple[int, ...], list[int]] = {}
-    for color, processor in zip(product(*(range(d) for d in config.degrees)), config.processors):
-        place = tuple(min(color[j], d - 1) if j is not None else 0 for j, d in zip(match, degrees))
-        pool = pools.setdefault(place, [])
-        if processor not in pool:
-            pool.append(processor)
-    room = target.dims[0].size if target.dims and target.dims[0].divisible else 1
-    more = max(1, min(room // degrees[0] if degrees else 1, min(len(pool) for pool in pools.values())))
-    if degrees and target.dims[0].soap is not Soap.REDUCTION:
-        degrees[0] *= more
-    else:
-        more = 1
-    places = []
-    for color in product(*(range(d) for d in degrees)):
-        pool = pools[(color[0] // more, *color[1:]) if color else ()]
-        places.append(pool[color[0] % more if color else 0])
-    assert len(places) == prod(degrees)
-    return OpConfig(tuple(degrees), tuple(places))

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from taskflow.lazy import lazily
 
 if TYPE_CHECKING:
+    from taskflow.runtime.job.arrivals import STARTED as STARTED
+    from taskflow.runtime.job.arrivals import arrive as arrive
     from taskflow.runtime.job.chain import Wait as Wait
     from taskflow.runtime.job.chain import explain as explain
     from taskflow.runtime.job.failure import JobEnd as JobEnd
@@ -36,7 +38,9 @@ __getattr__ = lazily(
         "Wait": "taskflow.runtime.job.chain",
         "explain": "taskflow.runtime.job.chain",
         "JobEnd": "taskflow.runtime.job.failure",
-        "INTERRUPTED": "taskflow.runtime.job.launch",
+        "STARTED": "taskflow.runtime.job.arrivals",
+    "arrive": "taskflow.runtime.job.arrivals",
+    "INTERRUPTED": "taskflow.runtime.job.launch",
         "LaunchError": "taskflow.runtime.job.launch",
         "Launcher": "taskflow.runtime.job.launch",
         "launcher": "taskflow.runtime.job.launch",
@@ -58,6 +62,7 @@ __getattr__ = lazily(
 )
 __all__ = [
     "INTERRUPTED",
+    "STARTED",
     "WATCHDOG_VARIABLE",
     "Backoff",
     "Doorbell",
@@ -65,6 +70,7 @@ __all__ = [
     "LaunchError",
     "Launcher",
     "Wait",
+    "arrive",
     "explain",
     "launcher",
     "limit_threads",

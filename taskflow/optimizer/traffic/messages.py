@@ -11,11 +11,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper import OpConfig, Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.mapper import OpConfig, Sync
 from taskflow.operators.tensor import Tensor
-from taskflow.tasks.lower import SMALLEST_CHUNK_BYTES
+from taskflow.optimizer.traffic.edges import Corners, common, corners
+from taskflow.optimizer.traffic.synchronisation import sync_messages
 
-LOOKS = 5  # pieces of a reader that are looked at
+LOOKS = 5  # pieces of a reader that are looked at, at least
 
 
 class Messages:
@@ -23,7 +24,7 @@ class Messages:
 
     def __init__(self, graph: OperatorGraph) -> None:
         self.graph = graph
-        self._places: dict[object, np.ndarray] = {}  # type: ignore[type-arg]
+        self._written: dict[object, Corners] = {}
         self._counts: dict[object, int] = {}
         self._users: dict[str, Node] = {}
         for node in graph:
@@ -53,19 +54,8 @@ class Messages:
 
     def synchronising(self, configs: Mapping[str, OpConfig], syncs: Mapping[str, Sync]) -> int:
         """Of layers that are synchronised in these ways, by the cut of each layer's first operator."""
-        total = 0
-        for layer, sync in syncs.items():
-            if layer in self._users:
-                node = self._users[layer]
-                rects = configs[node.name].partition(node).rects()
-                cells = len({tuple(node.reads(rect).weights) for rect in rects})
-                holders = len(rects) // cells
-                divided = (
-                    sync.place is UpdatePlacement.SPREAD or sync.travel is SyncAlgorithm.RING
-                ) and sync.travel is not SyncAlgorithm.COLLECTIVE
-                chunks = sync.chunks or sum(p.spec.nbytes for p in node.parameters) // cells // SMALLEST_CHUNK_BYTES
-                total += 2 * (holders - 1) * cells * (min(holders, max(1, chunks)) if divided else 1)
-        return total
+        users = [(self._users[layer], sync) for layer, sync in syncs.items() if layer in self._users]
+        return sum(sync_messages(node, configs[node.name], sync) for node, sync in users)
 
     def _count(
         self, giver: Node, source: OpConfig, tensor: Tensor, taker: Node, target: OpConfig, index: int
@@ -74,13 +64,13 @@ class Messages:
         written = (giver.operator, giver.specs, tensor.index, source.degrees, source.weights)
         key = (written, taker.operator, taker.specs, index, target.degrees, target.weights)
         if key not in self._counts:
-            if written not in self._places:
-                rects = [giver.writes(rect)[tensor.index] for rect in source.partition(giver).rects()]
-                self._places[written] = np.array([[rect.lo, rect.hi] for rect in dict.fromkeys(rects)])
-            low, high = self._places[written][:, 0], self._places[written][:, 1]
+            if written not in self._written:
+                self._written[written] = corners(
+                    (giver.writes(rect)[tensor.index], 0) for rect in source.partition(giver).rects()
+                )
             pieces = target.partition(taker).rects()
             some = pieces[:: max(1, len(pieces) // LOOKS)]
-            reads = [taker.reads(rect).inputs[index] for rect in some]
-            met = sum(int(((low < rect.hi) & (high > rect.lo)).all(axis=1).sum()) for rect in reads)
-            self._counts[key] = met * len(pieces) // len(some)
+            read = corners((taker.reads(rect).inputs[index], k) for k, rect in enumerate(some))
+            met = np.count_nonzero(common(read, self._written[written]))
+            self._counts[key] = int(met) * len(pieces) // len(some)
         return self._counts[key]

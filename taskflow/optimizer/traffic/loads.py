@@ -9,32 +9,22 @@ the latencies of a ring's rounds after the first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper import OpConfig, SyncAlgorithm
-from taskflow.operators.operator import Reads
 from taskflow.operators.tensor import Tensor
 from taskflow.optimizer.cost import Pieces
 from taskflow.optimizer.evaluate import Evaluator
-from taskflow.regions import Rect
-
-Vector = NDArray[np.float64]
+from taskflow.optimizer.traffic.edges import Accesses, Makers, Numbers, Vector, common, makers, needed, owned, sent
+from taskflow.optimizer.traffic.links import Links
+from taskflow.optimizer.traffic.synchronisation import around, holders, ring_bytes
 
 MOST_KEPT = 20_000  # loads of single operators, tensors and layers that are remembered
 MOST_SUMS = 4000  # of their sums, and what these are sums of
-
-
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    """What each piece of a cut operator reads and writes."""
-
-    reads: tuple[Reads, ...]
-    writes: tuple[tuple[Rect, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,24 +51,18 @@ class Loads:
         self, evaluator: Evaluator, over: Callable[[], bool] = lambda: False, sums: SyncAlgorithm = SyncAlgorithm.OWNER
     ) -> None:
         self.graph: OperatorGraph = evaluator.graph
-        self._costs = evaluator.costs
         self._n = len(evaluator.machine.processors)
         self._pieces = Pieces(self.graph, evaluator.costs, evaluator.rule is not None)
         self._training, self._sums = evaluator.rule is not None, sums
-        self._route: dict[tuple[int, int], tuple[tuple[int, ...], float, float]] = {}
-        self._machine = evaluator.machine
-        self._links: dict[int, int] = {}
         self._kept: dict[object, Vector] = {}
         self._sums_of: dict[tuple[int, tuple[int, ...]], Vector] = {}
         self._parts: dict[tuple[int, ...], _Parts] = {}
         self._numbers: dict[OpConfig, int] = {}
         self._shapes: dict[object, int] = {}
-        self._cuts: dict[object, _Cut] = {}
+        self._accesses = Accesses(self.graph)
         self._nodes = {node.name: node for node in self.graph}
-        kinds: dict[object, int] = {}
-        active = self._pieces.active
-        self._kind = [kinds.setdefault((n.operator, n.specs, n.number in active), len(kinds)) for n in self.graph]
-        self._width = self._n
+        kinds, active = self._accesses.kinds, self._pieces.active
+        self._kind = [2 * kinds[node.number] + (node.number in active) for node in self.graph]
         self._readers: dict[Tensor, list[tuple[Node, int]]] = {t: [] for node in self.graph for t in node.outputs}
         self._sharing: dict[str, list[Node]] = {}
         for node in self.graph:
@@ -87,14 +71,7 @@ class Loads:
             for parameter in node.parameters[:1]:
                 self._sharing.setdefault(parameter.name, []).append(node)
         self._over = over
-        self._rates: dict[object, tuple[float, float]] = {}
-        for p in range(self._n):
-            self._hurry()
-            for q in range(self._n):
-                if p != q:
-                    self._describe(p, q)
-        self._width = self._n + len(self._links)
-        self._tabulate()
+        self._links = Links(evaluator.machine, evaluator.costs, self._hurry)
 
     def of(self, configs: Mapping[str, OpConfig]) -> Vector:
         """Seconds of every processor, then of every link, under these configurations of all operators."""
@@ -159,21 +136,22 @@ class Loads:
     def _add(self, parts: _Parts, configs: Mapping[str, OpConfig], numbers: Sequence[int]) -> Vector:
         """``numbers``: of the configurations of ``parts.names``."""
         self._hurry()
-        total: Vector = np.zeros(self._width)
+        total = np.zeros(self._n + self._links.count)
+        busy, links = total[: self._n], total[self._n :]
         for node, kind, at in parts.operators:
-            total[: self._n] += self._compute(node, configs[node.name], (kind, numbers[at]))
+            busy += self._compute(node, configs[node.name], (kind, numbers[at]))
         for tensor, giver, kind, at, back, readers in parts.tensors:
             uses = {(of, i, numbers[place]): (r, i) for r, i, of, place in readers}
             key: object = (tensor.index, back, kind, numbers[at], tuple(uses))
             if key not in self._kept:
                 self._keep(key, self._transfer(tensor, giver, back, list(uses.values()), configs))
-            total += self._kept[key]
+            links += self._kept[key]
         for sharing, kinds, places in parts.layers:
             last = {numbers[place]: k for k, place in enumerate(places)}
             key = (tuple(p.spec for p in sharing[0].parameters), tuple((number, kinds[k]) for number, k in last.items()))
             if key not in self._kept:
                 self._keep(key, self._synchronise([sharing[k] for k in last.values()], configs))
-            total += self._kept[key]
+            links += self._kept[key]
         return total
 
     # ---- one operator, one edge, one layer -------------------------------------------------------------------------
@@ -188,27 +166,21 @@ class Loads:
     def _transfer(
         self, tensor: Tensor, giver: Node, back: bool, uses: Sequence[tuple[Node, int]], configs: Mapping[str, OpConfig]
     ) -> Vector:
-        """From the pieces that write a tensor to all that read it. A processor that reads a Rect several times has it once."""
-        makers: dict[Rect, dict[int, None]] = {}  # of each Rect of the tensor: who computes it, or a part of it
-        config = configs[giver.name]
-        for written, p in zip(self._cut(giver, config).writes, config.processors):
-            makers.setdefault(written[tensor.index], {})[p] = None
-        have = _corners((rect, next(iter(of))) for rect, of in makers.items())
-        need = _corners(
-            (read.inputs[i], p) for r, i in uses
-            for read, p in zip(self._cut(r, configs[r.name]).reads, configs[r.name].processors)
-        )
-        volume = common_volumes(*need[:2], *have[:2])
-        partial = self._add_up(makers, volume, need[2])
-        pairs = have[2][None] * self._n + need[2][:, None]
-        volumes = partial + np.bincount(pairs.ravel(), volume.ravel(), self._n**2)
-        return self._travel(volumes * tensor.dtype.itemsize, back)
+        """From the pieces that write a tensor to all that read it, and its gradient ``back``."""
+        made = makers(self._accesses(giver, configs[giver.name]), configs[giver.name], tensor.index)
+        held = owned(made)
+        read = needed((self._accesses(r, configs[r.name]), configs[r.name], i) for r, i in uses)
+        volume = common(read, held)
+        partial = self._add_up(made, volume, read.processor)
+        nbytes = (partial + sent(volume, read, held, self._n)[0]) * tensor.dtype.itemsize
+        busy = self._links.busy(nbytes)
+        return busy + self._links.busy(nbytes.reshape(self._n, self._n).T.ravel()) if back else busy
 
-    def _add_up(self, makers: Mapping[Rect, Mapping[int, None]], volume: np.ndarray, readers: np.ndarray) -> Vector:  # type: ignore[type-arg]
+    def _add_up(self, made: Makers, volume: Vector, readers: Numbers) -> Vector:
         """Elements [source x n + target] that add up partial values. From ``volume`` [read, Rect] of what ``readers`` get of the
         owners it takes away what they have themselves when an all-reduce is over."""
         messages: Vector = np.zeros(self._n**2)
-        for at, (rect, of) in enumerate(makers.items()):
+        for at, (rect, of) in enumerate(made.items()):
             owner, *others = of
             if not others:
                 continue
@@ -218,37 +190,15 @@ class Loads:
                 here = (volume[:, at] > 0) & adds[readers]
                 if len(set(readers[here])) == len(of):
                     volume[here, at] = 0
-                    self._around(of, rect.volume, messages)
+                    around(of, rect.volume, messages, self._n)
                     continue
             messages[[p * self._n + owner for p in others]] += rect.volume
         return messages
 
-    def _around(self, group: Iterable[int], size: float, messages: Vector) -> None:
-        """An all-reduce of ``size`` by a ring through the processors of a group."""
-        ring = sorted(group)
-        each = 2 * size * (len(ring) - 1) / len(ring)
-        for p, q in zip(ring, ring[1:] + ring[:1]):
-            messages[p * self._n + q] += each if p != q else 0.0
-
     def _synchronise(self, sharing: Sequence[Node], configs: Mapping[str, OpConfig]) -> Vector:
         """The weights of operators that share them: one operator for each configuration."""
-        holders: dict[tuple[int, Rect], set[int]] = {}
-        for node in sharing:
-            config = configs[node.name]
-            for reads, processor in zip(self._cut(node, config).reads, config.processors):
-                for i, read in enumerate(reads.weights):
-                    holders.setdefault((i, read), set()).add(processor)
-        messages = np.zeros(self._n**2)
-        for (i, read), group in holders.items():
-            self._around(group, read.volume * sharing[0].parameters[i].spec.dtype.itemsize, messages)
-        return self._travel(messages, False)
-
-    def _cut(self, node: Node, config: OpConfig) -> _Cut:
-        key = (self._kind[node.number], config.degrees, config.weights)
-        if key not in self._cuts:
-            rects = config.partition(node).rects()
-            self._cuts[key] = _Cut(tuple(map(node.reads, rects)), tuple(map(node.writes, rects)))
-        return self._cuts[key]
+        held = holders((self._accesses(node, configs[node.name]), configs[node.name]) for node in sharing)
+        return self._links.busy(ring_bytes(held, sharing[0].parameters, self._n))
 
     def _keep(self, key: object, value: Vector) -> None:
         self._hurry()
@@ -258,7 +208,7 @@ class Loads:
         """Before an answer, not within one: configurations may get other numbers then."""
         if len(self._kept) > MOST_KEPT:
             self._kept.clear()
-            self._cuts.clear()
+            self._accesses.clear()
             self._numbers.clear()
             self._sums_of.clear()
         if len(self._parts) > MOST_SUMS:
@@ -267,51 +217,3 @@ class Loads:
             self._sums_of.clear()
         if len(self._sums_of) > MOST_SUMS:
             self._sums_of.clear()
-
-    # ---- links -----------------------------------------------------------------------------------------------------
-    def _describe(self, source: int, target: int) -> None:
-        links = self._machine.route(source, target)
-        numbers = tuple(self._links.setdefault(link.number, len(self._links)) for link in links)
-        alike = self._costs.route_class(source, target)
-        if alike not in self._rates:
-            start = self._costs.copy(source, target, 0)
-            self._rates[alike] = (start, (self._costs.copy(source, target, 1 << 24) - start) / (1 << 24))
-        self._route[source, target] = (numbers, *self._rates[alike])
-
-    def _tabulate(self) -> None:
-        n = self._n
-        self._start, self._each = np.zeros(n * n), np.zeros(n * n)
-        pairs: list[int] = []
-        where: list[int] = []
-        for (p, q), (numbers, start, each) in self._route.items():
-            self._start[p * n + q], self._each[p * n + q] = start, each
-            pairs += [p * n + q] * len(numbers)
-            where += [n + k for k in numbers]
-        self._at, self._where = np.array(pairs, dtype=np.int64), np.array(where, dtype=np.int64)
-        self._turned = np.arange(n * n).reshape(n, n).T.ravel()
-
-    def _travel(self, messages: np.ndarray, back: bool) -> Vector:  # type: ignore[type-arg]
-        """Seconds by link of messages [source x n + target], and of equal ones the other way if ``back``."""
-        busy: Vector = np.zeros(self._width)
-        for nbytes in (messages, messages[self._turned]) if back else (messages,):
-            seconds = np.where(nbytes > 0, self._start + self._each * nbytes, 0.0)
-            if len(self._at):
-                busy += np.bincount(self._where, seconds[self._at], self._width)
-        return busy
-
-
-def common_volumes(
-    low: np.ndarray, high: np.ndarray, others_low: np.ndarray, others_high: np.ndarray  # type: ignore[type-arg]
-) -> np.ndarray:  # type: ignore[type-arg]
-    """Elements [rect, other] that Rects and others have in common; corners are (Rects, dimensions)."""
-    volume = np.ones((len(low), len(others_low)))
-    for i in range(low.shape[1]):
-        sides = np.minimum(high[:, i, None], others_high[None, :, i]) - np.maximum(low[:, i, None], others_low[None, :, i])
-        volume *= np.maximum(sides, 0)
-    return volume
-
-
-def _corners(pieces: Iterable[tuple[Rect, int]]) -> tuple[np.ndarray, ...]:  # type: ignore[type-arg]
-    """Low and high corners and processors of Rects, once each."""
-    found = list(dict.fromkeys(pieces))
-    return np.array([r.lo for r, _ in found]), np.array([r.hi for r, _ in found]), np.array([p for _, p in found])

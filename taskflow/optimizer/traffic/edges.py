@@ -1,0 +1,129 @@
+"""Edges: how many elements of a tensor go from each piece of its writer to each piece of its readers.
+
+It follows from what pieces write and read (`Node.writes`, `Node.reads`). All estimates take it from here: loads, additive
+costs, counts of messages, memory, and the choice of the nearest configuration. `taskflow.tasks` lowers it to tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taskflow.graph import Node, OperatorGraph
+from taskflow.mapper import OpConfig
+from taskflow.operators.operator import Reads
+from taskflow.regions import Rect
+
+Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
+Numbers = NDArray[np.int64]
+Makers = Mapping[Rect, Mapping[int, None]]  # of each Rect of an output: the processors that compute it, the owner first
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The pieces of a cut operator, and what each of them reads and writes."""
+
+    pieces: tuple[Rect, ...]
+    reads: tuple[Reads, ...]
+    writes: tuple[tuple[Rect, ...], ...]
+
+
+class Accesses:
+    """The `Access` of a graph's operators under any cut. Equal operators share it. ``kinds``: by node, a number that equal
+    operators share."""
+
+    def __init__(self, graph: OperatorGraph) -> None:
+        numbers: dict[object, int] = {}
+        self.kinds = [numbers.setdefault((node.operator, node.specs), len(numbers)) for node in graph]
+        self._known: dict[object, Access] = {}
+
+    def __call__(self, node: Node, config: OpConfig) -> Access:
+        key = (self.kinds[node.number], config.degrees, config.weights)
+        found = self._known.get(key)
+        if found is None:
+            rects = config.partition(node).rects()
+            found = Access(tuple(rects), tuple(map(node.reads, rects)), tuple(map(node.writes, rects)))
+            self._known[key] = found
+        return found
+
+    def clear(self) -> None:
+        """Forget all cuts."""
+        self._known.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Corners:
+    """Rects as arrays (Rects, dimensions), the processor of each, and to which of ``cuts`` cuts it belongs."""
+
+    low: Numbers
+    high: Numbers
+    processor: Numbers
+    cut: Numbers
+    cuts: int = 1
+
+
+def corners(rects: Iterable[tuple[Rect, int]]) -> Corners:
+    """The Rects of one cut. Each comes once for each processor: what it holds or reads twice moves once."""
+    found = list(dict.fromkeys(rects))
+    return Corners(
+        np.array([rect.lo for rect, _ in found]), np.array([rect.hi for rect, _ in found]),
+        np.array([processor for _, processor in found]), np.zeros(len(found), dtype=np.int64),
+    )
+
+
+def alternatives(cuts: Sequence[Corners]) -> Corners:
+    """Several cuts as one value, to look at all of them in one go."""
+    return Corners(
+        np.concatenate([one.low for one in cuts]), np.concatenate([one.high for one in cuts]),
+        np.concatenate([one.processor for one in cuts]),
+        np.repeat(np.arange(len(cuts)), [len(one.processor) for one in cuts]), len(cuts),
+    )
+
+
+def makers(access: Access, config: OpConfig, output: int) -> Makers:
+    """The processors that compute each Rect of an output. Of several, each has a partial value, and the first owns the sum."""
+    found: dict[Rect, dict[int, None]] = {}
+    for written, processor in zip(access.writes, config.processors):
+        found.setdefault(written[output], {})[processor] = None
+    return found
+
+
+def owned(of: Makers) -> Corners:
+    """Each Rect at its owner, where readers get it when partial values are summed."""
+    return corners((rect, next(iter(group))) for rect, group in of.items())
+
+
+def made(of: Makers) -> Corners:
+    """Each Rect at each of its makers."""
+    return corners((rect, processor) for rect, group in of.items() for processor in group)
+
+
+def needed(uses: Iterable[tuple[Access, OpConfig, int]]) -> Corners:
+    """The Rects that the pieces of operators read of one tensor. ``uses``: operators, each with the number of its input that
+    the tensor is."""
+    return corners(
+        (reads.inputs[i], processor)
+        for access, config, i in uses for reads, processor in zip(access.reads, config.processors)
+    )
+
+
+def common(read: Corners, held: Corners) -> Vector:
+    """Elements that Rects have in common, by (read Rect, held Rect)."""
+    volume = np.ones((len(read.low), len(held.low)))
+    for i in range(read.low.shape[1]):
+        low = np.maximum(read.low[:, i, None], held.low[:, i])
+        volume *= np.maximum(np.minimum(read.high[:, i, None], held.high[:, i]) - low, 0)
+    return volume
+
+
+def sent(volume: Vector, read: Corners, held: Corners, processors: int) -> Vector:
+    """Elements that readers get, by (cut, source x ``processors`` + target), from ``volume`` by `common`. The diagonal has those
+    that stay where they are. One of the two sides may be of several cuts."""
+    cuts, pairs = max(read.cuts, held.cuts), processors**2
+    target, source = read.cut * pairs + read.processor, held.cut * pairs + held.processor * processors
+    at = target[:, None] + source
+    return np.asarray(np.bincount(at.ravel(), volume.ravel(), cuts * pairs), np.float64).reshape(cuts, pairs)

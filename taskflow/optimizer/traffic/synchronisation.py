@@ -1,0 +1,73 @@
+"""Synchronisation: what it takes to keep the copies of a layer's weights equal, as estimates count it.
+
+Three estimates that do not agree, on purpose. Loads count the least that can travel, additive costs what OptCNN's baseline
+sends, whatever `Sync` a strategy has. Only the count of messages depends on the `Sync`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from taskflow.graph import Node
+from taskflow.mapper import OpConfig, Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.operators.tensor import Parameter
+from taskflow.optimizer.traffic.edges import Access, Vector
+from taskflow.regions import Rect
+from taskflow.tasks.lower import SMALLEST_CHUNK_BYTES
+
+Holders = Mapping[tuple[int, Rect], Collection[int]]  # of each Rect of a parameter, by the parameter's number: who holds it
+
+
+def holders(uses: Iterable[tuple[Access, OpConfig]]) -> Holders:
+    """The processors that hold each Rect of a layer's weights, for the operators that use them."""
+    found: dict[tuple[int, Rect], set[int]] = {}
+    for access, config in uses:
+        for reads, processor in zip(access.reads, config.processors):
+            for i, read in enumerate(reads.weights):
+                found.setdefault((i, read), set()).add(processor)
+    return found
+
+
+def ring_bytes(held: Holders, parameters: Sequence[Parameter], processors: int) -> Vector:
+    """Bytes by source x ``processors`` + target if the gradient of each Rect goes around a ring of its holders. No way to
+    synchronise sends less."""
+    messages = np.zeros(processors**2)
+    for (i, read), group in held.items():
+        around(group, read.volume * parameters[i].spec.dtype.itemsize, messages, processors)
+    return messages
+
+
+def around(group: Iterable[int], size: float, messages: Vector, processors: int) -> None:
+    """Add to ``messages`` an all-reduce of ``size`` elements or bytes by a ring through the processors of a group."""
+    ring = sorted(group)
+    each = 2 * size * (len(ring) - 1) / len(ring)
+    for p, q in zip(ring, ring[1:] + ring[:1]):
+        messages[p * processors + q] += each if p != q else 0.0
+
+
+def share_bytes(held: Holders, parameters: Sequence[Parameter], processors: int) -> Vector:
+    """Bytes by source x ``processors`` + target if each holder sends every other one its share of the gradients. The new
+    weights take the same again."""
+    nbytes: dict[tuple[int, ...], int] = {}  # by holders
+    for (i, read), holding in held.items():
+        if len(holding) > 1:
+            key = tuple(sorted(holding))
+            nbytes[key] = nbytes.get(key, 0) + read.volume * parameters[i].spec.dtype.itemsize
+    messages = np.zeros((processors, processors))
+    for key, size in nbytes.items():
+        messages[np.ix_(key, key)] += size // len(key)
+    return messages.ravel()
+
+
+def sync_messages(node: Node, config: OpConfig, sync: Sync) -> int:
+    """Count the messages that synchronise the layer whose weights an operator uses. Only the cut of this operator counts, and
+    pieces count as if each were on a processor of its own."""
+    rects = config.partition(node).rects()
+    cells = len({tuple(node.reads(rect).weights) for rect in rects})
+    held = len(rects) // cells
+    by_messages = sync.travel is not SyncAlgorithm.COLLECTIVE
+    divided = by_messages and (sync.place is UpdatePlacement.SPREAD or sync.travel is SyncAlgorithm.RING)
+    chunks = sync.chunks or sum(p.spec.nbytes for p in node.parameters) // cells // SMALLEST_CHUNK_BYTES
+    return 2 * (held - 1) * cells * (min(held, max(1, chunks)) if divided else 1)
