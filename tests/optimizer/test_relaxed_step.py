@@ -153,7 +153,7 @@ def test_an_unknown_way_to_synchronise_is_refused() -> None:
         PIGEON = "pigeon"
 
     judge = make_evaluator(build("MLP", preset="small"), taskflow.load_machine("p100", devices=2))
-    prices, held = relax_sync.Prices(judge.costs), relax_sync.Held(8, 4, True, {0: ((0, 0),), 1: ((0, 1),)})
+    prices, held = relax_sync.Prices(judge.costs), relax_sync.HeldBundle(8, 4, True, {0: ((0, 0),), 1: ((0, 1),)})
     assert judge.rule is not None
     for way in (Sync(Other.PIGEON, UpdatePlacement.SPREAD), Sync(SyncAlgorithm.RING, Other.PIGEON)):  # type: ignore[arg-type]
         with pytest.raises(ValueError, match=r"does not know .* Other\.PIGEON"):

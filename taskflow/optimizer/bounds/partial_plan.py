@@ -14,7 +14,7 @@ from taskflow.graph import Node
 from taskflow.machine import ring_bytes
 from taskflow.mapper import OpConfig, Sync, SyncAlgorithm
 from taskflow.optimizer.bounds._partial_plan import Relax
-from taskflow.optimizer.bounds.sync import Held, Prices, bundles_of, kind_of_sync, layer_sync, least_sync
+from taskflow.optimizer.bounds.sync import HeldBundle, Prices, bundles_of, kind_of_sync, layer_sync, least_sync
 from taskflow.optimizer.bounds.work_and_path import least_update, reads_all_of, representatives
 from taskflow.optimizer.cost import Pieces
 from taskflow.optimizer.evaluate import Evaluator
@@ -73,7 +73,7 @@ class Relaxation:
         self._sizes: dict[tuple[int, int], int] = {}
         self._regions: dict[Rect, int] = {}
         self._plans: dict[tuple[object, ...], int] = {}
-        self._bundles: dict[tuple[int, ...], list[Held]] = {}
+        self._bundles: dict[tuple[int, ...], list[HeldBundle]] = {}
         self._prices = Prices(self.costs)
         self._users: list[list[int]] = []
         everyone, machine = range(self.processors), evaluator.machine
@@ -283,7 +283,7 @@ class Relaxation:
             )
         return self._plans[key]
 
-    def _bundles_of(self, layer: int, chosen: Mapping[int, int]) -> list[Held]:
+    def _bundles_of(self, layer: int, chosen: Mapping[int, int]) -> list[HeldBundle]:
         users = self._users[layer]
         key = (layer, *(chosen[i] for i in users))
         if key not in self._bundles:

@@ -34,7 +34,7 @@ class Prices:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldBundle:
     """A bundle: ``size`` elements of ``item`` bytes that each of ``waits`` (processors, rising) holds, with the (user, piece)s
     whose backward tasks complete its own gradient."""
 
@@ -44,7 +44,7 @@ class Held:
     waits: Mapping[int, tuple[tuple[int, int], ...]]
 
 
-def bundles_of(graph: OperatorGraph, users: Sequence[tuple[Node, OpConfig]], trained: set[str]) -> list[Held]:
+def bundles_of(graph: OperatorGraph, users: Sequence[tuple[Node, OpConfig]], trained: set[str]) -> list[HeldBundle]:
     """The bundles of a layer that ``users`` share, in the order in which `lay_out` has them."""
     uses: dict[Parameter, dict[int, dict[Rect, None]]] = {}
     readers: dict[tuple[str, int], list[tuple[Rect, int, int]]] = {}  # parameter, processor -> Rect, user, piece
@@ -68,12 +68,12 @@ def bundles_of(graph: OperatorGraph, users: Sequence[tuple[Node, OpConfig]], tra
             for p in bundle.group
         }
         reached = any(lists_of[cell.parameter] and cell.parameter in trained for cell in bundle.cells)
-        found.append(Held(bundle.size, bundle.dtype.itemsize, reached, waits))
+        found.append(HeldBundle(bundle.size, bundle.dtype.itemsize, reached, waits))
     return found
 
 
 def layer_sync(
-    prices: Prices, rule: UpdateRule, sync: Sync, bundles: Sequence[Held], first: int, image: Sequence[int] = ()
+    prices: Prices, rule: UpdateRule, sync: Sync, bundles: Sequence[HeldBundle], first: int, image: Sequence[int] = ()
 ) -> list[Row]:
     """The tasks of a layer's synchronisation as `tasks.synchronise` emits them. ``first``: the layer's place among all layers,
     which decides where sums are made (`ParameterLayout.rank`). ``image``: as they would be on renumbered processors (said with
@@ -85,7 +85,7 @@ def layer_sync(
     return writer.rows
 
 
-def kind_of_sync(sync: Sync, bundles: Sequence[Held], first: int, image: Sequence[int] = ()) -> object:
+def kind_of_sync(sync: Sync, bundles: Sequence[HeldBundle], first: int, image: Sequence[int] = ()) -> object:
     """What `layer_sync`'s tasks depend on, apart from the order in which they are listed: for each bundle how it travels, its
     chunks and the order of its holders."""
     found: list[object] = []
@@ -98,7 +98,7 @@ def kind_of_sync(sync: Sync, bundles: Sequence[Held], first: int, image: Sequenc
     return tuple(found)
 
 
-def _chunks(sync: Sync, bundle: Held) -> int:
+def _chunks(sync: Sync, bundle: HeldBundle) -> int:
     many = sync.place is UpdatePlacement.SPREAD or (sync.place is UpdatePlacement.EVERY and sync.travel is SyncAlgorithm.RING)
     wanted = sync.chunks or max(1, bundle.size * bundle.item // SMALLEST_CHUNK_BYTES)
     if sync.travel is SyncAlgorithm.COLLECTIVE:
@@ -135,7 +135,7 @@ class _Writer:
         self.prices, self.rule, self.image = prices, rule, image
         self.rows: list[Row] = []
 
-    def bundle(self, bundle: Held, sync: Sync, number: int) -> None:
+    def bundle(self, bundle: HeldBundle, sync: Sync, number: int) -> None:
         """As tasks.synchronise has it."""
         waits, item = bundle.waits, bundle.item
         group = tuple(sorted(waits, key=lambda p: self.image[p] if self.image else p))
@@ -162,7 +162,7 @@ class _Writer:
             for p in group:
                 self._update(p, bundle.size, item, arrived[p])
 
-    def _collective(self, bundle: Held, place: UpdatePlacement, group: tuple[int, ...], cuts: Sequence[int]) -> None:
+    def _collective(self, bundle: HeldBundle, place: UpdatePlacement, group: tuple[int, ...], cuts: Sequence[int]) -> None:
         if place not in (UpdatePlacement.EVERY, UpdatePlacement.SPREAD):
             raise _unknown(place)
         states: list[State] = [([], list(bundle.waits[p])) for p in group]
