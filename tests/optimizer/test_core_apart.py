@@ -28,7 +28,7 @@ def check(here) -> None:
 def walk(model: str, devices: int, moves: int, seed: int) -> int:
     """A walk that accepts what is not much slower; how many moves were accepted."""
     random, graph, machine = Random(seed), build(model, preset="small"), load_machine("k80", devices)
-    here = core.CoreEvaluator(graph, machine, core.Roofline(machine), SGD(0.1), None)
+    here = core.CompiledEvaluator(graph, machine, core.Roofline(machine), SGD(0.1), None)
     space, names = SearchSpace(graph, devices), [node.name for node in graph]
     layers = sorted({p.layer for p in graph.parameters})
     here.set(known(graph, machine)[0])

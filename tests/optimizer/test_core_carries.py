@@ -37,7 +37,7 @@ def network(together: bool) -> taskflow.OperatorGraph:
 def test_moves_leave_the_other_states_as_they_were(seed: int, together: bool) -> None:
     random, graph = Random(seed), network(together)
     machine, rule = shared(random.randint(2, 5)), random.choice((SGD(0.1), None))
-    judges = [kind(graph, machine, Odd(2), rule, None) for kind in (PythonEvaluator, core.CoreEvaluator)]
+    judges = [kind(graph, machine, Odd(2), rule, None) for kind in (PythonEvaluator, core.CompiledEvaluator)]
     reference, compiled = judges
     processors = len(machine.processors)
     start = random_strategy(graph, processors, random)

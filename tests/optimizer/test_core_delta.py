@@ -25,7 +25,7 @@ def moves(seed: int, count: int) -> None:
     costs = random.choice((Roofline(machine), Odd(2)))
     clip = random.choice((None, 1.0))
     full, delta, propagate = (
-        core.CoreEvaluator(graph, machine, costs, SGD(0.1), clip, algorithm) for algorithm in core.SIMULATIONS
+        core.CompiledEvaluator(graph, machine, costs, SGD(0.1), clip, algorithm) for algorithm in core.SIMULATIONS
     )
     start = random_strategy(graph, processors, random)
     assert full.set(start) == delta.set(start) == propagate.set(start)
@@ -57,7 +57,7 @@ def test_delta_is_full_over_100_000_moves(seed):
 def test_limits(seed, algorithm):
     random = Random(seed)
     graph, machine = model(), host(4)
-    free, limited = (core.CoreEvaluator(graph, machine, Roofline(machine), SGD(0.1), 1.0, algorithm) for _ in range(2))
+    free, limited = (core.CompiledEvaluator(graph, machine, Roofline(machine), SGD(0.1), 1.0, algorithm) for _ in range(2))
     start = random_strategy(graph, 4, random)
     assert free.set(start) == limited.set(start)
     for _ in range(40):

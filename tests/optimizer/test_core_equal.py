@@ -34,7 +34,7 @@ def pair(seed: int):
     costs: Costs = random.choice((Roofline(machine), Odd(2)))
     rule = random.choice((SGD(0.1, momentum=0.9), SGD(0.1), Adam(), None))
     clip = random.choice((None, 1.0))
-    return random, PythonEvaluator(graph, machine, costs, rule, clip), core.CoreEvaluator(graph, machine, costs, rule, clip)
+    return random, PythonEvaluator(graph, machine, costs, rule, clip), core.CompiledEvaluator(graph, machine, costs, rule, clip)
 
 
 def same(reference, compiled) -> None:
@@ -104,7 +104,7 @@ def test_as_many_tasks_synchronise_as_there_are():
     graph, machine = build("Inception-v3", devices=32), load_machine("k80", 32)
     strategy = map_graph(DataParallel(), graph, machine)
     finest = Sync(SyncAlgorithm.RING, UpdatePlacement.SPREAD, 1 << 20)
-    judge = core.CoreEvaluator(graph, machine, Roofline(machine), SGD(0.1), None)
+    judge = core.CompiledEvaluator(graph, machine, Roofline(machine), SGD(0.1), None)
     seconds = judge.set(replace(strategy, syncs=dict.fromkeys(strategy.syncs, finest)))
     assert judge.tasks > 1 << 19
     ends = judge._core.times()[2]  # of the flat tasks; the seconds are of layers kept apart
@@ -120,7 +120,7 @@ def test_layers_that_touch_as_many_bytes_but_give_other_gradients_cost_different
     graph.minimize(taskflow.cross_entropy(second, taskflow.input(graph, (3,), "int64", name="label")))
     whole = Strategy(1, {node.name: OpConfig((1,) * len(node.dims), (0,)) for node in graph})
     costs = ModelCosts(AnalyticCosts(machine), graph, machine, rule)
-    reference, compiled = (kind(graph, machine, costs, rule, None) for kind in (PythonEvaluator, core.CoreEvaluator))
+    reference, compiled = (kind(graph, machine, costs, rule, None) for kind in (PythonEvaluator, core.CompiledEvaluator))
     backward = {t.work.node.name: t for t in reference.lowered(whole) if t.kind is Kind.BACKWARD}
     assert backward["first"].nbytes == backward["second"].nbytes
     assert costs.task(backward["first"]) < costs.task(backward["second"])

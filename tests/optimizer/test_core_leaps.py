@@ -50,7 +50,7 @@ def walk(name: str, seed: int, moves: int, costs: Costs | None = None) -> float:
         (host(processors), shared(processors), load_machine("k80", processors), load_machine("p100", processors))
     )
     costs = costs or random.choice((Roofline(machine), Odd(2)))
-    full, delta = (core.CoreEvaluator(graph, machine, costs, SGD(0.1), None, how) for how in ("full", "delta"))
+    full, delta = (core.CompiledEvaluator(graph, machine, costs, SGD(0.1), None, how) for how in ("full", "delta"))
     delta._core.mark_every(random.choice((1, 2, 7, 64)))
     space = SearchSpace(graph, processors, SpaceOptions("even", reduction=False, follow=random.choice(("none", "elementwise"))))
     together = CoupledMoves(graph, space)
@@ -92,7 +92,7 @@ def test_a_change_in_a_deep_network_moves_most_of_the_step_only_in_time():
 def test_what_is_written_down_grows_with_the_turns():
     """Where hundreds of messages wait at once, marks with all of the queue every 96 turns would take many times the turns' room."""
     graph, machine = build("RNNLM", devices=32), load_machine("k80", 32)
-    delta = core.CoreEvaluator(graph, machine, Roofline(machine), SGD(0.1), None, "delta")
+    delta = core.CompiledEvaluator(graph, machine, Roofline(machine), SGD(0.1), None, "delta")
     data = known(graph, machine)[0]
     delta.set(replace(data, syncs={layer: Sync(SyncAlgorithm.OWNER) for layer in data.syncs}))
     node = next(iter(graph)).name

@@ -38,7 +38,7 @@ def pair(random: Random, clip: float | None = None):
     machine = shared(processors)
     costs = random.choice((Roofline(machine), Odd(2)))
     rule = random.choice((SGD(0.1), SGD(0.1), None))
-    return PythonEvaluator(graph, machine, costs, rule, clip), core.CoreEvaluator(graph, machine, costs, rule, clip)
+    return PythonEvaluator(graph, machine, costs, rule, clip), core.CompiledEvaluator(graph, machine, costs, rule, clip)
 
 
 def test_any_strategy() -> None:
@@ -74,7 +74,7 @@ def walk(seed: int, moves: int) -> None:
     graph, processors = network(), random.randint(2, 7)
     machine = shared(processors)
     costs = random.choice((Roofline(machine), Odd(2)))
-    ways = [core.CoreEvaluator(graph, machine, costs, SGD(0.1), None, a) for a in ("delta", "full", "propagate")]
+    ways = [core.CompiledEvaluator(graph, machine, costs, SGD(0.1), None, a) for a in ("delta", "full", "propagate")]
     here, team = ways[0], random.sample(range(processors), random.randint(2, processors))
     start = near_strategy(graph, processors, random, SyncAlgorithm.COLLECTIVE)
     for each in ways:
@@ -86,7 +86,7 @@ def walk(seed: int, moves: int) -> None:
         }
         back = here.strategy.sums is SyncAlgorithm.OWNER  # seldom there, and soon back
         sums = SUMS[back] if random.random() < (0.4 if back else 0.07) else None
-        fresh = core.CoreEvaluator(graph, machine, costs, SGD(0.1), None)
+        fresh = core.CompiledEvaluator(graph, machine, costs, SGD(0.1), None)
         wanted = fresh.set(here.changed(changes, {}, sums))
         if number % 10 == 0:
             reference = PythonEvaluator(graph, machine, costs, SGD(0.1), None)
@@ -116,7 +116,7 @@ def test_a_reader_decides_about_its_producer() -> None:
     """One reader's move alone turns an all-reduce into sums by an owner, and another's alone back."""
     graph, machine = network(), load_machine("k80", 4)
     start = replace(map_graph(DataParallel(), graph, machine), sums=SyncAlgorithm.COLLECTIVE)
-    here = core.CoreEvaluator(graph, machine, Roofline(machine), SGD(0.1), None)
+    here = core.CompiledEvaluator(graph, machine, Roofline(machine), SGD(0.1), None)
     here.set(start)
     before = len(summing(here.lowered(), Purpose.PARTIAL))
     assert before == 2  # of both batch normalisations
@@ -134,7 +134,7 @@ def test_of_networks_of_the_paper(name: str) -> None:
     """Data parallelism on GPUs: one all-reduce each way for every batch normalisation, and no other sum of statistics."""
     graph, machine = build(name, preset="small"), load_machine("k80", 4)
     reference, compiled = (
-        make(graph, machine, Roofline(machine), SGD(0.1), None) for make in (PythonEvaluator, core.CoreEvaluator)
+        make(graph, machine, Roofline(machine), SGD(0.1), None) for make in (PythonEvaluator, core.CompiledEvaluator)
     )
     strategy = known(graph, machine)[0]
     assert strategy.sums is SyncAlgorithm.COLLECTIVE
@@ -150,7 +150,7 @@ def test_of_networks_of_the_paper(name: str) -> None:
 
 def test_only_two_ways() -> None:
     graph, machine = network(), load_machine("k80", 2)
-    judge = core.CoreEvaluator(graph, machine, Roofline(machine), SGD(0.1), None)
+    judge = core.CompiledEvaluator(graph, machine, Roofline(machine), SGD(0.1), None)
     start = known(graph, machine)[0]
     judge.set(start)
     with pytest.raises(ValueError, match=r"Travel\.OWNER or Travel\.COLLECTIVE, got .*RING"):

@@ -22,7 +22,7 @@ def test_the_compiled_core_lowers_the_same(seed: int) -> None:
     machine = shared(random.randint(1, 6))
     rule, clip = random.choice((SGD(0.1, weight_decay=0.1), Adam(), None)), random.choice((None, 1.0))
     reference = PythonEvaluator(graph, machine, Odd(2), rule, clip)
-    compiled = core.CoreEvaluator(graph, machine, Odd(2), rule, clip)
+    compiled = core.CompiledEvaluator(graph, machine, Odd(2), rule, clip)
     for _ in range(3):
         strategy = random_strategy(graph, len(machine.processors), random)
         assert compiled.set(strategy) == reference.set(strategy)

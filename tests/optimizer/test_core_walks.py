@@ -34,7 +34,7 @@ def decide(here, changes, syncs, wanted: float, random: Random, sums=None) -> No
 def walk(graph, machine, costs, draw, moves: int, random: Random) -> int:
     """Proposals of the walking evaluator against one that starts anew for each; how many were accepted."""
     here, full, propagate = (
-        core.CoreEvaluator(graph, machine, costs, SGD(0.1), None, a) for a in ("delta", "full", "propagate")
+        core.CompiledEvaluator(graph, machine, costs, SGD(0.1), None, a) for a in ("delta", "full", "propagate")
     )
     start, layers = known(graph, machine)[0], sorted({p.layer for p in graph.parameters})
     start = replace(start, sums=random.choice(SUMS))
@@ -45,7 +45,7 @@ def walk(graph, machine, costs, draw, moves: int, random: Random) -> int:
         changes = draw()
         syncs = {random.choice(layers): random.choice(SYNCS)} if random.random() < 0.2 else {}
         sums = random.choice(SUMS) if random.random() < 0.1 else None
-        fresh = core.CoreEvaluator(graph, machine, costs, SGD(0.1), None)
+        fresh = core.CompiledEvaluator(graph, machine, costs, SGD(0.1), None)
         wanted = fresh.set(here.changed(changes, syncs, sums))
         decide(here, changes, syncs, wanted, random, sums)
         decide(full, changes, syncs, wanted, random, sums)
@@ -62,7 +62,7 @@ def walk(graph, machine, costs, draw, moves: int, random: Random) -> int:
 
 
 def fresh_timeline(here):
-    fresh = core.CoreEvaluator(here.graph, here.machine, here.costs, SGD(0.1), None)
+    fresh = core.CompiledEvaluator(here.graph, here.machine, here.costs, SGD(0.1), None)
     fresh.set(here.strategy)
     return fresh.timeline()
 
@@ -119,7 +119,7 @@ def test_limits_against_the_reference(seed):
     graph, machine = model(), shared(4)
     costs = Roofline(machine)
     reference = PythonEvaluator(graph, machine, costs, SGD(0.1), None)
-    here = core.CoreEvaluator(graph, machine, costs, SGD(0.1), None)
+    here = core.CompiledEvaluator(graph, machine, costs, SGD(0.1), None)
     start = random_strategy(graph, 4, random)
     assert reference.set(start) == here.set(start)
     for _ in range(12):
