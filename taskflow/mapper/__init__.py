@@ -20,6 +20,7 @@ from taskflow.mapper.expert import Expert
 from taskflow.mapper.mapper import CopyRequest, Mapper, map_graph
 from taskflow.mapper.megatron import Megatron, attends, node_size, suits
 from taskflow.mapper.notation import parse_config, parse_ranges, parse_sync
+from taskflow.mapper.pipeline import Pass, Phase, Pipeline, Schedule, in_micro_batches, rank_passes
 from taskflow.mapper.report import MeasuredTask, Profile
 from taskflow.mapper.rules import DataParallel, ModelParallel, RandomMapper, RoundRobin, cut_only, depths
 from taskflow.mapper.strategy import SUMS, Strategy, load, save, search_of
@@ -38,9 +39,13 @@ __all__ = [
     "Megatron",
     "ModelParallel",
     "OpConfig",
+    "Pass",
+    "Phase",
+    "Pipeline",
     "Profile",
     "RandomMapper",
     "RoundRobin",
+    "Schedule",
     "Strategy",
     "Sync",
     "SyncAlgorithm",
@@ -57,12 +62,14 @@ __all__ = [
     "degrees_like",
     "depths",
     "follow",
+    "in_micro_batches",
     "load",
     "map_graph",
     "node_size",
     "parse_config",
     "parse_ranges",
     "parse_sync",
+    "rank_passes",
     "ranges",
     "read_strategy",
     "save",

@@ -14,6 +14,7 @@ from taskflow.drawing import box, device_colour, svg
 from taskflow.drawing import table as html_table
 from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper.config import OpConfig, Sync, SyncAlgorithm, ranges
+from taskflow.mapper.pipeline import Pipeline, Schedule, verify_pipeline
 from taskflow.mapper.strategy_file import FORMAT, VERSION, StrategyFile, as_file, read_strategy
 from taskflow.regions import Rect
 from taskflow.writing import json_text, replacing
@@ -26,13 +27,17 @@ SUMS = (SyncAlgorithm.OWNER, SyncAlgorithm.COLLECTIVE)  # how partial values may
 class Strategy:
     """``configs``: operator name -> OpConfig. ``syncs``: layer name -> Sync (a layer that is not named: the default). ``sums``: how
     partial values of one Rect that several processors computed become their sum: one of them adds and the others fetch it
-    (OWNER), or one all-reduce leaves it with all of them (COLLECTIVE). ValueError if ``sums`` is another way to travel."""
+    (OWNER), or one all-reduce leaves it with all of them (COLLECTIVE). ``pipeline``: micro-batches, stages and the order of
+    passes; None: operator after operator. ``recompute``: operators whose outputs are not kept for the backward pass, but
+    computed again there. ValueError if ``sums`` is another way to travel."""
 
     processors: int
     configs: Mapping[str, OpConfig]
     syncs: Mapping[str, Sync] = field(default_factory=dict)
     name: str = "custom"
     sums: SyncAlgorithm = SyncAlgorithm.OWNER
+    pipeline: Pipeline | None = None
+    recompute: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if self.sums not in SUMS:
@@ -73,6 +78,24 @@ class Strategy:
             )
         for node in graph:
             self.configs[node.name].verify(node, self.processors)
+        if self.pipeline is not None:
+            verify_pipeline(graph, self.configs, self.pipeline)
+        self._verify_recompute(graph)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether it says more than cuts, places and sums: an order of passes, or what is computed again."""
+        return self.pipeline is not None or bool(self.recompute)
+
+    def _verify_recompute(self, graph: OperatorGraph) -> None:
+        if unknown := self.recompute - {node.name for node in graph}:
+            raise ValueError(f"strategy {self.name}: recompute names unknown operators: {', '.join(sorted(unknown)[:5])}")
+        for node in graph:
+            if node.name in self.recompute and not node.inputs:
+                raise ValueError(
+                    f"strategy {self.name}: operator {node.name} ({node.operator.kind}) has no inputs to be computed again "
+                    "from; leave it out of recompute"
+                )
 
     def describe(self, graph: OperatorGraph) -> str:
         """One line an operator: ``lstm1: n/4 @ 0-3``."""

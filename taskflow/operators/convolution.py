@@ -33,6 +33,7 @@ class Convolution(Operator):
     __slots__ = ()
 
     work: ClassVar[Work] = Work.CONVOLUTION
+    splits_backward: ClassVar[bool] = True
     cuts_groups: ClassVar[bool]
     """Whether output channels can be cut if there are several groups."""
 

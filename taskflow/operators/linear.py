@@ -36,6 +36,7 @@ class Linear(Operator):
     """x (N, ..., K), weight (C, K), bias (C) -> y (N, ..., C). C cuts the weights (parameter), K is contracted."""
 
     work: ClassVar[Work] = Work.CONTRACTION
+    splits_backward: ClassVar[bool] = True
     dense_dim: ClassVar[str | None] = "c"
 
     out_features: int

@@ -201,6 +201,10 @@ class Operator(ABC):
     uniform: ClassVar[bool] = True
     """Whether `flops` of a piece follow from the shapes of what it reads and writes. If not, they are a part of `cost_key`."""
 
+    splits_backward: ClassVar[bool] = False
+    """Whether `backward` gives the gradients of inputs, and those of weights, by work of their own of about the same size, so that
+    a schedule may put one off (zero bubble)."""
+
     @abstractmethod
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         """The outputs' specs. Raises ValueError that says what was required and given if the inputs do not fit."""

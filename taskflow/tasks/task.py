@@ -89,8 +89,17 @@ class GradientTo:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherHalf:
+    """Of a backward task that gives only the gradients of inputs, or only those of weights, what the other one gives too: which
+    inputs' gradients are ``wanted`` in all, and how many bytes the gradients have that this one does not give."""
+
+    wanted: tuple[bool, ...]
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Compute:
-    """Forward or backward of one piece of an operator; numbers are buffers."""
+    """Forward or backward of one piece of an operator; numbers are buffers. ``other``: of half a backward task."""
 
     node: Node
     piece: Rect
@@ -102,6 +111,7 @@ class Compute:
     grad_outputs: tuple[int | None, ...] = ()
     grad_inputs: tuple[GradientTo | None, ...] = ()
     grad_weights: tuple[GradientTo | None, ...] = ()
+    other: OtherHalf | None = None
 
 
 @dataclass(frozen=True, slots=True)

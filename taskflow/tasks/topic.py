@@ -7,9 +7,10 @@ from enum import Enum
 
 
 class Purpose(Enum):
-    """What a task is for. All but the first two may be messages between processors, or work within one."""
+    """What a task is for. All but the first three may be messages between processors, or work within one."""
 
     FORWARD = "forward"
+    RECOMPUTED = "recomputed"  # forward once more, for the backward pass
     BACKWARD = "backward"
     OUTPUT = "output"  # elements of a tensor come to where they are read
     PARTIAL = "partial output"  # partial values of a tensor are added

@@ -85,6 +85,9 @@ class Costs(ABC):
             return self.collective(task.work.group, task.nbytes, task.flops, task.work.halves)
         if isinstance(task.work, Compute):
             work = task.work
+            if work.other is not None:  # two halves of about the same size
+                whole = 2 * task.flops, task.nbytes + work.other.nbytes
+                return self.piece(work.node, work.piece, True, task.processor, *whole) / 2
             return self.piece(work.node, work.piece, work.backward, task.processor, task.flops, task.nbytes)
         return self.other(task.kind, task.processor, task.flops, task.nbytes, max(task.runs))
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.operators.operator import Keeps
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.regions import Rect, covers
+from taskflow.tasks.lower.forward import recompute
 from taskflow.tasks.lower.state import Lowering, Piece, TensorKey
-from taskflow.tasks.task import Compute, GradientTo, Kind, Part
+from taskflow.tasks.task import Compute, GradientTo, Kind, OtherHalf, Part
 from taskflow.tasks.topic import Purpose, Topic
 
 
@@ -50,22 +53,79 @@ def gradients_given(graph: OperatorGraph, active: set[int], needs: set[TensorKey
     return result[::-1]
 
 
-def backward(state: Lowering, node: Node) -> None:
-    """Emit the backward tasks of an active node; every node that reads its outputs has been through here."""
-    gathered: list[dict[tuple[Rect, int], int] | None] = []  # per output: (Rect, processor) -> buffer
+class Gives(Enum):
+    """What the backward tasks of a pass give: all gradients, or only those of inputs or of weights."""
+
+    ALL = "all"
+    INPUTS = "inputs"
+    WEIGHTS = "weights"
+
+
+def backward(
+    state: Lowering, node: Node, pieces: Sequence[Piece] | None = None, gives: Gives = Gives.ALL
+) -> None:
+    """Emit the backward tasks of an active node's pieces (None: of all); every piece that reads what they write has been through
+    here. Before them comes what they need again (`Strategy.recompute`)."""
+    some = state.pieces[node.number] if pieces is None else pieces
+    compute_again(state, node, some)
     state.emit.topic = Topic(Purpose.GRADIENT, node.name)
-    for tensor in node.outputs:
-        gathered.append(_gather(state, tensor))
-    if all(table is None for table in gathered):
-        return
-    for tensor, table in zip(node.outputs, gathered):
+    fresh = [_gather(state, tensor, some, pieces is not None) for tensor in node.outputs]
+    for tensor, table in zip(node.outputs, fresh):
         if table is not None:
             _share(state, node, tensor, table)
+            state.gathered.setdefault((node.number, tensor.index), {}).update(table)
+    tables = [state.gathered.get((node.number, tensor.index)) for tensor in node.outputs]
+    if all(table is None for table in tables):
+        return
     state.emit.topic = Topic(Purpose.BACKWARD, node.name)
-    for piece in state.pieces[node.number]:
+    for piece in some:
         _task(state, piece, tuple(
-            None if table is None else table[rect, piece.processor] for table, rect in zip(gathered, piece.writes)
-        ))
+            None if table is None else table[rect, piece.processor] for table, rect in zip(tables, piece.writes)
+        ), gives)
+
+
+def compute_again(state: Lowering, node: Node, pieces: Sequence[Piece]) -> None:
+    """Recompute what the backward tasks of pieces read and what was not kept: in the order of the graph, each piece once."""
+    names, keeps = state.strategy.recompute, node.operator.keeps(node.specs)
+    if not names:
+        return
+    own = node.name in names and (keeps.outputs or any(node.operator.saves(node.specs, p.rect) for p in pieces))
+    if not own and not keeps.inputs:
+        return
+    wanted: dict[int, set[int]] = {}  # by node, pieces
+    left = [(node, piece) for piece in pieces]
+    while left:
+        reader, piece = left.pop()
+        if reader is not node or own:
+            if piece.index in state.again.get(reader.number, ()) or piece.index in wanted.get(reader.number, ()):
+                continue
+            wanted.setdefault(reader.number, set()).add(piece.index)
+        for tensor, read in zip(reader.inputs, piece.reads.inputs):
+            source = state.graph.nodes[tensor.node]
+            if source.name in names and not read.empty:
+                writers = state.writers[tensor.node, tensor.index]
+                left.extend((source, p) for rect, *_ in state.owners[tensor.node, tensor.index].overlapping(read)
+                            for p in writers[rect])
+    for number in sorted(wanted):
+        recompute(state, state.graph.nodes[number], [state.pieces[number][i] for i in sorted(wanted[number])])
+        state.again.setdefault(number, set()).update(wanted[number])
+    if not own:
+        _read_again(state, node, pieces)
+
+
+def _read_again(state: Lowering, node: Node, pieces: Sequence[Piece]) -> None:
+    """Let the backward tasks of pieces read the recomputed inputs."""
+    again = [state.graph.nodes[t.node].name in state.strategy.recompute for t in node.inputs]
+    if not any(again):
+        return
+    for piece in pieces:
+        inputs, *others = state.forward_buffers[node.number, piece.index]
+        new = tuple(
+            state.want(t, rect, piece.processor) if changed else b
+            for t, rect, b, changed in zip(node.inputs, piece.reads.inputs, inputs, again)
+        )
+        state.forward_buffers[node.number, piece.index] = (new, *others)
+    state.bring()
 
 
 def _share(state: Lowering, node: Node, tensor: Tensor, table: dict[tuple[Rect, int], int]) -> None:
@@ -75,29 +135,37 @@ def _share(state: Lowering, node: Node, tensor: Tensor, table: dict[tuple[Rect, 
     copies: list[tuple[str, Part, Part]] = []
     for piece in state.pieces[node.number]:
         rect = piece.writes[tensor.index]
-        if (rect, piece.processor) not in table:
+        if rect in owned and (rect, piece.processor) not in table:
             copy = emit.buffer(f"d {tensor.name}", rect, piece.processor, tensor.dtype)
             table[rect, piece.processor] = copy
             copies.append((f"d {tensor.name}{rect}", emit.whole(owned[rect]), emit.whole(copy)))
     emit.transfers(copies)
 
 
-def _gather(state: Lowering, tensor: Tensor) -> dict[tuple[Rect, int], int] | None:
-    """The gradient of each owning piece of a tensor: the sum of what its readers put; None if nobody put anything. Where the
-    processors that computed partial values, and nobody else, put one gradient each, every one of them gets the sum."""
+def _gather(
+    state: Lowering, tensor: Tensor, pieces: Sequence[Piece], forget: bool
+) -> dict[tuple[Rect, int], int] | None:
+    """The gradient of each owning piece that ``pieces`` write, if it has not come together before: the sum of what its readers put;
+    None if nobody put anything. Where the processors that computed partial values, and nobody else, put one gradient each,
+    every one of them gets the sum. ``forget``: what was put is not looked at again."""
     key = (tensor.node, tensor.index)
     seed = any(tensor is loss for loss in state.graph.losses)
-    readers = [(processor, rect, buffer) for (processor, rect), buffer in state.gradients.get(key, {}).items()]
-    if key not in state.needs_gradient or not (readers or seed):
+    put = state.gradients.get(key, {})
+    if key not in state.needs_gradient or not (put or seed):
         return None
     owners = state.owners[key]
+    before = {rect for rect, _ in state.gathered.get(key, {})}
+    asked = {piece.writes[tensor.index] for piece in pieces} - before
     meeting: dict[Rect, list[tuple[int, Rect, int]]] = {}  # owning piece -> those readers, in order
-    for reader in readers:
-        for rect, _, _ in owners.overlapping(reader[1]):
-            meeting.setdefault(rect, []).append(reader)
+    for (processor, read), buffer in put.items():
+        for rect, _, _ in owners.overlapping(read):
+            if rect in asked:
+                meeting.setdefault(rect, []).append((processor, read, buffer))
     arriving = _Arriving([], [])
     gathered: dict[tuple[Rect, int], int] = {}
     for rect, owner, _ in owners:
+        if rect not in asked:
+            continue
         parts, held = meeting.get(rect, []), owners.summed.get(rect, {})
         if held and not seed and all(read == rect for _, read, _ in parts) and {p for p, *_ in parts} == set(held):
             state.emit.all_reduce(f"d {tensor.name}{rect}", [state.emit.whole(buffer) for *_, buffer in parts])
@@ -107,6 +175,9 @@ def _gather(state: Lowering, tensor: Tensor) -> dict[tuple[Rect, int], int] | No
     state.emit.transfers(arriving.copies)
     for name, source, into in arriving.sums:
         state.emit.sum(name, [source], into)
+    if forget:
+        for processor, read, _ in {part for parts in meeting.values() for part in parts}:
+            del put[processor, read]
     return gathered
 
 
@@ -166,14 +237,17 @@ def _partial_overlap(rects: list[Rect]) -> bool:
     )
 
 
-def _task(state: Lowering, piece: Piece, grads: tuple[int | None, ...]) -> None:
+def _task(state: Lowering, piece: Piece, grads: tuple[int | None, ...], gives: Gives) -> None:
     emit, node = state.emit, piece.node
     inputs, weights, outputs, saved = state.forward_buffers[node.number, piece.index]
     keeps: Keeps = node.operator.keeps(node.specs)
-    grad_inputs = tuple(
+    half = _half(state, piece, gives)
+    if half is None:
+        return
+    grad_inputs = (None,) * len(node.inputs) if half is Gives.WEIGHTS else tuple(
         _input_target(state, tensor, rect, piece.processor) for tensor, rect in zip(node.inputs, piece.reads.inputs)
     )
-    grad_weights = tuple(
+    grad_weights = (None,) * len(node.parameters) if half is Gives.INPUTS else tuple(
         _weight_target(state, parameter, rect, piece.processor)
         for parameter, rect in zip(node.parameters, piece.reads.weights)
     )
@@ -183,21 +257,50 @@ def _task(state: Lowering, piece: Piece, grads: tuple[int | None, ...]) -> None:
         *(outputs if keeps.outputs else ()), *saved, *(g for g in grads if g is not None),
         *(t.buffer for t in targets if t.accumulate),
     ]
-    emit.emit(
+    flops = node.operator.backward_flops(node.specs, piece.rect)
+    state.last[piece.processor] = emit.emit(
         Kind.BACKWARD,
-        f"{piece.name} backward",
+        f"{piece.name} backward{'' if half is Gives.ALL else f' by {half.value}'}",
         piece.processor,
         Compute(
             node, piece.rect, True,
             inputs if keeps.inputs else (None,) * len(inputs),
             weights if keeps.weights else (None,) * len(weights),
             outputs if keeps.outputs else (None,) * len(outputs),
-            saved, grads, grad_inputs, grad_weights,
+            saved, grads, grad_inputs, grad_weights, None if half is Gives.ALL else _other_half(state, piece, half),
         ),
         [emit.whole(b) for b in used],
         [emit.whole(t.buffer) for t in targets],
-        flops=node.operator.backward_flops(node.specs, piece.rect),
+        flops=flops if half is Gives.ALL else flops // 2,
+        also_after=state.chain(piece.processor),
     )
+
+
+def _half(state: Lowering, piece: Piece, gives: Gives) -> Gives | None:
+    """What a backward task gives in a pass; None: there is none in this pass. An operator without gradients of inputs has all of its
+    work in the pass for weights; one that has both and cannot give them apart, in the pass for inputs."""
+    if gives is Gives.ALL:
+        return gives
+    to_inputs = any(wanted and not r.empty for wanted, r in zip(_wanted(state, piece), piece.reads.inputs))
+    to_weights = any(not rect.empty for rect in piece.reads.weights)
+    if to_inputs and to_weights and piece.node.operator.splits_backward:
+        return gives
+    own = Gives.WEIGHTS if to_weights and not to_inputs else Gives.INPUTS
+    return Gives.ALL if gives is own else None
+
+
+def _wanted(state: Lowering, piece: Piece) -> tuple[bool, ...]:
+    """Which inputs' gradients somebody needs."""
+    return tuple((t.node, t.index) in state.needs_gradient for t in piece.node.inputs)
+
+
+def _other_half(state: Lowering, piece: Piece, half: Gives) -> OtherHalf:
+    node, (inputs, weights) = piece.node, (piece.reads.inputs, piece.reads.weights)
+    if half is Gives.INPUTS:
+        missing = sum(r.volume * p.spec.dtype.itemsize for p, r in zip(node.parameters, weights))
+    else:
+        missing = sum(r.volume * t.dtype.itemsize for t, r, w in zip(node.inputs, inputs, _wanted(state, piece)) if w)
+    return OtherHalf(_wanted(state, piece), missing)
 
 
 def _input_target(state: Lowering, tensor: Tensor, rect: Rect, processor: int) -> GradientTo | None:

@@ -17,36 +17,95 @@ from taskflow.tasks.topic import Purpose, Topic
 LASTING = "lasting:"  # the prefix of kept buffers that training and evaluation share
 
 
-def forward(state: Lowering, node: Node) -> None:
-    """Emit the forward tasks of a node."""
+def forward(state: Lowering, node: Node, pieces: Sequence[Piece] | None = None) -> None:
+    """Emit the forward tasks of a node's pieces (None: of all). Where a node comes several times, each of its pieces comes once;
+    partial values are added when the last of them is there."""
+    every = state.pieces[node.number]
+    if pieces is not None and (node.number, every[0].index) not in state.outputs:  # who reads some asks where all will lie
+        for piece in every:
+            state.outputs[node.number, piece.index] = _output_buffers(state, piece)
+        _own(state, node)
+    some = every if pieces is None else pieces
+    _run(state, node, some, Topic(Purpose.FORWARD, node.name))
+    if pieces is None:
+        _own(state, node)
+    done = state.computed.setdefault(node.number, set())
+    done.update(piece.index for piece in some)
+    _add_partial_values(state, node, some, done)
+
+
+def recompute(state: Lowering, node: Node, pieces: Sequence[Piece]) -> None:
+    """Emit the forward tasks of pieces again, into new buffers, which take the place of the first ones for whoever reads from now
+    on (Chen et al., "Training deep nets with sublinear memory cost", arXiv 1604.06174)."""
+    for piece in pieces:
+        state.outputs[node.number, piece.index] = _output_buffers(state, piece)
+    _run(state, node, pieces, Topic(Purpose.RECOMPUTED, node.name))
+    some = {piece.index for piece in pieces}
+    for tensor in node.outputs:
+        key, table = (node.number, tensor.index), _parts(state, tensor)
+        again = [rect for rect, writers in state.writers[key].items() if some.issuperset(p.index for p in writers)]
+        state.owners[key].replace({rect: table[rect] for rect in again})
+        state.forget(tensor, again)
+    _add_partial_values(state, node, pieces, some)
+
+
+def _run(state: Lowering, node: Node, pieces: Sequence[Piece], topic: Topic) -> None:
+    """Bring the inputs of pieces, and emit their tasks."""
     kept = isinstance(node.operator, State)
-    # What lasts is one buffer for training and evaluation, so its name does not say which.
-    prefix, start = state.prefix, 0.0
-    if isinstance(node.operator, State):
-        prefix, start = LASTING if node.operator.lasting else prefix, node.operator.start
-    written: list[dict[Rect, list[tuple[int, int]]]] = [{} for _ in node.outputs]  # Rect -> (processor, buffer)s
-    inputs = [() if kept else _inputs(state, piece) for piece in state.pieces[node.number]]
+    inputs = [() if kept else _inputs(state, piece) for piece in pieces]
     state.bring()
-    state.emit.topic = Topic(Purpose.FORWARD, node.name)
-    for piece, instances in zip(state.pieces[node.number], inputs):
-        outputs = tuple(
-            state.emit.buffer(
-                f"{prefix}{t.name}" if kept else t.name, rect, piece.processor, t.dtype, kept=kept, start=start
-            )
-            for t, rect in zip(node.outputs, piece.writes)
-        )
+    state.emit.topic = topic
+    for piece, instances in zip(pieces, inputs):
+        place = node.number, piece.index
+        if place not in state.outputs:
+            state.outputs[place] = _output_buffers(state, piece)
         if not kept:
-            _task(state, piece, instances, outputs)
-        for table, rect, buffer in zip(written, piece.writes, outputs):
-            table.setdefault(rect, []).append((piece.processor, buffer))
-    state.emit.topic = Topic(Purpose.PARTIAL, node.name)
-    for tensor, table in zip(node.outputs, written):
-        owners = Owners(tensor.spec, [(rect, *parts[0]) for rect, parts in table.items()])
+            _task(state, piece, instances, state.outputs[place])
+
+
+def _output_buffers(state: Lowering, piece: Piece) -> tuple[int, ...]:
+    """New buffers for what a piece writes."""
+    operator, prefix, start = piece.node.operator, "", 0.0
+    kept = isinstance(operator, State)
+    if isinstance(operator, State):
+        # What lasts is one buffer for training and evaluation, so its name does not say which.
+        prefix, start = LASTING if operator.lasting else state.prefix, operator.start
+    return tuple(
+        state.emit.buffer(f"{prefix}{t.name}", rect, piece.processor, t.dtype, kept=kept, start=start)
+        for t, rect in zip(piece.node.outputs, piece.writes)
+    )
+
+
+def _own(state: Lowering, node: Node) -> None:
+    """Say where the outputs of a node lie: with the first of the pieces that write the same Rect."""
+    for tensor in node.outputs:
+        key = node.number, tensor.index
+        writers = state.writers[key] = {}
+        for piece in state.pieces[node.number]:
+            writers.setdefault(piece.writes[tensor.index], []).append(piece)
+        table = _parts(state, tensor)
+        owners = state.owners[key] = Owners(tensor.spec, [(rect, *parts[0]) for rect, parts in table.items()])
         owners.summed.update(_summed_everywhere(state, tensor, table, owners))
-        state.owners[tensor.node, tensor.index] = owners
+
+
+def _parts(state: Lowering, tensor: Tensor) -> dict[Rect, list[tuple[int, int]]]:
+    """Of an output, by Rect, processor and buffer of each piece's values."""
+    return {
+        rect: [(piece.processor, state.outputs[tensor.node, piece.index][tensor.index]) for piece in pieces]
+        for rect, pieces in state.writers[tensor.node, tensor.index].items()
+    }
+
+
+def _add_partial_values(state: Lowering, node: Node, pieces: Sequence[Piece], ready: set[int]) -> None:
+    """Sum the partial values of what these pieces write, where all the pieces that write it are among the numbers ``ready``."""
+    state.emit.topic = Topic(Purpose.PARTIAL, node.name)
+    for tensor in node.outputs:
+        owners, writers = state.owners[node.number, tensor.index], state.writers[node.number, tensor.index]
+        table = _parts(state, tensor) if len(writers) < len(state.pieces[node.number]) else {}
         partial = {
-            rect: (f"sum {tensor.name}{rect}", [(p, state.emit.whole(b)) for p, b in parts])
-            for rect, parts in table.items() if len(parts) > 1
+            rect: (f"sum {tensor.name}{rect}", [(p, state.emit.whole(b)) for p, b in table[rect]])
+            for rect in dict.fromkeys(piece.writes[tensor.index] for piece in pieces)
+            if len(writers[rect]) > 1 and ready.issuperset(piece.index for piece in writers[rect])
         }
         all_reduce_all(state.emit, [group for rect, group in partial.items() if rect in owners.summed])
         rest = [group for rect, group in partial.items() if rect not in owners.summed]
@@ -90,13 +149,14 @@ def _task(state: Lowering, piece: Piece, inputs: tuple[int, ...], outputs: tuple
         for i, spec in enumerate(node.operator.saves(node.specs, piece.rect))
     )
     state.forward_buffers[node.number, piece.index] = (inputs, weights, outputs, saved)
-    emit.emit(
+    state.last[piece.processor] = emit.emit(
         Kind.FORWARD,
-        f"{piece.name} forward",
+        f"{piece.name} {emit.topic.purpose.value}",
         piece.processor,
         Compute(node, piece.rect, False, inputs, weights, outputs, saved),
         [emit.whole(b) for b in (*inputs, *weights)],
         [emit.whole(b) for b in (*outputs, *saved)],
         flops=node.operator.flops(node.specs, piece.rect),
+        also_after=state.chain(piece.processor),
     )
 

@@ -14,6 +14,7 @@ from taskflow.rules import UpdateRule
 from taskflow.tasks.lower.backward import backward, gradient_flow
 from taskflow.tasks.lower.emit import Emitter
 from taskflow.tasks.lower.forward import forward
+from taskflow.tasks.lower.passes import forward_and_backward
 from taskflow.tasks.lower.parameters import ParameterLayout, lay_out
 from taskflow.tasks.lower.state import Lowering, Piece, SourceSelector, TensorKey
 from taskflow.tasks.lower.synchronise import synchronise
@@ -71,14 +72,18 @@ def lower(
         for processor in bundle.group:
             flat = emit.buffer(bundle.name, Rect((0,), (bundle.size,)), processor, bundle.dtype, kept=True)
             state.flat_weights[bundle.name, processor] = flat
-    for node in graph:
-        if needed is None or node.number in needed:
-            forward(state, node)
+    pipeline = strategy.pipeline if rule is not None else None
+    if pipeline is not None:
+        forward_and_backward(state, pipeline)
+    else:
+        for node in graph:
+            if needed is None or node.number in needed:
+                forward(state, node)
     emit.graph.bundles, emit.graph.weights = list(layout.bundles), state.flat_weights
     for tensor in (*graph.losses, *fetch) if wanted is None else wanted:
         emit.graph.fetched[tensor.name] = state.read(tensor, tensor.spec.rect, 0)
     if rule is not None:
-        for node in reversed(graph.nodes):
+        for node in reversed(graph.nodes) if pipeline is None else ():
             if node.number in made.active:
                 backward(state, node)
         synchronise(state, rule, clip_norm)

@@ -17,7 +17,7 @@ from taskflow.tasks.task import Cell, Part
 from taskflow.tasks.topic import Purpose, Topic
 
 TensorKey = tuple[int, int]  # (node, output)
-ReaderKey = tuple[int, int, int, Rect]  # (node, output, processor, Rect read)
+ReaderKey = tuple[int, Rect]  # (processor, Rect read)
 
 
 SourceSelector = Callable[[CopyRequest], int]
@@ -66,6 +66,17 @@ class Owners:
         own = self.summed[rect].get(processor) if rect in self.summed else None
         return (owner, buffer) if own is None else (processor, own)
 
+    def replace(self, parts: Mapping[Rect, Sequence[tuple[int, int]]]) -> None:
+        """Other buffers for the values of owning pieces: by Rect, processor and buffer of each partial value."""
+        for rect, made in parts.items():
+            self.pieces[rect.lo] = (rect, *made[0])
+            if rect in self.summed:
+                held: dict[int, int] = {}
+                for processor, buffer in made:
+                    held.setdefault(processor, buffer)
+                self.summed[rect] = held
+        self._found.clear()
+
     def __iter__(self):  # type: ignore[no-untyped-def]
         return iter(self.pieces.values())
 
@@ -85,7 +96,7 @@ class Lowering:
     prefix: str = ""  # of kept buffers that are not parameters
     needed: set[int] | None = None  # the nodes that evaluation runs; None: all, in training
     owners: dict[TensorKey, Owners] = field(default_factory=dict)
-    readers: dict[ReaderKey, int] = field(default_factory=dict)
+    readers: dict[TensorKey, dict[ReaderKey, int]] = field(default_factory=dict)
     holders: dict[TensorKey, list[tuple[Rect, int, int]]] = field(default_factory=dict)
     weight_uses: dict[tuple[str, int, Rect], int] = field(default_factory=dict)
     flat_weights: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -95,12 +106,34 @@ class Lowering:
     flat_gradients: dict[tuple[str, int], int] = field(default_factory=dict)
     filled_cells: dict[tuple[str, int], set[Cell]] = field(default_factory=dict)
     forward_buffers: dict[tuple[int, int], tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    outputs: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)  # (node, piece) -> buffers
+    writers: dict[TensorKey, dict[Rect, list[Piece]]] = field(default_factory=dict)
+    """Of an output, by Rect, the pieces that write it, partial values of it if there are several."""
+    computed: dict[int, set[int]] = field(default_factory=dict)  # by node, the pieces whose forward tasks are emitted
+    again: dict[int, set[int]] = field(default_factory=dict)  # by node, the pieces that were recomputed
+    gathered: dict[TensorKey, dict[tuple[Rect, int], int]] = field(default_factory=dict)
+    """Of an output, (Rect, processor) -> buffer of its gradient, as far as it has come together."""
+    chained: bool = False  # a processor runs its operators' tasks in the order in which they are emitted
+    last: dict[int, int] = field(default_factory=dict)  # by processor the task before, if chained
     wanted: list[tuple[str, Part, Part, Topic]] = field(default_factory=list)  # copies that `bring` is to emit
     topics: list[Topic] = field(init=False)  # of copies of a node's outputs, by node
     _users: dict[TensorKey, list[tuple[Node, int]]] = field(default_factory=dict)  # tensor -> (reader, which input)
 
     def __post_init__(self) -> None:
         self.topics = [Topic(Purpose.OUTPUT, node.name) for node in self.graph]
+
+    def chain(self, processor: int) -> tuple[int, ...]:
+        """What the next task of an operator on a processor comes after, whether or not it needs it."""
+        return (self.last[processor],) if self.chained and processor in self.last else ()
+
+    def forget(self, tensor: Tensor, rects: Sequence[Rect]) -> None:
+        """Whoever wants these elements from now on does not get the instances of before."""
+        key = tensor.node, tensor.index
+        readers = self.readers.get(key, {})
+        for processor, read in [k for k in readers if any(k[1].overlaps(rect) for rect in rects)]:
+            del readers[processor, read]
+        if key in self.holders:
+            self.holders[key] = [h for h in self.holders[key] if not any(h[0].overlaps(rect) for rect in rects)]
 
     def users(self, tensor: Tensor) -> list[tuple[Rect, int]]:
         """The Rects of a tensor that operators' pieces read in the forward pass, each with the piece's processor."""
@@ -127,13 +160,13 @@ class Lowering:
     def want(self, tensor: Tensor, rect: Rect, processor: int) -> int:
         """As `read`, but what fills the instance is emitted by `bring`, together with what else is wanted by then. If the
         mapper picks sources, it is emitted at once: the instance may be the source of the next."""
-        key = (tensor.node, tensor.index, processor, rect)
-        if key in self.readers:
-            return self.readers[key]
+        readers, key = self.readers.setdefault((tensor.node, tensor.index), {}), (processor, rect)
+        if key in readers:
+            return readers[key]
         name = tensor.name
         if rect.empty:
             buffer = self.emit.buffer(name, rect, processor, tensor.dtype)
-            self.readers[key] = buffer
+            readers[key] = buffer
             return buffer
         of_tensor = self.owners[tensor.node, tensor.index]
         pieces = of_tensor.overlapping(rect)
@@ -141,7 +174,7 @@ class Lowering:
         if len(near) == 1 and near[0][0] == processor:
             view = self.emit.view(near[0][1], name, rect)
             if view is not None:
-                self.readers[key] = view
+                readers[key] = view
                 return view
         buffer = self.emit.buffer(name, rect, processor, tensor.dtype)
         for (owned, *_), (giver, source) in zip(pieces, near):
@@ -156,7 +189,7 @@ class Lowering:
         if self.select_source is not None:
             self.bring()
         self.holders.setdefault((tensor.node, tensor.index), []).append((rect, processor, buffer))
-        self.readers[key] = buffer
+        readers[key] = buffer
         return buffer
 
     def _source(

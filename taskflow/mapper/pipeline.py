@@ -1,0 +1,285 @@
+"""Pipeline: a step taken in micro-batches, its operators in stages, and the order in which each device runs its passes.
+
+A micro-batch is a range of samples, so an operator that is taken in micro-batches is one whose sample dimension is cut
+further: its pieces of all micro-batches are pieces like any others, and numbers are those of the whole batch. What a
+pipeline adds is the order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+
+from taskflow.graph import Node, OperatorGraph
+from taskflow.mapper.config import OpConfig
+from taskflow.operators.operator import Soap
+from taskflow.partition import even_cuts
+
+
+class Schedule(Enum):
+    """The order of passes on the devices of a pipeline.
+
+    GPIPE: all forward passes, then all backward passes (Huang et al., "GPipe", arXiv 1811.06965). ONE_F_ONE_B: after a
+    warm-up forward and backward passes take turns, so that no more micro-batches are kept than there are stages left
+    (Narayanan et al., "PipeDream-2BW", arXiv 2006.09503); with several stages a device, interleaved as Megatron-LM does
+    (Narayanan et al., arXiv 2104.04473, section 2.2). ZERO_BUBBLE: ZB-H1; gradients of weights are passes of their own,
+    which fill what 1F1B leaves idle, with the same activations kept (Qi et al., "Zero bubble", arXiv 2401.10241).
+    """
+
+    GPIPE = "gpipe"
+    ONE_F_ONE_B = "1f1b"
+    ZERO_BUBBLE = "zb-h1"
+
+
+class Phase(Enum):
+    """What a pass computes of one stage for one micro-batch. Under ZERO_BUBBLE, BACKWARD gives the gradients of inputs and
+    WEIGHTS those of weights; else BACKWARD gives both."""
+
+    FORWARD = "F"
+    BACKWARD = "B"
+    WEIGHTS = "W"
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One stage's work for one micro-batch."""
+
+    phase: Phase
+    micro_batch: int
+    stage: int
+
+    def __str__(self) -> str:
+        return f"{self.phase.value}{self.micro_batch}.{self.stage}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """``micro_batches``: into how many parts the samples of a step are divided. ``stages``: operator -> its stage, from 0 in the
+    order of the graph (an operator that is not named: 0). ``ranks``: groups of devices that have stages in turn: stage s is
+    with group s % ranks. With one stage it is gradient accumulation. Raises ValueError for numbers that do not go
+    together."""
+
+    micro_batches: int
+    stages: Mapping[str, int]
+    ranks: int = 1
+    schedule: Schedule = Schedule.ONE_F_ONE_B
+
+    def __post_init__(self) -> None:
+        for what, number in (("micro_batches", self.micro_batches), ("ranks", self.ranks)):
+            if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+                raise ValueError(f"pipeline: {what} must be a positive integer, got {number!r}")
+        for name, stage in self.stages.items():
+            if not isinstance(stage, int) or isinstance(stage, bool) or stage < 0:
+                raise ValueError(f"pipeline: the stage of {name} must be 0 or more, got {stage!r}")
+        if self.count % self.ranks:
+            raise ValueError(f"pipeline: {self.count} stages cannot be dealt to {self.ranks} ranks evenly")
+        rank_passes(self.schedule, self.ranks, self.count // self.ranks, self.micro_batches, 0)
+
+    @property
+    def count(self) -> int:
+        """How many stages there are."""
+        return max(self.stages.values(), default=0) + 1
+
+    def stage(self, operator: str) -> int:
+        """The stage of an operator."""
+        return self.stages.get(operator, 0)
+
+    def micro_batch(self, node: Node, config: OpConfig, piece: int) -> int | None:
+        """The micro-batch that a piece belongs to; None for an operator whose samples are not cut into micro-batches."""
+        dim = sample_dim(node)
+        if dim is None or config.degrees[dim] % self.micro_batches:
+            return None
+        for degree in reversed(config.degrees[dim + 1 :]):
+            piece //= degree
+        return piece % config.degrees[dim] * self.micro_batches // config.degrees[dim]
+
+    def passes(self) -> list[Pass]:
+        """All passes of a step, each after those that it needs, and on each rank in the schedule's order."""
+        chunks = self.count // self.ranks
+        left = [rank_passes(self.schedule, self.ranks, chunks, self.micro_batches, r)[::-1] for r in range(self.ranks)]
+        done: set[Pass] = set()
+        found: list[Pass] = []
+        while any(left):
+            before = len(found)
+            for queue in left:
+                while queue and done.issuperset(self._needs(queue[-1])):
+                    done.add(queue[-1])
+                    found.append(queue.pop())
+            if len(found) == before:
+                waiting = ", ".join(str(queue[-1]) for queue in left if queue)
+                raise ValueError(f"pipeline: schedule {self.schedule.value} stops where each rank waits for another: {waiting}")
+        return found
+
+    def _needs(self, one: Pass) -> list[Pass]:
+        """The passes whose results it takes."""
+        m, s = one.micro_batch, one.stage
+        if one.phase is Phase.FORWARD:
+            return [Pass(Phase.FORWARD, m, s - 1)] if s else []
+        if one.phase is Phase.WEIGHTS:
+            return [Pass(Phase.BACKWARD, m, s)]
+        return [Pass(Phase.FORWARD, m, s), *([Pass(Phase.BACKWARD, m, s + 1)] if s + 1 < self.count else [])]
+
+    def __str__(self) -> str:
+        virtual = self.count // self.ranks
+        interleaved = f", {virtual} a rank" if virtual > 1 else ""
+        return f"{self.schedule.value}: {self.micro_batches} micro-batches, {self.count} stages{interleaved}"
+
+
+def rank_passes(schedule: Schedule, ranks: int, chunks: int, micro_batches: int, rank: int) -> list[Pass]:
+    """The passes of one of ``ranks`` ranks in order; it has stages rank, rank + ranks, ... (``chunks`` of them). ValueError if the
+    schedule cannot take these numbers."""
+    if schedule is Schedule.GPIPE:
+        return [
+            *(Pass(Phase.FORWARD, m, rank + c * ranks) for c in range(chunks) for m in range(micro_batches)),
+            *(Pass(Phase.BACKWARD, m, rank + c * ranks) for c in reversed(range(chunks)) for m in range(micro_batches)),
+        ]
+    if schedule is Schedule.ZERO_BUBBLE:
+        if chunks > 1:
+            raise ValueError(f"pipeline: schedule zb-h1 has one stage a rank, got {chunks}; use 1f1b")
+        return _zero_bubble(ranks, micro_batches, rank)
+    if chunks == 1:
+        forward = [Pass(Phase.FORWARD, m, rank) for m in range(micro_batches)]
+        backward = [Pass(Phase.BACKWARD, m, rank) for m in range(micro_batches)]
+        return _taking_turns(forward, backward, ranks - 1 - rank)
+    if micro_batches % ranks:
+        raise ValueError(
+            f"pipeline: interleaved 1f1b needs micro-batches in multiples of the {ranks} ranks, got {micro_batches}"
+        )
+    return _interleaved(ranks, chunks, micro_batches, rank)
+
+
+def _interleaved(ranks: int, chunks: int, micro_batches: int, rank: int) -> list[Pass]:
+    """Groups of as many micro-batches as ranks go through one chunk after the other."""
+
+    def passes(phase: Phase) -> list[Pass]:
+        found = []
+        for k in range(micro_batches * chunks):
+            group, place = divmod(k, ranks * chunks)
+            chunk = place // ranks if phase is Phase.FORWARD else chunks - 1 - place // ranks
+            found.append(Pass(phase, group * ranks + place % ranks, rank + chunk * ranks))
+        return found
+
+    return _taking_turns(passes(Phase.FORWARD), passes(Phase.BACKWARD), 2 * (ranks - 1 - rank) + (chunks - 1) * ranks)
+
+
+def _taking_turns(forward: Sequence[Pass], backward: Sequence[Pass], warm_up: int) -> list[Pass]:
+    """``warm_up`` forward passes, then forward and backward in turn, then the backward passes that are left."""
+    warm_up = min(warm_up, len(forward))
+    found = list(forward[:warm_up])
+    for i, one in enumerate(backward):
+        found.extend((*forward[warm_up + i : warm_up + i + 1], one))
+    return found
+
+
+def _zero_bubble(ranks: int, micro_batches: int, rank: int) -> list[Pass]:
+    """As 1F1B, with each gradient of weights put off by ``rank`` micro-batches; what is left of them comes last."""
+    in_turn = _taking_turns(
+        [Pass(Phase.FORWARD, m, rank) for m in range(micro_batches)],
+        [Pass(Phase.BACKWARD, m, rank) for m in range(micro_batches)], ranks - 1 - rank,
+    )
+    found: list[Pass] = []
+    for one in in_turn:
+        found.append(one)
+        if one.phase is Phase.BACKWARD and one.micro_batch >= rank:
+            found.append(Pass(Phase.WEIGHTS, one.micro_batch - rank, rank))
+    found.extend(Pass(Phase.WEIGHTS, m, rank) for m in range(max(0, micro_batches - rank), micro_batches))
+    return found
+
+
+def sample_dim(node: Node) -> int | None:
+    """The place of the sample dimension in an operator's iteration space; None if it has none that can be cut."""
+    return next((i for i, dim in enumerate(node.dims) if dim.soap is Soap.SAMPLE and dim.divisible), None)
+
+
+def in_micro_batches(node: Node, config: OpConfig, micro_batches: int) -> OpConfig:
+    """``config``, which says how one micro-batch is cut and placed, for all of them: its samples are cut into micro-batches first,
+    and each of these as before. An operator without samples stays as it is. ValueError if there are too few samples."""
+    dim = sample_dim(node)
+    if dim is None or micro_batches == 1:
+        return config
+    size, degree = node.dims[dim].size, config.degrees[dim]
+    if size < micro_batches * degree:
+        raise ValueError(
+            f"operator {node.name}: {micro_batches} micro-batches, each cut in {degree}, need {micro_batches * degree} "
+            f"samples, got {size}"
+        )
+    degrees = (*config.degrees[:dim], degree * micro_batches, *config.degrees[dim + 1 :])
+    weights = config.weights
+    if weights and weights[dim]:
+        raise ValueError(f"operator {node.name}: micro-batches of samples that are cut by weights are not supported")
+    if size % (micro_batches * degree):  # else even cuts of all are even cuts of each
+        outer = even_cuts(size, micro_batches)
+        sizes = [b - a for low, high in pairwise(outer) for a, b in pairwise(even_cuts(high - low, degree))]
+        weights = tuple(tuple(map(float, sizes)) if i == dim else w for i, w in enumerate(weights or ((),) * len(degrees)))
+    inner, outer_count = 1, 1
+    for d in config.degrees[dim:]:
+        inner *= d
+    for d in config.degrees[:dim]:
+        outer_count *= d
+    rows = [config.processors[i * inner : (i + 1) * inner] for i in range(outer_count)]
+    return OpConfig(degrees, tuple(p for row in rows for _ in range(micro_batches) for p in row), weights)
+
+
+def verify_pipeline(graph: OperatorGraph, configs: Mapping[str, OpConfig], pipeline: Pipeline) -> None:
+    """ValueError that names the operator if the passes of a pipeline cannot run in its order: an operator before one that it
+    reads in a later stage, or one that takes several micro-batches together."""
+    if unknown := set(pipeline.stages) - {node.name for node in graph}:
+        raise ValueError(f"pipeline: unknown operators have stages: {', '.join(sorted(unknown)[:5])}")
+    if missing := set(range(pipeline.count)) - {pipeline.stage(node.name) for node in graph}:
+        raise ValueError(f"pipeline: stage {min(missing)} has no operators")
+    whole: set[int] = set()  # nodes that are not taken in micro-batches
+    for node in graph:
+        if pipeline.micro_batch(node, configs[node.name], 0) is None:
+            whole.add(node.number)
+        for tensor in node.inputs:
+            source = graph.nodes[tensor.node]
+            if pipeline.stage(source.name) > pipeline.stage(node.name):
+                raise ValueError(
+                    f"pipeline: operator {node.name} is in stage {pipeline.stage(node.name)}, but reads {source.name} of stage "
+                    f"{pipeline.stage(source.name)}; stages must not fall along the graph"
+                )
+    if pipeline.micro_batches == 1:
+        return
+    for node in graph:
+        _one_micro_batch(graph, configs, pipeline, node, whole)
+
+
+def _one_micro_batch(
+    graph: OperatorGraph, configs: Mapping[str, OpConfig], pipeline: Pipeline, node: Node, whole: set[int]
+) -> None:
+    """ValueError unless each piece reads no samples but those of its own micro-batch."""
+    config = configs[node.name]
+    pieces = config.partition(node).rects()
+    for index, tensor in enumerate(node.inputs):
+        if tensor.node in whole:
+            continue
+        source, spans = graph.nodes[tensor.node], _spans(graph.nodes[tensor.node], configs, pipeline, tensor.index)
+        for number, piece in enumerate(pieces):
+            read = node.reads(piece).inputs[index]
+            mine = pipeline.micro_batch(node, config, number)
+            if read.empty:
+                continue
+            if mine is None or spans is None or not (read.ndim and spans[mine][0] <= read.lo[0] and read.hi[0] <= spans[mine][1]):
+                raise ValueError(
+                    f"pipeline: operator {node.name} ({node.operator.kind}) takes several of the {pipeline.micro_batches} "
+                    f"micro-batches of {source.name} together, so that they cannot go through one after the other; cut both by "
+                    "samples alike, or use one micro-batch (batch normalisation takes its statistics over the whole batch)"
+                )
+
+
+def _spans(
+    node: Node, configs: Mapping[str, OpConfig], pipeline: Pipeline, output: int
+) -> list[tuple[int, int]] | None:
+    """Along the first dimension of an output, where each micro-batch begins and ends; None if micro-batches share elements."""
+    config = configs[node.name]
+    found: dict[int, tuple[int, int]] = {}
+    for number, piece in enumerate(config.partition(node).rects()):
+        rect, micro = node.writes(piece)[output], pipeline.micro_batch(node, config, number)
+        if micro is None or not rect.ndim:
+            return None
+        low, high = found.get(micro, (rect.lo[0], rect.hi[0]))
+        found[micro] = min(low, rect.lo[0]), max(high, rect.hi[0])
+    spans = [found[m] for m in sorted(found)]
+    return None if any(a[1] > b[0] for a, b in pairwise(spans)) else spans

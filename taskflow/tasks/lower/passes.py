@@ -1,0 +1,53 @@
+"""The forward and backward passes of a step in the order of a pipeline: micro-batch by micro-batch, stage by stage."""
+
+from __future__ import annotations
+
+from taskflow.graph import Node
+from taskflow.mapper import Pass, Phase, Pipeline, Schedule
+from taskflow.tasks.lower.backward import Gives, backward
+from taskflow.tasks.lower.forward import forward
+from taskflow.tasks.lower.state import Lowering, Piece
+
+
+def forward_and_backward(state: Lowering, pipeline: Pipeline) -> None:
+    """Emit all passes. Each processor runs its operators' tasks in this order, as a device runs what is launched on one stream.
+
+    Operators whose samples are not cut into micro-batches come before all passes, and their backward tasks after all.
+    """
+    state.chained = True
+    whole: list[Node] = []
+    stages: list[list[tuple[Node, list[list[Piece]]]]] = [[] for _ in range(pipeline.count)]  # pieces by micro-batch
+    for node in state.graph:
+        pieces = _by_micro_batch(state, pipeline, node)
+        if pieces is None:
+            whole.append(node)
+            forward(state, node)
+        else:
+            stages[pipeline.stage(node.name)].append((node, pieces))
+    for one in pipeline.passes():
+        _emit(state, one, stages[one.stage], pipeline.schedule is Schedule.ZERO_BUBBLE)
+    for node in reversed(whole):
+        if node.number in state.active:
+            backward(state, node)
+
+
+def _by_micro_batch(state: Lowering, pipeline: Pipeline, node: Node) -> list[list[Piece]] | None:
+    """The pieces of a node by micro-batch; None if it is not cut into micro-batches."""
+    found: list[list[Piece]] = [[] for _ in range(pipeline.micro_batches)]
+    for piece in state.pieces[node.number]:
+        number = pipeline.micro_batch(node, state.strategy[node.name], piece.index)
+        if number is None:
+            return None
+        found[number].append(piece)
+    return found
+
+
+def _emit(state: Lowering, one: Pass, stage: list[tuple[Node, list[list[Piece]]]], halves: bool) -> None:
+    if one.phase is Phase.FORWARD:
+        for node, pieces in stage:
+            forward(state, node, pieces[one.micro_batch])
+        return
+    gives = Gives.WEIGHTS if one.phase is Phase.WEIGHTS else Gives.INPUTS if halves else Gives.ALL
+    for node, pieces in reversed(stage):
+        if node.number in state.active:
+            backward(state, node, pieces[one.micro_batch], gives)
