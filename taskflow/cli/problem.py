@@ -21,7 +21,7 @@ from taskflow.cli.ranks import works
 from taskflow.cli.tables import render
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, load_machine, preset_names
-from taskflow.mapper import MAPPERS, Strategy, choose, read_strategy
+from taskflow.mapper import MAPPERS, Strategy, choose, is_plan, read_strategy
 from taskflow.optimizer import RULE, MemoryCheck, make_evaluator
 from taskflow.optimizer.cost import ANALYTIC, COSTS
 from taskflow.optimizer.evaluate import Evaluator, where_time_goes
@@ -239,8 +239,11 @@ def named_strategy(problem: Problem, name: str, seed: int = 0) -> Strategy:
 
 def _a_strategy(name: str) -> None:
     """ValueError unless the name may be that of a strategy, known before anything is built for it."""
-    if not name.endswith(".json") and name not in MAPPERS and name != "search" and ":" not in name:
-        raise ValueError(f"no strategy {name!r}; use {', '.join(MAPPERS)}, a strategy file FILE.json, or package.module:Class")
+    if not name.endswith(".json") and name not in MAPPERS and name != "search" and ":" not in name and not is_plan(name):
+        raise ValueError(
+            f"no strategy {name!r}; use {', '.join(MAPPERS)}, a plan such as 't2 p2 mb1', a strategy file FILE.json, or "
+            "package.module:Class"
+        )
 
 
 def describe(problem: Problem, strategy: Strategy) -> dict[str, Any]:

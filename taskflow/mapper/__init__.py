@@ -17,6 +17,7 @@ from taskflow.mapper.alike import (
 from taskflow.mapper.choose import MAPPERS, choose
 from taskflow.mapper.config import OpConfig, Sync, SyncAlgorithm, UpdatePlacement, ranges
 from taskflow.mapper.expert import Expert
+from taskflow.mapper.hybrid import HybridParallel, HybridPlan, is_plan, parse_plan, recomputed, stages_of
 from taskflow.mapper.mapper import CopyRequest, Mapper, map_graph
 from taskflow.mapper.megatron import Megatron, attends, node_size, suits
 from taskflow.mapper.notation import parse_config, parse_ranges, parse_sync
@@ -33,6 +34,8 @@ __all__ = [
     "Cut",
     "DataParallel",
     "Expert",
+    "HybridParallel",
+    "HybridPlan",
     "Mapper",
     "Match",
     "MeasuredTask",
@@ -63,17 +66,21 @@ __all__ = [
     "depths",
     "follow",
     "in_micro_batches",
+    "is_plan",
     "load",
     "map_graph",
     "node_size",
     "parse_config",
+    "parse_plan",
     "parse_ranges",
     "parse_sync",
     "rank_passes",
     "ranges",
     "read_strategy",
+    "recomputed",
     "save",
     "search_of",
+    "stages_of",
     "suits",
 ]
 

@@ -118,7 +118,7 @@ def alike(strategy: Strategy, trained: OperatorGraph, graph: OperatorGraph) -> S
             configs[node.name] = config_like(node.dims, by_samples(node.dims, feeder.dims), configs[feeder.name])
         else:
             configs[node.name] = config_like(node.dims, by_samples(node.dims, samples), everyone)
-    return Strategy(strategy.processors, configs, strategy.syncs, strategy.name, strategy.sums)
+    return Strategy(strategy.processors, configs, strategy.syncs, strategy.name, strategy.sums)  # evaluation has no passes
 
 
 def follow(source: Node, config: OpConfig, target: Node) -> OpConfig:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper.expert import Expert
+from taskflow.mapper.hybrid import HybridParallel, is_plan
 from taskflow.mapper.mapper import Mapper, map_graph
 from taskflow.mapper.megatron import Megatron
 from taskflow.mapper.rules import DataParallel, ModelParallel, RandomMapper, RoundRobin
@@ -29,7 +30,7 @@ MAPPERS: dict[str, Callable[[], Mapper]] = {
 def choose(name: str, graph: OperatorGraph, machine: Machine, *, seed: int = 0) -> tuple[Strategy, Mapper]:
     """The strategy that ``name`` stands for, and the mapper that answers the runtime's other questions.
 
-    ``name``: one of MAPPERS, a file that ends in ``.json`` (the other questions then get their default answers), or
+    ``name``: one of MAPPERS, a plan such as ``t2 p2 mb1`` (`parse_plan`), a file that ends in ``.json`` (the other questions then get their default answers), or
     ``package.module:Class``, a Mapper class without required arguments; modules of the current folder are found too.
     Raises ValueError, FileNotFoundError or ImportError with what to do.
     """
@@ -39,11 +40,14 @@ def choose(name: str, graph: OperatorGraph, machine: Machine, *, seed: int = 0) 
         mapper: Mapper = RandomMapper(seed)
     elif name in MAPPERS:
         mapper = MAPPERS[name]()
+    elif is_plan(name):
+        mapper = HybridParallel(name)
     elif ":" in name:
         mapper = _import(name)
     else:
         raise ValueError(
-            f"no mapper {name!r}; use {', '.join(MAPPERS)}, a strategy file FILE.json, or package.module:Class"
+            f"no mapper {name!r}; use {', '.join(MAPPERS)}, a plan such as 't2 p2 mb1', a strategy file FILE.json, or "
+            "package.module:Class"
         )
     return map_graph(mapper, graph, machine), mapper
 

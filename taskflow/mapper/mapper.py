@@ -10,6 +10,7 @@ from typing import Any
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper.config import OpConfig, Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.mapper.pipeline import Pipeline, in_micro_batches
 from taskflow.mapper.report import Profile
 from taskflow.mapper.strategy import SUMS, Strategy
 from taskflow.regions import Rect
@@ -73,6 +74,15 @@ class Mapper(ABC):
         """
         return SyncAlgorithm.OWNER if _copying(processors, machine) else SyncAlgorithm.COLLECTIVE
 
+    def select_pipeline(self, graph: OperatorGraph, machine: Machine) -> Pipeline | None:
+        """Micro-batches, stages and the order of passes; `slice_task` and `map_task` then say how one micro-batch is cut and where
+        its pieces run. Default: none, operator after operator with the whole batch."""
+        return None
+
+    def select_recompute(self, graph: OperatorGraph, machine: Machine) -> frozenset[str]:
+        """Operators whose outputs are not kept for the backward pass, but computed again. Default: none."""
+        return frozenset()
+
     def order_tasks(self, name: str, operator: str | None, kind: str) -> int:
         """Priority of a task among those that become ready at the same time; lower goes first. Default: program order."""
         return 0
@@ -112,7 +122,9 @@ def map_graph(mapper: Mapper, graph: OperatorGraph, machine: Machine) -> Strateg
     configuration."""
     mapper.prepare(graph, machine)
     count = len(machine.processors)
-    configs = {node.name: _configure(mapper, node, machine) for node in graph}
+    pipeline = mapper.select_pipeline(graph, machine)
+    micro_batches = 1 if pipeline is None else pipeline.micro_batches
+    configs = {node.name: in_micro_batches(node, _configure(mapper, node, machine), micro_batches) for node in graph}
     holders: dict[str, set[int]] = {}
     nbytes: dict[str, int] = {}
     for parameter in graph.parameters:
@@ -132,7 +144,7 @@ def map_graph(mapper: Mapper, graph: OperatorGraph, machine: Machine) -> Strateg
         raise ValueError(
             f"mapper {mapper.name}: select_sums must return SyncAlgorithm.OWNER or SyncAlgorithm.COLLECTIVE, got {sums!r}"
         )
-    strategy = Strategy(count, configs, syncs, mapper.name, sums)
+    strategy = Strategy(count, configs, syncs, mapper.name, sums, pipeline, mapper.select_recompute(graph, machine))
     strategy.verify(graph)
     return strategy
 

@@ -66,6 +66,10 @@ class Megatron(Mapper):
             return group * self._size + member
         return group * (count // groups)
 
+    def shared(self, node: Node) -> int | None:
+        """The dimension of an operator that a group shares; None if none. After `prepare`."""
+        return self._shared.get(node.name)
+
     def _choice(self, node: Node, axes: dict[tuple[int, int], int]) -> int | None:
         """The dimension that a group shares: one that reads an input as it lies; else of a table its rows (of what reads no numbers
         but words), and of another layer with a matrix of weights its outputs. None if it shares nothing."""

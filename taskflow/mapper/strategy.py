@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from taskflow.drawing import box, device_colour, svg
 from taskflow.drawing import table as html_table
 from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper.config import OpConfig, Sync, SyncAlgorithm, ranges
-from taskflow.mapper.pipeline import Pipeline, Schedule, verify_pipeline
+from taskflow.mapper.pipeline import Pipeline, verify_pipeline
 from taskflow.mapper.strategy_file import FORMAT, VERSION, StrategyFile, as_file, read_strategy
 from taskflow.regions import Rect
 from taskflow.writing import json_text, replacing
@@ -104,7 +105,11 @@ class Strategy:
     def __repr__(self) -> str:
         pieces = sum(len(config.processors) for config in self.configs.values())
         used = len({p for config in self.configs.values() for p in config.processors})
-        return f"{self.name}: {len(self.configs)} operators in {pieces} pieces on {used} of {self.processors} processors"
+        order = f"; {self.pipeline}" if self.pipeline is not None else ""
+        again = f"; {len(self.recompute)} operators recomputed" if self.recompute else ""
+        return (
+            f"{self.name}: {len(self.configs)} operators in {pieces} pieces on {used} of {self.processors} processors{order}{again}"
+        )
 
     def _repr_html_(self) -> str:
         return _page(self)
@@ -159,6 +164,8 @@ def save(
             k: {"travel": s.travel.value, "place": s.place.value, "chunks": s.chunks} for k, s in strategy.syncs.items()
         },
         "sums": strategy.sums.value,
+        **({"pipeline": _pipeline_entry(strategy.pipeline)} if strategy.pipeline is not None else {}),
+        **({"recompute": [node.name for node in graph if node.name in strategy.recompute]} if strategy.recompute else {}),
         **({"search": dict(search)} if search is not None else {}),
     }
     as_file(content, f"strategy {strategy.name}")
@@ -177,11 +184,26 @@ def load(path: str | Path, graph: OperatorGraph, processors: int) -> Strategy:
             for name, entry in file.operators.items()
         }
         syncs = {layer: Sync(entry.travel, entry.place, entry.chunks) for layer, entry in file.syncs.items()}
-        strategy = Strategy(processors, configs, syncs, file.name, SyncAlgorithm(file.sums))
+        pipeline = None
+        if file.pipeline is not UNSET:
+            entry = file.pipeline
+            pipeline = Pipeline(entry.micro_batches, entry.stages, entry.ranks, entry.schedule)
+        strategy = Strategy(
+            processors, configs, syncs, file.name, SyncAlgorithm(file.sums), pipeline, frozenset(file.recompute)
+        )
         strategy.verify(graph)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     return strategy
+
+
+def _pipeline_entry(pipeline: Pipeline) -> dict[str, Any]:
+    return {
+        "micro_batches": pipeline.micro_batches,
+        "schedule": pipeline.schedule.value,
+        "ranks": pipeline.ranks,
+        "stages": {name: stage for name, stage in pipeline.stages.items() if stage},
+    }
 
 
 def search_of(path: str | Path) -> dict[str, Any] | None:

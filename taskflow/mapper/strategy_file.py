@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, UnsetType
 
 from taskflow.mapper.config import SyncAlgorithm, UpdatePlacement
+from taskflow.mapper.pipeline import Schedule
 from taskflow.reading import MOST, Count, Entry, Name, NotNegative, Whole, read_as, read_json
 
 FORMAT = "taskflow-strategy"
@@ -35,6 +36,15 @@ class SyncEntry(Entry, frozen=True, kw_only=True):
     travel: Annotated[SyncAlgorithm, Meta(description="How sums of gradients travel.")]
     place: Annotated[UpdatePlacement, Meta(description="Where the weights are updated.")]
     chunks: Annotated[Whole, Meta(description="Into how many parts a spread update or a ring is divided. 0: by size.")] = 0
+
+
+class PipelineEntry(Entry, frozen=True, kw_only=True):
+    """Micro-batches, stages and the order of passes."""
+
+    micro_batches: Annotated[Count, Meta(description="Into how many parts the samples of a step are divided.")]
+    schedule: Annotated[Schedule, Meta(description="The order of passes on each rank.")]
+    ranks: Annotated[Count, Meta(description="Groups of devices; stage s is with group s % ranks.")]
+    stages: Annotated[dict[Name, Whole], Meta(description="Operator's name -> its stage. One that is not named: 0.")]
 
 
 class MadeFrom(Entry, frozen=True, kw_only=True):
@@ -108,6 +118,10 @@ class StrategyFile(Entry, frozen=True, kw_only=True):
     sums: Annotated[
         Literal["owner", "collective"], Meta(description="How partial values of one output become their sum.")
     ] = "owner"
+    pipeline: PipelineEntry | UnsetType = UNSET
+    recompute: Annotated[
+        list[Name], Meta(description="Operators whose outputs are computed again for the backward pass.")
+    ] = []  # noqa: RUF012
     search: SearchEntry | UnsetType = UNSET
 
 

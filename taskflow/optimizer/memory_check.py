@@ -83,10 +83,11 @@ class MemoryCheck:
             self._last_read.setdefault(readers.get(node.number, node.number), []).append(node.number)
 
     def __call__(self, strategy: Strategy) -> str:
-        most = self.at_most(strategy)
-        lacking = [(n, p) for n, p in zip(most, self.machine.processors) if n > p.memory_bytes]
-        if not lacking:
-            return ""
+        if not strategy.ordered:
+            most = self.at_most(strategy)
+            lacking = [(n, p) for n, p in zip(most, self.machine.processors) if n > p.memory_bytes]
+            if not lacking:
+                return ""
         if self._plannable(strategy):
             return explain(self.machine, self._plan(strategy))
         likely = self._estimate(strategy)
@@ -106,6 +107,8 @@ class MemoryCheck:
         return self._estimate(strategy), False
 
     def _plannable(self, strategy: Strategy) -> bool:
+        if strategy.ordered:  # the estimates know no order; its evaluator has lowered it as well
+            return True
         pieces = sum(len(config.processors) for config in strategy.configs.values())  # of most a task forward and one backward
         return max(self._evaluator.tasks, pieces) <= MOST_TASKS  # the evaluator's may be those of the plan before this one
 

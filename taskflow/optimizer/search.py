@@ -79,6 +79,12 @@ def search(
         raise ValueError(f"search: workers must be at least 1, got {workers}")
     if algorithm not in ALGORITHMS:
         raise ValueError(f"search: no algorithm {algorithm!r}; use {', '.join(ALGORITHMS)}")
+    starts = tuple(starts)
+    if ordered := [start.name for start in starts if start.ordered]:
+        raise ValueError(
+            f"search: strategy {ordered[0]} takes micro-batches, stages or recomputation, which the search does not change yet; "
+            "start from one without, or simulate that one"
+        )
     limit = Budget.parse(budget)
     clock = Clock(limit.seconds)
     judge = use or make_evaluator(graph, machine, costs=costs, rule=rule, clip_norm=clip_norm)
@@ -89,7 +95,7 @@ def search(
     measures = judge.costs.measures
     options = SearchOptions(
         limit, seed, wanted, rivals=() if alone else (*known(graph, machine), *starts),
-        starts=tuple(starts) if alone else (),
+        starts=starts if alone else (),
         fits=_room(judge, memory) if judge.rule is not None else None, progress=progress, clock=clock,
         bound=None if measures else lambda over: lower_bound(judge, wanted, over),
     )

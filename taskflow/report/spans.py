@@ -89,7 +89,7 @@ def spans_of(tasks: TaskGraph, timeline: Timeline) -> Spans:
 def spans_at(judge: Evaluator) -> Spans:
     """Of the strategy that an evaluator is at; of a compiled one without lowering in Python, so new weights are told from
     weight gradients by whether an update came before in program order."""
-    if CompiledEvaluator is None or not isinstance(judge, CompiledEvaluator):
+    if CompiledEvaluator is None or not isinstance(judge, CompiledEvaluator) or judge.reference is not None:
         return spans_of(judge.lowered(), judge.timeline())
     table = judge.task_table()
     _, start, end, _, _, starts, place = judge._core.times()

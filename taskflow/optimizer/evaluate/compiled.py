@@ -14,7 +14,7 @@ from taskflow.operators.operator import Spec
 from taskflow.optimizer.cost import Costs, FromTasks, Roofline
 from taskflow.optimizer.evaluate._core import Core
 from taskflow.optimizer.evaluate.equivalence import alike, first_equal, shapes
-from taskflow.optimizer.evaluate.evaluator import NO_SYNCS, Evaluator, Usage, same_processors
+from taskflow.optimizer.evaluate.evaluator import NO_SYNCS, Evaluator, PythonEvaluator, Usage, same_processors
 from taskflow.optimizer.evaluate.evaluator import usage as usage_of
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
@@ -58,7 +58,11 @@ def _small(node: Node) -> bool:
 
 
 class CompiledEvaluator(Evaluator):
-    """Evaluates proposals in C++. Seconds, tasks and timelines are bit for bit those of `PythonEvaluator`."""
+    """Evaluates proposals in C++. Seconds, tasks and timelines are bit for bit those of `PythonEvaluator`, which evaluates what the
+    core does not know: strategies with an order of passes or with recomputation (`Strategy.ordered`)."""
+
+    reference: PythonEvaluator | None = None
+    """What evaluates the current strategy, if the core does not."""
 
     def __init__(
         self,
@@ -238,7 +242,7 @@ class CompiledEvaluator(Evaluator):
     @property
     def pieces(self) -> int:
         self.strategy if self._strategy is None else None  # noqa: B018
-        return self._pieces
+        return super().pieces if self.reference is not None else self._pieces
 
     def at(self, strategy: Strategy) -> bool:
         return not self._stale and super().at(strategy)
@@ -246,12 +250,12 @@ class CompiledEvaluator(Evaluator):
     @property
     def seconds(self) -> float:
         self.strategy  # noqa: B018 (says what to do if there is none)
-        return self._seconds
+        return self._seconds if self.reference is None else self.reference.seconds
 
     @property
     def tasks(self) -> int:
         self.strategy  # noqa: B018
-        return len(self._core)
+        return len(self._core) if self.reference is None else self.reference.tasks
 
     @property
     def leaps(self) -> tuple[int, int]:
@@ -261,6 +265,11 @@ class CompiledEvaluator(Evaluator):
 
     def set(self, strategy: Strategy) -> float:
         same_processors(strategy, self.machine)
+        if strategy.ordered:
+            reference = PythonEvaluator(self.graph, self.machine, self.costs, self.rule, self.clip_norm)
+            seconds = reference.set(strategy)
+            self.reference, self._strategy, self._proposed, self._stale = reference, strategy, False, False
+            return seconds
         strategy.verify(self.graph)
         self._core.begin()
         for node in self.graph:
@@ -270,7 +279,7 @@ class CompiledEvaluator(Evaluator):
         self._change_sums(strategy.sums)
         self._seconds = self._core.evaluate(inf)
         self._core.accept()
-        self._strategy, self._proposed, self._stale = strategy, False, False
+        self.reference, self._strategy, self._proposed, self._stale = None, strategy, False, False
         self._configs, self._syncs, self._sums = dict(strategy.configs), dict(strategy.syncs), strategy.sums
         self._pieces = super().pieces
         return self._seconds
@@ -282,6 +291,8 @@ class CompiledEvaluator(Evaluator):
         if self._strategy is None:
             self.strategy  # noqa: B018
         self.proposals += 1
+        if self.reference is not None:
+            return self.reference.propose(changes, limit, syncs, sums)
         self._core.begin()
         for name, config in changes.items():
             known = self._known.get(name)
@@ -304,6 +315,10 @@ class CompiledEvaluator(Evaluator):
         return seconds
 
     def accept(self) -> None:
+        if self.reference is not None:
+            self.reference.accept()
+            self._strategy = self.reference.strategy
+            return
         if not self._proposed:
             raise ValueError("accept: there is no proposal to accept, or it was cut short by its limit")
         changes, syncs, self._sums, seconds = self._proposal
@@ -343,6 +358,8 @@ class CompiledEvaluator(Evaluator):
 
     def timeline(self) -> Timeline:
         self.strategy  # noqa: B018
+        if self.reference is not None:
+            return self.reference.timeline()
         ready, start, end, order, _, starts, place = (array.tolist() for array in self._core.times())
         copies = np.isin(self.task_table()["kind"], TRAVELLING).tolist()
         spans = tuple(
@@ -354,6 +371,8 @@ class CompiledEvaluator(Evaluator):
         return Timeline(spans, tuple(order))
 
     def usage(self) -> Usage:
+        if self.reference is not None:
+            return self.reference.usage()
         return usage_of(self.lowered(), self.timeline(), self.machine)
 
     def task_table(self) -> dict[str, np.ndarray]:  # type: ignore[type-arg]

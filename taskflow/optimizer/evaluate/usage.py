@@ -22,7 +22,7 @@ except ImportError:  # not built: no compiler
 def where_time_goes(evaluator: Evaluator, *, path: bool = True) -> Usage:
     """As `Evaluator.usage`; all figures are the same but for ``critical``, which may follow another path of equal length.
     ``path``: False leaves ``critical`` empty, which of millions of tasks saves seconds."""
-    if CompiledEvaluator is None or not isinstance(evaluator, CompiledEvaluator):
+    if CompiledEvaluator is None or not isinstance(evaluator, CompiledEvaluator) or evaluator.reference is not None:
         return evaluator.usage()
     if not path:
         return _totals(evaluator)
