@@ -21,7 +21,7 @@ from taskflow.mapper.hybrid import HybridParallel, HybridPlan, is_plan, parse_pl
 from taskflow.mapper.mapper import CopyRequest, Mapper, map_graph
 from taskflow.mapper.megatron import Megatron, attends, node_size, suits
 from taskflow.mapper.notation import parse_config, parse_ranges, parse_sync
-from taskflow.mapper.pipeline import Pass, Phase, Pipeline, Schedule, in_micro_batches, rank_passes
+from taskflow.mapper.pipeline import Pass, PassKind, Pipeline, PipelineSchedule, in_micro_batches, rank_passes
 from taskflow.mapper.report import MeasuredTask, Profile
 from taskflow.mapper.rules import DataParallel, ModelParallel, RandomMapper, RoundRobin, cut_only, depths
 from taskflow.mapper.strategy import SUMS, Strategy, load, save, search_of
@@ -43,12 +43,12 @@ __all__ = [
     "ModelParallel",
     "OpConfig",
     "Pass",
-    "Phase",
+    "PassKind",
     "Pipeline",
     "Profile",
     "RandomMapper",
     "RoundRobin",
-    "Schedule",
+    "PipelineSchedule",
     "Strategy",
     "Sync",
     "SyncAlgorithm",
@@ -74,8 +74,8 @@ __all__ = [
     "parse_plan",
     "parse_ranges",
     "parse_sync",
-    "rank_passes",
     "ranges",
+    "rank_passes",
     "read_strategy",
     "recomputed",
     "save",

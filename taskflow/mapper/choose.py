@@ -30,8 +30,9 @@ MAPPERS: dict[str, Callable[[], Mapper]] = {
 def choose(name: str, graph: OperatorGraph, machine: Machine, *, seed: int = 0) -> tuple[Strategy, Mapper]:
     """The strategy that ``name`` stands for, and the mapper that answers the runtime's other questions.
 
-    ``name``: one of MAPPERS, a plan such as ``t2 p2 mb1`` (`parse_plan`), a file that ends in ``.json`` (the other questions then get their default answers), or
-    ``package.module:Class``, a Mapper class without required arguments; modules of the current folder are found too.
+    ``name``: one of MAPPERS, a plan such as ``t2 p2 mb1`` (`parse_plan`), a file that ends in ``.json`` (the other questions
+    then get their default answers), or ``package.module:Class``, a Mapper class without required arguments; modules of the
+    current folder are found too.
     Raises ValueError, FileNotFoundError or ImportError with what to do.
     """
     if name.endswith(".json"):

@@ -17,7 +17,7 @@ from taskflow.machine import Machine, host
 from taskflow.mapper.config import Sync, SyncAlgorithm, UpdatePlacement
 from taskflow.mapper.mapper import Mapper
 from taskflow.mapper.megatron import Megatron
-from taskflow.mapper.pipeline import Pipeline, Schedule, sample_dim
+from taskflow.mapper.pipeline import Pipeline, PipelineSchedule, sample_dim
 from taskflow.operators.operator import Soap, Work
 
 RECOMPUTE = ("none", "selective", "full")
@@ -26,7 +26,7 @@ _TOKEN = re.compile(r"(mb|zero|[tpdv])(\d+)")
 _SETTING = re.compile(r"(recompute|schedule|stages)=(\S+)")
 NOTATION = (
     "tN (tensor), pN (pipeline), dN (data), mbN (samples of a micro-batch and replica), vN (stages a rank), zero0 or zero1, "
-    f"recompute={'|'.join(RECOMPUTE)}, schedule={'|'.join(s.value for s in Schedule)}, stages=N,N,... (layers of each stage)"
+    f"recompute={'|'.join(RECOMPUTE)}, schedule={'|'.join(s.value for s in PipelineSchedule)}, stages=N,N,... (layers of each stage)"
 )
 
 
@@ -42,7 +42,7 @@ class HybridPlan:
     virtual: int = 1
     zero: int = 0
     recompute: str = "none"
-    schedule: Schedule = Schedule.ONE_F_ONE_B
+    schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B
     stages: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -65,7 +65,7 @@ class HybridPlan:
         said = [f"t{self.tensor}", f"p{self.pipeline}"]
         said += [f"{name}{value}" for name, value in (("d", self.data), ("mb", self.micro_batch)) if value is not None]
         said += [f"v{self.virtual}"] * (self.virtual > 1) + [f"zero{self.zero}"] * (self.zero > 0)
-        said += [f"schedule={self.schedule.value}"] * (self.schedule is not Schedule.ONE_F_ONE_B)
+        said += [f"schedule={self.schedule.value}"] * (self.schedule is not PipelineSchedule.ONE_F_ONE_B)
         said += [f"stages={','.join(map(str, self.stages))}"] * bool(self.stages)
         return " ".join(said + [f"recompute={self.recompute}"] * (self.recompute != "none"))
 
@@ -97,9 +97,9 @@ def parse_plan(text: str) -> HybridPlan:
 
 def _setting(key: str, value: str) -> object:
     if key == "schedule":
-        if value not in (known := [s.value for s in Schedule]):
+        if value not in (known := [s.value for s in PipelineSchedule]):
             raise ValueError(f"plan: schedule must be one of {', '.join(known)}, got {value!r}")
-        return Schedule(value)
+        return PipelineSchedule(value)
     if key == "stages":
         if not re.fullmatch(r"\d+(,\d+)*", value):
             raise ValueError(f"plan: stages must be numbers of layers such as 5,6,6,5, got {value!r}")
@@ -238,12 +238,16 @@ def _layer_numbers(graph: OperatorGraph) -> dict[str, int]:
 
 
 def _by_flops(graph: OperatorGraph, count: int) -> dict[str, int]:
-    """Stretches of the graph of about equal flops, none of them empty."""
-    flops = [node.operator.flops(node.specs, node.space) for node in graph]
-    total, before, found, stage = max(1, sum(flops)), 0, {}, 0
-    for number, (node, own) in enumerate(zip(graph, flops)):
-        left = len(flops) - number
-        if found and stage < count - 1 and ((before + own / 2) * count >= (stage + 1) * total or left <= count - 1 - stage):
+    """Stretches of the graph of about equal flops, none of them empty. What has no inputs does not count."""
+    nodes = [node for node in graph if node.inputs]
+    if len(nodes) < count:
+        raise ValueError(f"plan: {count} stages need as many operators with inputs, {graph.name} has {len(nodes)}")
+    flops = [node.operator.flops(node.specs, node.space) for node in nodes]
+    total, before, stage = max(1, sum(flops)), 0, 0
+    found: dict[str, int] = {node.name: 0 for node in graph}
+    for number, (node, own) in enumerate(zip(nodes, flops)):
+        full, scarce = (before + own / 2) * count >= (stage + 1) * total, len(nodes) - number < count - stage
+        if number and stage < count - 1 and (full or scarce):
             stage += 1
         found[node.name] = stage
         before += own

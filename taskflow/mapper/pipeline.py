@@ -18,7 +18,7 @@ from taskflow.operators.operator import Soap
 from taskflow.partition import even_cuts
 
 
-class Schedule(Enum):
+class PipelineSchedule(Enum):
     """The order of passes on the devices of a pipeline.
 
     GPIPE: all forward passes, then all backward passes (Huang et al., "GPipe", arXiv 1811.06965). ONE_F_ONE_B: after a
@@ -33,7 +33,7 @@ class Schedule(Enum):
     ZERO_BUBBLE = "zb-h1"
 
 
-class Phase(Enum):
+class PassKind(Enum):
     """What a pass computes of one stage for one micro-batch. Under ZERO_BUBBLE, BACKWARD gives the gradients of inputs and
     WEIGHTS those of weights; else BACKWARD gives both."""
 
@@ -46,12 +46,12 @@ class Phase(Enum):
 class Pass:
     """One stage's work for one micro-batch."""
 
-    phase: Phase
+    kind: PassKind
     micro_batch: int
     stage: int
 
     def __str__(self) -> str:
-        return f"{self.phase.value}{self.micro_batch}.{self.stage}"
+        return f"{self.kind.value}{self.micro_batch}.{self.stage}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Pipeline:
     micro_batches: int
     stages: Mapping[str, int]
     ranks: int = 1
-    schedule: Schedule = Schedule.ONE_F_ONE_B
+    schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B
 
     def __post_init__(self) -> None:
         for what, number in (("micro_batches", self.micro_batches), ("ranks", self.ranks)):
@@ -88,6 +88,8 @@ class Pipeline:
 
     def micro_batch(self, node: Node, config: OpConfig, piece: int) -> int | None:
         """The micro-batch that a piece belongs to; None for an operator whose samples are not cut into micro-batches."""
+        if self.micro_batches == 1:
+            return 0
         dim = sample_dim(node)
         if dim is None or config.degrees[dim] % self.micro_batches:
             return None
@@ -115,11 +117,11 @@ class Pipeline:
     def _needs(self, one: Pass) -> list[Pass]:
         """The passes whose results it takes."""
         m, s = one.micro_batch, one.stage
-        if one.phase is Phase.FORWARD:
-            return [Pass(Phase.FORWARD, m, s - 1)] if s else []
-        if one.phase is Phase.WEIGHTS:
-            return [Pass(Phase.BACKWARD, m, s)]
-        return [Pass(Phase.FORWARD, m, s), *([Pass(Phase.BACKWARD, m, s + 1)] if s + 1 < self.count else [])]
+        if one.kind is PassKind.FORWARD:
+            return [Pass(PassKind.FORWARD, m, s - 1)] if s else []
+        if one.kind is PassKind.WEIGHTS:
+            return [Pass(PassKind.BACKWARD, m, s)]
+        return [Pass(PassKind.FORWARD, m, s), *([Pass(PassKind.BACKWARD, m, s + 1)] if s + 1 < self.count else [])]
 
     def __str__(self) -> str:
         virtual = self.count // self.ranks
@@ -127,21 +129,21 @@ class Pipeline:
         return f"{self.schedule.value}: {self.micro_batches} micro-batches, {self.count} stages{interleaved}"
 
 
-def rank_passes(schedule: Schedule, ranks: int, chunks: int, micro_batches: int, rank: int) -> list[Pass]:
+def rank_passes(schedule: PipelineSchedule, ranks: int, chunks: int, micro_batches: int, rank: int) -> list[Pass]:
     """The passes of one of ``ranks`` ranks in order; it has stages rank, rank + ranks, ... (``chunks`` of them). ValueError if the
     schedule cannot take these numbers."""
-    if schedule is Schedule.GPIPE:
+    if schedule is PipelineSchedule.GPIPE:
         return [
-            *(Pass(Phase.FORWARD, m, rank + c * ranks) for c in range(chunks) for m in range(micro_batches)),
-            *(Pass(Phase.BACKWARD, m, rank + c * ranks) for c in reversed(range(chunks)) for m in range(micro_batches)),
+            *(Pass(PassKind.FORWARD, m, rank + c * ranks) for c in range(chunks) for m in range(micro_batches)),
+            *(Pass(PassKind.BACKWARD, m, rank + c * ranks) for c in reversed(range(chunks)) for m in range(micro_batches)),
         ]
-    if schedule is Schedule.ZERO_BUBBLE:
+    if schedule is PipelineSchedule.ZERO_BUBBLE:
         if chunks > 1:
             raise ValueError(f"pipeline: schedule zb-h1 has one stage a rank, got {chunks}; use 1f1b")
         return _zero_bubble(ranks, micro_batches, rank)
     if chunks == 1:
-        forward = [Pass(Phase.FORWARD, m, rank) for m in range(micro_batches)]
-        backward = [Pass(Phase.BACKWARD, m, rank) for m in range(micro_batches)]
+        forward = [Pass(PassKind.FORWARD, m, rank) for m in range(micro_batches)]
+        backward = [Pass(PassKind.BACKWARD, m, rank) for m in range(micro_batches)]
         return _taking_turns(forward, backward, ranks - 1 - rank)
     if micro_batches % ranks:
         raise ValueError(
@@ -153,15 +155,15 @@ def rank_passes(schedule: Schedule, ranks: int, chunks: int, micro_batches: int,
 def _interleaved(ranks: int, chunks: int, micro_batches: int, rank: int) -> list[Pass]:
     """Groups of as many micro-batches as ranks go through one chunk after the other."""
 
-    def passes(phase: Phase) -> list[Pass]:
+    def passes(kind: PassKind) -> list[Pass]:
         found = []
         for k in range(micro_batches * chunks):
             group, place = divmod(k, ranks * chunks)
-            chunk = place // ranks if phase is Phase.FORWARD else chunks - 1 - place // ranks
-            found.append(Pass(phase, group * ranks + place % ranks, rank + chunk * ranks))
+            chunk = place // ranks if kind is PassKind.FORWARD else chunks - 1 - place // ranks
+            found.append(Pass(kind, group * ranks + place % ranks, rank + chunk * ranks))
         return found
 
-    return _taking_turns(passes(Phase.FORWARD), passes(Phase.BACKWARD), 2 * (ranks - 1 - rank) + (chunks - 1) * ranks)
+    return _taking_turns(passes(PassKind.FORWARD), passes(PassKind.BACKWARD), 2 * (ranks - 1 - rank) + (chunks - 1) * ranks)
 
 
 def _taking_turns(forward: Sequence[Pass], backward: Sequence[Pass], warm_up: int) -> list[Pass]:
@@ -176,15 +178,15 @@ def _taking_turns(forward: Sequence[Pass], backward: Sequence[Pass], warm_up: in
 def _zero_bubble(ranks: int, micro_batches: int, rank: int) -> list[Pass]:
     """As 1F1B, with each gradient of weights put off by ``rank`` micro-batches; what is left of them comes last."""
     in_turn = _taking_turns(
-        [Pass(Phase.FORWARD, m, rank) for m in range(micro_batches)],
-        [Pass(Phase.BACKWARD, m, rank) for m in range(micro_batches)], ranks - 1 - rank,
+        [Pass(PassKind.FORWARD, m, rank) for m in range(micro_batches)],
+        [Pass(PassKind.BACKWARD, m, rank) for m in range(micro_batches)], ranks - 1 - rank,
     )
     found: list[Pass] = []
     for one in in_turn:
         found.append(one)
-        if one.phase is Phase.BACKWARD and one.micro_batch >= rank:
-            found.append(Pass(Phase.WEIGHTS, one.micro_batch - rank, rank))
-    found.extend(Pass(Phase.WEIGHTS, m, rank) for m in range(max(0, micro_batches - rank), micro_batches))
+        if one.kind is PassKind.BACKWARD and one.micro_batch >= rank:
+            found.append(Pass(PassKind.WEIGHTS, one.micro_batch - rank, rank))
+    found.extend(Pass(PassKind.WEIGHTS, m, rank) for m in range(max(0, micro_batches - rank), micro_batches))
     return found
 
 

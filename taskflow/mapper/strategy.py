@@ -202,7 +202,7 @@ def _pipeline_entry(pipeline: Pipeline) -> dict[str, Any]:
         "micro_batches": pipeline.micro_batches,
         "schedule": pipeline.schedule.value,
         "ranks": pipeline.ranks,
-        "stages": {name: stage for name, stage in pipeline.stages.items() if stage},
+        "stages": dict(pipeline.stages),
     }
 
 

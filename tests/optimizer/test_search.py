@@ -20,8 +20,8 @@ from taskflow.optimizer.algorithms.layer_groups import groups
 from taskflow.optimizer.algorithms.mcmc import mcmc
 from taskflow.optimizer.bounds.work_and_path import lower_bound
 from taskflow.optimizer.cost.analytic import AnalyticCosts
-from taskflow.optimizer.evaluate.compiled import unsupported
 from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
+from taskflow.optimizer.evaluate.support import unsupported
 from taskflow.optimizer.explain.machine_changes import Change, changed
 from taskflow.optimizer.memory_check import MOST_TASKS, MemoryCheck
 from taskflow.optimizer.result import Budget, Progress, SearchOptions

@@ -10,6 +10,7 @@ from taskflow.kernels import REBUILD
 from taskflow.machine import Machine
 from taskflow.optimizer.cost import Costs, FromTasks
 from taskflow.optimizer.evaluate.evaluator import ALGORITHMS, Evaluator, PythonEvaluator
+from taskflow.optimizer.evaluate.support import unsupported
 from taskflow.rules import UpdateRule
 
 
@@ -34,7 +35,7 @@ def evaluator(
     if not isinstance(costs, Costs):
         costs = FromTasks(costs)
     try:
-        from taskflow.optimizer.evaluate.compiled import CompiledEvaluator, unsupported
+        from taskflow.optimizer.evaluate.compiled import CompiledEvaluator
     except ImportError as error:
         told = f"the compiled evaluator is missing ({error}): searches and simulations take many times longer; {REBUILD}"
         warn(told, RuntimeWarning, stacklevel=2)

@@ -11,11 +11,12 @@ from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine, ring
 from taskflow.mapper import SUMS, OpConfig, Strategy, Sync, SyncAlgorithm, UpdatePlacement
 from taskflow.operators.operator import Spec
-from taskflow.optimizer.cost import Costs, FromTasks, Roofline
+from taskflow.optimizer.cost import Costs, Roofline
 from taskflow.optimizer.evaluate._core import Core
 from taskflow.optimizer.evaluate.equivalence import alike, first_equal, shapes
 from taskflow.optimizer.evaluate.evaluator import NO_SYNCS, Evaluator, PythonEvaluator, Usage, same_processors
 from taskflow.optimizer.evaluate.evaluator import usage as usage_of
+from taskflow.optimizer.evaluate.support import unsupported
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
 from taskflow.tasks import Kind, Span, Timeline, message_resources
@@ -29,32 +30,6 @@ TRAVELS = (SyncAlgorithm.RING, SyncAlgorithm.TREE, SyncAlgorithm.OWNER, SyncAlgo
 PLACES = (UpdatePlacement.EVERY, UpdatePlacement.OWNER, UpdatePlacement.SPREAD)
 TRAVELLING = tuple(i for i, kind in enumerate(KINDS) if kind.travels)
 SIMULATIONS = ("full", "delta", "propagate")
-MOST_PROCESSORS = 4096
-MOST_SIZE, MOST_BYTES = 2**31 - 1, 2**63 - 1  # of a dimension, of a tensor
-
-
-def unsupported(graph: OperatorGraph, machine: Machine, costs: Costs, rule: UpdateRule | None) -> str | None:
-    """Why the compiled core cannot evaluate this exactly as `lower` and `simulate` would; None if it can."""
-    if isinstance(costs, FromTasks):
-        return "the cost function needs whole tasks"
-    if len(machine.processors) > MOST_PROCESSORS:
-        return f"more than {MOST_PROCESSORS} processors"
-    if any(graph.producer(becomes).operator.kind == "state" for _, becomes in graph.carries):
-        return "a state that becomes another state"
-    if rule is not None and any(rule.flops(n) != n * rule.flops(1) for n in (2, 1000)):
-        return "an update rule whose flops are not proportional to the elements"
-    if any(len(node.dims) > 8 or any(len(s.shape) > 8 for s in node.specs) for node in graph):
-        return "more than 8 dimensions"
-    if any(not _small(node) for node in graph):
-        return "sizes that need more than 31 bits, or bytes that need more than 63"
-    return None
-
-
-def _small(node: Node) -> bool:
-    """Whether the core's integers hold all sizes."""
-    specs = [*node.specs, *(t.spec for t in node.outputs), *(p.spec for p in node.parameters)]
-    sizes = (*(dim.size for dim in node.dims), *(size for spec in specs for size in spec.shape))
-    return max(sizes, default=0) <= MOST_SIZE and all(spec.nbytes <= MOST_BYTES for spec in specs)
 
 
 class CompiledEvaluator(Evaluator):

@@ -277,8 +277,8 @@ def _task(state: Lowering, piece: Piece, grads: tuple[int | None, ...], gives: G
 
 
 def _half(state: Lowering, piece: Piece, gives: Gives) -> Gives | None:
-    """What a backward task gives in a pass; None: there is none in this pass. An operator without gradients of inputs has all of its
-    work in the pass for weights; one that has both and cannot give them apart, in the pass for inputs."""
+    """What a backward task gives in a pass; None: there is none in this pass. An operator without gradients of inputs has all of
+    its work in the pass for weights. One that has both and cannot give them apart has it in the pass for inputs."""
     if gives is Gives.ALL:
         return gives
     to_inputs = any(wanted and not r.empty for wanted, r in zip(_wanted(state, piece), piece.reads.inputs))

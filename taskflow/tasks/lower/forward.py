@@ -37,16 +37,26 @@ def forward(state: Lowering, node: Node, pieces: Sequence[Piece] | None = None) 
 def recompute(state: Lowering, node: Node, pieces: Sequence[Piece]) -> None:
     """Emit the forward tasks of pieces again, into new buffers, which take the place of the first ones for whoever reads from now
     on (Chen et al., "Training deep nets with sublinear memory cost", arXiv 1604.06174)."""
+    first = {piece.index: state.outputs[node.number, piece.index] for piece in pieces}
     for piece in pieces:
         state.outputs[node.number, piece.index] = _output_buffers(state, piece)
     _run(state, node, pieces, Topic(Purpose.RECOMPUTED, node.name))
-    some = {piece.index for piece in pieces}
-    for tensor in node.outputs:
-        key, table = (node.number, tensor.index), _parts(state, tensor)
-        again = [rect for rect, writers in state.writers[key].items() if some.issuperset(p.index for p in writers)]
-        state.owners[key].replace({rect: table[rect] for rect in again})
+    # What pieces of several micro-batches add up to, such as a loss, stays where it is.
+    whole = [
+        {rect for rect, writers in state.writers[node.number, t.index].items() if first.keys() >= {p.index for p in writers}}
+        for t in node.outputs
+    ]
+    for piece in pieces:
+        place = node.number, piece.index
+        state.outputs[place] = tuple(
+            new if rect in again else old
+            for new, old, rect, again in zip(state.outputs[place], first[piece.index], piece.writes, whole)
+        )
+    for tensor, again in zip(node.outputs, whole):
+        table = _parts(state, tensor)
+        state.owners[node.number, tensor.index].replace({rect: table[rect] for rect in again})
         state.forget(tensor, again)
-    _add_partial_values(state, node, pieces, some)
+    _add_partial_values(state, node, pieces, set(first))
 
 
 def _run(state: Lowering, node: Node, pieces: Sequence[Piece], topic: Topic) -> None:

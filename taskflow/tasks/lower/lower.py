@@ -14,8 +14,8 @@ from taskflow.rules import UpdateRule
 from taskflow.tasks.lower.backward import backward, gradient_flow
 from taskflow.tasks.lower.emit import Emitter
 from taskflow.tasks.lower.forward import forward
-from taskflow.tasks.lower.passes import forward_and_backward
 from taskflow.tasks.lower.parameters import ParameterLayout, lay_out
+from taskflow.tasks.lower.passes import forward_and_backward
 from taskflow.tasks.lower.state import Lowering, Piece, SourceSelector, TensorKey
 from taskflow.tasks.lower.synchronise import synchronise
 from taskflow.tasks.task import TaskGraph

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taskflow.graph import Node
-from taskflow.mapper import Pass, Phase, Pipeline, Schedule
+from taskflow.mapper import Pass, PassKind, Pipeline, PipelineSchedule
 from taskflow.tasks.lower.backward import Gives, backward
 from taskflow.tasks.lower.forward import forward
 from taskflow.tasks.lower.state import Lowering, Piece
@@ -25,7 +25,7 @@ def forward_and_backward(state: Lowering, pipeline: Pipeline) -> None:
         else:
             stages[pipeline.stage(node.name)].append((node, pieces))
     for one in pipeline.passes():
-        _emit(state, one, stages[one.stage], pipeline.schedule is Schedule.ZERO_BUBBLE)
+        _emit(state, one, stages[one.stage], pipeline.schedule is PipelineSchedule.ZERO_BUBBLE)
     for node in reversed(whole):
         if node.number in state.active:
             backward(state, node)
@@ -43,11 +43,11 @@ def _by_micro_batch(state: Lowering, pipeline: Pipeline, node: Node) -> list[lis
 
 
 def _emit(state: Lowering, one: Pass, stage: list[tuple[Node, list[list[Piece]]]], halves: bool) -> None:
-    if one.phase is Phase.FORWARD:
+    if one.kind is PassKind.FORWARD:
         for node, pieces in stage:
             forward(state, node, pieces[one.micro_batch])
         return
-    gives = Gives.WEIGHTS if one.phase is Phase.WEIGHTS else Gives.INPUTS if halves else Gives.ALL
+    gives = Gives.WEIGHTS if one.kind is PassKind.WEIGHTS else Gives.INPUTS if halves else Gives.ALL
     for node, pieces in reversed(stage):
         if node.number in state.active:
             backward(state, node, pieces[one.micro_batch], gives)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from taskflow.graph import Node, OperatorGraph
@@ -126,7 +126,7 @@ class Lowering:
         """What the next task of an operator on a processor comes after, whether or not it needs it."""
         return (self.last[processor],) if self.chained and processor in self.last else ()
 
-    def forget(self, tensor: Tensor, rects: Sequence[Rect]) -> None:
+    def forget(self, tensor: Tensor, rects: Collection[Rect]) -> None:
         """Whoever wants these elements from now on does not get the instances of before."""
         key = tensor.node, tensor.index
         readers = self.readers.get(key, {})

@@ -1,0 +1,157 @@
+"""Plans such as ``t2 p2 d2 mb1``: their notation, where their pieces run, and what does not divide."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from language_model import undivided
+
+import taskflow
+from taskflow.graph import OperatorGraph
+from taskflow.mapper import (
+    HybridPlan,
+    PipelineSchedule,
+    Strategy,
+    Sync,
+    SyncAlgorithm,
+    UpdatePlacement,
+    choose,
+    is_plan,
+    load,
+    parse_plan,
+    save,
+    stages_of,
+)
+from taskflow.models.gpt import GPTConfig, gpt
+
+CONFIG = replace(GPTConfig.small(), batch=8, layers=6)
+
+
+def decoder(layers: int = 6) -> OperatorGraph:
+    return gpt(replace(CONFIG, layers=layers), "float64")
+
+
+def planned(plan: str, devices: int, graph: OperatorGraph | None = None) -> Strategy:
+    return choose(plan, graph or decoder(), taskflow.host(devices))[0]
+
+
+def test_a_plan_is_read_and_says_itself() -> None:
+    text = "t2 p4 d2 mb1 v2 zero1 schedule=gpipe stages=1,2,2,1,1,2,2,1 recompute=full"
+    plan = parse_plan(text)
+    stages = (1, 2, 2, 1, 1, 2, 2, 1)
+    assert plan == HybridPlan(2, 4, 2, 1, 2, 1, "full", PipelineSchedule.GPIPE, stages)
+    assert str(plan) == text and parse_plan(str(plan)) == plan
+    assert parse_plan("p2 sp t2") == HybridPlan(tensor=2, pipeline=2)
+    assert is_plan("t2 p2") and is_plan("mb4") and not is_plan("t") and not is_plan("data") and not is_plan("")
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("t2 x3", "no meaning for 'x3'; a plan has tN"),
+    ("t2 t4", "'t4' says tensor for the second time"),
+    ("t0", "tensor must be at least 1, got 0"),
+    ("zero2", "zero2 .gradients or weights by shares. is not supported"),
+    ("p2 recompute=some", "recompute must be one of none, selective, full, got 'some'"),
+    ("p2 schedule=2f1b", "schedule must be one of gpipe, 1f1b, zb-h1, got '2f1b'"),
+    ("p2 stages=1;2", "stages must be numbers of layers such as 5,6,6,5, got '1;2'"),
+    ("p3 stages=1,2", "stages= needs the layers of 3 stages .p x v., got 2"),
+    ("v2", "v2 interleaves the stages of a pipeline, which needs p2 or more"),
+])
+def test_wrong_notations_name_the_word(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_plan(text)
+
+
+@pytest.mark.parametrize(("plan", "devices", "message"), [
+    ("t2 p2 d3", 8, r"t x p x d must be the 8 devices, got 2 x 2 x 3 = 12"),
+    ("t3", 8, r"t x p x d must be the 8 devices, got 3 x 1 x 2 = 6"),
+    ("d2 mb3", 2, r"8 samples a step cannot be taken in micro-batches of d x mb = 2 x 3 = 6"),
+    ("p3 v2 mb1", 3, r"interleaved 1f1b needs micro-batches in multiples of the 3 ranks, got 8"),
+    ("p8 mb1 stages=1,1,1,1,1,1,0,0", 8, "stages= needs 1 layer or more a stage"),
+    ("p2 stages=2,2", 2, r"stages= needs 1 layer or more a stage and 6 in all, got 2,2"),
+])
+def test_what_does_not_divide_is_said(plan: str, devices: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        planned(plan, devices)
+
+
+def test_pieces_run_where_megatron_has_them() -> None:
+    strategy = planned("t2 p2 d2 mb1", 8)
+    pipeline = strategy.pipeline
+    assert pipeline is not None and (pipeline.micro_batches, pipeline.ranks, pipeline.count) == (4, 2, 2)
+    up, down = strategy["h.0.mlp.c_fc"], strategy["h.5.mlp.c_proj"]
+    assert up.degrees == (8, 1, 2, 1) and up.processors == (0, 1, 2, 3) * 4  # n, sequence, outputs, inputs
+    assert down.degrees == (8, 1, 1, 2) and down.processors == (4, 5, 6, 7) * 4
+    assert strategy["h.0.ln_1"].degrees == (8, 2, 1) and strategy["h.5.attn.softmax"].degrees == (8, 2, 1, 1)
+    assert strategy["wte"].processors[:4] == (0, 1, 2, 3)
+    assert pipeline.stage("tokens") == 0 and pipeline.stage("targets") == 1  # with the loss that reads it
+    assert {pipeline.stage(f"h.{i}.mlp.add") for i in range(3)} == {0}
+    assert pipeline.stage("lm_head") == pipeline.stage("h.3.ln_1") == 1
+    assert set(strategy.syncs.values()) == {Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.EVERY)}
+    sharded = planned("d2 zero1", 2)
+    assert set(sharded.syncs.values()) == {Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.SPREAD)}
+
+
+def layers(graph: OperatorGraph, count: int, given: tuple[int, ...] = ()) -> list[int]:
+    """How many layers each stage has."""
+    stages = stages_of(graph, count, given)
+    return [sum(stages[f"h.{i}.ln_1"] == s for i in range(CONFIG.layers)) for s in range(count)]
+
+
+def test_layers_are_dealt_to_stages() -> None:
+    graph = decoder()
+    assert layers(graph, 3) == [2, 2, 2] and layers(graph, 4) == [1, 2, 2, 1]  # first and last have more to do besides
+    assert layers(graph, 3, (1, 3, 2)) == [1, 3, 2]
+
+
+def test_networks_without_layers_are_dealt_by_flops() -> None:
+    graph = OperatorGraph("float64", "unnamed")
+    x = taskflow.input(graph, (4, 8), name="x")
+    for name in "abcd":
+        x = taskflow.relu(taskflow.linear(x, 8, name=name), name=f"{name}{name}")
+    graph.minimize(taskflow.mean(x, name="loss"))
+    for count in (2, 3, 4, len(graph) - 1):
+        stages = stages_of(graph, count)
+        found = [stages[node.name] for node in graph]
+        assert found == sorted(found) and set(found) == set(range(count))
+    assert [stages_of(graph, 2)[name] for name in "abcd"] == [0, 0, 1, 1]
+    with pytest.raises(ValueError, match="10 stages need as many operators with inputs, unnamed has 9"):
+        stages_of(graph, len(graph))
+
+
+@pytest.mark.parametrize("plan", [
+    "t2 p2 d2 mb1", "t1 p4 d2 mb2 schedule=zb-h1", "t2 p2 d2 mb1 v3 recompute=selective",
+    "t4 p2 d1 mb2 schedule=gpipe recompute=full", "t1 p1 d8 mb1 zero1",
+])
+def test_plans_train_as_one_processor_does(plan: str, tmp_path: Path) -> None:
+    graph = decoder()
+    strategy = planned(plan, 8, graph)
+    save(strategy, graph, "host-8", tmp_path / "plan.json")
+    again = load(tmp_path / "plan.json", graph, 8)
+    assert again.pipeline == strategy.pipeline and again.recompute == strategy.recompute and again.configs == strategy.configs
+    random = np.random.default_rng(0)
+    batches = [{k: random.integers(0, 17, (8, 5)) for k in ("tokens", "targets")} for _ in range(3)]
+    losses = []
+    for made in (undivided(graph), strategy, again):
+        run = taskflow.Executor(graph, made, taskflow.Adam(0.01), clip_norm=1.0)
+        losses.append([run.train(batch) for batch in batches])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-9)
+    assert losses[1] == losses[2]
+
+
+def test_files_of_pipelines_are_read_strictly(tmp_path: Path) -> None:
+    graph, path = decoder(), tmp_path / "plan.json"
+    save(planned("p2 mb1", 2, graph), graph, "host-2", path)
+    text = path.read_text()
+    for old, new, message in (
+        ('"schedule": "1f1b"', '"schedule": "2f1b"', r"pipeline.schedule"),
+        ('"micro_batches": 8', '"micro_batches": 0', r"pipeline.micro_batches"),
+        ('"micro_batches": 8', '"micro_batch": 8', r"micro_batch"),
+        ('"ranks": 2', '"ranks": 3', r"2 stages cannot be dealt to 3 ranks evenly"),
+    ):
+        assert old in text
+        path.write_text(text.replace(old, new))
+        with pytest.raises(ValueError, match=message):
+            load(path, graph, 2)

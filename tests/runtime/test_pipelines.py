@@ -1,0 +1,192 @@
+"""Micro-batches, stages, schedules and recomputation change no numbers: losses and weights are those of one processor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from language_model import feeds as words
+from language_model import model, undivided
+from pipelines import random_pipeline
+from random_networks import network
+
+import taskflow
+from taskflow.graph import OperatorGraph
+from taskflow.mapper import Pipeline, PipelineSchedule, Strategy, map_graph, recomputed
+from taskflow.mapper.hybrid import HybridParallel
+from taskflow.models.gpt import GPTConfig, gpt
+from taskflow.rules import SGD, UpdateRule
+from taskflow.runtime.executor import Executor, LossError
+from taskflow.tasks import Kind, simulate
+from taskflow.tasks.lower import lower
+from taskflow.tasks.topic import Purpose
+
+STEPS = 3
+GPT = replace(GPTConfig.small(), batch=6, layers=3)
+
+
+def tokens(step: int) -> dict[str, Any]:
+    random = np.random.default_rng(step)
+    return {name: random.integers(0, GPT.vocabulary, (GPT.batch, GPT.steps)) for name in ("tokens", "targets")}
+
+
+def trained(
+    graph: OperatorGraph, strategy: Strategy, batches: list[dict[str, Any]], rule: UpdateRule, clip_norm: float | None
+) -> tuple[list[Any], dict[str, Any]]:
+    """Losses of some steps and the loss in evaluation afterwards; weights."""
+    run = Executor(graph, strategy, rule, seed=3, clip_norm=clip_norm)
+    losses = [run.train(batch) for batch in batches]
+    losses.append(run.evaluate(batches[0]))
+    weights = run.weights()
+    assert weights is not None
+    return losses, weights
+
+
+def same(found: tuple[list[Any], dict[str, Any]], wanted: tuple[list[Any], dict[str, Any]], which: str, dtype: str) -> None:
+    rtol, atol = (1e-10, 1e-12) if dtype == "float64" else (1e-4, 1e-5)
+    np.testing.assert_allclose(found[0], wanted[0], rtol=rtol, atol=atol, err_msg=which)
+    assert found[1].keys() == wanted[1].keys()
+    for name, value in wanted[1].items():
+        np.testing.assert_allclose(found[1][name], value, rtol=100 * rtol, atol=100 * atol, err_msg=f"{which}: {name}")
+
+
+def plans(graph: OperatorGraph, seed: object, count: int) -> Iterator[tuple[int, Strategy]]:
+    """Random ones that fit the graph."""
+    found = 0
+    for number in range(20 * count):
+        random = Random(f"{seed} {number}")
+        strategy = random_pipeline(graph, random.randint(1, 4), random)
+        try:
+            strategy.verify(graph)
+        except ValueError:
+            continue
+        yield number, strategy
+        found += 1
+        if found == count:
+            return
+
+
+def compare(
+    graph_of: Any, batches: list[dict[str, Any]], seed: object, count: int, dtype: str, rule: UpdateRule, clip: float | None
+) -> int:
+    """How many random plans were compared with one processor."""
+    wanted = trained(graph_of(), undivided(graph_of()), batches, rule, clip)
+    if max(map(abs, wanted[0])) > 1e6:  # training diverges: rounding grows as fast
+        return 0
+    compared = 0
+    for number, strategy in plans(graph_of(), seed, count):
+        same(trained(graph_of(), strategy, batches, rule, clip), wanted, f"{seed}, plan {number}: {strategy!r}", dtype)
+        compared += 1
+    return compared
+
+
+def decoder(seed: int, count: int) -> int:
+    dtype = ("float64", "float32")[seed % 2]
+    batches = [tokens(s) for s in range(STEPS)]
+    return compare(lambda: gpt(GPT, dtype), batches, f"gpt {seed}", count, dtype, SGD(0.1, momentum=0.9), 1.0)
+
+
+def recurrent(seed: int, count: int) -> int:
+    return compare(model, [words(s) for s in range(STEPS)], f"rnnlm {seed}", count, "float64", SGD(0.3, momentum=0.9), 1.0)
+
+
+def any_network(seed: int, count: int) -> int:
+    _, batch, rule, clip = network(seed)
+    try:
+        return compare(lambda: network(seed)[0], [batch] * STEPS, f"network {seed}", count, "float64", rule, clip)
+    except LossError:
+        return 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_decoder_in_any_order(seed: int) -> None:
+    assert decoder(seed, 5) == 5
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_recurrent_network_in_any_order(seed: int) -> None:
+    assert recurrent(seed, 5) == 5
+
+
+def test_random_networks_in_any_order() -> None:
+    assert sum(any_network(seed, 2) for seed in range(24)) >= 24
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("seed", range(100, 106))
+def test_many_plans(seed: int) -> None:
+    assert decoder(seed, 40) + recurrent(seed, 20) == 60
+    assert sum(any_network(100 * seed + i, 2) for i in range(30)) >= 30
+
+
+def two_stages(schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B, recompute: str = "none") -> tuple[OperatorGraph, Strategy]:
+    graph = gpt(replace(GPT, layers=4), "float64")
+    strategy = map_graph(HybridParallel(f"p2 mb1 schedule={schedule.value} recompute={recompute}"), graph, taskflow.host(2))
+    return graph, strategy
+
+
+@pytest.mark.parametrize("schedule", list(PipelineSchedule))
+def test_each_processor_runs_its_tasks_in_the_order_of_the_schedule(schedule: PipelineSchedule) -> None:
+    graph, strategy = two_stages(schedule)
+    tasks = lower(graph, strategy, SGD(0.1))
+    timeline = simulate(tasks, taskflow.host(2), lambda task: 1.0 / (1 + task.number % 7))
+    pipeline = strategy.pipeline
+    assert pipeline is not None
+    for rank in range(2):
+        mine = [t for t in tasks if t.processor == rank and t.kind in (Kind.FORWARD, Kind.BACKWARD)]
+        begun = sorted(mine, key=lambda t: timeline.spans[t.number].start)
+        assert begun == mine  # in program order, which is the schedule's:
+        micro = [pipeline.micro_batch(t.work.node, strategy[t.work.node.name], _piece(t)) for t in mine]  # type: ignore[union-attr]
+        passes = [(t.kind.value[0].upper(), m) for t, m in zip(mine, micro)]
+        seen = [one for i, one in enumerate(passes) if not i or passes[i - 1] != one]
+        wanted = [(one.kind.value, one.micro_batch) for one in pipeline.passes() if one.stage == rank]
+        wanted = [("B" if phase == "W" else phase, m) for phase, m in wanted]
+        assert seen == [one for i, one in enumerate(wanted) if not i or wanted[i - 1] != one]
+
+
+def _piece(task: Any) -> int:
+    return int(task.name.partition("[")[2].partition("]")[0])
+
+
+def test_what_is_recomputed_is_not_kept() -> None:
+    def most(recompute: str) -> tuple[int, int]:
+        graph, strategy = two_stages(recompute=recompute)
+        run = Executor(graph, strategy, SGD(0.1))
+        again = sum(t.topic.purpose is Purpose.RECOMPUTED for t in run.program("train").graph)
+        return run.program("train").plan.memory.nbytes, again
+
+    kept, selective, full = most("none"), most("selective"), most("full")
+    assert kept[1] == 0 < selective[1] < full[1]
+    assert full[0] < selective[0] < kept[0]
+
+
+def test_recomputation_of_attention_is_what_grows_with_the_square_of_the_sequence() -> None:
+    graph = gpt(GPT)
+    assert recomputed(graph, "selective") == {f"h.{i}.attn.{name}" for i in range(3) for name in ("scores", "softmax", "drop")}
+    full = recomputed(graph, "full")
+    assert not any(name.endswith("mlp.add") for name in full) and "h.1.ln_1" in full and "ln_f" not in full
+
+
+def test_a_strategy_that_recomputes_what_has_no_inputs_is_refused() -> None:
+    graph = gpt(GPT)
+    base = undivided(graph)
+    for names, message in (
+        ({"tokens"}, "operator tokens .input. has no inputs"), ({"h.9"}, "recompute names unknown operators: h.9"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            replace(base, recompute=frozenset(names)).verify(graph)
+
+
+def test_gradients_accumulate_and_weights_travel_once_a_step() -> None:
+    graph = gpt(GPT)
+    one, four = (map_graph(HybridParallel(f"d2 mb{n}"), graph, taskflow.host(2)) for n in (3, 1))
+    assert one.pipeline is None and four.pipeline == Pipeline(3, four.pipeline.stages)  # type: ignore[union-attr]
+    counted = [
+        [t for t in lower(graph, s, SGD(0.1)) if t.kind is Kind.COLLECTIVE or t.kind is Kind.UPDATE] for s in (one, four)
+    ]
+    assert [t.name for t in counted[0]] == [t.name for t in counted[1]]
