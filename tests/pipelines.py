@@ -5,12 +5,38 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 from random import Random
+from typing import Any
 
+import numpy as np
 from language_model import random_strategy
 
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import OpConfig, Pipeline, PipelineSchedule, Strategy, in_micro_batches
 from taskflow.mapper.pipeline import sample_dim
+from taskflow.models.gpt import GPTConfig, gpt
+
+GPT = replace(GPTConfig.small(), batch=6, layers=3)
+
+
+def decoder(dtype: str = "float64") -> OperatorGraph:
+    return gpt(GPT, dtype)
+
+
+def tokens(step: int) -> dict[str, Any]:
+    """A batch for `decoder`, the same for the same step."""
+    random = np.random.default_rng(step)
+    return {name: random.integers(0, GPT.vocabulary, (GPT.batch, GPT.steps)) for name in ("tokens", "targets")}
+
+
+def fitting(graph: OperatorGraph, processors: int, random: Random) -> Strategy:
+    """The first `random_pipeline` that fits the graph."""
+    while True:
+        strategy = random_pipeline(graph, processors, random)
+        try:
+            strategy.verify(graph)
+        except ValueError:
+            continue
+        return strategy
 
 
 def random_pipeline(graph: OperatorGraph, processors: int, random: Random) -> Strategy:

@@ -127,8 +127,8 @@ def test_a_module_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("name,error,message", [
-    ("fastest", ValueError, r"no mapper 'fastest'; use data, model, expert, megatron, round-robin, random, a plan such as 't2 p2 mb1', "
-     r"a strategy file FILE"),
+    ("fastest", ValueError, r"no mapper 'fastest'; use data, model, expert, megatron, round-robin, random, a plan such as "
+     r"'t2 p2 mb1', a strategy file FILE"),
     ("", ValueError, r"no mapper ''"),
     ("plan.txt", ValueError, r"no mapper 'plan.txt'"),
     ("nothing.json", FileNotFoundError, r"nothing.json does not exist"),

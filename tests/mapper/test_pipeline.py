@@ -11,7 +11,16 @@ import pytest
 import taskflow
 from taskflow.graph import OperatorGraph
 from taskflow.machine import host
-from taskflow.mapper import OpConfig, Pass, PassKind, Pipeline, PipelineSchedule, Strategy, in_micro_batches, rank_passes
+from taskflow.mapper import (
+    OpConfig,
+    Pass,
+    PassKind,
+    Pipeline,
+    PipelineSchedule,
+    Strategy,
+    in_micro_batches,
+    rank_passes,
+)
 from taskflow.rules import SGD
 from taskflow.tasks import Compute, Kind, Task, TaskGraph, Timeline, simulate
 from taskflow.tasks.lower import lower

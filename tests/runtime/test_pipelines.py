@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
@@ -11,14 +12,17 @@ import numpy as np
 import pytest
 from language_model import feeds as words
 from language_model import model, undivided
-from pipelines import random_pipeline
+from pipelines import GPT, fitting, random_pipeline, tokens
+from pipelines import decoder as decoder_of
+from programs.start import mpirun, rows
 from random_networks import network
+from starting import needs_mpi
 
 import taskflow
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import Pipeline, PipelineSchedule, Strategy, map_graph, recomputed
 from taskflow.mapper.hybrid import HybridParallel
-from taskflow.models.gpt import GPTConfig, gpt
+from taskflow.models.gpt import gpt
 from taskflow.rules import SGD, UpdateRule
 from taskflow.runtime.executor import Executor, LossError
 from taskflow.tasks import Kind, simulate
@@ -26,12 +30,6 @@ from taskflow.tasks.lower import lower
 from taskflow.tasks.topic import Purpose
 
 STEPS = 3
-GPT = replace(GPTConfig.small(), batch=6, layers=3)
-
-
-def tokens(step: int) -> dict[str, Any]:
-    random = np.random.default_rng(step)
-    return {name: random.integers(0, GPT.vocabulary, (GPT.batch, GPT.steps)) for name in ("tokens", "targets")}
 
 
 def trained(
@@ -124,15 +122,14 @@ def test_many_plans(seed: int) -> None:
     assert sum(any_network(100 * seed + i, 2) for i in range(30)) >= 30
 
 
-def two_stages(schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B, recompute: str = "none") -> tuple[OperatorGraph, Strategy]:
+def two_stages(options: str) -> tuple[OperatorGraph, Strategy]:
     graph = gpt(replace(GPT, layers=4), "float64")
-    strategy = map_graph(HybridParallel(f"p2 mb1 schedule={schedule.value} recompute={recompute}"), graph, taskflow.host(2))
-    return graph, strategy
+    return graph, map_graph(HybridParallel(f"p2 mb1 {options}"), graph, taskflow.host(2))
 
 
 @pytest.mark.parametrize("schedule", list(PipelineSchedule))
 def test_each_processor_runs_its_tasks_in_the_order_of_the_schedule(schedule: PipelineSchedule) -> None:
-    graph, strategy = two_stages(schedule)
+    graph, strategy = two_stages(f"schedule={schedule.value}")
     tasks = lower(graph, strategy, SGD(0.1))
     timeline = simulate(tasks, taskflow.host(2), lambda task: 1.0 / (1 + task.number % 7))
     pipeline = strategy.pipeline
@@ -155,7 +152,7 @@ def _piece(task: Any) -> int:
 
 def test_what_is_recomputed_is_not_kept() -> None:
     def most(recompute: str) -> tuple[int, int]:
-        graph, strategy = two_stages(recompute=recompute)
+        graph, strategy = two_stages(f"recompute={recompute}")
         run = Executor(graph, strategy, SGD(0.1))
         again = sum(t.topic.purpose is Purpose.RECOMPUTED for t in run.program("train").graph)
         return run.program("train").plan.memory.nbytes, again
@@ -190,3 +187,29 @@ def test_gradients_accumulate_and_weights_travel_once_a_step() -> None:
         [t for t in lower(graph, s, SGD(0.1)) if t.kind is Kind.COLLECTIVE or t.kind is Kind.UPDATE] for s in (one, four)
     ]
     assert [t.name for t in counted[0]] == [t.name for t in counted[1]]
+
+
+@pytest.mark.mpi
+@needs_mpi
+@pytest.mark.parametrize("ranks", [2, 3, pytest.param(4, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.slow)])
+def test_ranks_train_as_virtual_processors_do(ranks: int) -> None:
+    found = rows(ranks, "train_pipelines.py", "8", limit=200)
+    assert len(found) == 8
+    for row in found:
+        graph = decoder_of()
+        run = Executor(graph, fitting(graph, ranks, Random(row["seed"])), SGD(0.1, momentum=0.9), seed=3, clip_norm=1.0)
+        losses = [run.train(tokens(step)) for step in range(STEPS)]
+        weights = run.parameters()
+        assert weights is not None
+        np.testing.assert_allclose(row["losses"], losses, rtol=1e-12)  # MPI's collectives add in an order of their own
+        assert row["parameters"] == pytest.approx(sum(float(abs(v).sum()) for v in weights.values()), rel=1e-12)
+
+
+@pytest.mark.mpi
+@needs_mpi
+@pytest.mark.skipif(sys.platform != "linux", reason="the watcher is for Linux")
+def test_a_rank_killed_in_the_middle_of_a_pipeline_is_named() -> None:
+    ended = mpirun(3, "train_pipelines.py", "0", "kill", since="training\n")
+    assert ended.code != 0 and ended.seconds < 10, ended
+    lines = [line for line in ended.text.splitlines() if line.startswith("taskflow: rank")]
+    assert len(lines) == 1 and "rank 2 of 3: killed by signal 9 (SIGKILL)" in lines[0], ended.text

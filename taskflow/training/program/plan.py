@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from taskflow.graph import OperatorGraph
 from taskflow.kernels import KernelSet
 from taskflow.machine import Machine
-from taskflow.mapper import MAPPERS, DataParallel, Mapper, Strategy, choose
+from taskflow.mapper import MAPPERS, DataParallel, Mapper, Strategy, choose, is_plan
 from taskflow.optimizer import Budget, make_evaluator, search
 from taskflow.optimizer.cost import ANALYTIC, choose_costs
 from taskflow.rules import UpdateRule
@@ -46,9 +46,10 @@ def plan(
     if name == "search":
         return _searched(graph, machine, transport, rule, clip_norm, seed, budget, say, costs), DataParallel()
     if name != "best":
-        if name not in MAPPERS and not name.endswith(".json") and ":" not in name:
+        if name not in MAPPERS and not name.endswith(".json") and ":" not in name and not is_plan(name):
             raise ValueError(
-                f"no mapper {name!r}; use {', '.join(MAPPERS)}, search, best, a strategy file FILE.json, or package.module:Class"
+                f"no mapper {name!r}; use {', '.join(MAPPERS)}, search, best, a plan such as 't2 p2 mb1', a strategy file "
+                "FILE.json, or package.module:Class"
             )
         return on_all_ranks(transport, lambda: choose(name, graph, machine, seed=seed))
     candidates = {other: choose(other, graph, machine)[0] for other in ("data", "expert")}

@@ -1,0 +1,58 @@
+"""Started by mpirun: trains a small decoder under random pipelines and prints, on rank 0, one JSON line a plan.
+
+With a second argument ``kill`` the last rank is killed in the middle of the third step of a pipeline. Rank 0 says "training" after
+the second step.
+"""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from random import Random
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import taskflow  # isort: skip
+from pipelines import decoder, fitting, tokens
+
+from taskflow.mapper import choose
+from taskflow.runtime.program.bind import bind
+
+transport = taskflow.connect(watchdog_seconds=60)
+
+
+def bind_killed(task, storage, kernels, state):
+    """As bind, but the last rank dies in the backward task of its second micro-batch in the third step."""
+    action = bind(task, storage, kernels, state)
+    if transport.rank != transport.size - 1 or not str(task).startswith("ln_f[1] backward"):
+        return action
+
+    def dying():
+        if state.step == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        action()
+
+    return dying
+
+
+if "kill" in sys.argv:
+    graph = decoder()
+    run = taskflow.Executor(
+        graph, choose(f"p{transport.size} mb1", graph, taskflow.host(transport.size))[0], taskflow.SGD(0.1), transport=transport,
+        binder=bind_killed,
+    )
+    for step in range(10**6):
+        run.train(tokens(step))
+        if step == 1 and transport.rank == 0:
+            print("training", flush=True)
+for seed in range(int(sys.argv[1])):
+    graph = decoder()
+    strategy = fitting(graph, transport.size, Random(seed))
+    run = taskflow.Executor(graph, strategy, taskflow.SGD(0.1, momentum=0.9), transport=transport, seed=3, clip_norm=1.0)
+    losses = [run.train(tokens(step)) for step in range(3)]
+    parameters = run.parameters()
+    run.close()
+    if transport.rank == 0:
+        print(json.dumps({"seed": seed, "losses": losses, "parameters": sum(float(abs(v).sum()) for v in parameters.values())}))
+transport.close()
