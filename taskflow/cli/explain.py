@@ -148,7 +148,13 @@ def as_value(found: Explanation) -> dict[str, Any]:
             for b in found.busy
         ],
         "limit": found.limit.name,
-    }
+        "bubble": None if found.bubble is None else {
+            "schedule": found.bubble.pipeline.schedule.value, "micro_batches": found.bubble.pipeline.micro_batches,
+            "stages": found.bubble.pipeline.count, "ranks": found.bubble.pipeline.ranks, "seconds": found.bubble.seconds,
+            "share": found.bubble.share, "closed_form_share": found.bubble.closed_form,
+            "idle_seconds": {str(device): seconds for device, seconds in found.bubble.idle.items()},
+        },
+    }  # fmt: skip
 
 
 def shares_as_value(shares: Any) -> dict[str, float]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from taskflow.cli.tables import nbytes, percent, render, seconds
 from taskflow.mapper import ranges
-from taskflow.optimizer.explain import Busy, Explanation, Stretch, TaskPurpose
+from taskflow.optimizer.explain import Bubble, Busy, Explanation, Stretch, TaskPurpose, closed_form
 
 NAMED = 3  # operators of a stretch, or devices that are equally busy, that are named
 BUSY = 0.75  # of the step: what is in use for less does not limit it alone
@@ -28,7 +29,23 @@ def _limits(found: Explanation) -> str:
     lines.append(f"What limits it: {limit.name}, which {verb} for {percent(limit.seconds, whole)} of the step.")
     if limit.seconds < BUSY * whole:
         lines[-1] += " Nothing is in use longer: in the rest, tasks wait for each other, in the order of the critical path."
+    if found.bubble is not None:
+        lines.append(_bubble(found.bubble))
     return "\n".join(lines)
+
+
+def _bubble(found: Bubble) -> str:
+    """How much of a pipeline is idle, why, and what would lessen it."""
+    pipeline, idle = found.pipeline, found.idle
+    least, most = (percent(extreme(idle.values()), found.seconds) for extreme in (min, max))
+    text = (
+        f"The pipeline ({pipeline}) takes {seconds(found.seconds)}; its devices are idle for {percent(found.share, 1)} of that "
+        f"({least} to {most}). With equal stages and no transfers it would be {percent(found.closed_form, 1)}: the bubble."
+    )
+    if found.share > 1.5 * found.closed_form + 0.02:
+        text += f" The rest is waiting for transfers and for the heaviest stage, with device {found.fullest}."
+    twice = replace(pipeline, micro_batches=2 * pipeline.micro_batches)
+    return f"{text} Twice as many micro-batches would have a bubble of {percent(closed_form(twice), 1)}."
 
 
 def _used(busy: Sequence[Busy], called: str, whole: float) -> str:

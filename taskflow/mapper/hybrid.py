@@ -26,7 +26,8 @@ _TOKEN = re.compile(r"(mb|zero|[tpdv])(\d+)")
 _SETTING = re.compile(r"(recompute|schedule|stages)=(\S+)")
 NOTATION = (
     "tN (tensor), pN (pipeline), dN (data), mbN (samples of a micro-batch and replica), vN (stages a rank), zero0 or zero1, "
-    f"recompute={'|'.join(RECOMPUTE)}, schedule={'|'.join(s.value for s in PipelineSchedule)}, stages=N,N,... (layers of each stage)"
+    f"recompute={'|'.join(RECOMPUTE)}, schedule={'|'.join(s.value for s in PipelineSchedule)}, "
+    "stages=N,N,... (layers of each stage)"
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -19,13 +20,18 @@ from random_networks import network
 from starting import needs_mpi
 
 import taskflow
+from taskflow.checkpoint import load_checkpoint, save_checkpoint
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import Pipeline, PipelineSchedule, Strategy, map_graph, recomputed
 from taskflow.mapper.hybrid import HybridParallel
 from taskflow.models.gpt import gpt
-from taskflow.rules import SGD, UpdateRule
+from taskflow.optimizer import make_evaluator
+from taskflow.optimizer.explain import explain
+from taskflow.optimizer.memory import memory_use
+from taskflow.rules import SGD, Adam, UpdateRule
 from taskflow.runtime.executor import Executor, LossError
-from taskflow.tasks import Kind, simulate
+from taskflow.runtime.program import schedule
+from taskflow.tasks import Kind, Placement, roofline, simulate
 from taskflow.tasks.lower import lower
 from taskflow.tasks.topic import Purpose
 
@@ -213,3 +219,44 @@ def test_a_rank_killed_in_the_middle_of_a_pipeline_is_named() -> None:
     assert ended.code != 0 and ended.seconds < 10, ended
     lines = [line for line in ended.text.splitlines() if line.startswith("taskflow: rank")]
     assert len(lines) == 1 and "rank 2 of 3: killed by signal 9 (SIGKILL)" in lines[0], ended.text
+
+
+def test_planned_memory_is_what_is_allocated() -> None:
+    machine = taskflow.host(4)
+    graph = decoder_of()
+    for plan in ("p4 mb1", "p2 d2 mb1 schedule=zb-h1 recompute=selective", "t2 p2 mb2 recompute=full", "d4 mb1 zero1"):
+        if plan.startswith("d4"):
+            graph = gpt(replace(GPT, batch=8), "float64")
+        strategy = map_graph(HybridParallel(plan), graph, machine)
+        tasks = lower(graph, strategy, SGD(0.1))
+        order = simulate(tasks, machine, roofline(machine)).begun(tasks)
+        placement = Placement(4, 4)
+        for use in memory_use(tasks, order):
+            planned = schedule(tasks, order, placement, use.processor).memory
+            assert planned.peak_bytes == use.buffers > 0
+            assert planned.nbytes <= 1.1 * use.buffers  # what lies between arrays that live at different times
+
+
+def test_a_checkpoint_goes_on_under_another_plan(tmp_path: Path) -> None:
+    graph, rule = decoder_of(), Adam(0.01)
+    wanted = Executor(graph, undivided(graph), rule)
+    losses = [wanted.train(tokens(step)) for step in range(6)]
+    first = Executor(graph, map_graph(HybridParallel("p3 mb1"), graph, taskflow.host(3)), rule)
+    np.testing.assert_allclose([first.train(tokens(step)) for step in range(3)], losses[:3], rtol=1e-10)
+    save_checkpoint(first, tmp_path / "half.safetensors")
+    plan = map_graph(HybridParallel("t2 p2 mb2 schedule=gpipe recompute=full"), graph, taskflow.host(4))
+    second = Executor(graph, plan, rule)
+    load_checkpoint(second, tmp_path / "half.safetensors")
+    np.testing.assert_allclose([second.train(tokens(step)) for step in range(3, 6)], losses[3:], rtol=1e-10)
+
+
+def test_the_explanation_has_the_bubble() -> None:
+    graph = gpt(replace(GPT, layers=4, batch=8), "float64")
+    machine = taskflow.load_machine("p100", 2)
+    evaluator = make_evaluator(graph, machine, rule=SGD(0.1))
+    evaluator.set(map_graph(HybridParallel("p2 mb1"), graph, machine))
+    found = explain(evaluator).bubble
+    assert found is not None and found.closed_form == 1 / 9 < found.share < 1
+    assert found.seconds < evaluator.seconds and set(found.idle) == {0, 1}
+    evaluator.set(map_graph(HybridParallel("d2 mb1"), graph, machine))
+    assert explain(evaluator).bubble is None

@@ -103,7 +103,7 @@ def test_of_equally_fast_plans_the_smaller_is_best() -> None:
 
 
 def test_a_mapper_that_there_is_not_gets_the_names_of_all() -> None:
-    with pytest.raises(ValueError, match=r"no mapper 'fastest'; use data, .*search, best, a plan such as .t2 p2 mb1., a strategy file"):
+    with pytest.raises(ValueError, match=r"no mapper 'fastest'; use data, .*search, best, a plan such as .t2 p2 mb1."):
         plan("fastest", GRAPH, MACHINE, LocalTransport(), rule=taskflow.SGD(lr=0.1))
 
 

@@ -5,6 +5,7 @@ would do.
 """
 
 from taskflow.optimizer.explain.alternatives import alternatives
+from taskflow.optimizer.explain.bubble import Bubble, bubble, closed_form
 from taskflow.optimizer.explain.difference import LayerChange, difference
 from taskflow.optimizer.explain.explain import Busy, Explanation, Stretch, explain
 from taskflow.optimizer.explain.labels import TaskPurpose
@@ -12,6 +13,7 @@ from taskflow.optimizer.explain.machine_changes import Change
 from taskflow.optimizer.explain.what_if import Outcome, Scenario, what_if
 
 __all__ = [
+    "Bubble",
     "Busy",
     "Change",
     "Explanation",
@@ -21,6 +23,8 @@ __all__ = [
     "Stretch",
     "TaskPurpose",
     "alternatives",
+    "bubble",
+    "closed_form",
     "difference",
     "explain",
     "what_if",

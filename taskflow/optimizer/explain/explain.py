@@ -11,6 +11,7 @@ from math import fsum, isclose
 
 from taskflow.machine import Machine
 from taskflow.optimizer.evaluate import Evaluator, PathSegment, critical_path
+from taskflow.optimizer.explain.bubble import Bubble, bubble
 from taskflow.optimizer.explain.labels import Label, TaskPurpose, labels
 from taskflow.tasks import TaskGraph, Timeline, link_names, resources
 
@@ -77,7 +78,8 @@ class Busy:
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """``steps``: the critical path, and ``stretches`` the same in short. ``shares``: its seconds by what they are for. All three
-    add up to ``seconds``, the step's time. ``busy``: every processor and link in use, the busiest first."""
+    add up to ``seconds``, the step's time. ``busy``: every processor and link in use, the busiest first. ``bubble``: of a plan
+    with several stages."""
 
     seconds: float
     steps: tuple[Step, ...]
@@ -85,6 +87,7 @@ class Explanation:
     shares: Mapping[TaskPurpose, float]
     operators: tuple[OperatorCost, ...]
     busy: tuple[Busy, ...]
+    bubble: Bubble | None = None
 
     @property
     def limit(self) -> Busy:
@@ -102,7 +105,7 @@ def explain(evaluator: Evaluator) -> Explanation:
     return Explanation(
         timeline.makespan, steps, stretches(steps, timeline.makespan), shares(path, found),
         operator_costs([node.name for node in evaluator.graph], tasks, timeline, found, path),
-        busiest(tasks, timeline, machine),
+        busiest(tasks, timeline, machine), bubble(evaluator.strategy.pipeline, tasks, timeline),
     )
 
 

@@ -59,7 +59,8 @@ def shared_options(presets: Sequence[str], data: str, data_help: str) -> list[Ca
     return [
         click.option("--mapper", default="data", show_default=True, metavar="NAME",
                      help="data, model, expert, megatron, search, best (the fastest of data, expert and search, each tried for "
-                     "some steps), round-robin, random, a plan such as 't2 p2 mb1', a strategy FILE.json, or package.module:Class."),
+                     "some steps), round-robin, random, a plan such as 't2 p2 mb1', a strategy FILE.json, or "
+                     "package.module:Class."),
         click.option("--search-budget", default=SEARCH_BUDGET, show_default=True, metavar="TIME",
                      help="How long --mapper search may take: 5s, 2m, or 20000p for proposals."),
         click.option("--costs", type=click.Choice(COSTS), default=ANALYTIC, show_default=True,
