@@ -1,0 +1,120 @@
+"""A pipeline of two stages on two CPU ranks, beside what its own tasks would take without transfers and overhead.
+
+    python benchmarks/pipeline.py [--micro-batches 8] [--schedule 1f1b] [--rounds 5] [--steps 6] [--json]
+
+A GPT of 4 layers of 256 trains under `p2 mb1`. In each round some steps are taken plainly and timed, then some with each task
+timed. "ideal" is the simulated step with the tasks' median seconds and no time for transfers; "reached" is ideal / measured,
+which is how near the runtime comes to the closed form's efficiency for these stages. "equal stages" is that efficiency if both
+stages took equally long. One BLAS thread a rank. To reach: 0.9.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from statistics import median
+from typing import Any
+
+import click
+import numpy as np
+from distributed import environment, mpirun
+from rich.console import Console
+from rich.table import Table
+
+VOCABULARY, STEPS_OF_TEXT = 2000, 128
+
+
+def worker(micro_batches: int, schedule: str, rounds: int, steps: int) -> dict[str, Any] | None:
+    """One rank; the first one's answer has the figures."""
+    import taskflow
+    from taskflow.mapper import HybridParallel, map_graph
+    from taskflow.models.gpt import GPTConfig, gpt
+    from taskflow.optimizer.explain import bubble
+    from taskflow.tasks import Compute, simulate
+
+    transport = taskflow.connect()
+    graph = gpt(GPTConfig(micro_batches, STEPS_OF_TEXT, VOCABULARY, 256, 4, 4, 0.0))
+    machine = taskflow.host(2)
+    plan = map_graph(HybridParallel(f"p2 mb1 schedule={schedule} stages=2,2"), graph, machine)
+    run = taskflow.Executor(graph, plan, taskflow.SGD(0.01), transport=transport, machine=machine)
+    random = np.random.default_rng(0)
+    batch = {name: random.integers(0, VOCABULARY, (micro_batches, STEPS_OF_TEXT)) for name in ("tokens", "targets")}
+    run.train(batch)
+    plain: list[float] = []
+    timed: dict[int, list[float]] = {}
+    for _ in range(rounds):
+        for _ in range(steps):
+            transport.barrier()
+            begin = time.perf_counter()
+            run.train(batch)
+            transport.barrier()
+            plain.append(time.perf_counter() - begin)
+        for _ in range(steps):
+            for task in run.train_measured(batch)[1].tasks:
+                if task.kind not in ("send", "receive", "waitreceive", "waitsend", "startcollective"):
+                    timed.setdefault(task.task, []).append(task.seconds)
+    found = transport.gather({number: median(seconds) for number, seconds in timed.items()})
+    run.close()
+    transport.close()
+    if found is None:
+        return None
+    seconds = {number: s for of_rank in found for number, s in of_rank.items()}
+    tasks = run.program("train").graph
+    timeline = simulate(tasks, machine, lambda task: 0.0 if task.kind.travels else seconds.get(task.number, 0.0))
+    idle = bubble(plan.pipeline, tasks, timeline)
+    assert idle is not None
+    stages = [sum(s for n, s in seconds.items() if tasks.tasks[n].processor == p and isinstance(tasks.tasks[n].work, Compute))
+              for p in range(2)]
+    return {
+        "micro_batches": micro_batches, "schedule": schedule, "step_ms": 1e3 * median(plain),
+        "ideal_ms": 1e3 * timeline.makespan, "reached": timeline.makespan / median(plain),
+        "stage_ms": [1e3 * s for s in stages], "efficiency": 1 - idle.share, "equal_stages": 1 - idle.closed_form,
+        "tasks": len(tasks),
+    }
+
+
+@click.command()
+@click.option("--micro-batches", "many", type=click.IntRange(1), multiple=True, default=(8,), show_default=True)
+@click.option("--schedule", "schedules", type=click.Choice(["gpipe", "1f1b", "zb-h1"]), multiple=True, default=("1f1b",),
+              show_default=True)
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
+@click.option("--steps", type=click.IntRange(1), default=6, show_default=True, help="Of each kind in a round.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--worker", "is_worker", is_flag=True, hidden=True)
+def main(
+    many: tuple[int, ...], schedules: tuple[str, ...], rounds: int, steps: int, as_json: bool, is_worker: bool
+) -> None:
+    """See the file's head."""
+    if is_worker:
+        answer = worker(many[0], schedules[0], rounds, steps)
+        if answer is not None:
+            print(json.dumps(answer), flush=True)
+        return
+    rows = []
+    for schedule in schedules:
+        for count in many:
+            command = [mpirun(), "-n", "2", sys.executable, __file__, "--worker", "--micro-batches", str(count), "--schedule",
+                       schedule, "--rounds", str(rounds), "--steps", str(steps)]  # fmt: skip
+            done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=1200)
+            if done.returncode:
+                raise click.ClickException(f"{schedule}, {count} micro-batches: {done.stderr.strip()[-500:]}")
+            rows.append(json.loads(done.stdout.strip().splitlines()[-1]))
+    if as_json:
+        print(json.dumps({"benchmark": "pipeline", "rows": rows}))
+        return
+    table = Table()
+    names = ("schedule", "micro-batches", "step ms", "ideal ms", "reached", "stages ms", "efficiency", "equal stages")
+    for column in names:
+        table.add_column(column)
+    for row in rows:
+        table.add_row(
+            row["schedule"], str(row["micro_batches"]), f"{row['step_ms']:.1f}", f"{row['ideal_ms']:.1f}", f"{row['reached']:.3f}",
+            " + ".join(f"{s:.1f}" for s in row["stage_ms"]), f"{row['efficiency']:.3f}", f"{row['equal_stages']:.3f}",
+        )
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
