@@ -85,13 +85,16 @@ def _connect(line: socket.socket, address: str) -> None:
 def _start(listening: socket.socket, words: list[object]) -> None:
     import subprocess
 
-    file, root = listening.fileno(), str(Path(__file__).resolve().parents[2])
+    import taskflow
+
+    file, root = listening.fileno(), str(Path(taskflow.__path__[0]).resolve().parent)
     started = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _PROGRAM, str(file), *map(str, words), root],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[file], start_new_session=True, cwd="/",
     )
-    started.returncode = 0  # it is never waited for: it leaves this process's children by a fork of its own
-    os.waitpid(started.pid, 0)
+    started.returncode = 0  # subprocess must not wait for it: it leaves this process's children by a fork of its own
+    if os.waitpid(started.pid, 0)[1]:
+        raise OSError("the process that watches the arrivals did not start")
 
 
 def _launcher_process(variable: str) -> int | None:
