@@ -132,7 +132,7 @@ class Arrivals:
         self._began = self._found_at = time.monotonic()
         self._handles: dict[int, int] = {}  # by rank: its process as the launcher has started it
         self._processes: dict[int, int] = {}
-        self._places: dict[int, int] = {}  # its number on this node
+        self._places: dict[int, int] = {}  # its number on this node, where the launcher tells it
         self._come: dict[int, int] = {}  # the process that has called connect
         self._ended: dict[int, float] = {}
         self._lines: dict[socket.socket, int] = {}
@@ -180,7 +180,8 @@ class Arrivals:
                     self._handles[rank] = os.pidfd_open(process)
                     self._processes[rank] = process
                     self._found_at = time.monotonic()
-                    self._places[rank] = int(next(said[name] for name in _PLACES if name in said))
+                    if (place := next((said[name] for name in _PLACES if name in said), None)) is not None:
+                        self._places[rank] = int(place)
 
     def _hear(self, line: socket.socket) -> bool:
         """Something came from a rank; True if MPI has started."""
