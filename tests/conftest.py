@@ -12,6 +12,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 for variable in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
     os.environ.setdefault(variable, "1")
 os.environ.setdefault("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
+# Piped tables have as many columns as this says, which a terminal, a CI system or pytest's own workers may set for all they start.
+os.environ.pop("COLUMNS", None)
 # Threads of oneDNN and PyTorch (OpenMP) that spin while they wait for each other take the processor from those they wait for: with
 # eight more programs on two cores a training that takes 5 s alone was not over after 100 s, and is after 33 if they sleep.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")

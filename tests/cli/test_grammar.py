@@ -160,15 +160,20 @@ def test_debug_shows_where_a_mistake_comes_from(tmp_path: Path) -> None:
 
 
 # ---- tables and units ------------------------------------------------------------------------------------------------
-def test_tables_fit_and_never_cut_numbers() -> None:
+def test_tables_fit_and_never_cut_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [["a very long name of an operator " * 3, "123,456,789.25", "9.75"], ["b", "1", "2"]]
     narrow = render(["operator", "seconds", "share"], rows, width=40)
     assert "123,456,789.25" in narrow and "9.75" in narrow and max(map(len, narrow.splitlines())) <= 40
     assert "".join(narrow.split()).count("operator") == 1 + 3  # folded, not cut
     tiny = render(["operator", "seconds", "share"], rows, width=10)
     assert "123,456,789.25" in tiny and "9.75" in tiny and "…" not in tiny
+    monkeypatch.setenv("COLUMNS", "200")
     piped = render(["operator", "seconds", "share"], rows)
     assert len(piped.splitlines()) == 4 and rows[0][0].strip() in piped and "\x1b" not in piped
+    monkeypatch.delenv("COLUMNS")
+    piped = render(["operator", "seconds", "share"], [["a name " * 30, "123,456,789.25", "9.75"]])
+    assert 100 < max(map(len, piped.splitlines())) <= 120 and "123,456,789.25" in piped and "9.75" in piped
+    assert "".join(piped.split()).count("name") == 30 and "\x1b" not in piped
 
 
 def test_units() -> None:

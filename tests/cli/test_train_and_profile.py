@@ -28,11 +28,11 @@ OWN = '''
 from dataclasses import replace
 from taskflow.rules import SGD
 from taskflow.models.mlp import MLPConfig, mlp
-from taskflow.training.program.example import Preset, Run, Training, example
+from taskflow.training.program.example import Preset, RunConfig, Training, example
 from taskflow.training.program.images import DATA, load_images
 
 @example({"small": Preset(MLPConfig(batch=16, features=64, hidden=(8,)), SGD(lr=0.1), 3)}, **DATA)
-def main(run: Run) -> Training:
+def main(run: RunConfig) -> Training:
     images = load_images(run, 8, 1, name="features", flat=True)
     return images.training(mlp(replace(run.model, batch=run.batch, classes=images.classes), run.dtype))
 

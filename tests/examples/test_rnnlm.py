@@ -14,7 +14,7 @@ WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "w
 LIMIT_SECONDS = 200
 
 OWN_MAPPER = '''
-from taskflow.mapper import DataParallel, Mapper, Place, Sync, Travel
+from taskflow.mapper import DataParallel, Mapper, Sync, SyncAlgorithm, UpdatePlacement
 
 class Columns(Mapper):
     """Dense layers by columns, everything else on the last processor; weights travel around a ring."""
@@ -29,7 +29,7 @@ class Columns(Mapper):
         return len(machine.processors) - 1 - piece
 
     def select_reduction(self, layer, nbytes, holders, machine):
-        return Sync(Travel.RING, Place.EVERY)
+        return Sync(SyncAlgorithm.RING, UpdatePlacement.EVERY)
 '''
 
 

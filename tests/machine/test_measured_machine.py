@@ -104,7 +104,7 @@ def plausible(machine) -> None:  # type: ignore[no-untyped-def]
 @pytest.mark.mpi
 @needs_mpi
 def test_two_ranks(tmp_path: Path) -> None:
-    ended = mpirun(2, "cost/measured/guard.py", str(tmp_path / "here.json"), extra={"OPENBLAS_NUM_THREADS": "1"})
+    ended = mpirun(2, "measuring.py", str(tmp_path / "here.json"), extra={"OPENBLAS_NUM_THREADS": "1"})
     assert (ended.code, ended.text) == (0, "here: 2 x cpu on 1 node\n")
     machine = load_machine(tmp_path / "here.json")
     plausible(machine)

@@ -153,7 +153,7 @@ def test_only_two_ways() -> None:
     judge = core.CompiledEvaluator(graph, machine, Roofline(machine), SGD(0.1), None)
     start = known(graph, machine)[0]
     judge.set(start)
-    with pytest.raises(ValueError, match=r"Travel\.OWNER or Travel\.COLLECTIVE, got .*RING"):
+    with pytest.raises(ValueError, match=r"SyncAlgorithm\.OWNER or SyncAlgorithm\.COLLECTIVE, got .*RING"):
         judge.propose({}, sums=SyncAlgorithm.RING)
     with pytest.raises(ValueError, match="partial values are summed by 'owner' or 'collective'"):
         replace(start, sums=SyncAlgorithm.TREE)

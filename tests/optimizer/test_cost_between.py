@@ -86,7 +86,7 @@ def test_a_cost_is_between_young_and_old(tmp_path: Path, monkeypatch: pytest.Mon
         return Measurement(3.0 if around.idle else 1.0, 0.1 if around.idle else 0.2, least)
 
     monkeypatch.setattr("taskflow.optimizer.cost.measured.model.measure", stopwatch)
-    monkeypatch.setattr("taskflow.optimizer.cost.measured.noise.Yardstick.slow", lambda self: False)
+    monkeypatch.setattr("taskflow.optimizer.cost.measured.noise.SpeedProbe.slow", lambda self: False)
     linear, specs, piece = Linear(4), (Spec((8, 4), np.dtype(np.float32)),), Rect((0, 0, 0), (8, 4, 4))
     old = MeasuredCosts(host(1), folder=tmp_path, between=CacheState(age=Age(0.25, 0.016)))
     assert old.compute_seconds(linear, specs, piece, False) == pytest.approx(1.5) and seen == [0.0, 0.016]
@@ -130,7 +130,7 @@ def test_costs_on_disk_keep_their_names(tmp_path: Path, monkeypatch: pytest.Monk
     """Files that people have hold these texts. Who changes one must change it for all that was measured otherwise."""
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     monkeypatch.setattr("taskflow.optimizer.cost.measured.model.measure", lambda *_, **__: Measurement(1.0, 0.0, 5))
-    monkeypatch.setattr("taskflow.optimizer.cost.measured.contention.Company.beside", lambda self, make: nullcontext())
+    monkeypatch.setattr("taskflow.optimizer.cost.measured.contention.ContendingProcesses.beside", lambda self, make: nullcontext())
     linear, specs, piece = Linear(4), (Spec((8, 4), np.dtype(np.float32)),), Rect((0, 0, 0), (8, 4, 4))
     what = f"{cost_key(linear, specs, piece, False)!r} ()"
     full = CacheState(1 << 20, {"linear": 1 << 19, "relu": 1 << 20}, Age(0.375, 0.032))

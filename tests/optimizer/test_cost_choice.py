@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from measured_quickly import Stopwatch, watch
+from modules import module_of
 
 import taskflow
 from taskflow.graph import OperatorGraph
@@ -155,7 +156,7 @@ def test_measuring_ends_with_the_time_and_what_was_measured_stays(stopwatch: Sto
         elapsed = 100.0 if number > of_data + 2 else 0.0
 
     stopwatch.at = at
-    monkeypatch.setattr("taskflow.optimizer.search.Clock", lambda seconds: Clock(seconds, lambda: elapsed))
+    monkeypatch.setattr(module_of(search), "Clock", lambda seconds: Clock(seconds, lambda: elapsed))
     found = search(SMALL, PAIR, budget="50s", use=judge)
     assert list(found.starts) == ["data"] and stopwatch.count == of_data + 3
     assert found.left_out == ("expert (no time to measure its tasks)",)
@@ -263,15 +264,16 @@ def test_one_task_is_measured_at_a_time(stopwatch: Stopwatch) -> None:
 
 
 def test_one_thread_searches_unless_more_are_asked_for(stopwatch: Stopwatch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("taskflow.optimizer.search.worth", lambda *_: True)
-    monkeypatch.setattr("taskflow.optimizer.search.cores", lambda: 4)
+    module = module_of(search)
+    monkeypatch.setattr(module, "worth", lambda *_: True)
+    monkeypatch.setattr(module, "cores", lambda: 4)
     used: list[int] = []
 
     def portfolio(judge: object, options: object, searcher: object, workers: int) -> None:
         used.append(workers)
         raise InterruptedError
 
-    monkeypatch.setattr("taskflow.optimizer.search.portfolio", portfolio)
+    monkeypatch.setattr(module, "portfolio", portfolio)
     search(SMALL, PAIR, budget=0.05, costs="measured", rule=RULE)
     assert used == []
     with pytest.raises(InterruptedError):

@@ -14,6 +14,7 @@ from time import perf_counter, thread_time
 
 import numpy as np
 import pytest
+from modules import module_of
 
 from taskflow.kernels import NumpyKernels, default_kernels, kernels_on
 from taskflow.machine import host, load_machine, transfer_seconds
@@ -21,7 +22,6 @@ from taskflow.operators.embedding import Embedding
 from taskflow.operators.linear import Linear
 from taskflow.operators.operator import REGISTRY, Spec, cost_key, iteration_space
 from taskflow.optimizer.cost.measured import bench as cost_bench
-from taskflow.optimizer.cost.measured import identity as cost_identity
 from taskflow.optimizer.cost.measured.bench import Surroundings, measure
 from taskflow.optimizer.cost.measured.cache_eviction import OTHERS, CacheEvictor
 from taskflow.optimizer.cost.measured.cache_state import TYPICAL, CacheState
@@ -94,7 +94,7 @@ class OnTwoThreads(NumpyKernels):
 
 def test_kernels_on_several_threads_have_costs_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The processor time of the thread that calls them is not what they take."""
-    monkeypatch.setattr(cost_identity, "_blas", lambda: {"name": "b", "core": "c", "threads": "1"})
+    monkeypatch.setattr(module_of(identity), "_blas", lambda: {"name": "b", "core": "c", "threads": "1"})
     one, two = quick(tmp_path, kernels=NumpyKernels()), quick(tmp_path, kernels=OnTwoThreads())
     assert (one._clock, two._clock) == (thread_time, perf_counter)
     one.memory_seconds(Kind.FILL, 1 << 10, 0)

@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 from core_cases import Odd, shared
+from modules import module_of
 
 import taskflow
 from taskflow.graph import OperatorGraph
@@ -84,7 +85,7 @@ def test_a_proved_optimum_is_the_least_of_all(seed: int, monkeypatch: pytest.Mon
         found = guided(judge, replace(options, budget=Budget(proposals=1)))
         return replace(found, strategy=second, starts={}, lower_bound=0.0)
 
-    monkeypatch.setattr("taskflow.optimizer.algorithms.exact.guided", almost)
+    monkeypatch.setattr(module_of(exact), "guided", almost)
     found = exact(judge, SearchOptions(PLENTY, space=options))
     assert found.optimal and found.proof is not None and found.proof.complete
     assert found.seconds == found.lower_bound == best == judge.set(found.strategy)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+from modules import module_of
 
 import taskflow
 from taskflow.graph import OperatorGraph
@@ -154,7 +155,7 @@ def test_an_interrupted_proof_says_how_far_it_came(monkeypatch: pytest.MonkeyPat
         if len(calls) == 10:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("taskflow.optimizer.algorithms.exact._Branch._count", interrupt)
+    monkeypatch.setattr(module_of(exact)._Branch, "_count", interrupt)
     found = exact(judge, options)
     assert found.stopped == "interrupted" and not found.optimal
     assert 0 < found.lower_bound <= whole.seconds

@@ -16,7 +16,7 @@ from taskflow.mapper.strategy import SUMS
 from taskflow.models import build
 from taskflow.operators.tensor import Tensor
 from taskflow.optimizer.cost.pieces import Pieces
-from taskflow.optimizer.evaluate.evaluator import evaluator
+from taskflow.optimizer.evaluate import evaluator
 from taskflow.optimizer.space.decisions import Nearest
 from taskflow.optimizer.space.space import SearchSpace, SpaceOptions
 from taskflow.optimizer.traffic.additive import Additive

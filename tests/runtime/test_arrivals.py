@@ -9,6 +9,8 @@ import pytest
 from programs.start import MAKER, Ended, mpirun
 from starting import needs_mpi
 
+from taskflow.runtime.job import arrive
+
 pytestmark = [
     pytest.mark.mpi, needs_mpi,
     pytest.mark.skipif(sys.platform != "linux" or not hasattr(os, "pidfd_open"), reason="arrivals are watched on Linux"),
@@ -59,6 +61,12 @@ def test_a_rank_that_hangs_before_it_connects() -> None:
     ended = early("hang", "0", TASKFLOW_START_SECONDS="2")
     assert_names_once(ended, " has not called connect within 2 s after rank ")
     assert "Still there: rank 1 (pid " in ended.text and ended.seconds < 30
+
+
+def test_who_watches_may_fail_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then no rank waits longer for what it says."""
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    assert arrive(0, 2, 2, "PMI_RANK", 60.0) is None
 
 
 def test_the_same_error_everywhere_is_each_ranks_own() -> None:

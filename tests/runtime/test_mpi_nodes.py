@@ -60,7 +60,7 @@ def job(nodes: Nodes, ranks: int, *command: str, limit: float = LIMIT_SECONDS) -
 
 
 def test_where_ranks_are(two: Nodes) -> None:
-    ended = job(two, 4, str(HERE / "evaluate/usage.py"))
+    ended = job(two, 4, str(HERE / "where.py"))
     assert ended.code == 0, ended
     told = json.loads(ended.text)
     assert [rank["node"] for rank in told] == ["node0", "node0", "node1", "node1"]
@@ -176,7 +176,7 @@ transport.close()
 
 def test_measure_tells_nodes_apart_and_search_plans_for_them(two: Nodes, tmp_path: Path) -> None:
     path = tmp_path / "cluster.json"
-    ended = job(two, 4, str(HERE / "cost/measured/guard.py"), str(path))
+    ended = job(two, 4, str(HERE / "measuring.py"), str(path))
     assert ended.code == 0 and "here: 4 x cpu on 2 nodes" in ended.text, ended
     machine = load_machine(path)
     (within,) = machine.route(0, 1)

@@ -80,5 +80,6 @@ def test_who_chooses_by_default() -> None:
     mapper.answer = SyncAlgorithm.COLLECTIVE
     assert map_graph(mapper, graph, host(2)).sums is SyncAlgorithm.COLLECTIVE
     mapper.answer = SyncAlgorithm.TREE
-    with pytest.raises(ValueError, match=r"mapper data: select_sums must return Travel\.OWNER or Travel\.COLLECTIVE, got .*TREE"):
+    must = r"select_sums must return SyncAlgorithm\.OWNER or SyncAlgorithm\.COLLECTIVE"
+    with pytest.raises(ValueError, match=rf"mapper data: {must}, got .*TREE"):
         map_graph(mapper, graph, host(2))

@@ -138,7 +138,8 @@ def test_a_lock_held_too_long_is_passed_by(text: Path, cache: Path, monkeypatch:
 def test_many_processes_at_once(text: Path, cache: Path) -> None:
     program = (
         "import sys, time\n"
-        "from taskflow.training import load_files, text\n"
+        "from taskflow.training import load_files\n"
+        "from taskflow.training.data import text\n"
         "real, count = text.numbered, []\n"
         # Slow enough that all processes are here before the first is done.
         "text.numbered = lambda *a: (count.append(1), time.sleep(1.5), real(*a))[2]\n"

@@ -85,13 +85,16 @@ def _connect(line: socket.socket, address: str) -> None:
 def _start(listening: socket.socket, words: list[object]) -> None:
     import subprocess
 
-    file, root = listening.fileno(), str(Path(__file__).resolve().parents[2])
+    import taskflow
+
+    file, root = listening.fileno(), str(Path(taskflow.__path__[0]).resolve().parent)
     started = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _PROGRAM, str(file), *map(str, words), root],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[file], start_new_session=True, cwd="/",
     )
-    started.returncode = 0  # it is never waited for: it leaves this process's children by a fork of its own
-    os.waitpid(started.pid, 0)
+    started.returncode = 0  # subprocess must not wait for it: it leaves this process's children by a fork of its own
+    if os.waitpid(started.pid, 0)[1]:
+        raise OSError("the process that watches the arrivals did not start")
 
 
 def _launcher_process(variable: str) -> int | None:
@@ -129,7 +132,7 @@ class Arrivals:
         self._began = self._found_at = time.monotonic()
         self._handles: dict[int, int] = {}  # by rank: its process as the launcher has started it
         self._processes: dict[int, int] = {}
-        self._places: dict[int, int] = {}  # its number on this node
+        self._places: dict[int, int] = {}  # its number on this node, where the launcher tells it
         self._come: dict[int, int] = {}  # the process that has called connect
         self._ended: dict[int, float] = {}
         self._lines: dict[socket.socket, int] = {}
@@ -177,7 +180,8 @@ class Arrivals:
                     self._handles[rank] = os.pidfd_open(process)
                     self._processes[rank] = process
                     self._found_at = time.monotonic()
-                    self._places[rank] = int(next(said[name] for name in _PLACES if name in said))
+                    if (place := next((said[name] for name in _PLACES if name in said), None)) is not None:
+                        self._places[rank] = int(place)
 
     def _hear(self, line: socket.socket) -> bool:
         """Something came from a rank; True if MPI has started."""
