@@ -30,10 +30,14 @@ from taskflow.operators.per_label import per_label
 from taskflow.operators.positional_encoding import positional_encoding
 from taskflow.operators.reduce import mean, sum
 from taskflow.operators.reshape import flatten, reshape
+from taskflow.operators.rms_norm import rms_norm
+from taskflow.operators.rotary import rotary
+from taskflow.operators.silu import silu
 from taskflow.operators.softmax import softmax
 from taskflow.operators.split import split
 from taskflow.operators.state import state
 from taskflow.operators.stochastic_depth import stochastic_depth
+from taskflow.operators.swiglu import swiglu
 from taskflow.operators.transpose import transpose
 from taskflow.operators.unary import gelu, relu, scale, shift, sigmoid, tanh
 
@@ -42,6 +46,6 @@ __all__ = [
     "conv_transpose2d", "cross_entropy", "dropout", "einsum", "embedding", "expand_weight", "flatten", "gather", "gelu",
     "group_norm", "hardsigmoid", "hardswish", "hardtanh", "input", "layer_norm", "linear", "lstm", "lstm_layer",
     "mask_padding", "matmul", "max_pool2d", "mean", "mse_loss", "mul", "mul_weight", "multi_head_attention", "narrow",
-    "pad", "per_label", "positional_encoding", "relu", "reshape", "scale", "select", "shift", "sigmoid", "softmax",
-    "split", "state", "stochastic_depth", "sub", "sum", "tanh", "transpose",
+    "pad", "per_label", "positional_encoding", "relu", "reshape", "rms_norm", "rotary", "scale", "select", "shift", "sigmoid",
+    "silu", "softmax", "split", "state", "stochastic_depth", "sub", "sum", "swiglu", "tanh", "transpose",
 ]

@@ -85,6 +85,24 @@ def _positions(op: Any, x: Any) -> Any:
     return x + waves
 
 
+def _rotary(op: Any, x: Any) -> Any:
+    """As published code has it: angles in both halves, and ``rotate_half``."""
+    features = x.shape[-1]
+    rates = 1.0 / op.theta ** (torch.arange(0, features, 2, dtype=torch.float64) / features)
+    if op.scaling is not None:  # Llama 3.1
+        factor, low, high, context = op.scaling
+        lengths = 2 * torch.pi / rates
+        between = (context / lengths - low) / (high - low)
+        mixed = (1 - between) * rates / factor + between * rates
+        slowed = torch.where(lengths > context / low, rates / factor, rates)
+        medium = (lengths >= context / high) & (lengths <= context / low)
+        rates = torch.where(medium, mixed, slowed)
+    angles = torch.outer(torch.arange(x.shape[1], dtype=torch.float64) + op.offset, rates)
+    angles = torch.cat((angles, angles), -1).reshape(x.shape[1], *(1,) * (x.ndim - 3), features)
+    half = torch.cat((-x[..., features // 2 :], x[..., : features // 2]), -1)
+    return x * angles.cos() + half * angles.sin()
+
+
 def _softmax(op: Any, x: Any, lengths: Any = None) -> Any:
     if lengths is not None:
         # PyTorch makes a row of which nothing is left NaN, also in its gradient; here it is zero.
@@ -141,11 +159,15 @@ TORCH = {
     "mul": lambda op, a, b: a * b,
     "relu": lambda op, x: torch.relu(x),
     "reshape": lambda op, x: x.reshape(op.shape),
+    "rms_norm": lambda op, x, weight: F.rms_norm(x, x.shape[-1:], weight, op.eps),
+    "rotary": _rotary,
     "scale": lambda op, x: x * op.factor,
     "sigmoid": lambda op, x: torch.sigmoid(x),
+    "silu": lambda op, x: F.silu(x),
     "softmax": _softmax,
     "split": lambda op, x: torch.split(x, op.sections, op.dim),
     "sub": lambda op, a, b: a - b,
+    "swiglu": lambda op, gate, x: F.silu(gate) * x,
     "tanh": lambda op, x: torch.tanh(x),
     "transpose": lambda op, x: x.transpose(op.dim0, op.dim1),
 }
