@@ -12,6 +12,7 @@ from taskflow.operators.cross_entropy import cross_entropy
 from taskflow.operators.dropout import dropout
 from taskflow.operators.einsum import einsum
 from taskflow.operators.embedding import embedding
+from taskflow.operators.flash_attention import flash_attention
 from taskflow.operators.free_weight import add_weight, expand_weight, mul_weight
 from taskflow.operators.gather import gather
 from taskflow.operators.group_norm import group_norm
@@ -43,9 +44,10 @@ from taskflow.operators.unary import gelu, relu, scale, shift, sigmoid, tanh
 
 __all__ = [
     "adaptive_avg_pool2d", "add", "add_weight", "attention", "avg_pool2d", "batch_norm", "concat", "conv2d",
-    "conv_transpose2d", "cross_entropy", "dropout", "einsum", "embedding", "expand_weight", "flatten", "gather", "gelu",
-    "group_norm", "hardsigmoid", "hardswish", "hardtanh", "input", "layer_norm", "linear", "lstm", "lstm_layer",
-    "mask_padding", "matmul", "max_pool2d", "mean", "mse_loss", "mul", "mul_weight", "multi_head_attention", "narrow",
-    "pad", "per_label", "positional_encoding", "relu", "reshape", "rms_norm", "rotary", "scale", "select", "shift", "sigmoid",
-    "silu", "softmax", "split", "state", "stochastic_depth", "sub", "sum", "swiglu", "tanh", "transpose",
+    "conv_transpose2d", "cross_entropy", "dropout", "einsum", "embedding", "expand_weight", "flash_attention",
+    "flatten", "gather", "gelu", "group_norm", "hardsigmoid", "hardswish", "hardtanh", "input", "layer_norm", "linear",
+    "lstm", "lstm_layer", "mask_padding", "matmul", "max_pool2d", "mean", "mse_loss", "mul", "mul_weight",
+    "multi_head_attention", "narrow", "pad", "per_label", "positional_encoding", "relu", "reshape", "rms_norm",
+    "rotary", "scale", "select", "shift", "sigmoid", "silu", "softmax", "split", "state", "stochastic_depth", "sub",
+    "sum", "swiglu", "tanh", "transpose",
 ]

@@ -85,6 +85,47 @@ def _positions(op: Any, x: Any) -> Any:
     return x + waves
 
 
+def _seen(op: Any, queries: int, keys: int, lengths: Any) -> Any:
+    """Which keys a query sees, (samples or 1, 1, queries, keys)."""
+    seen = torch.ones(queries, keys, dtype=torch.bool)
+    if op.causal:
+        seen = seen.tril(keys - queries)
+        if op.window is not None:
+            seen &= ~torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries - op.window)
+    return seen[None, None] if lengths is None else seen & (torch.arange(keys) < lengths[:, None, None, None])
+
+
+def _flash_attention(op: Any, q: Any, k: Any, v: Any, lengths: Any = None) -> Any:
+    seen = _seen(op, q.shape[1], k.shape[1], lengths).expand(q.shape[0], 1, -1, -1)
+    any_seen = seen.any(-1, keepdim=True)  # PyTorch makes a row of which nothing is left NaN; here it is zero
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen | ~any_seen, scale=op.scale, enable_gqa=True)
+    return (y * any_seen).transpose(1, 2)
+
+
+def _attention_blocks(op: Any, q: Any, k: Any, v: Any, lengths: Any = None) -> Any:
+    per_group = q.shape[2] // k.shape[2]
+    q, k, v = q.transpose(1, 2), *(x.transpose(1, 2).repeat_interleave(per_group, 1) for x in (k, v))
+    scores, outputs, sums = op.scale * q @ k.transpose(-1, -2), [], []
+    seen = _seen(op, q.shape[2], k.shape[2], lengths).expand(scores.shape)
+    edges = [b * k.shape[2] // op.blocks for b in range(op.blocks + 1)]
+    for first, last in zip(edges, edges[1:]):
+        here, any_seen = seen[..., first:last], seen[..., first:last].any(-1)
+        some = scores[..., first:last].masked_fill(~(here | ~any_seen[..., None]), -torch.inf)
+        outputs.append((some.softmax(-1) @ v[..., first:last, :] * any_seen[..., None]).transpose(1, 2))
+        sums.append((some.logsumexp(-1) * any_seen).transpose(1, 2))
+    return torch.stack(outputs, -2), torch.stack(sums, -1)
+
+
+def _merge_attention(op: Any, x: Any, sums: Any, lengths: Any = None) -> Any:
+    edges = [b * op.keys // x.shape[3] for b in range(x.shape[3] + 1)]
+    seen = _seen(op, x.shape[1], op.keys, lengths)[:, 0]
+    seen = torch.stack([seen[..., a:b].any(-1) for a, b in zip(edges, edges[1:])], -1)[:, :, None]
+    any_seen = seen.any(-1, keepdim=True)
+    weights = sums.masked_fill(~(seen | ~any_seen), -torch.inf).softmax(-1) * any_seen
+    return (weights[..., None] * x).sum(-2)
+
+
 def _rotary(op: Any, x: Any) -> Any:
     """As published code has it: angles in both halves, and ``rotate_half``."""
     features = x.shape[-1]
@@ -139,6 +180,7 @@ TORCH = {
     "max_pool2d": lambda op, x: F.max_pool2d(x, op.kernel, op.stride, op.padding, op.dilation, op.ceil_mode),
     "pad": lambda op, x: F.pad(x, [w for pair in reversed(op.edges) for w in pair], value=op.value),
     "add": lambda op, a, b: a + b,
+    "attention_blocks": _attention_blocks,
     "class_blocks": _class_blocks,
     "concat": lambda op, *xs: torch.cat(xs, op.dim),
     "conv2d": _conv2d,
@@ -150,11 +192,13 @@ TORCH = {
     "dropout": lambda op, x: F.dropout(x, op.p, training=False),
     "einsum": lambda op, *xs: torch.einsum(op.equation, *xs),
     "embedding": lambda op, x, weight: F.embedding(x, weight),
+    "flash_attention": _flash_attention,
     "gather": _gather,
     "linear": lambda op, x, *weights: F.linear(x, *weights),
     "lstm": _lstm,
     "mask_padding": _mask_padding,
     "per_label": lambda op, x, labels: x / max(1, int((labels != op.ignore_index).sum())),
+    "merge_attention": _merge_attention,
     "matmul": lambda op, a, b: torch.matmul(a, b.transpose(-1, -2) if op.transpose_other else b),
     "mul": lambda op, a, b: a * b,
     "relu": lambda op, x: torch.relu(x),
@@ -173,6 +217,10 @@ TORCH = {
 }
 
 
+IN_EVALUATION = ("dropout", "stochastic_depth", "flash_attention", "attention_blocks")
+"""Kinds that draw random numbers in training."""
+
+
 def _close(actual: np.ndarray, expected: Any, where: str) -> None:
     np.testing.assert_allclose(actual, expected.detach().numpy(), rtol=1e-10, atol=1e-10, err_msg=where)
 
@@ -180,7 +228,7 @@ def _close(actual: np.ndarray, expected: Any, where: str) -> None:
 @pytest.mark.parametrize("kind", sorted(TORCH))
 def test_operator_equals_torch(kind: str) -> None:
     for seed in SEEDS:
-        _compare(kind, seed, draw(kind, seed, data=1 if kind in ("dropout", "stochastic_depth") else 0))
+        _compare(kind, seed, draw(kind, seed, data=1 if kind in IN_EVALUATION else 0))
 
 
 def _compare(kind: str, seed: int, case: Case) -> None:
