@@ -121,13 +121,72 @@ class GPT(nn.Module):
         return F.cross_entropy((self.ln_f(x) @ self.wte.weight.T).flatten(0, 1), targets.flatten())
 
 
-NETWORKS = {**torch_networks.NETWORKS, "Transformer": Transformer, "GPT-2": GPT}
+class LlamaLayer(nn.Module):
+    def __init__(self, c) -> None:
+        super().__init__()
+        self.config, width, each = c, c.hidden, c.hidden // c.heads
+        self.input_layernorm, self.post_attention_layernorm = (nn.RMSNorm(width, c.eps) for _ in range(2))
+        self.self_attn, self.mlp = nn.Module(), nn.Module()
+        for name, out in (("q", c.heads * each), ("k", c.key_heads * each), ("v", c.key_heads * each), ("o", width)):
+            setattr(self.self_attn, f"{name}_proj", nn.Linear(width, out, bias=False))
+        self.mlp.gate_proj, self.mlp.up_proj = (nn.Linear(width, c.inner, bias=False) for _ in range(2))
+        self.mlp.down_proj = nn.Linear(c.inner, width, bias=False)
+
+    def attend(self, x):
+        c, at = self.config, self.self_attn
+        n, t, width = x.shape
+        each, per_group = width // c.heads, c.heads // c.key_heads
+        q, k, v = (p(x).view(n, t, -1, each).transpose(1, 2) for p in (at.q_proj, at.k_proj, at.v_proj))
+        q, k = turned(q, c), turned(k, c)
+        k, v = (x.repeat_interleave(per_group, 1) for x in (k, v))
+        seen = torch.ones(t, t, dtype=torch.bool).tril()
+        if c.window is not None:
+            seen = seen.triu(1 - c.window)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+        return at.o_proj(y.transpose(1, 2).reshape(n, t, width))
+
+    def forward(self, x):
+        x = x + self.attend(self.input_layernorm(x))
+        y = self.post_attention_layernorm(x)
+        return x + self.mlp.down_proj(F.silu(self.mlp.gate_proj(y)) * self.mlp.up_proj(y))
+
+
+def turned(x, c):
+    """Rotary positions of x (N, heads, T, D), as complex numbers."""
+    half = x.shape[-1] // 2
+    rates = c.theta ** (-torch.arange(half, dtype=torch.float64) / half)
+    if c.scaling is not None:
+        factor, low, high, context = c.scaling
+        share = ((context * rates / (2 * torch.pi) - low) / (high - low)).clamp(0, 1)
+        rates = rates * share + rates / factor * (1 - share)
+    angles = torch.outer(torch.arange(x.shape[-2], dtype=torch.float64), rates)
+    y = torch.complex(x[..., :half], x[..., half:]) * torch.polar(torch.ones_like(angles), angles)
+    return torch.cat((y.real, y.imag), -1)
+
+
+class Llama(nn.Module):
+    def __init__(self, c) -> None:
+        super().__init__()
+        self.embed_tokens, self.layers = nn.Embedding(c.vocabulary, c.hidden), nn.ModuleList(LlamaLayer(c) for _ in range(c.layers))
+        self.norm, self.lm_head = nn.RMSNorm(c.hidden, c.eps), nn.Linear(c.hidden, c.vocabulary, bias=False)
+
+    def forward(self, tokens, targets):
+        x = self.embed_tokens(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return F.cross_entropy(self.lm_head(self.norm(x)).flatten(0, 1), targets.flatten())
+
+
+NETWORKS = {**torch_networks.NETWORKS, "Transformer": Transformer, "GPT-2": GPT, "Llama": Llama}
+WITHOUT_DROPOUT = ("ResNet-101", "Llama")
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_small_presets_train_as_torch_does(name: str, seed: int) -> None:
-    sizes: dict[str, Any] = {} if name == "ResNet-101" else {"dropout": 0.0}
+    sizes: dict[str, Any] = {} if name in WITHOUT_DROPOUT else {"dropout": 0.0}
+    if name == "Llama" and seed:
+        sizes = {"steps": 9, "window": 4, "key_blocks": 3, "scaling": (8.0, 1.0, 4.0, 16), "theta": 10.0}
     steps = 4
     if name == "Inception-v3":  # its last layers have one position: over few samples, normalisation magnifies rounding
         sizes["batch"], steps = 16, 2

@@ -8,7 +8,7 @@ import click
 
 NETWORKS = {
     "AlexNet": "alexnet", "Inception-v3": "inception", "ResNet-101": "resnet", "RNNTC": "rnntc", "RNNLM": "rnnlm", "NMT": "nmt",
-    "LeNet": "lenet", "MLP": "mlp", "Transformer": "transformer", "GPT-2": "gpt",
+    "LeNet": "lenet", "MLP": "mlp", "Transformer": "transformer", "GPT-2": "gpt", "Llama": "llama",
 }  # fmt: skip
 """Name -> module of this folder, whose ``main`` is the program."""
 
