@@ -57,7 +57,7 @@ def llama(config: LlamaConfig, dtype: str = "float32") -> OperatorGraph:
     for i in range(c.layers):
         x = attend(c, x, f"layers.{i}")
         x = _feed_forward(c, x, f"layers.{i}")
-    score(c, x, targets)
+    score(graph, c, x, targets)
     return graph
 
 
@@ -81,11 +81,11 @@ def attend(c: LlamaConfig, x: Tensor, name: str) -> Tensor:
     return ops.add(x, ops.linear(y, c.hidden, False, name=f"{name}.self_attn.o_proj"), name=f"{name}.self_attn.add")
 
 
-def score(c: LlamaConfig, x: Tensor, targets: Tensor) -> None:
+def score(graph: OperatorGraph, c: LlamaConfig, x: Tensor, targets: Tensor) -> None:
     """Normalise x (N, T, H), score all words, and minimise the cross-entropy of ``targets``."""
     x = ops.rms_norm(x, c.eps, name="norm")
     scores = ops.linear(x, c.vocabulary, False, name="lm_head")
-    x.graph.minimize(ops.cross_entropy(scores, targets, blocks=blocks_of(c.vocabulary), name="loss"))
+    graph.minimize(ops.cross_entropy(scores, targets, blocks=blocks_of(c.vocabulary), name="loss"))
 
 
 def _feed_forward(c: LlamaConfig, x: Tensor, name: str) -> Tensor:

@@ -1,0 +1,157 @@
+"""routed_linear: a linear layer whose weight each token chooses, for routing without a capacity ("dropless": Gale, Narayanan,
+Young, Zaharia, "MegaBlocks", arXiv 2211.15841)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import ClassVar
+
+import numpy as np
+
+from taskflow.operators.operator import (
+    Array,
+    Call,
+    Dim,
+    Example,
+    Init,
+    Keeps,
+    Operator,
+    Reads,
+    Soap,
+    Spec,
+    WeightSpec,
+    Work,
+    positive,
+    register,
+    takes,
+)
+from taskflow.operators.tensor import Parameter, Tensor
+from taskflow.regions import Rect
+
+
+@register("routed_linear")
+@dataclass(frozen=True, slots=True)
+class RoutedLinear(Operator):
+    """x (G, S, k, M), chosen (G, S, k) integers below E, weight (E, H, M) -> y (G, S, k, H) = x W_chosen^T; of a choice outside of
+    the experts, such as -1, zeros. G, S, k and H can be cut. E is contracted as an embedding's rows are: a piece gives zeros
+    for tokens of others' experts, so tokens stay where they are, and the sum of the pieces is the whole. M is not cut."""
+
+    work: ClassVar[Work] = Work.CONTRACTION
+    uniform: ClassVar[bool] = False  # see `flops`
+
+    experts: int
+    out_features: int
+
+    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+        takes("routed_linear", inputs, 2)
+        x, chosen = inputs
+        positive("routed_linear", experts=self.experts, out_features=self.out_features)
+        if len(x.shape) != 4 or not x.differentiable or chosen.shape != x.shape[:3] or chosen.dtype.kind not in "iu":
+            raise ValueError(f"routed_linear: inputs must be float (G, S, k, features) and integers (G, S, k), got {x} and {chosen}")
+        return (Spec((*x.shape[:3], self.out_features), x.dtype),)
+
+    def weights(self, inputs: Sequence[Spec]) -> tuple[WeightSpec, ...]:
+        features = inputs[0].shape[3]
+        return (WeightSpec("weight", (self.experts, self.out_features, features), Init("uniform", features**-0.5)),)
+
+    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
+        groups, tokens, choices = inputs[1].shape
+        return (
+            Dim("n", groups, Soap.SAMPLE), Dim("a1", tokens, Soap.ATTRIBUTE), Dim("a2", choices, Soap.ATTRIBUTE),
+            Dim("c", self.out_features, Soap.PARAMETER), Dim("e", self.experts, Soap.REDUCTION),
+        )
+
+    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
+        *lo, c0, e0 = piece.lo
+        *hi, c1, e1 = piece.hi
+        width = inputs[0].shape[3]
+        return Reads((Rect((*lo, 0), (*hi, width)), Rect(tuple(lo), tuple(hi))), (Rect((e0, c0, 0), (e1, c1, width)),))
+
+    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
+        return (Rect(piece.lo[:-1], piece.hi[:-1]),)
+
+    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
+        return Keeps(outputs=False)
+
+    def integers_below(self, inputs: Sequence[Spec]) -> int:
+        return self.experts
+
+    def forward(self, call: Call) -> None:
+        (x, _), (weight,), (y,) = call.inputs, call.weights, call.outputs
+        y[...] = 0
+        result = y.reshape(-1, y.shape[-1])
+        for e, rows in self._rows(call):
+            some = _taken(x, rows)
+            made = call.kernels.xp.empty((len(some), y.shape[-1]), y.dtype)
+            call.kernels.matmul(some, weight[e].T, out=made)
+            _add(result, rows, made)
+
+    def backward(self, call: Call) -> None:
+        (x, _), (weight,), kernels = call.inputs, call.weights, call.kernels
+        (dx, _), (dw,), dy = call.grad_inputs, call.grad_weights, call.grad
+        for target in (dx, dw):
+            if target is not None and not target.accumulate:
+                target.array[...] = 0
+        for e, rows in self._rows(call):
+            given = _taken(dy, rows)
+            if dw is not None:
+                kernels.matmul(given.T, _taken(x, rows), out=dw.array[e], accumulate=True)
+            if dx is not None:
+                made = kernels.xp.empty((len(given), x.shape[-1]), x.dtype)
+                kernels.matmul(given, weight[e], out=made)
+                _add(dx.array.reshape(-1, x.shape[-1]), rows, made)
+
+    def _rows(self, call: Call) -> Iterator[tuple[int, Array]]:
+        """Of each expert of the piece its number there, and the rows that chose it: their indices, or, on a device that does not
+        wait, a factor of 1 or 0 for every row."""
+        chosen = call.inputs[1].reshape(-1)
+        for e in range(call.piece.lo[-1], call.piece.hi[-1]):
+            if not call.kernels.device.waits:
+                yield e - call.piece.lo[-1], (chosen == e).astype(call.inputs[0].dtype)
+            elif (rows := np.flatnonzero(chosen == e)).size:
+                yield e - call.piece.lo[-1], rows
+
+    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        """As if the tokens of a group chose the experts in turn."""
+        (_, s0, _, _, e0), (_, s1, _, _, e1) = piece.lo, piece.hi
+        turns = sum(_multiples(s1, e, self.experts) - _multiples(s0, e, self.experts) for e in range(e0, e1))
+        return 2 * piece.shape[0] * piece.shape[2] * piece.shape[3] * inputs[0].shape[3] * turns
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        choices, experts = tuple(random.randint(1, 3) for _ in range(3)), random.randint(1, 4)
+        specs = (Spec((*choices, random.randint(1, 4)), np.dtype(np.float64)), Spec(choices, np.dtype(np.int64)))
+        return Example(cls(experts, random.randint(1, 4)), specs, high=experts + 1)
+
+
+def _multiples(count: int, rest: int, of: int) -> int:
+    """How many numbers below ``count`` leave ``rest`` when divided."""
+    return (count - rest + of - 1) // of if count > rest else 0
+
+
+def _taken(x: Array, rows: Array) -> Array:
+    """Rows of (..., M): those that are named by number, or all, times their factors."""
+    flat = x.reshape(-1, x.shape[-1])
+    return flat * rows[:, None] if rows.dtype.kind == "f" else flat[rows]
+
+
+def _add(out: Array, rows: Array, value: Array) -> None:
+    """Add rows to where `_taken` took them from."""
+    if rows.dtype.kind == "f":
+        out += value * rows[:, None]
+    else:
+        out[rows] += value
+
+
+def routed_linear(
+    input: Tensor, chosen: Tensor, experts: int, out_features: int, *, name: str | None = None,
+    parameters: Sequence[Parameter] | None = None,
+) -> Tensor:
+    """Multiply each token by the weight (out_features, in_features) of the expert that it has chosen.
+
+    Args: input (G, S, k, in_features); chosen (G, S, k) integers below ``experts``, the slots of `top_k_routing` without a
+    capacity. Returns (G, S, k, out_features). The weight is (experts, out_features, in_features).
+    """
+    return input.graph.apply(RoutedLinear(experts, out_features), (input, chosen), name=name, parameters=parameters)[0]
