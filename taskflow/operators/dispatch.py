@@ -29,7 +29,7 @@ class Dispatch(Operator):
         takes("dispatch", inputs, 2)
         x, slots = inputs
         if len(x.shape) != 3 or not x.differentiable or slots.shape[:2] != x.shape[:2]:
-            raise ValueError(f"dispatch: inputs must be float (groups, tokens, features) and slots of these tokens, got {x}, {slots}")
+            raise ValueError(f"dispatch: inputs must be float (groups, tokens, features) and their slots, got {x} and {slots}")
         check_slots("dispatch", slots, x.shape[0], self.experts, self.capacity)
         return (Spec((x.shape[0], self.experts, self.capacity, x.shape[2]), x.dtype),)
 

@@ -49,7 +49,7 @@ class RoutedLinear(Operator):
         x, chosen = inputs
         positive("routed_linear", experts=self.experts, out_features=self.out_features)
         if len(x.shape) != 4 or not x.differentiable or chosen.shape != x.shape[:3] or chosen.dtype.kind not in "iu":
-            raise ValueError(f"routed_linear: inputs must be float (G, S, k, features) and integers (G, S, k), got {x} and {chosen}")
+            raise ValueError(f"routed_linear: inputs must be float (G, S, k, features), integers (G, S, k), got {x} and {chosen}")
         return (Spec((*x.shape[:3], self.out_features), x.dtype),)
 
     def weights(self, inputs: Sequence[Spec]) -> tuple[WeightSpec, ...]:

@@ -13,7 +13,20 @@ from random import Random
 import numpy as np
 
 from taskflow.operators.dropout import generator_key
-from taskflow.operators.operator import Array, Call, Dim, Example, Keeps, Operator, Reads, Soap, Spec, positive, register, takes
+from taskflow.operators.operator import (
+    Array,
+    Call,
+    Dim,
+    Example,
+    Keeps,
+    Operator,
+    Reads,
+    Soap,
+    Spec,
+    positive,
+    register,
+    takes,
+)
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -98,8 +111,8 @@ class TopKRouting(Operator):
         )
 
     def forward(self, call: Call) -> None:
-        (x,), (gates, chosen, taken, counts) = call.inputs, call.saved
-        groups, tokens, experts = x.shape
+        (x,), gates, counts = call.inputs, call.saved[0], call.saved[3]
+        _, tokens, experts = x.shape
         call.kernels.softmax(x.reshape(-1, experts), out=gates.reshape(-1, experts))
         for part in _parts(x.shape):
             numbers = None
@@ -149,7 +162,7 @@ class TopKRouting(Operator):
         xp, (dweights, _, dloss, *_), (gates, chosen, taken, counts) = call.kernels.xp, call.grad_outputs, call.saved
         if (dx := call.grad_inputs[0]) is None:
             return
-        groups, tokens, experts = gates.shape
+        _, tokens, experts = gates.shape
         dgates = xp.zeros(gates.shape, gates.dtype)
         if dloss is not None:
             dgates += (counts * dloss[:, None])[:, None] * gates.dtype.type(1 / (experts * tokens**2))

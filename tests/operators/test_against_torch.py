@@ -117,6 +117,58 @@ def _attention_blocks(op: Any, q: Any, k: Any, v: Any, lengths: Any = None) -> A
     return torch.stack(outputs, -2), torch.stack(sums, -1)
 
 
+def _top_k_routing(op: Any, x: Any) -> Any:
+    """Token by token, in evaluation, where every choice is tried."""
+    groups, tokens, experts = x.shape
+    gates = x.softmax(-1)
+    best = gates.topk(op.k).indices
+    values = torch.take_along_dim(gates, best, -1)
+    weights = values / values.sum(-1, keepdim=True) if op.normalize else values
+    slots, load = torch.full_like(best, -1), torch.zeros(groups, experts, dtype=torch.int64)
+    full, counts = torch.zeros(groups, op.k, dtype=torch.int64), torch.zeros(groups, experts, dtype=x.dtype)
+    for g in range(groups):
+        places = [0] * experts
+        for i in range(op.k):
+            for s in range(tokens):
+                e = int(best[g, s, i])
+                if op.capacity is None or places[e] < op.capacity:
+                    slots[g, s, i] = e if op.capacity is None else e * op.capacity + places[e]
+                    load[g, e] += 1
+                else:
+                    full[g, i] += 1
+                counts[g, e] += i < op.balance
+                places[e] += 1
+    loss = (counts / tokens * gates.mean(1)).sum(-1) / experts
+    return weights * (slots >= 0), slots, loss, load, full
+
+
+def _slot_array(slots: Any, experts: int, capacity: int) -> Any:
+    """1 at a token's slots, (groups, tokens, choices, experts * capacity)."""
+    many = experts * capacity
+    return F.one_hot(torch.where(slots < many, slots, many), many + 1)[..., :many].to(torch.float64)
+
+
+def _dispatch(op: Any, x: Any, slots: Any) -> Any:
+    at = _slot_array(slots, op.experts, op.capacity)
+    return torch.einsum("gskp,gsm->gpm", at, x).unflatten(1, (op.experts, op.capacity))
+
+
+def _combine(op: Any, x: Any, weights: Any, slots: Any) -> Any:
+    at = _slot_array(slots, x.shape[1], x.shape[2])
+    return torch.einsum("gskp,gsk,gpm->gsm", at, weights, x.flatten(1, 2))
+
+
+def _combine_weights(op: Any, weights: Any, slots: Any) -> Any:
+    at = _slot_array(slots, op.experts, op.capacity).unflatten(-1, (op.experts, op.capacity))
+    # The mask's own gradient is zero.
+    return torch.einsum("gskec,gsk->gsec", at, weights), at.sum(2) + 0 * weights.sum()
+
+
+def _routed_linear(op: Any, x: Any, chosen: Any, weight: Any) -> Any:
+    weight = torch.cat((weight, torch.zeros_like(weight[:1])))  # of those that chose nobody
+    return torch.einsum("gskm,gskhm->gskh", x, weight[chosen])
+
+
 def _merge_attention(op: Any, x: Any, sums: Any, lengths: Any = None) -> Any:
     edges = [b * op.keys // x.shape[3] for b in range(x.shape[3] + 1)]
     seen = _seen(op, x.shape[1], op.keys, lengths)[:, 0]
@@ -182,6 +234,8 @@ TORCH = {
     "add": lambda op, a, b: a + b,
     "attention_blocks": _attention_blocks,
     "class_blocks": _class_blocks,
+    "combine": _combine,
+    "combine_weights": _combine_weights,
     "concat": lambda op, *xs: torch.cat(xs, op.dim),
     "conv2d": _conv2d,
     "conv_transpose2d": lambda op, x, weight, bias=None: F.conv_transpose2d(
@@ -189,9 +243,11 @@ TORCH = {
     ),
     "cross_entropy": _cross_entropy,
     "cross_entropy_of_blocks": _cross_entropy_of_blocks,
+    "dispatch": _dispatch,
     "dropout": lambda op, x: F.dropout(x, op.p, training=False),
     "einsum": lambda op, *xs: torch.einsum(op.equation, *xs),
     "embedding": lambda op, x, weight: F.embedding(x, weight),
+    "expert_linear": lambda op, x, weight: torch.einsum("gecm,ehm->gech", x, weight),
     "flash_attention": _flash_attention,
     "gather": _gather,
     "linear": lambda op, x, *weights: F.linear(x, *weights),
@@ -205,6 +261,7 @@ TORCH = {
     "reshape": lambda op, x: x.reshape(op.shape),
     "rms_norm": lambda op, x, weight: F.rms_norm(x, x.shape[-1:], weight, op.eps),
     "rotary": _rotary,
+    "routed_linear": _routed_linear,
     "scale": lambda op, x: x * op.factor,
     "sigmoid": lambda op, x: torch.sigmoid(x),
     "silu": lambda op, x: F.silu(x),
@@ -213,11 +270,12 @@ TORCH = {
     "sub": lambda op, a, b: a - b,
     "swiglu": lambda op, gate, x: F.silu(gate) * x,
     "tanh": lambda op, x: torch.tanh(x),
+    "top_k_routing": _top_k_routing,
     "transpose": lambda op, x: x.transpose(op.dim0, op.dim1),
 }
 
 
-IN_EVALUATION = ("dropout", "stochastic_depth", "flash_attention", "attention_blocks")
+IN_EVALUATION = ("dropout", "stochastic_depth", "flash_attention", "attention_blocks", "top_k_routing")
 """Kinds that draw random numbers in training."""
 
 
@@ -241,7 +299,8 @@ def _compare(kind: str, seed: int, case: Case) -> None:
     assert [tuple(r.shape) for r in results] == [spec.shape for spec in case.outputs]
     for number, (output, result) in enumerate(zip(call.outputs, results)):
         _close(output, result, f"example {seed} {case.operator}: output {number}")
-    torch.autograd.backward(results, [torch.tensor(g) for g in case.grads])
+    floats = [(result, torch.tensor(g)) for result, g in zip(results, case.grads) if result.is_floating_point()]
+    torch.autograd.backward(*zip(*floats))
     for number, (gradient, tensor) in enumerate(zip(gradients, tensors)):
         if gradient is not None:
             gradient = embedded(gradient, rects[number], tensor.shape)
