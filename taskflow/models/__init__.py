@@ -13,7 +13,11 @@ from taskflow.models.inception import InceptionConfig, inception_v3
 from taskflow.models.lenet import LeNetConfig, lenet
 from taskflow.models.llama import SIZES as LLAMA_SIZES
 from taskflow.models.llama import LlamaConfig, llama
+from taskflow.models.mixtral import SIZES as MIXTRAL_SIZES
+from taskflow.models.mixtral import MixtralConfig, mixtral
 from taskflow.models.mlp import MLPConfig, mlp
+from taskflow.models.moe import SIZES as MOE_SIZES
+from taskflow.models.moe import MoEConfig, moe
 from taskflow.models.nmt import NMTConfig, nmt
 from taskflow.models.resnet import ResNetConfig, resnet
 from taskflow.models.rnnlm import RNNLMConfig, rnnlm
@@ -30,6 +34,8 @@ __all__ = [
     "LeNetConfig",
     "LlamaConfig",
     "MLPConfig",
+    "MixtralConfig",
+    "MoEConfig",
     "Model",
     "NMTConfig",
     "RNNLMConfig",
@@ -43,7 +49,9 @@ __all__ = [
     "inception_v3",
     "lenet",
     "llama",
+    "mixtral",
     "mlp",
+    "moe",
     "nmt",
     "resnet",
     "rnnlm",
@@ -77,6 +85,8 @@ MODELS: dict[str, Model] = {
     "GPT-2": Model(gpt, GPTConfig(), GPTConfig.small(), GPT_2_SIZES),
     "GPT-3": Model(gpt, GPT_3_SIZES["175B"], GPTConfig.small(), GPT_3_SIZES),
     "Llama": Model(llama, LLAMA_SIZES["8B"], LlamaConfig.small(), LLAMA_SIZES),
+    "Mixtral": Model(mixtral, MIXTRAL_SIZES["8x7B"], MixtralConfig.small(), MIXTRAL_SIZES),
+    "MoE": Model(moe, MOE_SIZES["600B"], MoEConfig.small(), MOE_SIZES),
 }
 
 

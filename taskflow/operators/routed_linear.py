@@ -34,9 +34,10 @@ from taskflow.regions import Rect
 @register("routed_linear")
 @dataclass(frozen=True, slots=True)
 class RoutedLinear(Operator):
-    """x (G, S, k, M), chosen (G, S, k) integers below E, weight (E, H, M) -> y (G, S, k, H) = x W_chosen^T; of a choice outside of
-    the experts, such as -1, zeros. G, S, k and H can be cut. E is contracted as an embedding's rows are: a piece gives zeros
-    for tokens of others' experts, so tokens stay where they are, and the sum of the pieces is the whole. M is not cut."""
+    """x (G, S, k, M), or (G, S, M) for all k choices, chosen (G, S, k) integers below E, weight (E, H, M) -> y (G, S, k, H) =
+    x W_chosen^T; of a choice outside of the experts, such as -1, zeros. G, S, k and H can be cut. E is contracted as an
+    embedding's rows are: a piece gives zeros for tokens of others' experts, so tokens stay where they are, and the sum of
+    the pieces is the whole. M is not cut."""
 
     work: ClassVar[Work] = Work.CONTRACTION
     uniform: ClassVar[bool] = False  # see `flops`
@@ -48,12 +49,16 @@ class RoutedLinear(Operator):
         takes("routed_linear", inputs, 2)
         x, chosen = inputs
         positive("routed_linear", experts=self.experts, out_features=self.out_features)
-        if len(x.shape) != 4 or not x.differentiable or chosen.shape != x.shape[:3] or chosen.dtype.kind not in "iu":
-            raise ValueError(f"routed_linear: inputs must be float (G, S, k, features), integers (G, S, k), got {x} and {chosen}")
-        return (Spec((*x.shape[:3], self.out_features), x.dtype),)
+        fits = len(chosen.shape) == 3 and len(x.shape) in (3, 4) and x.shape[:-1] == chosen.shape[: len(x.shape) - 1]
+        if not fits or not x.differentiable or chosen.dtype.kind not in "iu":
+            raise ValueError(
+                f"routed_linear: inputs must be float (G, S, features) or (G, S, k, features), and integers (G, S, k), got {x} "
+                f"and {chosen}"
+            )
+        return (Spec((*chosen.shape, self.out_features), x.dtype),)
 
     def weights(self, inputs: Sequence[Spec]) -> tuple[WeightSpec, ...]:
-        features = inputs[0].shape[3]
+        features = inputs[0].shape[-1]
         return (WeightSpec("weight", (self.experts, self.out_features, features), Init("uniform", features**-0.5)),)
 
     def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
@@ -66,8 +71,9 @@ class RoutedLinear(Operator):
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         *lo, c0, e0 = piece.lo
         *hi, c1, e1 = piece.hi
-        width = inputs[0].shape[3]
-        return Reads((Rect((*lo, 0), (*hi, width)), Rect(tuple(lo), tuple(hi))), (Rect((e0, c0, 0), (e1, c1, width)),))
+        *leading, width = inputs[0].shape
+        x = Rect((*lo[: len(leading)], 0), (*hi[: len(leading)], width))
+        return Reads((x, Rect(tuple(lo), tuple(hi))), (Rect((e0, c0, 0), (e1, c1, width)),))
 
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
         return (Rect(piece.lo[:-1], piece.hi[:-1]),)
@@ -83,10 +89,13 @@ class RoutedLinear(Operator):
         y[...] = 0
         result = y.reshape(-1, y.shape[-1])
         for e, rows in self._rows(call):
-            some = _taken(x, rows)
+            some = _taken(x, rows, self._shared(call))
             made = call.kernels.xp.empty((len(some), y.shape[-1]), y.dtype)
             call.kernels.matmul(some, weight[e].T, out=made)
-            _add(result, rows, made)
+            if rows.dtype.kind == "f":
+                result += made
+            else:
+                result[rows] = made
 
     def backward(self, call: Call) -> None:
         (x, _), (weight,), kernels = call.inputs, call.weights, call.kernels
@@ -95,13 +104,22 @@ class RoutedLinear(Operator):
             if target is not None and not target.accumulate:
                 target.array[...] = 0
         for e, rows in self._rows(call):
-            given = _taken(dy, rows)
+            given, shared = _taken(dy, rows, 1), self._shared(call)
             if dw is not None:
-                kernels.matmul(given.T, _taken(x, rows), out=dw.array[e], accumulate=True)
+                kernels.matmul(given.T, _taken(x, rows, shared), out=dw.array[e], accumulate=True)
             if dx is not None:
                 made = kernels.xp.empty((len(given), x.shape[-1]), x.dtype)
                 kernels.matmul(given, weight[e], out=made)
-                _add(dx.array.reshape(-1, x.shape[-1]), rows, made)
+                into = dx.array.reshape(-1, x.shape[-1])
+                if rows.dtype.kind == "f":
+                    into += made.reshape(len(into), shared, -1).sum(axis=1)
+                else:  # a token may have chosen an expert twice
+                    kernels.embedding_backward(rows // shared, 0, made, out=into, accumulate=True)
+
+    @staticmethod
+    def _shared(call: Call) -> int:
+        """How many choices there are of each row of x."""
+        return int(call.inputs[1].shape[-1]) if call.inputs[0].ndim == 3 else 1
 
     def _rows(self, call: Call) -> Iterator[tuple[int, Array]]:
         """Of each expert of the piece its number there, and the rows that chose it: their indices, or, on a device that does not
@@ -117,12 +135,13 @@ class RoutedLinear(Operator):
         """As if the tokens of a group chose the experts in turn."""
         (_, s0, _, _, e0), (_, s1, _, _, e1) = piece.lo, piece.hi
         turns = sum(_multiples(s1, e, self.experts) - _multiples(s0, e, self.experts) for e in range(e0, e1))
-        return 2 * piece.shape[0] * piece.shape[2] * piece.shape[3] * inputs[0].shape[3] * turns
+        return 2 * piece.shape[0] * piece.shape[2] * piece.shape[3] * inputs[0].shape[-1] * turns
 
     @classmethod
     def example(cls, random: Random) -> Example:
         choices, experts = tuple(random.randint(1, 3) for _ in range(3)), random.randint(1, 4)
-        specs = (Spec((*choices, random.randint(1, 4)), np.dtype(np.float64)), Spec(choices, np.dtype(np.int64)))
+        rows = choices[: random.choice((2, 3))]
+        specs = (Spec((*rows, random.randint(1, 4)), np.dtype(np.float64)), Spec(choices, np.dtype(np.int64)))
         return Example(cls(experts, random.randint(1, 4)), specs, high=experts + 1)
 
 
@@ -131,18 +150,12 @@ def _multiples(count: int, rest: int, of: int) -> int:
     return (count - rest + of - 1) // of if count > rest else 0
 
 
-def _taken(x: Array, rows: Array) -> Array:
-    """Rows of (..., M): those that are named by number, or all, times their factors."""
+def _taken(x: Array, rows: Array, shared: int) -> Array:
+    """Rows of (..., M), each of which stands for ``shared`` rows: those that are named by number, or all, times their factors."""
     flat = x.reshape(-1, x.shape[-1])
-    return flat * rows[:, None] if rows.dtype.kind == "f" else flat[rows]
-
-
-def _add(out: Array, rows: Array, value: Array) -> None:
-    """Add rows to where `_taken` took them from."""
-    if rows.dtype.kind == "f":
-        out += value * rows[:, None]
-    else:
-        out[rows] += value
+    if rows.dtype.kind != "f":
+        return flat[rows // shared]
+    return (flat[:, None] * rows.reshape(-1, shared, 1)).reshape(-1, flat.shape[-1])
 
 
 def routed_linear(
@@ -151,7 +164,8 @@ def routed_linear(
 ) -> Tensor:
     """Multiply each token by the weight (out_features, in_features) of the expert that it has chosen.
 
-    Args: input (G, S, k, in_features); chosen (G, S, k) integers below ``experts``, the slots of `top_k_routing` without a
-    capacity. Returns (G, S, k, out_features). The weight is (experts, out_features, in_features).
+    Args: input (G, S, k, in_features), or (G, S, in_features) for all choices of a token; chosen (G, S, k) integers below
+    ``experts``, the slots of `top_k_routing` without a capacity. Returns (G, S, k, out_features). The weight is (experts,
+    out_features, in_features).
     """
     return input.graph.apply(RoutedLinear(experts, out_features), (input, chosen), name=name, parameters=parameters)[0]

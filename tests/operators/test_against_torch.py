@@ -166,6 +166,7 @@ def _combine_weights(op: Any, weights: Any, slots: Any) -> Any:
 
 def _routed_linear(op: Any, x: Any, chosen: Any, weight: Any) -> Any:
     weight = torch.cat((weight, torch.zeros_like(weight[:1])))  # of those that chose nobody
+    x = x[:, :, None].expand(*chosen.shape, -1) if x.ndim == 3 else x
     return torch.einsum("gskm,gskhm->gskh", x, weight[chosen])
 
 

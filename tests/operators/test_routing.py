@@ -153,8 +153,7 @@ def layer(graph: OperatorGraph, x: Tensor, einsums: bool, dropless: bool = False
     scores = ops.linear(x, experts, False, name="wg")
     if dropless:
         weights, chosen, loss, *_ = ops.top_k_routing(scores, 2, name="gating")
-        many = ops.concat([ops.reshape(x, (*x.shape[:2], 1, x.shape[2]))] * 2, 2)
-        h = ops.relu(ops.routed_linear(many, chosen, experts, inner, name="wi"))
+        h = ops.relu(ops.routed_linear(x, chosen, experts, inner, name="wi"))
         return ops.einsum("gskm,gsk->gsm", ops.routed_linear(h, chosen, experts, x.shape[2], name="wo"), weights), loss
     weights, slots, loss, *_ = ops.top2_gating(scores, capacity, name="gating")
     if not einsums:
