@@ -1,5 +1,5 @@
-"""Llama: a decoder with RMS normalisation, rotary positions, shared key heads and gated feed-forward layers (Touvron et al.,
-arXiv 2302.13971; sizes: Grattafiori et al., "The Llama 3 herd of models", arXiv 2407.21783, table 3)."""
+"""Llama: a decoder with RMS normalisation, rotary positions, shared key heads and gated feed-forward layers (Touvron et
+al., arXiv 2302.13971; sizes: Grattafiori et al., "The Llama 3 herd of models", arXiv 2407.21783, table 3)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ STD = 0.02  # of the embedding at the beginning
 
 @dataclass(frozen=True, slots=True)
 class LlamaConfig:
-    """Sizes of the network; the defaults are those of Llama 3.1 8B. ``batch`` is of the whole machine; ``steps`` words of
-    context; ``inner`` of the feed-forward layers; ``key_heads`` that ``heads`` share. ``window``: how many words back attention
-    sees (None: all). ``key_blocks``: attention in so many blocks of keys, by which it can be cut (None: it cannot)."""
+    """Sizes of the network; the defaults are those of Llama 3.1 8B. ``batch`` is of the whole machine; ``steps`` words
+    of context; ``inner`` of the feed-forward layers; ``key_heads`` that ``heads`` share. ``window``: how many words
+    back attention sees (None: all). ``key_blocks``: attention in so many blocks of keys, by which it can be cut (None:
+    it cannot)."""
 
     batch: int = 1
     steps: int = 8192
@@ -48,8 +49,8 @@ SIZES = {
 
 
 def llama(config: LlamaConfig, dtype: str = "float32") -> OperatorGraph:
-    """Inputs ``tokens`` and ``targets``, the token after each, both (batch, steps) int64; minimises the mean cross-entropy of the
-    next token in nats. Names are those of the published weights."""
+    """Inputs ``tokens`` and ``targets``, the token after each, both (batch, steps) int64; minimises the mean
+    cross-entropy of the next token in nats. Names are those of the published weights."""
     c = config
     graph = OperatorGraph(dtype, "Llama")
     tokens, targets = (ops.input(graph, (c.batch, c.steps), "int64", name=name) for name in ("tokens", "targets"))

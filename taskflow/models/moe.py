@@ -1,5 +1,5 @@
-"""MoE: GShard's Transformer, in which every other feed-forward layer is one of experts (Lepikhin et al., "GShard", arXiv
-2006.16668, section 2). Theirs translates; this is a decoder of the same layers, which says the next word."""
+"""MoE: GShard's Transformer, in which every other feed-forward layer is one of experts (Lepikhin et al., "GShard",
+arXiv 2006.16668, section 2). Theirs translates; this is a decoder of the same layers, which says the next word."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from taskflow.operators.top_k_routing import capacity_of
 
 @dataclass(frozen=True, slots=True)
 class MoEConfig:
-    """Sizes of the network; the defaults are those of the largest, of 600 thousand million parameters. ``batch`` is of the whole
-    machine; ``steps`` words of context; ``inner`` of the feed-forward layers; ``heads`` of ``head_size`` features.
+    """Sizes of the network; the defaults are those of the largest, of 600 thousand million parameters. ``batch`` is of
+    the whole machine; ``steps`` words of context; ``inner`` of the feed-forward layers; ``heads`` of ``head_size``
+    features.
 
-    ``experts`` of every other layer; ``group``: words that are routed together (None: a row of the batch); ``factor``: places of
-    all experts over words of a group (`capacity_of`); ``count_all``: `top2_gating`'s convention. ``balance``: weight of the
-    auxiliary loss, which is 1 for an even load. ``einsums``: with the arrays (groups, words, experts, places) that GShard prints,
-    for comparison."""
+    ``experts`` of every other layer; ``group``: words that are routed together (None: a row of the batch); ``factor``:
+    places of all experts over words of a group (`capacity_of`); ``count_all``: `top2_gating`'s convention. ``balance``:
+    weight of the auxiliary loss, which is 1 for an even load. ``einsums``: with the arrays (groups, words, experts,
+    places) that GShard prints, for comparison."""
 
     batch: int = 2
     steps: int = 1024
@@ -56,8 +57,9 @@ SIZES = {
 
 
 def moe(config: MoEConfig, dtype: str = "float32") -> OperatorGraph:
-    """Inputs ``tokens`` and ``targets``, the token after each, both (batch, steps) int64; minimises the mean cross-entropy of the
-    next token in nats, and for each layer of experts the auxiliary loss. The embedding and the last layer share one matrix.
+    """Inputs ``tokens`` and ``targets``, the token after each, both (batch, steps) int64; minimises the mean
+    cross-entropy of the next token in nats, and for each layer of experts the auxiliary loss. The embedding and the
+    last layer share one matrix.
 
     Raises ValueError unless ``group`` divides the words of a batch."""
     c = config
@@ -100,7 +102,8 @@ def _attend(c: MoEConfig, x: Tensor, name: str) -> Tensor:
 
 
 def _experts(c: MoEConfig, x: Tensor, name: str) -> tuple[Tensor, Tensor]:
-    """What the experts of each word of x (N, T, M) make of it, and the auxiliary loss. A word that finds no place gets zeros."""
+    """What the experts of each word of x (N, T, M) make of it, and the auxiliary loss. A word that finds no place gets
+    zeros."""
     group = c.steps if c.group is None else c.group
     grouped = (c.batch * c.steps // group, group, c.hidden)
     y = x if grouped == x.shape else ops.reshape(x, grouped, name=f"{name}.groups")

@@ -1,5 +1,5 @@
-"""attention_blocks: what each block of keys says to a query, so that attention can be cut by keys; `merge_attention` joins the
-blocks."""
+"""attention_blocks: what each block of keys says to a query, so that attention can be cut by keys; `merge_attention`
+joins the blocks."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from taskflow.regions import Rect
 @register("attention_blocks")
 @dataclass(frozen=True, slots=True)
 class AttentionBlocks(TiledAttention):
-    """-> y (N, Lq, H, B, E), the attention of each query to each of ``blocks`` blocks of the keys by itself, and the logarithm
-    of its sum of exponentials (N, Lq, H, B); both 0 where it sees nothing of the block. Block b is [b Lk / B, (b + 1) Lk / B),
-    rounded down: fixed by the model, not by the strategy. A piece whose queries see nothing of its blocks reads nothing."""
+    """-> y (N, Lq, H, B, E), the attention of each query to each of ``blocks`` blocks of the keys by itself, and the
+    logarithm of its sum of exponentials (N, Lq, H, B); both 0 where it sees nothing of the block. Block b is [b Lk / B,
+    (b + 1) Lk / B), rounded down: fixed by the model, not by the strategy. A piece whose queries see nothing of its
+    blocks reads nothing."""
 
     blocks: int = 2
 
@@ -65,8 +66,8 @@ class AttentionBlocks(TiledAttention):
                 )
 
     def _seen(self, call: Call) -> list[tuple[int, Span, Span, slice]]:
-        """Of each block of the piece of which something is seen: its number in the piece, the queries and keys, and where these
-        queries are in the piece."""
+        """Of each block of the piece of which something is seen: its number in the piece, the queries and keys, and
+        where these queries are in the piece."""
         scope, first = self.scope(call.specs), call.piece.lo[1]
         found = []
         for number, block in enumerate(blocks_of(scope.keys, self.blocks)[call.piece.lo[3] : call.piece.hi[3]]):

@@ -10,8 +10,8 @@ Span = tuple[int, int]  # from, to below
 
 @dataclass(frozen=True, slots=True)
 class AttentionScope:
-    """Query t of ``queries`` stands beside key t + keys - queries: the last query beside the last key. ``causal``: it sees the
-    keys up to that one. ``window``: of these the last so many. What it sees is one span of keys."""
+    """Query t of ``queries`` stands beside key t + keys - queries: the last query beside the last key. ``causal``: it
+    sees the keys up to that one. ``window``: of these the last so many. What it sees is one span of keys."""
 
     queries: int
     keys: int
@@ -37,8 +37,8 @@ class AttentionScope:
         return first, max(first, last)
 
     def within(self, rows: Span, keys: Span) -> tuple[Span, Span]:
-        """The queries of ``rows`` that see a key of ``keys``, and the keys of ``keys`` that they see; both empty if there are
-        none."""
+        """The queries of ``rows`` that see a key of ``keys``, and the keys of ``keys`` that they see; both empty if
+        there are none."""
         rows = _common(rows, self.queries_of(keys))
         keys = _common(keys, self.keys_of(rows))
         return (rows, keys) if rows[1] > rows[0] and keys[1] > keys[0] else ((0, 0), (0, 0))
@@ -78,8 +78,8 @@ def tiles_of(span: Span, size: int) -> list[Span]:
 
 
 def heads_and_groups(heads: Span, per_group: int) -> Sequence[tuple[slice, slice]]:
-    """Runs of ``heads`` that share their key heads evenly: those of a first group that is cut, of whole groups, of a last one.
-    Slices among these heads and among the key heads that they need."""
+    """Runs of ``heads`` that share their key heads evenly: those of a first group that is cut, of whole groups, of a
+    last one. Slices among these heads and among the key heads that they need."""
     found, at, first = [], heads[0], heads[0] // per_group
     while at < heads[1]:
         if at % per_group == 0 and heads[1] - at >= per_group:

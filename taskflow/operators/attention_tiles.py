@@ -1,8 +1,8 @@
-"""The arithmetic of fused attention: softmax(q k^T) v in tiles of queries and keys, with running maximum and sum, so that the
-matrix of scores is never there as a whole.
+"""The arithmetic of fused attention: softmax(q k^T) v in tiles of queries and keys, with running maximum and sum, so
+that the matrix of scores is never there as a whole.
 
-Dao, Fu, Ermon, Rudra, Ré, "FlashAttention", arXiv 2205.14135, algorithms 1 and 4; Milakov and Gimelshein, "Online normalizer
-calculation for softmax", arXiv 1805.02867.
+Dao, Fu, Ermon, Rudra, Ré, "FlashAttention", arXiv 2205.14135, algorithms 1 and 4; Milakov and Gimelshein, "Online
+normalizer calculation for softmax", arXiv 1805.02867.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """One piece's attention. ``samples``, ``heads``, ``rows``, ``keys``: the spans that its arrays hold of the whole tensors:
-    q (samples, rows, heads, D), k and v (samples, keys, their key heads, D or E)."""
+    """One piece's attention. ``samples``, ``heads``, ``rows``, ``keys``: the spans that its arrays hold of the whole
+    tensors: q (samples, rows, heads, D), k and v (samples, keys, their key heads, D or E)."""
 
     kernels: KernelSet
     scope: AttentionScope
@@ -52,8 +52,9 @@ class Tiles:
     drop: Drop | None
 
     def forward(self, q: Array, k: Array, v: Array, rows: Span, keys: Span, out: Array, sums: Array) -> None:
-        """For the queries ``rows`` and the keys ``keys``, both within this piece's: out (samples, rows, heads, E), the mean of
-        values, and sums (samples, rows, heads), the logarithm of the sum of exp(score). Both 0 where nothing is seen."""
+        """For the queries ``rows`` and the keys ``keys``, both within this piece's: out (samples, rows, heads, E), the
+        mean of values, and sums (samples, rows, heads), the logarithm of the sum of exp(score). Both 0 where nothing is
+        seen."""
         xp = self.kernels.xp
         for n, hs, gs in self._parts():
             keyed = {s: (self._keyed(k, n, gs, s), self._keyed(v, n, gs, s)) for s in tiles_of(keys, self.tile)}
@@ -134,7 +135,8 @@ class Tiles:
                 yield slice(first, min(count, first + together)), hs, gs
 
     def _asked(self, x: Array, n: slice, hs: slice, gs: slice, t: Span, held: Span) -> Array:
-        """Rows t of x (samples, rows, heads, D), which holds the rows ``held``: (samples, key heads, t and heads of each, D)."""
+        """Rows t of x (samples, rows, heads, D), which holds the rows ``held``: (samples, key heads, t and heads of
+        each, D)."""
         part = x[n, t[0] - held[0] : t[1] - held[0], hs]
         samples, rows, heads, width = part.shape
         groups = gs.stop - gs.start
@@ -153,7 +155,8 @@ class Tiles:
         return parted.reshape(samples, t[1] - t[0], -1, width)
 
     def _scores(self, asked: Array, key: Array, n: slice, hs: slice, t: Span, s: Span) -> Array | None:
-        """(samples, key heads, rows of `_asked`, s): products, `LOW` where nothing is seen; None if nothing is seen at all."""
+        """(samples, key heads, rows of `_asked`, s): products, `LOW` where nothing is seen; None if nothing is seen at
+        all."""
         pairs = self.scope.pairs(t, s)
         if not pairs:
             return None

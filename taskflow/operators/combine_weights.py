@@ -1,4 +1,5 @@
-"""combine_weights: routing as the arrays (G, S, E, C) that GShard prints, for `einsum`; `dispatch` and `combine` do without."""
+"""combine_weights: routing as the arrays (G, S, E, C) that GShard prints, for `einsum`; `dispatch` and `combine` do
+without."""
 
 from __future__ import annotations
 
@@ -17,8 +18,9 @@ from taskflow.regions import Rect
 @register("combine_weights")
 @dataclass(frozen=True, slots=True)
 class CombineWeights(Operator):
-    """weights (G, S, k), slots (G, S, k) integers, expert * capacity + place -> combine weights (G, S, E, C), a token's weight at
-    its slots and 0 elsewhere, and the dispatch mask of that shape, 1 at its slots, through which no gradient goes."""
+    """weights (G, S, k), slots (G, S, k) integers, expert * capacity + place -> combine weights (G, S, E, C), a token's
+    weight at its slots and 0 elsewhere, and the dispatch mask of that shape, 1 at its slots, through which no gradient
+    goes."""
 
     experts: int
     capacity: int
@@ -94,7 +96,7 @@ class CombineWeights(Operator):
 def combine_weights(
     weights: Tensor, slots: Tensor, experts: int, capacity: int, *, name: str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The combine weights and the dispatch mask (G, S, experts, capacity) of weights and slots (G, S, k), for einsums such as
-    "GSEC,GSM->EGCM" and "GSEC,GECM->GSM"."""
+    """The combine weights and the dispatch mask (G, S, experts, capacity) of weights and slots (G, S, k), for einsums
+    such as "GSEC,GSM->EGCM" and "GSEC,GECM->GSM"."""
     found, mask = weights.graph.apply(CombineWeights(experts, capacity), (weights, slots), name=name)
     return found, mask

@@ -34,9 +34,9 @@ from taskflow.regions import Rect
 @register("expert_linear")
 @dataclass(frozen=True, slots=True)
 class ExpertLinear(Operator):
-    """x (G, E, C, M), weight (E, H, M) -> y (G, E, C, H): at the places of expert e, x W_e^T. E and H cut the weights, M is
-    contracted. Expert parallelism is a cut of E: a processor has the weights of its experts, and reads their places of all
-    groups."""
+    """x (G, E, C, M), weight (E, H, M) -> y (G, E, C, H): at the places of expert e, x W_e^T. E and H cut the weights,
+    M is contracted. Expert parallelism is a cut of E: a processor has the weights of its experts, and reads their
+    places of all groups."""
 
     work: ClassVar[Work] = Work.CONTRACTION
 

@@ -8,8 +8,8 @@ from taskflow.operators.operator import Array, Call, Spec, positive
 
 
 def rows_of(call: Call, slots: Array, first: int, last: int, capacity: int) -> Array:
-    """slots (G, S, k), expert * capacity + place -> rows (G S k) of an array (G, experts from ``first`` to below ``last``,
-    capacity), -1 for those that lie elsewhere."""
+    """slots (G, S, k), expert * capacity + place -> rows (G S k) of an array (G, experts from ``first`` to below
+    ``last``, capacity), -1 for those that lie elsewhere."""
     groups, held = slots.shape[0], (last - first) * capacity
     number = call.kernels.constant(("groups of slots", groups, held), lambda: _starts(groups, held))
     here = (slots >= first * capacity) & (slots < last * capacity)

@@ -1,4 +1,5 @@
-"""merge_attention: attention to all keys from that to each block of them, weighted by the blocks' sums of exponentials."""
+"""merge_attention: attention to all keys from that to each block of them, weighted by the blocks' sums of
+exponentials."""
 
 from __future__ import annotations
 
@@ -32,9 +33,9 @@ from taskflow.regions import Rect
 @register("merge_attention")
 @dataclass(frozen=True, slots=True)
 class MergeAttention(Operator):
-    """x (N, Lq, H, B, E), sums (N, Lq, H, B), and lengths (N) integers if there is padding -> y (N, Lq, H, E) = the mean of x
-    over the blocks with the weights softmax(sums), of those blocks of which the query sees something; 0 if there are none. The
-    blocks that no query of a piece sees are not read. The weights are saved."""
+    """x (N, Lq, H, B, E), sums (N, Lq, H, B), and lengths (N) integers if there is padding -> y (N, Lq, H, E) = the
+    mean of x over the blocks with the weights softmax(sums), of those blocks of which the query sees something; 0 if
+    there are none. The blocks that no query of a piece sees are not read. The weights are saved."""
 
     uniform: ClassVar[bool] = False  # how many blocks are seen depends on where the piece lies
 

@@ -1,5 +1,5 @@
-"""routed_linear: a linear layer whose weight each token chooses, for routing without a capacity ("dropless": Gale, Narayanan,
-Young, Zaharia, "MegaBlocks", arXiv 2211.15841)."""
+"""routed_linear: a linear layer whose weight each token chooses, for routing without a capacity ("dropless": Gale,
+Narayanan, Young, Zaharia, "MegaBlocks", arXiv 2211.15841)."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from taskflow.regions import Rect
 @register("routed_linear")
 @dataclass(frozen=True, slots=True)
 class RoutedLinear(Operator):
-    """x (G, S, k, M), or (G, S, M) for all k choices, chosen (G, S, k) integers below E, weight (E, H, M) -> y (G, S, k, H) =
-    x W_chosen^T; of a choice outside of the experts, such as -1, zeros. G, S, k and H can be cut. E is contracted as an
-    embedding's rows are: a piece gives zeros for tokens of others' experts, so tokens stay where they are, and the sum of
-    the pieces is the whole. M is not cut."""
+    """x (G, S, k, M), or (G, S, M) for all k choices, chosen (G, S, k) integers below E, weight (E, H, M) -> y (G, S,
+    k, H) = x W_chosen^T; of a choice outside of the experts, such as -1, zeros. G, S, k and H can be cut, and what is
+    contracted: M, and E, as an embedding's rows are. A piece of E gives zeros for tokens of others' experts, so tokens
+    stay where they are, and the sum of the pieces is the whole."""
 
     work: ClassVar[Work] = Work.CONTRACTION
     uniform: ClassVar[bool] = False  # see `flops`
@@ -66,17 +66,18 @@ class RoutedLinear(Operator):
         return (
             Dim("n", groups, Soap.SAMPLE), Dim("a1", tokens, Soap.ATTRIBUTE), Dim("a2", choices, Soap.ATTRIBUTE),
             Dim("c", self.out_features, Soap.PARAMETER), Dim("e", self.experts, Soap.REDUCTION),
+            Dim("k", inputs[0].shape[-1], Soap.REDUCTION),
         )
 
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        *lo, c0, e0 = piece.lo
-        *hi, c1, e1 = piece.hi
-        *leading, width = inputs[0].shape
-        x = Rect((*lo[: len(leading)], 0), (*hi[: len(leading)], width))
-        return Reads((x, Rect(tuple(lo), tuple(hi))), (Rect((e0, c0, 0), (e1, c1, width)),))
+        *lo, c0, e0, k0 = piece.lo
+        *hi, c1, e1, k1 = piece.hi
+        rows = len(inputs[0].shape) - 1
+        x = Rect((*lo[:rows], k0), (*hi[:rows], k1))
+        return Reads((x, Rect(tuple(lo), tuple(hi))), (Rect((e0, c0, k0), (e1, c1, k1)),))
 
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (Rect(piece.lo[:-1], piece.hi[:-1]),)
+        return (Rect(piece.lo[:-2], piece.hi[:-2]),)
 
     def keeps(self, inputs: Sequence[Spec]) -> Keeps:
         return Keeps(outputs=False)
@@ -122,20 +123,20 @@ class RoutedLinear(Operator):
         return int(call.inputs[1].shape[-1]) if call.inputs[0].ndim == 3 else 1
 
     def _rows(self, call: Call) -> Iterator[tuple[int, Array]]:
-        """Of each expert of the piece its number there, and the rows that chose it: their indices, or, on a device that does not
-        wait, a factor of 1 or 0 for every row."""
+        """Of each expert of the piece its number there, and the rows that chose it: their indices, or, on a device that
+        does not wait, a factor of 1 or 0 for every row."""
         chosen = call.inputs[1].reshape(-1)
-        for e in range(call.piece.lo[-1], call.piece.hi[-1]):
+        for e in range(first := call.piece.lo[-2], call.piece.hi[-2]):
             if not call.kernels.device.waits:
-                yield e - call.piece.lo[-1], (chosen == e).astype(call.inputs[0].dtype)
+                yield e - first, (chosen == e).astype(call.inputs[0].dtype)
             elif (rows := np.flatnonzero(chosen == e)).size:
-                yield e - call.piece.lo[-1], rows
+                yield e - first, rows
 
     def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         """As if the tokens of a group chose the experts in turn."""
-        (_, s0, _, _, e0), (_, s1, _, _, e1) = piece.lo, piece.hi
+        (_, s0, _, _, e0, _), (_, s1, _, _, e1, _) = piece.lo, piece.hi
         turns = sum(_multiples(s1, e, self.experts) - _multiples(s0, e, self.experts) for e in range(e0, e1))
-        return 2 * piece.shape[0] * piece.shape[2] * piece.shape[3] * inputs[0].shape[-1] * turns
+        return 2 * piece.shape[0] * piece.shape[2] * piece.shape[3] * piece.shape[5] * turns
 
     @classmethod
     def example(cls, random: Random) -> Example:
@@ -151,7 +152,8 @@ def _multiples(count: int, rest: int, of: int) -> int:
 
 
 def _taken(x: Array, rows: Array, shared: int) -> Array:
-    """Rows of (..., M), each of which stands for ``shared`` rows: those that are named by number, or all, times their factors."""
+    """Rows of (..., M), each of which stands for ``shared`` rows: those that are named by number, or all, times their
+    factors."""
     flat = x.reshape(-1, x.shape[-1])
     if rows.dtype.kind != "f":
         return flat[rows // shared]
@@ -164,8 +166,8 @@ def routed_linear(
 ) -> Tensor:
     """Multiply each token by the weight (out_features, in_features) of the expert that it has chosen.
 
-    Args: input (G, S, k, in_features), or (G, S, in_features) for all choices of a token; chosen (G, S, k) integers below
-    ``experts``, the slots of `top_k_routing` without a capacity. Returns (G, S, k, out_features). The weight is (experts,
-    out_features, in_features).
+    Args: input (G, S, k, in_features), or (G, S, in_features) for all choices of a token; chosen (G, S, k) integers
+    below ``experts``, the slots of `top_k_routing` without a capacity. Returns (G, S, k, out_features). The weight is
+    (experts, out_features, in_features).
     """
     return input.graph.apply(RoutedLinear(experts, out_features), (input, chosen), name=name, parameters=parameters)[0]

@@ -1,5 +1,5 @@
-"""swiglu: silu of one tensor times another, the gate of a feed-forward layer. Shazeer, "GLU variants improve Transformer",
-arXiv 2002.05202."""
+"""swiglu: silu of one tensor times another, the gate of a feed-forward layer. Shazeer, "GLU variants improve
+Transformer", arXiv 2002.05202."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from taskflow.regions import Rect
 @register("swiglu")
 @dataclass(frozen=True, slots=True)
 class SwiGLU(Operator):
-    """gate, x of one shape -> y = gate / (1 + exp(-gate)) x. As one operator it keeps two arrays for backward; as `silu` and
-    `mul` it would keep three."""
+    """gate, x of one shape -> y = gate / (1 + exp(-gate)) x. As one operator it keeps two arrays for backward; as
+    `silu` and `mul` it would keep three."""
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("swiglu", inputs, 2)
@@ -75,6 +75,6 @@ class SwiGLU(Operator):
 
 
 def swiglu(gate: Tensor, input: Tensor, *, name: str | None = None) -> Tensor:
-    """silu(gate) times input, element by element: between the linear layers of a gated feed-forward layer. Two tensors of
-    any one shape in, that shape out."""
+    """silu(gate) times input, element by element: between the linear layers of a gated feed-forward layer. Two tensors
+    of any one shape in, that shape out."""
     return gate.graph.apply(SwiGLU(), (gate, input), name=name)[0]

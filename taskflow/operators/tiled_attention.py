@@ -1,4 +1,5 @@
-"""TiledAttention: what `flash_attention` and `attention_blocks` share: inputs, what a piece sees of them, arithmetic."""
+"""TiledAttention: what `flash_attention` and `attention_blocks` share: inputs, what a piece sees of them,
+arithmetic."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ from taskflow.regions import Rect
 
 @dataclass(frozen=True, slots=True)
 class TiledAttention(Operator):
-    """Queries (N, Lq, H, D), keys (N, Lk, G, D), values (N, Lk, G, E), and lengths (N) integers if there is padding. H is a
-    multiple of G: heads [g H / G, (g + 1) H / G) share key head g. ``tile``: how many queries and keys are multiplied at once;
-    it changes the rounding and the memory, nothing else."""
+    """Queries (N, Lq, H, D), keys (N, Lk, G, D), values (N, Lk, G, E), and lengths (N) integers if there is padding. H
+    is a multiple of G: heads [g H / G, (g + 1) H / G) share key head g. ``tile``: how many queries and keys are
+    multiplied at once; it changes the rounding and the memory, nothing else."""
 
     work: ClassVar[Work] = Work.CONTRACTION
     uniform: ClassVar[bool] = False  # how many pairs see each other depends on where the piece lies

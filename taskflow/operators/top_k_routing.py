@@ -38,20 +38,20 @@ INTEGER = np.dtype(np.int64)
 @register("top_k_routing")
 @dataclass(frozen=True, slots=True)
 class TopKRouting(Operator):
-    """x (G, S, E), the scores of E experts for the S tokens of G groups -> for each token's ``k`` choices, best first: weights
-    (G, S, k), and slots (G, S, k) integers; of each group the auxiliary loss (G), the tokens that each expert takes (G, E)
-    integers and the tokens that find their choice full (G, k) integers.
+    """x (G, S, E), the scores of E experts for the S tokens of G groups -> for each token's ``k`` choices, best first:
+    weights (G, S, k), and slots (G, S, k) integers; of each group the auxiliary loss (G), the tokens that each expert
+    takes (G, E) integers and the tokens that find their choice full (G, k) integers.
 
-    A slot is e C + c, place c of expert e, which has C = ``capacity`` places; -1 if the token is not dispatched, and its weight
-    is then 0. Places are given first choices first, each in the order of the tokens. Without a capacity everyone is dispatched
-    and the slot is the expert's number.
+    A slot is e C + c, place c of expert e, which has C = ``capacity`` places; -1 if the token is not dispatched, and
+    its weight is then 0. Places are given first choices first, each in the order of the tokens. Without a capacity
+    everyone is dispatched and the slot is the expert's number.
 
-    Weights are softmax(x), divided by the sum of the token's k if ``normalize``. ``random``, for k = 2: in training the second
-    choice is taken only if twice its weight exceeds a random number, which depends on the token's place in (G, S), the
-    operator's name, the seed and the step. ``count_all``: a choice counts among the expert's tokens, as GShard's algorithm is
-    printed, even if it is not dispatched; else only if it is. The auxiliary loss is (1 / E) sum_e (c_e / S) m_e, of the mean m_e
-    of softmax(x) and the number c_e of tokens that have e among their first ``balance`` choices, full or not. Its gradient goes
-    through m_e alone.
+    Weights are softmax(x), divided by the sum of the token's k if ``normalize``. ``random``, for k = 2: in training the
+    second choice is taken only if twice its weight exceeds a random number, which depends on the token's place in (G,
+    S), the operator's name, the seed and the step. ``count_all``: a choice counts among the expert's tokens, as
+    GShard's algorithm is printed, even if it is not dispatched; else only if it is. The auxiliary loss is (1 / E) sum_e
+    (c_e / S) m_e, of the mean m_e of softmax(x) and the number c_e of tokens that have e among their first ``balance``
+    choices, full or not. Its gradient goes through m_e alone.
 
     Only G can be cut: places within a group are counted from its first token on.
     """
@@ -225,14 +225,14 @@ def top_k_routing(
 ) -> Routing:
     """Send each token to the k experts with the best scores.
 
-    Args: scores (G, S, E): of S tokens in each of G groups. ``capacity``: how many tokens of a group an expert takes at most;
-    None: as many as there are ("dropless"). ``normalize``: a token's weights add up to 1; else they are those of the softmax
-    over all experts.
+    Args: scores (G, S, E): of S tokens in each of G groups. ``capacity``: how many tokens of a group an expert takes at
+    most; None: as many as there are ("dropless"). ``normalize``: a token's weights add up to 1; else they are those of
+    the softmax over all experts.
 
-    Returns weights (G, S, k); slots (G, S, k) integers for `dispatch` and `combine`, expert * capacity + place, -1 for a token
-    that found no place, without a capacity the expert for `routed_linear`; the auxiliary loss (G), (1 / E) sum_e (c_e / S) m_e
-    with the c_e tokens that chose e and its mean gate m_e; the load (G, E), tokens that each expert takes; the overflow (G, k),
-    tokens that found their first, second, ... choice full.
+    Returns weights (G, S, k); slots (G, S, k) integers for `dispatch` and `combine`, expert * capacity + place, -1 for
+    a token that found no place, without a capacity the expert for `routed_linear`; the auxiliary loss (G), (1 / E)
+    sum_e (c_e / S) m_e with the c_e tokens that chose e and its mean gate m_e; the load (G, E), tokens that each expert
+    takes; the overflow (G, k), tokens that found their first, second, ... choice full.
     """
     return _built(scores, TopKRouting(k, capacity, normalize=normalize, balance=k), name)
 
@@ -240,9 +240,9 @@ def top_k_routing(
 def top2_gating(scores: Tensor, capacity: int, *, count_all: bool = True, name: str | None = None) -> Routing:
     """GShard's gating, by algorithm 1 of its paper: the best expert, and at random the second best.
 
-    Args and results as `top_k_routing` has them, with k = 2; the auxiliary loss counts first choices. ``count_all``: as printed,
-    where a second choice uses up a place even if the token does not go there; False: as in lingvo, GShard's published code, where
-    it does not. In evaluation the second choice is always taken if there is a place.
+    Args and results as `top_k_routing` has them, with k = 2; the auxiliary loss counts first choices. ``count_all``: as
+    printed, where a second choice uses up a place even if the token does not go there; False: as in lingvo, GShard's
+    published code, where it does not. In evaluation the second choice is always taken if there is a place.
     """
     return _built(scores, TopKRouting(2, capacity, random=True, count_all=count_all), name)
 
@@ -253,6 +253,6 @@ def _built(scores: Tensor, operator: TopKRouting, name: str | None) -> Routing:
 
 
 def capacity_of(tokens: int, experts: int, factor: float) -> int:
-    """Places of an expert for ``tokens`` tokens of a group, as in lingvo: factor times an even share, at least 4, rounded up to a
-    multiple of 4."""
+    """Places of an expert for ``tokens`` tokens of a group, as in lingvo: factor times an even share, at least 4,
+    rounded up to a multiple of 4."""
     return -(-max(4, int(tokens * factor / experts)) // 4) * 4

@@ -136,7 +136,8 @@ def task(operator: FlashAttention, arrays: list[np.ndarray], state: StepState, p
 
 
 def test_memory_is_linear_in_the_sequence() -> None:
-    """A matrix of 4,096 x 4,096 scores alone would have 67 MB; what is allocated on the way stays below a tenth of that."""
+    """A matrix of 4,096 x 4,096 scores alone would have 67 MB; what is allocated on the way stays below a tenth of
+    that."""
     length = 4096
     arrays = [np.random.default_rng(i).normal(size=(1, length, 1, 8)).astype(np.float32) for i in range(3)]
     operator = FlashAttention(8**-0.5, causal=True)
@@ -218,8 +219,8 @@ def test_losses_are_the_same_under_any_strategy(key_blocks: int | None, dropout:
 
 
 def test_ring_attention_is_a_cut() -> None:
-    """Queries in four pieces on four processors, each with all its blocks of keys: of the keys each fetches what it sees and
-    has not, and what is behind the last query neither is fetched nor costs anything."""
+    """Queries in four pieces on four processors, each with all its blocks of keys: of the keys each fetches what it
+    sees and has not, and what is behind the last query neither is fetched nor costs anything."""
     graph = network(key_blocks=4)
     strategy = Strategy(4, {
         node.name: OpConfig((1, 4, *[1] * (len(node.dims) - 2)), (0, 1, 2, 3)) if len(node.dims) > 1 else OpConfig((1,), (0,))

@@ -1,4 +1,5 @@
-"""Routing to experts: GShard's algorithm 1 against a transcription of it, indices against the printed einsums, cuts, dropless."""
+"""Routing to experts: GShard's algorithm 1 against a transcription of it, indices against the printed einsums, cuts,
+dropless."""
 
 from __future__ import annotations
 
@@ -28,9 +29,9 @@ NAME = "gating"
 
 
 def algorithm_1(gates: np.ndarray, capacity: int, numbers: np.ndarray, as_printed: bool) -> tuple[Any, ...]:
-    """GShard's algorithm 1, line by line, for one group: gates (S, E) and the tokens' random numbers (S). Returns the combine
-    weights (S, E), the places (S, E), -1 where there is none, the auxiliary loss, and how many tokens found their first and
-    their second choice full. Not ``as_printed``: line 24 only for tokens that are dispatched."""
+    """GShard's algorithm 1, line by line, for one group: gates (S, E) and the tokens' random numbers (S). Returns the
+    combine weights (S, E), the places (S, E), -1 where there is none, the auxiliary loss, and how many tokens found
+    their first and their second choice full. Not ``as_printed``: line 24 only for tokens that are dispatched."""
     tokens, experts = gates.shape
     counts = [0] * experts
     means = [sum(gates[s, e] for s in range(tokens)) / tokens for e in range(experts)]
@@ -148,7 +149,8 @@ def test_capacity_is_lingvos() -> None:
 
 
 def layer(graph: OperatorGraph, x: Tensor, einsums: bool, dropless: bool = False, capacity: int = 4) -> tuple[Tensor, Tensor]:
-    """A layer of four experts over x (G, S, M) by indices, by the printed einsums or without a capacity, and its loss."""
+    """A layer of four experts over x (G, S, M) by indices, by the printed einsums or without a capacity, and its
+    loss."""
     experts, inner = 4, 5
     scores = ops.linear(x, experts, False, name="wg")
     if dropless:
@@ -217,8 +219,8 @@ def test_losses_are_the_same_under_any_strategy(kind: str) -> None:
 
 
 def test_expert_parallelism_is_a_cut_and_the_resplit_is_copies() -> None:
-    """Groups over four processors, experts over the same four: three quarters of the dispatched tokens travel, twice forward
-    and twice back, and the gate's weights alone are on all."""
+    """Groups over four processors, experts over the same four: three quarters of the dispatched tokens travel, twice
+    forward and twice back, and the gate's weights alone are on all."""
     graph, each = network(), (0, 1, 2, 3)
     configs = {}
     for node in graph:
@@ -255,7 +257,7 @@ def test_routed_flops_add_up_and_are_those_of_an_even_load() -> None:
     x, chosen = ops.input(graph, (3, 10, 2, 5), name="x"), ops.input(graph, (3, 10, 2), "int64", name="chosen")
     ops.routed_linear(x, chosen, 4, 7, name="wi")
     node = graph.node("wi")
-    flops = [node.operator.flops(node.specs, Rect((0, 0, 0, 0, e), (3, 10, 2, 7, e + 1))) for e in range(4)]
+    flops = [node.operator.flops(node.specs, Rect((0, 0, 0, 0, e, 0), (3, 10, 2, 7, e + 1, 5))) for e in range(4)]
     assert sum(flops) == 2 * 60 * 35 and max(flops) - min(flops) == 2 * 3 * 2 * 35
 
 
