@@ -60,10 +60,10 @@ class SwiGLU(Operator):
         (gate, x), (dgate, dx) = call.inputs, call.grad_inputs
         open_ = call.kernels.xp.empty(gate.shape, gate.dtype)
         call.kernels.activate("sigmoid", gate, out=open_)
-        if dx is not None:
-            dx.put(call.grad * (gate * open_))
         if dgate is not None:
             dgate.put(call.grad * x * (open_ * (1 + gate * (1 - open_))))
+        if dx is not None:
+            dx.put(call.grad * (gate * open_))
 
     def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return 5 * piece.volume  # exponential, sum, quotient, two products
