@@ -58,6 +58,38 @@ def _attending(x: Tensor, pool: list[Tensor], r: Random) -> Tensor:
     return tf.multi_head_attention(x, _like(x, pool, r), heads, causal=r.random() < 0.5)
 
 
+def _fused(x: Tensor, pool: list[Tensor], r: Random) -> Tensor:
+    """Fused attention in heads of the features, of which two or three may share a key head."""
+    n, steps, features = x.shape
+    heads = r.choice([h for h in (1, 2, 3, 6) if features % h == 0])
+    groups = r.choice([g for g in (1, 2, 3, 6) if heads % g == 0])
+    other = r.choice([t for t in pool if t.shape[::2] == x.shape[::2]])
+    causal, each = r.random() < 0.7, features // heads
+    q = tf.reshape(x, (n, steps, heads, each))
+    k, v = (tf.reshape(tf.linear(other, groups * each), (n, other.shape[1], groups, each)) for _ in range(2))
+    if each % 2 == 0:
+        q, k = tf.rotary(q, 10.0), tf.rotary(k, 10.0)
+    y = tf.flash_attention(
+        q, k, v, causal=causal, window=r.choice((None, 1, 2)) if causal else None, dropout=r.choice((0.0, 0.3)),
+        key_blocks=r.choice((None, 1, min(3, other.shape[1]))),
+    )
+    return tf.reshape(y, x.shape)
+
+
+def _experts(x: Tensor, pool: list[Tensor], r: Random) -> Tensor:
+    """A layer of experts, by places or without a capacity, with the input passing by."""
+    experts, features = r.choice((2, 3, 4)), x.shape[2]
+    scores = tf.linear(x, experts)
+    if r.random() < 0.4:
+        weights, chosen, loss, _, _ = tf.top_k_routing(scores, 2)
+        y = tf.einsum("gskm,gsk->gsm", tf.routed_linear(x, chosen, experts, features), weights)
+    else:
+        places = r.choice((1, 2, 4))
+        weights, slots, loss, _, _ = tf.top2_gating(scores, places, count_all=r.random() < 0.5)
+        y = tf.combine(tf.expert_linear(tf.dispatch(x, slots, experts, places), features), weights, slots)
+    return tf.add(x, tf.mul(y, tf.reshape(loss, (x.shape[0], 1, 1))) if r.random() < 0.3 else y)
+
+
 IMAGES: dict[str, Grow] = {  # (N, C, H, W)
     "conv2d": _convolved,
     "conv_transpose2d": lambda x, p, r: tf.conv_transpose2d(x, r.choice((1, 2, 3)), r.choice((1, 2, 3)), stride=r.choice((1, 2))),
@@ -100,6 +132,11 @@ SEQUENCES: dict[str, Grow] = {  # (N, steps, features)
     "mul_weight": lambda x, p, r: tf.mul_weight(x, r.choice((x.shape[2:], (x.shape[1], 1), x.shape[1:]))),
     "reduce": lambda x, p, r: tf.sum(x, 1, keepdim=True),
     "select": _selected,
+    "rms_norm": lambda x, p, r: tf.rms_norm(x),
+    "silu": lambda x, p, r: tf.silu(x),
+    "swiglu": lambda x, p, r: tf.swiglu(x, _like(x, p, r)),
+    "flash_attention": _fused,
+    "top_k_routing": _experts,
 }
 
 

@@ -17,7 +17,8 @@ from taskflow.models import MODELS
 @click.command("models", short_help="The networks that there are, and their sizes.")
 @output_options
 def models_command(as_json: bool, quiet: bool) -> None:
-    """The networks that there are, and the sizes that --set takes.
+    """The networks that there are, and the sizes that --set takes. A name such as GPT-3-1.7B stands for a network with all sizes as
+    published.
 
     \b
     Examples:
@@ -32,13 +33,14 @@ def models_command(as_json: bool, quiet: bool) -> None:
             rows.append({
                 "name": name, "operators": len(graph), "parameters": graph.parameter_count,
                 "batch_per_device": model.paper.batch, "sizes": asdict(model.paper),
+                "named": [f"{name}-{size}" for size in model.sizes],
             })
     if as_json:
         emit({"models": rows})
         return
     lines = [
         [row["name"], f"{row['operators']:,}", f"{row['parameters']:,}", str(row["batch_per_device"]),
-         " ".join(f"{k}={v}" for k, v in row["sizes"].items() if k != "batch")]
+         " ".join([*(f"{k}={v}" for k, v in row["sizes"].items() if k != "batch"), *row["named"]])]
         for row in rows
     ]
     click.echo(render(["model", "operators", "parameters", "batch a device", "sizes (--set)"], lines, words=(0, 4)))

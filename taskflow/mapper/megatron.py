@@ -99,7 +99,7 @@ def suits(graph: OperatorGraph) -> bool:
 
 def attends(graph: OperatorGraph) -> bool:
     """Whether a network is one of them whose activations are multiplied with each other, as attention does."""
-    return suits(graph) and any(node.operator.kind == "matmul" for node in graph)
+    return suits(graph) and any(node.operator.kind in ("matmul", "flash_attention", "attention_blocks") for node in graph)
 
 
 def node_size(machine: Machine) -> int:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from taskflow.graph import OperatorGraph
 from taskflow.models.alexnet import AlexNetConfig, alexnet
-from taskflow.models.gpt import GPTConfig, gpt
+from taskflow.models.gpt import GPT_2_SIZES, GPT_3_SIZES, GPTConfig, gpt
 from taskflow.models.inception import InceptionConfig, inception_v3
 from taskflow.models.lenet import LeNetConfig, lenet
+from taskflow.models.llama import SIZES as LLAMA_SIZES
+from taskflow.models.llama import LlamaConfig, llama
+from taskflow.models.mixtral import SIZES as MIXTRAL_SIZES
+from taskflow.models.mixtral import MixtralConfig, mixtral
 from taskflow.models.mlp import MLPConfig, mlp
+from taskflow.models.moe import SIZES as MOE_SIZES
+from taskflow.models.moe import MoEConfig, moe
 from taskflow.models.nmt import NMTConfig, nmt
 from taskflow.models.resnet import ResNetConfig, resnet
 from taskflow.models.rnnlm import RNNLMConfig, rnnlm
@@ -26,7 +32,10 @@ __all__ = [
     "GPTConfig",
     "InceptionConfig",
     "LeNetConfig",
+    "LlamaConfig",
     "MLPConfig",
+    "MixtralConfig",
+    "MoEConfig",
     "Model",
     "NMTConfig",
     "RNNLMConfig",
@@ -39,7 +48,10 @@ __all__ = [
     "gpt",
     "inception_v3",
     "lenet",
+    "llama",
+    "mixtral",
     "mlp",
+    "moe",
     "nmt",
     "resnet",
     "rnnlm",
@@ -51,11 +63,12 @@ __all__ = [
 @dataclass(frozen=True, slots=True)
 class Model:
     """A network's builder and its sizes: ``paper``, whose batch is of one device, and ``small``, the same structure in
-    miniature, whose batch is of the whole machine."""
+    miniature, whose batch is of the whole machine. ``sizes``: others like ``paper`` that are published, by name."""
 
     builder: Callable[..., OperatorGraph]  # (config, dtype)
     paper: Any  # of the model's frozen config class
     small: Any
+    sizes: Mapping[str, Any] = field(default_factory=dict)
 
 
 MODELS: dict[str, Model] = {
@@ -69,17 +82,25 @@ MODELS: dict[str, Model] = {
     "LeNet": Model(lenet, LeNetConfig(), LeNetConfig.small()),
     "MLP": Model(mlp, MLPConfig(), MLPConfig.small()),
     "Transformer": Model(transformer, TransformerConfig(), TransformerConfig.small()),
-    "GPT-2": Model(gpt, GPTConfig(), GPTConfig.small()),
+    "GPT-2": Model(gpt, GPTConfig(), GPTConfig.small(), GPT_2_SIZES),
+    "GPT-3": Model(gpt, GPT_3_SIZES["175B"], GPTConfig.small(), GPT_3_SIZES),
+    "Llama": Model(llama, LLAMA_SIZES["8B"], LlamaConfig.small(), LLAMA_SIZES),
+    "Mixtral": Model(mixtral, MIXTRAL_SIZES["8x7B"], MixtralConfig.small(), MIXTRAL_SIZES),
+    "MoE": Model(moe, MOE_SIZES["600B"], MoEConfig.small(), MOE_SIZES),
 }
 
 
 def find(name: str) -> tuple[str, Model]:
-    """A model and how its name is written; case, hyphens and underscores do not matter. ValueError names those there
-    are."""
+    """A model and how its name is written, such as "Llama", or with the name of a size "Llama-70B", which is then its ``paper``;
+    case, hyphens and underscores do not matter. ValueError names those there are."""
     for known, model in MODELS.items():
         if _plain(known) == _plain(name):
             return known, model
-    raise ValueError(f"no model {name!r}; there are {', '.join(MODELS)}")
+        for size, config in model.sizes.items():
+            if _plain(known + size) == _plain(name):
+                return f"{known}-{size}", replace(model, paper=config)
+    there_are = [f"{known} ({', '.join(model.sizes)})" if model.sizes else known for known, model in MODELS.items()]
+    raise ValueError(f"no model {name!r}; there are {', '.join(there_are)}")
 
 
 def build(

@@ -34,6 +34,25 @@ class GPTConfig:
         return GPTConfig(batch=4, steps=5, vocabulary=17, hidden=8, heads=2, layers=2)
 
 
+def _gpt_3(hidden: int, heads: int, layers: int) -> GPTConfig:
+    return GPTConfig(batch=1, steps=2048, vocabulary=51_200, hidden=hidden, heads=heads, layers=layers)
+
+
+GPT_2_SIZES = {
+    "medium": GPTConfig(hidden=1024, heads=16, layers=24),
+    "large": GPTConfig(hidden=1280, heads=20, layers=36),
+    "XL": GPTConfig(hidden=1600, heads=25, layers=48),
+}
+GPT_3_SIZES = {
+    "1.7B": _gpt_3(2304, 24, 24), "3.6B": _gpt_3(3072, 32, 30), "7.5B": _gpt_3(4096, 32, 36), "18.4B": _gpt_3(6144, 48, 40),
+    "22B": _gpt_3(6144, 64, 48), "39.1B": _gpt_3(8192, 64, 48), "76.1B": _gpt_3(10_240, 80, 60),
+    "145.6B": _gpt_3(12_288, 96, 80), "175B": _gpt_3(12_288, 96, 96), "310.1B": _gpt_3(16_384, 128, 96),
+    "530B": _gpt_3(20_480, 128, 105), "1T": _gpt_3(25_600, 160, 128),
+}
+"""Of table 1 of Narayanan et al., arXiv 2104.04473 (22B: table 3 of Korthikanti et al., arXiv 2205.05198; 175B: GPT-3 itself,
+Brown et al., arXiv 2005.14165), with the vocabulary and the context that both have."""
+
+
 def gpt(config: GPTConfig, dtype: str = "float32") -> OperatorGraph:
     """Inputs ``tokens`` and ``targets``, the token after each, both (batch, steps) int64; minimises the mean cross-entropy of the
     next token in nats. Names are those of the published weights, but queries, keys and values are layers of their own."""

@@ -5,13 +5,18 @@ from taskflow.operators.attention import attention, multi_head_attention
 from taskflow.operators.avg_pool2d import avg_pool2d
 from taskflow.operators.batch_norm import batch_norm
 from taskflow.operators.binary import add, mul, sub
+from taskflow.operators.combine import combine
+from taskflow.operators.combine_weights import combine_weights
 from taskflow.operators.concat import concat
 from taskflow.operators.conv2d import conv2d
 from taskflow.operators.conv_transpose2d import conv_transpose2d
 from taskflow.operators.cross_entropy import cross_entropy
+from taskflow.operators.dispatch import dispatch
 from taskflow.operators.dropout import dropout
 from taskflow.operators.einsum import einsum
 from taskflow.operators.embedding import embedding
+from taskflow.operators.expert_linear import expert_linear
+from taskflow.operators.flash_attention import flash_attention
 from taskflow.operators.free_weight import add_weight, expand_weight, mul_weight
 from taskflow.operators.gather import gather
 from taskflow.operators.group_norm import group_norm
@@ -30,18 +35,26 @@ from taskflow.operators.per_label import per_label
 from taskflow.operators.positional_encoding import positional_encoding
 from taskflow.operators.reduce import mean, sum
 from taskflow.operators.reshape import flatten, reshape
+from taskflow.operators.rms_norm import rms_norm
+from taskflow.operators.rotary import rotary
+from taskflow.operators.routed_linear import routed_linear
+from taskflow.operators.silu import silu
 from taskflow.operators.softmax import softmax
 from taskflow.operators.split import split
 from taskflow.operators.state import state
 from taskflow.operators.stochastic_depth import stochastic_depth
+from taskflow.operators.swiglu import swiglu
+from taskflow.operators.top_k_routing import top2_gating, top_k_routing
 from taskflow.operators.transpose import transpose
 from taskflow.operators.unary import gelu, relu, scale, shift, sigmoid, tanh
 
 __all__ = [
-    "adaptive_avg_pool2d", "add", "add_weight", "attention", "avg_pool2d", "batch_norm", "concat", "conv2d",
-    "conv_transpose2d", "cross_entropy", "dropout", "einsum", "embedding", "expand_weight", "flatten", "gather", "gelu",
-    "group_norm", "hardsigmoid", "hardswish", "hardtanh", "input", "layer_norm", "linear", "lstm", "lstm_layer",
-    "mask_padding", "matmul", "max_pool2d", "mean", "mse_loss", "mul", "mul_weight", "multi_head_attention", "narrow",
-    "pad", "per_label", "positional_encoding", "relu", "reshape", "scale", "select", "shift", "sigmoid", "softmax",
-    "split", "state", "stochastic_depth", "sub", "sum", "tanh", "transpose",
+    "adaptive_avg_pool2d", "add", "add_weight", "attention", "avg_pool2d", "batch_norm", "combine", "combine_weights",
+    "concat", "conv2d", "conv_transpose2d", "cross_entropy", "dispatch", "dropout", "einsum", "embedding",
+    "expand_weight", "expert_linear", "flash_attention", "flatten", "gather", "gelu", "group_norm", "hardsigmoid",
+    "hardswish", "hardtanh", "input", "layer_norm", "linear", "lstm", "lstm_layer", "mask_padding", "matmul",
+    "max_pool2d", "mean", "mse_loss", "mul", "mul_weight", "multi_head_attention", "narrow", "pad", "per_label",
+    "positional_encoding", "relu", "reshape", "rms_norm", "rotary", "routed_linear", "scale", "select", "shift",
+    "sigmoid", "silu", "softmax", "split", "state", "stochastic_depth", "sub", "sum", "swiglu", "tanh", "top2_gating",
+    "top_k_routing", "transpose",
 ]

@@ -269,7 +269,8 @@ class Operator(ABC):
     @abstractmethod
     def backward(self, call: Call) -> None:
         """Put into ``call.grad_inputs`` and ``call.grad_weights``, over the same Rects as forward reads, what
-        ``call.grad_outputs`` (over the same Rects as forward writes) give."""
+        ``call.grad_outputs`` (over the same Rects as forward writes) give; in the order of the inputs, of which two may be one
+        tensor, whose gradient the first replaces and the second adds to."""
 
     def computes_in(self, inputs: Sequence[Spec]) -> np.dtype[Any]:
         """The type that most of its arithmetic is in: that of its first float output, or else input (float32 if none is)."""

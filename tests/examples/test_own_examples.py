@@ -1,4 +1,4 @@
-"""examples/rms_norm.py and enough_work.py: what a user writes is held to what is asked of the built-in ones."""
+"""examples/scale_norm.py and enough_work.py: what a user writes is held to what is asked of the built-in ones."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def run(*arguments: str, ranks: int = 0) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.timeout(300)
 def test_the_operator_holds_the_property_suite() -> None:
-    assert "rms_norm" not in REGISTRY, "it is registered by its own module, in a process of its own"
-    done = run("-m", "pytest", "-p", "rms_norm", "-k", "rms_norm", "tests/operators/test_properties.py")
+    assert "scale_norm" not in REGISTRY, "it is registered by its own module, in a process of its own"
+    done = run("-m", "pytest", "-p", "scale_norm", "-k", "scale_norm", "tests/operators/test_properties.py")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     (passed,) = re.findall(r"(\d+) passed", done.stdout)
     assert int(passed) >= (ROOT / "tests/operators/test_properties.py").read_text().count("\ndef test_"), done.stdout
@@ -37,7 +37,7 @@ def test_the_operator_holds_the_property_suite() -> None:
 
 @pytest.mark.parametrize("arguments", [["--processors", "3"], ["--processors", "5", "--mapper", "random"]])
 def test_the_operator_trains_alike_in_pieces(arguments: list[str]) -> None:
-    done = run("examples/rms_norm.py", *arguments)
+    done = run("examples/scale_norm.py", *arguments)
     assert done.returncode == 0, done.stderr
     first, last = map(float, re.findall(r"loss ([\d.]+) -> ([\d.]+); in pieces the same: True", done.stdout)[0])
     assert last < first / 4
@@ -46,7 +46,7 @@ def test_the_operator_trains_alike_in_pieces(arguments: list[str]) -> None:
 @pytest.mark.mpi
 @needs_mpi
 def test_both_run_under_mpirun() -> None:
-    done = run("examples/rms_norm.py", "--mapper", "enough_work:EnoughWork", ranks=2)
+    done = run("examples/scale_norm.py", "--mapper", "enough_work:EnoughWork", ranks=2)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("in pieces the same: True") == 1
 

@@ -33,6 +33,27 @@ COUNTS = {
     "Transformer": 37_000 * 512 + 6 * (4 * 513 * 512 + 2 * 512 * 2048 + 2560 + 2 * 1024)
     + 6 * (8 * 513 * 512 + 2 * 512 * 2048 + 2560 + 3 * 1024),
     "GPT-2": 124_439_808,  # of the published weights, in which the last layer is the embedding
+    # Embedding and positions, and of each layer four matrices of attention, two of the feed-forward layer, their biases and two
+    # normalisations.
+    "GPT-3": (51_200 + 2048) * 12_288 + 96 * (12 * 12_288**2 + 13 * 12_288) + 2 * 12_288,
+    # Embedding and scores, and of each layer queries and outputs, keys and values, three matrices and two normalisations.
+    "Llama": 2 * 128_256 * 4096 + 32 * (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14_336 + 2 * 4096) + 4096,
+    # As Llama, but of each layer eight times three matrices, and the router's.
+    "Mixtral": 2 * 32_000 * 4096 + 32 * (2 * 4096**2 + 2 * 4096 * 1024 + 8 * 3 * 4096 * 14_336 + 8 * 4096 + 2 * 4096) + 4096,
+    # The embedding; of each layer four matrices of attention and two normalisations; in turn two matrices of a feed-forward layer,
+    # and those of 2,048 experts with the router's; a normalisation.
+    "MoE": 64_000 * 1024 + 36 * (4 * 1024 * 2048 + 4 * 1024) + 18 * 2 * 1024 * 8192
+    + 18 * (2048 * 2 * 1024 * 8192 + 2048 * 1024) + 2 * 1024,
+}
+# Of the published sizes: in thousands of millions as their papers have them, or exactly where weights are published.
+SIZES = {
+    "GPT-2": {"medium": 354_823_168, "large": 774_030_080, "XL": 1_557_611_200},
+    "GPT-3": {"1.7B": 1.7, "3.6B": 3.6, "7.5B": 7.5, "18.4B": 18.4, "22B": 22, "39.1B": 39.1, "76.1B": 76.1, "145.6B": 145.6,
+              "175B": 175, "310.1B": 310.1, "530B": 529.6, "1T": 1008.0},
+    "Llama": {"8B": 8_030_261_248, "70B": 70_553_706_496, "405B": 405_853_388_800},
+    "Mixtral": {"8x7B": 46_702_792_704, "8x22B": 140_620_634_112},
+    # GShard's numbers are rounded, and those of its networks, which translate.
+    "MoE": {"600B": "600", "200B": "200", "150B": "150", "50B": "50", "37B": "37", "12.5B": "12.5"},
 }
 
 
@@ -63,6 +84,10 @@ def test_parameter_counts(name: str) -> None:
     ("Transformer", "decoder.layers.5.multihead_attn.scores", (64, 8, 40, 40)),
     ("GPT-2", "h.11.attn.softmax", (8, 12, 1024, 1024)),
     ("GPT-2", "lm_head", (8, 1024, 50_257)),
+    ("Llama", "layers.31.self_attn.attention", (1, 8192, 32, 128)),
+    ("Llama", "layers.31.self_attn.k_rotary", (1, 8192, 8, 128)),
+    ("Mixtral", "layers.31.block_sparse_moe.experts.w2", (1, 8192, 2, 4096)),
+    ("MoE", "layers.35.moe.dispatch", (2, 2048, 4, 1024)),
     ("LeNet", "pool2", (64, 16, 5, 5)),
 ])
 def test_shapes(name: str, operator: str, shape: tuple[int, ...]) -> None:
@@ -87,6 +112,10 @@ def test_flops_are_the_published_ones() -> None:
     ("Transformer", ["embedding.weight", "encoder.layers.0.self_attn.q_proj.weight",
                      "decoder.layers.5.multihead_attn.out_proj.bias", "decoder.layers.5.linear2.weight"]),
     ("GPT-2", ["wte.weight", "wpe", "h.0.ln_1.weight", "h.11.attn.q_proj.weight", "h.11.mlp.c_proj.bias", "ln_f.bias"]),
+    ("Llama", ["embed_tokens.weight", "layers.0.self_attn.k_proj.weight", "layers.31.mlp.down_proj.weight",
+               "layers.31.post_attention_layernorm.weight", "norm.weight", "lm_head.weight"]),
+    ("Mixtral", ["layers.0.block_sparse_moe.gate.weight", "layers.31.block_sparse_moe.experts.w1.weight"]),
+    ("MoE", ["embedding.weight", "layers.0.ffn.wi.weight", "layers.1.moe.wg.weight", "layers.35.moe.wo.weight", "norm.bias"]),
 ])
 def test_parameters_have_names_that_a_user_recognises(name: str, parameters: list[str]) -> None:
     assert set(parameters) <= {p.name for p in build(name).parameters}
@@ -114,14 +143,26 @@ def test_names_and_sizes_of_models() -> None:
         build("NMT", preset="tiny")
 
 
-@pytest.mark.parametrize(("hidden", "heads", "layers", "count"), [
-    (1024, 16, 24, 354_823_168), (1280, 20, 36, 774_030_080), (1600, 25, 48, 1_557_611_200),
-])  # fmt: skip
-def test_the_larger_gpts_have_the_published_counts(hidden: int, heads: int, layers: int, count: int) -> None:
-    assert build("gpt2", hidden=hidden, heads=heads, layers=layers).parameter_count == count
+@pytest.mark.parametrize(("name", "size"), [(name, size) for name, sizes in SIZES.items() for size in sizes])
+def test_named_sizes_have_the_published_counts(name: str, size: str) -> None:
+    graph, count = build(f"{name}-{size}".lower()), SIZES[name][size]
+    assert graph.name == f"{name}-{size}"
+    if isinstance(count, str):
+        assert graph.parameter_count / 1e9 == pytest.approx(float(count), rel=0.065)
+    elif isinstance(count, int) and count > 1000:
+        assert graph.parameter_count == count
+    else:
+        digits = 1 if isinstance(count, float) else 0
+        assert graph.parameter_count / 1e9 == pytest.approx(count, abs=0.5 * 10**-digits)
 
 
-@pytest.mark.parametrize("name", ["Inception-v3", "ResNet-101", "NMT", "Transformer", "GPT-2"])
+def test_every_named_size_has_a_count() -> None:
+    assert {name: set(model.sizes) for name, model in MODELS.items() if model.sizes} == {n: set(s) for n, s in SIZES.items()}
+    with pytest.raises(ValueError, match=r"no model 'llama-9b'; there are .*Llama \(8B, 70B, 405B\)"):
+        build("llama-9b")
+
+
+@pytest.mark.parametrize("name", ["Inception-v3", "ResNet-101", "NMT", "Transformer", "GPT-2", "Llama", "Mixtral", "MoE"])
 def test_building_the_largest_graphs_takes_well_under_a_second(name: str) -> None:
     build(name, preset="small")  # what is imported for the first time does not count
     taken = []
@@ -146,7 +187,9 @@ def test_losses_are_the_same_under_any_strategy(name: str) -> None:
     np.testing.assert_allclose(losses[1:], [losses[0]] * len(losses[1:]), rtol=1e-10)
 
 
-@pytest.mark.parametrize("name", ["AlexNet", "ResNet-101", "RNNTC", "NMT", "LeNet", "MLP", "Transformer", "GPT-2"])
+@pytest.mark.parametrize("name", [
+    "AlexNet", "ResNet-101", "RNNTC", "NMT", "LeNet", "MLP", "Transformer", "GPT-2", "Llama", "Mixtral", "MoE",
+])  # fmt: skip
 def test_the_small_presets_learn(name: str) -> None:
     """The loss of a batch that is seen again and again falls."""
     graph = build(name, preset="small")
@@ -154,3 +197,24 @@ def test_the_small_presets_learn(name: str) -> None:
     batch = random_feeds(graph, 0)
     losses = [run.train(batch) for _ in range(40)]
     assert min(losses[-5:]) < 0.7 * losses[0]
+
+
+def test_experts_by_einsums_and_in_groups_of_any_size_train_alike() -> None:
+    """The printed einsums give what indices give; other groups are other numbers, and must divide the words."""
+    losses = {}
+    for options in ({}, {"einsums": True}, {"group": 12}, {"group": 8}):
+        graph = build("MoE", preset="small", dtype="float64", **options)
+        run = Executor(graph, undivided(graph), SGD(0.05), seed=5)
+        if options.get("einsums"):
+            start = {p.name: value for p, value in zip(graph.parameters, run.parameters().values())}
+            first = Executor(whole := build("MoE", preset="small", dtype="float64"), undivided(whole), SGD(0.05), seed=5)
+            theirs = first.parameters()
+            run.set_parameters({
+                name: theirs[name] if name in theirs else theirs[f"{name}.weight"].swapaxes(1, 2).copy() for name in start
+            })
+        losses[str(options)] = [run.train(random_feeds(graph, step)) for step in range(4)]
+    printed, rows = losses["{'einsums': True}"], losses["{}"]
+    np.testing.assert_allclose(printed, rows, rtol=1e-11)
+    assert losses["{'group': 12}"] != rows != losses["{'group': 8}"]
+    with pytest.raises(ValueError, match="group must divide the 4 x 6 words of a batch, got 7"):
+        build("MoE", preset="small", group=7)

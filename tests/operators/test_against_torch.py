@@ -85,6 +85,118 @@ def _positions(op: Any, x: Any) -> Any:
     return x + waves
 
 
+def _seen(op: Any, queries: int, keys: int, lengths: Any) -> Any:
+    """Which keys a query sees, (samples or 1, 1, queries, keys)."""
+    seen = torch.ones(queries, keys, dtype=torch.bool)
+    if op.causal:
+        seen = seen.tril(keys - queries)
+        if op.window is not None:
+            seen &= ~torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries - op.window)
+    return seen[None, None] if lengths is None else seen & (torch.arange(keys) < lengths[:, None, None, None])
+
+
+def _flash_attention(op: Any, q: Any, k: Any, v: Any, lengths: Any = None) -> Any:
+    seen = _seen(op, q.shape[1], k.shape[1], lengths).expand(q.shape[0], 1, -1, -1)
+    any_seen = seen.any(-1, keepdim=True)  # PyTorch makes a row of which nothing is left NaN; here it is zero
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen | ~any_seen, scale=op.scale, enable_gqa=True)
+    return (y * any_seen).transpose(1, 2)
+
+
+def _attention_blocks(op: Any, q: Any, k: Any, v: Any, lengths: Any = None) -> Any:
+    per_group = q.shape[2] // k.shape[2]
+    q, k, v = q.transpose(1, 2), *(x.transpose(1, 2).repeat_interleave(per_group, 1) for x in (k, v))
+    scores, outputs, sums = op.scale * q @ k.transpose(-1, -2), [], []
+    seen = _seen(op, q.shape[2], k.shape[2], lengths).expand(scores.shape)
+    edges = [b * k.shape[2] // op.blocks for b in range(op.blocks + 1)]
+    for first, last in zip(edges, edges[1:]):
+        here, any_seen = seen[..., first:last], seen[..., first:last].any(-1)
+        some = scores[..., first:last].masked_fill(~(here | ~any_seen[..., None]), -torch.inf)
+        outputs.append((some.softmax(-1) @ v[..., first:last, :] * any_seen[..., None]).transpose(1, 2))
+        sums.append((some.logsumexp(-1) * any_seen).transpose(1, 2))
+    return torch.stack(outputs, -2), torch.stack(sums, -1)
+
+
+def _top_k_routing(op: Any, x: Any) -> Any:
+    """Token by token, in evaluation, where every choice is tried."""
+    groups, tokens, experts = x.shape
+    gates = x.softmax(-1)
+    best = gates.topk(op.k).indices
+    values = torch.take_along_dim(gates, best, -1)
+    weights = values / values.sum(-1, keepdim=True) if op.normalize else values
+    slots, load = torch.full_like(best, -1), torch.zeros(groups, experts, dtype=torch.int64)
+    full, counts = torch.zeros(groups, op.k, dtype=torch.int64), torch.zeros(groups, experts, dtype=x.dtype)
+    for g in range(groups):
+        places = [0] * experts
+        for i in range(op.k):
+            for s in range(tokens):
+                e = int(best[g, s, i])
+                if op.capacity is None or places[e] < op.capacity:
+                    slots[g, s, i] = e if op.capacity is None else e * op.capacity + places[e]
+                    load[g, e] += 1
+                else:
+                    full[g, i] += 1
+                counts[g, e] += i < op.balance
+                places[e] += 1
+    loss = (counts / tokens * gates.mean(1)).sum(-1) / experts
+    return weights * (slots >= 0), slots, loss, load, full
+
+
+def _slot_array(slots: Any, experts: int, capacity: int) -> Any:
+    """1 at a token's slots, (groups, tokens, choices, experts * capacity)."""
+    many = experts * capacity
+    return F.one_hot(torch.where(slots < many, slots, many), many + 1)[..., :many].to(torch.float64)
+
+
+def _dispatch(op: Any, x: Any, slots: Any) -> Any:
+    at = _slot_array(slots, op.experts, op.capacity)
+    return torch.einsum("gskp,gsm->gpm", at, x).unflatten(1, (op.experts, op.capacity))
+
+
+def _combine(op: Any, x: Any, weights: Any, slots: Any) -> Any:
+    at = _slot_array(slots, x.shape[1], x.shape[2])
+    return torch.einsum("gskp,gsk,gpm->gsm", at, weights, x.flatten(1, 2))
+
+
+def _combine_weights(op: Any, weights: Any, slots: Any) -> Any:
+    at = _slot_array(slots, op.experts, op.capacity).unflatten(-1, (op.experts, op.capacity))
+    # The mask's own gradient is zero.
+    return torch.einsum("gskec,gsk->gsec", at, weights), at.sum(2) + 0 * weights.sum()
+
+
+def _routed_linear(op: Any, x: Any, chosen: Any, weight: Any) -> Any:
+    weight = torch.cat((weight, torch.zeros_like(weight[:1])))  # of those that chose nobody
+    x = x[:, :, None].expand(*chosen.shape, -1) if x.ndim == 3 else x
+    return torch.einsum("gskm,gskhm->gskh", x, weight[chosen])
+
+
+def _merge_attention(op: Any, x: Any, sums: Any, lengths: Any = None) -> Any:
+    edges = [b * op.keys // x.shape[3] for b in range(x.shape[3] + 1)]
+    seen = _seen(op, x.shape[1], op.keys, lengths)[:, 0]
+    seen = torch.stack([seen[..., a:b].any(-1) for a, b in zip(edges, edges[1:])], -1)[:, :, None]
+    any_seen = seen.any(-1, keepdim=True)
+    weights = sums.masked_fill(~(seen | ~any_seen), -torch.inf).softmax(-1) * any_seen
+    return (weights[..., None] * x).sum(-2)
+
+
+def _rotary(op: Any, x: Any) -> Any:
+    """As published code has it: angles in both halves, and ``rotate_half``."""
+    features = x.shape[-1]
+    rates = 1.0 / op.theta ** (torch.arange(0, features, 2, dtype=torch.float64) / features)
+    if op.scaling is not None:  # Llama 3.1
+        factor, low, high, context = op.scaling
+        lengths = 2 * torch.pi / rates
+        between = (context / lengths - low) / (high - low)
+        mixed = (1 - between) * rates / factor + between * rates
+        slowed = torch.where(lengths > context / low, rates / factor, rates)
+        medium = (lengths >= context / high) & (lengths <= context / low)
+        rates = torch.where(medium, mixed, slowed)
+    angles = torch.outer(torch.arange(x.shape[1], dtype=torch.float64) + op.offset, rates)
+    angles = torch.cat((angles, angles), -1).reshape(x.shape[1], *(1,) * (x.ndim - 3), features)
+    half = torch.cat((-x[..., features // 2 :], x[..., : features // 2]), -1)
+    return x * angles.cos() + half * angles.sin()
+
+
 def _softmax(op: Any, x: Any, lengths: Any = None) -> Any:
     if lengths is not None:
         # PyTorch makes a row of which nothing is left NaN, also in its gradient; here it is zero.
@@ -121,7 +233,10 @@ TORCH = {
     "max_pool2d": lambda op, x: F.max_pool2d(x, op.kernel, op.stride, op.padding, op.dilation, op.ceil_mode),
     "pad": lambda op, x: F.pad(x, [w for pair in reversed(op.edges) for w in pair], value=op.value),
     "add": lambda op, a, b: a + b,
+    "attention_blocks": _attention_blocks,
     "class_blocks": _class_blocks,
+    "combine": _combine,
+    "combine_weights": _combine_weights,
     "concat": lambda op, *xs: torch.cat(xs, op.dim),
     "conv2d": _conv2d,
     "conv_transpose2d": lambda op, x, weight, bias=None: F.conv_transpose2d(
@@ -129,26 +244,40 @@ TORCH = {
     ),
     "cross_entropy": _cross_entropy,
     "cross_entropy_of_blocks": _cross_entropy_of_blocks,
+    "dispatch": _dispatch,
     "dropout": lambda op, x: F.dropout(x, op.p, training=False),
     "einsum": lambda op, *xs: torch.einsum(op.equation, *xs),
     "embedding": lambda op, x, weight: F.embedding(x, weight),
+    "expert_linear": lambda op, x, weight: torch.einsum("gecm,ehm->gech", x, weight),
+    "flash_attention": _flash_attention,
     "gather": _gather,
     "linear": lambda op, x, *weights: F.linear(x, *weights),
     "lstm": _lstm,
     "mask_padding": _mask_padding,
     "per_label": lambda op, x, labels: x / max(1, int((labels != op.ignore_index).sum())),
+    "merge_attention": _merge_attention,
     "matmul": lambda op, a, b: torch.matmul(a, b.transpose(-1, -2) if op.transpose_other else b),
     "mul": lambda op, a, b: a * b,
     "relu": lambda op, x: torch.relu(x),
     "reshape": lambda op, x: x.reshape(op.shape),
+    "rms_norm": lambda op, x, weight: F.rms_norm(x, x.shape[-1:], weight, op.eps),
+    "rotary": _rotary,
+    "routed_linear": _routed_linear,
     "scale": lambda op, x: x * op.factor,
     "sigmoid": lambda op, x: torch.sigmoid(x),
+    "silu": lambda op, x: F.silu(x),
     "softmax": _softmax,
     "split": lambda op, x: torch.split(x, op.sections, op.dim),
     "sub": lambda op, a, b: a - b,
+    "swiglu": lambda op, gate, x: F.silu(gate) * x,
     "tanh": lambda op, x: torch.tanh(x),
+    "top_k_routing": _top_k_routing,
     "transpose": lambda op, x: x.transpose(op.dim0, op.dim1),
 }
+
+
+IN_EVALUATION = ("dropout", "stochastic_depth", "flash_attention", "attention_blocks", "top_k_routing")
+"""Kinds that draw random numbers in training."""
 
 
 def _close(actual: np.ndarray, expected: Any, where: str) -> None:
@@ -158,7 +287,7 @@ def _close(actual: np.ndarray, expected: Any, where: str) -> None:
 @pytest.mark.parametrize("kind", sorted(TORCH))
 def test_operator_equals_torch(kind: str) -> None:
     for seed in SEEDS:
-        _compare(kind, seed, draw(kind, seed, data=1 if kind in ("dropout", "stochastic_depth") else 0))
+        _compare(kind, seed, draw(kind, seed, data=1 if kind in IN_EVALUATION else 0))
 
 
 def _compare(kind: str, seed: int, case: Case) -> None:
@@ -171,7 +300,8 @@ def _compare(kind: str, seed: int, case: Case) -> None:
     assert [tuple(r.shape) for r in results] == [spec.shape for spec in case.outputs]
     for number, (output, result) in enumerate(zip(call.outputs, results)):
         _close(output, result, f"example {seed} {case.operator}: output {number}")
-    torch.autograd.backward(results, [torch.tensor(g) for g in case.grads])
+    floats = [(result, torch.tensor(g)) for result, g in zip(results, case.grads) if result.is_floating_point()]
+    torch.autograd.backward(*zip(*floats))
     for number, (gradient, tensor) in enumerate(zip(gradients, tensors)):
         if gradient is not None:
             gradient = embedded(gradient, rects[number], tensor.shape)

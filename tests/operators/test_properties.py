@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from operator_bench import KINDS, NAME, SEEDS, Case, backward, draw, embedded, forward, poison, reassemble, values
 
-from taskflow.operators.operator import REGISTRY, Spec, cost_key, iteration_space
+from taskflow.operators.operator import REGISTRY, Spec, Target, cost_key, iteration_space
 from taskflow.regions import Rect, covers
 
 pytestmark = pytest.mark.parametrize("kind", KINDS)
@@ -178,6 +178,24 @@ def test_gradients_replace_or_add_and_may_be_unwanted(kind: str) -> None:
             _close(added[number], base + gradient, f"example {seed}: gradient {number} added")
             alone = backward(case, call, wanted=lambda i, number=number: i == number)
             _close(alone[number], gradient, f"example {seed}: gradient {number} alone")
+
+
+def test_inputs_may_be_one_tensor(kind: str) -> None:
+    """The gradient of the first replaces what is there, those of others are added."""
+    for seed in SEEDS:
+        case = draw(kind, seed)
+        call = forward(case)
+        expected = backward(case, call)
+        rects = dict(enumerate(call.reads.inputs))
+        alike = [i for i, spec in enumerate(case.specs) if spec.differentiable and (spec, rects[i]) == (case.specs[0], rects[0])]
+        if len(alike) < 2:
+            continue
+        shared = poison(rects[0].shape, np.float64)
+        call.grad_inputs = tuple(Target(shared, i > 0) if i in alike else None for i in range(len(case.specs)))
+        call.grad_weights = (None,) * len(case.weights)
+        case.operator.backward(call)
+        wanted = sum(g for i in alike if (g := expected[i]) is not None)
+        _close(shared, wanted, f"example {seed} {case.operator}: inputs {alike} are one tensor")
 
 
 def test_forward_fills_its_outputs(kind: str) -> None:

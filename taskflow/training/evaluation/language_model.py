@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from taskflow.runtime import Executor
 from taskflow.training.data import LanguageModelBatches, Say, Validation
@@ -13,12 +14,14 @@ from taskflow.training.evaluation.metrics import perplexity
 class LanguageModelEvaluation(Validation):
     """``loss`` in nats a token and ``perplexity`` over the first ``windows`` of ``batches``, after each epoch."""
 
+    NAMES: ClassVar[tuple[str, ...]] = ("loss", "perplexity")
+
     batches: LanguageModelBatches
     windows: int = 20
 
     @property
     def names(self) -> tuple[str, ...]:
-        return ("loss", "perplexity")
+        return self.NAMES
 
     @property
     def each_epoch(self) -> bool:

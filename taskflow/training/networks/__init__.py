@@ -8,7 +8,8 @@ import click
 
 NETWORKS = {
     "AlexNet": "alexnet", "Inception-v3": "inception", "ResNet-101": "resnet", "RNNTC": "rnntc", "RNNLM": "rnnlm", "NMT": "nmt",
-    "LeNet": "lenet", "MLP": "mlp", "Transformer": "transformer", "GPT-2": "gpt",
+    "LeNet": "lenet", "MLP": "mlp", "Transformer": "transformer", "GPT-2": "gpt", "Llama": "llama",
+    "Mixtral": "mixtral", "MoE": "moe",
 }  # fmt: skip
 """Name -> module of this folder, whose ``main`` is the program."""
 

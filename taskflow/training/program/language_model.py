@@ -10,7 +10,7 @@ import click
 import numpy as np
 
 from taskflow.graph import OperatorGraph
-from taskflow.training.data import LanguageModelBatches, load_corpus
+from taskflow.training.data import LanguageModelBatches, Validation, load_corpus
 from taskflow.training.evaluation import LanguageModelEvaluation
 from taskflow.training.program.example import RunConfig, Training
 
@@ -28,12 +28,17 @@ def text_options(function: Function) -> Function:
     return function
 
 
-def language_model(run: RunConfig, network: Callable[[Any, str], OperatorGraph], ptb: str | None, level: str) -> Training:
-    """Training of ``network`` (config, dtype), with inputs tokens and targets (batch, steps), on windows of text."""
+def language_model(
+    run: RunConfig, network: Callable[[Any, str], OperatorGraph], ptb: str | None, level: str,
+    validate: Callable[[LanguageModelBatches], Validation] = LanguageModelEvaluation,
+) -> Training:
+    """Training of ``network`` (config, dtype), with inputs tokens and targets (batch, steps), on windows of text. ``validate``
+    makes the validation over windows of other text."""
     corpus = load_corpus(run.data, ptb, level=level, vocabulary_size=run.model.vocabulary)
     config, integers = replace(run.model, batch=run.batch, vocabulary=len(corpus.vocabulary)), np.dtype("int64")
     batches, valid = LanguageModelBatches(corpus.split("train"), run.batch, config.steps, integers), corpus.split("valid")
-    evaluation = None
+    evaluation, names = None, LanguageModelEvaluation.NAMES
     if len(valid) > batches.items_per_step:
-        evaluation = LanguageModelEvaluation(LanguageModelBatches(valid, run.batch, config.steps, integers))
-    return Training(network(config, run.dtype), batches, "tokens", repr(corpus), evaluation, measures=("loss", "perplexity"))
+        evaluation = validate(LanguageModelBatches(valid, run.batch, config.steps, integers))
+        names = evaluation.names
+    return Training(network(config, run.dtype), batches, "tokens", repr(corpus), evaluation, measures=names)

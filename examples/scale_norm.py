@@ -1,7 +1,7 @@
-"""An operator of your own, in one file: RMS normalisation, which taskflow does not have, cut like all others.
+"""An operator of your own, in one file: scale normalisation, which taskflow does not have, cut like all others.
 
-    python examples/rms_norm.py --processors 3               # three virtual processors in one process
-    mpirun -n 4 python examples/rms_norm.py --mapper random  # four ranks, every operator cut and placed at random
+    python examples/scale_norm.py --processors 3               # three virtual processors in one process
+    mpirun -n 4 python examples/scale_norm.py --mapper random  # four ranks, every operator cut and placed at random
 
 It trains a small network with it, once whole and once in pieces, and says whether the losses are the same.
 docs/guide/operators.md explains each part.
@@ -36,45 +36,44 @@ from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
 
-@register("rms_norm")
+@register("scale_norm")
 @dataclass(frozen=True, slots=True)
-class RMSNorm(Operator):
-    """x (N, ..., C), weight (C) -> y = x / sqrt(mean of x^2 over C + eps) weight (Zhang and Sennrich, arXiv 1910.07467). C
-    cannot be cut, all other dimensions can; each piece then has a part of the weight's gradient."""
+class ScaleNorm(Operator):
+    """x (N, ..., C), weight (1) -> y = weight x / sqrt(sum of x^2 over C + eps) (Nguyen and Salazar, arXiv 1910.05895). C cannot
+    be cut, all other dimensions can; each piece then has a part of the weight's gradient."""
 
     eps: float
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
-        takes("rms_norm", inputs, 1)
+        takes("scale_norm", inputs, 1)
         if len(inputs[0].shape) < 2 or not inputs[0].differentiable:
-            raise ValueError(f"rms_norm: input must be a float tensor (N, ..., features), got {inputs[0]}")
+            raise ValueError(f"scale_norm: input must be a float tensor (N, ..., features), got {inputs[0]}")
         return (inputs[0],)
 
     def weights(self, inputs: Sequence[Spec]) -> tuple[WeightSpec, ...]:
-        return (WeightSpec("weight", inputs[0].shape[-1:], Init("constant", 1.0)),)
+        return (WeightSpec("weight", (1,), Init("constant", inputs[0].shape[-1] ** 0.5)),)
 
     def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
         shape = inputs[0].shape
         return sample_and_attributes(shape, fixed=len(shape) - 1)
 
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        return Reads((piece,), (Rect(piece.lo[-1:], piece.hi[-1:]),))
+        return Reads((piece,), (Rect((0,), (1,)),))
 
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
         return (piece,)
 
     def forward(self, call: Call) -> None:
         (x,), (weight,) = call.inputs, call.weights
-        call.outputs[0][...] = x * self._scale(x) * weight
+        call.outputs[0][...] = x * self._inverse(x) * weight
 
     def backward(self, call: Call) -> None:
         (x,), (weight,), dy = call.inputs, call.weights, call.grad
-        scale = self._scale(x)
+        normal = x * self._inverse(x)
         if (dx := call.grad_inputs[0]) is not None:  # None: nobody needs this gradient
-            g = dy * weight
-            dx.put(scale * (g - x * scale**2 * (g * x).mean(-1, keepdims=True)))
+            dx.put(weight * self._inverse(x) * (dy - normal * (dy * normal).sum(-1, keepdims=True)))
         if (dweight := call.grad_weights[0]) is not None:
-            dweight.put((dy * x * scale).reshape(-1, x.shape[-1]).sum(0))
+            dweight.put((dy * normal).sum())
 
     def keeps(self, inputs: Sequence[Spec]) -> Keeps:
         return Keeps(outputs=False)  # so that the output's memory is free as soon as its readers are done
@@ -87,13 +86,13 @@ class RMSNorm(Operator):
         shape = (*(random.randint(1, 4) for _ in range(random.randint(1, 3))), random.randint(2, 6))
         return Example(cls(random.uniform(0.1, 0.5)), (Spec(shape, np.dtype(np.float64)),))
 
-    def _scale(self, x: Any) -> Any:
-        return 1 / np.sqrt((x * x).mean(-1, keepdims=True) + self.eps)
+    def _inverse(self, x: Any) -> Any:
+        return 1 / np.sqrt((x * x).sum(-1, keepdims=True) + self.eps)
 
 
-def rms_norm(input: Tensor, eps: float = 1e-5, *, name: str | None = None) -> Tensor:
+def scale_norm(input: Tensor, eps: float = 1e-5, *, name: str | None = None) -> Tensor:
     """The builder: (N, ..., C) in and out."""
-    return input.graph.apply(RMSNorm(eps), (input,), name=name)[0]
+    return input.graph.apply(ScaleNorm(eps), (input,), name=name)[0]
 
 
 def network(samples: int = 24) -> taskflow.OperatorGraph:
@@ -102,7 +101,7 @@ def network(samples: int = 24) -> taskflow.OperatorGraph:
     x = taskflow.input(graph, (samples, 10), name="x")
     labels = taskflow.input(graph, (samples,), "int64", name="labels")
     hidden = taskflow.relu(taskflow.linear(x, 32, name="first"), name="relu")
-    scores = taskflow.linear(rms_norm(hidden, name="norm"), 5, name="scores")
+    scores = taskflow.linear(scale_norm(hidden, name="norm"), 5, name="scores")
     graph.minimize(taskflow.cross_entropy(scores, labels, name="loss"))
     return graph
 
@@ -129,7 +128,7 @@ def main(processors: int | None, mapper: str, steps: int) -> None:
         same = np.allclose(np.array(cut, float), np.array(whole, float), rtol=1e-10)
         click.echo(f"loss {whole[0]:.4f} -> {whole[-1]:.4f}; in pieces the same: {same}")
         if not same:
-            raise SystemExit("rms_norm.py: losses differ from those of the whole operator")
+            raise SystemExit("scale_norm.py: losses differ from those of the whole operator")
     transport.close()
 
 

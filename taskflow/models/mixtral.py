@@ -1,0 +1,70 @@
+"""Mixtral: Llama's decoder, in which each word chooses two of eight feed-forward layers, without a capacity (Jiang et
+al., "Mixtral of experts", arXiv 2401.04088; sizes: the published configurations)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from taskflow import operators as ops
+from taskflow.graph import OperatorGraph
+from taskflow.models.llama import STD, LlamaConfig, attend, score
+from taskflow.operators.rotary import Scaling
+from taskflow.operators.tensor import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class MixtralConfig(LlamaConfig):
+    """Sizes of the network; the defaults are those of Mixtral 8x7B. Beside Llama's: ``experts`` of a layer, of which a
+    word takes ``chosen``; ``balance``: weight of the loss that is 1 for an even load and grows with the unevenness."""
+
+    vocabulary: int = 32_000
+    theta: float = 1_000_000.0
+    scaling: Scaling | None = None
+    experts: int = 8
+    chosen: int = 2
+    balance: float = 0.001
+
+    @staticmethod
+    def small() -> MixtralConfig:
+        """The same layers, narrow and short."""
+        return MixtralConfig(
+            batch=4, steps=6, vocabulary=17, hidden=8, inner=12, heads=4, key_heads=2, layers=2, experts=4, balance=0.01
+        )
+
+
+SIZES = {
+    "8x7B": MixtralConfig(),
+    "8x22B": MixtralConfig(hidden=6144, inner=16_384, heads=48, layers=56),
+}
+
+
+def mixtral(config: MixtralConfig, dtype: str = "float32") -> OperatorGraph:
+    """Inputs ``tokens`` and ``targets``, the token after each, both (batch, steps) int64; minimises the mean
+    cross-entropy of the next token in nats, and for each layer the loss of an uneven load (Fedus, Zoph, Shazeer, arXiv
+    2101.03961, equation 4, over all choices). Names are those of the published weights, but the experts of a layer are
+    one array."""
+    c = config
+    graph = OperatorGraph(dtype, "Mixtral")
+    tokens, targets = (ops.input(graph, (c.batch, c.steps), "int64", name=name) for name in ("tokens", "targets"))
+    x, uneven = ops.embedding(tokens, c.vocabulary, c.hidden, std=STD, name="embed_tokens"), []
+    for i in range(c.layers):
+        x, loss = _experts(c, attend(c, x, f"layers.{i}"), f"layers.{i}")
+        uneven.append(loss)
+    score(graph, c, x, targets)
+    if c.balance:
+        graph.minimize(*uneven)
+    return graph
+
+
+def _experts(c: MixtralConfig, x: Tensor, name: str) -> tuple[Tensor, Tensor]:
+    """x (N, T, H) with what the experts of each word make of it, and the loss of their uneven load."""
+    y = ops.rms_norm(x, c.eps, name=f"{name}.post_attention_layernorm")
+    name = f"{name}.block_sparse_moe"
+    scores = ops.linear(y, c.experts, False, name=f"{name}.gate")
+    weights, chosen, loss, _, _ = ops.top_k_routing(scores, c.chosen, name=f"{name}.routing")
+    gate, up = (ops.routed_linear(y, chosen, c.experts, c.inner, name=f"{name}.experts.{w}") for w in ("w1", "w3"))
+    made = ops.swiglu(gate, up, name=f"{name}.act")
+    made = ops.routed_linear(made, chosen, c.experts, c.hidden, name=f"{name}.experts.w2")
+    made = ops.einsum("ntkh,ntk->nth", made, weights, name=f"{name}.combine")
+    uneven = ops.scale(ops.mean(loss, name=f"{name}.mean"), c.balance * c.experts**2, name=f"{name}.balance")
+    return ops.add(x, made, name=f"{name}.add"), uneven

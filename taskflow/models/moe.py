@@ -1,0 +1,134 @@
+"""MoE: GShard's Transformer, in which every other feed-forward layer is one of experts (Lepikhin et al., "GShard",
+arXiv 2006.16668, section 2). Theirs translates; this is a decoder of the same layers, which says the next word."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from taskflow import operators as ops
+from taskflow.graph import OperatorGraph
+from taskflow.models.vocabulary import blocks_of
+from taskflow.operators.operator import Init
+from taskflow.operators.tensor import Tensor
+from taskflow.operators.top_k_routing import capacity_of
+
+
+@dataclass(frozen=True, slots=True)
+class MoEConfig:
+    """Sizes of the network; the defaults are those of the largest, of 600 thousand million parameters. ``batch`` is of
+    the whole machine; ``steps`` words of context; ``inner`` of the feed-forward layers; ``heads`` of ``head_size``
+    features.
+
+    ``experts`` of every other layer; ``group``: words that are routed together (None: a row of the batch); ``factor``:
+    places of all experts over words of a group (`capacity_of`); ``count_all``: `top2_gating`'s convention. ``balance``:
+    weight of the auxiliary loss, which is 1 for an even load. ``einsums``: with the arrays (groups, words, experts,
+    places) that GShard prints, for comparison."""
+
+    batch: int = 2
+    steps: int = 1024
+    vocabulary: int = 64_000
+    hidden: int = 1024
+    inner: int = 8192
+    heads: int = 16
+    head_size: int = 128
+    layers: int = 36
+    experts: int = 2048
+    group: int | None = None
+    factor: float = 2.0
+    count_all: bool = True
+    balance: float = 0.01
+    einsums: bool = False
+
+    @staticmethod
+    def small() -> MoEConfig:
+        """The same layers, narrow and short."""
+        return MoEConfig(batch=4, steps=6, vocabulary=17, hidden=8, inner=12, heads=2, head_size=6, layers=2, experts=4, factor=1.0)
+
+
+SIZES = {
+    "600B": MoEConfig(),
+    "200B": MoEConfig(layers=12),
+    "150B": MoEConfig(experts=512),
+    "50B": MoEConfig(experts=512, layers=12),
+    "37B": MoEConfig(experts=128),
+    "12.5B": MoEConfig(experts=128, layers=12),
+}
+"""Experts and layers of GShard's table 1, by the number of parameters that it has there."""
+
+
+def moe(config: MoEConfig, dtype: str = "float32") -> OperatorGraph:
+    """Inputs ``tokens`` and ``targets``, the token after each, both (batch, steps) int64; minimises the mean
+    cross-entropy of the next token in nats, and for each layer of experts the auxiliary loss. The embedding and the
+    last layer share one matrix.
+
+    Raises ValueError unless ``group`` divides the words of a batch."""
+    c = config
+    if c.group is not None and (c.group < 1 or c.batch * c.steps % c.group):
+        raise ValueError(f"MoE: group must divide the {c.batch} x {c.steps} words of a batch, got {c.group}")
+    graph = OperatorGraph(dtype, "MoE")
+    tokens, targets = (ops.input(graph, (c.batch, c.steps), "int64", name=name) for name in ("tokens", "targets"))
+    words = ops.embedding(tokens, c.vocabulary, c.hidden, std=c.hidden**-0.5, name="embedding")
+    x = ops.positional_encoding(ops.scale(words, c.hidden**0.5, name="scale"), name="positions")
+    uneven = []
+    for i in range(c.layers):
+        name = f"layers.{i}"
+        x = _attend(c, x, name)
+        y = ops.layer_norm(x, name=f"{name}.norm2")
+        if i % 2:
+            made, loss = _experts(c, y, f"{name}.moe")
+            uneven.append(loss)
+        else:
+            made = ops.relu(ops.linear(y, c.inner, False, name=f"{name}.ffn.wi"), name=f"{name}.ffn.act")
+            made = ops.linear(made, c.hidden, False, name=f"{name}.ffn.wo")
+        x = ops.add(x, made, name=f"{name}.add")
+    x = ops.layer_norm(x, name="norm")
+    scores = ops.linear(x, c.vocabulary, False, name="softmax", parameters=graph.parameters_of(words))
+    graph.minimize(ops.cross_entropy(scores, targets, blocks=blocks_of(c.vocabulary), name="loss"))
+    if c.balance:
+        graph.minimize(*uneven)
+    return graph
+
+
+def _attend(c: MoEConfig, x: Tensor, name: str) -> Tensor:
+    """x (N, T, M) with what its words tell each other."""
+    y, shape = ops.layer_norm(x, name=f"{name}.norm1"), (*x.shape[:2], c.heads, c.head_size)
+    name = f"{name}.attention"
+    q, k, v = (
+        ops.reshape(ops.linear(y, c.heads * c.head_size, False, name=f"{name}.{which}"), shape, name=f"{name}.{which}_heads")
+        for which in "qkv"
+    )
+    y = ops.reshape(ops.flash_attention(q, k, v, causal=True, name=f"{name}.attend"), (*shape[:2], -1), name=f"{name}.joined")
+    return ops.add(x, ops.linear(y, c.hidden, False, name=f"{name}.o"), name=f"{name}.add")
+
+
+def _experts(c: MoEConfig, x: Tensor, name: str) -> tuple[Tensor, Tensor]:
+    """What the experts of each word of x (N, T, M) make of it, and the auxiliary loss. A word that finds no place gets
+    zeros."""
+    group = c.steps if c.group is None else c.group
+    grouped = (c.batch * c.steps // group, group, c.hidden)
+    y = x if grouped == x.shape else ops.reshape(x, grouped, name=f"{name}.groups")
+    capacity = capacity_of(group, c.experts, c.factor)
+    scores = ops.linear(y, c.experts, False, name=f"{name}.wg")
+    weights, slots, loss, _, _ = ops.top2_gating(scores, capacity, count_all=c.count_all, name=f"{name}.gating")
+    if c.einsums:
+        made = _by_einsums(c, y, weights, slots, capacity, name)
+    else:
+        sent = ops.dispatch(y, slots, c.experts, capacity, name=f"{name}.dispatch")
+        made = ops.relu(ops.expert_linear(sent, c.inner, name=f"{name}.wi"), name=f"{name}.act")
+        made = ops.combine(ops.expert_linear(made, c.hidden, name=f"{name}.wo"), weights, slots, name=f"{name}.combine")
+    # lingvo's loss is E^2 times the printed one: 1 for an even load.
+    uneven = ops.scale(ops.mean(loss, name=f"{name}.mean"), c.balance * c.experts**2, name=f"{name}.balance")
+    return (made if grouped == x.shape else ops.reshape(made, x.shape, name=f"{name}.rows")), uneven
+
+
+def _by_einsums(c: MoEConfig, x: Tensor, weights: Tensor, slots: Tensor, capacity: int, name: str) -> Tensor:
+    """GShard's algorithm 2, line by line."""
+    combine, mask = ops.combine_weights(weights, slots, c.experts, capacity, name=f"{name}.combine_weights")
+    wi, wo = (
+        ops.expand_weight(x.graph, shape, shape, init=Init("uniform", shape[1] ** -0.5), name=f"{name}.{which}")
+        for which, shape in (("wi", (c.experts, c.hidden, c.inner)), ("wo", (c.experts, c.inner, c.hidden)))
+    )
+    sent = ops.einsum("GSEC,GSM->EGCM", mask, x, name=f"{name}.dispatch")
+    h = ops.relu(ops.einsum("EGCM,EMH->EGCH", sent, wi, name=f"{name}.h"), name=f"{name}.act")
+    outputs = ops.einsum("EGCH,EHM->GECM", h, wo, name=f"{name}.expert_outputs")
+    return ops.einsum("GSEC,GECM->GSM", combine, outputs, name=f"{name}.combine")

@@ -1,0 +1,27 @@
+"""What `dispatch` and `combine` share: slots as rows of the part of the experts' places that a piece holds."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from taskflow.operators.operator import Array, Call, Spec, positive
+
+
+def rows_of(call: Call, slots: Array, first: int, last: int, capacity: int) -> Array:
+    """slots (G, S, k), expert * capacity + place -> rows (G S k) of an array (G, experts from ``first`` to below
+    ``last``, capacity), -1 for those that lie elsewhere."""
+    groups, held = slots.shape[0], (last - first) * capacity
+    number = call.kernels.constant(("groups of slots", groups, held), lambda: _starts(groups, held))
+    here = (slots >= first * capacity) & (slots < last * capacity)
+    return call.kernels.xp.where(here, slots - first * capacity + number, -1).reshape(-1)
+
+
+def _starts(groups: int, held: int) -> Array:
+    return (np.arange(groups) * held).reshape(-1, 1, 1)
+
+
+def check_slots(kind: str, slots: Spec, groups: int, experts: int, capacity: int) -> None:
+    """ValueError unless slots are integers (groups, tokens, k)."""
+    positive(kind, experts=experts, capacity=capacity)
+    if len(slots.shape) != 3 or slots.shape[0] != groups or slots.dtype.kind not in "iu":
+        raise ValueError(f"{kind}: slots must be integers (groups, tokens, k) with {groups} groups, got {slots}")

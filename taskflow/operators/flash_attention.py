@@ -1,0 +1,122 @@
+"""flash_attention: softmax(q k^T) v in tiles, with memory linear in the sequence (PyTorch:
+torch.nn.functional.scaled_dot_product_attention). See `attention_tiles` for the sources."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from taskflow.operators.attention_blocks import attention_blocks
+from taskflow.operators.merge_attention import merge_attention
+from taskflow.operators.operator import Call, Dim, Example, Reads, Spec, register, sample_and_attributes
+from taskflow.operators.tensor import Tensor
+from taskflow.operators.tiled_attention import TiledAttention, random_inputs
+from taskflow.regions import Rect
+
+
+@register("flash_attention")
+@dataclass(frozen=True, slots=True)
+class FlashAttention(TiledAttention):
+    """-> y (N, Lq, H, E) = softmax(scale q k^T) v over the keys that a query sees, 0 where it sees none. Samples,
+    queries and heads can be cut; keys in `attention_blocks`. Saved is the logarithm of each row's sum of exponentials,
+    from which backward computes the weights again, tile by tile."""
+
+    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+        self.check(inputs)
+        return (Spec((*inputs[0].shape[:3], inputs[2].shape[3]), inputs[0].dtype),)
+
+    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
+        return sample_and_attributes(inputs[0].shape[:3])
+
+    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
+        return self.rects(inputs, piece, *self.scope(inputs).within((piece.lo[1], piece.hi[1]), (0, inputs[1].shape[1])))
+
+    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
+        return (Rect((*piece.lo, 0), (*piece.hi, inputs[2].shape[3])),)
+
+    def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
+        return (Spec(piece.shape, inputs[0].dtype),)
+
+    def forward(self, call: Call) -> None:
+        (q, k, v), (out,), (sums,) = call.inputs[:3], call.outputs, call.saved
+        if q.shape[1] < out.shape[1]:  # some see nothing
+            out[...] = 0
+            sums[...] = 0
+        if q.size:
+            tiles = self.tiles(call)
+            at = slice(tiles.rows[0] - call.piece.lo[1], tiles.rows[1] - call.piece.lo[1])
+            tiles.forward(q, k, v, tiles.rows, tiles.keys, out[:, at], sums[:, at])
+
+    def backward(self, call: Call) -> None:
+        (q, k, v), (out,), (sums,) = call.inputs[:3], call.outputs, call.saved
+        self.start(call)
+        if q.size:
+            tiles = self.tiles(call)
+            at = slice(tiles.rows[0] - call.piece.lo[1], tiles.rows[1] - call.piece.lo[1])
+            tiles.backward(
+                q, k, v, tiles.rows, tiles.keys, out[:, at], sums[:, at], call.grad[:, at], None, call.grad_inputs[:3]
+            )
+
+    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return self._pairs(inputs, piece) * self.pair_flops(inputs, False)
+
+    def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return self._pairs(inputs, piece) * self.pair_flops(inputs, True)
+
+    def _pairs(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        seen = self.scope(inputs).pairs((piece.lo[1], piece.hi[1]), (0, inputs[1].shape[1]))
+        return piece.shape[0] * piece.shape[2] * seen
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        causal = random.random() < 0.6
+        window = random.randint(2, 4) if causal and random.random() < 0.5 else None
+        queries = random.randint(1, 5)
+        # Every query sees two keys, or else some number would not matter: over one key the weight is 1.
+        keys = queries + random.randint(1, 3) if causal else random.randint(2, 6)
+        specs = random_inputs(
+            random.randint(1, 3), queries, keys, random.randint(1, 2), random.randint(1, 3), random.randint(1, 3),
+            random.randint(1, 3), random.random() < 0.3,
+        )
+        operator = cls(random.uniform(0.3, 1.0), causal, window, random.choice((0.0, 0.0, 0.4)), random.randint(1, 4))
+        return Example(operator, specs, high=keys + 1)
+
+
+def flash_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    scale: float | None = None,
+    causal: bool = False,
+    window: int | None = None,
+    lengths: Tensor | None = None,
+    dropout: float = 0.0,
+    key_blocks: int | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """Sums of values, weighted by the softmax of scale times the products of queries and keys, without the matrix of
+    weights.
+
+    Args: query (N, Lq, H, D), key (N, Lk, G, D), value (N, Lk, G, E); H a multiple of G: heads in groups of H / G share
+    a key head. ``scale``: 1 / sqrt(D) if not given. ``causal``: query t sees the keys up to t + Lk - Lq (the last query
+    stands beside the last key, as in `softmax`; PyTorch's ``is_causal`` puts the first beside the first). ``window``:
+    of these the last so many, itself included. ``lengths`` (N) integers: sample n has so many keys, the others are
+    padding. ``dropout``: of the weights, while training. ``key_blocks``: the same in two operators, of which the first
+    can be cut by so many blocks of keys too; the second (``name``.merge) joins them. Returns (N, Lq, H, E); zeros for
+    queries that see nothing.
+    """
+    scale = query.shape[-1] ** -0.5 if scale is None and query.ndim else scale
+    inputs = (query, key, value) if lengths is None else (query, key, value, lengths)
+    if key_blocks is None:
+        operator = FlashAttention(float(scale or 0), causal, window, dropout)
+        return query.graph.apply(operator, inputs, name=name)[0]
+    parts, sums = attention_blocks(
+        query, key, value, key_blocks, scale=float(scale or 0), causal=causal, window=window, lengths=lengths, dropout=dropout,
+        name=name,  # dropout's numbers go by it
+    )
+    return merge_attention(
+        parts, sums, key.shape[1], causal=causal, window=window, lengths=lengths,
+        name=None if name is None else f"{name}.merge",
+    )

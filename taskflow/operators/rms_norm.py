@@ -1,0 +1,106 @@
+"""rms_norm: rows divided by their root mean square (PyTorch: torch.nn.RMSNorm of one dimension).
+
+Zhang and Sennrich, "Root mean square layer normalization", arXiv 1910.07467.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+
+from taskflow.operators.operator import (
+    Array,
+    Call,
+    Dim,
+    Example,
+    Init,
+    Keeps,
+    Operator,
+    Reads,
+    Spec,
+    WeightSpec,
+    register,
+    sample_and_attributes,
+    takes,
+)
+from taskflow.operators.tensor import Parameter, Tensor
+from taskflow.regions import Rect
+
+
+@register("rms_norm")
+@dataclass(frozen=True, slots=True)
+class RMSNorm(Operator):
+    """x (N, ..., C), weight (C) -> y = x / sqrt(mean of x^2 over C + eps) weight. C cannot be cut: each piece needs the
+    whole row's mean. Saved is 1 / sqrt(mean + eps) of every row."""
+
+    eps: float
+
+    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+        takes("rms_norm", inputs, 1)
+        (x,) = inputs
+        if len(x.shape) < 2 or not x.differentiable:
+            raise ValueError(f"rms_norm: input must be a float tensor (N, ..., features), got {x}")
+        return (x,)
+
+    def weights(self, inputs: Sequence[Spec]) -> tuple[WeightSpec, ...]:
+        return (WeightSpec("weight", inputs[0].shape[-1:], Init("constant", 1.0)),)
+
+    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
+        shape = inputs[0].shape
+        return sample_and_attributes(shape, fixed=len(shape) - 1)
+
+    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
+        return Reads((piece,), (Rect(piece.lo[-1:], piece.hi[-1:]),))
+
+    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
+        return (piece,)
+
+    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
+        return Keeps(outputs=False)
+
+    def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
+        return (Spec((piece.volume // piece.shape[-1], 1), inputs[0].dtype),)
+
+    def forward(self, call: Call) -> None:
+        x, y, (inverse,) = _rows(call.inputs[0]), _rows(call.outputs[0]), call.saved
+        np.multiply(x, x, out=y)  # the output's memory holds the squares until the result is there
+        inverse[...] = 1 / np.sqrt(y.mean(axis=1).reshape(-1, 1) + self.eps)
+        np.multiply(x, inverse, out=y)
+        y *= call.weights[0]
+
+    def backward(self, call: Call) -> None:
+        x, dy, (inverse,) = _rows(call.inputs[0]), _rows(call.grad), call.saved
+        normal = x * inverse
+        if (dweight := call.grad_weights[0]) is not None:
+            call.kernels.sum_rows(normal * dy, out=dweight.array, accumulate=dweight.accumulate)
+        if (dx := call.grad_inputs[0]) is not None:
+            share = dy * call.weights[0]
+            share -= normal * (share * normal).mean(axis=1).reshape(-1, 1)
+            share *= inverse
+            dx.put(share.reshape(dx.array.shape))
+
+    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return 4 * piece.volume
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        shape = (*(random.randint(1, 4) for _ in range(random.randint(1, 3))), random.randint(2, 6))
+        return Example(cls(random.uniform(0.1, 0.5)), (Spec(shape, np.dtype(np.float64)),))
+
+
+def _rows(x: Array) -> Array:
+    """(N, ..., C) as (rows, C), the same memory."""
+    return x.reshape(-1, x.shape[-1])
+
+
+def rms_norm(
+    input: Tensor, eps: float = 1e-5, *, name: str | None = None, parameters: Sequence[Parameter] | None = None
+) -> Tensor:
+    """Divide the last dimension by its root mean square, then scale it by a weight.
+
+    Args: input (N, ..., C). Returns the same shape. ``parameters`` shares another layer's (weight,).
+    """
+    return input.graph.apply(RMSNorm(float(eps)), (input,), name=name, parameters=parameters)[0]

@@ -1,0 +1,146 @@
+"""rotary: rotary position embedding of queries and keys, with the pairs of Llama's ``rotate_half``.
+
+Su, Lu, Pan, Murtadha, Wen, Liu, "RoFormer", arXiv 2104.09864; scaled frequencies: Llama 3.1's published configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import pi
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from taskflow.operators.operator import (
+    Array,
+    Call,
+    Dim,
+    Example,
+    Keeps,
+    Operator,
+    Reads,
+    Spec,
+    register,
+    sample_and_attributes,
+    takes,
+)
+from taskflow.operators.tensor import Tensor
+from taskflow.regions import Rect
+
+Scaling = tuple[float, float, float, int]
+"""Factor, low and high frequency factor, and the context of the first training: ``rope_scaling`` of Llama 3.1."""
+
+
+@register("rotary")
+@dataclass(frozen=True, slots=True)
+class Rotary(Operator):
+    """x (N, T, ..., D) -> y of the same shape: at position t, elements i and i + D / 2 are turned by the angle (t +
+    offset) theta^(-2 i / D). The position is that in the whole tensor, so T may be cut; D cannot, since each element
+    needs its partner half of D away. Nothing is saved: backward turns the other way."""
+
+    theta: float
+    offset: int = 0
+    scaling: Scaling | None = None
+
+    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+        takes("rotary", inputs, 1)
+        (x,) = inputs
+        if len(x.shape) < 3 or x.shape[-1] % 2 or not x.differentiable:
+            raise ValueError(f"rotary: input must be a float tensor (N, T, ..., features) with even features, got {x}")
+        if not self.theta > 0 or self.offset < 0:
+            raise ValueError(f"rotary: theta must be above 0 and offset at least 0, got {self.theta} and {self.offset}")
+        if self.scaling is not None and not 0 < self.scaling[1] < self.scaling[2]:
+            raise ValueError(f"rotary: scaling must be (factor, low, high, context) with low below high, got {self.scaling}")
+        return (x,)
+
+    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
+        shape = inputs[0].shape
+        return sample_and_attributes(shape, fixed=len(shape) - 1)
+
+    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
+        return Reads((piece,))
+
+    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
+        return (piece,)
+
+    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
+        return Keeps(inputs=False, weights=False, outputs=False)
+
+    def forward(self, call: Call) -> None:
+        cosine, sine = self._waves(call)
+        first, second = _halves(call.inputs[0])
+        low, high = _halves(call.outputs[0])
+        low[...] = first * cosine - second * sine
+        high[...] = second * cosine + first * sine
+
+    def backward(self, call: Call) -> None:
+        if (dx := call.grad_inputs[0]) is None:
+            return
+        cosine, sine = self._waves(call)
+        first, second = _halves(call.grad)
+        turned = call.kernels.xp.empty(call.grad.shape, call.grad.dtype)
+        low, high = _halves(turned)
+        low[...] = first * cosine + second * sine
+        high[...] = second * cosine - first * sine
+        dx.put(turned)
+
+    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return 3 * piece.volume
+
+    def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return 3 * piece.volume
+
+    def _waves(self, call: Call) -> tuple[Array, Array]:
+        """Cosines and sines of the piece's positions, to stand beside one half of x."""
+        shape, dtype = call.specs[0].shape, call.specs[0].dtype.str
+        steps = (call.piece.lo[1] + self.offset, call.piece.hi[1] + self.offset)
+        key = (*steps, shape[-1], self.theta, self.scaling, dtype)
+        waves = call.kernels.constant(("rotary", *key), lambda: angles(*key))
+        parts = [part.reshape(-1, *[1] * (len(shape) - 3), shape[-1] // 2) for part in waves]
+        return parts[0], parts[1]
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        shape = (*(random.randint(1, 4) for _ in range(random.randint(2, 3))), 2 * random.randint(1, 3))
+        scaling = random.choice((None, (8.0, 1.0, 4.0, 16)))
+        operator = cls(random.choice((10.0, 10_000.0)), random.choice((0, 5)), scaling)
+        return Example(operator, (Spec(shape, np.dtype(np.float64)),))
+
+
+def _halves(x: Array) -> tuple[Array, Array]:
+    half = x.shape[-1] // 2
+    return x[..., :half], x[..., half:]
+
+
+@lru_cache(maxsize=64)
+def angles(start: int, end: int, features: int, theta: float, scaling: Scaling | None, dtype: str) -> np.ndarray[Any, Any]:
+    """Cosines and sines (2, end - start, features / 2) of the positions from ``start`` to below ``end``."""
+    turned = np.arange(start, end)[:, None] * frequencies(features, theta, scaling)
+    return np.stack((np.cos(turned), np.sin(turned))).astype(dtype)
+
+
+def frequencies(features: int, theta: float, scaling: Scaling | None = None) -> np.ndarray[Any, Any]:
+    """Radians a position of each pair, (features / 2). With ``scaling``, waves longer than context / low are slowed by
+    the factor, those shorter than context / high are not, and those between are mixed."""
+    rates: np.ndarray[Any, Any] = theta ** (-np.arange(0, features, 2) / features)
+    if scaling is None:
+        return rates
+    factor, low, high, context = scaling
+    share = np.clip((context * rates / (2 * pi) - low) / (high - low), 0, 1)
+    return rates * (share + (1 - share) / factor)
+
+
+def rotary(
+    input: Tensor, theta: float = 10_000.0, *, offset: int = 0, scaling: Scaling | None = None, name: str | None = None
+) -> Tensor:
+    """Turn pairs of features by angles that grow with the position, so that products of queries and keys depend on how
+    far they are apart.
+
+    Args: input (N, T, ..., D), such as (N, T, heads, D); D even. Pairs are elements i and i + D / 2 (Llama's
+    ``rotate_half``). ``theta``: the base of the wave lengths. ``offset``: the position of the first element.
+    ``scaling``: (factor, low, high, context) as Llama 3.1 has it. Returns the same shape.
+    """
+    return input.graph.apply(Rotary(float(theta), offset, scaling), (input,), name=name)[0]

@@ -1,0 +1,173 @@
+"""routed_linear: a linear layer whose weight each token chooses, for routing without a capacity ("dropless": Gale,
+Narayanan, Young, Zaharia, "MegaBlocks", arXiv 2211.15841)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import ClassVar
+
+import numpy as np
+
+from taskflow.operators.operator import (
+    Array,
+    Call,
+    Dim,
+    Example,
+    Init,
+    Keeps,
+    Operator,
+    Reads,
+    Soap,
+    Spec,
+    WeightSpec,
+    Work,
+    positive,
+    register,
+    takes,
+)
+from taskflow.operators.tensor import Parameter, Tensor
+from taskflow.regions import Rect
+
+
+@register("routed_linear")
+@dataclass(frozen=True, slots=True)
+class RoutedLinear(Operator):
+    """x (G, S, k, M), or (G, S, M) for all k choices, chosen (G, S, k) integers below E, weight (E, H, M) -> y (G, S,
+    k, H) = x W_chosen^T; of a choice outside of the experts, such as -1, zeros. G, S, k and H can be cut, and what is
+    contracted: M, and E, as an embedding's rows are. A piece of E gives zeros for tokens of others' experts, so tokens
+    stay where they are, and the sum of the pieces is the whole."""
+
+    work: ClassVar[Work] = Work.CONTRACTION
+    uniform: ClassVar[bool] = False  # see `flops`
+
+    experts: int
+    out_features: int
+
+    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+        takes("routed_linear", inputs, 2)
+        x, chosen = inputs
+        positive("routed_linear", experts=self.experts, out_features=self.out_features)
+        fits = len(chosen.shape) == 3 and len(x.shape) in (3, 4) and x.shape[:-1] == chosen.shape[: len(x.shape) - 1]
+        if not fits or not x.differentiable or chosen.dtype.kind not in "iu":
+            raise ValueError(
+                f"routed_linear: inputs must be float (G, S, features) or (G, S, k, features), and integers (G, S, k), got {x} "
+                f"and {chosen}"
+            )
+        return (Spec((*chosen.shape, self.out_features), x.dtype),)
+
+    def weights(self, inputs: Sequence[Spec]) -> tuple[WeightSpec, ...]:
+        features = inputs[0].shape[-1]
+        return (WeightSpec("weight", (self.experts, self.out_features, features), Init("uniform", features**-0.5)),)
+
+    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
+        groups, tokens, choices = inputs[1].shape
+        return (
+            Dim("n", groups, Soap.SAMPLE), Dim("a1", tokens, Soap.ATTRIBUTE), Dim("a2", choices, Soap.ATTRIBUTE),
+            Dim("c", self.out_features, Soap.PARAMETER), Dim("e", self.experts, Soap.REDUCTION),
+            Dim("k", inputs[0].shape[-1], Soap.REDUCTION),
+        )
+
+    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
+        *lo, c0, e0, k0 = piece.lo
+        *hi, c1, e1, k1 = piece.hi
+        rows = len(inputs[0].shape) - 1
+        x = Rect((*lo[:rows], k0), (*hi[:rows], k1))
+        return Reads((x, Rect(tuple(lo), tuple(hi))), (Rect((e0, c0, k0), (e1, c1, k1)),))
+
+    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
+        return (Rect(piece.lo[:-2], piece.hi[:-2]),)
+
+    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
+        return Keeps(outputs=False)
+
+    def integers_below(self, inputs: Sequence[Spec]) -> int:
+        return self.experts
+
+    def forward(self, call: Call) -> None:
+        (x, _), (weight,), (y,) = call.inputs, call.weights, call.outputs
+        y[...] = 0
+        result = y.reshape(-1, y.shape[-1])
+        for e, rows in self._rows(call):
+            some = _taken(x, rows, self._shared(call))
+            made = call.kernels.xp.empty((len(some), y.shape[-1]), y.dtype)
+            call.kernels.matmul(some, weight[e].T, out=made)
+            if rows.dtype.kind == "f":
+                result += made
+            else:
+                result[rows] = made
+
+    def backward(self, call: Call) -> None:
+        (x, _), (weight,), kernels = call.inputs, call.weights, call.kernels
+        (dx, _), (dw,), dy = call.grad_inputs, call.grad_weights, call.grad
+        for target in (dx, dw):
+            if target is not None and not target.accumulate:
+                target.array[...] = 0
+        for e, rows in self._rows(call):
+            given, shared = _taken(dy, rows, 1), self._shared(call)
+            if dw is not None:
+                kernels.matmul(given.T, _taken(x, rows, shared), out=dw.array[e], accumulate=True)
+            if dx is not None:
+                made = kernels.xp.empty((len(given), x.shape[-1]), x.dtype)
+                kernels.matmul(given, weight[e], out=made)
+                into = dx.array.reshape(-1, x.shape[-1])
+                if rows.dtype.kind == "f":
+                    into += made.reshape(len(into), shared, -1).sum(axis=1)
+                else:  # a token may have chosen an expert twice
+                    kernels.embedding_backward(rows // shared, 0, made, out=into, accumulate=True)
+
+    @staticmethod
+    def _shared(call: Call) -> int:
+        """How many choices there are of each row of x."""
+        return int(call.inputs[1].shape[-1]) if call.inputs[0].ndim == 3 else 1
+
+    def _rows(self, call: Call) -> Iterator[tuple[int, Array]]:
+        """Of each expert of the piece its number there, and the rows that chose it: their indices, or, on a device that
+        does not wait, a factor of 1 or 0 for every row."""
+        chosen = call.inputs[1].reshape(-1)
+        for e in range(first := call.piece.lo[-2], call.piece.hi[-2]):
+            if not call.kernels.device.waits:
+                yield e - first, (chosen == e).astype(call.inputs[0].dtype)
+            elif (rows := np.flatnonzero(chosen == e)).size:
+                yield e - first, rows
+
+    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        """As if the tokens of a group chose the experts in turn."""
+        (_, s0, _, _, e0, _), (_, s1, _, _, e1, _) = piece.lo, piece.hi
+        turns = sum(_multiples(s1, e, self.experts) - _multiples(s0, e, self.experts) for e in range(e0, e1))
+        return 2 * piece.shape[0] * piece.shape[2] * piece.shape[3] * piece.shape[5] * turns
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        choices, experts = tuple(random.randint(1, 3) for _ in range(3)), random.randint(1, 4)
+        rows = choices[: random.choice((2, 3))]
+        specs = (Spec((*rows, random.randint(1, 4)), np.dtype(np.float64)), Spec(choices, np.dtype(np.int64)))
+        return Example(cls(experts, random.randint(1, 4)), specs, high=experts + 1)
+
+
+def _multiples(count: int, rest: int, of: int) -> int:
+    """How many numbers below ``count`` leave ``rest`` when divided."""
+    return (count - rest + of - 1) // of if count > rest else 0
+
+
+def _taken(x: Array, rows: Array, shared: int) -> Array:
+    """Rows of (..., M), each of which stands for ``shared`` rows: those that are named by number, or all, times their
+    factors."""
+    flat = x.reshape(-1, x.shape[-1])
+    if rows.dtype.kind != "f":
+        return flat[rows // shared]
+    return (flat[:, None] * rows.reshape(-1, shared, 1)).reshape(-1, flat.shape[-1])
+
+
+def routed_linear(
+    input: Tensor, chosen: Tensor, experts: int, out_features: int, *, name: str | None = None,
+    parameters: Sequence[Parameter] | None = None,
+) -> Tensor:
+    """Multiply each token by the weight (out_features, in_features) of the expert that it has chosen.
+
+    Args: input (G, S, k, in_features), or (G, S, in_features) for all choices of a token; chosen (G, S, k) integers
+    below ``experts``, the slots of `top_k_routing` without a capacity. Returns (G, S, k, out_features). The weight is
+    (experts, out_features, in_features).
+    """
+    return input.graph.apply(RoutedLinear(experts, out_features), (input, chosen), name=name, parameters=parameters)[0]

@@ -1,0 +1,258 @@
+"""top_k_routing, top2_gating: which experts each token goes to, with which weights, and how evenly.
+
+Lepikhin et al., "GShard", arXiv 2006.16668, algorithm 1; Shazeer et al., arXiv 1701.06538 (k experts); Jiang et al.,
+"Mixtral of experts", arXiv 2401.04088 (without capacity).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+
+from taskflow.operators.dropout import generator_key
+from taskflow.operators.operator import (
+    Array,
+    Call,
+    Dim,
+    Example,
+    Keeps,
+    Operator,
+    Reads,
+    Soap,
+    Spec,
+    positive,
+    register,
+    takes,
+)
+from taskflow.operators.tensor import Tensor
+from taskflow.regions import Rect
+
+TOGETHER = 1 << 20
+"""Gates that are worked on at once, unless one group has more."""
+INTEGER = np.dtype(np.int64)
+
+
+@register("top_k_routing")
+@dataclass(frozen=True, slots=True)
+class TopKRouting(Operator):
+    """x (G, S, E), the scores of E experts for the S tokens of G groups -> for each token's ``k`` choices, best first:
+    weights (G, S, k), and slots (G, S, k) integers; of each group the auxiliary loss (G), the tokens that each expert
+    takes (G, E) integers and the tokens that find their choice full (G, k) integers.
+
+    A slot is e C + c, place c of expert e, which has C = ``capacity`` places; -1 if the token is not dispatched, and
+    its weight is then 0. Places are given first choices first, each in the order of the tokens. Without a capacity
+    everyone is dispatched and the slot is the expert's number.
+
+    Weights are softmax(x), divided by the sum of the token's k if ``normalize``. ``random``, for k = 2: in training the
+    second choice is taken only if twice its weight exceeds a random number, which depends on the token's place in (G,
+    S), the operator's name, the seed and the step. ``count_all``: a choice counts among the expert's tokens, as
+    GShard's algorithm is printed, even if it is not dispatched; else only if it is. The auxiliary loss is (1 / E) sum_e
+    (c_e / S) m_e, of the mean m_e of softmax(x) and the number c_e of tokens that have e among their first ``balance``
+    choices, full or not. Its gradient goes through m_e alone.
+
+    Only G can be cut: places within a group are counted from its first token on.
+    """
+
+    k: int
+    capacity: int | None
+    random: bool = False
+    count_all: bool = True
+    normalize: bool = True
+    balance: int = 1
+
+    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+        takes("top_k_routing", inputs, 1)
+        (x,) = inputs
+        positive("top_k_routing", k=self.k, balance=self.balance, **({} if self.capacity is None else {"capacity": self.capacity}))
+        if len(x.shape) != 3 or not x.differentiable:
+            raise ValueError(f"top_k_routing: input must be float scores (groups, tokens, experts), got {x}")
+        groups, tokens, experts = x.shape
+        if self.k > experts or self.balance > self.k:
+            raise ValueError(
+                f"top_k_routing: needs balance <= k <= experts, got balance={self.balance}, k={self.k} and {experts} experts"
+            )
+        if self.random and self.k != 2:
+            raise ValueError(f"top_k_routing: random is about the second of two choices, got k={self.k}")
+        choices = (groups, tokens, self.k)
+        return (
+            Spec(choices, x.dtype), Spec(choices, INTEGER), Spec((groups,), x.dtype), Spec((groups, experts), INTEGER),
+            Spec((groups, self.k), INTEGER),
+        )
+
+    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
+        groups, tokens, experts = inputs[0].shape
+        return (
+            Dim("n", groups, Soap.SAMPLE), Dim("a1", tokens, Soap.ATTRIBUTE, divisible=False),
+            Dim("e", experts, Soap.REDUCTION, divisible=False),
+        )
+
+    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
+        return Reads((piece,))
+
+    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
+        (first, *_), (last, tokens, experts) = piece.lo, piece.hi
+        choices = Rect((first, 0, 0), (last, tokens, self.k))
+        return (
+            choices, choices, Rect((first,), (last,)), Rect((first, 0), (last, experts)), Rect((first, 0), (last, self.k)),
+        )
+
+    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
+        return Keeps(inputs=False, weights=False, outputs=False)
+
+    def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
+        groups, tokens, experts = piece.shape
+        dtype, choices = inputs[0].dtype, (groups, tokens, self.k)
+        # The gates, the choices, whether they are dispatched, and how many tokens chose each expert.
+        return (
+            Spec(piece.shape, dtype), Spec(choices, INTEGER), Spec(choices, np.dtype(np.bool_)), Spec((groups, experts), dtype),
+        )
+
+    def forward(self, call: Call) -> None:
+        (x,), gates, counts = call.inputs, call.saved[0], call.saved[3]
+        _, tokens, experts = x.shape
+        call.kernels.softmax(x.reshape(-1, experts), out=gates.reshape(-1, experts))
+        for part in _parts(x.shape):
+            numbers = None
+            if self.random and call.state.training:
+                numbers = call.kernels.xp.empty((part.stop - part.start, tokens), x.dtype)
+                place = (call.piece.lo[0] + part.start, 0)
+                key = generator_key(call.state, call.name)
+                call.kernels.uniform(key, call.state.step, call.specs[0].shape[:2], place, out=numbers)
+            self._route(call, part, numbers)
+        means = gates.mean(axis=1)
+        call.outputs[2][...] = (means * counts).sum(axis=-1) * x.dtype.type(1 / (experts * tokens))
+
+    def _route(self, call: Call, part: slice, numbers: Array | None) -> None:
+        """All outputs but the loss, for some groups."""
+        xp, (gates, chosen, taken, counts) = call.kernels.xp, (array[part] for array in call.saved)
+        weights, slots, _, load, full = (array[part] for array in call.outputs)
+        experts = gates.shape[-1]
+        every = call.kernels.constant(("experts", experts), lambda: np.arange(experts))
+        left, values = gates, []
+        for i in range(self.k):
+            chosen[..., i] = xp.argmax(left, axis=-1)
+            values.append(left.max(axis=-1))
+            left = xp.where(_hot(chosen, i, every), left.dtype.type(-1), left)
+        total = sum(values[1:], values[0]) if self.normalize else 1
+        before = xp.zeros(load.shape, INTEGER)  # how many tokens an expert has of earlier choices
+        counts[...] = 0
+        load[...] = 0
+        for i, value in enumerate(values):
+            hot, weight = _hot(chosen, i, every), value / total
+            wants = 2 * weight > numbers if numbers is not None and i else weight >= 0
+            if i < self.balance:
+                counts += hot.sum(axis=1)
+            counted = hot if self.count_all else hot & wants[..., None]
+            place = ((xp.cumsum(counted, axis=1) + before[:, None]) * counted).sum(axis=-1) - 1
+            fits = wants if self.capacity is None else wants & (place < self.capacity)
+            before = before + counted.sum(axis=1)
+            if not self.count_all and self.capacity is not None:
+                before = np.minimum(before, self.capacity)
+            taken[..., i] = fits
+            weights[..., i] = weight * fits
+            slot = chosen[..., i] if self.capacity is None else chosen[..., i] * self.capacity + place
+            slots[..., i] = xp.where(fits, slot, -1)
+            load += (hot & fits[..., None]).sum(axis=1)
+            full[..., i] = wants.sum(axis=1) - fits.sum(axis=1)
+
+    def backward(self, call: Call) -> None:
+        xp, (dweights, _, dloss, *_), (gates, chosen, taken, counts) = call.kernels.xp, call.grad_outputs, call.saved
+        if (dx := call.grad_inputs[0]) is None:
+            return
+        _, tokens, experts = gates.shape
+        dgates = xp.zeros(gates.shape, gates.dtype)
+        if dloss is not None:
+            dgates += (counts * dloss[:, None])[:, None] * gates.dtype.type(1 / (experts * tokens**2))
+        if dweights is not None:
+            every = call.kernels.constant(("experts", experts), lambda: np.arange(experts))
+            for part in _parts(gates.shape):
+                self._weigh(gates[part], chosen[part], dweights[part] * taken[part], dgates[part], every)
+        call.kernels.softmax_backward(
+            gates.reshape(-1, experts), dgates.reshape(-1, experts), out=dx.array.reshape(-1, experts), accumulate=dx.accumulate
+        )
+
+    def _weigh(self, gates: Array, chosen: Array, given: Array, into: Array, every: Array) -> None:
+        """Add to ``into`` what the weights' gradients ``given`` (groups, tokens, k) say of the gates."""
+        hots = [_hot(chosen, i, every) for i in range(self.k)]
+        if not self.normalize:
+            for i, hot in enumerate(hots):
+                into += hot * given[..., i, None]
+            return
+        values = [(gates * hot).sum(axis=-1) for hot in hots]
+        total = sum(values[1:], values[0])
+        lost = sum(given[..., i] * value for i, value in enumerate(values)) / (total * total)
+        for i, hot in enumerate(hots):
+            into += hot * (given[..., i] / total - lost)[..., None]
+
+    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return (5 + 4 * self.k) * piece.volume  # the softmax, and for each choice a maximum and a count
+
+    def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return (6 + 4 * self.k) * piece.volume
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        experts = random.randint(3, 5)
+        k = random.choice((1, 2, 2, 3))
+        shape = (random.randint(1, 4), random.randint(1, 6), experts)
+        operator = cls(
+            k, random.choice((None, 1, 2, 3)), k == 2 and random.random() < 0.6, random.random() < 0.5,
+            k > 1 and random.random() < 0.7, random.randint(1, k),
+        )
+        return Example(operator, (Spec(shape, np.dtype(np.float64)),))
+
+
+def _hot(chosen: Array, i: int, every: Array) -> Array:
+    """Whether choice i of a token is an expert: (groups, tokens, experts)."""
+    return chosen[..., i, None] == every
+
+
+def _parts(shape: Sequence[int]) -> list[slice]:
+    """Groups that are worked on together."""
+    together = max(1, TOGETHER // (shape[1] * shape[2]))
+    return [slice(first, min(shape[0], first + together)) for first in range(0, shape[0], together)]
+
+
+Routing = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+"""Weights, slots, auxiliary loss, load, overflow: what `TopKRouting` gives."""
+
+
+def top_k_routing(
+    scores: Tensor, k: int, capacity: int | None = None, *, normalize: bool = True, name: str | None = None
+) -> Routing:
+    """Send each token to the k experts with the best scores.
+
+    Args: scores (G, S, E): of S tokens in each of G groups. ``capacity``: how many tokens of a group an expert takes at
+    most; None: as many as there are ("dropless"). ``normalize``: a token's weights add up to 1; else they are those of
+    the softmax over all experts.
+
+    Returns weights (G, S, k); slots (G, S, k) integers for `dispatch` and `combine`, expert * capacity + place, -1 for
+    a token that found no place, without a capacity the expert for `routed_linear`; the auxiliary loss (G), (1 / E)
+    sum_e (c_e / S) m_e with the c_e tokens that chose e and its mean gate m_e; the load (G, E), tokens that each expert
+    takes; the overflow (G, k), tokens that found their first, second, ... choice full.
+    """
+    return _built(scores, TopKRouting(k, capacity, normalize=normalize, balance=k), name)
+
+
+def top2_gating(scores: Tensor, capacity: int, *, count_all: bool = True, name: str | None = None) -> Routing:
+    """GShard's gating, by algorithm 1 of its paper: the best expert, and at random the second best.
+
+    Args and results as `top_k_routing` has them, with k = 2; the auxiliary loss counts first choices. ``count_all``: as
+    printed, where a second choice uses up a place even if the token does not go there; False: as in lingvo, GShard's
+    published code, where it does not. In evaluation the second choice is always taken if there is a place.
+    """
+    return _built(scores, TopKRouting(2, capacity, random=True, count_all=count_all), name)
+
+
+def _built(scores: Tensor, operator: TopKRouting, name: str | None) -> Routing:
+    weights, slots, loss, load, overflow = scores.graph.apply(operator, (scores,), name=name)
+    return weights, slots, loss, load, overflow
+
+
+def capacity_of(tokens: int, experts: int, factor: float) -> int:
+    """Places of an expert for ``tokens`` tokens of a group, as in lingvo: factor times an even share, at least 4,
+    rounded up to a multiple of 4."""
+    return -(-max(4, int(tokens * factor / experts)) // 4) * 4
