@@ -10,7 +10,7 @@ from taskflow.graph import Node, OperatorGraph
 from taskflow.operators.operator import Keeps
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.regions import Rect, covers
-from taskflow.tasks.lower.forward import recompute
+from taskflow.tasks.lower.recompute import compute_again
 from taskflow.tasks.lower.state import Lowering, Piece, TensorKey
 from taskflow.tasks.task import Compute, GradientTo, Kind, OtherHalf, Part
 from taskflow.tasks.topic import Purpose, Topic
@@ -82,50 +82,6 @@ def backward(
         _task(state, piece, tuple(
             None if table is None else table[rect, piece.processor] for table, rect in zip(tables, piece.writes)
         ), gives)
-
-
-def compute_again(state: Lowering, node: Node, pieces: Sequence[Piece]) -> None:
-    """Recompute what the backward tasks of pieces read and what was not kept: in the order of the graph, each piece once."""
-    names, keeps = state.strategy.recompute, node.operator.keeps(node.specs)
-    if not names:
-        return
-    own = node.name in names and (keeps.outputs or any(node.operator.saves(node.specs, p.rect) for p in pieces))
-    if not own and not keeps.inputs:
-        return
-    wanted: dict[int, set[int]] = {}  # by node, pieces
-    left = [(node, piece) for piece in pieces]
-    while left:
-        reader, piece = left.pop()
-        if reader is not node or own:
-            if piece.index in state.again.get(reader.number, ()) or piece.index in wanted.get(reader.number, ()):
-                continue
-            wanted.setdefault(reader.number, set()).add(piece.index)
-        for tensor, read in zip(reader.inputs, piece.reads.inputs):
-            source = state.graph.nodes[tensor.node]
-            if source.name in names and not read.empty:
-                writers = state.writers[tensor.node, tensor.index]
-                left.extend((source, p) for rect, *_ in state.owners[tensor.node, tensor.index].overlapping(read)
-                            for p in writers[rect])
-    for number in sorted(wanted):
-        recompute(state, state.graph.nodes[number], [state.pieces[number][i] for i in sorted(wanted[number])])
-        state.again.setdefault(number, set()).update(wanted[number])
-    if not own:
-        _read_again(state, node, pieces)
-
-
-def _read_again(state: Lowering, node: Node, pieces: Sequence[Piece]) -> None:
-    """Let the backward tasks of pieces read the recomputed inputs."""
-    again = [state.graph.nodes[t.node].name in state.strategy.recompute for t in node.inputs]
-    if not any(again):
-        return
-    for piece in pieces:
-        inputs, *others = state.forward_buffers[node.number, piece.index]
-        new = tuple(
-            state.want(t, rect, piece.processor) if changed else b
-            for t, rect, b, changed in zip(node.inputs, piece.reads.inputs, inputs, again)
-        )
-        state.forward_buffers[node.number, piece.index] = (new, *others)
-    state.bring()
 
 
 def _share(state: Lowering, node: Node, tensor: Tensor, table: dict[tuple[Rect, int], int]) -> None:

@@ -23,43 +23,18 @@ def forward(state: Lowering, node: Node, pieces: Sequence[Piece] | None = None) 
     every = state.pieces[node.number]
     if pieces is not None and (node.number, every[0].index) not in state.outputs:  # who reads some asks where all will lie
         for piece in every:
-            state.outputs[node.number, piece.index] = _output_buffers(state, piece)
+            state.outputs[node.number, piece.index] = output_buffers(state, piece)
         _own(state, node)
     some = every if pieces is None else pieces
-    _run(state, node, some, Topic(Purpose.FORWARD, node.name))
+    run_pieces(state, node, some, Topic(Purpose.FORWARD, node.name))
     if pieces is None:
         _own(state, node)
     done = state.computed.setdefault(node.number, set())
     done.update(piece.index for piece in some)
-    _add_partial_values(state, node, some, done)
+    add_partial_values(state, node, some, done)
 
 
-def recompute(state: Lowering, node: Node, pieces: Sequence[Piece]) -> None:
-    """Emit the forward tasks of pieces again, into new buffers, which take the place of the first ones for whoever reads from now
-    on (Chen et al., "Training deep nets with sublinear memory cost", arXiv 1604.06174)."""
-    first = {piece.index: state.outputs[node.number, piece.index] for piece in pieces}
-    for piece in pieces:
-        state.outputs[node.number, piece.index] = _output_buffers(state, piece)
-    _run(state, node, pieces, Topic(Purpose.RECOMPUTED, node.name))
-    # What pieces of several micro-batches add up to, such as a loss, stays where it is.
-    whole = [
-        {rect for rect, writers in state.writers[node.number, t.index].items() if first.keys() >= {p.index for p in writers}}
-        for t in node.outputs
-    ]
-    for piece in pieces:
-        place = node.number, piece.index
-        state.outputs[place] = tuple(
-            new if rect in again else old
-            for new, old, rect, again in zip(state.outputs[place], first[piece.index], piece.writes, whole)
-        )
-    for tensor, again in zip(node.outputs, whole):
-        table = _parts(state, tensor)
-        state.owners[node.number, tensor.index].replace({rect: table[rect] for rect in again})
-        state.forget(tensor, again)
-    _add_partial_values(state, node, pieces, set(first))
-
-
-def _run(state: Lowering, node: Node, pieces: Sequence[Piece], topic: Topic) -> None:
+def run_pieces(state: Lowering, node: Node, pieces: Sequence[Piece], topic: Topic) -> None:
     """Bring the inputs of pieces, and emit their tasks."""
     kept = isinstance(node.operator, State)
     inputs = [() if kept else _inputs(state, piece) for piece in pieces]
@@ -68,12 +43,12 @@ def _run(state: Lowering, node: Node, pieces: Sequence[Piece], topic: Topic) -> 
     for piece, instances in zip(pieces, inputs):
         place = node.number, piece.index
         if place not in state.outputs:
-            state.outputs[place] = _output_buffers(state, piece)
+            state.outputs[place] = output_buffers(state, piece)
         if not kept:
             _task(state, piece, instances, state.outputs[place])
 
 
-def _output_buffers(state: Lowering, piece: Piece) -> tuple[int, ...]:
+def output_buffers(state: Lowering, piece: Piece) -> tuple[int, ...]:
     """New buffers for what a piece writes."""
     operator, prefix, start = piece.node.operator, "", 0.0
     kept = isinstance(operator, State)
@@ -93,12 +68,12 @@ def _own(state: Lowering, node: Node) -> None:
         writers = state.writers[key] = {}
         for piece in state.pieces[node.number]:
             writers.setdefault(piece.writes[tensor.index], []).append(piece)
-        table = _parts(state, tensor)
+        table = partial_values(state, tensor)
         owners = state.owners[key] = Owners(tensor.spec, [(rect, *parts[0]) for rect, parts in table.items()])
         owners.summed.update(_summed_everywhere(state, tensor, table, owners))
 
 
-def _parts(state: Lowering, tensor: Tensor) -> dict[Rect, list[tuple[int, int]]]:
+def partial_values(state: Lowering, tensor: Tensor) -> dict[Rect, list[tuple[int, int]]]:
     """Of an output, by Rect, processor and buffer of each piece's values."""
     return {
         rect: [(piece.processor, state.outputs[tensor.node, piece.index][tensor.index]) for piece in pieces]
@@ -106,12 +81,12 @@ def _parts(state: Lowering, tensor: Tensor) -> dict[Rect, list[tuple[int, int]]]
     }
 
 
-def _add_partial_values(state: Lowering, node: Node, pieces: Sequence[Piece], ready: set[int]) -> None:
+def add_partial_values(state: Lowering, node: Node, pieces: Sequence[Piece], ready: set[int]) -> None:
     """Sum the partial values of what these pieces write, where all the pieces that write it are among the numbers ``ready``."""
     state.emit.topic = Topic(Purpose.PARTIAL, node.name)
     for tensor in node.outputs:
         owners, writers = state.owners[node.number, tensor.index], state.writers[node.number, tensor.index]
-        table = _parts(state, tensor) if len(writers) < len(state.pieces[node.number]) else {}
+        table = partial_values(state, tensor) if len(writers) < len(state.pieces[node.number]) else {}
         partial = {
             rect: (f"sum {tensor.name}{rect}", [(p, state.emit.whole(b)) for p, b in table[rect]])
             for rect in dict.fromkeys(piece.writes[tensor.index] for piece in pieces)

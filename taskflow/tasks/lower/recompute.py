@@ -1,0 +1,82 @@
+"""Recomputation: what was not kept for the backward pass is computed again when a backward task first needs it.
+
+Chen et al., "Training deep nets with sublinear memory cost", arXiv 1604.06174.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from taskflow.graph import Node
+from taskflow.tasks.lower.forward import add_partial_values, output_buffers, partial_values, run_pieces
+from taskflow.tasks.lower.state import Lowering, Piece
+from taskflow.tasks.topic import Purpose, Topic
+
+
+def compute_again(state: Lowering, node: Node, pieces: Sequence[Piece]) -> None:
+    """Recompute what the backward tasks of pieces read and what was not kept: in the order of the graph, each piece once."""
+    names, keeps = state.strategy.recompute, node.operator.keeps(node.specs)
+    if not names:
+        return
+    own = node.name in names and (keeps.outputs or any(node.operator.saves(node.specs, p.rect) for p in pieces))
+    if not own and not keeps.inputs:
+        return
+    wanted: dict[int, set[int]] = {}  # by node, pieces
+    left = [(node, piece) for piece in pieces]
+    while left:
+        reader, piece = left.pop()
+        if reader is not node or own:
+            if piece.index in state.again.get(reader.number, ()) or piece.index in wanted.get(reader.number, ()):
+                continue
+            wanted.setdefault(reader.number, set()).add(piece.index)
+        for tensor, read in zip(reader.inputs, piece.reads.inputs):
+            source = state.graph.nodes[tensor.node]
+            if source.name in names and not read.empty:
+                writers = state.writers[tensor.node, tensor.index]
+                left.extend((source, p) for rect, *_ in state.owners[tensor.node, tensor.index].overlapping(read)
+                            for p in writers[rect])
+    for number in sorted(wanted):
+        _recompute(state, state.graph.nodes[number], [state.pieces[number][i] for i in sorted(wanted[number])])
+        state.again.setdefault(number, set()).update(wanted[number])
+    if not own:
+        _read_again(state, node, pieces)
+
+
+def _read_again(state: Lowering, node: Node, pieces: Sequence[Piece]) -> None:
+    """Let the backward tasks of pieces read the recomputed inputs."""
+    again = [state.graph.nodes[t.node].name in state.strategy.recompute for t in node.inputs]
+    if not any(again):
+        return
+    for piece in pieces:
+        inputs, *others = state.forward_buffers[node.number, piece.index]
+        new = tuple(
+            state.want(t, rect, piece.processor) if changed else b
+            for t, rect, b, changed in zip(node.inputs, piece.reads.inputs, inputs, again)
+        )
+        state.forward_buffers[node.number, piece.index] = (new, *others)
+    state.bring()
+
+
+def _recompute(state: Lowering, node: Node, pieces: Sequence[Piece]) -> None:
+    """Emit the forward tasks of pieces again, into new buffers, which take the place of the first ones for whoever reads from now
+    on."""
+    first = {piece.index: state.outputs[node.number, piece.index] for piece in pieces}
+    for piece in pieces:
+        state.outputs[node.number, piece.index] = output_buffers(state, piece)
+    run_pieces(state, node, pieces, Topic(Purpose.RECOMPUTED, node.name))
+    # What pieces of several micro-batches add up to, such as a loss, stays where it is.
+    whole = [
+        {rect for rect, writers in state.writers[node.number, t.index].items() if first.keys() >= {p.index for p in writers}}
+        for t in node.outputs
+    ]
+    for piece in pieces:
+        place = node.number, piece.index
+        state.outputs[place] = tuple(
+            new if rect in again else old
+            for new, old, rect, again in zip(state.outputs[place], first[piece.index], piece.writes, whole)
+        )
+    for tensor, again in zip(node.outputs, whole):
+        table = partial_values(state, tensor)
+        state.owners[node.number, tensor.index].replace({rect: table[rect] for rect in again})
+        state.forget(tensor, again)
+    add_partial_values(state, node, pieces, set(first))
