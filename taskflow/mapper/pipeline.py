@@ -16,6 +16,7 @@ from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper.config import OpConfig
 from taskflow.operators.operator import Soap
 from taskflow.partition import even_cuts
+from taskflow.regions import Rect
 
 
 class PipelineSchedule(Enum):
@@ -257,13 +258,13 @@ def _one_micro_batch(
     for index, tensor in enumerate(node.inputs):
         if tensor.node in whole:
             continue
-        source, spans = graph.nodes[tensor.node], _spans(graph.nodes[tensor.node], configs, pipeline, tensor.index)
+        source, apart = graph.nodes[tensor.node], _apart(graph.nodes[tensor.node], configs, pipeline, tensor.index)
         for number, piece in enumerate(pieces):
             read = node.reads(piece).inputs[index]
             mine = pipeline.micro_batch(node, config, number)
             if read.empty:
                 continue
-            if mine is None or spans is None or not (read.ndim and spans[mine][0] <= read.lo[0] and read.hi[0] <= spans[mine][1]):
+            if mine is None or apart is None or not apart.holds(read, mine):
                 raise ValueError(
                     f"pipeline: operator {node.name} ({node.operator.kind}) takes several of the {pipeline.micro_batches} "
                     f"micro-batches of {source.name} together, so that they cannot go through one after the other; cut both by "
@@ -271,17 +272,29 @@ def _one_micro_batch(
                 )
 
 
-def _spans(
-    node: Node, configs: Mapping[str, OpConfig], pipeline: Pipeline, output: int
-) -> list[tuple[int, int]] | None:
-    """Along the first dimension of an output, where each micro-batch begins and ends; None if micro-batches share elements."""
+@dataclass(frozen=True, slots=True)
+class _Apart:
+    """Along which axis of a tensor micro-batches lie apart, and where each begins and ends there."""
+
+    axis: int
+    spans: list[tuple[int, int]]
+
+    def holds(self, rect: Rect, micro_batch: int) -> bool:
+        low, high = self.spans[micro_batch]
+        return low <= rect.lo[self.axis] and rect.hi[self.axis] <= high
+
+
+def _apart(node: Node, configs: Mapping[str, OpConfig], pipeline: Pipeline, output: int) -> _Apart | None:
+    """How micro-batches of an output lie apart; None if they share elements."""
     config = configs[node.name]
-    found: dict[int, tuple[int, int]] = {}
+    found: list[list[Rect]] = [[] for _ in range(pipeline.micro_batches)]
     for number, piece in enumerate(config.partition(node).rects()):
-        rect, micro = node.writes(piece)[output], pipeline.micro_batch(node, config, number)
-        if micro is None or not rect.ndim:
+        micro = pipeline.micro_batch(node, config, number)
+        if micro is None:
             return None
-        low, high = found.get(micro, (rect.lo[0], rect.hi[0]))
-        found[micro] = min(low, rect.lo[0]), max(high, rect.hi[0])
-    spans = [found[m] for m in sorted(found)]
-    return None if any(a[1] > b[0] for a, b in pairwise(spans)) else spans
+        found[micro].append(node.writes(piece)[output])
+    for axis in range(found[0][0].ndim):
+        spans = [(min(r.lo[axis] for r in rects), max(r.hi[axis] for r in rects)) for rects in found]
+        if all(a[1] <= b[0] for a, b in pairwise(spans)):
+            return _Apart(axis, spans)
+    return None

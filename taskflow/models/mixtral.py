@@ -66,5 +66,5 @@ def _experts(c: MixtralConfig, x: Tensor, name: str) -> tuple[Tensor, Tensor]:
     made = ops.swiglu(gate, up, name=f"{name}.act")
     made = ops.routed_linear(made, chosen, c.experts, c.hidden, name=f"{name}.experts.w2")
     made = ops.einsum("ntkh,ntk->nth", made, weights, name=f"{name}.combine")
-    uneven = ops.scale(ops.mean(loss, name=f"{name}.mean"), c.balance * c.experts**2, name=f"{name}.balance")
+    uneven = ops.mean(ops.scale(loss, c.balance * c.experts**2, name=f"{name}.balance"), name=f"{name}.mean")
     return ops.add(x, made, name=f"{name}.add"), uneven

@@ -117,7 +117,7 @@ def _experts(c: MoEConfig, x: Tensor, name: str) -> tuple[Tensor, Tensor]:
         made = ops.relu(ops.expert_linear(sent, c.inner, name=f"{name}.wi"), name=f"{name}.act")
         made = ops.combine(ops.expert_linear(made, c.hidden, name=f"{name}.wo"), weights, slots, name=f"{name}.combine")
     # lingvo's loss is E^2 times the printed one: 1 for an even load.
-    uneven = ops.scale(ops.mean(loss, name=f"{name}.mean"), c.balance * c.experts**2, name=f"{name}.balance")
+    uneven = ops.mean(ops.scale(loss, c.balance * c.experts**2, name=f"{name}.balance"), name=f"{name}.mean")
     return (made if grouped == x.shape else ops.reshape(made, x.shape, name=f"{name}.rows")), uneven
 
 

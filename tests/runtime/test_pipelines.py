@@ -24,6 +24,7 @@ from taskflow.checkpoint import load_checkpoint, save_checkpoint
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import Pipeline, PipelineSchedule, Strategy, map_graph, recomputed
 from taskflow.mapper.hybrid import HybridParallel
+from taskflow.models import build
 from taskflow.models.gpt import gpt
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.explain import explain
@@ -109,6 +110,16 @@ def any_network(seed: int, count: int) -> int:
 @pytest.mark.parametrize("seed", range(4))
 def test_a_decoder_in_any_order(seed: int) -> None:
     assert decoder(seed, 5) == 5
+
+
+@pytest.mark.parametrize("name", ["Llama", "MoE", "Mixtral"])
+def test_decoders_of_today_in_any_order(name: str) -> None:
+    def graph() -> OperatorGraph:
+        return build(name, 6, preset="small", dtype="float64", layers=3)
+
+    random = np.random.default_rng(0)
+    batches = [{key: random.integers(0, 17, graph().node(key).space.shape) for key in ("tokens", "targets")} for _ in range(STEPS)]
+    assert compare(graph, batches, name, 6, "float64", SGD(0.1, momentum=0.9), 1.0) == 6
 
 
 @pytest.mark.parametrize("seed", range(2))
