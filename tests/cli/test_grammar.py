@@ -215,15 +215,22 @@ import os, signal, threading
 from taskflow.cli.main import main
 from taskflow.optimizer.run import Run
 
-enter, timers = Run.enter, []
+enter, keep, timers = Run.enter, Run._keep, []
 
-def enters(run, phase):
-    enter(run, phase)
-    if not timers:
+def press(run):  # once there is a plan: without one there is nothing to give
+    if not timers and run.best is not None and run.phase != "start":
         timers.append(threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]))
         timers[0].start()
 
-Run.enter = enters
+def enters(run, phase):
+    enter(run, phase)
+    press(run)
+
+def keeps(run, strategy):
+    keep(run, strategy)
+    press(run)
+
+Run.enter, Run._keep = enters, keeps
 main(prog_name="taskflow")
 """
 

@@ -52,8 +52,8 @@ def test_a_rank_that_ends_before_anybody_waits(case: str) -> None:
 
 @mpich
 def test_a_rank_that_is_killed_before_anybody_waits() -> None:
-    """Nobody is there to name it; but mpirun ends the job."""
-    ended = early("kill", "0")
+    """Nobody is there to name it; but mpirun ends the job, maybe before rank 0 has come to say that it starts."""
+    ended = mpirun(3, "early.py", "kill", "0")
     assert ended.code != 0 and ended.seconds < 60 and "connected" not in ended.text
 
 

@@ -85,9 +85,7 @@ def _connect(line: socket.socket, address: str) -> None:
 def _start(listening: socket.socket, words: list[object]) -> None:
     import subprocess
 
-    import taskflow
-
-    file, root = listening.fileno(), str(Path(taskflow.__path__[0]).resolve().parent)
+    file, root = listening.fileno(), str(Path(__file__).resolve().parents[__name__.count(".")])  # where the package lies
     started = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _PROGRAM, str(file), *map(str, words), root],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[file], start_new_session=True, cwd="/",
