@@ -13,11 +13,12 @@ from taskflow.machine import Cluster, Machine, cores
 from taskflow.mapper import Strategy
 from taskflow.optimizer.algorithms import additive_plan, exact, guided, known, mcmc, optcnn, placement, portfolio, worth
 from taskflow.optimizer.bounds import lower_bound
-from taskflow.optimizer.clock import SMALL, Clock
+from taskflow.optimizer.budget import Budget, Deadline
 from taskflow.optimizer.cost import ANALYTIC, AnalyticCosts, CostModel, Costs, ModelCosts, Roofline, choose_costs
 from taskflow.optimizer.evaluate import Evaluator, evaluator
 from taskflow.optimizer.memory_check import MemoryCheck
-from taskflow.optimizer.result import Budget, Progress, SearchOptions, SearchResult
+from taskflow.optimizer.options import SearchOptions
+from taskflow.optimizer.result import Progress, SearchResult
 from taskflow.optimizer.space import Constraints, SpaceOptions
 from taskflow.rules import SGD, UpdateRule
 
@@ -35,6 +36,7 @@ ALGORITHMS: dict[str, Callable[[Evaluator, SearchOptions], SearchResult]] = {
     "exact": exact,
 }
 
+LATE_BOUND = 0.2  # seconds beyond the budget for a bound from costs that the search has measured
 DEFAULT_RULE = SGD(lr=0.1, momentum=0.9)
 
 
@@ -80,7 +82,7 @@ def search(
     if algorithm not in ALGORITHMS:
         raise ValueError(f"search: no algorithm {algorithm!r}; use {', '.join(ALGORITHMS)}")
     limit = Budget.parse(budget)
-    clock = Clock(limit.seconds)
+    deadline = Deadline(limit.seconds)
     judge = use or make_evaluator(graph, machine, costs=costs, rule=rule, clip_norm=clip_norm)
     wanted = space or SpaceOptions()
     wanted = replace(wanted, constraints=wanted.constraints + Constraints.of(constraints))
@@ -90,7 +92,7 @@ def search(
     options = SearchOptions(
         limit, seed, wanted, rivals=() if alone else (*known(graph, machine), *starts),
         starts=tuple(starts) if alone else (),
-        fits=_room(judge, memory) if judge.rule is not None else None, progress=progress, clock=clock,
+        fits=_room(judge, memory) if judge.rule is not None else None, progress=progress, deadline=deadline,
         bound=None if measures else lambda over: lower_bound(judge, wanted, over),
     )
     if workers is None:
@@ -106,9 +108,9 @@ def search(
             judge.costs.close()
     wanted.constraints.verify(found.strategy, graph)  # holds by construction: a plan that violates them must not get out
     if measures:  # nothing is measured for a bound, so it comes when all is known that the search has asked for
-        late = Clock(SMALL / 2 if isfinite(limit.seconds) else inf)
-        bound = lower_bound(judge, wanted, lambda: late.over)
-        found = replace(found, lower_bound=max(found.lower_bound, bound), search_seconds=clock.elapsed)
+        late = Deadline(LATE_BOUND if isfinite(limit.seconds) else inf)
+        bound = lower_bound(judge, wanted, lambda: late.expired)
+        found = replace(found, lower_bound=max(found.lower_bound, bound), search_seconds=deadline.elapsed)
     return replace(found, lower_bound=min(found.seconds, found.lower_bound))
 
 

@@ -208,9 +208,9 @@ def test_the_shell_gets_a_script() -> None:
 PRESSES = """
 import os, signal, threading
 from taskflow.cli.main import main
-from taskflow.optimizer.run import Run
+from taskflow.optimizer.session import SearchSession
 
-enter, timers = Run.enter, []
+enter, timers = SearchSession.enter, []
 
 def enters(run, phase):
     enter(run, phase)
@@ -218,7 +218,7 @@ def enters(run, phase):
         timers.append(threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]))
         timers[0].start()
 
-Run.enter = enters
+SearchSession.enter = enters
 main(prog_name="taskflow")
 """
 

@@ -21,8 +21,9 @@ from taskflow.models import build
 from taskflow.optimizer.algorithms.local_search import polished
 from taskflow.optimizer.algorithms.moves import SYNCS
 from taskflow.optimizer.bounds.work_and_path import lower_bound
+from taskflow.optimizer.budget import Budget
 from taskflow.optimizer.evaluate.evaluator import NO_SYNCS, Evaluator
-from taskflow.optimizer.result import Budget, SearchOptions
+from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.search import make_evaluator, search
 from taskflow.optimizer.space.constraints import Constraints, mended
 from taskflow.optimizer.space.permitted import Permitted

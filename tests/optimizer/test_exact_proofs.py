@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 from itertools import product
 from math import inf, prod
 from random import Random
@@ -17,9 +18,11 @@ from taskflow.models import build
 from taskflow.optimizer.algorithms.exact import exact, within_space
 from taskflow.optimizer.algorithms.guided import guided
 from taskflow.optimizer.algorithms.moves import SYNCS
+from taskflow.optimizer.budget import Budget
 from taskflow.optimizer.evaluate import evaluator
 from taskflow.optimizer.evaluate.evaluator import Evaluator
-from taskflow.optimizer.result import Budget, SearchOptions, SearchResult
+from taskflow.optimizer.options import SearchOptions
+from taskflow.optimizer.result import SearchResult
 from taskflow.optimizer.search import make_evaluator
 from taskflow.optimizer.space.decisions import Decision, decisions, joined
 from taskflow.optimizer.space.space import SearchSpace, SpaceOptions
@@ -84,7 +87,7 @@ def test_a_proved_optimum_is_the_least_of_all(seed: int, monkeypatch: pytest.Mon
         found = guided(judge, replace(options, budget=Budget(proposals=1)))
         return replace(found, strategy=second, starts={}, lower_bound=0.0)
 
-    monkeypatch.setattr("taskflow.optimizer.algorithms.exact.guided", almost)
+    monkeypatch.setattr(import_module("taskflow.optimizer.algorithms.exact"), "guided", almost)
     found = exact(judge, SearchOptions(PLENTY, space=options))
     assert found.optimal and found.proof is not None and found.proof.complete
     assert found.seconds == found.lower_bound == best == judge.set(found.strategy)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from math import exp, inf
 from random import Random
 from time import perf_counter, process_time
@@ -19,12 +20,14 @@ from taskflow.optimizer.algorithms.initial import known, random_start
 from taskflow.optimizer.algorithms.layer_groups import groups
 from taskflow.optimizer.algorithms.mcmc import mcmc
 from taskflow.optimizer.bounds.work_and_path import lower_bound
+from taskflow.optimizer.budget import Budget
 from taskflow.optimizer.cost.analytic import AnalyticCosts
 from taskflow.optimizer.evaluate.compiled import unsupported
 from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
 from taskflow.optimizer.explain.machine_changes import Change, changed
 from taskflow.optimizer.memory_check import MOST_TASKS, MemoryCheck
-from taskflow.optimizer.result import Budget, Progress, SearchOptions
+from taskflow.optimizer.options import SearchOptions
+from taskflow.optimizer.result import Progress
 from taskflow.optimizer.search import ALGORITHMS, make_evaluator, search
 from taskflow.optimizer.space.space import SearchSpace, SpaceOptions
 from taskflow.rules import SGD, Adam
@@ -52,7 +55,7 @@ def test_no_seconds_end_a_part_of_a_budget_of_proposals(monkeypatch: pytest.Monk
     # The exact search lets the default one go first for at most two seconds, which on a busy machine ended it anywhere.
     machine = taskflow.load_machine("p100", devices=2)
     expected = search(SMALL, machine, budget="300p", seed=5, algorithm="exact")
-    monkeypatch.setattr("taskflow.optimizer.algorithms.exact.FIRST_SECONDS", 1e-6)
+    monkeypatch.setattr(import_module("taskflow.optimizer.algorithms.exact"), "FIRST_SECONDS", 1e-6)
     assert search(SMALL, machine, budget="300p", seed=5, algorithm="exact").strategy == expected.strategy
 
 

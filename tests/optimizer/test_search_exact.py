@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from itertools import product
 
 import pytest
@@ -13,7 +14,9 @@ from taskflow.models import build
 from taskflow.optimizer.algorithms.exact import PARTIAL_PER_PROPOSAL, exact
 from taskflow.optimizer.algorithms.local_search import polished
 from taskflow.optimizer.algorithms.moves import SYNCS
-from taskflow.optimizer.result import Budget, Proof, SearchOptions
+from taskflow.optimizer.budget import Budget
+from taskflow.optimizer.options import SearchOptions
+from taskflow.optimizer.result import Proof
 from taskflow.optimizer.search import make_evaluator, search
 from taskflow.optimizer.space.decisions import Nearest, decisions
 from taskflow.optimizer.space.followers import followed
@@ -154,7 +157,7 @@ def test_an_interrupted_proof_says_how_far_it_came(monkeypatch: pytest.MonkeyPat
         if len(calls) == 10:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("taskflow.optimizer.algorithms.exact._Branch._count", interrupt)
+    monkeypatch.setattr(import_module("taskflow.optimizer.algorithms.exact")._Branch, "_count", interrupt)
     found = exact(judge, options)
     assert found.stopped == "interrupted" and not found.optimal
     assert 0 < found.lower_bound <= whole.seconds

@@ -28,7 +28,7 @@ KINDS = (
 TRAVELS = (SyncAlgorithm.RING, SyncAlgorithm.TREE, SyncAlgorithm.OWNER, SyncAlgorithm.COLLECTIVE)
 PLACES = (UpdatePlacement.EVERY, UpdatePlacement.OWNER, UpdatePlacement.SPREAD)
 TRAVELLING = tuple(i for i, kind in enumerate(KINDS) if kind.travels)
-SIMULATIONS = ("full", "delta", "propagate")
+SIMULATIONS = ("full", "delta")
 MOST_PROCESSORS = 4096
 MOST_SIZE, MOST_BYTES = 2**31 - 1, 2**63 - 1  # of a dimension, of a tensor
 
@@ -67,7 +67,7 @@ class CompiledEvaluator(Evaluator):
         costs: Costs,
         rule: UpdateRule | None,
         clip_norm: float | None,
-        algorithm: str = "delta",
+        algorithm: str = "full",
     ) -> None:
         super().__init__(graph, machine, costs, rule, clip_norm)
         reason = unsupported(graph, machine, costs, rule)
@@ -111,6 +111,7 @@ class CompiledEvaluator(Evaluator):
             self._cost,
             self._route,
             self._group,
+            lambda: self.checkpoint(),
         )
 
     def _describe_model(self) -> None:
@@ -164,6 +165,7 @@ class CompiledEvaluator(Evaluator):
         number = self._cuts.get(key)
         if number is not None:
             return number
+        self.checkpoint()
         operator, specs = node.operator, node.specs
         rects = config.partition(node).rects()
         reads = [node.reads(rect) for rect in rects]
@@ -253,15 +255,10 @@ class CompiledEvaluator(Evaluator):
         self.strategy  # noqa: B018
         return len(self._core)
 
-    @property
-    def leaps(self) -> tuple[int, int]:
-        """Of all proposals that delta compared with the current strategy: how often a task was taken, and how much of that was
-        taken over from there."""
-        return self._core.leaps()
-
     def set(self, strategy: Strategy) -> float:
         same_processors(strategy, self.machine)
         strategy.verify(self.graph)
+        self._proposed = False
         self._core.begin()
         for node in self.graph:
             self._change(node, strategy[node.name])
@@ -282,6 +279,7 @@ class CompiledEvaluator(Evaluator):
         if self._strategy is None:
             self.strategy  # noqa: B018
         self.proposals += 1
+        self._proposed = False
         self._core.begin()
         for name, config in changes.items():
             known = self._known.get(name)

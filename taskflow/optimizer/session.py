@@ -1,35 +1,29 @@
-"""Run: what all searches share while they run: the ledger of proposals, the best so far and its history, memory and progress."""
+"""SearchSession: the state that all searches share: counts of proposals, the best plan and its history, memory and progress."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from math import inf, isfinite
 from time import perf_counter
 
 from taskflow.mapper import OpConfig, Strategy, Sync, SyncAlgorithm
-from taskflow.optimizer.attempt import Attempt, Ends, within
-from taskflow.optimizer.clock import Clock
+from taskflow.optimizer.budget import Admission, BudgetExhausted, BudgetShare, Deadline, End, Restart
 from taskflow.optimizer.cost.measured import before_measuring
 from taskflow.optimizer.evaluate import NO_SYNCS, Evaluator
-from taskflow.optimizer.foresight import Foresight
-from taskflow.optimizer.result import Improvement, Progress, SearchOptions, SearchResult
-from taskflow.optimizer.slice import Slice
+from taskflow.optimizer.options import SearchOptions
+from taskflow.optimizer.result import Improvement, Progress, SearchResult
 from taskflow.optimizer.space import mended, mended_strategy
 
 BOUND_SHARE = 0.1  # of the budget, at most, for the lower bound
-MOST_PASSED = 200  # proposals one after another for which there was no time
-
-
-class Spent(Exception):
-    """The budget is spent; `Run.conduct` ends the search."""
 
 
 class NothingFits(ValueError):
     """No plan was found that fits the memory. There may be some."""
 
 
-class Run:
+class SearchSession:
     """One search in progress. Its methods wrap the evaluator's, so that every proposal is counted and every new best is
     kept; only strategies that fit the memory count as best."""
 
@@ -39,51 +33,52 @@ class Run:
         self.permitted = options.space.constraints.resolve(evaluator.graph, count)
         self.syncs = options.space.constraints.syncs(evaluator.graph)  # of layers whose synchronisation is pinned
         self.row = count if options.space.placements == "contiguous" else 0  # as `mended` has it
-        self.clock = options.clock or Clock(options.budget.seconds)
-        self.foresight = Foresight(self.clock, evaluator)
+        self.deadline = options.deadline or Deadline(options.budget.seconds)
+        self.admission = Admission(evaluator, isfinite(self.deadline.seconds))
         self.phase = "start"
         self.left_out: list[str] = []
         self.lower_bound = 0.0
         self.best: Strategy | None = None
         self.best_seconds = inf
         self.seconds = inf  # of the current strategy
-        self._attempt: Attempt | None = None
+        self._restart: Restart | None = None
         self.proposals = self.accepted = self.refused = 0
         self.starts: dict[str, float] = {}
         self.local = self.optimal = False
         self.unpolished = 0  # operators whose every change has still to be tried against the best plan
         self._history: list[Improvement] = []
-        self._lacks = ""  # why the current strategy does not fit
+        self._shortfall = ""  # why the current strategy does not fit
         self._told = perf_counter()
-        self._passed = 0  # proposals since the last one for which there was time
-        self._ahead = 0  # proposals that may be made before the next look at the clock
 
     @property
     def elapsed(self) -> float:
-        return self.clock.elapsed
+        """Seconds since the search began."""
+        return self.deadline.elapsed
 
     @property
-    def worked(self) -> float:
-        """The same without what measuring took, which is done once and broken off when the time is over: so evaluations are
-        estimated."""
-        return self.clock.elapsed - self.evaluator.costs.measuring_seconds
-
-    @property
-    def over(self) -> bool:
+    def expired(self) -> bool:
         """Whether there is no time left. Whoever works for long asks, which also shows progress."""
         self._tell()
-        return self.clock.over
+        return self.deadline.expired
 
     def go_on(self) -> bool:
-        """False while there is time; raises `Spent` when there is none. For what cannot end by itself."""
-        if self.over:
-            raise Spent
+        """False while there is time; raises `BudgetExhausted` when there is none. For what cannot end by itself."""
+        if self.expired:
+            raise BudgetExhausted
         return False
+
+    def checkpoint(self) -> None:
+        """The same, but only once there is a plan. Called in the middle of whatever may take long: evaluations, checks of memory,
+        measurements. What was measured until then is kept."""
+        if self.best is not None:
+            self.go_on()
+        else:
+            self._tell()
 
     @property
     def spent(self) -> bool:
         """Whether the budget allows no more proposals."""
-        return self.over or self.proposals >= self.options.budget.proposals
+        return self.expired or self.proposals >= self.options.budget.proposals
 
     def enter(self, phase: str) -> None:
         """Say what the search does now."""
@@ -102,33 +97,33 @@ class Run:
 
     def set(self, strategy: Strategy, *, start: bool = False) -> float:
         """Go to a strategy; ``start``: remember its seconds as one that the result must not exceed.
-        What the constraints do not permit is mended first."""
+        What the constraints do not permit is repaired first."""
         if self.permitted or self.syncs or self.row:
             strategy = mended_strategy(self.permitted, self.syncs, strategy, self.row)
-        begin = self.worked
         self.seconds = self.evaluator.seconds if self.evaluator.at(strategy) else self.evaluator.set(strategy)
-        if start:
+        self._shortfall = self._check(strategy) if self.seconds < self.best_seconds else ""
+        if not self._shortfall:
+            self._keep(strategy)
+        if start:  # not before: the time may end while the memory is checked
             name = strategy.name
             while name in self.starts:
                 name += "'"
             self.starts[name] = self.seconds
-        self._lacks = self._check(strategy) if self.seconds < self.best_seconds else ""
-        if not self._lacks:
-            self._keep(strategy)
-        self.foresight.learn_whole(strategy, self.worked - begin)
         self._tell()
         return self.seconds
 
     def try_set(self, strategy: Strategy, *, start: bool = False) -> bool:
-        """`set`, if there is time for it; else the result says that the strategy was left out. The first strategy of all is
-        always set."""
-        if self.starts and not self.foresight.allows_whole(strategy):
-            self.leave_out(f"{strategy.name} (no time to evaluate it)")
+        """`set`, unless the strategy is too large: False then, and the result says that it was left out. So it does if there is no
+        time, or the time ends meanwhile, which raises `BudgetExhausted`. The first strategy of all is always set."""
+        if self.starts and not self.admission.allows_whole(strategy):
+            self.leave_out(f"{strategy.name} (too many messages)")
             return False
         try:
+            if self.starts and self.expired:
+                raise BudgetExhausted
             self.set(strategy, start=start)
-        except Spent:
-            self.leave_out(f"{strategy.name} (no time to measure its tasks)")
+        except BudgetExhausted:
+            self.leave_out(f"{strategy.name} (no time to evaluate it)")
             raise
         return True
 
@@ -137,108 +132,87 @@ class Run:
         sums: SyncAlgorithm | None = None,
     ) -> bool:
         """Try changes to the current strategy and accept them if it then takes at most ``limit`` seconds; those that the
-        constraints do not permit are mended first. Raises `Spent` instead if there is no budget left."""
-        if self.proposals >= self.options.budget.proposals:
-            raise Spent
-        if self._ahead:
-            self._ahead -= 1
-        else:
-            self._look()
+        constraints do not permit are repaired first. Raises `BudgetExhausted` instead if there is no budget left."""
+        if self.spent:
+            raise BudgetExhausted
         self.proposals += 1
         if self.permitted or self.row:
             changes = mended(self.permitted, changes, self.row)
         if self.syncs:
             syncs = {layer: self.syncs.get(layer, sync) for layer, sync in syncs.items()}
-        seconds = self._evaluate(changes, limit, syncs, sums)
+        if not self.admission.allows(changes, syncs):
+            return False
+        seconds = self.evaluator.propose(changes, limit, syncs, sums)
         return seconds <= limit and self.decide(changes, syncs, seconds, sums)
 
     def decide(
         self, changes: Mapping[str, OpConfig], syncs: Mapping[str, Sync], seconds: float, sums: SyncAlgorithm | None = None
     ) -> bool:
         """Accept the evaluator's last proposal, whose seconds are within the limit, unless it does not fit the memory."""
-        lacks = ""
+        shortfall = ""
         if seconds < self.best_seconds and self.options.fits is not None:
-            lacks = self._check(self.evaluator.changed(changes, syncs, sums))
-            if lacks and not self._lacks:  # never from a plan that fits to one that does not
+            shortfall = self._check(self.evaluator.changed(changes, syncs, sums))
+            if shortfall and not self._shortfall:  # never from a plan that fits to one that does not
                 return False
         self.evaluator.accept()
         self.accepted += 1
-        self.seconds, self._lacks = seconds, lacks
-        if not lacks and (seconds < self.best_seconds or (self._attempt is not None and seconds < self._attempt.seconds)):
+        self.seconds, self._shortfall = seconds, shortfall
+        if not shortfall and (seconds < self.best_seconds or (self._restart is not None and seconds < self._restart.seconds)):
             self._keep(replace(self.evaluator.strategy, name=self.algorithm))
         return True
 
-    def attempt(self, strategy: Strategy, seconds: float = inf, proposals: float = inf) -> bool:
+    def restart(self, strategy: Strategy, seconds: float = inf, proposals: float = inf) -> bool:
         """Go to a strategy and search from it as if nothing better were known, for so many seconds and proposals: until
-        `end_attempt`, `back_to_best` goes back to the best plan found since. False, and nothing has begun, if there is no
-        time for it."""
-        self._attempt = Attempt(strategy, within(self._budget, (self.elapsed, self.proposals), seconds, proposals))
-        begun = self.try_set(strategy)
-        if not begun:
-            self.end_attempt()
+        `end_restart`, `back_to_best` goes back to the best plan found since. False, and nothing has begun, if the strategy is too
+        large; raises `BudgetExhausted` if there is no time for it."""
+        self._restart = Restart(strategy, self._budget.within(self.elapsed + seconds, self.proposals + proposals))
+        begun = False
+        try:
+            begun = self.try_set(strategy)
+        finally:
+            if not begun:
+                self.end_restart()
         return begun
 
     @property
-    def in_attempt(self) -> bool:
-        return self._attempt is not None
+    def restarted(self) -> bool:
+        """Whether a restart is in progress."""
+        return self._restart is not None
 
-    def end_attempt(self) -> None:
+    def end_restart(self) -> None:
         """Search from the best plan of all again."""
-        self._attempt = None
+        self._restart = None
 
     @property
-    def ends(self) -> Ends:
-        """When the attempt in progress is over; without one the budget."""
-        return self._attempt.ends if self._attempt is not None else self._budget
+    def end(self) -> End:
+        """When the restart in progress is over; without one the budget."""
+        return self._restart.end if self._restart is not None else self._budget
 
     @property
-    def _budget(self) -> Ends:
-        return self.options.budget.seconds, self.options.budget.proposals
+    def _budget(self) -> End:
+        return End(self.options.budget.seconds, self.options.budget.proposals)
 
-    def _look(self) -> None:
-        """At the clock, and how many proposals may be made before the next look."""
-        self._tell()
-        if self.clock.over:
-            raise Spent
-        self._ahead = self.foresight.ahead
-
-    def walked(self, proposals: int, accepted: int, now: float, took: float) -> None:
-        """So many proposals were made and accepted in C++ (`walk`), none of them better than the best, and took so many seconds;
-        the current plan is ``now``."""
+    def walked(self, proposals: int, accepted: int, now: float) -> None:
+        """So many proposals were made and accepted in C++ (`mcmc_compiled`), none of them better than the best; the current plan
+        takes ``now`` seconds."""
         self.proposals += proposals
         self.accepted += accepted
         if accepted:
-            self.seconds, self._lacks = now, ""
-        self.foresight.learn_many(proposals, took)
+            self.seconds, self._shortfall = now, ""
         self._tell()
-
-    def _evaluate(
-        self, changes: Mapping[str, OpConfig], limit: float, syncs: Mapping[str, Sync], sums: SyncAlgorithm | None
-    ) -> float:
-        """The evaluator's answer; infinite if there is no time to ask it."""
-        if self._ahead or not self.foresight.careful:
-            return self.evaluator.propose(changes, limit, syncs, sums)
-        if not self.foresight.allows(changes, syncs):
-            self.proposals -= 1
-            self._passed += 1
-            if self._passed > MOST_PASSED or not self.foresight.allows({}):
-                raise Spent
-            return inf
-        self._passed, begin = 0, self.worked
-        seconds = self.evaluator.propose(changes, limit, syncs, sums)
-        self.foresight.learn(changes, self.worked - begin)
-        return seconds
 
     def conduct(self, body: Callable[[], str]) -> SearchResult:
         """Run the search; ``body`` returns why it ended, if neither the budget nor the user ends it. The first rival is always
         evaluated, the others if there is time, and so is the lower bound."""
         try:
-            with before_measuring(self._may_measure):
+            with self.evaluator.interruptible(self.checkpoint), before_measuring(self.checkpoint):
                 for rival in self.options.rivals:
-                    self.try_set(rival, start=True)
+                    with suppress(BudgetExhausted):  # all others are named as left out, too
+                        self.try_set(rival, start=True)
                 self._bound()
+                self.checkpoint()
                 stopped = body()
-        except Spent:
+        except BudgetExhausted:
             stopped = "budget"
         except KeyboardInterrupt:
             if self.best is None:
@@ -247,7 +221,7 @@ class Run:
         if self.best is None:
             raise NothingFits(
                 f"search: found no plan for {self.evaluator.graph.name} that fits the memory of {self.evaluator.machine.name} "
-                f"({self.refused} refused; the last: {self._lacks or 'none was looked at'}); use more processors, a smaller "
+                f"({self.refused} refused; the last: {self._shortfall or 'none was looked at'}); use more processors, a smaller "
                 f"batch or a larger budget"
             )
         self._tell(final=True)
@@ -257,57 +231,48 @@ class Run:
             refused=self.refused, lower_bound=self.lower_bound, left_out=tuple(self.left_out),
         )
 
-    def _may_measure(self) -> None:
-        """Raises `Spent` if the time is over and there is a plan. What was measured for another one until then is kept."""
-        if self.best is None:
-            return
-        self._tell()
-        if self.clock.over:
-            raise Spent
-
     def _bound(self) -> None:
         """The lower bound, as good as it gets in its share of the time."""
-        if self.options.bound is not None and self.clock.over:
+        if self.options.bound is not None and self.deadline.expired:
             self.leave_out("lower bound (no time)")
         elif self.options.bound is not None:
             self.enter("lower bound")
-            part = Slice(self, BOUND_SHARE if isfinite(self.clock.seconds) else 1.0)
-            self.lower_bound = self.options.bound(lambda: part.over)
+            part = BudgetShare(self, BOUND_SHARE if isfinite(self.deadline.seconds) else 1.0)
+            self.lower_bound = self.options.bound(lambda: part.expired)
 
     def _check(self, strategy: Strategy) -> str:
         if self.options.fits is None:
             return ""
-        lacks = self.options.fits(strategy)
-        self.refused += bool(lacks)
-        return lacks
+        shortfall = self.options.fits(strategy)
+        self.refused += bool(shortfall)
+        return shortfall
 
     def _keep(self, strategy: Strategy) -> None:
-        """The current one, which fits the memory: as the attempt's best, and as the best of all, if it is better."""
-        if self._attempt is not None:
-            self._attempt = self._attempt.after(strategy, self.seconds)
+        """The current one, which fits the memory: as the restart's best, and as the best of all, if it is better."""
+        if self._restart is not None:
+            self._restart = self._restart.after(strategy, self.seconds)
         if self.seconds >= self.best_seconds:
             return
         self.best, self.best_seconds = strategy, self.seconds
         self.local = False
         self._history.append(Improvement(self.proposals, self.elapsed, self.seconds))
-        if self.options.exchange is not None:
-            self.options.exchange.publish(strategy, self.seconds)
+        if self.options.incumbent is not None:
+            self.options.incumbent.publish(strategy, self.seconds)
 
     def back_to_best(self) -> None:
-        """Go to the best plan that is known, also to others who search for it; in an attempt to its own best."""
-        if self._attempt is not None:
-            if self.seconds != self._attempt.seconds:
-                self._go(self._attempt.strategy)
+        """Go to the best plan that is known, also to others who search for it; in a restart to its own best."""
+        if self._restart is not None:
+            if self.seconds != self._restart.seconds:
+                self._go(self._restart.strategy)
             return
-        exchange = self.options.exchange
-        if exchange is not None and exchange.best is not None and exchange.best_seconds < self.best_seconds:
-            self._go(exchange.best)
+        shared = self.options.incumbent
+        if shared is not None and shared.best is not None and shared.best_seconds < self.best_seconds:
+            self._go(shared.best)
         elif self.best is not None and self.seconds != self.best_seconds:
             self._go(self.best)
 
     def _go(self, strategy: Strategy) -> None:
-        if not self.foresight.allows_whole(strategy):
-            raise Spent
+        self.checkpoint()
         self.set(strategy)
 
     def _tell(self, final: bool = False) -> None:
