@@ -71,7 +71,7 @@ def search(
     of ``use`` keeps what it learns for later questions). ``use``: an evaluator instead of machine, costs, rule and
     clip_norm. ``alone``: report what the algorithm itself found, even if a known strategy is faster (to compare
     algorithms). ``constraints``: what single operators and layers may have (a table as `Constraints.parse` describes it, or
-    a file's name); the known strategies and ``starts`` are then mended to fit them before they count. ``workers``: threads
+    a file's name); the known strategies and ``starts`` are then repaired to fit them before they count. ``workers``: threads
     of the guided search; by default one a core, if the budget is in seconds and the step large enough for threads to help,
     else one; under costs that measure one, since others would disturb what it measures. Ctrl-C returns the best so far.
 

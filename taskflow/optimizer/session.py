@@ -14,7 +14,7 @@ from taskflow.optimizer.cost.measured import before_measuring
 from taskflow.optimizer.evaluate import NO_SYNCS, Evaluator
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import Improvement, Progress, SearchResult
-from taskflow.optimizer.space import mended, mended_strategy
+from taskflow.optimizer.space import repaired, repaired_strategy
 
 BOUND_SHARE = 0.1  # of the budget, at most, for the lower bound
 
@@ -32,7 +32,7 @@ class SearchSession:
         count = len(evaluator.machine.processors)
         self.permitted = options.space.constraints.resolve(evaluator.graph, count)
         self.syncs = options.space.constraints.syncs(evaluator.graph)  # of layers whose synchronisation is pinned
-        self.row = count if options.space.placements == "contiguous" else 0  # as `mended` has it
+        self.row = count if options.space.placements == "contiguous" else 0  # as `repaired` has it
         self.deadline = options.deadline or Deadline(options.budget.seconds)
         self.admission = Admission(evaluator, isfinite(self.deadline.seconds))
         self.phase = "start"
@@ -99,7 +99,7 @@ class SearchSession:
         """Go to a strategy; ``start``: remember its seconds as one that the result must not exceed.
         What the constraints do not permit is repaired first."""
         if self.permitted or self.syncs or self.row:
-            strategy = mended_strategy(self.permitted, self.syncs, strategy, self.row)
+            strategy = repaired_strategy(self.permitted, self.syncs, strategy, self.row)
         self.seconds = self.evaluator.seconds if self.evaluator.at(strategy) else self.evaluator.set(strategy)
         self._shortfall = self._check(strategy) if self.seconds < self.best_seconds else ""
         if not self._shortfall:
@@ -137,7 +137,7 @@ class SearchSession:
             raise BudgetExhausted
         self.proposals += 1
         if self.permitted or self.row:
-            changes = mended(self.permitted, changes, self.row)
+            changes = repaired(self.permitted, changes, self.row)
         if self.syncs:
             syncs = {layer: self.syncs.get(layer, sync) for layer, sync in syncs.items()}
         if not self.admission.allows(changes, syncs):

@@ -172,6 +172,10 @@ def test_where_no_placement_fits_a_known_strategy_may() -> None:
     smaller = replace(cluster, kinds=tuple(replace(kind, memory_bytes=1_000_000) for kind in cluster.kinds))
     with pytest.raises(ValueError, match="found no plan for MLP that fits the memory"):
         taskflow.search(graph, smaller, budget="100p", algorithm="placement", rule=Adam())
+    # `taskflow compare` asks for placements alone: what was refused is said, not that nothing was looked at.
+    said = r"\([1-9][0-9]* refused; the last: .* processors lack memory; processor 0 "
+    with pytest.raises(ValueError, match=said):
+        taskflow.search(graph, smaller, budget="100p", algorithm="placement", rule=Adam(), alone=True)
 
 
 def test_where_weights_do_not_fit_they_are_shared_in_groups() -> None:

@@ -19,7 +19,7 @@ from taskflow.optimizer.algorithms.hybrid_starts import hybrids
 from taskflow.optimizer.algorithms.moves import SYNCS
 from taskflow.optimizer.budget import BudgetShare
 from taskflow.optimizer.session import SearchSession
-from taskflow.optimizer.space import DeviceGroup, Layer, SearchSpace, Spreads, mended, on_team, orders
+from taskflow.optimizer.space import DeviceGroup, Layer, SearchSpace, Spreads, on_team, orders, repaired
 from taskflow.optimizer.traffic import Loads
 
 MANY_PROCESSORS = 8
@@ -129,7 +129,7 @@ class LayerAnnealing:
         weights = [0.05 + w / t for w, t in zip(self._wins, self._tries)]
         kind = self.random.choices(range(len(weights)), weights)[0]
         drawn, syncs = self._draw(*divmod(kind, len(self._actions)))
-        changes = mended(self.run.permitted, drawn, self.run.row) if self.run.permitted or self.run.row else drawn
+        changes = repaired(self.run.permitted, drawn, self.run.row) if self.run.permitted or self.run.row else drawn
         current = self.run.strategy
         return (
             kind, {name: c for name, c in changes.items() if current[name] != c},

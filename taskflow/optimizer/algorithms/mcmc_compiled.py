@@ -66,10 +66,10 @@ class Chain:
 
 def core_walk(evaluator: Evaluator, moves: CoupledMoves) -> CompiledChain | None:
     """A walk in C++ that makes these moves; None if there is no compiled core, a space is too large for it, or operators that
-    follow others may have to be mended (which `SearchSession` does)."""
+    follow others may have to be repaired (which `SearchSession` does)."""
     if CompiledEvaluator is None or type(evaluator) is not CompiledEvaluator:
         return None
-    if any(space.size > MOST_CONFIGURATIONS for space in moves.spaces) or moves.mended:
+    if any(space.size > MOST_CONFIGURATIONS for space in moves.spaces) or moves.repaired:
         return None
     return CompiledChain(evaluator, moves)
 
