@@ -29,7 +29,7 @@ from several import Several, one_of
 
 from taskflow.machine import load_machine
 from taskflow.models import build
-from taskflow.optimizer import ALGORITHMS, Budget, Clock, SearchOptions, SearchResult, make_evaluator
+from taskflow.optimizer import ALGORITHMS, Budget, Deadline, SearchOptions, SearchResult, make_evaluator
 from taskflow.optimizer.algorithms import ROUNDING, exact, known, polished
 from taskflow.optimizer.bounds import lower_bound
 from taskflow.optimizer.evaluate import Evaluator
@@ -56,7 +56,7 @@ QUICK = 1.0  # seconds of the default search in part 1
 def default(judge: Evaluator, seconds: float, space: SpaceOptions) -> SearchResult:
     """The default search, as `search` runs it."""
     return ALGORITHMS["guided"](judge, SearchOptions(
-        Budget(seconds=seconds), space=space, rivals=known(judge.graph, judge.machine), clock=Clock(seconds, process_time),
+        Budget(seconds=seconds), space=space, rivals=known(judge.graph, judge.machine), deadline=Deadline(seconds, process_time),
         bound=lambda over: lower_bound(judge, space, over),
     ))  # fmt: skip
 
@@ -68,7 +68,7 @@ def optimum(model: str, space: SpaceOptions, seconds: float, tolerance: float) -
     begin = process_time()
     proof = exact(judge, SearchOptions(
         Budget(seconds=seconds), space=space, rivals=() if within else (quick.strategy,), tolerance=tolerance,
-        clock=Clock(seconds, process_time),
+        deadline=Deadline(seconds, process_time),
     ), within=within)  # fmt: skip
     assert proof.proof is not None
     reached = [h.elapsed for h in quick.history if h.seconds <= proof.seconds * (1 + ROUNDING)]
@@ -94,7 +94,7 @@ def neighbours(model: str, devices: int, seconds: float, polish: float) -> dict:
     begin = process_time()
     first = default(judge, seconds, SpaceOptions())
     searched = process_time()
-    found = polished(judge, first, SearchOptions(Budget(seconds=polish), clock=Clock(polish, process_time)))
+    found = polished(judge, first, SearchOptions(Budget(seconds=polish), deadline=Deadline(polish, process_time)))
     done = process_time()
     judge.set(found.strategy)
     space, tried, better = SearchSpace(graph, devices), 0, 0

@@ -19,7 +19,7 @@ from several import Several, one_of
 
 from taskflow.machine import load_machine
 from taskflow.models import MODELS, build
-from taskflow.optimizer import ALGORITHMS, Budget, Clock, SearchOptions, SearchResult, make_evaluator
+from taskflow.optimizer import ALGORITHMS, Budget, Deadline, SearchOptions, SearchResult, make_evaluator
 from taskflow.optimizer.algorithms import known
 from taskflow.optimizer.evaluate import Evaluator
 
@@ -29,7 +29,7 @@ SIX = ("AlexNet", "Inception-v3", "ResNet-101", "RNNTC", "RNNLM", "NMT")
 def one(judge: Evaluator, algorithm: str, seconds: float, seed: int) -> SearchResult:
     """One search, which begins with an evaluator that knows nothing yet."""
     rivals = () if algorithm == "optcnn" else known(judge.graph, judge.machine)
-    options = SearchOptions(Budget(seconds=seconds), seed, rivals=rivals, clock=Clock(seconds, process_time))
+    options = SearchOptions(Budget(seconds=seconds), seed, rivals=rivals, deadline=Deadline(seconds, process_time))
     return ALGORITHMS[algorithm](judge, options)
 
 

@@ -1,7 +1,7 @@
-"""How fast strategies are evaluated: full simulation (paper, Algorithm 1), delta (only where more differs from the current strategy
-than the time) and, if asked for, propagation task by task (Algorithm 2), with the update of the task graph included.
+"""How fast strategies are evaluated: by full simulation (paper, Algorithm 1) and, if asked for, by delta simulation (Algorithm 2),
+with the update of the task graph included.
 
-    python benchmarks/simulator.py [--models NMT RNNLM ...] [--devices 8 64 ...] [--algorithms propagate] [--seconds 2]
+    python benchmarks/simulator.py [--models NMT RNNLM ...] [--devices 8 64 ...] [--algorithms full delta] [--seconds 2]
         [--steps-per-operator 10 1] [--json]
 
 For each network and number of devices, from data parallelism (``start`` data; gradients by a library's all-reduces) and
@@ -9,8 +9,7 @@ from a random strategy. A proposal gives one random operator random degrees (pow
 of devices. ``proposals_per_second`` evaluates every proposal to its end and accepts none. ``decided`` only asks whether it would be
 accepted by the rule of Metropolis-Hastings, with the threshold drawn first and passed on as the limit, as searches do, and stays
 where it is; ``walk`` goes where that leads, mostly to plans of many more tasks. Rates are per second of processor time;
-tasks_per_second counts tasks of the current strategy for each evaluation to its end, and ``leapt`` is the share of what delta took
-from the queue, in proposals in which it was at work, that it took over from the current strategy. With --steps-per-operator
+tasks_per_second counts tasks of the current strategy for each evaluation to its end. With --steps-per-operator
 recurrent networks are unrolled otherwise than the paper's ten steps an operator.
 """
 
@@ -32,7 +31,6 @@ from taskflow.models import MODELS, build
 from taskflow.operators.operator import Soap
 from taskflow.optimizer.cost import Roofline
 from taskflow.optimizer.evaluate import ALGORITHMS, Evaluator, evaluator
-from taskflow.optimizer.evaluate.compiled import CompiledEvaluator
 from taskflow.rules import SGD
 
 TEMPERATURE = 0.005  # of the Metropolis rule, relative to the current time
@@ -114,21 +112,14 @@ def row(
         "tasks_per_second": rate * tasks, "proposals_per_second": rate,
         "decided_proposals_per_second": decisions,
         "walk_proposals_per_second": walking, "walk_accepted": accepted, "walk_tasks": here.tasks,
-        "leapt": leapt(here) if algorithm == "delta" else None,
     }
-
-
-def leapt(here: Evaluator) -> float | None:
-    """None of an evaluator that simulates everything, or that gave up before it began."""
-    taken, over = here.leaps if isinstance(here, CompiledEvaluator) else (0, 0)
-    return over / taken if taken else None
 
 
 @click.command(cls=Several)
 @click.option("--models", multiple=True, type=one_of(MODELS), default=["NMT"])
 @click.option("--devices", multiple=True, type=int, default=[4, 8, 16, 32, 64])
 @click.option("--machine", default="k80", show_default=True, help="Preset whose first devices are used.")
-@click.option("--algorithms", multiple=True, type=click.Choice(ALGORITHMS[1:]), default=["full", "delta"], help="One or several.")
+@click.option("--algorithms", multiple=True, type=click.Choice(ALGORITHMS[1:]), default=["full"], help="One or several.")
 @click.option("--seconds", default=1.0, show_default=True, help="Processor time of each measurement.")
 @click.option("--steps-per-operator", multiple=True, type=click.IntRange(1), help="Of recurrent networks. One or several.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -149,7 +140,6 @@ def main(
                 f"{found['tasks']:7} tasks  {found['tasks_per_second'] / 1e6:6.2f} M tasks/s  "
                 f"{found['proposals_per_second']:8.0f} proposals/s  decided {found['decided_proposals_per_second']:8.0f}/s  walk "
                 f"{found['walk_proposals_per_second']:8.0f}/s ({found['walk_accepted']:.0%} accepted)"
-                + ("" if found["leapt"] is None else f"  {found['leapt']:.0%} leapt over")
             )
     if as_json:
         click.echo(json.dumps({"benchmark": "simulator", "rows": rows}, indent=1))

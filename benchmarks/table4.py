@@ -32,7 +32,7 @@ from several import Several, one_of
 
 from taskflow.machine import load_machine
 from taskflow.models import MODELS, build
-from taskflow.optimizer import Budget, Clock, SearchOptions, make_evaluator, search
+from taskflow.optimizer import Budget, Deadline, SearchOptions, make_evaluator, search
 from taskflow.optimizer.algorithms import known, mcmc, random_start
 from taskflow.optimizer.space import FOLLOW, CoupledMoves, SearchSpace, SpaceOptions
 
@@ -60,8 +60,8 @@ def cell(model: str, devices: int, machine: str, algorithm: str, starts: int, bu
         if left <= 0:
             break
         random = random_start(graph, cluster, space, Random(f"table4 {seed}"), f"random {seed}")
-        clock = Clock(left, process_time)
-        result = mcmc(judge, SearchOptions(Budget(seconds=left), seed, choice, starts=(random,), clock=clock), patient=False)
+        deadline = Deadline(left, process_time)
+        result = mcmc(judge, SearchOptions(Budget(seconds=left), seed, choice, starts=(random,), deadline=deadline), patient=False)
         if result.stopped == "stalled":
             took.append(process_time() - here)
             walls.append(perf_counter() - wall)

@@ -62,7 +62,7 @@ def compare_command(
     with working("simulating"):
         for name in dict.fromkeys((*BY_HAND, *strategies)):
             plan = named_strategy(problem, name, seed)
-            respects = constraints.mend(plan, problem.graph)
+            respects = constraints.repair(plan, problem.graph)
             called = name if respects is plan else f"{name} (mended)"
             rows.append({**describe(problem, respects), "name": called, "search_seconds": 0.0, "proposals": 0})
     interrupted = False

@@ -84,7 +84,7 @@ def explain_command(
         problem = plan_problem(plan, **asked)
         if operator is not None:
             _known(problem, operator)
-        strategy = constraints.mend(named_strategy(problem, plan, seed), problem.graph)
+        strategy = constraints.repair(named_strategy(problem, plan, seed), problem.graph)
         problem.evaluator.set(strategy)
         found = explain(problem.evaluator)
         result = {**problem.header(), "plan": plan, "strategy": strategy.name, **as_value(found)}

@@ -30,9 +30,9 @@ from taskflow.writing import json_text, replacing
 @click.option("--strategy", default="data", show_default=True, shell_complete=completing.strategies,
               help="data, model, expert, ..., a strategy FILE.json, or package.module:Class.")
 @seed_option
-@click.option("--algorithm", type=click.Choice(SIMULATIONS), default="auto", show_default=True,
-              help="full: all of the step; delta: only where a changed plan differs from the one before in more than the time; "
-              "propagate: changes task by task (the paper's Algorithm 2). All give the same times.")
+@click.option("--algorithm", type=click.Choice((*SIMULATIONS, "propagate")), default="auto", show_default=True,
+              help="full: all of the step; delta: changes task by task (the paper's Algorithm 2; its old name is "
+              "propagate). Both give the same times.")
 @click.option("--timeline", type=click.Path(dir_okay=False), shell_complete=completing.json_files,
               help="Write every task's times to this file, as JSON.")
 @output_options

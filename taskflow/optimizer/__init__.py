@@ -6,9 +6,10 @@ takes under one), ``cost`` (how long a task takes), ``memory`` (how much a devic
 beats), ``explain`` (why a step takes as long as it does).
 """
 
-from taskflow.optimizer.clock import Clock
+from taskflow.optimizer.budget import Budget, Deadline
 from taskflow.optimizer.memory_check import RULE, MemoryCheck
-from taskflow.optimizer.result import Budget, SearchOptions, SearchResult
+from taskflow.optimizer.options import SearchOptions
+from taskflow.optimizer.result import SearchResult
 from taskflow.optimizer.search import ALGORITHMS, make_evaluator, search
 
-__all__ = ["ALGORITHMS", "RULE", "Budget", "Clock", "MemoryCheck", "SearchOptions", "SearchResult", "make_evaluator", "search"]
+__all__ = ["ALGORITHMS", "RULE", "Budget", "Deadline", "MemoryCheck", "SearchOptions", "SearchResult", "make_evaluator", "search"]

@@ -224,6 +224,7 @@ class MemoryCheck:
         producers = [self.graph.producer(t) for t in node.inputs]
         key = (node.name, config, *(strategy[p.name] for p in producers))
         if key not in self._known:
+            self._evaluator.checkpoint()
             activations: dict[int, int] = {}
             values: dict[int, int] = {}
             passing: dict[int, int] = {}

@@ -1,56 +1,13 @@
-"""Budget: how long a search may take. Found: what it returned, and how it got there."""
+"""SearchResult: what a search returned, and how it got there."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from html import escape
-from math import inf, isfinite
 from typing import Any
 
 from taskflow.mapper import Strategy
-from taskflow.optimizer.clock import Clock
-from taskflow.optimizer.exchange import Exchange
-from taskflow.optimizer.space import SpaceOptions
-
-_UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0, "h": 3600.0}
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """What a search may spend: seconds, proposals, or both (whichever ends first). A budget of proposals alone makes a
-    search reproducible bit for bit."""
-
-    seconds: float = inf
-    proposals: float = inf
-
-    def __post_init__(self) -> None:
-        if not (self.seconds > 0 and self.proposals > 0):  # also refuses NaN
-            raise ValueError(f"budget: must be more than 0, got {self.seconds} s, {self.proposals} proposals")
-
-    @classmethod
-    def parse(cls, text: str | float | Budget) -> Budget:
-        """``30`` or ``30s``, ``500ms``, ``5m``, ``1h``, ``20000p`` (proposals), or two of them: ``30s,20000p``. ValueError
-        if it is none of these."""
-        if isinstance(text, Budget):
-            return text
-        seconds = proposals = inf
-        for part in str(text).split(","):
-            match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)(e\d+)?\s*([a-z]*)\s*", part.lower())
-            unit = match.group(3) if match else None
-            if match is None or (unit not in _UNITS and unit not in ("p", "proposals")):
-                raise ValueError(f"budget: write seconds (30s, 5m, 1h) or proposals (20000p), got {text!r}")
-            value = float(match.group(1) + (match.group(2) or ""))
-            if unit in _UNITS:
-                seconds = value * _UNITS[unit]
-            else:
-                proposals = int(value)
-        return cls(seconds, proposals)
-
-    @property
-    def finite(self) -> bool:
-        return isfinite(self.seconds) or isfinite(self.proposals)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,29 +149,3 @@ class SearchResult:
 
     def _repr_html_(self) -> str:
         return f"<div><div>{escape(str(self))}</div>{self.strategy._repr_html_()}</div>"
-
-
-@dataclass(frozen=True, slots=True)
-class SearchOptions:
-    """What every search takes.
-
-    ``starts``: where to start, instead of the search's own choice. ``rivals``: strategies that the result must not be
-    slower than (they may be outside the space). ``fits``: given a strategy, what memory it lacks (empty: it fits).
-    ``progress``: called about every ``progress_every`` seconds. ``tolerance``: exact search may leave undone what is not
-    faster than its plan by more than this share. ``exchange``: what the workers of a portfolio share.
-    ``clock``: counts the seconds of the budget (by default from the search's own beginning). ``bound``: asked for a lower
-    bound, told how to ask whether its share of the time is over.
-    """
-
-    budget: Budget = Budget(seconds=10.0)
-    seed: int = 0
-    space: SpaceOptions = field(default_factory=SpaceOptions)
-    starts: tuple[Strategy, ...] = ()
-    rivals: tuple[Strategy, ...] = ()
-    fits: Callable[[Strategy], str] | None = None
-    progress: Callable[[Progress], None] | None = None
-    progress_every: float = 0.5
-    tolerance: float = 0.0
-    exchange: Exchange | None = None
-    clock: Clock | None = None
-    bound: Callable[[Callable[[], bool]], float] | None = None

@@ -13,11 +13,12 @@ from taskflow.machine import Cluster, Machine, cores
 from taskflow.mapper import Strategy
 from taskflow.optimizer.algorithms import additive_plan, exact, guided, known, mcmc, optcnn, placement, portfolio, worth
 from taskflow.optimizer.bounds import lower_bound
-from taskflow.optimizer.clock import SMALL, Clock
+from taskflow.optimizer.budget import Budget, Deadline
 from taskflow.optimizer.cost import ANALYTIC, AnalyticCosts, CostModel, Costs, ModelCosts, Roofline, choose_costs
 from taskflow.optimizer.evaluate import Evaluator, evaluator
 from taskflow.optimizer.memory_check import MemoryCheck
-from taskflow.optimizer.result import Budget, Progress, SearchOptions, SearchResult
+from taskflow.optimizer.options import SearchOptions
+from taskflow.optimizer.result import Progress, SearchResult
 from taskflow.optimizer.space import Constraints, SpaceOptions
 from taskflow.rules import SGD, UpdateRule
 
@@ -35,6 +36,7 @@ ALGORITHMS: dict[str, Callable[[Evaluator, SearchOptions], SearchResult]] = {
     "exact": exact,
 }
 
+LATE_BOUND = 0.2  # seconds beyond the budget for a bound from costs that the search has measured
 DEFAULT_RULE = SGD(lr=0.1, momentum=0.9)
 
 
@@ -69,7 +71,7 @@ def search(
     of ``use`` keeps what it learns for later questions). ``use``: an evaluator instead of machine, costs, rule and
     clip_norm. ``alone``: report what the algorithm itself found, even if a known strategy is faster (to compare
     algorithms). ``constraints``: what single operators and layers may have (a table as `Constraints.parse` describes it, or
-    a file's name); the known strategies and ``starts`` are then mended to fit them before they count. ``workers``: threads
+    a file's name); the known strategies and ``starts`` are then repaired to fit them before they count. ``workers``: threads
     of the guided search; by default one a core, if the budget is in seconds and the step large enough for threads to help,
     else one; under costs that measure one, since others would disturb what it measures. Ctrl-C returns the best so far.
 
@@ -86,7 +88,7 @@ def search(
             "start from one without, or simulate that one"
         )
     limit = Budget.parse(budget)
-    clock = Clock(limit.seconds)
+    deadline = Deadline(limit.seconds)
     judge = use or make_evaluator(graph, machine, costs=costs, rule=rule, clip_norm=clip_norm)
     wanted = space or SpaceOptions()
     wanted = replace(wanted, constraints=wanted.constraints + Constraints.of(constraints))
@@ -96,7 +98,7 @@ def search(
     options = SearchOptions(
         limit, seed, wanted, rivals=() if alone else (*known(graph, machine), *starts),
         starts=starts if alone else (),
-        fits=_room(judge, memory) if judge.rule is not None else None, progress=progress, clock=clock,
+        fits=_room(judge, memory) if judge.rule is not None else None, progress=progress, deadline=deadline,
         bound=None if measures else lambda over: lower_bound(judge, wanted, over),
     )
     if workers is None:
@@ -112,9 +114,9 @@ def search(
             judge.costs.close()
     wanted.constraints.verify(found.strategy, graph)  # holds by construction: a plan that violates them must not get out
     if measures:  # nothing is measured for a bound, so it comes when all is known that the search has asked for
-        late = Clock(SMALL / 2 if isfinite(limit.seconds) else inf)
-        bound = lower_bound(judge, wanted, lambda: late.over)
-        found = replace(found, lower_bound=max(found.lower_bound, bound), search_seconds=clock.elapsed)
+        late = Deadline(LATE_BOUND if isfinite(limit.seconds) else inf)
+        bound = lower_bound(judge, wanted, lambda: late.expired)
+        found = replace(found, lower_bound=max(found.lower_bound, bound), search_seconds=deadline.elapsed)
     return replace(found, lower_bound=min(found.seconds, found.lower_bound))
 
 

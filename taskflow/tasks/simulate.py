@@ -83,7 +83,7 @@ TICKS = 2.0**40  # a second
 
 def on_grid(seconds: float) -> float:
     """Seconds rounded up to a multiple of 2**-40 (0.9 picoseconds), in which simulated time is counted. Sums of fewer than 8,192
-    seconds are then exact in any order, so that what only moves in time keeps its distances to the bit."""
+    seconds are then exact in any order."""
     return ceil(seconds * TICKS) / TICKS if seconds < 8192 else seconds
 Priority = Callable[[Task], int]  # lower goes first among tasks that became ready at the same time
 

@@ -213,9 +213,9 @@ def test_the_shell_gets_a_script() -> None:
 PRESSES = """
 import os, signal, threading
 from taskflow.cli.main import main
-from taskflow.optimizer.run import Run
+from taskflow.optimizer.session import SearchSession
 
-enter, keep, timers = Run.enter, Run._keep, []
+enter, keep, timers = SearchSession.enter, SearchSession._keep, []
 
 def press(run):  # once there is a plan: without one there is nothing to give
     if not timers and run.best is not None and run.phase != "start":
@@ -230,7 +230,7 @@ def keeps(run, strategy):
     keep(run, strategy)
     press(run)
 
-Run.enter, Run._keep = enters, keeps
+SearchSession.enter, SearchSession._keep = enters, keeps
 main(prog_name="taskflow")
 """
 

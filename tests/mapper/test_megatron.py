@@ -8,7 +8,7 @@ import pytest
 import taskflow
 from taskflow.mapper import Expert, Megatron, Strategy, attends, map_graph, suits
 from taskflow.models import build
-from taskflow.optimizer.result import Budget
+from taskflow.optimizer.budget import Budget
 from taskflow.optimizer.search import make_evaluator, search
 from taskflow.rules import SGD, Adam
 from taskflow.runtime.executor import Executor

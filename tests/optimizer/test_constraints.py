@@ -21,10 +21,11 @@ from taskflow.models import build
 from taskflow.optimizer.algorithms.local_search import polished
 from taskflow.optimizer.algorithms.moves import SYNCS
 from taskflow.optimizer.bounds.work_and_path import lower_bound
+from taskflow.optimizer.budget import Budget
 from taskflow.optimizer.evaluate.evaluator import NO_SYNCS, Evaluator
-from taskflow.optimizer.result import Budget, SearchOptions
+from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.search import make_evaluator, search
-from taskflow.optimizer.space.constraints import Constraints, mended
+from taskflow.optimizer.space.constraints import Constraints, repaired
 from taskflow.optimizer.space.permitted import Permitted
 from taskflow.optimizer.space.space import OperatorSpace, SearchSpace, SpaceOptions
 
@@ -164,8 +165,8 @@ def test_synchronisation_is_matched_by_layer_or_operator() -> None:
         "a: pieces<=2, weights by ring/spread/4"
     )
     plan = choose("data", graph, load_machine("k80", 4))[0]
-    mended_plan = Constraints.parse({layer: {"sync": "tree/owner"}}).mend(plan, graph)
-    assert mended_plan.name == "data (mended)" and mended_plan.configs == plan.configs
+    repaired_plan = Constraints.parse({layer: {"sync": "tree/owner"}}).repair(plan, graph)
+    assert repaired_plan.name == "data (mended)" and repaired_plan.configs == plan.configs
     with pytest.raises(ValueError, match=r"weights of .* must be synchronised as pinned, tree/owner"):
         Constraints.parse({layer: {"sync": "tree/owner"}}).verify(plan, graph)
 
@@ -257,24 +258,24 @@ def test_mending_gives_what_is_permitted_and_changes_nothing_else(data: Any) -> 
     of = next(iter(Constraints.parse(data.draw(rules(graph, 8))).resolve(graph, 8).items()))
     node, permitted = graph.node(of[0]), of[1]
     config = OperatorSpace(node.dims, 8, SpaceOptions(placements="arbitrary")).draw(Random(data.draw(st.integers(0, 999))))
-    better = permitted.mend(config)
+    better = permitted.repair(config)
     better.verify(node, 8)
     assert not permitted.violation(better)
     if not permitted.violation(config):
         assert better == config
-    assert permitted.mend(better) == better
+    assert permitted.repair(better) == better
     configs = {node.name: config, "other": config}
-    assert mended({node.name: permitted}, configs)["other"] is config
+    assert repaired({node.name: permitted}, configs)["other"] is config
     if not permitted.violation(config):
-        assert mended({node.name: permitted}, configs) is configs
+        assert repaired({node.name: permitted}, configs) is configs
 
 
 def test_mending_keeps_pieces_where_they_were() -> None:
     permitted = Permitted(("n", "c"), (2, 8), (0, 1, 2, 3))
     config = OpConfig((4, 2), (0, 1, 2, 3, 4, 5, 6, 7))
-    assert permitted.mend(config) == OpConfig((2, 2), (0, 1, 2, 3))
-    assert Permitted(("n", "c"), (8, 8), (), 3).mend(config).degrees in ((1, 2), (3, 1), (1, 1))
-    assert Permitted(("n", "c"), (8, 8), (6, 7)).mend(config).processors == (6, 7, 6, 7, 6, 7, 6, 7)
+    assert permitted.repair(config) == OpConfig((2, 2), (0, 1, 2, 3))
+    assert Permitted(("n", "c"), (8, 8), (), 3).repair(config).degrees in ((1, 2), (3, 1), (1, 1))
+    assert Permitted(("n", "c"), (8, 8), (6, 7)).repair(config).processors == (6, 7, 6, 7, 6, 7, 6, 7)
 
 
 def test_starting_plans_are_mended_and_named_so() -> None:

@@ -1,5 +1,5 @@
-"""Long walks: what is kept between proposals (blocks of tasks, fragments, the moment where a simulation begins) changes no
-time and no decision. Each step is compared with a simulation from nothing, now and then with the reference."""
+"""Long walks: what is kept between proposals (blocks of tasks, fragments) changes no time
+and no decision. Each step is compared with a simulation from nothing, now and then with the reference."""
 
 from __future__ import annotations
 
@@ -33,12 +33,10 @@ def decide(here, changes, syncs, wanted: float, random: Random, sums=None) -> No
 
 def walk(graph, machine, costs, draw, moves: int, random: Random) -> int:
     """Proposals of the walking evaluator against one that starts anew for each; how many were accepted."""
-    here, full, propagate = (
-        core.CompiledEvaluator(graph, machine, costs, SGD(0.1), None, a) for a in ("delta", "full", "propagate")
-    )
+    here, delta = (core.CompiledEvaluator(graph, machine, costs, SGD(0.1), None, a) for a in ("full", "delta"))
     start, layers = known(graph, machine)[0], sorted({p.layer for p in graph.parameters})
     start = replace(start, sums=random.choice(SUMS))
-    for each in (here, full, propagate):
+    for each in (here, delta):
         each.set(start)
     accepted = 0
     for number in range(moves):
@@ -48,11 +46,10 @@ def walk(graph, machine, costs, draw, moves: int, random: Random) -> int:
         fresh = core.CompiledEvaluator(graph, machine, costs, SGD(0.1), None)
         wanted = fresh.set(here.changed(changes, syncs, sums))
         decide(here, changes, syncs, wanted, random, sums)
-        decide(full, changes, syncs, wanted, random, sums)
         if number % 7 == 0:
-            decide(propagate, changes, syncs, wanted, random, sums)
+            decide(delta, changes, syncs, wanted, random, sums)
         if random.random() < 0.4:
-            for each in (here, full, propagate):
+            for each in (here, delta):
                 assert each.propose(changes, inf, syncs, sums) == wanted
                 each.accept()
             accepted += 1

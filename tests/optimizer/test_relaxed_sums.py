@@ -13,9 +13,10 @@ from taskflow.mapper import Strategy, Sync, SyncAlgorithm
 from taskflow.mapper.strategy import SUMS
 from taskflow.optimizer.algorithms.exact import exact
 from taskflow.optimizer.algorithms.moves import SYNCS
+from taskflow.optimizer.budget import Budget
 from taskflow.optimizer.evaluate import evaluator
 from taskflow.optimizer.evaluate.evaluator import Evaluator
-from taskflow.optimizer.result import Budget, SearchOptions
+from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.search import make_evaluator
 from taskflow.optimizer.space.space import SpaceOptions
 from taskflow.optimizer.space.symmetry import renumbered, renumberings

@@ -21,12 +21,14 @@ from taskflow.optimizer.algorithms.initial import known, random_start
 from taskflow.optimizer.algorithms.layer_groups import groups
 from taskflow.optimizer.algorithms.mcmc import mcmc
 from taskflow.optimizer.bounds.work_and_path import lower_bound
+from taskflow.optimizer.budget import Budget
 from taskflow.optimizer.cost.analytic import AnalyticCosts
 from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
 from taskflow.optimizer.evaluate.support import unsupported
 from taskflow.optimizer.explain.machine_changes import Change, changed
 from taskflow.optimizer.memory_check import MOST_TASKS, MemoryCheck
-from taskflow.optimizer.result import Budget, Progress, SearchOptions
+from taskflow.optimizer.options import SearchOptions
+from taskflow.optimizer.result import Progress
 from taskflow.optimizer.search import ALGORITHMS, make_evaluator, search
 from taskflow.optimizer.space.space import SearchSpace, SpaceOptions
 from taskflow.rules import SGD, Adam
@@ -171,6 +173,10 @@ def test_where_no_placement_fits_a_known_strategy_may() -> None:
     smaller = replace(cluster, kinds=tuple(replace(kind, memory_bytes=1_000_000) for kind in cluster.kinds))
     with pytest.raises(ValueError, match="found no plan for MLP that fits the memory"):
         taskflow.search(graph, smaller, budget="100p", algorithm="placement", rule=Adam())
+    # `taskflow compare` asks for placements alone: what was refused is said, not that nothing was looked at.
+    said = r"\([1-9][0-9]* refused; the last: .* processors lack memory; processor "
+    with pytest.raises(ValueError, match=said):
+        taskflow.search(graph, smaller, budget="100p", algorithm="placement", rule=Adam(), alone=True)
 
 
 def test_where_weights_do_not_fit_they_are_shared_in_groups() -> None:

@@ -14,11 +14,10 @@ from taskflow.optimizer.algorithms.guided import guided
 from taskflow.optimizer.algorithms.initial import known
 from taskflow.optimizer.algorithms.layer_descent import LayerDescent
 from taskflow.optimizer.algorithms.moves import SYNCS
-from taskflow.optimizer.attempt import Attempt, within
-from taskflow.optimizer.result import Budget, SearchOptions
-from taskflow.optimizer.run import Run
+from taskflow.optimizer.budget import Budget, BudgetExhausted, BudgetShare, End, Restart
+from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.search import make_evaluator
-from taskflow.optimizer.slice import Slice
+from taskflow.optimizer.session import SearchSession
 from taskflow.optimizer.space.constraints import Constraints
 from taskflow.optimizer.space.device_groups import on_team, shapes, teams
 from taskflow.optimizer.space.layers import layers
@@ -27,11 +26,11 @@ from taskflow.optimizer.space.space import SearchSpace, SpaceOptions
 
 def descent(
     graph: OperatorGraph, name: str = "p100", devices: int = 4, proposals: float = 200_000, space: SpaceOptions | None = None
-) -> tuple[Run, LayerDescent, list[Strategy]]:
+) -> tuple[SearchSession, LayerDescent, list[Strategy]]:
     """A run that stands at data parallelism, and a descent for it."""
     machine = taskflow.load_machine(name, devices)
     options = SearchOptions(Budget(proposals=proposals), 0, space or SpaceOptions())
-    run = Run("guided", make_evaluator(graph, machine, rule=taskflow.SGD(0.1, momentum=0.9)), options)
+    run = SearchSession("guided", make_evaluator(graph, machine, rule=taskflow.SGD(0.1, momentum=0.9)), options)
     starts = known(graph, machine)
     run.set(starts[0])
     return run, LayerDescent(run, SearchSpace(graph, devices, run.options.space), layers(graph), shapes(machine)), starts
@@ -50,7 +49,7 @@ def test_no_layer_does_better_on_another_team() -> None:
     graph = build("AlexNet", devices=8)
     run, down, _ = descent(graph, devices=8)
     before = run.seconds
-    down.descend(Slice(run, 1.0))
+    down.descend(BudgetShare(run, 1.0))
     assert run.seconds < 0.9 * before and run.best_seconds == run.seconds
     space = SearchSpace(graph, 8)
     for layer in layers(graph):
@@ -65,16 +64,16 @@ def test_no_layer_does_better_on_another_team() -> None:
             assert run.evaluator.propose({}, inf, {name: sync}) >= run.seconds
 
 
-def test_it_ends_with_its_slice() -> None:
+def test_it_ends_with_its_share_of_the_budget() -> None:
     run, down, _ = descent(build("AlexNet", devices=4), proposals=100)
-    down.descend(Slice(run, 0.5))
+    down.descend(BudgetShare(run, 0.5))
     assert run.proposals == 50
 
 
 def test_it_keeps_to_constraints() -> None:
     only = Constraints.parse({"classifier.*": {"devices": "0-1"}, "features.*": {"forbid": ["c"]}})
     run, down, _ = descent(build("AlexNet", devices=4), space=SpaceOptions(constraints=only))
-    down.descend(Slice(run, 1.0))
+    down.descend(BudgetShare(run, 1.0))
     assert run.best is not None
     for name, config in run.best.configs.items():
         if name.startswith("classifier."):
@@ -107,48 +106,49 @@ def test_a_search_begins_with_it() -> None:
     assert found.seconds < 0.75 * data  # with annealing alone 0.8 of it and more
 
 
-def test_attempts_are_each_for_themselves() -> None:
+def test_restarts_are_each_for_themselves() -> None:
     graph = build("AlexNet", devices=8)
     run, down, starts = descent(graph, devices=8)
     data = run.seconds
-    down.descend(Slice(run, 1.0))
+    down.descend(BudgetShare(run, 1.0))
     best, found = run.best, run.best_seconds
     assert found < data
-    assert run.attempt(starts[0], proposals=50) and run.in_attempt
+    assert run.restart(starts[0], proposals=50) and run.restarted
     assert run.seconds == data and run.best is best
-    down.descend(Slice(run, 1.0))
+    down.descend(BudgetShare(run, 1.0))
     assert run.seconds > found  # there was no time for more
     run.propose({}, inf, {"classifier.1": SYNCS[0]})
     run.back_to_best()
     assert data >= run.seconds > found and run.best is best
-    run.end_attempt()
-    assert not run.in_attempt
+    run.end_restart()
+    assert not run.restarted
     run.back_to_best()
     assert run.strategy == best and run.seconds == found
 
 
-def test_an_attempt_keeps_the_faster_plan_and_ends_within_the_budget() -> None:
+def test_a_restart_keeps_the_faster_plan_and_ends_within_the_budget() -> None:
     first, other = known(build("MLP", preset="small"), taskflow.load_machine("p100", 2))[:2]
-    begun = Attempt(first, within((10.0, inf), (4.0, 30), 3.0, 50))
-    assert begun.ends == (7.0, 80) and within((10.0, 40), (4.0, 30), 9.0, 50) == (10.0, 40)
+    assert End(10.0, inf).within(7.0, 80) == End(7.0, 80) and End(10.0, 40).within(13.0, 80) == End(10.0, 40)
+    begun = Restart(first, End(7.0, 80))
     better = begun.after(other, 2.0)
-    assert (better.strategy, better.seconds, better.ends) == (other, 2.0, begun.ends)
+    assert (better.strategy, better.seconds, better.end) == (other, 2.0, begun.end)
     assert better.after(first, 2.0) is better and begun.seconds == inf
 
 
-def test_an_attempt_without_time_does_not_begin() -> None:
+def test_a_restart_without_time_does_not_begin() -> None:
     run, _, starts = descent(build("AlexNet", devices=8), devices=8)
-    run.clock.stopped = True
+    run.deadline.stopped = True
     run.starts["data"] = run.seconds  # the first strategy of all is set in any case
-    assert not run.attempt(starts[1]) and not run.in_attempt
-    assert run.ends == (run.options.budget.seconds, run.options.budget.proposals)
+    with pytest.raises(BudgetExhausted):
+        run.restart(starts[1])
+    assert not run.restarted and run.end == End(run.options.budget.seconds, run.options.budget.proposals)
 
 
-def test_what_an_attempt_finds_is_kept() -> None:
+def test_what_a_restart_finds_is_kept() -> None:
     run, down, starts = descent(build("AlexNet", devices=8), devices=8)
-    assert run.attempt(starts[0])
-    down.descend(Slice(run, 1.0))
-    run.end_attempt()
+    assert run.restart(starts[0])
+    down.descend(BudgetShare(run, 1.0))
+    run.end_restart()
     assert run.best is not None and run.best_seconds == run.seconds < run.starts.get("data", inf)
 
 

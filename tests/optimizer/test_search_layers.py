@@ -18,11 +18,11 @@ from taskflow.models import build
 from taskflow.optimizer.algorithms.hybrid_starts import hybrids
 from taskflow.optimizer.algorithms.initial import known, random_start, with_syncs
 from taskflow.optimizer.algorithms.layer_annealing import SIMPLE, LayerAnnealing
+from taskflow.optimizer.budget import Budget, BudgetShare
 from taskflow.optimizer.evaluate.usage import where_time_goes
-from taskflow.optimizer.result import Budget, SearchOptions
-from taskflow.optimizer.run import Run
+from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.search import make_evaluator
-from taskflow.optimizer.slice import Slice
+from taskflow.optimizer.session import SearchSession
 from taskflow.optimizer.space.device_groups import levels, on_team, shapes, teams
 from taskflow.optimizer.space.layers import Layer, Spreads, layers
 from taskflow.optimizer.space.space import SearchSpace
@@ -156,10 +156,10 @@ def test_layers_that_repeat_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) 
 def test_annealing_of_layers_improves_and_keeps_layers_together() -> None:
     graph, machine = build("NMT", devices=8, layers=1, steps=20), taskflow.load_machine("k80", 8)
     judge = make_evaluator(graph, machine)
-    run = Run("tied", judge, SearchOptions(Budget(proposals=150)))
+    run = SearchSession("tied", judge, SearchOptions(Budget(proposals=150)))
     start = run.set(known(graph, machine)[0])
     tied = LayerAnnealing(run, SearchSpace(graph, 8), layers(graph), shapes(machine), Random(0))
-    tied.anneal(Slice(run, 1.0), 0.05)
+    tied.anneal(BudgetShare(run, 1.0), 0.05)
     assert run.best is not None and run.best_seconds < 0.97 * start
     assert judge.set(run.best) == run.best_seconds
     for layer in tied.layers:
@@ -192,7 +192,7 @@ def test_hybrids_cut_the_heavy_layer_where_that_helps() -> None:
 
 def test_dealt_layers_keep_their_cuts() -> None:
     graph, machine = build("NMT", devices=8, layers=1, steps=20), taskflow.load_machine("k80", 8)
-    run = Run("tied", make_evaluator(graph, machine), SearchOptions(Budget(proposals=10)))
+    run = SearchSession("tied", make_evaluator(graph, machine), SearchOptions(Budget(proposals=10)))
     run.set(known(graph, machine)[0])
     tied, before = LayerAnnealing(run, SearchSpace(graph, 8), layers(graph), shapes(machine), Random(0)), run.strategy
     some = [tied._dealt(tied.layers[0], tied.layers) for _ in range(20)]
@@ -208,7 +208,7 @@ def test_dealt_layers_keep_their_cuts() -> None:
 def test_simple_cuts_are_drawn_more_often() -> None:
     """Each of a layer's cuts is drawn, but mostly those of two dimensions at most, none of them contracted."""
     graph, machine = build("AlexNet", devices=8), taskflow.load_machine("p100", 8)
-    run = Run("tied", make_evaluator(graph, machine), SearchOptions(Budget(proposals=10)))
+    run = SearchSession("tied", make_evaluator(graph, machine), SearchOptions(Budget(proposals=10)))
     space, found = SearchSpace(graph, 8), layers(graph)
     run.set(known(graph, machine)[0])
     tied, conv = LayerAnnealing(run, space, found, shapes(machine), Random(0)), found[1]

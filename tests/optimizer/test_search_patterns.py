@@ -11,21 +11,23 @@ from taskflow.models import build
 from taskflow.optimizer.algorithms.guided import guided
 from taskflow.optimizer.algorithms.initial import known
 from taskflow.optimizer.algorithms.layer_patterns import LayerPatterns
-from taskflow.optimizer.result import Budget, SearchOptions
-from taskflow.optimizer.run import Run
+from taskflow.optimizer.budget import Budget, BudgetShare
+from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.search import make_evaluator
-from taskflow.optimizer.slice import Slice
+from taskflow.optimizer.session import SearchSession
 from taskflow.optimizer.space.constraints import Constraints
 from taskflow.optimizer.space.device_groups import shapes
 from taskflow.optimizer.space.layers import layers
 from taskflow.optimizer.space.space import SearchSpace, SpaceOptions
 
 
-def patterns(name: str, devices: int, proposals: float = 200_000, space: SpaceOptions | None = None) -> tuple[Run, LayerPatterns]:
+def patterns(
+    name: str, devices: int, proposals: float = 200_000, space: SpaceOptions | None = None
+) -> tuple[SearchSession, LayerPatterns]:
     """A run that stands at data parallelism, and patterns for it."""
     graph, machine = build(name, devices=devices), taskflow.load_machine("p100", devices)
     options = SearchOptions(Budget(proposals=proposals), 0, space or SpaceOptions())
-    run = Run("guided", make_evaluator(graph, machine), options)
+    run = SearchSession("guided", make_evaluator(graph, machine), options)
     run.set(known(graph, machine)[0])
     return run, LayerPatterns(run, SearchSpace(graph, devices, run.options.space), layers(graph), shapes(machine))
 
@@ -42,7 +44,7 @@ def test_two_kinds_together_find_what_one_after_the_other_does_not() -> None:
         improved = run.seconds < before
     alone = run.seconds
     run.set(data)
-    found.descend(Slice(run, 1.0))
+    found.descend(BudgetShare(run, 1.0))
     assert run.seconds < 0.97 * alone
     dealt = {run.strategy[f"{half}.lstm{i}"].processors for half in ("encoder", "decoder") for i in (0, 1)}
     assert dealt == {(0,), (1,)}  # LSTM layers in turn, whole
@@ -58,9 +60,9 @@ def test_kinds_are_layers_of_equal_operators() -> None:
     assert ["encoder.lstm0", "encoder.lstm1", "decoder.lstm0", "decoder.lstm1"] in names
 
 
-def test_it_ends_with_its_slice() -> None:
+def test_it_ends_with_its_share_of_the_budget() -> None:
     run, found = patterns("AlexNet", 4, proposals=100)
-    found.descend(Slice(run, 0.5))
+    found.descend(BudgetShare(run, 0.5))
     assert run.proposals == 50
 
 
@@ -72,7 +74,7 @@ def test_it_keeps_to_constraints(options: dict[str, dict[str, str]]) -> None:
     ))  # fmt: skip
     run, found = patterns("RNNLM", 4, space=space)
     before = run.seconds
-    found.descend(Slice(run, 1.0))
+    found.descend(BudgetShare(run, 1.0))
     assert run.seconds <= before
     permitted = space.constraints.resolve(graph, 4)
     for name, allowed in permitted.items():

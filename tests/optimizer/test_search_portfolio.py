@@ -10,9 +10,8 @@ from taskflow.mapper import choose
 from taskflow.models import build
 from taskflow.optimizer.algorithms.guided import guided
 from taskflow.optimizer.algorithms.portfolio import worth
-from taskflow.optimizer.clock import Clock
-from taskflow.optimizer.exchange import Exchange
-from taskflow.optimizer.result import Budget, SearchOptions
+from taskflow.optimizer.budget import Budget, Deadline, SharedIncumbent
+from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.search import make_evaluator, search
 from tests.optimizer.search_toys import CtrlC
 
@@ -35,18 +34,18 @@ def test_two_workers_share_what_they_find():
 
 def test_a_search_goes_on_from_what_another_has_found():
     best = search(GRAPH, CLUSTER, budget="400p", seed=5, workers=1)
-    exchange = Exchange()
+    exchange = SharedIncumbent()
     exchange.publish(best.strategy, best.seconds)
     judge = make_evaluator(GRAPH, CLUSTER)
-    found = guided(judge, SearchOptions(Budget(proposals=10), exchange=exchange))
+    found = guided(judge, SearchOptions(Budget(proposals=10), incumbent=exchange))
     assert found.seconds <= best.seconds
     assert exchange.best_seconds == found.seconds
     exchange.publish(choose("data", GRAPH, CLUSTER)[0], 2 * best.seconds)
     assert exchange.best_seconds == found.seconds
-    clock = Clock(60.0)
+    clock = Deadline(60.0)
     clock.stopped = True
     data = choose("data", GRAPH, CLUSTER)[0]
-    ended = guided(judge, SearchOptions(Budget(seconds=60), exchange=exchange, clock=clock, rivals=(data,)))
+    ended = guided(judge, SearchOptions(Budget(seconds=60), incumbent=exchange, deadline=clock, rivals=(data,)))
     assert ended.proposals == 0 and ended.seconds == judge.set(data) and ended.stopped == "budget"
 
 

@@ -18,10 +18,12 @@ from taskflow.kernels import REBUILD
 from taskflow.mapper import OpConfig, Strategy, Sync, SyncAlgorithm
 from taskflow.optimizer.algorithms.guided import guided
 from taskflow.optimizer.algorithms.moves import SYNCS
+from taskflow.optimizer.budget import Budget, BudgetExhausted
 from taskflow.optimizer.cost.measured import before_measuring
 from taskflow.optimizer.evaluate import Evaluator
-from taskflow.optimizer.result import Budget, Proof, SearchOptions, SearchResult
-from taskflow.optimizer.run import Run, Spent
+from taskflow.optimizer.options import SearchOptions
+from taskflow.optimizer.result import Proof, SearchResult
+from taskflow.optimizer.session import SearchSession
 from taskflow.optimizer.space import Decision, SearchSpace, Symmetry, decisions, joined, renumbered, strategies
 
 MOST_CONFIGS = 20_000  # of one operator
@@ -59,17 +61,18 @@ def exact(evaluator: Evaluator, options: SearchOptions | None = None, *, within:
     # A budget of proposals alone promises the same plan on any machine, also a busy one: no seconds may end this part of it.
     seconds = inf if isinf(budget.seconds) and budget.finite else min(FIRST_SECONDS, budget.seconds / 5)
     part = Budget(seconds, max(1.0, budget.proposals / 5))
-    first = guided(evaluator, replace(options, budget=part, clock=None))
+    first = guided(evaluator, replace(options, budget=part, deadline=None))
     if first.stopped == "interrupted":
         return replace(first, algorithm="exact")
     decided = _decided(evaluator, space)
     plan = within_space(decided, first.strategy) if within else first.strategy
-    run = Run("exact", evaluator, replace(options, rivals=(*options.rivals, replace(plan, name="guided")), bound=None))
+    rivals = (*options.rivals, replace(plan, name="guided"))
+    run = SearchSession("exact", evaluator, replace(options, rivals=rivals, bound=None))
     run.proposals = first.proposals
     try:
         with before_measuring(run.go_on):  # the bound asks for the costs of all cuts
             branch = _Branch(run, decided, plan.sums)
-    except Spent:
+    except BudgetExhausted:
         return replace(first, algorithm="exact", left_out=(*first.left_out, "proof (no time to measure all costs)"))
 
     def body() -> str:
@@ -85,7 +88,7 @@ def exact(evaluator: Evaluator, options: SearchOptions | None = None, *, within:
     starts = {name: seconds for name, seconds in found.starts.items() if name != "guided"}
     return replace(
         found, starts={**({} if within else first.starts), **starts},
-        search_seconds=found.search_seconds + (0.0 if options.clock else first.search_seconds),
+        search_seconds=found.search_seconds + (0.0 if options.deadline else first.search_seconds),
         lower_bound=max(first.lower_bound, branch.lower_bound), proof=branch.proof,
     )
 
@@ -126,7 +129,7 @@ def within_space(decided: Sequence[Decision], plan: Strategy) -> Strategy:
 
 
 class _Branch:
-    def __init__(self, run: Run, decided: Sequence[Decision], sums: SyncAlgorithm) -> None:
+    def __init__(self, run: SearchSession, decided: Sequence[Decision], sums: SyncAlgorithm) -> None:
         from taskflow.optimizer.bounds.partial_plan import Relaxation
 
         self.run, evaluator, self.decisions, self.sums = run, run.evaluator, decided, sums
@@ -273,7 +276,7 @@ class _Branch:
         self.visited += partial
         budget = self.run.options.budget
         if self.run.elapsed >= budget.seconds or self.visited > PARTIAL_PER_PROPOSAL * budget.proposals:
-            raise Spent
+            raise BudgetExhausted
 
     @property
     def lower_bound(self) -> float:

@@ -5,7 +5,7 @@
    (`taskflow.optimizer.algorithms.layer_groups`).
 2. Layers: from the best start patterns of alike layers (`layer_patterns`; not of deep networks), on 8 processors and more
    instead a descent over all cuts and groups of devices (`layer_descent`). From the same start annealing with the moves of
-   `layer_annealing`, again and again where it is quick, each attempt for itself. On 8 and more, hybrids of samples and
+   `layer_annealing`, again and again where it is quick, each for itself. On 8 and more, hybrids of samples and
    weights (`hybrid_starts`) are tried beside what that finds. Then every layer and every group of alike operators takes
    the best of a list of configurations.
 3. Annealing of layers again, and of single operators and groups with the moves of `taskflow.optimizer.algorithms.moves`.
@@ -42,10 +42,11 @@ from taskflow.optimizer.algorithms.layer_groups import groups
 from taskflow.optimizer.algorithms.layer_patterns import LayerPatterns
 from taskflow.optimizer.algorithms.local_search import polish
 from taskflow.optimizer.algorithms.moves import SYNCS, Moves
+from taskflow.optimizer.budget import BudgetExhausted, BudgetShare
 from taskflow.optimizer.evaluate import Evaluator, where_time_goes
-from taskflow.optimizer.result import SearchOptions, SearchResult
-from taskflow.optimizer.run import Run, Spent
-from taskflow.optimizer.slice import Slice
+from taskflow.optimizer.options import SearchOptions
+from taskflow.optimizer.result import SearchResult
+from taskflow.optimizer.session import SearchSession
 from taskflow.optimizer.space import SearchSpace, layers, place, shapes
 
 TEMPERATURES = (0.02, 0.2, 0.005, 0.05)  # at the start of a round of annealing, as a share of the best time
@@ -54,9 +55,9 @@ HOT = (0.2, 0.1, 0.03)  # the same, of the first annealing of layers
 MOST_CRITICAL = 200_000  # tasks of a step whose critical path is looked for
 MOST_CANDIDATES = 3000  # of one operator in local descent
 MOST_POLISHED = 300_000  # changes of single operators that are all tried before it gives up
-ATTEMPT = 1.5  # times what a chain of annealing takes
-ATTEMPTS = 0.85  # of the budget, at most
-ROUNDS = 12  # or attempts without a better plan, after which it gives up
+RESTART = 1.5  # times what a chain of annealing takes
+RESTARTS = 0.85  # of the budget, at most
+ROUNDS = 12  # or restarts without a better plan, after which it gives up
 
 Maker = Callable[[Callable[[], bool]], Strategy]
 
@@ -69,13 +70,13 @@ def guided(
     options = options or SearchOptions()
     if not options.budget.finite:
         raise ValueError("search: needs a budget in seconds or proposals")
-    run = Run("guided", evaluator, options)
+    run = SearchSession("guided", evaluator, options)
     search = _Guided(run, Random(f"guided {options.seed}"), also_from)
     return run.conduct(search.body)
 
 
 class _Guided:
-    def __init__(self, run: Run, random: Random, also_from: Iterable[Maker]) -> None:
+    def __init__(self, run: SearchSession, random: Random, also_from: Iterable[Maker]) -> None:
         self.run, self.random, self.also_from = run, random, tuple(also_from)
         self.graph, self.machine = run.evaluator.graph, run.evaluator.machine
         self.space = SearchSpace(self.graph, len(self.machine.processors), run.options.space)
@@ -93,17 +94,17 @@ class _Guided:
             self.run.local = self.run.optimal = True
             return "finished"
         if self.run.evaluator.tasks >= MANY_TASKS:  # of smaller steps annealing tries enough
-            self._together(Slice(self.run, 0.1))
+            self._together(BudgetShare(self.run, 0.1))
         self.run.back_to_best()
         if self.large or self.run.evaluator.tasks < MANY_TASKS:
-            self._attempts(self.run.strategy)
+            self._restarts(self.run.strategy)
         else:
             self._chain(self._plans_of_others)
         self._settle()
         failed = number = 0
         while failed < ROUNDS:
             if self.run.spent:
-                raise Spent
+                raise BudgetExhausted
             before = self.run.best_seconds
             self._round(number)
             number += 1
@@ -118,8 +119,8 @@ class _Guided:
         temperature = TEMPERATURES[number % len(TEMPERATURES)]
         if self.large:
             self.run.back_to_best()
-            self.tied.anneal(Slice(self.run, 0.2), temperature)
-        self._anneal(Slice(self.run, 0.3), temperature)
+            self.tied.anneal(BudgetShare(self.run, 0.2), temperature)
+        self._anneal(BudgetShare(self.run, 0.3), temperature)
         self.run.back_to_best()
         self._descend()
 
@@ -171,70 +172,70 @@ class _Guided:
     def _chain(self, between: Callable[[], None] | None = None) -> None:
         """Anneal whole layers, colder each time, from the best plan; ``between``: after the first time."""
         for number, temperature in enumerate(HOT):
-            if self.run.over:
-                raise Spent
+            if self.run.expired:
+                raise BudgetExhausted
             self.run.back_to_best()
-            self.tied.anneal(Slice(self.run, 0.2 if self.large else 0.02), temperature)
+            self.tied.anneal(BudgetShare(self.run, 0.2 if self.large else 0.02), temperature)
             if number == 0 and between is not None:
                 between()
 
-    def _attempts(self, start: Strategy) -> None:
+    def _restarts(self, start: Strategy) -> None:
         """Patterns, or on 8 processors and more a descent over layers; a chain of annealing from the same plan, as if these had
         found nothing; and, where such a chain is short beside the budget, more of them, each for itself, from both plans in turn.
         Where annealing ends differs by a tenth and more from one time to the next, and does not get better by going on."""
-        budget, every = self.run.options.budget, Slice(self.run, ATTEMPTS)
+        budget, every = self.run.options.budget, BudgetShare(self.run, RESTARTS)
         if self.large:
-            self._descend_layers(Slice(self.run, 0.15))
+            self._descend_layers(BudgetShare(self.run, 0.15))
         else:
             self.run.enter("patterns")
-            self.patterns.descend(Slice(self.run, 0.1))
+            self.patterns.descend(BudgetShare(self.run, 0.1))
         descended, begin = self.run.strategy, (self.run.elapsed, self.run.proposals)
-        self.run.attempt(start)
+        self.run.restart(start)
         self._chain(self._plans_of_others)
-        self.run.end_attempt()
+        self.run.end_restart()
         # Of seconds and proposals one is endless; what comes out must not depend on it.
         seconds, proposals = (
-            ATTEMPT * (now - then) if isfinite(of) else inf
+            RESTART * (now - then) if isfinite(of) else inf
             for now, then, of in zip((self.run.elapsed, self.run.proposals), begin, (budget.seconds, budget.proposals))
         )
         failed = number = 0
-        while failed < ROUNDS and every.left(seconds, proposals):
+        while failed < ROUNDS and every.has(seconds, proposals):
             before = self.run.best_seconds
-            if not self.run.attempt((descended, start)[number % 2], seconds, proposals):
+            if not self.run.restart((descended, start)[number % 2], seconds, proposals):
                 return
-            if self.run.spent:  # an attempt that may propose nothing would never spend what its share has left
-                raise Spent
+            if self.run.spent:  # a restart that may propose nothing would never spend what its share has left
+                raise BudgetExhausted
             self._chain()
             self._settle()
             self._round(0)
-            self.run.end_attempt()
+            self.run.end_restart()
             number += 1
             failed = 0 if self.run.best_seconds < before else failed + 1
 
     def _settle(self) -> None:
         """From where annealing of layers ends: descents over layers and over groups of operators."""
-        if self.large and not self.run.in_attempt and not self.run.options.starts:
+        if self.large and not self.run.restarted and not self.run.options.starts:
             # Not before: annealing that starts from them seldom leaves them, and may have found something better.
-            self.tied.hybrids(Slice(self.run, 0.2))
+            self.tied.hybrids(BudgetShare(self.run, 0.2))
         self.run.back_to_best()
         if self.large:
-            self._descend_layers(Slice(self.run, 0.2))
-        self._layers(Slice(self.run, 0.1 if self.large else 0.3))
+            self._descend_layers(BudgetShare(self.run, 0.2))
+        self._layers(BudgetShare(self.run, 0.1 if self.large else 0.3))
 
-    def _descend_layers(self, part: Slice) -> None:
+    def _descend_layers(self, part: BudgetShare) -> None:
         self.run.enter("descent over layers")
         self.descent.descend(part)
 
     def _plans_of_others(self) -> None:
         for make in self.also_from:
-            part = Slice(self.run, 0.2)
+            part = BudgetShare(self.run, 0.2)
             self.run.enter("dynamic programming")
             try:
-                self.run.try_set(make(lambda: part.over))  # noqa: B023 (called before the next round)
+                self.run.try_set(make(lambda: part.expired))  # noqa: B023 (called before the next round)
             except TimeoutError as error:
                 self.run.leave_out(str(error))
 
-    def _together(self, part: Slice) -> None:
+    def _together(self, part: BudgetShare) -> None:
         """Partial values are summed in the other way; then all layers, then halves of them, and so on, are synchronised in each
         way: few plans, which need no new geometry, and on networks with many layers much of what there is to gain."""
         self.run.enter("synchronisation")
@@ -247,7 +248,7 @@ class _Guided:
             before = self.run.seconds
             for start in range(0, len(names), size):
                 for sync in SYNCS:
-                    if part.over:
+                    if part.expired:
                         return
                     syncs = {name: sync for name in names[start : start + size] if self.run.strategy.sync(name) != sync}
                     if syncs:
@@ -255,7 +256,7 @@ class _Guided:
             size = size // 2 if size > 1 and self.run.seconds < before else 0
 
     # ---- descent over groups -------------------------------------------------------------------------------------
-    def _layers(self, part: Slice) -> None:
+    def _layers(self, part: BudgetShare) -> None:
         """Each group of operators tries a short list of configurations, together."""
         self.run.enter("layers")
         self.run.back_to_best()
@@ -263,12 +264,12 @@ class _Guided:
         lists = [*groups.distinct(groups.layer), *groups.distinct(groups.alike), *groups.distinct(groups.depth)]
         lists = [group for group in dict.fromkeys(lists) if len(group) > 1] or lists
         improved = True
-        while improved and not part.over:
+        while improved and not part.expired:
             improved = False
             self.random.shuffle(lists)
             for group in lists:
                 for config in self._short(group[0]):
-                    if part.over:
+                    if part.expired:
                         return
                     improved |= self._better(groups.spread(group[0], config, group))
             improved |= self._synchronise(part)
@@ -288,21 +289,21 @@ class _Guided:
         self.random.shuffle(chosen)
         return chosen[:96]
 
-    def _synchronise(self, part: Slice) -> bool:
+    def _synchronise(self, part: BudgetShare) -> bool:
         improved = False
         for layer in self.moves.layers:
             for sync in SYNCS:
-                if part.over:
+                if part.expired:
                     return improved
                 improved |= self.run.propose({}, self._below(), {layer: sync})
         return improved
 
     # ---- annealing -----------------------------------------------------------------------------------------------
-    def _anneal(self, part: Slice, temperature: float) -> None:
+    def _anneal(self, part: BudgetShare, temperature: float) -> None:
         self.run.enter("annealing")
         self.run.back_to_best()
         age = 0
-        while not part.over:
+        while not part.expired:
             if age % 200 == 0:
                 self.moves.critical = self._critical()
             age += 1
@@ -324,7 +325,7 @@ class _Guided:
     def _descend(self) -> None:
         """Until no candidate of a single operator helps. Operators on the critical path come first."""
         self.run.enter("descent")
-        part = Slice(self.run, 1.0 if self.run.evaluator.tasks < MANY_TASKS else 0.3)
+        part = BudgetShare(self.run, 1.0 if self.run.evaluator.tasks < MANY_TASKS else 0.3)
         self._synchronise(part)
         names = list(self.moves.names)
         self.random.shuffle(names)
@@ -332,7 +333,7 @@ class _Guided:
         names.sort(key=lambda name: name not in critical)
         unchanged = position = 0
         while unchanged < len(names):
-            if part.over:
+            if part.expired:
                 return
             name = names[position % len(names)]
             position += 1
@@ -340,10 +341,10 @@ class _Guided:
         if self.run.seconds <= self.run.best_seconds:
             self.run.local = True
 
-    def _try_all(self, name: str, part: Slice) -> bool:
+    def _try_all(self, name: str, part: BudgetShare) -> bool:
         improved = False
         for config in self._all(name):
-            if part.over:
+            if part.expired:
                 return improved
             if config != self.run.strategy[name]:
                 improved |= self._better({name: config})

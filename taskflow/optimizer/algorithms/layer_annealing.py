@@ -17,9 +17,9 @@ from taskflow.mapper import OpConfig, Sync
 from taskflow.operators.operator import Soap
 from taskflow.optimizer.algorithms.hybrid_starts import hybrids
 from taskflow.optimizer.algorithms.moves import SYNCS
-from taskflow.optimizer.run import Run
-from taskflow.optimizer.slice import Slice
-from taskflow.optimizer.space import DeviceGroup, Layer, SearchSpace, Spreads, mended, on_team, orders
+from taskflow.optimizer.budget import BudgetShare
+from taskflow.optimizer.session import SearchSession
+from taskflow.optimizer.space import DeviceGroup, Layer, SearchSpace, Spreads, on_team, orders, repaired
 from taskflow.optimizer.traffic import Loads
 
 MANY_PROCESSORS = 8
@@ -39,7 +39,8 @@ class LayerAnnealing:
     from, in lists as `taskflow.optimizer.algorithms.layer_descent.Descent` has them."""
 
     def __init__(
-        self, run: Run, space: SearchSpace, layers: Sequence[Layer], shapes: Sequence[Sequence[DeviceGroup]], random: Random
+        self, run: SearchSession, space: SearchSpace, layers: Sequence[Layer], shapes: Sequence[Sequence[DeviceGroup]],
+        random: Random,
     ) -> None:
         self.run, self.space, self.layers, self.random = run, space, layers, random
         self.teams: dict[int, list[DeviceGroup]] = {}
@@ -65,20 +66,21 @@ class LayerAnnealing:
             self._made.append(_loads(self.run))
         return self._made[0]
 
-    def hybrids(self, part: Slice) -> None:
-        """Try `taskflow.optimizer.algorithms.hybrid_starts` while the slice lasts."""
+    def hybrids(self, part: BudgetShare) -> None:
+        """Try `taskflow.optimizer.algorithms.hybrid_starts` while its share of the budget lasts."""
         if self._loads is not None:
             self.run.enter("hybrids")
             evaluator = self.run.evaluator
-            for plan in hybrids(evaluator.graph, evaluator.machine, self.space, self.layers, self._loads, lambda: part.over):
+            for plan in hybrids(evaluator.graph, evaluator.machine, self.space, self.layers, self._loads, lambda: part.expired):
                 self.run.try_set(plan)
 
-    def anneal(self, part: Slice, temperature: float) -> None:
-        """From the current strategy until the slice is over; ``temperature``: at the start, as a share of the best time."""
+    def anneal(self, part: BudgetShare, temperature: float) -> None:
+        """From the current strategy until its share of the budget is spent; ``temperature``: at the start, as a share of the
+        best time."""
         self.run.enter("layers")
         nothing = 0
         last = self.run.proposals + MOST_PER_LAYER * len(self.layers)
-        while not part.over and nothing < MOST_NOTHING and self.run.proposals < last:
+        while not part.expired and nothing < MOST_NOTHING and self.run.proposals < last:
             scale = self.run.best_seconds * temperature * (1 - part.used) ** 2
             limit, before = self.run.seconds - scale * log(1.0 - self.random.random()), self.run.seconds
             kind, changes, syncs = self._promising(limit)
@@ -127,7 +129,7 @@ class LayerAnnealing:
         weights = [0.05 + w / t for w, t in zip(self._wins, self._tries)]
         kind = self.random.choices(range(len(weights)), weights)[0]
         drawn, syncs = self._draw(*divmod(kind, len(self._actions)))
-        changes = mended(self.run.permitted, drawn, self.run.row) if self.run.permitted or self.run.row else drawn
+        changes = repaired(self.run.permitted, drawn, self.run.row) if self.run.permitted or self.run.row else drawn
         current = self.run.strategy
         return (
             kind, {name: c for name, c in changes.items() if current[name] != c},
@@ -222,7 +224,7 @@ class LayerAnnealing:
         return found[number] if number < 0 else few[number % len(few)]
 
 
-def _loads(run: Run) -> Loads | None:
+def _loads(run: SearchSession) -> Loads | None:
     """None where loads are not to be had or take longer than they save."""
     if not 8 <= len(run.evaluator.machine.processors) <= 256:
         return None

@@ -13,8 +13,8 @@ from math import nextafter, prod
 from taskflow.graph import Node
 from taskflow.mapper import OpConfig, Strategy
 from taskflow.optimizer.algorithms.moves import SYNCS
-from taskflow.optimizer.run import Run
-from taskflow.optimizer.slice import Slice
+from taskflow.optimizer.budget import BudgetShare
+from taskflow.optimizer.session import SearchSession
 from taskflow.optimizer.space import DeviceGroup, Layer, SearchSpace, on_team
 
 LONGEST = 3  # layers of a stretch that takes one team
@@ -27,12 +27,14 @@ class LayerDescent:
     """Of one run. ``shapes``: teams in lists that differ only in where they lie (`space.device_groups.shapes`), of no more
     processors than an operator may have pieces."""
 
-    def __init__(self, run: Run, space: SearchSpace, layers: Sequence[Layer], shapes: Sequence[Sequence[DeviceGroup]]) -> None:
+    def __init__(
+        self, run: SearchSession, space: SearchSpace, layers: Sequence[Layer], shapes: Sequence[Sequence[DeviceGroup]]
+    ) -> None:
         self.run, self.space, self.layers, self.shapes = run, space, layers, shapes
         self._permitted: dict[int, set[tuple[int, ...]]] = {}
 
-    def descend(self, part: Slice) -> None:
-        """From the current strategy, until no stretch finds anything better or the slice is over."""
+    def descend(self, part: BudgetShare) -> None:
+        """From the current strategy, until no stretch finds anything better or its share of the budget is spent."""
         for _ in range(ROUNDS):
             before = self.run.seconds
             for stretch in self._stretches():
@@ -46,12 +48,12 @@ class LayerDescent:
             some = [self.layers[start : start + length] for start in range(len(self.layers) - length + 1)]
             yield from sorted(some, key=lambda stretch: _heaviest(stretch).weight_bytes, reverse=True)
 
-    def _improve(self, stretch: Sequence[Layer], part: Slice) -> bool:
+    def _improve(self, stretch: Sequence[Layer], part: BudgetShare) -> bool:
         """False if there is no time left."""
         for shape in self.shapes:
             for degrees in self.cuts(stretch, len(shape[0])):
                 for team in shape:
-                    if part.over:
+                    if part.expired:
                         return False
                     if not self._better(self._on(stretch, degrees, team)):
                         break
@@ -80,11 +82,11 @@ class LayerDescent:
             self._permitted[id(space)] = set(space.tuples)
         return degrees in self._permitted[id(space)]
 
-    def _synchronise(self, part: Slice) -> bool:
+    def _synchronise(self, part: BudgetShare) -> bool:
         """Each layer's weights in the best way. False if there is no time left."""
         for name in dict.fromkeys(name for layer in self.layers for name in layer.weights):
             for sync in SYNCS:
-                if part.over:
+                if part.expired:
                     return False
                 if self.run.strategy.sync(name) != sync:
                     self.run.propose({}, nextafter(self.run.seconds, 0.0), {name: sync})

@@ -13,8 +13,8 @@ from itertools import combinations, product
 from math import inf, nextafter
 
 from taskflow.mapper import OpConfig
-from taskflow.optimizer.run import Run
-from taskflow.optimizer.slice import Slice
+from taskflow.optimizer.budget import BudgetShare
+from taskflow.optimizer.session import SearchSession
 from taskflow.optimizer.space import DeviceGroup, Layer, SearchSpace, on_team
 
 MOST_KINDS = 8  # those with the most weights
@@ -26,7 +26,9 @@ Changes = dict[str, OpConfig]
 class LayerPatterns:
     """Of one run. ``shapes``: teams in lists that differ only in where they lie (`optimizer.space.device_groups.shapes`)."""
 
-    def __init__(self, run: Run, space: SearchSpace, layers: Sequence[Layer], shapes: Sequence[Sequence[DeviceGroup]]) -> None:
+    def __init__(
+        self, run: SearchSession, space: SearchSpace, layers: Sequence[Layer], shapes: Sequence[Sequence[DeviceGroup]]
+    ) -> None:
         self.run, self.space, self.shapes = run, space, shapes
         kinds: dict[object, list[Layer]] = {}
         for layer in layers:
@@ -35,8 +37,8 @@ class LayerPatterns:
         heaviest = sorted((k for k in kinds.values() if k[0].weights), key=lambda k: -sum(layer.weight_bytes for layer in k))
         self.kinds = tuple(tuple(kind) for kind in heaviest[:MOST_KINDS])
 
-    def descend(self, part: Slice) -> None:
-        """From the current strategy, until no few kinds find anything better or the slice is over."""
+    def descend(self, part: BudgetShare) -> None:
+        """From the current strategy, until no few kinds find anything better or its share of the budget is spent."""
         ways = [self._ways(kind) for kind in self.kinds]
         together = 3 if len(ways) <= 3 else 2
         before = inf
@@ -44,7 +46,7 @@ class LayerPatterns:
             before = self.run.seconds
             for some in combinations(ways, min(together, len(ways))):
                 for chosen in product(*some):
-                    if part.over:
+                    if part.expired:
                         return
                     self._better({name: config for changes in chosen for name, config in changes.items()})
 

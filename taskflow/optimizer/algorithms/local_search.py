@@ -8,23 +8,25 @@ from __future__ import annotations
 from dataclasses import replace
 from math import nextafter
 
+from taskflow.optimizer.budget import BudgetExhausted
 from taskflow.optimizer.evaluate import Evaluator
-from taskflow.optimizer.result import SearchOptions, SearchResult
-from taskflow.optimizer.run import Run, Spent
+from taskflow.optimizer.options import SearchOptions
+from taskflow.optimizer.result import SearchResult
+from taskflow.optimizer.session import SearchSession
 from taskflow.optimizer.space import SearchSpace
 
 
-def polish(run: Run, space: SearchSpace) -> None:
+def polish(run: SearchSession, space: SearchSpace) -> None:
     """Descend from the best plan of ``run``. Afterwards ``run.local`` says that no change of a single operator within
-    ``space`` is faster. Raises `Spent` when the budget ends first; the result then says how many operators were left."""
+    ``space`` is faster. Raises `BudgetExhausted` when the budget ends first; the result then says how many operators were left."""
     try:
         _polish(run, space)
-    except Spent:
+    except BudgetExhausted:
         run.leave_out(f"single changes of {run.unpolished} of {len(run.evaluator.graph)} operators (no time)")
         raise
 
 
-def _polish(run: Run, space: SearchSpace) -> None:
+def _polish(run: SearchSession, space: SearchSpace) -> None:
     assert run.best is not None
     run.enter("polish")
     if run.strategy is not run.best:
@@ -49,7 +51,7 @@ def polished(evaluator: Evaluator, found: SearchResult, options: SearchOptions |
     ``SearchResult.local`` says whether the descent
     came to its end, ``SearchResult.stopped`` why it ended."""
     options = options or SearchOptions()
-    run = Run(found.algorithm, evaluator, replace(options, rivals=(found.strategy,)))
+    run = SearchSession(found.algorithm, evaluator, replace(options, rivals=(found.strategy,)))
     space = SearchSpace(evaluator.graph, len(evaluator.machine.processors), options.space)
 
     def body() -> str:

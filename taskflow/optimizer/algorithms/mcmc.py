@@ -8,10 +8,11 @@ from taskflow.mapper import Strategy
 from taskflow.optimizer.algorithms.initial import known, random_start
 from taskflow.optimizer.algorithms.mcmc_compiled import Chain, CompiledChain, Patience, walks
 from taskflow.optimizer.algorithms.splitmix import SplitMix
+from taskflow.optimizer.budget import BudgetShare
 from taskflow.optimizer.evaluate import Evaluator
-from taskflow.optimizer.result import SearchOptions, SearchResult
-from taskflow.optimizer.run import Run
-from taskflow.optimizer.slice import Slice
+from taskflow.optimizer.options import SearchOptions
+from taskflow.optimizer.result import SearchResult
+from taskflow.optimizer.session import SearchSession
 from taskflow.optimizer.space import CoupledMoves
 
 BETA = 100.0  # a strategy slower by 1 % of the starting time is accepted with probability 1/e
@@ -34,7 +35,7 @@ def mcmc(
         raise ValueError("mcmc: needs a budget in seconds or proposals")
     if beta <= 0:
         raise ValueError(f"mcmc: beta must be more than 0, got {beta}")
-    run, random = Run("mcmc", evaluator, options), SplitMix(f"mcmc {options.seed}")
+    run, random = SearchSession("mcmc", evaluator, options), SplitMix(f"mcmc {options.seed}")
     space, moves, compiled = walks(evaluator, options.space)
     rivals = {strategy.name for strategy in options.rivals}
     starts = list(options.starts)
@@ -49,7 +50,7 @@ def mcmc(
             if start.name not in rivals:
                 run.try_set(start, start=True)
         reasons = [
-            _walk(run, start, moves, compiled, random, beta, Slice(run, 1 / (len(starts) - i)), patient)
+            _walk(run, start, moves, compiled, random, beta, BudgetShare(run, 1 / (len(starts) - i)), patient)
             for i, start in enumerate(starts)
         ]
         return reasons[-1]
@@ -58,22 +59,22 @@ def mcmc(
 
 
 def _walk(
-    run: Run, start: Strategy, moves: CoupledMoves, compiled: CompiledChain | None, random: SplitMix, beta: float, part: Slice,
-    patient: bool,
+    run: SearchSession, start: Strategy, moves: CoupledMoves, compiled: CompiledChain | None, random: SplitMix, beta: float,
+    part: BudgetShare, patient: bool,
 ) -> str:
     """One Markov chain; why it ended."""
     run.enter(start.name)
     if not run.try_set(start):
         return "budget"
-    patience = Patience(most=0.5 * part.width) if patient else Patience(len(moves), 0.0, 0.5)
+    patience = Patience(most=0.5 * part.proposals) if patient else Patience(len(moves), 0.0, 0.5)
     chain = Chain(part, random, run.seconds / beta, patience, patient, run.seconds, part.time)
     ended = compiled.chain(run, chain) if compiled is not None else None
     return ended or _chain(run, moves, chain)
 
 
-def _chain(run: Run, moves: CoupledMoves, chain: Chain) -> str:
+def _chain(run: SearchSession, moves: CoupledMoves, chain: Chain) -> str:
     """What `CompiledChain.chain` does, proposal by proposal."""
-    while not chain.part.over:
+    while not chain.part.expired:
         changes = moves.draw(chain.random)
         # Accept if u <= exp((cost - cost*) / scale), with u drawn first: then simulation may stop beyond the limit.
         limit = run.seconds - chain.scale * log(1.0 - chain.random.random())

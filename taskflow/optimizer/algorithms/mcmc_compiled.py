@@ -12,9 +12,9 @@ from math import ceil, inf
 
 from taskflow.mapper import OpConfig
 from taskflow.optimizer.algorithms.splitmix import SplitMix
+from taskflow.optimizer.budget import BudgetShare
 from taskflow.optimizer.evaluate import NO_SYNCS, Evaluator
-from taskflow.optimizer.run import Run
-from taskflow.optimizer.slice import Slice
+from taskflow.optimizer.session import SearchSession
 from taskflow.optimizer.space import PLACEMENTS, CoupledMoves, OperatorSpace, SearchSpace, SpaceOptions
 
 try:
@@ -26,6 +26,7 @@ except ImportError:  # not built: no compiler
 ENDS = ("proposals", "time", "stalled", "missing", "better", "failed")  # as in algorithms/mcmc.h
 MOST_CONFIGURATIONS = 1 << 62  # of an operator; drawn as one word
 ENDLESS = 1 << 62
+UNWATCHED = 0.005  # seconds of a walk in C++ without a look at the clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class Patience:
     most: float = inf
     share: float = 0.0
 
-    def over(self, count: int, found: int) -> bool:
+    def expired(self, count: int, found: int) -> bool:
         """Whether it ends after ``count`` proposals, of which number ``found`` brought the best."""
         return count >= self.least and count - found > self.most + self.share * count
 
@@ -47,7 +48,7 @@ class Chain:
     went by without a new best. ``best``: seconds of its best plan, of proposal ``found``, when ``since`` (0 to 1) of the part's
     time was over."""
 
-    part: Slice
+    part: BudgetShare
     random: SplitMix
     scale: float
     patience: Patience
@@ -60,15 +61,15 @@ class Chain:
     @property
     def stalled(self) -> bool:
         """Whether it ends by itself, if the last proposal brought no new best."""
-        return self.patience.over(self.count, self.found) or (self.timed and self.part.time - self.since > 0.5)
+        return self.patience.expired(self.count, self.found) or (self.timed and self.part.time - self.since > 0.5)
 
 
 def core_walk(evaluator: Evaluator, moves: CoupledMoves) -> CompiledChain | None:
     """A walk in C++ that makes these moves; None if there is no compiled core, a space is too large for it, or operators that
-    follow others may have to be mended (which `Run` does)."""
+    follow others may have to be repaired (which `SearchSession` does)."""
     if CompiledEvaluator is None or type(evaluator) is not CompiledEvaluator:
         return None
-    if any(space.size > MOST_CONFIGURATIONS for space in moves.spaces) or moves.mended:
+    if any(space.size > MOST_CONFIGURATIONS for space in moves.spaces) or moves.repaired:
         return None
     return CompiledChain(evaluator, moves)
 
@@ -111,25 +112,27 @@ class CompiledChain:
         """Where the pieces of a configuration run, as the core has it."""
         return tuple(self._walk.processors(leader, number))
 
-    def chain(self, run: Run, chain: Chain) -> str | None:
-        """One chain from the run's current plan: why it ended; None if the rest of its part has to be made with care, each
-        proposal being asked for."""
+    def chain(self, run: SearchSession, chain: Chain) -> str | None:
+        """One chain from the session's current plan: why it ended; None if `SearchSession.admission` has to be asked for each
+        proposal, which is done in Python."""
         patience, walk = chain.patience, self._walk
         walk.begin(chain.random.state, run.seconds, chain.scale, patience.least, patience.most, patience.share)
         self._accepted = 0
         try:
-            while span := run.foresight.unwatched:
-                if chain.part.over:
+            while not run.admission.counts:
+                if chain.part.expired:
                     return "budget"
-                begin, found = run.worked, chain.found
-                left = min(chain.part.width, run.options.budget.proposals - run.proposals + chain.count)
-                end = ENDS[walk.run(run.best_seconds, ceil(left) if left < ENDLESS else ENDLESS, span)]
-                self._count(run, chain, run.worked - begin)
-                if end == "missing" and not self._fill(run):
-                    return None
+                found = chain.found
+                left = min(chain.part.proposals, run.options.budget.proposals - run.proposals + chain.count)
+                try:
+                    end = ENDS[walk.run(run.best_seconds, ceil(left) if left < ENDLESS else ENDLESS, UNWATCHED)]
+                finally:
+                    self._count(run, chain)
+                if end == "missing":
+                    self._fill()
                 if end == "better":
                     self._decide(run)
-                    self._count(run, chain, 0.0)
+                    self._count(run, chain)
                 if chain.found != found:
                     chain.since = chain.part.time
                 if end == "stalled" or chain.stalled:
@@ -139,12 +142,12 @@ class CompiledChain:
             chain.random.state = walk.state
             self._settle()
 
-    def _count(self, run: Run, chain: Chain, took: float) -> None:
-        """Tell the run and the chain what has become of them."""
+    def _count(self, run: SearchSession, chain: Chain) -> None:
+        """Tell the session and the chain what has become of them."""
         before = chain.count
         seconds, chain.best, chain.count, chain.found, accepted = self._walk.chain
         self._evaluator.proposals += chain.count - before
-        run.walked(chain.count - before, accepted - self._accepted, seconds, took)
+        run.walked(chain.count - before, accepted - self._accepted, seconds)
         self._accepted = accepted
 
     def _settle(self) -> None:
@@ -155,7 +158,7 @@ class CompiledChain:
         if changes:
             self._evaluator.moved(changes, self._walk.chain[0])
 
-    def _decide(self, run: Run) -> None:
+    def _decide(self, run: SearchSession) -> None:
         """Whether the last proposal, which is better than all plans before, is accepted."""
         leader, _, number, seconds = self._walk.proposal
         self._settle()
@@ -165,17 +168,13 @@ class CompiledChain:
             self._walk.take()
             self._accepted += 1
 
-    def _fill(self, run: Run) -> bool:
-        """Make the cuts of the configuration that was drawn last; False if there is no time for that."""
+    def _fill(self) -> None:
+        """Make the cuts of the configuration that was drawn last."""
         leader, row, number, _ = self._walk.proposal
         changes = self._moves.numbered(leader, number)
-        if not run.foresight.allows(changes):
-            return False
-        begin, key = run.worked, (self._kinds[leader], row)
+        key = (self._kinds[leader], row)
         if key not in self._rows:
             cuts = {name: self._evaluator.cut_of(name, config) for name, config in changes.items()}
             self._rows[key] = [(cuts[name], places) for name, places in self._moves.places(leader, changes)]
         for name, (cut, places) in zip(self._moves.members(leader), self._rows[key]):
             self._walk.add_member(leader, row, self._evaluator.number(name), cut, places)
-        run.foresight.learn(changes, run.worked - begin)
-        return True

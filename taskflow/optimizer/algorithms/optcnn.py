@@ -15,8 +15,9 @@ from taskflow.mapper import OpConfig, Strategy, depths, follow
 from taskflow.optimizer.algorithms.elimination import eliminate
 from taskflow.optimizer.algorithms.initial import known, with_syncs
 from taskflow.optimizer.evaluate import Evaluator
-from taskflow.optimizer.result import SearchOptions, SearchResult
-from taskflow.optimizer.run import Run
+from taskflow.optimizer.options import SearchOptions
+from taskflow.optimizer.result import SearchResult
+from taskflow.optimizer.session import SearchSession
 from taskflow.optimizer.space import OperatorSpace, SearchSpace, SpaceOptions
 from taskflow.optimizer.traffic import Additive
 
@@ -27,12 +28,12 @@ def optcnn(evaluator: Evaluator, options: SearchOptions | None = None) -> Search
     """The plan with the least additive cost, judged by the evaluator. It takes no proposals, and where the seconds of the budget
     do not suffice it gives the best of the known strategies. ValueError if the costs are only known for whole tasks."""
     options = options or SearchOptions()
-    run = Run("optcnn", evaluator, options)
+    run = SearchSession("optcnn", evaluator, options)
 
     def body() -> str:
         run.enter("elimination")
         try:
-            plan = additive_plan(evaluator, options.space, lambda: run.over)
+            plan = additive_plan(evaluator, options.space, lambda: run.expired)
         except TimeoutError as error:
             run.leave_out(str(error))
             if run.best is None:

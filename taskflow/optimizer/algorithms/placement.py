@@ -3,19 +3,31 @@ et al., "Device Placement Optimization with Reinforcement Learning", ICML 2017, 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 from taskflow.mapper import ModelParallel, OpConfig, Strategy, map_graph
 from taskflow.optimizer.algorithms.guided import guided
+from taskflow.optimizer.budget import Deadline
 from taskflow.optimizer.evaluate import Evaluator
-from taskflow.optimizer.result import SearchOptions, SearchResult
-from taskflow.optimizer.run import NothingFits, Run
+from taskflow.optimizer.options import SearchOptions
+from taskflow.optimizer.result import SearchResult
+from taskflow.optimizer.session import NothingFits, SearchSession
 
 
 def placement(evaluator: Evaluator, options: SearchOptions | None = None) -> SearchResult:
     """The best placement, by the default search's moves within this space, from model parallelism and from a single
-    processor. The rivals may be outside the space; if one of them is faster, it is what is returned."""
+    processor. The rivals, which are evaluated first, may be outside the space; if one of them is faster, it is what is returned."""
     options = options or SearchOptions()
+    options = replace(options, deadline=options.deadline or Deadline(options.budget.seconds))
+    assert options.deadline is not None
+    outside = SearchSession("placement", evaluator, replace(options, bound=None))
+    known: SearchResult | None = None
+    if options.rivals:
+        with suppress(NothingFits):
+            known = outside.conduct(lambda: "finished")
+    if known is not None and options.deadline.expired:
+        return known
     graph, machine = evaluator.graph, evaluator.machine
     whole = {node.name: OpConfig((1,) * len(node.dims), (0,)) for node in graph}
     starts = (
@@ -26,20 +38,14 @@ def placement(evaluator: Evaluator, options: SearchOptions | None = None) -> Sea
     )
     try:
         found = guided(evaluator, inside)
-    except NothingFits:  # a rival may, which need not be in the space
-        found = Run("placement", evaluator, replace(options, bound=None)).conduct(lambda: "finished")
-    if found.strategy.name == "guided":
-        found = replace(found, strategy=replace(found.strategy, name="placement"))
-    found = replace(found, algorithm="placement")
-    return against(found, evaluator, options)
-
-
-def against(found: SearchResult, evaluator: Evaluator, options: SearchOptions) -> SearchResult:
-    """The result, or the fastest rival that fits, if that is faster."""
-    starts = dict(found.starts)
-    for rival in options.rivals:
-        rival = options.space.constraints.mend(rival, evaluator.graph)
-        seconds = starts[rival.name] = evaluator.set(rival)
-        if seconds < found.seconds and not (options.fits and options.fits(rival)):
-            found = replace(found, strategy=rival, seconds=seconds, local=False, optimal=False)
-    return replace(found, starts=starts)
+    except NothingFits:
+        if known is None:
+            raise
+        return known
+    name = "placement" if found.strategy.name == "guided" else found.strategy.name
+    found = replace(
+        found, algorithm="placement", strategy=replace(found.strategy, name=name), starts={**found.starts, **outside.starts},
+    )
+    if known is not None and known.seconds < found.seconds:
+        found = replace(found, strategy=known.strategy, seconds=known.seconds, local=False, optimal=False)
+    return found

@@ -13,11 +13,11 @@ from dataclasses import replace
 from math import inf
 
 from taskflow.mapper import Strategy
-from taskflow.optimizer.clock import Clock
+from taskflow.optimizer.budget import Deadline, SharedIncumbent
 from taskflow.optimizer.evaluate import Evaluator, evaluator
-from taskflow.optimizer.exchange import Exchange
 from taskflow.optimizer.memory_check import MemoryCheck
-from taskflow.optimizer.result import Improvement, Progress, SearchOptions, SearchResult
+from taskflow.optimizer.options import SearchOptions
+from taskflow.optimizer.result import Improvement, Progress, SearchResult
 
 LEAST_TASKS = 7_500  # of a step, whose evaluation takes 1 to 6 ms; below it the Python around it, one thread's turn, prevails
 LEAST_FIRST = 20  # first evaluations that a budget must have room for
@@ -44,15 +44,15 @@ def worth(judge: Evaluator, start: Strategy, seconds: float = inf) -> bool:
 def portfolio(judge: Evaluator, options: SearchOptions, searcher: Searcher, workers: int) -> SearchResult:
     """Run ``searcher`` in ``workers`` threads until each has spent the budget in seconds. The result is the best plan, with
     the proposals of all. Raises what the first worker raised if none found a plan. Ctrl-C returns the best so far."""
-    clock = options.clock or Clock(options.budget.seconds)
-    exchange = Exchange()
+    deadline = options.deadline or Deadline(options.budget.seconds)
+    incumbent = SharedIncumbent()
     results: list[SearchResult | BaseException | None] = [None] * workers
     told = _Told(options, workers)
 
     def work(number: int) -> None:
         mine = judge if number == 0 else evaluator(judge.graph, judge.machine, judge.costs, judge.rule, judge.clip_norm)
         own = replace(
-            options, seed=options.seed + number * SEEDS, exchange=exchange, progress=told.by(number), clock=clock,
+            options, seed=options.seed + number * SEEDS, incumbent=incumbent, progress=told.by(number), deadline=deadline,
             bound=options.bound if number == 0 else None,
             fits=MemoryCheck(mine) if options.fits is not None and number > 0 else options.fits,
         )
@@ -72,14 +72,14 @@ def portfolio(judge: Evaluator, options: SearchOptions, searcher: Searcher, work
                     thread.join(0.1)
             break
         except KeyboardInterrupt:
-            interrupted = clock.stopped = True
+            interrupted = deadline.stopped = True
     found = [result for result in results if isinstance(result, SearchResult)]
     if not found:
         raise next(result for result in results if isinstance(result, BaseException))
     best = min(found, key=lambda one: one.seconds)
     return replace(
         best, history=_history(found), proposals=sum(f.proposals for f in found), accepted=sum(f.accepted for f in found),
-        refused=sum(f.refused for f in found), search_seconds=clock.elapsed, seed=options.seed,
+        refused=sum(f.refused for f in found), search_seconds=deadline.elapsed, seed=options.seed,
         lower_bound=max(f.lower_bound for f in found), left_out=tuple(dict.fromkeys(w for f in found for w in f.left_out)),
         stopped="interrupted" if interrupted else best.stopped,
     )

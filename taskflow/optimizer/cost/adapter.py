@@ -96,10 +96,6 @@ class ModelCosts(Costs):
     def measures(self) -> bool:
         return getattr(self.model, "measures", False)
 
-    @property
-    def measuring_seconds(self) -> float:
-        return getattr(self.model, "measuring_seconds", 0.0)
-
     def close(self) -> None:
         if (close := getattr(self.model, "close", None)) is not None:
             close()

@@ -35,11 +35,6 @@ class Costs(ABC):
         """Whether an answer may have to be measured first, which takes a moment and wants the processor for itself."""
         return False
 
-    @property
-    def measuring_seconds(self) -> float:
-        """How long measuring has taken so far."""
-        return 0.0
-
     def close(self) -> None:
         """End what was started for measuring, processes for instance; it starts again where it is needed."""
 

@@ -38,14 +38,9 @@ cdef extern from "evaluate/step.h" namespace "taskflow" nogil:
         Step() except +
         Tasks& tasks()
         Times& times()
-        void mark_every(uint32_t turns)
-        uint64_t turns()
-        uint64_t leapt()
-        size_t kept_waiting()
-        size_t kept_turns()
         void machine(int processors, const vector[int]& classes, cbool rates, cbool by_runs, const vector[double]& flops,
                      const vector[double]& nbytes, const vector[double]& overhead, CostCallback cost,
-                     RouteCallback route, GroupCallback group, void* asker) except +
+                     RouteCallback route, GroupCallback group, cbool (*go_on)(void*) noexcept, void* asker) except +
         void rule(cbool trains, int buffers, int64_t flops, cbool clips)
         void add_node(const vector[int]& input_nodes, const vector[int]& input_outputs, const vector[int]& parameters,
                       const vector[int]& itemsizes, const vector[int]& needs, const vector[int]& seeds, cbool state,
@@ -68,6 +63,7 @@ cdef extern from "evaluate/step.h" namespace "taskflow" nogil:
         double evaluate(double limit) except +
         void accept()
         int algorithm
+        void ask_every(double seconds)
         void complete() except +
         size_t size()
 
@@ -132,11 +128,23 @@ cdef void ask_group(void* asker, const int32_t* members, int count) noexcept wit
     core.step.get().add_group(group, resources)
 
 
+cdef cbool ask_to_go_on(void* asker) noexcept with gil:
+    cdef Core core = <Core>asker
+    if core.failed:
+        return False
+    try:
+        core.checkpoint()
+        return True
+    except BaseException as error:
+        core.fail(error)
+        return False
+
+
 cdef class Core:
     """One graph on one machine. All numbers are those of taskflow/optimizer/evaluate/compiled.py's tables."""
 
     cdef unique_ptr[Step] step
-    cdef object cost, route, group, error
+    cdef object cost, route, group, checkpoint, error
     cdef cbool failed
     cdef int most
     cdef vector[int] places
@@ -145,15 +153,16 @@ cdef class Core:
         self.step.reset(new Step())
 
     def machine(self, int processors, list classes, bint rates, bint by_runs, list flops, list nbytes, list overhead, cost,
-                route, group):
+                route, group, checkpoint):
         """``cost(kind, cut, piece, processor, flops, nbytes, node)`` gives seconds (of a copy, ``cut`` and ``piece`` are the sender
         and the receiver and ``flops`` its runs, read << 32 | written; of a collective ``cut`` is its halves, of other tasks within
         a processor their runs, which are all 1 without ``by_runs``); ``route(source, target)`` gives
         (resources, latency seconds, bytes a second, class), ``group(processors)`` the resources of a collective's ring. The
-        processors of the nth group that is asked for are n where its cost is asked for."""
-        self.cost, self.route, self.group, self.most = cost, route, group, processors
+        processors of the nth group that is asked for are n where its cost is asked for. ``checkpoint()`` is called every 20 ms of an
+        evaluation, which ends with what it raises."""
+        self.cost, self.route, self.group, self.checkpoint, self.most = cost, route, group, checkpoint, processors
         self.step.get().machine(processors, classes, rates, by_runs, flops, nbytes, overhead, ask_cost, ask_route,
-                                ask_group, <void*>self)
+                                ask_group, ask_to_go_on, <void*>self)
 
     def rule(self, bint trains, int buffers, int64_t flops, bint clips):
         self.step.get().rule(trains, buffers, flops, clips)
@@ -216,21 +225,12 @@ cdef class Core:
         return seconds
 
     def use(self, int algorithm):
-        """How proposals are simulated: 0 from the start (Algorithm 1), 1 only where more than the time is other than in the current
-        strategy, 2 by propagating changes (Algorithm 2)."""
+        """How proposals are simulated: 0 from the start (the paper's Algorithm 1), 1 from the current strategy's times (Algorithm 2)."""
         self.step.get().algorithm = algorithm
 
-    def mark_every(self, int turns):
-        """For tests: algorithm 1 follows the current strategy in every proposal, and may go on after so many turns."""
-        self.step.get().mark_every(turns)
-
-    def leaps(self):
-        """Of all proposals that followed a current strategy: how often a task was taken, and how much of that was leapt over."""
-        return self.step.get().turns(), self.step.get().leapt()
-
-    def written_down(self):
-        """Of the current strategy's step, if it is written down: entries of its queue at all marks, and how often a task was taken."""
-        return self.step.get().kept_waiting(), self.step.get().kept_turns()
+    def ask_every(self, double seconds):
+        """For tests: how often ``checkpoint`` is called, 0: at each of the places where it may be."""
+        self.step.get().ask_every(seconds)
 
     def accept(self):
         self.step.get().accept()

@@ -26,10 +26,13 @@ def evaluator(
     in one place, `make_evaluator`, so that a plan has one time wherever it is asked for.
 
     ``costs``: a plain function of tasks works with the reference evaluator only. ``rule``: without one, steps are forward only.
-    ``algorithm``: ``full`` simulates all of each proposal's step (paper, Algorithm 1); ``delta`` takes over from the current
-    strategy's times what only moves in time, and simulates the rest, where that is faster; ``propagate`` is the paper's
-    Algorithm 2 to the letter, which propagates changes from task to task, and is slower; ``auto`` is the fastest (``delta``).
+    ``algorithm``: ``full`` simulates all of each proposal's step (paper, Algorithm 1); ``delta`` propagates changes from task to
+    task of the current strategy's step (Algorithm 2), and is slower; ``auto`` is the faster one (``full``).
     """
+    if algorithm == "propagate":
+        told = "evaluator: algorithm propagate is now called delta; the old name goes with version 0.3"
+        warn(told, DeprecationWarning, stacklevel=2)
+        algorithm = "delta"
     if algorithm not in ALGORITHMS:
         raise ValueError(f"evaluator: algorithm must be one of {', '.join(ALGORITHMS)}, got {algorithm!r}")
     if not isinstance(costs, Costs):
@@ -42,4 +45,4 @@ def evaluator(
         return PythonEvaluator(graph, machine, costs, rule, clip_norm)
     if unsupported(graph, machine, costs, rule):
         return PythonEvaluator(graph, machine, costs, rule, clip_norm)
-    return CompiledEvaluator(graph, machine, costs, rule, clip_norm, "delta" if algorithm == "auto" else algorithm)
+    return CompiledEvaluator(graph, machine, costs, rule, clip_norm, "full" if algorithm == "auto" else algorithm)

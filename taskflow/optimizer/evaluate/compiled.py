@@ -29,7 +29,7 @@ KINDS = (
 TRAVELS = (SyncAlgorithm.RING, SyncAlgorithm.TREE, SyncAlgorithm.OWNER, SyncAlgorithm.COLLECTIVE)
 PLACES = (UpdatePlacement.EVERY, UpdatePlacement.OWNER, UpdatePlacement.SPREAD)
 TRAVELLING = tuple(i for i, kind in enumerate(KINDS) if kind.travels)
-SIMULATIONS = ("full", "delta", "propagate")
+SIMULATIONS = ("full", "delta")
 
 
 class CompiledEvaluator(Evaluator):
@@ -46,7 +46,7 @@ class CompiledEvaluator(Evaluator):
         costs: Costs,
         rule: UpdateRule | None,
         clip_norm: float | None,
-        algorithm: str = "delta",
+        algorithm: str = "full",
     ) -> None:
         super().__init__(graph, machine, costs, rule, clip_norm)
         reason = unsupported(graph, machine, costs, rule)
@@ -90,6 +90,7 @@ class CompiledEvaluator(Evaluator):
             self._cost,
             self._route,
             self._group,
+            lambda: self.checkpoint(),
         )
 
     def _describe_model(self) -> None:
@@ -143,6 +144,7 @@ class CompiledEvaluator(Evaluator):
         number = self._cuts.get(key)
         if number is not None:
             return number
+        self.checkpoint()
         operator, specs = node.operator, node.specs
         rects = config.partition(node).rects()
         reads = [node.reads(rect) for rect in rects]
@@ -232,12 +234,6 @@ class CompiledEvaluator(Evaluator):
         self.strategy  # noqa: B018
         return len(self._core) if self.reference is None else self.reference.tasks
 
-    @property
-    def leaps(self) -> tuple[int, int]:
-        """Of all proposals that delta compared with the current strategy: how often a task was taken, and how much of that was
-        taken over from there."""
-        return self._core.leaps()
-
     def set(self, strategy: Strategy) -> float:
         same_processors(strategy, self.machine)
         if strategy.ordered:
@@ -246,6 +242,7 @@ class CompiledEvaluator(Evaluator):
             self.reference, self._strategy, self._proposed, self._stale = reference, strategy, False, False
             return seconds
         strategy.verify(self.graph)
+        self._proposed = False
         self._core.begin()
         for node in self.graph:
             self._change(node, strategy[node.name])
@@ -266,6 +263,7 @@ class CompiledEvaluator(Evaluator):
         if self._strategy is None:
             self.strategy  # noqa: B018
         self.proposals += 1
+        self._proposed = False
         if self.reference is not None:
             return self.reference.propose(changes, limit, syncs, sums)
         self._core.begin()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import inf
 from types import MappingProxyType
@@ -15,11 +16,11 @@ from taskflow.mapper import OpConfig, Strategy, Sync, SyncAlgorithm
 from taskflow.optimizer.cost import Costs
 from taskflow.optimizer.evaluate.critical_path import critical_path
 from taskflow.rules import UpdateRule
-from taskflow.tasks import Compute, TaskGraph, Timeline, link_names, resources, simulate
+from taskflow.tasks import Compute, Task, TaskGraph, Timeline, link_names, resources, simulate
 from taskflow.tasks.lower import lower
 
 NO_SYNCS: Mapping[str, Sync] = MappingProxyType({})
-ALGORITHMS = ("auto", "full", "delta", "propagate")
+ALGORITHMS = ("auto", "full", "delta")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,21 @@ class Evaluator(ABC):
         self.rule = rule
         self.clip_norm = clip_norm
         self.proposals = 0
+        self.checkpoint: Callable[[], object] = _go_on
+        """Called now and then in the middle of whatever takes long; see `interruptible`."""
         self.walks: dict[object, Any] = {}
         """What `taskflow.optimizer.algorithms.mcmc_compiled` keeps from one walk to the next, by the space's options."""
         self._strategy: Strategy | None = None
+
+    @contextmanager
+    def interruptible(self, checkpoint: Callable[[], object]) -> Iterator[None]:
+        """Within the block ``checkpoint`` is called every few hundredths of a second while a strategy is evaluated. What it raises
+        ends the evaluation: the current strategy stays, and there is no proposal to accept."""
+        before, self.checkpoint = self.checkpoint, checkpoint
+        try:
+            yield
+        finally:
+            self.checkpoint = before
 
     @property
     def strategy(self) -> Strategy:
@@ -165,8 +178,21 @@ class PythonEvaluator(Evaluator):
         return usage(self._tasks, self._timeline, self.machine)
 
     def _evaluate(self, strategy: Strategy) -> tuple[TaskGraph, Timeline]:
-        tasks = self.lowered(strategy)
-        return tasks, simulate(tasks, self.machine, self.costs.task)
+        self.checkpoint()
+        tasks, asked = self.lowered(strategy), 0
+
+        def cost(task: Task) -> float:
+            nonlocal asked
+            asked += 1
+            if not asked % 256:
+                self.checkpoint()
+            return self.costs.task(task)
+
+        return tasks, simulate(tasks, self.machine, cost)
+
+
+def _go_on() -> None:
+    """What `Evaluator.checkpoint` does where nobody interrupts."""
 
 
 def usage(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> Usage:

@@ -15,11 +15,12 @@ public:
     // ---- the model -------------------------------------------------------------------------------------------------
     void machine(int processors, const std::vector<int>& classes, bool rates, bool by_runs, const std::vector<double>& flops,
                  const std::vector<double>& nbytes, const std::vector<double>& overhead, CostCallback cost,
-                 RouteCallback route, GroupCallback group, void* asker) {
+                 RouteCallback route, GroupCallback group, bool (*go_on)(void*), void* asker) {
         model_.processors = processors;
         model_.processor_class = classes, model_.rates = rates, model_.by_runs = by_runs;
         model_.flops_per_second = flops, model_.bytes_per_second = nbytes, model_.overhead = overhead;
         model_.ask_cost = cost, model_.ask_route = route, model_.ask_group = group, model_.asker = asker;
+        model_.checkpoint.ask = go_on, model_.checkpoint.asker = asker;
         model_.route_of.assign(size_t(processors) * processors, -1);
         model_.routes.begin(processors);
     }
@@ -96,19 +97,18 @@ public:
     void change_sums(bool collective) { proposed_.collective_sums = collective; }
     void change_sync(int layer, int travel, int place, int chunks) { proposed_.syncs[layer] = {travel, place, chunks}; }
 
-    // Algorithm 1 for all of each proposal's step; or only where more differs from the current plan's than the time; or Algorithm 2
-    // of the paper, task by task.
-    enum Algorithm { FULL, DELTA, PROPAGATE };
-    int algorithm = DELTA;
+    // The paper's Algorithm 1, from the start of each proposal's step; or its Algorithm 2, from the current plan's times.
+    enum Algorithm { FULL, DELTA };
+    int algorithm = FULL;
 
-    // Seconds of the proposal; infinity as soon as it is certain to pass the limit.
+    // Seconds of the proposal; infinity as soon as it is certain to pass the limit, or if Python says at a checkpoint that it is not to
+    // go on: then the current plan stays, and the proposal must not be accepted.
     double evaluate(double limit) {
-        if (limit < std::numeric_limits<double>::infinity() && overloaded(limit))
+        try {
+            return evaluate_proposal(limit);
+        } catch (const Interrupted&) {
             return std::numeric_limits<double>::infinity();
-        plan_layers();
-        if (algorithm == PROPAGATE) return evaluate_by_propagation(limit);
-        // The factor of clipping needs all layers' sums at once, so there the layers cannot be kept apart.
-        return model_.clips ? evaluate_flat(limit) : evaluate_apart(limit);
+        }
     }
     void accept() {
         load();
@@ -118,8 +118,8 @@ public:
         accepted_ = true;
         size_ = spare_size_;
         flat_ = spare_flat_;
-        if (flat_) apart_.forget();
-        else apart_.keep(), std::swap(around_, kept_around_);
+        if (flat_) fragment_simulation_.forget();
+        else fragment_simulation_.keep(), std::swap(around_, kept_around_);
         keeps_around_ = !flat_;
         if (flat_) std::swap(tasks_, spare_tasks_), std::swap(times_, spare_times_);
     }
@@ -127,17 +127,15 @@ public:
     void complete() {
         if (flat_ && (!tasks_.kind.empty() || !tasks_.size())) return;
         const double infinity = std::numeric_limits<double>::infinity();
+        model_.checkpoint.paused = true;
         Lowering described(model_, true);
         described.run(current_, nullptr, tasks_, infinity);
-        if (!flat_) simulation_.run(tasks_, model_.routes, times_, infinity);
+        if (!flat_) simulation_.run(tasks_, model_.routes, times_, infinity, model_.checkpoint);
+        model_.checkpoint.paused = false;
         flat_ = true;
     }
     size_t size() const { return size_; }
-    void mark_every(uint32_t turns) { apart_.marks_every = turns; }
-    uint64_t turns() const { return apart_.turns; }
-    uint64_t leapt() const { return apart_.leapt; }
-    size_t kept_waiting() const { return apart_.kept_waiting(); }
-    size_t kept_turns() const { return apart_.kept_turns(); }
+    void ask_every(double seconds) { model_.checkpoint.every = std::chrono::duration<double>(seconds); }
     Tasks& tasks() { return tasks_; }
     Times& times() { return times_; }
 
@@ -155,21 +153,29 @@ private:
         to.layers = from.layers, to.syncs = from.syncs, to.collective_sums = from.collective_sums;
         touched_.clear();
     }
+    double evaluate_proposal(double limit) {
+        if (limit < std::numeric_limits<double>::infinity() && overloaded(limit))
+            return std::numeric_limits<double>::infinity();
+        plan_layers();
+        if (algorithm == DELTA) return evaluate_by_propagation(limit);
+        // The factor of clipping needs all layers' sums at once, so there the layers cannot be kept apart.
+        return model_.clips ? evaluate_flat(limit) : evaluate_by_fragment(limit);
+    }
     // The strategy that was lowered and accepted last.
     const Plans* before() const { return accepted_ ? &current_ : nullptr; }
 
     double evaluate_flat(double limit) {
         if (!lowering_.run(proposed_, before(), spare_tasks_, limit)) return std::numeric_limits<double>::infinity();
         spare_flat_ = true, spare_size_ = spare_tasks_.size();
-        return simulation_.run(spare_tasks_, model_.routes, spare_times_, limit);
+        return simulation_.run(spare_tasks_, model_.routes, spare_times_, limit, model_.checkpoint);
     }
     double evaluate_by_propagation(double limit) {
         if (!lowering_.run(proposed_, before(), spare_tasks_, limit)) return std::numeric_limits<double>::infinity();
         spare_flat_ = true, spare_size_ = spare_tasks_.size();
-        if (!flat_ || !tasks_.size()) return simulation_.run(spare_tasks_, model_.routes, spare_times_, limit);
-        return delta_.run(tasks_, times_, spare_tasks_, model_.routes, simulation_, spare_times_, limit);
+        if (!flat_ || !tasks_.size()) return simulation_.run(spare_tasks_, model_.routes, spare_times_, limit, model_.checkpoint);
+        return delta_.run(tasks_, times_, spare_tasks_, model_.routes, simulation_, spare_times_, limit, model_.checkpoint);
     }
-    double evaluate_apart(double limit) {
+    double evaluate_by_fragment(double limit) {
         const uint32_t first_tasks = lowering_.run_around(proposed_, before(), around_, keeps_around_ ? &kept_around_ : nullptr);
         parts_.resize(model_.trains ? proposed_.layers.size() : 0);
         uint32_t first_slot = 0;
@@ -182,14 +188,13 @@ private:
                 trained = std::find(flat.begin(), flat.end(), 1) != flat.end();
                 if (kept && !(kept->made_for(proposed_.layers[k], proposed_.syncs[k]) && kept->flat == flat)) kept.reset();
             }
-            Apart::Layer& part = parts_[k];
+            FragmentSimulation::Layer& part = parts_[k];
             if (!trained) part.fragment = nullptr;
             else if (part.fragment != kept) part.fragment = kept;
             part.first_slot = first_slot, part.slots = slots, part.trained = trained;
             first_slot += slots;
         }
-        const double seconds = apart_.run(around_, first_tasks, parts_, model_.routes, limit, lowering_, kept_around_, algorithm == DELTA,
-                                         [this](int layer) {
+        const double seconds = fragment_simulation_.run(around_, first_tasks, parts_, model_.routes, limit, model_.checkpoint, [this](int layer) {
             parts_[layer].fragment = proposed_fragments_[layer] =
                 make_fragment(lowering_, layer, spare_tasks_, model_.routes, proposed_.layers[layer],
                               proposed_.syncs[layer], lowering_.flat(layer));
@@ -259,11 +264,13 @@ private:
     }
 
     void plan_layers() {
-        for (size_t k = 0; k < proposed_.layers.size(); ++k)
-            if (!proposed_.layers[k])
-                proposed_.layers[k] = std::make_shared<LayerPlan>(
-                    plan_layer(model_.geometry, model_.layers[k], model_.parameters, model_.nodes, proposed_.configs,
-                               model_.processors));
+        for (size_t k = 0; k < proposed_.layers.size(); ++k) {
+            if (proposed_.layers[k]) continue;
+            model_.checkpoint();
+            proposed_.layers[k] = std::make_shared<LayerPlan>(
+                plan_layer(model_.geometry, model_.layers[k], model_.parameters, model_.nodes, proposed_.configs,
+                           model_.processors));
+        }
     }
 
     Model model_;
@@ -275,8 +282,8 @@ private:
     std::vector<std::shared_ptr<Fragment>> fragments_, proposed_fragments_;  // by layer, of both
     Tasks tasks_, spare_tasks_, around_, kept_around_;
     bool keeps_around_ = false;  // whether kept_around_ is what lowering gave for current_
-    Apart apart_;
-    std::vector<Apart::Layer> parts_;
+    FragmentSimulation fragment_simulation_;
+    std::vector<FragmentSimulation::Layer> parts_;
     bool flat_ = false, spare_flat_ = false;  // whether tasks_ (spare_tasks_) hold the flat tasks and times_ their times
     size_t size_ = 0, spare_size_ = 0;
     Times times_, spare_times_;

@@ -4,7 +4,7 @@ Candidates for each operator, user constraints, operators that follow others, ru
 and renumberings of devices that change nothing.
 """
 
-from taskflow.optimizer.space.constraints import Constraints, mended, mended_strategy
+from taskflow.optimizer.space.constraints import Constraints, repaired, repaired_strategy
 from taskflow.optimizer.space.decisions import Decision, decisions, joined, strategies
 from taskflow.optimizer.space.device_groups import DeviceGroup, on_team, shapes, teams
 from taskflow.optimizer.space.followers import CoupledMoves
@@ -39,12 +39,12 @@ __all__ = [
     "decisions",
     "joined",
     "layers",
-    "mended",
-    "mended_strategy",
     "on_team",
     "orders",
     "place",
     "renumbered",
+    "repaired",
+    "repaired_strategy",
     "shapes",
     "strategies",
     "teams",

@@ -144,16 +144,16 @@ class Constraints:
                     f"{strategy.sync(layer)}"
                 )
 
-    def mend(self, strategy: Strategy, graph: OperatorGraph) -> Strategy:
+    def repair(self, strategy: Strategy, graph: OperatorGraph) -> Strategy:
         """The strategy with every configuration that is not permitted replaced by one like it that is, and every layer
         synchronised as pinned; itself if nothing has to change."""
-        return mended_strategy(self.resolve(graph, strategy.processors), self.syncs(graph), strategy)
+        return repaired_strategy(self.resolve(graph, strategy.processors), self.syncs(graph), strategy)
 
 
-def mended(permitted: Mapping[str, Permitted], configs: Mapping[str, OpConfig], row: int = 0) -> Mapping[str, OpConfig]:
+def repaired(permitted: Mapping[str, Permitted], configs: Mapping[str, OpConfig], row: int = 0) -> Mapping[str, OpConfig]:
     """The configurations, each replaced by one that is permitted where it is not. ``row``: of so many processors, where pieces
     must be on one after the other (placements "contiguous"); 0: anywhere."""
-    changed = {n: of.mend(configs[n]) for n, of in permitted.items() if n in configs and of.violation(configs[n])}
+    changed = {n: of.repair(configs[n]) for n, of in permitted.items() if n in configs and of.violation(configs[n])}
     for name, config in configs.items() if row else ():
         of = permitted.get(name)
         if of is None or of.pin is None:
@@ -170,11 +170,11 @@ def _in_a_row(config: OpConfig, devices: Sequence[int]) -> OpConfig:
     return replace(config, processors=tuple(devices[(first + i) % len(devices)] for i in range(len(config.processors))))
 
 
-def mended_strategy(
+def repaired_strategy(
     permitted: Mapping[str, Permitted], syncs: Mapping[str, Sync], strategy: Strategy, row: int = 0
 ) -> Strategy:
     """The same for a whole strategy, and its layers' synchronisation; its name then says so."""
-    configs = mended(permitted, strategy.configs, row)
+    configs = repaired(permitted, strategy.configs, row)
     others = {layer: sync for layer, sync in syncs.items() if strategy.sync(layer) != sync}
     if configs is strategy.configs and not others:
         return strategy

@@ -30,7 +30,7 @@ class Following:
 
 class CoupledMoves:
     """The moves of a random walk over a space: `draw` gives one. ``leaders``: the operators that choose, in the order of the
-    graph; all of them if ``space.options.follow`` is "none". ``spaces``: theirs. ``mended``: whether a follower may have
+    graph; all of them if ``space.options.follow`` is "none". ``spaces``: theirs. ``repaired``: whether a follower may have
     another configuration than the one that follows: constraints are about it, or its pieces must be on neighbours."""
 
     def __init__(self, graph: OperatorGraph, space: SearchSpace) -> None:
@@ -39,7 +39,7 @@ class CoupledMoves:
         self.spaces = [space[node] for node in self.leaders]
         self._followers, self._kinds = following.followers, following.kinds
         behind = {name for pairs in self._followers for name, _, _ in pairs}
-        self.mended = bool(behind) and (space.options.placements == "contiguous" or not behind.isdisjoint(space.permitted))
+        self.repaired = bool(behind) and (space.options.placements == "contiguous" or not behind.isdisjoint(space.permitted))
         self._names = [node.name for node in self.leaders]
         self._members = [[first, *[name for name, _, _ in pairs]] for first, pairs in zip(self._names, self._followers)]
         self._cuts: dict[tuple[int, tuple[int, ...]], Cut] = {}

@@ -33,7 +33,7 @@ class Permitted:
             return f"must run on {ranges(self.devices)} only, not {ranges(config.processors)}"
         return ""
 
-    def mend(self, config: OpConfig) -> OpConfig:
+    def repair(self, config: OpConfig) -> OpConfig:
         """The pinned configuration, or this one with degrees lowered to what is permitted, each piece where the old piece of its
         color ran, and on a permitted device."""
         if self.pin is not None:

@@ -36,7 +36,7 @@ class SpaceOptions:
     ``degrees``: ``any`` up to the dimension's size; ``even``, those that divide it (the paper's equal pieces); ``powers``
     of two. An operator with more than MOST_TUPLES tuples of degrees takes the next smaller choice. ``placements``: see
     the module; the default search's structured ones are also the machine's teams (`optimizer.space.device_groups`), and where
-    contiguous ones are asked for, known strategies are mended to be so. ``reduction``: whether contracted dimensions may be
+    contiguous ones are asked for, known strategies are repaired to be so. ``reduction``: whether contracted dimensions may be
     cut. ``most_pieces``: of one operator; 0 means one a
     processor. ``follow``: which operators do not choose in exact search and in `mcmc` but follow a neighbour: ``none``, the
     ``passive`` ones (inputs, carried state, views, scalars), also the ``elementwise`` ones (activations, normalisation, sums of

@@ -99,7 +99,6 @@ class MeasuredCosts(RememberedCosts):
         """How many tasks were run to be measured; the others were known."""
         self.disturbed = 0
         """Of how many of these there was no undisturbed measurement."""
-        self.measuring_seconds = 0.0
         """How long that took."""
 
     measures = True
@@ -203,11 +202,7 @@ class MeasuredCosts(RememberedCosts):
         with self._one, blas_threads(self._threads):
             if (known := self._store.get(key)) is None:  # another thread may have measured it meanwhile
                 note(f"measuring tasks, {self.measured} so far")
-                began = perf_counter()
-                try:
-                    known = self._measure(key, make, kind)
-                finally:
-                    self.measuring_seconds += perf_counter() - began
+                known = self._measure(key, make, kind)
                 note(f"{self.measured} tasks measured")
         return known
 

@@ -6,7 +6,6 @@
 namespace taskflow {
 
 inline void Lowering::set_up() {
-    block_readers_.resize(carry_block() + 1), layer_readers_.resize(carry_block() + 1);
     const size_t n = m.nodes.size(), layers = m.layers.size();
     take_turns();
     forward_.resize(n + 2), backward_.resize(n), collects_.resize(n), layers_.resize(layers);
@@ -39,6 +38,7 @@ inline void Lowering::set_up() {
 
 inline void Lowering::update(const Plans& plans, const Plans* before) {
     if (forward_.empty()) set_up();
+    slots_ = false, copies_.clear();  // the last proposal may have been interrupted
     compares_ = before != nullptr;
     if (stamp_ > 1u << 30) {
         for (auto& marks : mark_) std::fill(marks.begin(), marks.end(), 0);
@@ -214,11 +214,7 @@ inline void Lowering::walk() {
 }
 
 // ---- the flat task graph -------------------------------------------------------------------------------------------
-inline bool Lowering::equal(const Tasks& a, const Tasks& b) {
-    return a.cost == b.cost && a.resource == b.resource && a.after_offset == b.after_offset && a.after == b.after;
-}
-inline void Lowering::append(Tasks& out, const Tasks& block, uint32_t number, uint32_t label, const Tasks* before) {
-    same_.push_back(compares_ && (before == &block || (before && equal(block, *before))));
+inline void Lowering::append(Tasks& out, const Tasks& block, uint32_t number, uint32_t label) {
     const uint32_t at = uint32_t(out.size()), count = uint32_t(block.size()), edges = uint32_t(out.after.size());
     flat_base_[number] = at;
     if (block.blocks.empty()) out.blocks.push_back({label, at});
@@ -229,12 +225,7 @@ inline void Lowering::append(Tasks& out, const Tasks& block, uint32_t number, ui
     out.after_offset.resize(at + count + 1), out.after.resize(edges + block.after.size());
     for (uint32_t k = 1; k <= count; ++k) out.after_offset[at + k] = edges + block.after_offset[k];
     uint32_t* after = out.after.data() + edges;
-    uint32_t last = ~0u;
-    for (uint32_t a : block.after) {
-        *after++ = a & JOIN ? a : flat_place(a);
-        if (a & JOIN || number == tail_block() || a >> shift_ == last) continue;
-        note_reader(block_readers_, last = a >> shift_, number);
-    }
+    for (uint32_t a : block.after) *after++ = a & JOIN ? a : flat_place(a);
     for (uint32_t k = 0; k < count; ++k)
         out.waiter.insert(out.waiter.end(), block.after_offset[k + 1] - block.after_offset[k], at + k);
     for (size_t j = 0; j < block.joins(); ++j) {
@@ -251,23 +242,18 @@ inline void Lowering::append(Tasks& out, const Tasks& block, uint32_t number, ui
 
 inline void Lowering::put_together(Tasks& out) {
     const int n = nodes();
-    same_.clear();
     for (int k = 0; k < n; ++k) {
-        const Forward &f = forward_[k].now(), &was = forward_[k].before();
-        append(out, f.copies, copies_block(k), copies_block(k), &was.copies);
-        append(out, f.work, work_block(k), work_block(k), &was.work);
+        append(out, forward_[k].now().copies, copies_block(k), copies_block(k));
+        append(out, forward_[k].now().work, work_block(k), work_block(k));
     }
-    append(out, forward_[n].now().copies, loss_block(), loss_block(), &forward_[n].before().copies);
+    append(out, forward_[n].now().copies, loss_block(), loss_block());
     if (!m.trains) return;
     for (int k = n - 1; k >= 0; --k) {
-        const Backward &b = backward_[k].now(), &was = backward_[k].before();
-        append(out, b.sums, sums_block(k), sums_block(k), &was.sums);
-        append(out, b.work, backward_block(k), backward_block(k), &was.work);
+        append(out, backward_[k].now().sums, sums_block(k), sums_block(k));
+        append(out, backward_[k].now().work, backward_block(k), backward_block(k));
     }
-    for (int k = n - 1; k >= 0; --k)
-        append(out, collects_[k].now(), collect_block(k), COLLECT + uint32_t(n - 1 - k), &collects_[k].before());
-    for (int k = 0; k < int(m.layers.size()); ++k)
-        append(out, layers_[k].now().fills, fill_block(k), COLLECT + uint32_t(n + k), &layers_[k].before().fills);
+    for (int k = n - 1; k >= 0; --k) append(out, collects_[k].now(), collect_block(k), COLLECT + uint32_t(n - 1 - k));
+    for (int k = 0; k < int(m.layers.size()); ++k) append(out, layers_[k].now().fills, fill_block(k), COLLECT + uint32_t(n + k));
 }
 
 // ---- the same, from what was accepted last --------------------------------------------------------------------------
@@ -337,7 +323,6 @@ inline void Lowering::copy(Tasks& out, const Tasks& kept, uint32_t first, uint32
     const uint32_t at = uint32_t(out.size()), edges = uint32_t(out.after.size()), count = to - from;
     out.blocks.insert(out.blocks.end(), kept.blocks.begin() + first, kept.blocks.begin() + end);
     for (auto of = out.blocks.end() - (end - first); of != out.blocks.end(); ++of) of->second += at - from;
-    same_.insert(same_.end(), end - first, 1);
     out.cost.insert(out.cost.end(), kept.cost.begin() + from, kept.cost.begin() + to);
     out.resource.insert(out.resource.end(), kept.resource.begin() + from, kept.resource.begin() + to);
     const uint32_t edge = kept.after_offset[from], last = kept.after_offset[to];
@@ -352,7 +337,6 @@ inline void Lowering::copy(Tasks& out, const Tasks& kept, uint32_t first, uint32
 }
 
 inline void Lowering::put_together(Tasks& out, const Tasks& kept) {
-    same_.clear();
     find_blocks(kept);
     const uint32_t blocks = uint32_t(anew_.size());
     out.work = kept.work;
@@ -361,7 +345,7 @@ inline void Lowering::put_together(Tasks& out, const Tasks& kept) {
         if (end > b) copy(out, kept, b, end);
         for (; end < blocks && anew_[end]; ++end) {
             const Tasks &now = block(end, false), &was = block(end, true);
-            append(out, now, end, kept.blocks[end].first, &was);
+            append(out, now, end, kept.blocks[end].first);
             if (&now != &was) add_work(out, was, -1.0), add_work(out, now, 1.0);
         }
     }

@@ -22,7 +22,7 @@ public:
             if (limit < std::numeric_limits<double>::infinity() && longest_path(out) > limit * (1 + 1e-9)) return false;
             open(rest_, tail_names());
             synchronise();
-            append(out, rest_, tail_block(), COLLECT, nullptr);
+            append(out, rest_, tail_block(), COLLECT);
         }
         append_carried(out);
         return true;
@@ -42,21 +42,7 @@ public:
         count_work(out, compares_ ? kept : nullptr);
         return count;
     }
-    // By block of the flat task graph: whether it is as it was in what was accepted last.
-    const std::vector<uint8_t>& same() const { return same_; }
-    // By block: those whose tasks ever waited for one of its tasks; and the layers whose slots did.
-    const std::vector<uint32_t>& readers(uint32_t block) const { return block_readers_[block]; }
-    const std::vector<uint32_t>& layer_readers(uint32_t block) const { return layer_readers_[block]; }
     bool renewed(int layer) const { return layer_dirty_[layer]; }
-    // Of the last block, that of carried state, which is lowered anew as soon as any of it is: what is as it was.
-    std::vector<Stretch> carried_alike() const {
-        const Forward &now = forward_[nodes() + 1].now(), &was = forward_[nodes() + 1].before();
-        std::vector<Stretch> alike;
-        for (size_t k = 0; k < m.carries.size() && compares_ && &now != &was; ++k)
-            if (!carry_dirty_[k])
-                alike.push_back({k ? now.carry_end[k - 1] : 0, k ? was.carry_end[k - 1] : 0, now.carry_end[k] - (k ? now.carry_end[k - 1] : 0)});
-        return alike;
-    }
     // What was lowered last is what the next changes start from.
     void accept() {
         for (Turn* turn : turned_) turn->current = turn->proposed;
@@ -140,6 +126,7 @@ private:
         if (join >= 0) t->after.push_back(uint32_t(join) | JOIN);
     }
     int32_t added() const {
+        m.checkpoint();
         const uint32_t place = uint32_t(t->size()) - 1;
         const uint32_t names = t == &rest_ || slots_ ? (1u << 31) - base_ : 1u << shift_;  // fragments have their own
         if (place >= names) throw std::length_error("lowering: a block has more tasks than names");
@@ -262,19 +249,10 @@ private:
     static constexpr uint32_t MOST_AGE = 256;  // proposals since work was counted from nothing
     void add_work(Tasks& out, const Tasks& block, double sign) const;
     void count_work(Tasks& out, const Tasks* kept) const;
-    void append(Tasks& out, const Tasks& block, uint32_t number, uint32_t label, const Tasks* before);
-    static bool equal(const Tasks& a, const Tasks& b);
-    std::vector<uint8_t> same_;
-    std::vector<std::vector<uint32_t>> block_readers_, layer_readers_;
-    // Blocks have a few readers each.
-    void note_reader(std::vector<std::vector<uint32_t>>& readers, uint32_t block, uint32_t reader) {
-        auto& known = readers[block];
-        if (std::find(known.begin(), known.end(), reader) == known.end()) known.push_back(reader);
-    }
+    void append(Tasks& out, const Tasks& block, uint32_t number, uint32_t label);
     bool compares_ = false;  // whether there is anything to be the same as
     void append_carried(Tasks& out) {
-        const Sides<Forward>& carried = forward_[nodes() + 1];
-        append(out, carried.now().copies, carry_block(), CARRY, &carried.before().copies);
+        append(out, forward_[nodes() + 1].now().copies, carry_block(), CARRY);
     }
     void append_slots(Tasks& out, const Collected& layer);
     std::vector<uint32_t> flat_base_;  // block -> its first task's place in the flat task graph

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "evaluate/checkpoint.h"
 #include "evaluate/lowering/parameter_layout.h"
 #include "evaluate/simulation/full.h"
 
@@ -40,6 +41,7 @@ struct Model {  // what does not change from strategy to strategy
     struct Group { int route, number; };  // what a collective's ring occupies; and how Python calls the set of processors
     std::map<std::vector<int32_t>, Group> groups;
     void* asker = nullptr;
+    Checkpoint checkpoint;
 
     int route(int source, int target) {
         int32_t& known = route_of[size_t(source) * processors + target];

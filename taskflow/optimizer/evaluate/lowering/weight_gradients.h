@@ -22,7 +22,6 @@ inline void Lowering::collect() {
         if (!layer_dirty_[layer]) continue;
         fill_up(layer);
         list_readers(layer);
-        for (uint32_t a : layers_[layer].now().slot_after) note_reader(layer_readers_, a >> shift_, uint32_t(layer));
     }
 }
 

@@ -9,10 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "evaluate/checkpoint.h"
+
 namespace taskflow {
 
 // Simulated time is in multiples of this many seconds, and costs are rounded up to it (twin of taskflow/tasks/simulate.py): so
-// sums of fewer than 8,192 seconds are exact, in any order, and what only moves in time keeps its distances to the bit.
+// sums of fewer than 8,192 seconds are exact, in any order.
 inline double on_grid(double seconds) { return seconds < 8192 ? std::ceil(seconds * 0x1p40) * 0x1p-40 : seconds; }
 
 enum Kind : uint8_t { FORWARD, BACKWARD, COPY, MOVE, SUM, FILL, NORM, CLIP, UPDATE, COLLECTIVE };
@@ -52,8 +54,6 @@ struct Tasks {  // in program order
     }
 };
 
-struct Stretch { uint32_t now, was, count; };  // tasks of a block that are as they were, and where they are
-
 struct Routes {
     std::vector<int32_t> offset{0}, resources;  // by route; resources are counted on after the processors
     int total_resources = 0;
@@ -87,9 +87,6 @@ public:
     void clear() { size_ = open_ = 0; }
     bool empty() const { return size_ == open_; }
     size_t size() const { return size_ - open_; }
-    template <class F> void each(F f) const {
-        for (size_t k = open_; k < size_; ++k) f(heap_[k]);
-    }
     static Key key(double time, uint32_t number) {
         uint64_t bits;
         std::memcpy(&bits, &time, 8);
@@ -171,7 +168,7 @@ struct Times {
 class Simulation {
 public:
     // Seconds of the step; infinity as soon as it is certain to pass `limit`.
-    double run(const Tasks& tasks, const Routes& routes, Times& times, double limit) {
+    double run(const Tasks& tasks, const Routes& routes, Times& times, double limit, Checkpoint& checkpoint) {
         const size_t n = tasks.size();
         if (!prepare(tasks, routes, times, limit)) return std::numeric_limits<double>::infinity();
         followers(tasks);
@@ -188,6 +185,7 @@ public:
             if (events_[t].waits == 0) queue_.push(Queue::key(0.0, uint32_t(t)));
         double makespan = 0;
         while (!queue_.empty()) {
+            checkpoint();
             const Queue::Key key = queue_.pop();
             const uint32_t t = uint32_t(key);
             Event& event = events_[t];

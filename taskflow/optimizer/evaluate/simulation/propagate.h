@@ -17,10 +17,10 @@ class Delta {
 public:
     // Seconds of the step `now`, whose times are near those of `before`; infinity if certain to pass `limit`.
     double run(const Tasks& before, const Times& old, const Tasks& now, const Routes& routes, Simulation& full,
-               Times& times, double limit) {
+               Times& times, double limit, Checkpoint& checkpoint) {
         const uint32_t n = uint32_t(now.size());
         for (double cost : now.cost)
-            if (!(cost > 0)) return full.run(now, routes, times, limit);
+            if (!(cost > 0)) return full.run(now, routes, times, limit, checkpoint);
         if (!full.prepare(now, routes, times, limit)) return std::numeric_limits<double>::infinity();
         full.followers(now);
         now_ = &now, routes_ = &routes, times_ = &times, full_ = &full;
@@ -34,7 +34,8 @@ public:
             uint32_t t = uint32_t(queue_.pop());
             if (!queued_[t]) continue;
             queued_[t] = 0;
-            if (left_-- < 0) return full.run(now, routes, times, limit);
+            if (left_-- < 0) return full.run(now, routes, times, limit, checkpoint);
+            checkpoint();
             update(t);
         }
         double makespan = 0;

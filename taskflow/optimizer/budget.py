@@ -1,0 +1,226 @@
+"""How long a search may take, and who gets which part of it.
+
+A search has one `Deadline` for all its phases and threads. Whatever may take long asks `SearchSession.checkpoint` now and then,
+also in the middle of an evaluation (`Evaluator.checkpoint`), and is broken off when the time is over. So nothing has to be
+estimated beforehand. A phase has a `BudgetShare`, and a `Restart` searches within one as if nothing better were known.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import inf, isfinite
+from typing import Protocol
+
+from taskflow.mapper import OpConfig, Strategy, Sync
+from taskflow.optimizer.evaluate import NO_SYNCS, Evaluator
+from taskflow.optimizer.traffic import Messages
+
+MANY_PROCESSORS = 64  # from which on plans may need very many messages
+MOST_MESSAGES = 3_000_000  # around the operators that a proposal changes: about a gigabyte
+_UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+class BudgetExhausted(Exception):
+    """The budget is spent; `SearchSession.conduct` ends the search."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What a search may spend: seconds, proposals, or both (whichever ends first). A budget of proposals alone makes a
+    search reproducible bit for bit."""
+
+    seconds: float = inf
+    proposals: float = inf
+
+    def __post_init__(self) -> None:
+        if not (self.seconds > 0 and self.proposals > 0):  # also refuses NaN
+            raise ValueError(f"budget: must be more than 0, got {self.seconds} s, {self.proposals} proposals")
+
+    @classmethod
+    def parse(cls, text: str | float | Budget) -> Budget:
+        """``30`` or ``30s``, ``500ms``, ``5m``, ``1h``, ``20000p`` (proposals), or two of them: ``30s,20000p``. ValueError
+        if it is none of these."""
+        if isinstance(text, Budget):
+            return text
+        seconds = proposals = inf
+        for part in str(text).split(","):
+            match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)(e\d+)?\s*([a-z]*)\s*", part.lower())
+            unit = match.group(3) if match else None
+            if match is None or (unit not in _UNITS and unit not in ("p", "proposals")):
+                raise ValueError(f"budget: write seconds (30s, 5m, 1h) or proposals (20000p), got {text!r}")
+            value = float(match.group(1) + (match.group(2) or ""))
+            if unit in _UNITS:
+                seconds = value * _UNITS[unit]
+            else:
+                proposals = int(value)
+        return cls(seconds, proposals)
+
+    @property
+    def finite(self) -> bool:
+        """Whether it ever ends."""
+        return isfinite(self.seconds) or isfinite(self.proposals)
+
+
+TEN_SECONDS = Budget(seconds=10.0)
+
+
+class Deadline:
+    """When a search must end, counted from its making. ``seconds``: of the whole search. ``stopped``: the user wants it to end now.
+    ``now``: another timer (benchmarks beside other work count the processor's time)."""
+
+    def __init__(self, seconds: float = inf, now: Callable[[], float] = time.perf_counter) -> None:
+        self.seconds, self.stopped = seconds, False
+        self._now, self._begin = now, now()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since it was made. Whatever is held against what is left is measured by this, not by another timer."""
+        return self._now() - self._begin
+
+    @property
+    def left(self) -> float:
+        """Seconds, at least 0; none once it is stopped."""
+        return 0.0 if self.stopped else max(0.0, self.seconds - self.elapsed)
+
+    @property
+    def expired(self) -> bool:
+        """Whether there is no time left."""
+        return self.left <= 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """When something is over: after so many seconds or so many proposals of its search, whichever comes first."""
+
+    seconds: float = inf
+    proposals: float = inf
+
+    def within(self, seconds: float, proposals: float) -> End:
+        """The earlier of this end and another one."""
+        return End(min(self.seconds, seconds), min(self.proposals, proposals))
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """A part of a search that begins from a plan of its own, as if nothing better were known.
+
+    ``strategy``: the best plan since it began, at first the one that it begins from. ``seconds``: of that plan; infinite as long as
+    none has been found that fits the memory. ``end``: of its own share of the budget."""
+
+    strategy: Strategy
+    end: End
+    seconds: float = inf
+
+    def after(self, strategy: Strategy, seconds: float) -> Restart:
+        """The same when a plan that fits the memory has been found: with it, if it takes fewer seconds."""
+        return Restart(strategy, self.end, seconds) if seconds < self.seconds else self
+
+
+class Spending(Protocol):
+    """What has a budget: a `taskflow.optimizer.session.SearchSession`."""
+
+    proposals: int
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since it began."""
+
+    @property
+    def end(self) -> End:
+        """When the budget is over, or the restart that it is at."""
+
+    @property
+    def expired(self) -> bool:
+        """Whether there is no time left."""
+
+
+class BudgetShare:
+    """A share of what is left of a search's budget, or of the restart that it is at, for one of its phases."""
+
+    def __init__(self, search: Spending, share: float) -> None:
+        self._search, end = search, search.end
+        self._from = End(search.elapsed, search.proposals)
+        self._to = End(
+            search.elapsed + share * max(0.0, end.seconds - search.elapsed),
+            search.proposals + share * max(0.0, end.proposals - search.proposals),
+        )
+
+    @property
+    def used(self) -> float:
+        """How much of it is spent, 0 to 1: of its seconds or its proposals, whichever is more."""
+        first, last = self._from.proposals, self._to.proposals
+        proposals = (self._search.proposals - first) / (last - first) if first < last < inf else last <= first
+        return min(1.0, max(self.time, proposals))
+
+    @property
+    def time(self) -> float:
+        """How much of its time is spent, 0 to 1; 0 if that is endless."""
+        first, last = self._from.seconds, self._to.seconds
+        return min(1.0, (self._search.elapsed - first) / (last - first)) if first < last < inf else float(last <= first)
+
+    @property
+    def proposals(self) -> float:
+        """How many it has."""
+        return self._to.proposals - self._from.proposals
+
+    def has(self, seconds: float, proposals: float) -> bool:
+        """Whether so many seconds and proposals are left of it."""
+        search, end = self._search, self._to
+        return search.elapsed + seconds <= end.seconds and search.proposals + proposals <= end.proposals
+
+    @property
+    def expired(self) -> bool:
+        """Whether it is spent, or the search's time is over."""
+        search, end = self._search, self._to
+        return search.expired or search.proposals >= end.proposals or search.elapsed >= end.seconds
+
+
+class Admission:
+    """Refuses plans that need more messages than there is memory for, before they are lowered. They would be far slower anyway: on
+    a thousand processors a layer of which every piece reads what all others write needs a million messages for each tensor.
+
+    Only on many processors, and only where the time is limited, so that a budget of proposals alone is spent on all plans alike."""
+
+    def __init__(self, evaluator: Evaluator, timed: bool) -> None:
+        self._evaluator = evaluator
+        counts = timed and len(evaluator.machine.processors) >= MANY_PROCESSORS
+        self._messages = Messages(evaluator.graph) if counts else None
+
+    @property
+    def counts(self) -> bool:
+        """Whether it has to be asked at all."""
+        return self._messages is not None
+
+    def allows(self, changes: Mapping[str, OpConfig], syncs: Mapping[str, Sync] = NO_SYNCS) -> bool:
+        """Whether changes to the current strategy may be evaluated."""
+        return self._messages is None or self._few(self._messages, self._evaluator.strategy.configs, changes, syncs)
+
+    def allows_whole(self, strategy: Strategy) -> bool:
+        """Whether a strategy of which nothing is the same as now may be evaluated."""
+        return self._messages is None or self._few(self._messages, {}, strategy.configs, NO_SYNCS)
+
+    @staticmethod
+    def _few(
+        messages: Messages, configs: Mapping[str, OpConfig], changes: Mapping[str, OpConfig], syncs: Mapping[str, Sync]
+    ) -> bool:
+        count = messages.around(configs, changes) + messages.synchronising({**configs, **changes}, syncs)
+        return count <= MOST_MESSAGES
+
+
+class SharedIncumbent:
+    """The best plan of several searches for the same plan, which run in threads."""
+
+    def __init__(self) -> None:
+        self.best: Strategy | None = None
+        self.best_seconds = inf
+        self._lock = threading.Lock()
+
+    def publish(self, strategy: Strategy, seconds: float) -> None:
+        """Called for every new best plan of a worker that fits the memory."""
+        with self._lock:
+            if seconds < self.best_seconds:
+                self.best, self.best_seconds = strategy, seconds
