@@ -79,6 +79,9 @@ class Megatron(Mapper):
             i for i, dim in enumerate(node.dims)
             if dim.divisible and dim.size >= self._size and dim.soap is not Soap.SAMPLE
         ]
+        if not node.parameters and node.operator.work is Work.MEMORY:
+            # Sums over what lies apart cost more than fetching it, if neither weights nor products have to be shared.
+            long = [i for i in long if node.dims[i].soap is not Soap.REDUCTION]
         for index, tensor in enumerate(node.inputs):
             lies = axes.get((tensor.node, tensor.index))
             for i in long if lies is not None else ():

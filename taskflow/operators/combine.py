@@ -17,7 +17,7 @@ from taskflow.regions import Rect
 
 @register("combine")
 @dataclass(frozen=True, slots=True)
-class Combine(Operator):
+class CombineExperts(Operator):
     """x (G, E, C, M), weights (G, S, k), slots (G, S, k) integers, expert * C + place -> y (G, S, M): of each token the
     weighted sum over its slots; others, such as -1, add nothing. G, S and M can be cut; E is contracted: a piece of E
     adds what its experts say. A piece reads all places of its groups' experts."""
@@ -97,4 +97,4 @@ def combine(input: Tensor, weights: Tensor, slots: Tensor, *, name: str | None =
     Args: input (G, E, C, M), of the experts' places; weights and slots (G, S, k) of `top2_gating` or `top_k_routing`
     with capacity C. Returns (G, S, M).
     """
-    return input.graph.apply(Combine(), (input, weights, slots), name=name)[0]
+    return input.graph.apply(CombineExperts(), (input, weights, slots), name=name)[0]

@@ -60,10 +60,17 @@ class SwiGLU(Operator):
         (gate, x), (dgate, dx) = call.inputs, call.grad_inputs
         open_ = call.kernels.xp.empty(gate.shape, gate.dtype)
         call.kernels.activate("sigmoid", gate, out=open_)
+        passed = gate * open_
         if dgate is not None:
-            dgate.put(call.grad * x * (open_ * (1 + gate * (1 - open_))))
+            slope = 1 - open_
+            slope *= passed
+            slope += open_
+            slope *= x
+            slope *= call.grad
+            dgate.put(slope)
         if dx is not None:
-            dx.put(call.grad * (gate * open_))
+            passed *= call.grad
+            dx.put(passed)
 
     def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return 5 * piece.volume  # exponential, sum, quotient, two products

@@ -13,6 +13,7 @@ import pytest
 from host_device import compiles, host_kernels
 from language_model import random_strategy, undivided
 
+import taskflow
 from taskflow.kernels.device import NotRecorded
 from taskflow.kernels.gpu import launching
 from taskflow.kernels.gpu.device import CupyDevice
@@ -67,6 +68,8 @@ def trained(name: str, kernels: Any, processors: int, rule: UpdateRule, **option
     ("AlexNet", 3, AdamW(0.01), {"clip_norm": 1.0}),
     ("RNNLM", 2, Adam(0.01), {"clip_norm": 1.0}),
     ("LeNet", 2, SGD(0.05, momentum=0.9, weight_decay=0.1), {}),
+    ("MoE", 2, Adam(0.01), {"clip_norm": 1.0}),
+    ("Mixtral", 2, SGD(0.05), {}),
     pytest.param("NMT", 2, SGD(0.05), {"clip_norm": 1.0}, marks=pytest.mark.slow),
     pytest.param("ResNet-101", 1, SGD(0.05, momentum=0.9), {}, marks=pytest.mark.slow),
 ])
@@ -81,6 +84,19 @@ def test_replayed_steps_give_the_same_bits(name: str, processors: int, rule: Upd
     program = run.program("train")
     assert expected_run.program("train").recording is None and program.recording is not None
     assert program.recording.recorded > 0.9 * len(program.actions), "all but the inputs, and what stands between them"
+
+
+def test_dropped_weights_of_fused_attention_are_those_of_each_step(both: Any) -> None:
+    """One batch again and again at a rate of 0: what differs are the weights that are dropped."""
+    losses: list[list[float | None]] = []
+    for kernels in both:
+        graph = taskflow.OperatorGraph("float64")
+        x, wanted = (taskflow.input(graph, (2, 6, 2, 4), name=name) for name in ("x", "wanted"))
+        q = taskflow.linear(x, 4, name="q")
+        graph.minimize(taskflow.mse_loss(taskflow.flash_attention(q, q, q, dropout=0.5, name="attention"), wanted))
+        run = Executor(graph, undivided(graph), SGD(1e-300), seed=3, kernels=kernels)
+        losses.append([run.train(random_feeds(graph, 0)) for _ in range(6)])
+    assert losses[0] == losses[1] and len(set(losses[0])) == 6
 
 
 def test_what_is_checked_is_checked_in_every_replay(both: Any) -> None:

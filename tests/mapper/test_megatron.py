@@ -49,10 +49,31 @@ def test_a_transformer_is_cut_as_the_paper_has_it() -> None:
 
 def test_experts_cut_networks_of_attention_so() -> None:
     machine = taskflow.load_machine("p100", 8)
-    for name, wanted in (("Transformer", True), ("GPT-2", True), ("MLP", False), ("NMT", False), ("AlexNet", False)):
+    trained_so = {"Transformer": True, "GPT-2": True, "Llama": True, "MoE": True, "MLP": False, "NMT": False, "AlexNet": False}
+    for name, wanted in trained_so.items():
         graph = build(name, preset="small", batch=16)
         same = map_graph(Expert(), graph, machine).configs == map_graph(Megatron(), graph, machine).configs
         assert attends(graph) == same == wanted, name
+
+
+def test_heads_stay_with_their_key_heads_and_experts_are_shared() -> None:
+    machine = taskflow.load_machine("p100", 8)
+    graph = build("Llama", batch=8)
+    strategy, layer = map_graph(Megatron(), graph, machine), "layers.3.self_attn"
+    for name in ("q_proj", "k_proj", "v_proj"):
+        assert cut(strategy, graph, f"{layer}.{name}") == {"n": 2, "c": 4}
+    for name in ("q_rotary", "k_rotary", "attention"):
+        assert cut(strategy, graph, f"{layer}.{name}") == {"n": 2, "a2": 4}
+    assert cut(strategy, graph, f"{layer}.o_proj") == {"n": 2, "k": 4}
+    assert cut(strategy, graph, "layers.3.mlp.act") == {"n": 2, "a2": 4}
+    assert cut(strategy, graph, "layers.3.mlp.down_proj") == {"n": 2, "k": 4}
+    moved = {t.topic.name for t in lower(graph, strategy, SGD(0.1)) if t.kind.travels and t.topic.purpose is Purpose.OUTPUT}
+    assert not moved & {f"{layer}.{name}" for name in ("q_rotary", "k_rotary", "v_heads", "attention", "joined")}
+    graph = build("MoE", batch=8, layers=2, experts=8)
+    strategy = map_graph(Megatron(), graph, machine)
+    assert cut(strategy, graph, "layers.1.moe.wi") == cut(strategy, graph, "layers.1.moe.wo") == {"n": 2, "e": 4}
+    for name in ("gating", "dispatch", "combine"):  # what the experts make goes back to the groups, not its sums
+        assert cut(strategy, graph, f"layers.1.moe.{name}") == {"n": 8}
 
 
 def test_positions_that_are_trained_are_not_shared() -> None:

@@ -53,7 +53,8 @@ class PointwiseOnGPU(Launching):
 
     # ---- random numbers -----------------------------------------------------------------------------------------
     def uniform(self, key: Key, stream: int, shape: tuple[int, ...], lo: tuple[int, ...], out: Array) -> None:
-        self._each(out, "uniform", out.size, *self._places(key, stream, shape, lo, out), out)
+        dial = self.device.dial(("dropout",), lambda _, step: [step])  # an operator's stream is its step
+        self._each(out, "uniform", out.size, *self._places(key, stream, shape, lo, out), out, dial)
 
     def normal(self, key: Key, stream: int, shape: tuple[int, ...], lo: tuple[int, ...], out: Array) -> None:
         self._each(out, "normal", out.size, *self._places(key, stream, shape, lo, out), out)

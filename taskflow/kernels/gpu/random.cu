@@ -36,9 +36,11 @@ __device__ inline REAL uniform_of(Word word) {
     return sizeof(REAL) == 4 ? (REAL)(word >> 8) * (REAL)5.9604644775390625e-8 : (REAL)(word * 2.3283064365386962890625e-10);
 }
 
+// dial: where the stream's number lies, or null.
 extern "C" __global__ void uniform(
-    Int count, Word k0, Word k1, Word stream, int dims, const Int *box, Long base, REAL *out
+    Int count, Word k0, Word k1, Word stream, int dims, const Int *box, Long base, REAL *out, const double *dial
 ) {
+    if (dial) stream = (Word)dial[0];
     EACH(i, count) {
         Word words[4];
         Long position = position_of(i, dims, box, base);

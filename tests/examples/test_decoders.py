@@ -1,0 +1,84 @@
+"""examples/llama.py and moe.py as a user starts them: what they train on ranks is what they train in one process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from starting import ROOT, needs_mpi, run_python
+
+from taskflow.mapper import OpConfig, Strategy
+from taskflow.models import build
+from taskflow.rules import SGD
+from taskflow.runtime import Executor
+from taskflow.training.data import LanguageModelBatches
+from taskflow.training.evaluation import ExpertEvaluation
+
+TEXT = "the quick brown fox jumps over a lazy dog while seven wise owls watch from old trees in silence"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small text."""
+    here = tmp_path_factory.mktemp("decoders")
+    words = TEXT.split()
+    chosen = np.random.default_rng(0).integers(0, len(words), 40_000)
+    (here / "text.txt").write_text("\n".join(" ".join(words[i] for i in row) for row in chosen.reshape(-1, 10)))
+    return here
+
+
+def trained(folder: Path, example: str, *arguments: str, ranks: int = 0) -> dict[str, Any]:
+    """The report of three steps."""
+    done = run_python(
+        str(ROOT / "examples" / example), "--data", "text.txt", "--steps", "3", "--json", *arguments, ranks=ranks, folder=folder,
+        limit=250, extra={"TASKFLOW_CACHE": str(folder / "cache"), "TASKFLOW_WATCHDOG_SECONDS": "100"},
+    )
+    assert done.returncode == 0, done.stderr
+    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return report
+
+
+@pytest.mark.mpi
+@needs_mpi
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("example", ["llama.py", "moe.py"])
+def test_ranks_train_as_one_process_does(folder: Path, example: str) -> None:
+    alone = trained(folder, example, "--processors", "1")
+    assert alone["loss_last"] < alone["loss_first"]
+    for mapper, ranks in (("megatron", 4), ("data", 2)):
+        shared = trained(folder, example, "--mapper", mapper, ranks=ranks)
+        np.testing.assert_allclose(shared["losses"], alone["losses"], rtol=1e-5)
+        assert shared["loss_valid"] == pytest.approx(alone["loss_valid"], rel=1e-5)
+        if example == "moe.py":
+            assert 0 < shared["overflow_valid"] < 1 < shared["busiest_valid"] <= 8
+
+
+def test_validation_counts_what_the_experts_take() -> None:
+    """On processors that share the experts it counts what one processor counts; and a loss without the auxiliary ones."""
+    graph, found = build("MoE", preset="small", layers=4, factor=0.5, steps=16, dtype="float64"), []
+    tokens = np.random.default_rng(1).integers(0, 17, 4 * 16 * 5 + 1)
+    batches = LanguageModelBatches(tokens, 4, 16, np.dtype("int64"))
+    for processors in (1, 2):
+        configs = {}
+        for node in graph:
+            cut = [i for i, dim in enumerate(node.dims) if dim.name == "e" and dim.divisible and processors > 1]
+            degrees = tuple(processors if i in cut[:1] else 1 for i in range(len(node.dims)))
+            configs[node.name] = OpConfig(degrees, tuple(range(processors)) if cut else (0,))
+        run = Executor(graph, Strategy(processors, configs), SGD(0.1), seed=3)
+        measured = ExpertEvaluation(batches, windows=3).measure(run, print)
+        assert measured is not None
+        found.append(measured)
+        values = [run.evaluate_with(batches.at(k).feeds, [graph.losses[0], "layers.1.moe.gating.4"])[1] for k in range(3)]
+        loss = np.mean([v["loss"] for v in values if v is not None])
+        assert measured["loss"] == pytest.approx(float(loss)) and measured["perplexity"] == pytest.approx(np.exp(loss))
+        assert measured["loss"] < run.evaluate(batches.at(0).feeds)  # which has what an uneven load costs
+    assert found[0] == pytest.approx(found[1])
+    assert 0.3 < found[0]["overflow"] < 0.7  # at most half of the choices find a place
+    with pytest.raises(ValueError, match="ExpertEvaluation: LeNet routes nothing"):
+        lenet = build("LeNet", preset="small")
+        ExpertEvaluation(batches).measure(
+            Executor(lenet, Strategy(1, {n.name: OpConfig((1,) * len(n.dims), (0,)) for n in lenet}), SGD(0.1)), print
+        )
