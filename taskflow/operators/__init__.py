@@ -6,11 +6,13 @@ from taskflow.operators.avg_pool2d import avg_pool2d
 from taskflow.operators.batch_norm import batch_norm
 from taskflow.operators.binary import add, mul, sub
 from taskflow.operators.concat import concat
+from taskflow.operators.constant import constant
 from taskflow.operators.conv2d import conv2d
 from taskflow.operators.conv_transpose2d import conv_transpose2d
 from taskflow.operators.cross_entropy import cross_entropy
 from taskflow.operators.dropout import dropout
 from taskflow.operators.einsum import einsum
+from taskflow.operators.elementary import abs, cos, exp, log, pow, rsqrt, sin, sqrt
 from taskflow.operators.embedding import embedding
 from taskflow.operators.free_weight import add_weight, expand_weight, mul_weight
 from taskflow.operators.gather import gather
@@ -38,10 +40,11 @@ from taskflow.operators.transpose import transpose
 from taskflow.operators.unary import gelu, relu, scale, shift, sigmoid, tanh
 
 __all__ = [
-    "adaptive_avg_pool2d", "add", "add_weight", "attention", "avg_pool2d", "batch_norm", "concat", "conv2d",
-    "conv_transpose2d", "cross_entropy", "dropout", "einsum", "embedding", "expand_weight", "flatten", "gather", "gelu",
-    "group_norm", "hardsigmoid", "hardswish", "hardtanh", "input", "layer_norm", "linear", "lstm", "lstm_layer",
-    "mask_padding", "matmul", "max_pool2d", "mean", "mse_loss", "mul", "mul_weight", "multi_head_attention", "narrow",
-    "pad", "per_label", "positional_encoding", "relu", "reshape", "scale", "select", "shift", "sigmoid", "softmax",
-    "split", "state", "stochastic_depth", "sub", "sum", "tanh", "transpose",
+    "abs", "adaptive_avg_pool2d", "add", "add_weight", "attention", "avg_pool2d", "batch_norm", "concat",
+    "constant", "conv2d", "conv_transpose2d", "cos", "cross_entropy", "dropout", "einsum", "embedding", "exp",
+    "expand_weight", "flatten", "gather", "gelu", "group_norm", "hardsigmoid", "hardswish", "hardtanh", "input",
+    "layer_norm", "linear", "log", "lstm", "lstm_layer", "mask_padding", "matmul", "max_pool2d", "mean", "mse_loss",
+    "mul", "mul_weight", "multi_head_attention", "narrow", "pad", "per_label", "positional_encoding", "pow", "relu",
+    "reshape", "rsqrt", "scale", "select", "shift", "sigmoid", "sin", "softmax", "split", "sqrt", "state",
+    "stochastic_depth", "sub", "sum", "tanh", "transpose",
 ]
