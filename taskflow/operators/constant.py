@@ -76,6 +76,9 @@ class Constant(Operator):
 
 def _operator(values: Any) -> Constant:
     array = np.array(values)
+    first = array.reshape(-1)[:1]
+    if array.size > 1 and bool((array == first).all()):  # such as zeros: one number is kept
+        array = np.broadcast_to(first.copy(), array.shape) if array.ndim else array
     array.flags.writeable = False
     text = f"{array.shape} {array.dtype} ".encode() + np.ascontiguousarray(array).tobytes()
     return Constant(array.shape, array.dtype, hashlib.sha256(text).hexdigest()[:16], array)

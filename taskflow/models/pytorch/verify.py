@@ -1,0 +1,2 @@
+def verified(module, examples, followed):
+    pass
