@@ -67,21 +67,22 @@ class Constant(Operator):
         return 0
 
     @classmethod
+    def of(cls, values: Any) -> Constant:
+        """The operator of an array, which is copied."""
+        array = np.array(values)
+        first = array.reshape(-1)[:1]
+        if array.ndim and bool((array == first).all()):  # such as zeros: one number is kept
+            array = np.broadcast_to(first.copy(), array.shape)
+        array.flags.writeable = False
+        text = f"{array.shape} {array.dtype} ".encode() + np.ascontiguousarray(array).tobytes()
+        return cls(array.shape, array.dtype, hashlib.sha256(text).hexdigest()[:16], array)
+
+    @classmethod
     def example(cls, random: Random) -> Example:
         shape = tuple(random.randint(1, 5) for _ in range(random.randint(1, 4)))
         numbers = np.random.default_rng(random.randrange(1000))
         kind = np.dtype(random.choice((np.float64, np.int64)))
-        return Example(_operator(numbers.integers(0, 9, shape).astype(kind)), ())
-
-
-def _operator(values: Any) -> Constant:
-    array = np.array(values)
-    first = array.reshape(-1)[:1]
-    if array.size > 1 and bool((array == first).all()):  # such as zeros: one number is kept
-        array = np.broadcast_to(first.copy(), array.shape) if array.ndim else array
-    array.flags.writeable = False
-    text = f"{array.shape} {array.dtype} ".encode() + np.ascontiguousarray(array).tobytes()
-    return Constant(array.shape, array.dtype, hashlib.sha256(text).hexdigest()[:16], array)
+        return Example(cls.of(numbers.integers(0, 9, shape).astype(kind)), ())
 
 
 def constant(graph: Builder, values: Any, *, name: str | None = None) -> Tensor:
@@ -89,4 +90,4 @@ def constant(graph: Builder, values: Any, *, name: str | None = None) -> Tensor:
 
     Raises ValueError for a single number; `scale` and `shift` take those.
     """
-    return graph.apply(_operator(values), (), name=name)[0]
+    return graph.apply(Constant.of(values), (), name=name)[0]

@@ -11,7 +11,7 @@ import numpy as np
 
 from taskflow import operators as ops
 from taskflow.models.pytorch.recorder import Fixed
-from taskflow.models.pytorch.registry import array_of, graph_of, number_of, stands_for, tensor_of
+from taskflow.models.pytorch.registry import array_of, constant, graph_of, number_of, stands_for, tensor_of
 from taskflow.models.pytorch.site import Held, Unsupported, require, started
 from taskflow.operators.tensor import Tensor
 
@@ -81,7 +81,7 @@ def mul(name: str, input: Any, other: Any) -> Any:
     return ops.scale(a, b, name=name) if isinstance(b, float) else ops.mul(a, b, name=name)
 
 
-@stands_for("div", "div_", "divide", "divide_", "true_divide", raw=True)
+@stands_for("div", "div_", "divide", "divide_", "true_divide", "__truediv__", "__itruediv__", raw=True)
 def div(name: str, input: Any, other: Any, *, rounding_mode: None = None) -> Any:
     """input / other."""
     require(rounding_mode is None, f"rounding_mode {rounding_mode!r}; only None")
@@ -99,7 +99,7 @@ def rdiv(name: str, input: Any, other: Any) -> Any:
     return div(name, other, input)
 
 
-@stands_for("pow", "pow_", "float_power", raw=True)
+@stands_for("pow", "pow_", "__pow__", "__ipow__", raw=True)
 def power(name: str, input: Any, exponent: Any) -> Any:
     """input to the power of a number."""
     number = number_of(exponent)
@@ -180,13 +180,9 @@ def masked_fill(name: str, input: Any, mask: Any, value: Any) -> Any:
     if number is None:
         raise Unsupported("value must be a number")
     x, where = tensor_of(input, graph, name), array_of(mask).astype(bool)
-    keep = ops.mul(x, ops.constant(graph, _lifted((~where).astype(graph.dtype)), name=f"{name}.keep"), name=f"{name}.kept")
+    keep = ops.mul(x, constant(graph, (~where).astype(graph.dtype), f"{name}.keep"), name=f"{name}.kept")
     fill = np.where(where, number, 0.0).astype(graph.dtype)
-    return ops.add(keep, ops.constant(graph, _lifted(fill), name=f"{name}.fill"), name=name)
-
-
-def _lifted(array: Any) -> Any:
-    return array.reshape(array.shape or (1,))
+    return ops.add(keep, constant(graph, fill, f"{name}.fill"), name=name)
 
 
 @stands_for("where", raw=True)
@@ -199,9 +195,9 @@ def where(name: str, condition: Any, input: Any, other: Any) -> Any:
     for which, value, at in ((chosen, input, "first"), (~chosen, other, "second")):
         number = number_of(value)
         if number is not None:
-            parts.append(ops.constant(graph, _lifted(np.where(which, number, 0.0).astype(graph.dtype)), name=f"{name}.{at}"))
+            parts.append(constant(graph, np.where(which, number, 0.0).astype(graph.dtype), f"{name}.{at}"))
         else:
-            mask = ops.constant(graph, _lifted(which.astype(graph.dtype)), name=f"{name}.{at}_mask")
+            mask = constant(graph, which.astype(graph.dtype), f"{name}.{at}_mask")
             parts.append(ops.mul(tensor_of(value, graph, name), mask, name=f"{name}.{at}"))
     return ops.add(parts[0], parts[1], name=name)
 
@@ -209,7 +205,7 @@ def where(name: str, condition: Any, input: Any, other: Any) -> Any:
 # ---- products and sums -----------------------------------------------------------------------------------------------------
 
 
-@stands_for("matmul", "bmm", "mm")
+@stands_for("matmul", "bmm", "mm", "__matmul__")
 def matmul(name: str, input: Tensor, other: Tensor) -> Any:
     """Products of matrices. Leading dimensions must be equal, 1 or missing."""
     a, b = input, other

@@ -24,6 +24,7 @@ from taskflow.operators.operator import Init
 from taskflow.operators.tensor import Parameter, Tensor
 
 MOST_NAMED = 8  # of what has no counterpart
+WATCHING = "verify."  # names of what verification adds begin so
 Watch = Callable[[Step, int, Tensor], Tensor]  # what stands for a step's tensor, in place of it
 
 
@@ -182,7 +183,8 @@ class _Following:
 
     def _depends_on_parameters(self, ours: Tensor) -> bool:
         for node in self.graph.nodes[self.seen :]:
-            if node.parameters or any(t.node in self.trained and t.spec.differentiable for t in node.inputs):
+            own = any(not p.name.startswith(WATCHING) for p in node.parameters)
+            if own or any(t.node in self.trained and t.spec.differentiable for t in node.inputs):
                 self.trained.add(node.number)
         self.seen = len(self.graph.nodes)
         return ours.node in self.trained and ours.spec.differentiable
@@ -201,15 +203,12 @@ class _Following:
             if name in have:
                 continue
             if name.rpartition(".")[2] in ("running_mean", "running_var"):
-                ops.input  # noqa: B018
-                from taskflow.operators.state import state
-
-                state(self.graph, shape, lasting=True, name=name)
+                ops.state(self.graph, shape, lasting=True, name=name)
             else:
                 ops.expand_weight(self.graph, shape, tuple(shape) or (1,), init=Init("constant", 0.0), name=name)
-        wrong = have - {*weights_of(self.module).shapes}
-        wrong = {name for name in wrong if name in {p.name for p in self.graph.parameters}}
-        require(not wrong, f"{', '.join(sorted(wrong))}: no parameter of the module is called so; put it into a module of its own")
+        wanted = weights_of(self.module).shapes
+        wrong = [p.name for p in self.graph.parameters if p.name not in wanted and not p.name.startswith(WATCHING)]
+        require(not wrong, f"{', '.join(wrong)}: no parameter of the module is called so; put it into a module of its own")
 
     def _free(self, name: str) -> str:
         """A name for what is no layer: weights are found by the layers' names, which nothing else may take."""

@@ -12,7 +12,7 @@ from taskflow import operators as ops
 from taskflow.models.pytorch.normalising import affine, normalised
 from taskflow.models.pytorch.recorder import Fixed
 from taskflow.models.pytorch.refused import class_of
-from taskflow.models.pytorch.registry import array_of
+from taskflow.models.pytorch.registry import array_of, constant
 from taskflow.models.pytorch.site import Held, Site, Unsupported, require
 from taskflow.operators.tensor import Tensor
 
@@ -138,7 +138,7 @@ def masked_scores(name: str, scores: Tensor, mask: Any, allowed: bool) -> Tensor
     if numbers.dtype == bool:
         numbers = np.where(numbers if allowed else ~numbers, 0.0, -np.inf)
     require(bool((numbers > -np.inf).any(-1).all()), "a mask hides all keys of some query")
-    return ops.add(scores, ops.constant(scores.graph, numbers.astype(scores.dtype), name=name), name=f"{name}ed")
+    return ops.add(scores, constant(scores.graph, numbers.astype(scores.dtype), name), name=f"{name}ed")
 
 
 def _dropout(site: Site, m: nn.Dropout, x: Tensor) -> Made:

@@ -20,6 +20,9 @@ QUERIES = {  # methods that say something about a tensor and change nothing
     "storage_offset", "is_contiguous", "is_floating_point", "is_complex", "is_signed", "element_size", "get_device", "type",
     "is_same_size", "result_type", "can_cast", "_assert", "promote_types", "is_tensor", "broadcast_shapes", "is_grad_enabled",
 }
+ONLY_SHAPES = {  # functions that look at nothing but the shape and the type of their tensor
+    "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_tensor", "new_empty",
+}
 INDEX_ASSIGNMENT = "__setitem__"
 plain_call = nn.Module.__call__
 
@@ -55,6 +58,7 @@ class Step:
     values: list[torch.Tensor] = field(default_factory=list)
     where: str = ""  # the module in whose code it stands
     training: bool = True  # of the module that it is
+    grad: bool = True  # whether gradients are recorded there
 
     @property
     def name(self) -> str:
@@ -88,6 +92,11 @@ def mapped(change: Callable[[Any], Any], value: Any) -> Any:
     return change(value)
 
 
+def _numbers(value: Any) -> Any:
+    """A tensor of its shape and type that has numbers, whichever; all else as it is."""
+    return torch.empty(value.shape, dtype=value.dtype) if isinstance(value, torch.Tensor) else value
+
+
 def _in_place(target: Any, args: Any, kwargs: Any) -> bool:
     """True if a function is called, or a layer made, with ``inplace``."""
     if isinstance(target, nn.Module):
@@ -117,8 +126,12 @@ class Recorder(TorchFunctionMode):
     """Records one run of a module on the tensors of a `Shadow`. Functions that are given nothing but fixed tensors are computed
     at once; in-place operations replace what they changed, and what shares its memory may not be read again."""
 
-    def __init__(self, module: nn.Module, shadow: Shadow, leaf: Callable[[nn.Module], bool]) -> None:
+    def __init__(
+        self, module: nn.Module, shadow: Shadow, leaf: Callable[[nn.Module], bool],
+        observe: Callable[[Step], None] | None = None,
+    ) -> None:
         super().__init__()
+        self.observe = observe
         self.module, self.shadow, self.leaf = module, shadow, leaf
         self.paths = {id(part): path for path, part in reversed([*module.named_modules()])}
         self.steps: list[Step] = []
@@ -130,6 +143,7 @@ class Recorder(TorchFunctionMode):
         self.made: dict[int, torch.Tensor] = {}  # storages of fixed tensors that were made on the way: a tensor that has it
         self.fixed: dict[int, Fixed] = {}
         self.names = {id(buffer): path for path, buffer in module.named_buffers()}
+        self.inner = {id(buffer) for part in module.modules() if leaf(part) for buffer in part.buffers()}
         self.inside = ""
         self.paused = False
 
@@ -238,6 +252,12 @@ class Recorder(TorchFunctionMode):
             (name.endswith("_") and not name.startswith("__")) or name == INDEX_ASSIGNMENT or kwargs.get("out") is not None
         )
         tracked = [value for value in given if self._tracked(value)]
+        if kind == "function":
+            for value in given:
+                if id(value) in self.inner and name not in QUERIES:
+                    raise Unsupported(f"{self.inside or 'forward'} reads {self._said(value)}, which belongs to a layer")
+        if name in ONLY_SHAPES and tracked:
+            return self._fixed(kind, target, mapped(_numbers, args), mapped(_numbers, kwargs), run, changes)
         if not tracked and not (kind == "module" and next(run.parameters(), None) is not None):
             return self._fixed(kind, target, args, kwargs, run, changes)
         if name in ("__get__", *QUERIES):
@@ -330,6 +350,7 @@ class Recorder(TorchFunctionMode):
         self, kind: str, target: Any, args: Any, kwargs: Any, result: Any, training: bool = True
     ) -> None:
         step = Step(len(self.steps), kind, target, args, kwargs, where=self.inside, training=training)
+        step.grad = torch.is_grad_enabled() and name_of(target) != "detach"
         self.steps.append(step)
 
         def kept(value: Any) -> Any:
@@ -346,6 +367,8 @@ class Recorder(TorchFunctionMode):
             return ref
 
         step.result = mapped(kept, result)
+        if self.observe is not None:
+            self.observe(step)
 
     def _forget(self, changed: Sequence[torch.Tensor], kind: str, target: Any) -> None:
         """After a step that changed tensors in place: no other view of their memory may be read."""

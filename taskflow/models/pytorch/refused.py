@@ -20,7 +20,7 @@ GLOBAL_HOOKS = (
 )
 DOES_NOT_COMPUTE = {
     "__init__", "__module__", "__doc__", "__qualname__", "__annotations__", "__firstlineno__", "__static_attributes__",
-    "__parameters__", "__constants__", "extra_repr", "reset_parameters", "_reset_parameters", "__annotate_func__",
+    "__parameters__", "__constants__", "__dict__", "__weakref__", "__slots__", "extra_repr", "reset_parameters", "_reset_parameters", "__annotate_func__",
 }  # what a subclass of a layer may have of its own and still be that layer
 PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer)
 
@@ -57,8 +57,15 @@ def _more_than_its_class(part: nn.Module) -> Iterator[str]:
     ]
     if patched:
         yield f"has a {patched[0]} of its own, patched onto the instance; write a class that overrides {patched[0]}"
-    if type(part).__call__ is not nn.Module.__call__:
+    if not getattr(type(part).__call__, "__module__", "").startswith("torch."):
         yield "overrides __call__; override forward instead"
+    if isinstance(part, nn.TransformerEncoderLayer) and isinstance(part.activation, (nn.GELU, nn.ReLU)):
+        plain = type(part.activation) in (nn.GELU, nn.ReLU) and getattr(part.activation, "approximate", "none") == "none"
+        if not plain:  # why_not_sparsity_fast_path in its forward: torch knows but one ReLU and one GELU there
+            yield (
+                f"has the activation {part.activation}, which PyTorch takes for its plain form in evaluation without gradients; "
+                "hand over a function, such as functools.partial(F.gelu, approximate='tanh')"
+            )
     forward = type(part).forward
     if type(part).__module__.startswith("torch.nn.") and not forward.__module__.startswith("torch."):
         yield f"has the forward of {forward.__module__}, patched onto PyTorch's class; write a class that overrides forward"
@@ -80,13 +87,10 @@ def _require_plain_tensor(path: str, tensor: torch.Tensor, owners: dict[int, str
 
 def class_of(module: nn.Module, known: Any) -> type[nn.Module] | None:
     """The class among ``known`` whose code a module runs: its own, or a base that it changes nothing of; None if there is none."""
+    own: set[str] = set()
     for base in type(module).__mro__:
         if base in known:
-            return base  # type: ignore[no-any-return]
-        changes = {
-            name for name in vars(base)
-            if name not in DOES_NOT_COMPUTE and any(hasattr(other, name) for other in base.__mro__[1:])
-        }
-        if changes - {"__dict__", "__weakref__", "__hash__", "__slots__", "__abstractmethods__", "_abc_impl"}:
-            return None
+            held = {*vars(module), *module._parameters, *module._buffers, *module._modules}
+            return None if own & (held | {*dir(base)}) else base  # type: ignore[no-any-return]
+        own |= vars(base).keys() - DOES_NOT_COMPUTE
     return None

@@ -13,6 +13,7 @@ from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
 from taskflow.models.pytorch.recorder import Fixed
 from taskflow.models.pytorch.site import Held, Site, Unsupported, require, started
+from taskflow.operators.constant import Constant
 from taskflow.operators.tensor import Builder, Tensor
 
 Function = Callable[..., Any]
@@ -72,8 +73,17 @@ def constant_of(value: Fixed, graph: Builder, name: str) -> Tensor:
     """A fixed tensor as an operator of the graph."""
     array = array_of(value)
     array = array.astype(graph.dtype) if array.dtype.kind == "f" else array
-    made = ops.constant(graph, array.reshape(array.shape or (1,)), name=value.name or f"{name}.constant")
+    made = constant(graph, array, value.name or f"{name}.constant")
     return made if array.shape else ops.reshape(made, (), name=f"{made.name}.value")
+
+
+def constant(graph: Builder, array: Any, name: str) -> Tensor:
+    """An array as an operator of the graph, the one that it is already if it is there; a single number as (1,)."""
+    operator = Constant.of(array.reshape(array.shape or (1,)))
+    for node in cast(OperatorGraph, graph).nodes:
+        if node.operator == operator:
+            return node.outputs[0]
+    return graph.apply(operator, (), name=name)[0]
 
 
 def array_of(value: Fixed) -> np.ndarray[Any, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from taskflow import operators as ops
 from taskflow.models.pytorch.recorder import Fixed
-from taskflow.models.pytorch.registry import stands_for
+from taskflow.models.pytorch.registry import constant, stands_for
 from taskflow.models.pytorch.site import Held, Unsupported, require, started
 from taskflow.operators.tensor import Tensor
 
@@ -172,10 +172,11 @@ def item(name: str, input: Tensor, index: Any) -> Any:
         require(low < high, "a slice must have elements")
         if step > 1:  # every so-manieth: the first column of rows of so many
             count = -(-(high - low) // step)
-            require(low + count * step <= size, f"a slice of step {step} must start and end with whole steps")
-            x = ops.narrow(x, dim, low, count * step, name=f"{name}.range") if (low, count * step) != (0, size) else x
+            start = min(low, size - count * step)
+            require(start >= 0 and low - start < step, f"a slice of step {step} needs so many elements for each that it takes")
+            x = ops.narrow(x, dim, start, count * step, name=f"{name}.range") if count * step < size else x
             x = ops.reshape(x, (*x.shape[:dim], count, step, *x.shape[dim + 1 :]), name=f"{name}.steps")
-            x = ops.select(x, dim + 1, 0, name=f"{name}.first")
+            x = ops.select(x, dim + 1, low - start, name=f"{name}.first")
             high = low + count
         elif (low, high) != (0, size):
             x = ops.narrow(x, dim, low, high - low, name=name)
@@ -245,7 +246,7 @@ def expand(name: str, input: Any, *sizes: Any, implicit: bool = False) -> Any:
         return at.own(made, input.tensor)
     if tuple(whole) == input.shape:
         return input
-    return ops.add(input, ops.constant(input.graph, np.zeros(whole, input.dtype), name=f"{name}.zeros"), name=name)
+    return ops.add(input, constant(input.graph, np.zeros(whole, input.dtype), f"{name}.zeros"), name=name)
 
 
 @stands_for("expand_as")
