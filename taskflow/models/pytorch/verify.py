@@ -33,6 +33,7 @@ MOST_PARAMETERS = 100_000_000  # of what is verified
 MOST_FLOPS = 5e10  # of one forward pass of what is verified: some ten seconds in double precision on two cores
 FEW_FLOPS = 1e9  # what costs no more is verified with the batch that is given
 BATCH = 2  # of what costs more, where the batch can be made smaller
+SIDE = 64  # of images then, in rows and columns
 ZERO = Init("constant", 0.0)
 TOLERANCES = {"float64": (1e-6, 1e-9), "float32": (1e-2, 1e-4)}  # of the largest number; of the largest of all gradients
 
@@ -81,21 +82,28 @@ def verified(module: nn.Module, examples: Sequence[Any], followed: Followed) -> 
 
 
 def _smaller(module: nn.Module, examples: Sequence[Any], followed: Followed) -> tuple[list[Any], float]:
-    """Examples of a smaller batch, if the given one costs much and the network stays the same; and the operations of a step."""
+    """Examples of a smaller batch, and of smaller images, if the given ones cost much and the operators stay the same; and the
+    operations of a forward pass."""
     flops = _flops(followed.graph)
     tensors = [example for example in examples if isinstance(example, torch.Tensor) and example.ndim]
-    if flops <= FEW_FLOPS or not tensors or tensors[0].shape[0] <= BATCH:
+    if flops <= FEW_FLOPS or not tensors:
         return list(examples), flops
     samples = tensors[0].shape[0]
-    fewer = [
-        example[:BATCH] if isinstance(example, torch.Tensor) and example.ndim and example.shape[0] == samples else example
-        for example in examples
-    ]
-    try:
-        graph = follow(module, fewer, followed.graph.name).graph
-    except ValueError:
-        return list(examples), flops
-    return (fewer, _flops(graph)) if _alike(graph, followed.graph) else (list(examples), flops)
+    for side in (SIDE, None):
+        fewer = [_part(example, samples, side) if isinstance(example, torch.Tensor) else example for example in examples]
+        try:
+            graph = follow(module, fewer, followed.graph.name).graph
+        except ValueError:
+            continue
+        if _alike(graph, followed.graph):
+            return fewer, _flops(graph)
+    return list(examples), flops
+
+
+def _part(example: torch.Tensor, samples: int, side: int | None) -> torch.Tensor:
+    """`BATCH` of an example's samples; of images (N, C, H, W) no more than ``side`` rows and columns."""
+    part = example[:BATCH] if example.ndim and example.shape[0] == samples else example
+    return part[..., :side, :side] if part.ndim == 4 and part.is_floating_point() else part
 
 
 def _flops(graph: OperatorGraph) -> float:
