@@ -16,7 +16,11 @@ from taskflow.models.pytorch import from_torch, weights_of
 from taskflow.operators.tensor import Tensor
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
-from adversarial_torch_modules import CASES, Case  # noqa: E402
+import torch_cases_layers  # noqa: E402, F401  they fill CASES
+import torch_cases_memory  # noqa: E402, F401
+import torch_cases_state  # noqa: E402, F401
+import torch_cases_values  # noqa: E402, F401
+from torch_cases import CASES, Case  # noqa: E402
 
 pytestmark = pytest.mark.torch
 STEPS, LR = 3, 0.05

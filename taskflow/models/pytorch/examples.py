@@ -20,9 +20,7 @@ def examples_of(module: Any, examples: Sequence[Any]) -> list[Any]:
         shape = isinstance(example, (tuple, list)) and all(isinstance(size, int) and size > 0 for size in example)
         if shape and example:
             found.append(torch.empty(tuple(example), dtype=dtype, device="meta"))
-        elif isinstance(example, torch.Tensor) and example.layout is torch.strided and not example.is_complex():
-            found.append(example)
-        elif example is None or isinstance(example, (bool, int, float, str)):
+        elif _dense(example) or example is None or isinstance(example, (bool, int, float, str)):
             found.append(example)
         elif hasattr(example, "shape") and hasattr(example, "dtype"):
             found.append(torch.empty(tuple(example.shape), dtype=getattr(torch, str(example.dtype)), device="meta"))
@@ -32,3 +30,7 @@ def examples_of(module: Any, examples: Sequence[Any]) -> list[Any]:
                 f"{type(example).__name__} {str(example)[:60]}"
             )
     return found
+
+
+def _dense(example: Any) -> bool:
+    return isinstance(example, torch.Tensor) and example.layout is torch.strided and not example.is_complex()

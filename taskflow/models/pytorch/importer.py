@@ -35,8 +35,8 @@ def from_torch(
     forward keeps, control flow that depends on numbers in tensors, and whatever verification finds.
     """
     try:
-        from taskflow.models.pytorch.follow import follow
         from taskflow.models.pytorch.examples import examples_of
+        from taskflow.models.pytorch.follow import follow
         from taskflow.models.pytorch.verify import verified
     except ImportError as error:
         raise ImportError("from_torch: needs PyTorch, to read the module: pip install torch") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ def located(trial: Trial, feeds: Sequence[Any]) -> str | None:
     before = run.weights() or {}
     run.train(names)
     after = run.weights() or {}
-    values, gradients, returned = _recorded(trial, feeds, outputs_of(followed.result))
+    values, gradients = _recorded(trial, feeds, outputs_of(followed.result))
     for step in steps:
         for ref in (leaf for leaf in leaves(step.result) if isinstance(leaf, Ref)):
             if ref in seen and ref in values and not close(run.fetched(seen[ref]), values[ref], trial.dtype, 1e-12):
@@ -48,7 +49,9 @@ def located(trial: Trial, feeds: Sequence[Any]) -> str | None:
     for step in reversed(steps):
         for ref in (leaf for leaf in leaves(step.result) if isinstance(leaf, Ref)):
             name = f"{WATCHING}{ref.step}.{ref.index}"
-            if name in after and ref in gradients and not close(before[name] - after[name], gradients[ref], trial.dtype, 1e-9 * largest):
+            if name not in after or ref not in gradients:
+                continue
+            if not close(before[name] - after[name], gradients[ref], trial.dtype, 1e-9 * largest):
                 readers = [s.describe() for s in steps if ref in [*leaves((s.args, s.kwargs))]] or ["the output"]
                 return f"the gradient of what {step.describe()} returns differs; it is read by {', '.join(readers[:3])}"
     return None
@@ -59,10 +62,13 @@ def _what(trial: Trial, step: Step) -> str:
     return type(trial.module.get_submodule(step.target)).__name__ if step.kind == "module" else step.kind
 
 
-def _recorded(trial: Trial, feeds: Sequence[Any], outputs: Sequence[Any]) -> tuple[dict[Ref, Array], dict[Ref, Array], Any]:
-    """PyTorch's value of every step, its gradient, and what forward returns, of one step in training."""
+def _recorded(trial: Trial, feeds: Sequence[Any], outputs: Sequence[Any]) -> tuple[dict[Ref, Array], dict[Ref, Array]]:
+    """PyTorch's value of every step, and its gradient, of one step in training."""
     values: dict[Ref, Array] = {}
     gradients: dict[Ref, Array] = {}
+
+    def keep(ref: Ref, gradient: torch.Tensor) -> None:
+        gradients[ref] = gradients.get(ref, 0) + gradient.detach().numpy().copy()
 
     def observe(step: Step) -> None:
         for index, value in enumerate(step.values):
@@ -71,7 +77,7 @@ def _recorded(trial: Trial, feeds: Sequence[Any], outputs: Sequence[Any]) -> tup
                 continue
             values[ref] = value.detach().numpy().copy()
             if value.requires_grad:
-                value.register_hook(lambda g, ref=ref: gradients.__setitem__(ref, gradients.get(ref, 0) + g.detach().numpy().copy()))
+                value.register_hook(partial(keep, ref))
 
     if not trial.module.training:
         trial.module.train()
@@ -84,4 +90,4 @@ def _recorded(trial: Trial, feeds: Sequence[Any], outputs: Sequence[Any]) -> tup
         loss = loss_of(found, projections(outputs))
         if getattr(loss, "requires_grad", False):
             loss.backward()
-    return values, gradients, run
+    return values, gradients

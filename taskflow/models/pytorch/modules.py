@@ -70,7 +70,8 @@ def _layer_norm(site: Site, m: Any, x: Tensor) -> Made:
 
 def _rms_norm(site: Site, m: Any, x: Tensor) -> Made:
     least = float(np.finfo(x.dtype).eps) if m.eps is None else m.eps
-    return affine(site.name, normalised(site.name, x, len(m.normalized_shape), least, centred=False), _held(site, m, "weight"), None)
+    y = normalised(site.name, x, len(m.normalized_shape), least, centred=False)
+    return affine(site.name, y, _held(site, m, "weight"), None)
 
 
 def _held(site: Site, m: Any, name: str) -> Held | None:
@@ -86,7 +87,7 @@ def _group_norm(site: Site, m: nn.GroupNorm, x: Tensor) -> Made:
 
 def _embedding(site: Site, m: nn.Embedding, x: Tensor) -> Made:
     said = {name: getattr(m, name) for name in ("padding_idx", "max_norm", "sparse", "scale_grad_by_freq")}
-    wrong = [f"{name}={value!r}" for name, value in said.items() if value not in (None, False) or value == 0 and value is not False]
+    wrong = [f"{name}={value!r}" for name, value in said.items() if value is not None and value is not False]
     require(not wrong, f"padding_idx, max_norm, sparse and scale_grad_by_freq are not supported, got {', '.join(wrong)}")
     y = ops.embedding(x, m.num_embeddings, m.embedding_dim, name=site.name, parameters=site.shared(m.weight))
     return site.own(y, m.weight)

@@ -77,7 +77,7 @@ def _unchanged(module: nn.Module, leaf: Callable[[nn.Module], bool]) -> Iterator
         for path, part in module.named_modules()
         for name, value in (*part._buffers.items(), *_others(part)) if value is not None and not value.is_inference()
     ]
-    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002  what a module may draw from
     try:
         yield
         changed = [
@@ -86,10 +86,10 @@ def _unchanged(module: nn.Module, leaf: Callable[[nn.Module], bool]) -> Iterator
         ]
         changed += [name for name, value, version, _ in tensors if value._version != version]
         drawn = not torch.equal(states[0], torch.get_rng_state()) or states[2] != random.getstate()
-        drawn = drawn or repr(states[1]) != repr(np.random.get_state())
+        drawn = drawn or repr(states[1]) != repr(np.random.get_state())  # noqa: NPY002
     finally:
         torch.set_rng_state(states[0])
-        np.random.set_state(states[1])
+        np.random.set_state(states[1])  # noqa: NPY002
         random.setstate(states[2])
         for path, part in module.named_modules():
             _restore(part, kept.get(path, {}))

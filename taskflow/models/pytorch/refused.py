@@ -20,7 +20,8 @@ GLOBAL_HOOKS = (
 )
 DOES_NOT_COMPUTE = {
     "__init__", "__module__", "__doc__", "__qualname__", "__annotations__", "__firstlineno__", "__static_attributes__",
-    "__parameters__", "__constants__", "__dict__", "__weakref__", "__slots__", "extra_repr", "reset_parameters", "_reset_parameters", "__annotate_func__",
+    "__parameters__", "__constants__", "__dict__", "__weakref__", "__slots__", "__annotate_func__", "extra_repr",
+    "reset_parameters", "_reset_parameters",
 }  # what a subclass of a layer may have of its own and still be that layer
 PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer)
 

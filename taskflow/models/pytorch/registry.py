@@ -18,14 +18,14 @@ from taskflow.operators.tensor import Builder, Tensor
 
 Function = Callable[..., Any]
 FUNCTIONS: dict[Any, Function] = {}
-"""For each function of torch a function of the operator's name and the arguments. It has named every argument that it understands:
+"""For each function of torch a function of the operator's name and the arguments. It names every argument that it understands:
 others are refused as Python refuses them."""
 RAW: set[Function] = set()
 """Those that are given parameters (`Held`) and fixed tensors (`Fixed`) as they are; others get tensors of the graph."""
 
 
 def stands_for(*names: str, raw: bool = False) -> Callable[[Function], Function]:
-    """Decorator: the function stands for those of these names in torch, torch.Tensor and torch.nn.functional (``.T``: a property)."""
+    """Decorator: the function stands for those of these names in torch, torch.Tensor, torch.nn.functional (``.T``: a property)."""
 
     def add(function: Function) -> Function:
         for name in names:

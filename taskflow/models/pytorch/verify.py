@@ -29,7 +29,8 @@ from taskflow.rules import SGD
 from taskflow.runtime import Executor
 
 Array = np.ndarray[Any, Any]
-MOST_PARAMETERS = 100_000_000  # of what is verified
+MOST_PARAMETERS = 50_000_000  # of what is verified: half a dozen copies of them are in memory then
+MOST_IN_DOUBLE = 30_000_000  # of what is verified in double precision whatever the module's own is
 MOST_FLOPS = 5e10  # of one forward pass of what is verified: some ten seconds in double precision on two cores
 FEW_FLOPS = 1e9  # what costs no more is verified with the batch that is given
 BATCH = 2  # of what costs more, where the batch can be made smaller
@@ -119,7 +120,8 @@ def _alike(a: OperatorGraph, b: OperatorGraph) -> bool:
 def _trial(module: nn.Module, examples: Sequence[Any], followed: Followed) -> Trial | None:
     """In double precision where the module's code allows it, else in its own. None for types that numpy does not compute in."""
     own = str(followed.graph.dtype)
-    for dtype in dict.fromkeys(("float64", own)):
+    few = followed.graph.parameter_count <= MOST_IN_DOUBLE
+    for dtype in dict.fromkeys(("float64", own) if few else (own,)):
         if dtype not in TOLERANCES:
             return None
         kind = getattr(torch, dtype)
@@ -162,7 +164,8 @@ def _copy(module: nn.Module, dtype: torch.dtype) -> nn.Module:
         return copy.deepcopy(module, memo)
     except Exception as error:  # whatever the module holds
         raise ValueError(
-            f"from_torch: {type(module).__name__} cannot be copied to be verified ({type(error).__name__}: {error}); pass verify=False"
+            f"from_torch: {type(module).__name__} cannot be copied to be verified ({type(error).__name__}: {error}); "
+            "pass verify=False"
         ) from error
 
 
