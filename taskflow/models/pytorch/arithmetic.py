@@ -31,7 +31,11 @@ def _with_parameter(build: Callable[..., Tensor], a: Any, b: Any) -> Tensor | No
 def _two(name: str, a: Any, b: Any) -> tuple[Any, Any]:
     """Operands as tensors of the graph; numbers as floats."""
     graph = graph_of(a, b)
-    found = [number_of(value) if number_of(value) is not None else tensor_of(value, graph, name) for value in (a, b)]
+    found = [
+        number_of(value) if number_of(value) is not None
+        else constant(graph, array_of(value).astype(graph.dtype), value.name or f"{name}.constant") if isinstance(value, Fixed)
+        and value.tensor.ndim else tensor_of(value, graph, name) for value in (a, b)
+    ]  # fixed integers become floats, as PyTorch makes them beside floats
     for value in found:
         require(isinstance(value, (Tensor, float)), f"an operand must be a tensor or a number, got {type(value).__name__}")
     return found[0], found[1]

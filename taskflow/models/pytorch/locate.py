@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from taskflow.models.pytorch.follow import WATCHING
 from taskflow.models.pytorch.modules import is_leaf
 from taskflow.models.pytorch.recorder import Recorder, Ref, Step, leaves
 from taskflow.models.pytorch.shadow import Shadow
 from taskflow.models.pytorch.verify import (
-    WATCHING,
     Array,
     Trial,
     close,
@@ -77,7 +77,7 @@ def _recorded(trial: Trial, feeds: Sequence[Any], outputs: Sequence[Any]) -> tup
                 continue
             values[ref] = value.detach().numpy().copy()
             if value.requires_grad:
-                value.register_hook(partial(keep, ref))
+                value.register_hook(partial(keep, ref))  # type: ignore[no-untyped-call]
 
     if not trial.module.training:
         trial.module.train()

@@ -127,7 +127,7 @@ def _is_causal(mask: Any) -> bool:
         return False
     hidden = mask if mask.dtype == bool else np.isneginf(mask)
     plain = mask.dtype == bool or bool((mask[~hidden] == 0).all())
-    return plain and bool((hidden == ~np.tri(*mask.shape, dtype=bool)).all())
+    return plain and bool((hidden == (np.tri(*mask.shape) == 0)).all())
 
 
 def masked_scores(name: str, scores: Tensor, mask: Any, allowed: bool) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from taskflow.models.pytorch.refused import more_than_its_class
 from taskflow.models.pytorch.shadow import Shadow
 from taskflow.models.pytorch.site import Unsupported
 
@@ -20,6 +21,7 @@ QUERIES = {  # methods that say something about a tensor and change nothing
     "storage_offset", "is_contiguous", "is_floating_point", "is_complex", "is_signed", "element_size", "get_device", "type",
     "is_same_size", "result_type", "can_cast", "_assert", "promote_types", "is_tensor", "broadcast_shapes", "is_grad_enabled",
 }
+STATE = {"grad", "_grad", "_version"}  # properties that say what happened before
 ONLY_SHAPES = {  # functions that look at nothing but the shape and the type of their tensor
     "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_tensor", "new_empty",
 }
@@ -143,8 +145,9 @@ class Recorder(TorchFunctionMode):
         self.made: dict[int, torch.Tensor] = {}  # storages of fixed tensors that were made on the way: a tensor that has it
         self.fixed: dict[int, Fixed] = {}
         self.names = {id(buffer): path for path, buffer in module.named_buffers()}
-        self.inner = {id(buffer) for part in module.modules() if leaf(part) for buffer in part.buffers()}
+        self.of_layers = {id(buffer) for part in module.modules() if leaf(part) for buffer in part.buffers()}
         self.inside = ""
+        self.error: Exception | None = None
         self.paused = False
 
     def run(self, examples: Sequence[Any]) -> Recording:
@@ -157,6 +160,8 @@ class Recorder(TorchFunctionMode):
                 returned = forward(self.module, *args, **kwargs)
                 with self._pause():
                     output = mapped(self._kept, returned)
+            if self.error is not None:
+                raise self.error
         finally:
             nn.Module.__call__ = plain_call  # type: ignore[method-assign]
         for value in self.fixed.values():
@@ -205,7 +210,11 @@ class Recorder(TorchFunctionMode):
         kwargs = kwargs or {}
         if self.paused:
             return func(*args, **kwargs)
-        return self._called("function", func, args, kwargs, func)
+        try:
+            return self._called("function", func, args, kwargs, func)
+        except Exception as error:
+            self.error = self.error or error  # the module's own code may catch it and go another way than with numbers
+            raise
 
     def _call(self) -> Callable[..., Any]:
         recorder = self
@@ -214,11 +223,13 @@ class Recorder(TorchFunctionMode):
             if recorder.paused:
                 return plain_call(part, *args, **kwargs)
             path = recorder.paths.get(id(part))
-            if path is None:
-                raise Unsupported(
-                    f"{recorder.inside or 'forward'} calls a {type(part).__name__} that is not one of its modules; "
-                    "make it an attribute, or put it into a ModuleList"
-                )
+            if path is None:  # such as nn.Softmax(-1)(x), or a part of a Sequential: its code is followed
+                why = next(more_than_its_class(part), None)
+                if why is None and next((p for p in (*part.parameters(False), *part.buffers(False))), None) is not None:
+                    why = "is not one of the module's; make it an attribute, or put it into a ModuleList"
+                if why is not None:
+                    raise Unsupported(f"a {type(part).__name__} that {recorder.inside or 'forward'} calls {why}")
+                return plain_call(part, *args, **kwargs)
             if recorder.leaf(part):
                 return recorder._called("module", path, args, kwargs, recorder.shadow.copy_of(part))
             before, recorder.inside = recorder.inside, path
@@ -254,12 +265,14 @@ class Recorder(TorchFunctionMode):
         tracked = [value for value in given if self._tracked(value)]
         if kind == "function":
             for value in given:
-                if id(value) in self.inner and name not in QUERIES:
+                if id(value) in self.of_layers and name not in QUERIES:
                     raise Unsupported(f"{self.inside or 'forward'} reads {self._said(value)}, which belongs to a layer")
         if name in ONLY_SHAPES and tracked:
             return self._fixed(kind, target, mapped(_numbers, args), mapped(_numbers, kwargs), run, changes)
         if not tracked and not (kind == "module" and next(run.parameters(), None) is not None):
             return self._fixed(kind, target, args, kwargs, run, changes)
+        if name == "__get__" and name_of(target) in STATE:
+            raise Unsupported(f"{self.inside or 'forward'} reads .{name_of(target)} of a tensor, which changes from step to step")
         if name in ("__get__", *QUERIES):
             result = run(*args, **kwargs)
             if not any(isinstance(value, torch.Tensor) for value in leaves(result)):
@@ -267,7 +280,7 @@ class Recorder(TorchFunctionMode):
         elif name == "__set__" or torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
             what = f"sets .{name_of(getattr(target, '__self__', target))} of a tensor" if name == "__set__" else "uses autocast"
             raise Unsupported(f"{self.inside or 'forward'} {what}, which is not understood")
-        references = mapped(self._reference_in_nest, (args, kwargs))
+        referred, named = mapped(self._reference_in_nest, (args, kwargs))
         if changes and isinstance(given[0], torch.Tensor) and not self._tracked(given[0]):
             raise Unsupported(f"{name} writes into {self._said(given[0])}; use an operation that returns a new tensor")
         before = [value._version for value in given]
@@ -281,7 +294,7 @@ class Recorder(TorchFunctionMode):
             raise Unsupported(f"{name_of(target)} returns no tensor; it has no counterpart")
         changed = [value for value, version in zip(given, before) if value._version != version]
         self._forget(changed, kind, target)
-        self._add(kind, target, *references, result, getattr(run, "training", True))
+        self._add(kind, target, referred, named, result, getattr(run, "training", True))
         return result
 
     def _run_layer(self, path: str, run: Any, args: Any, kwargs: Any) -> Any:

@@ -146,13 +146,14 @@ def _only_results(value: Any) -> bool:
 
 
 def _restore(part: nn.Module, kept: Mapping[str, Any]) -> None:
+    now: Any
     for name in [name for name in vars(part) if name not in kept]:
         del vars(part)[name]
     for name, value in kept.items():
         now = vars(part).get(name)
         if isinstance(value, CONTAINERS) and type(now) is type(value) and not _same(now, value):
             now.clear()
-            (now.extend if isinstance(value, list) else now.update)(value)  # type: ignore[arg-type, operator]
+            now.extend(value) if isinstance(now, list) else now.update(value)
         elif not isinstance(value, CONTAINERS):
             vars(part)[name] = value
 
@@ -194,7 +195,7 @@ class _Numbers:
 
     def add(self, step: Step) -> int:
         """The number of a step; the highest so far and one more if no step before computes the same."""
-        key = (step.kind, str(step.target), mapped(self.of, step.args), _frozen(mapped(self.of, step.kwargs)))
+        key: tuple[Any, ...] = (step.kind, str(step.target), mapped(self.of, step.args), _frozen(mapped(self.of, step.kwargs)))
         passes = self._passes_on(step)
         if passes is not None:
             self.found.append(self.of(passes))

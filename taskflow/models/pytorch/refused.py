@@ -34,7 +34,7 @@ def require_plain(module: nn.Module) -> None:
     owners: dict[int, str] = {}  # storages: whose they are
     for path, part in module.named_modules():
         where = path or "the module itself"
-        why = next(_more_than_its_class(part), None)
+        why = next(more_than_its_class(part), None)
         if why:
             raise Unsupported(f"{where} ({type(part).__name__}) {why}")
         for name, tensor in (*part._parameters.items(), *part._buffers.items()):
@@ -42,7 +42,8 @@ def require_plain(module: nn.Module) -> None:
                 _require_plain_tensor(f"{path}.{name}" if path else name, tensor, owners)
 
 
-def _more_than_its_class(part: nn.Module) -> Iterator[str]:
+def more_than_its_class(part: nn.Module) -> Iterator[str]:
+    """What a module is beside what its classes say, as the end of a sentence."""
     if isinstance(part, (torch.jit.ScriptModule, torch.jit.ScriptFunction)) or type(part).__module__.startswith("torch._dynamo"):
         yield "is compiled; import the module that it was compiled from"
     for attribute, kind in HOOKS.items():
@@ -58,7 +59,8 @@ def _more_than_its_class(part: nn.Module) -> Iterator[str]:
     ]
     if patched:
         yield f"has a {patched[0]} of its own, patched onto the instance; write a class that overrides {patched[0]}"
-    if not getattr(type(part).__call__, "__module__", "").startswith("torch."):
+    called = type(part).__call__
+    if called is not nn.Module.__call__ and not getattr(called, "__module__", "").startswith("torch."):
         yield "overrides __call__; override forward instead"
     if isinstance(part, nn.TransformerEncoderLayer) and isinstance(part.activation, (nn.GELU, nn.ReLU)):
         plain = type(part.activation) in (nn.GELU, nn.ReLU) and getattr(part.activation, "approximate", "none") == "none"
