@@ -284,6 +284,9 @@ class Recorder(TorchFunctionMode):
         if changes and isinstance(given[0], torch.Tensor) and not self._tracked(given[0]):
             raise Unsupported(f"{name} writes into {self._said(given[0])}; use an operation that returns a new tensor")
         before = [value._version for value in given]
+        for value in given:
+            if value.is_meta:
+                raise Unsupported(f"{self._said(value)} is on the device meta, which keeps no numbers")
         if kind == "module":
             result = self._run_layer(target, run, args, kwargs)
         elif name not in ("__get__", *QUERIES):
