@@ -175,6 +175,7 @@ class Example:
     operator: Operator
     inputs: tuple[Spec, ...]
     high: int = 2  # integer inputs are drawn from range(high)
+    positive: bool = False  # float inputs are drawn above 0
 
 
 class Work(Enum):

@@ -235,12 +235,12 @@ def test_what_has_no_counterpart_is_listed() -> None:
             self.register_buffer("table", torch.zeros(4))
 
         def forward(self, x: Any) -> Any:
-            return torch.cumsum(self.up(self.again(self.act(x))) + self.token * self.table, 0).tril()
+            return torch.cumsum(self.up(self.again(self.act(x))).sum(1) + self.token.sum() * self.table.sum(), 0).tril()
 
     with pytest.raises(ValueError, match=r"no counterpart for .*up \(ConvTranspose1d\)") as error:
-        from_torch(Odd(), (2, 4))
+        from_torch(Odd(), (2, 4, 4))
     for part in (
-        "act (Mish, 2 times)", "table (a buffer, used outside of a layer)", "cumsum (a function)", "tril (a tensor's method)"
+        "act (Mish, 2 times)", "cumsum (a function)", "tril (a tensor's method)"
     ):
         assert part in str(error.value)
 
@@ -254,26 +254,13 @@ def test_what_has_no_counterpart_is_listed() -> None:
         (nn.Sequential(nn.Upsample(scale_factor=1.5)), "0: only by whole factors, not 1.5 and 1.5"),
         (nn.Sequential(nn.Upsample(size=(16, 12))), "0: only by whole factors, not 2 and 1.5"),
         (nn.Sequential(nn.Upsample(scale_factor=2, mode="bilinear")), "0: only images .* by mode 'nearest', not 'bilinear'"),
-        (nn.Sequential(nn.ConvTranspose2d(3, 4, 1, padding=4)), r"0: conv_transpose2d: padding \(4, 4\) leaves nothing"),
-        (nn.Sequential(nn.MaxPool2d(9)), "0: max_pool2d: .*kernel"),
+        (nn.Sequential(nn.ConvTranspose2d(3, 4, 1, padding=4)), "0: PyTorch says: .*Output size is too small"),
+        (nn.Sequential(nn.MaxPool2d(9)), "0: PyTorch says: .*Output size is too small"),
     ],
 )
 def test_what_a_layer_cannot_do_is_said(module: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         from_torch(module, (2, 3, 8, 8))
-
-
-def test_parameters_where_they_cannot_be_are_said() -> None:
-    class Stacked(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.token = nn.Parameter(torch.zeros(2, 4))
-
-        def forward(self, x: Any) -> Any:
-            return torch.cat([self.token, x])
-
-    with pytest.raises(ValueError, match=r"cat: does not take a parameter that is used outside of a layer"):
-        from_torch(Stacked(), (2, 4))
 
 
 def test_a_loss_may_use_all_that_a_module_returns() -> None:

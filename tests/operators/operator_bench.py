@@ -60,6 +60,7 @@ class Case:
     state: StepState
     kernels: KernelSet
     held: np.ndarray | None = None  # the value that a "state" has, which the runtime puts in place
+    positive: bool = False  # inputs are above 0
 
     @property
     def space(self) -> Rect:
@@ -89,11 +90,12 @@ def draw(kind: str, seed: int, data: int = 0) -> Case:
     outputs = operator.output(specs)
     case = Case(
         operator, specs, example.high,
-        [values(spec, example.high, numbers) for spec in specs],
+        [values(spec, example.high, numbers, example.positive) for spec in specs],
         [values(Spec(w.shape, outputs[0].dtype), 2, numbers) for w in operator.weights(specs)],
         [values(spec, 2, numbers) for spec in outputs],
         StepState(seed=seed, step=data, training=data % 2 == 0),
         KERNELS[seed % len(KERNELS)],
+        positive=example.positive,
     )
     if not specs:
         case.held = values(outputs[0], 2, numbers)
@@ -101,11 +103,11 @@ def draw(kind: str, seed: int, data: int = 0) -> Case:
     return case
 
 
-def values(spec: Spec, high: int, numbers: np.random.Generator) -> np.ndarray:
-    """Random numbers; floats keep away from 0, where some operators have kinks."""
+def values(spec: Spec, high: int, numbers: np.random.Generator, positive: bool = False) -> np.ndarray:
+    """Random numbers; floats keep away from 0, where some operators have kinks, or from all below it."""
     if spec.dtype.kind == "f":
         size = numbers.uniform(0.25, 1.5, spec.shape)
-        return np.asarray(size * numbers.choice((-1.0, 1.0), spec.shape), spec.dtype)
+        return np.asarray(size * numbers.choice((1.0,) if positive else (-1.0, 1.0), spec.shape), spec.dtype)
     return np.asarray(numbers.integers(0, high, spec.shape), spec.dtype)
 
 

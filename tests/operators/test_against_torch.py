@@ -232,6 +232,7 @@ TORCH = {
     ),
     "max_pool2d": lambda op, x: F.max_pool2d(x, op.kernel, op.stride, op.padding, op.dilation, op.ceil_mode),
     "pad": lambda op, x: F.pad(x, [w for pair in reversed(op.edges) for w in pair], value=op.value),
+    "abs": lambda op, x: torch.abs(x),
     "add": lambda op, a, b: a + b,
     "attention_blocks": _attention_blocks,
     "class_blocks": _class_blocks,
@@ -239,6 +240,13 @@ TORCH = {
     "combine_weights": _combine_weights,
     "concat": lambda op, *xs: torch.cat(xs, op.dim),
     "conv2d": _conv2d,
+    "cos": lambda op, x: torch.cos(x),
+    "exp": lambda op, x: torch.exp(x),
+    "log": lambda op, x: torch.log(x),
+    "pow": lambda op, x: x**op.exponent,
+    "rsqrt": lambda op, x: torch.rsqrt(x),
+    "sin": lambda op, x: torch.sin(x),
+    "sqrt": lambda op, x: torch.sqrt(x),
     "conv_transpose2d": lambda op, x, weight, bias=None: F.conv_transpose2d(
         x, weight, bias, op.stride, op.padding, op.output_padding, op.groups, op.dilation
     ),

@@ -71,7 +71,7 @@ def test_nothing_outside_of_reads_matters(kind: str) -> None:
 
         changed = forward(replace(
             case,
-            inputs=[_others_outside(a, rect, case.high, numbers) for a, rect in zip(case.inputs, reads.inputs)],
+            inputs=[_others_outside(a, rect, case.high, numbers, case.positive) for a, rect in zip(case.inputs, reads.inputs)],
             weights=[_others_outside(a, rect, 2, numbers) for a, rect in zip(case.weights, reads.weights)],
         ))
         everyone = [case.operator.writes(case.specs, p) for p in pieces]
@@ -81,9 +81,11 @@ def test_nothing_outside_of_reads_matters(kind: str) -> None:
                 _close(changed.outputs[number][inside], whole.outputs[number][inside], f"example {seed}, {piece}")
 
 
-def _others_outside(array: np.ndarray, rect: Rect, high: int, numbers: np.random.Generator) -> np.ndarray:
+def _others_outside(
+    array: np.ndarray, rect: Rect, high: int, numbers: np.random.Generator, positive: bool = False
+) -> np.ndarray:
     """The array with other values outside of a Rect."""
-    other = values(Spec(array.shape, array.dtype), high, numbers)
+    other = values(Spec(array.shape, array.dtype), high, numbers, positive)
     inside = rect.slices(Rect.of(array.shape))
     other[inside] = array[inside]
     return other
@@ -119,7 +121,7 @@ def _matters(case: Case, piece: Rect, group: str, number: int, slab: Rect) -> bo
     arrays = [array.copy() for array in getattr(case, group)]
     inside = slab.slices(Rect.of(arrays[number].shape))
     others = np.random.default_rng((case.state.step, 7))
-    fresh = values(Spec(slab.shape, arrays[number].dtype), case.high, others)
+    fresh = values(Spec(slab.shape, arrays[number].dtype), case.high, others, case.positive)
     arrays[number][inside] = 3 * fresh if arrays[number].dtype.kind == "f" else fresh
     after = forward(replace(case, **{group: arrays}), piece)
     return not all(np.array_equal(a, b) for a, b in zip(before.outputs, after.outputs))

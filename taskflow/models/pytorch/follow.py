@@ -1,76 +1,102 @@
-"""Follow a PyTorch module with torch.fx, and add the operators that compute the same."""
+"""Follow a recording of a PyTorch module, and add the operators that compute the same."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import GraphModule, symbolic_trace
-from torch.fx.node import map_arg
 
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
-from taskflow.models.pytorch.functions import METHODS, called, has_counterpart, is_tuple, takes_parameters
-from taskflow.models.pytorch.modules import LAYERS
-from taskflow.models.pytorch.site import Held, Site, require
+from taskflow.models.pytorch import arithmetic, neural, shaping  # noqa: F401  they fill the registry
+from taskflow.models.pytorch.modules import STATEFUL, is_leaf, layer_of
+from taskflow.models.pytorch.recorder import Fixed, Recording, Ref, Step, leaves, mapped
+from taskflow.models.pytorch.recording import record_both
+from taskflow.models.pytorch.refused import require_plain
+from taskflow.models.pytorch.registry import FUNCTIONS, RAW, constant_of, tensor_of
+from taskflow.models.pytorch.shadow import Shadow, without_numbers
+from taskflow.models.pytorch.site import Held, Site, Unsupported, require
+from taskflow.models.pytorch.weights import weights_of
+from taskflow.operators.operator import Init
 from taskflow.operators.tensor import Parameter, Tensor
 
 MOST_NAMED = 8  # of what has no counterpart
+WATCHING = "verify."  # names of what verification adds begin so
+Watch = Callable[[Step, int, Tensor], Tensor]  # what stands for a step's tensor, in place of it
 
 
-def follow(module: Any, examples: Sequence[Any], title: str) -> tuple[OperatorGraph, Any]:
-    """The graph of a module, called ``title``, and what stands for its output; arguments and errors as `from_torch` has them."""
-    if not isinstance(module, torch.nn.Module):
-        raise ValueError(f"from_torch: module must be a torch.nn.Module, got {type(module).__name__}")
+@dataclass(slots=True)
+class Followed:
+    """A module's graph without a loss. ``result``: what stands for the module's output. ``values``: what stands for the tensors of
+    the recording's steps."""
+
+    graph: OperatorGraph
+    result: Any
+    recording: Recording
+    values: dict[Ref, Any] = field(default_factory=dict)
+
+
+def follow(module: Any, examples: Sequence[Any], title: str, watch: Watch | None = None) -> Followed:
+    """The graph of a module, called ``title``; arguments and errors as `from_torch` has them. ``examples``: as `examples_of`
+    returns them."""
     try:
-        traced = symbolic_trace(module)
-    except Exception as error:  # whatever the module's code raises when it meets what is no tensor
+        require_plain(module)
+        recording = record_both(module, examples, lambda: Shadow(module, without_numbers(), fake=True), is_leaf)
+        dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), None)
+        dtype = dtype or next((e.dtype for e in examples if isinstance(e, torch.Tensor) and e.is_floating_point()), torch.float32)
+        graph = OperatorGraph(str(dtype).removeprefix("torch."), title)
+        return _Following(graph, module, recording, watch).followed()
+    except Unsupported as error:
+        raise ValueError(f"from_torch: {title}: {error}") from error
+    except Exception as error:  # whatever the module's code raises when it meets what has no numbers
+        if isinstance(error, ValueError) and str(error).startswith("from_torch: "):
+            raise
+        said = (str(error).splitlines() or [""])[0]
         raise ValueError(
-            f"from_torch: torch.fx cannot follow {title} ({type(error).__name__}: {str(error).splitlines()[0]}); its forward "
-            "must not depend on numbers in tensors, only on shapes"
+            f"from_torch: cannot follow {title} ({type(error).__name__}: {said}); its forward must run on examples of these "
+            "shapes, and must not depend on numbers in tensors, only on shapes"
         ) from error
-    dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
-    graph = OperatorGraph(str(dtype).removeprefix("torch."), title)
-    return graph, _Following(graph, traced, examples).result()
 
 
 class _Following:
-    """One walk over what torch.fx saw."""
+    """One walk over the steps of a recording."""
 
-    def __init__(self, graph: OperatorGraph, traced: GraphModule, examples: Sequence[Any]) -> None:
-        self.graph, self.traced, self.examples = graph, traced, list(examples)
+    def __init__(self, graph: OperatorGraph, module: nn.Module, recording: Recording, watch: Watch | None) -> None:
+        self.graph, self.module, self.recording, self.watch = graph, module, recording, watch
         self.known: dict[int, Parameter] = {}
-        self.values: dict[str, Any] = {}
-        self.paths = {name for name, _ in (*traced.named_modules(), *traced.named_parameters())}
+        self.stateful: dict[int, str] = {}  # parameters of layers that share none: the layer's path
+        self.values: dict[Ref, Any] = {}
+        self.trained: set[int] = set()  # nodes whose outputs depend on a parameter
+        self.seen = 0  # nodes that were looked at
+        self.parameters = dict(module.named_parameters())
+        self.paths = {name for name, _ in (*module.named_modules(), *module.named_parameters(), *module.named_buffers())}
 
-    def result(self) -> Any:
-        """The module's output. Raises ValueError that lists what has no counterpart."""
+    def followed(self) -> Followed:
+        """Raises ValueError that lists what has no counterpart, or says what is not supported, and where."""
         self._require_counterparts()
-        for node in self.traced.graph.nodes:
+        for step in self.recording.steps:
             try:
-                self.values[node.name] = self._value(node)
+                self._settle(step, self._value(step))
             except (ValueError, TypeError) as error:  # of what is not supported, of operators, of arguments that a function has not
-                raise ValueError(f"from_torch: {self.graph.name}: {_where(node)}: {error}") from error
-            if node.op == "output":
-                return self.values[node.name]
-        raise AssertionError("a traced module has an output")
+                said = str(error).replace("made()", step.name)
+                raise ValueError(f"from_torch: {self.graph.name}: {step.describe()}: {said}") from error
+        result = mapped(self._result, self.recording.output)
+        self._add_unused()
+        return Followed(self.graph, result, self.recording, self.values)
 
     def _require_counterparts(self) -> None:
         missing: dict[tuple[str, str], list[str]] = {}  # what it is: where
-        for node in self.traced.graph.nodes:
-            where = _where(node)
-            if node.op == "call_module":
-                kind = type(self.traced.get_submodule(node.target))
-                if kind not in LAYERS:
-                    missing.setdefault((kind.__name__, ""), []).append(where)
-            elif node.op == "call_method" and node.target not in METHODS:
-                missing.setdefault(("a tensor's method", where), []).append(where)
-            elif node.op == "call_function" and not has_counterpart(node.target):
-                missing.setdefault(("a function", where), []).append(where)
-            elif node.op == "get_attr" and not isinstance(_attribute(self.traced, where), nn.Parameter):
-                missing.setdefault(("a buffer, used outside of a layer", where.rpartition(".")[2]), []).append(where)
+        for step in self.recording.steps:
+            if step.kind == "module":
+                part = self.module.get_submodule(step.target)
+                if layer_of(part) is None:
+                    missing.setdefault((type(part).__name__, ""), []).append(step.target)
+            elif step.kind == "function" and step.target not in FUNCTIONS:
+                own = hasattr(torch.Tensor, getattr(step.target, "__name__", "")) and step.target not in vars(torch).values()
+                missing.setdefault(("a tensor's method" if own else "a function", step.name), []).append(step.name)
         if missing:
             said = [
                 f"{places[0]} ({what}{f', {len(places)} times' if len(places) > 1 else ''})"
@@ -82,57 +108,118 @@ class _Following:
                 "module by what docs/guide/pytorch.md lists, or build the network with taskflow's operators"
             )
 
-    def _value(self, node: Any) -> Any:
-        if node.op == "placeholder":
-            return self._input(node)
-        if node.op == "get_attr":
-            return Held(Site(node.target, self.graph, self.known), _attribute(self.traced, node.target))
-        args, options = map_arg((node.args, node.kwargs), lambda n: self.values[n.name])
-        if node.op == "output":
-            return args[0]
-        if node.op == "call_module":
-            module = self.traced.get_submodule(node.target)
-            return LAYERS[type(module)](Site(node.target, self.graph, self.known), module, *args, **options)
-        if not any_of((Tensor, Held), (args, options)) or is_tuple(node.target):  # sizes and the like, in plain numbers
-            method = node.op == "call_method"
-            return getattr(args[0], node.target)(*args[1:], **options) if method else node.target(*args, **options)
-        if any_of(Held, (args, options)):
-            require(takes_parameters(node.target), "does not take a parameter that is used outside of a layer")
-        return called(node.target)(self._free(node.name), *args, **options)
+    # ---- steps -----------------------------------------------------------------------------------------------------
+
+    def _value(self, step: Step) -> Any:
+        if step.kind == "input":
+            (example,) = step.values
+            dtype = str(example.dtype).removeprefix("torch.")
+            return ops.input(self.graph, tuple(example.shape), dtype, name=self._free(step.target))
+        if step.kind == "parameter":
+            held = self.parameters[step.target]
+            self._require_alone(held, step.target)
+            return Held(Site(step.target, self.graph, self.known), held)
+        args, kwargs = mapped(self._given, step.args), mapped(self._given, step.kwargs)
+        if step.kind == "module":
+            return self._layer(step, args, kwargs)
+        handler = FUNCTIONS[step.target]
+        name = self._free(step.name)
+        if handler not in RAW:
+            args, kwargs = mapped(self._tensor(name), args), mapped(self._tensor(name), kwargs)
+        return handler(name, *args, **kwargs)
+
+    def _layer(self, step: Step, args: Any, kwargs: Any) -> Any:
+        part = self.module.get_submodule(step.target)
+        build = layer_of(part)
+        assert build is not None, "layers without counterparts are refused before"
+        for name, parameter in part.named_parameters():
+            require(
+                parameter.requires_grad,
+                f"{name} has requires_grad=False, but a layer's parameters are trained here; train it, or import without it",
+            )
+            self._require_alone(parameter, step.target)
+            if isinstance(part, STATEFUL):
+                require(id(parameter) not in self.known, f"shares its {name} with another layer, which it cannot")
+                self.stateful[id(parameter)] = step.target
+        masks = {key: value for key, value in kwargs.items() if isinstance(value, Fixed)}  # a layer looks at those itself
+        convert = self._tensor(step.target)
+        args = mapped(convert, args)
+        kwargs = {key: value if key in masks else mapped(convert, value) for key, value in kwargs.items()}
+        return build(Site(step.target, self.graph, self.known, step.training), part, *args, **kwargs)
+
+    def _require_alone(self, parameter: Any, path: str) -> None:
+        other = self.stateful.get(id(parameter), path)
+        require(other == path, f"shares a parameter with {other}, which cannot share any")
+
+    def _given(self, value: Any) -> Any:
+        return self.values[value] if isinstance(value, Ref) else value
+
+    def _tensor(self, name: str) -> Callable[[Any], Any]:
+        return lambda value: tensor_of(value, self.graph, name)
+
+    def _settle(self, step: Step, value: Any) -> None:
+        """Keep what a step became, having compared its shape, its type and whether a gradient flows with PyTorch's."""
+        found = _beside(step.result, value)
+        for ref, theirs in zip((leaf for leaf in leaves(step.result) if isinstance(leaf, Ref)), step.values):
+            ours = found.get(ref)
+            if isinstance(ours, Tensor):
+                self._compare(step, theirs, ours)
+                if self.watch is not None:
+                    ours = self.watch(step, ref.index, ours)
+            self.values[ref] = ours
+
+    def _compare(self, step: Step, theirs: torch.Tensor, ours: Tensor) -> None:
+        shape, dtype = tuple(theirs.shape), str(theirs.dtype).removeprefix("torch.")
+        require(ours.shape == shape, f"returns {list(shape)} in PyTorch, but {list(ours.shape)} here")
+        require(
+            str(ours.dtype) == dtype,
+            f"returns {dtype} in PyTorch, but {ours.dtype} here: one float type in the whole network, please",
+        )
+        flows = self._depends_on_parameters(ours)
+        require(
+            not flows or theirs.requires_grad,
+            "lets no gradient through in PyTorch (detach, no_grad), but parameters lie before it; this is not understood",
+        )
+
+    def _depends_on_parameters(self, ours: Tensor) -> bool:
+        for node in self.graph.nodes[self.seen :]:
+            own = any(not p.name.startswith(WATCHING) for p in node.parameters)
+            if own or any(t.node in self.trained and t.spec.differentiable for t in node.inputs):
+                self.trained.add(node.number)
+        self.seen = len(self.graph.nodes)
+        return ours.node in self.trained and ours.spec.differentiable
+
+    # ---- ends --------------------------------------------------------------------------------------------------------
+
+    def _result(self, value: Any) -> Any:
+        if isinstance(value, Ref):
+            return self._tensor("output")(self.values[value])
+        return constant_of(value, self.graph, "output") if isinstance(value, Fixed) else value
+
+    def _add_unused(self) -> None:
+        """Parameters and running statistics that forward does not use are in the graph, too: files of weights have them."""
+        have = {p.name for p in self.graph.parameters} | {n.name for n in self.graph if n.operator.kind == "state"}
+        for name, shape in weights_of(self.module).shapes.items():
+            if name in have:
+                continue
+            if name.rpartition(".")[2] in ("running_mean", "running_var"):
+                ops.state(self.graph, shape, lasting=True, name=name)
+            else:
+                ops.expand_weight(self.graph, shape, tuple(shape) or (1,), init=Init("constant", 0.0), name=name)
+        wanted = weights_of(self.module).shapes
+        wrong = [p.name for p in self.graph.parameters if p.name not in wanted and not p.name.startswith(WATCHING)]
+        require(not wrong, f"{', '.join(wrong)}: no parameter of the module is called so; put it into a module of its own")
 
     def _free(self, name: str) -> str:
         """A name for what is no layer: weights are found by the layers' names, which nothing else may take."""
         return f"{name}_in" if name in self.paths else name
 
-    def _input(self, node: Any) -> Any:
-        """An argument of ``forward``: an input of the graph, or its default."""
-        if not self.examples:
-            if node.args:
-                return node.args[0]
-            raise ValueError("there is no example for this argument; give its shape, or a tensor like those of the steps")
-        example = self.examples.pop(0)
-        if example is None:
-            return None
-        shape = tuple(getattr(example, "shape", example))
-        dtype = str(example.dtype).removeprefix("torch.") if hasattr(example, "dtype") else None
-        return ops.input(self.graph, shape, dtype, name=self._free(str(node.target)))
 
-
-def any_of(kind: Any, value: Any) -> bool:
-    """True if a value of this kind is in a nest of containers."""
-    if isinstance(value, dict):
-        return any(any_of(kind, part) for part in value.values())
-    if isinstance(value, (tuple, list)):
-        return any(any_of(kind, part) for part in value)
-    return isinstance(value, kind)
-
-
-def _attribute(traced: GraphModule, path: str) -> Any:
-    """The parameter or buffer at a path."""
-    module, _, name = path.rpartition(".")
-    return getattr(traced.get_submodule(module), name)
-
-
-def _where(node: Any) -> str:
-    named = node.op in ("call_module", "call_method", "get_attr")
-    return str(node.target) if named else str(getattr(node.target, "__name__", node.target))
+def _beside(result: Any, value: Any) -> dict[Ref, Any]:
+    """What our value has where PyTorch's result has tensors."""
+    if isinstance(result, Ref):
+        return {result: value}
+    if isinstance(result, (tuple, list)):
+        require(isinstance(value, (tuple, list)) and len(value) == len(result), "returns several tensors in PyTorch")
+        return {ref: ours for a, b in zip(result, value) for ref, ours in _beside(a, b).items()}
+    return {}

@@ -13,29 +13,39 @@ Loss = Callable[[Any], Tensor]
 
 
 def from_torch(
-    module: Any, *examples: Any, loss: str | Loss | None = "cross_entropy", name: str | None = None
+    module: Any, *examples: Any, loss: str | Loss | None = "cross_entropy", name: str | None = None, verify: bool = True
 ) -> OperatorGraph:
-    """The operator graph of a torch.nn.Module, to plan or to train.
+    """The operator graph of a torch.nn.Module, to plan or to train: it computes what the module computes, or there is an error.
 
     Args: ``examples``: for each argument of ``forward`` a shape (of the whole batch; floats of the type of the module's
-    parameters) or a tensor of the shape and type that each step will be given; arguments with defaults may be left out.
-    Inputs of the graph are named as the arguments (with ``_in`` behind it where a layer has that name). ``loss``:
-    "cross_entropy" of scores (N, ..., classes) and an input ``labels`` (N, ...) int64, "mse_loss" of the output and an input
-    ``targets`` of its shape, a function from what the module returns (with `taskflow`'s tensors) to a scalar, or None. If the
-    module returns several tensors, the two losses that have names count the first.
+    parameters), a tensor of the shape and type that each step will be given, or what is no tensor, as it is; arguments with
+    defaults may be left out. Inputs of the graph are named as the arguments (with ``_in`` behind it where a layer has that
+    name). ``loss``: "cross_entropy" of scores (N, ..., classes) and an input ``labels`` (N, ...) int64, "mse_loss" of the
+    output and an input ``targets`` of its shape, a function from what the module returns (with `taskflow`'s tensors) to a
+    scalar, or None. If the module returns several tensors, the two losses that have names count the first. ``verify``: run the
+    module and the graph on small random numbers, in training and in evaluation, and compare all outputs, gradients, running
+    statistics. Networks too large for that (`verify.MOST_PARAMETERS`, `MOST_FLOPS`) are not verified, with a warning.
 
-    Layers are named by their paths, as in ``state_dict``: `weights_of` gives the module's weights under these names. What depends
-    on ``module.training`` is taken as it is when this is called (heads that only training has; `dropout` of a module in
-    evaluation is kept). Operators for LSTMs cover all steps.
+    Layers are named by their paths, as in ``state_dict``: `weights_of` gives the module's weights under these names. Training
+    steps do what the module does after ``module.train()``, evaluation what it does after ``module.eval()``; a layer that is
+    kept in evaluation while the rest trains has no dropout. The module is left as it is.
 
-    Raises ImportError without torch, and ValueError that lists what has no counterpart: control flow that depends
-    on numbers in tensors, buffers used outside of layers, functions and layers that taskflow does not have.
+    Raises ImportError without torch, and ValueError that lists what has no counterpart (functions and layers that taskflow does
+    not have), or names what is not understood: hooks, values written in place and read again by another view, state that
+    forward keeps, control flow that depends on numbers in tensors, and whatever verification finds.
     """
     try:
+        from taskflow.models.pytorch.examples import examples_of
         from taskflow.models.pytorch.follow import follow
+        from taskflow.models.pytorch.verify import verified
     except ImportError as error:
         raise ImportError("from_torch: needs PyTorch, to read the module: pip install torch") from error
-    graph, result = follow(module, examples, name or type(module).__name__)
+    title = name or type(module).__name__
+    given = examples_of(module, examples)
+    followed = follow(module, given, title)
+    if verify:
+        verified(module, given, followed)
+    graph, result = followed.graph, followed.result
     output = result[0] if isinstance(result, (tuple, list)) and result else result
     if not isinstance(output, Tensor):
         raise ValueError(f"from_torch: {graph.name} must return a tensor, or several in a tuple, got {type(output).__name__}")

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from taskflow import operators as ops
-from taskflow.models.pytorch.site import Site, Unsupported, require
+from taskflow.models.pytorch.normalising import affine, normalised
+from taskflow.models.pytorch.recorder import Fixed
+from taskflow.models.pytorch.refused import class_of
+from taskflow.models.pytorch.registry import array_of, constant
+from taskflow.models.pytorch.site import Held, Site, Unsupported, require
 from taskflow.operators.tensor import Tensor
 
 Made = Any  # a Tensor, or a tuple of them where the module returns one
@@ -50,14 +55,28 @@ def _batch_norm(site: Site, m: nn.BatchNorm1d | nn.BatchNorm2d, x: Tensor) -> Ma
     require(m.affine and m.track_running_stats, "needs affine and track_running_stats")
     if momentum is None:
         raise Unsupported("needs a momentum")
+    require(site.training, "is kept in evaluation while the rest trains; its statistics are not those of the batch")
     require(site.shared(m.weight, m.bias) is None, "is called twice; its running statistics would follow both")
     return site.own(ops.batch_norm(x, m.eps, momentum, name=site.name), m.weight, m.bias)
 
 
 def _layer_norm(site: Site, m: Any, x: Tensor) -> Made:
-    require(len(m.normalized_shape) == 1 and m.bias is not None, "only over the last dimension, with weight and bias")
-    y = ops.layer_norm(x, m.eps, name=site.name, parameters=site.shared(m.weight, m.bias))
-    return site.own(y, m.weight, m.bias)
+    if len(m.normalized_shape) == 1 and m.weight is not None and m.bias is not None:
+        y = ops.layer_norm(x, m.eps, name=site.name, parameters=site.shared(m.weight, m.bias))
+        return site.own(y, m.weight, m.bias)
+    y = normalised(site.name, x, len(m.normalized_shape), m.eps, centred=True)
+    return affine(site.name, y, _held(site, m, "weight"), _held(site, m, "bias"))
+
+
+def _rms_norm(site: Site, m: Any, x: Tensor) -> Made:
+    least = float(np.finfo(x.dtype).eps) if m.eps is None else m.eps
+    y = normalised(site.name, x, len(m.normalized_shape), least, centred=False)
+    return affine(site.name, y, _held(site, m, "weight"), None)
+
+
+def _held(site: Site, m: Any, name: str) -> Held | None:
+    """A parameter of a layer by itself."""
+    return None if getattr(m, name) is None else Held(site.below(name), getattr(m, name))
 
 
 def _group_norm(site: Site, m: nn.GroupNorm, x: Tensor) -> Made:
@@ -67,7 +86,9 @@ def _group_norm(site: Site, m: nn.GroupNorm, x: Tensor) -> Made:
 
 
 def _embedding(site: Site, m: nn.Embedding, x: Tensor) -> Made:
-    require(m.padding_idx is None and m.max_norm is None and not m.sparse, "padding_idx, max_norm and sparse are not supported")
+    said = {name: getattr(m, name) for name in ("padding_idx", "max_norm", "sparse", "scale_grad_by_freq")}
+    wrong = [f"{name}={value!r}" for name, value in said.items() if value is not None and value is not False]
+    require(not wrong, f"padding_idx, max_norm, sparse and scale_grad_by_freq are not supported, got {', '.join(wrong)}")
     y = ops.embedding(x, m.num_embeddings, m.embedding_dim, name=site.name, parameters=site.shared(m.weight))
     return site.own(y, m.weight)
 
@@ -76,56 +97,59 @@ def _lstm(site: Site, m: nn.LSTM, x: Tensor, hx: Any = None) -> Made:
     require(m.batch_first and m.bias and not m.bidirectional and not m.proj_size, "only batch_first, with biases, in one direction")
     require(hx is None, "a first state; only zeros")
     require(f"{site.name}.l0" not in {node.name for node in site.graph}, "is called twice")
-    y, (h, c) = ops.lstm(x, m.hidden_size, m.num_layers, dropout=m.dropout, name=site.name)
+    y, (h, c) = ops.lstm(x, m.hidden_size, m.num_layers, dropout=m.dropout if site.training else 0.0, name=site.name)
     stack = [[ops.reshape(t, (1, *t.shape)) for t in states] for states in (h, c)]
     return y, tuple(states[0] if len(states) == 1 else ops.concat(states, 0) for states in stack)
 
 
-def _attention(site: Site, m: nn.MultiheadAttention, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Made:
+def _attention(
+    site: Site, m: nn.MultiheadAttention, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Any = None,
+    need_weights: bool = True, attn_mask: Any = None, average_attn_weights: bool = True, is_causal: bool = False,
+) -> Made:
     require(m.batch_first and m.in_proj_weight is not None, "only batch_first, with queries, keys and values of one width")
     require(m.bias_k is None and not m.add_zero_attn, "add_bias_kv and add_zero_attn are not supported")
     require(key is value, "keys and values must be one tensor")
-    masks = {name: mask for name, mask in options.items() if name.endswith("mask") and mask is not None}
-    require(not masks and not options.get("is_causal"), f"masks are not supported ({', '.join(masks) or 'is_causal'})")
-    require(site.shared(m.in_proj_weight) is None, "is called twice")
-    made = ops.multi_head_attention(
-        query, key, m.num_heads, dropout=m.dropout, bias=m.in_proj_bias is not None, name=site.name
-    )
+    require(key_padding_mask is None, "masks that are inputs are not supported (key_padding_mask)")
+    require(f"{site.name}.q_proj" not in {node.name for node in site.graph}, "is called twice")
+    drop, bias, causal = m.dropout if site.training else 0.0, m.in_proj_bias is not None, False
+    if attn_mask is not None:
+        require(isinstance(attn_mask, Fixed), "masks that are inputs are not supported (attn_mask)")
+        causal = query.shape[1] == key.shape[1] and _is_causal(array_of(attn_mask))
+        require(causal, "of masks (attn_mask) only the causal one of equally many queries and keys")
+    require(causal or not is_causal, "is_causal needs the causal attn_mask")
+    made = ops.multi_head_attention(query, key, m.num_heads, causal=causal, dropout=drop, bias=bias, name=site.name)
     return made, None
 
 
-def _encoder_layer(site: Site, m: nn.TransformerEncoderLayer, x: Tensor, **options: Any) -> Made:
-    require(not any(value is not None and value is not False for value in options.values()), "masks are not supported")
-    act = m.activation
-    require(act in (nn.functional.relu, nn.functional.gelu) or isinstance(act, (nn.ReLU, nn.GELU)), "only relu and gelu")
-
-    def attend(x: Tensor) -> Tensor:
-        made = _attention(site.below("self_attn"), m.self_attn, x, x, x)[0]
-        return _dropout(site.below("dropout1"), m.dropout1, made)  # type: ignore[no-any-return]
-
-    def forward(x: Tensor) -> Tensor:
-        y = _linear(site.below("linear1"), m.linear1, x)
-        y = (ops.relu if act is nn.functional.relu or isinstance(act, nn.ReLU) else ops.gelu)(y, name=f"{site.name}.activation")
-        y = _linear(site.below("linear2"), m.linear2, _dropout(site.below("dropout"), m.dropout, y))
-        return _dropout(site.below("dropout2"), m.dropout2, y)  # type: ignore[no-any-return]
-
-    for number, (part, norm) in enumerate(((attend, m.norm1), (forward, m.norm2)), 1):
-        at, add = site.below(f"norm{number}"), f"{site.name}.add{number}"
-        if m.norm_first:
-            x = ops.add(x, part(_layer_norm(at, norm, x)), name=add)
-        else:
-            x = _layer_norm(at, norm, ops.add(x, part(x), name=add))
-    return x
+def _is_causal(mask: Any) -> bool:
+    """True for a mask (T, T) that hides all later keys, and nothing else: by True, or by minus infinity."""
+    if mask.ndim != 2:
+        return False
+    hidden = mask if mask.dtype == bool else np.isneginf(mask)
+    plain = mask.dtype == bool or bool((mask[~hidden] == 0).all())
+    return plain and bool((hidden == (np.tri(*mask.shape) == 0)).all())
 
 
-def _encoder(site: Site, m: nn.TransformerEncoder, x: Tensor, **options: Any) -> Made:
-    for number, layer in enumerate(m.layers):
-        x = _encoder_layer(site.below(f"layers.{number}"), layer, x, **options)
-    return x if m.norm is None else _layer_norm(site.below("norm"), m.norm, x)
+def masked_scores(name: str, scores: Tensor, mask: Any, allowed: bool) -> Tensor:
+    """Scores (..., T, S) with a fixed mask: numbers that are added, or True for what is ``allowed`` (else: for what is not)."""
+    if mask is None:
+        return scores
+    require(isinstance(mask, Fixed), "masks that are inputs, or are computed from them, are not supported (attn_mask)")
+    numbers = array_of(mask)
+    if numbers.dtype == bool:
+        numbers = np.where(numbers if allowed else ~numbers, 0.0, -np.inf)
+    require(bool((numbers > -np.inf).any(-1).all()), "a mask hides all keys of some query")
+    return ops.add(scores, constant(scores.graph, numbers.astype(scores.dtype), name), name=f"{name}ed")
 
 
 def _dropout(site: Site, m: nn.Dropout, x: Tensor) -> Made:
-    return ops.dropout(x, m.p, name=site.name) if m.p else x
+    return ops.dropout(x, m.p, name=site.name) if m.p and site.training else x
+
+
+def stochastic_depth(site: Site, m: Any, x: Tensor) -> Made:
+    """torchvision.ops.StochasticDepth."""
+    require(m.mode == "row", "mode must be 'row', which leaves out whole samples")
+    return ops.stochastic_depth(x, m.p, name=site.name) if m.p and site.training else x
 
 
 def _gelu(site: Site, m: nn.GELU, x: Tensor) -> Made:
@@ -178,6 +202,7 @@ def _sizes_or_kept(size: Any, x: Tensor) -> tuple[int, int]:
 
 def _upsample(site: Site, m: nn.Upsample, x: Tensor) -> Made:
     require(m.mode == "nearest" and x.ndim == 4, f"only images (N, C, H, W), by mode 'nearest', not {m.mode!r} of {x}")
+    require(not getattr(m, "antialias", False) and m.align_corners is None, "antialias and align_corners are not supported")
     given: Any = m.size if m.scale_factor is None else m.scale_factor
     down, right = given if isinstance(given, (tuple, list)) else (given, given)
     if m.scale_factor is None:
@@ -195,22 +220,31 @@ def _upsample(site: Site, m: nn.Upsample, x: Tensor) -> Made:
 
 
 def _flatten(site: Site, m: nn.Flatten, x: Tensor) -> Made:
-    return merged(x, m.start_dim, m.end_dim, site.name)
+    first, last = m.start_dim % x.ndim, m.end_dim % x.ndim
+    return ops.reshape(x, (*x.shape[:first], -1, *x.shape[last + 1 :]), name=site.name)
 
 
-def merged(x: Tensor, start: int, end: int, name: str) -> Tensor:
-    """torch.flatten: dimensions from ``start`` to ``end`` as one."""
-    first, last = start % x.ndim, end % x.ndim
-    return ops.reshape(x, (*x.shape[:first], -1, *x.shape[last + 1 :]), name=name)
+def _unflatten(site: Site, m: Any, x: Tensor) -> Made:
+    require(isinstance(m.dim, int), "a dimension by its name")
+    at = m.dim % x.ndim
+    known = int(np.prod([size for size in m.unflattened_size if size != -1]))
+    sizes = [x.shape[at] // known if size == -1 else size for size in m.unflattened_size]
+    return ops.reshape(x, (*x.shape[:at], *sizes, *x.shape[at + 1 :]), name=site.name)
+
+
+def pair(value: Any) -> tuple[int, int]:
+    """(height, width) of one number for both, or of two."""
+    height, width = value if isinstance(value, (tuple, list)) else (value, value)
+    return height, width
 
 
 LAYERS: dict[type[nn.Module], Callable[..., Made]] = {
     nn.Linear: _linear, nn.Conv2d: _conv2d, nn.ConvTranspose2d: _conv_transpose2d, nn.BatchNorm1d: _batch_norm,
     nn.BatchNorm2d: _batch_norm, nn.LayerNorm: _layer_norm, nn.GroupNorm: _group_norm,
-    nn.Embedding: _embedding, nn.LSTM: _lstm, nn.MultiheadAttention: _attention, nn.TransformerEncoderLayer: _encoder_layer,
-    nn.TransformerEncoder: _encoder, nn.Dropout: _dropout, nn.GELU: _gelu, nn.LeakyReLU: _leaky_relu, nn.SiLU: _silu,
+    nn.Embedding: _embedding, nn.LSTM: _lstm, nn.MultiheadAttention: _attention, nn.RMSNorm: _rms_norm,
+    nn.Dropout: _dropout, nn.GELU: _gelu, nn.LeakyReLU: _leaky_relu, nn.SiLU: _silu,
     nn.Softmax: _softmax, nn.MaxPool2d: _max_pool2d, nn.AvgPool2d: _avg_pool2d, nn.AdaptiveAvgPool2d: _adaptive_avg_pool2d,
-    nn.Flatten: _flatten, nn.Upsample: _upsample, nn.Hardtanh: _hardtanh, nn.ReLU6: _hardtanh,
+    nn.Flatten: _flatten, nn.Unflatten: _unflatten, nn.Upsample: _upsample, nn.Hardtanh: _hardtanh, nn.ReLU6: _hardtanh,
     nn.Hardsigmoid: lambda site, m, x: ops.hardsigmoid(x, name=site.name),
     nn.Hardswish: lambda site, m, x: ops.hardswish(x, name=site.name),
     nn.Identity: lambda site, m, x: x,
@@ -218,4 +252,30 @@ LAYERS: dict[type[nn.Module], Callable[..., Made]] = {
     nn.Sigmoid: lambda site, m, x: ops.sigmoid(x, name=site.name),
     nn.Tanh: lambda site, m, x: ops.tanh(x, name=site.name),
 }  # fmt: skip
-"""What each class becomes. `torch.fx` calls modules of torch.nn as a whole and follows all others into their parts."""
+"""What each class becomes. Other modules of torch.nn are refused, but for the transformers, which are followed into their parts
+like modules of your own."""
+FOLLOWED = (
+    nn.Sequential, nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.TransformerDecoder, nn.TransformerDecoderLayer,
+    nn.Transformer,
+)
+BY_NAME: dict[str, Callable[..., Made]] = {"torchvision.ops.stochastic_depth.StochasticDepth": stochastic_depth}
+"""Layers of packages that need not be installed."""
+STATEFUL = (nn.LSTM, nn.MultiheadAttention, nn.BatchNorm1d, nn.BatchNorm2d)
+"""Layers that may share no parameter with others."""
+
+
+def layer_of(module: nn.Module) -> Callable[..., Made] | None:
+    """What a module becomes as a whole: by its class, or by the class that it changes nothing of."""
+    kind = type(module)
+    found = BY_NAME.get(f"{kind.__module__}.{kind.__qualname__}")
+    if found is None:
+        known = class_of(module, LAYERS)
+        found = None if known is None else LAYERS[known]
+    return found
+
+
+def is_leaf(module: nn.Module) -> bool:
+    """True for modules that are recorded as a whole."""
+    if layer_of(module) is not None:
+        return True
+    return type(module).__module__.startswith(("torch.nn.", "torch.ao.nn.")) and not isinstance(module, FOLLOWED)

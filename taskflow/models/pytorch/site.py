@@ -17,15 +17,17 @@ class Unsupported(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """``name``: the module's path, which its operators are named by. ``known``: our parameters by identity of PyTorch's."""
+    """``name``: the module's path, which its operators are named by. ``known``: our parameters by identity of PyTorch's.
+    ``training``: whether the module is in training while the whole is."""
 
     name: str
     graph: OperatorGraph
     known: dict[int, Parameter] = field(default_factory=dict)
+    training: bool = True
 
     def below(self, name: str) -> Site:
         """The same for a module in this one."""
-        return Site(f"{self.name}.{name}", self.graph, self.known)
+        return Site(f"{self.name}.{name}", self.graph, self.known, self.training)
 
     def shared(self, *theirs: Any) -> Sequence[Parameter] | None:
         """Our parameters for these of PyTorch's (None among them: it has none) if a layer before has them too; None if they are
@@ -72,5 +74,7 @@ def require(fine: bool, why: str) -> None:
 
 def started(parameter: Any) -> Init:
     """How a graph starts what PyTorch starts as it has: a constant, or normal numbers of its spread."""
+    if parameter.is_meta:
+        return Init("normal", 0.02)
     spread = float(parameter.detach().float().std(unbiased=False))
     return Init("normal", spread) if spread else Init("constant", float(parameter.detach().flatten()[0]))

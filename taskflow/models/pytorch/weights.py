@@ -9,12 +9,13 @@ import numpy as np
 
 from taskflow.checkpoint import StoredWeights
 
-COUNTER = "num_batches_tracked"  # of batch normalisation; it only counts
+STATISTICS = ("running_mean", "running_var")  # of batch normalisation
 
 
 def weights_of(module: Any) -> StoredWeights:
-    """Parameters and running statistics of a module that `from_torch` made a graph of, for `load_weights`. Parameters that several
-    layers share come once. Arrays are read when they are asked for: later changes of the module are seen."""
+    """Trained parameters and running statistics of a module that `from_torch` made a graph of, for `load_weights`. Parameters that
+    several layers share come once; other buffers, and parameters that are not trained, are in the graph as they were. Arrays are
+    read when they are asked for: later changes of the module are seen."""
     arrays = dict(_all(module))
     shapes = {name: tuple(shape) for name, (shape, _) in arrays.items()}
     return StoredWeights(f"PyTorch's {type(module).__name__}", shapes, lambda name: arrays[name][1]())
@@ -27,7 +28,10 @@ def _all(module: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
     for path, part in module.named_modules():
         prefix = f"{path}." if path else ""
         for name, tensor in (*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)):
-            if id(tensor) in seen or name == COUNTER or name in part._non_persistent_buffers_set:
+            kept = tensor.requires_grad if isinstance(tensor, torch.nn.Parameter) else (
+                isinstance(part, torch.nn.modules.batchnorm._BatchNorm) and name in STATISTICS
+            )
+            if id(tensor) in seen or not kept:
                 continue
             seen.add(id(tensor))
             if isinstance(part, torch.nn.LSTM):  # weight_ih_l0 (4 h, i) of all layers in one module; ours have one each
@@ -43,5 +47,5 @@ def _all(module: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
                 yield f"{prefix}{name}", (tensor.shape, _reader(tensor, tuple(tensor.shape)))
 
 
-def _reader(tensor: Any, shape: tuple[int, ...], part: slice = slice(None)) -> Any:
+def _reader(tensor: Any, shape: tuple[int, ...], part: Any = ...) -> Any:
     return lambda: np.asarray(tensor.detach().cpu().numpy()[part]).reshape(shape)

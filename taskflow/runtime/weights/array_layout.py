@@ -80,7 +80,8 @@ class ArrayLayout:
         """The whole array from its parts; what nobody holds is 0, as is an update rule's array of a weight that is not trained."""
         whole = np.zeros(self.spec.shape, self.spec.dtype)
         for held, values in parts:
-            into = whole[held.rect.slices(self.spec.rect)]
+            where: Any = (*held.rect.slices(self.spec.rect), ...)  # a view, also of an array without dimensions
+            into = whole[where]
             if held.last - held.first == held.rect.volume:
                 into[...] = values.reshape(held.rect.shape)
             else:

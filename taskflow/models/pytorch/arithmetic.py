@@ -1,0 +1,289 @@
+"""Arithmetic of torch, element by element and in products of matrices, as operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from string import ascii_lowercase
+from typing import Any
+
+import numpy as np
+
+from taskflow import operators as ops
+from taskflow.models.pytorch.recorder import Fixed
+from taskflow.models.pytorch.registry import array_of, constant, graph_of, number_of, stands_for, tensor_of
+from taskflow.models.pytorch.site import Held, Unsupported, require, started
+from taskflow.operators.tensor import Tensor
+
+
+def _with_parameter(build: Callable[..., Tensor], a: Any, b: Any) -> Tensor | None:
+    """A tensor and a parameter that is repeated to its shape, as one operator, which is called by the parameter's path."""
+    x, held = (a, b) if isinstance(b, Held) else (b, a)
+    if not isinstance(held, Held) or not isinstance(x, Tensor) or not x.shape or len(held.shape) > x.ndim:
+        return None
+    if any(mine not in (1, other) for mine, other in zip(held.shape, x.shape[x.ndim - len(held.shape) :])):
+        return None
+    at = held.site
+    made = build(x, held.shape, init=started(held.tensor), name=at.name, parameters=at.shared(held.tensor))
+    return at.own(made, held.tensor)
+
+
+def _two(name: str, a: Any, b: Any) -> tuple[Any, Any]:
+    """Operands as tensors of the graph; numbers as floats."""
+    graph = graph_of(a, b)
+    found = [
+        number_of(value) if number_of(value) is not None
+        else constant(graph, array_of(value).astype(graph.dtype), value.name or f"{name}.constant") if isinstance(value, Fixed)
+        and value.tensor.ndim else tensor_of(value, graph, name) for value in (a, b)
+    ]  # fixed integers become floats, as PyTorch makes them beside floats
+    for value in found:
+        require(isinstance(value, (Tensor, float)), f"an operand must be a tensor or a number, got {type(value).__name__}")
+    return found[0], found[1]
+
+
+@stands_for("add", "add_", "__radd__", raw=True)
+def add(name: str, input: Any, other: Any, *, alpha: float = 1) -> Any:
+    """input + alpha other."""
+    made = _with_parameter(ops.add_weight, input, other) if alpha == 1 else None
+    if made is not None:
+        return made
+    a, b = _two(name, input, other)
+    if alpha != 1:
+        b = b * alpha if isinstance(b, float) else ops.scale(b, alpha, name=f"{name}.alpha")
+    a, b = (b, a) if isinstance(a, float) else (a, b)
+    return ops.shift(a, b, name=name) if isinstance(b, float) else ops.add(a, b, name=name)
+
+
+@stands_for("sub", "sub_", "subtract", "subtract_", raw=True)
+def sub(name: str, input: Any, other: Any, *, alpha: float = 1) -> Any:
+    """input - alpha other."""
+    a, b = _two(name, input, other)
+    if alpha != 1:
+        b = b * alpha if isinstance(b, float) else ops.scale(b, alpha, name=f"{name}.alpha")
+    if isinstance(b, float):
+        return ops.shift(a, -b, name=name)
+    if isinstance(a, float):
+        return ops.shift(ops.scale(b, -1.0, name=f"{name}.minus"), a, name=name)
+    return ops.sub(a, b, name=name)
+
+
+@stands_for("__rsub__", "rsub", raw=True)
+def rsub(name: str, input: Any, other: Any, *, alpha: float = 1) -> Any:
+    """other - input."""
+    require(alpha == 1, "alpha must be 1")
+    return sub(name, other, input)
+
+
+@stands_for("mul", "mul_", "multiply", "multiply_", "__rmul__", raw=True)
+def mul(name: str, input: Any, other: Any) -> Any:
+    """input times other."""
+    made = _with_parameter(ops.mul_weight, input, other)
+    if made is not None:
+        return made
+    a, b = _two(name, input, other)
+    a, b = (b, a) if isinstance(a, float) else (a, b)
+    return ops.scale(a, b, name=name) if isinstance(b, float) else ops.mul(a, b, name=name)
+
+
+@stands_for("div", "div_", "divide", "divide_", "true_divide", "__truediv__", "__itruediv__", raw=True)
+def div(name: str, input: Any, other: Any, *, rounding_mode: None = None) -> Any:
+    """input / other."""
+    require(rounding_mode is None, f"rounding_mode {rounding_mode!r}; only None")
+    a, b = _two(name, input, other)
+    if isinstance(b, float):
+        require(b != 0, "divides by 0")
+        return ops.scale(a, 1 / b, name=name)
+    inverse = ops.pow(b, -1.0, name=f"{name}.inverse")
+    return ops.scale(inverse, a, name=name) if isinstance(a, float) else ops.mul(a, inverse, name=name)
+
+
+@stands_for("__rdiv__", "__rtruediv__", raw=True)
+def rdiv(name: str, input: Any, other: Any) -> Any:
+    """other / input."""
+    return div(name, other, input)
+
+
+@stands_for("pow", "pow_", "__pow__", "__ipow__", raw=True)
+def power(name: str, input: Any, exponent: Any) -> Any:
+    """input to the power of a number."""
+    number = number_of(exponent)
+    if number is None:
+        raise Unsupported("exponent must be a number")
+    require(number != 0, "exponent must not be 0")
+    x = tensor_of(input, graph_of(input), name)
+    require(isinstance(x, Tensor), "a number to the power of a tensor")
+    return x if number == 1 else ops.pow(x, number, name=name)
+
+
+@stands_for("neg", "neg_", "negative")
+def neg(name: str, input: Tensor) -> Any:
+    """-input."""
+    return ops.scale(input, -1.0, name=name)
+
+
+@stands_for("square", "square_")
+def square(name: str, input: Tensor) -> Any:
+    """input times itself."""
+    return ops.pow(input, 2.0, name=name)
+
+
+@stands_for("reciprocal", "reciprocal_")
+def reciprocal(name: str, input: Tensor) -> Any:
+    """1 / input."""
+    return ops.pow(input, -1.0, name=name)
+
+
+def _unary(build: Callable[..., Tensor], *names: str) -> None:
+    stands_for(*names)(lambda name, input: build(input, name=name))
+
+
+_unary(ops.exp, "exp", "exp_")
+_unary(ops.log, "log", "log_")
+_unary(ops.sqrt, "sqrt", "sqrt_")
+_unary(ops.rsqrt, "rsqrt", "rsqrt_")
+_unary(ops.sin, "sin", "sin_")
+_unary(ops.cos, "cos", "cos_")
+_unary(ops.abs, "abs", "abs_", "absolute")
+_unary(ops.sigmoid, "sigmoid", "sigmoid_")
+_unary(ops.tanh, "tanh", "tanh_")
+
+
+@stands_for("clamp", "clamp_", "clip")
+def clamp(name: str, input: Tensor, min: Any = None, max: Any = None) -> Any:
+    """Numbers below min, and above max, become those; at the ends the gradient goes through, as in PyTorch."""
+    for bound in (min, max):
+        require(bound is None or isinstance(bound, (int, float)), "min and max must be numbers")
+    if min is not None:
+        below = ops.relu(ops.shift(ops.scale(input, -1.0, name=f"{name}.minus"), min, name=f"{name}.to_min"), name=f"{name}.below")
+        input = ops.add(input, below, name=name)
+    if max is not None:
+        input = ops.sub(input, ops.relu(ops.shift(input, -max, name=f"{name}.to_max"), name=f"{name}.above"), name=name)
+    return input
+
+
+@stands_for("clamp_min", "clamp_min_")
+def clamp_min(name: str, input: Tensor, min: float) -> Any:
+    """Numbers below min become min."""
+    return clamp(name, input, min)
+
+
+@stands_for("clamp_max", "clamp_max_")
+def clamp_max(name: str, input: Tensor, max: float) -> Any:
+    """Numbers above max become max."""
+    return clamp(name, input, None, max)
+
+
+# ---- masks -----------------------------------------------------------------------------------------------------------------
+
+
+@stands_for("masked_fill", "masked_fill_", raw=True)
+def masked_fill(name: str, input: Any, mask: Any, value: Any) -> Any:
+    """``value`` where a fixed mask is True."""
+    require(isinstance(mask, Fixed), "the mask must be a buffer, or be computed from shapes and buffers")
+    number, graph = number_of(value), graph_of(input)
+    if number is None:
+        raise Unsupported("value must be a number")
+    x, where = tensor_of(input, graph, name), array_of(mask).astype(bool)
+    keep = ops.mul(x, constant(graph, (~where).astype(graph.dtype), f"{name}.keep"), name=f"{name}.kept")
+    fill = np.where(where, number, 0.0).astype(graph.dtype)
+    return ops.add(keep, constant(graph, fill, f"{name}.fill"), name=name)
+
+
+@stands_for("where", raw=True)
+def where(name: str, condition: Any, input: Any, other: Any) -> Any:
+    """input where a fixed condition is True, else other; as tensors or finite numbers."""
+    if not isinstance(condition, Fixed):
+        raise Unsupported("the condition must be a buffer, or be computed from shapes and buffers")
+    graph, chosen = graph_of(input, other), array_of(condition).astype(bool)
+    parts = []
+    for which, value, at in ((chosen, input, "first"), (~chosen, other, "second")):
+        number = number_of(value)
+        if number is not None:
+            parts.append(constant(graph, np.where(which, number, 0.0).astype(graph.dtype), f"{name}.{at}"))
+        else:
+            mask = constant(graph, which.astype(graph.dtype), f"{name}.{at}_mask")
+            parts.append(ops.mul(tensor_of(value, graph, name), mask, name=f"{name}.{at}"))
+    return ops.add(parts[0], parts[1], name=name)
+
+
+# ---- products and sums -----------------------------------------------------------------------------------------------------
+
+
+@stands_for("matmul", "bmm", "mm", "__matmul__")
+def matmul(name: str, input: Tensor, other: Tensor) -> Any:
+    """Products of matrices. Leading dimensions must be equal, 1 or missing."""
+    a, b = input, other
+    if a.ndim == b.ndim >= 3 and a.shape[:-2] == b.shape[:-2]:
+        return ops.matmul(a, b, name=name)
+    require(a.ndim >= 1 and b.ndim >= 1, "needs dimensions")
+    a_end, b_end = ("z" if a.ndim == 1 else "yz"), ("z" if b.ndim == 1 else "zx")
+    lead = np.broadcast_shapes(a.shape[: a.ndim - len(a_end)], b.shape[: b.ndim - len(b_end)])
+    tail = (*a.shape[a.ndim - len(a_end) :][:-1], *b.shape[b.ndim - len(b_end) :][1:])
+    (a, of_a), (b, of_b) = _led(f"{name}.first", a, len(a_end)), _led(f"{name}.second", b, len(b_end))
+    out = "".join(sorted({*of_a, *of_b}, reverse=True))
+    made = ops.einsum(f"{of_a}{a_end},{of_b}{b_end}->{out}{a_end[:-1]}{b_end[1:]}", a, b, name=name)
+    return made if made.shape == (*lead, *tail) else ops.reshape(made, (*lead, *tail), name=f"{name}.led")
+
+
+def _led(name: str, x: Tensor, own: int) -> tuple[Tensor, str]:
+    """A tensor without leading dimensions of size 1, and letters for the others: by their distance from the last."""
+    count = x.ndim - own
+    kept = [i for i in range(count) if x.shape[i] > 1]
+    if len(kept) < count:
+        x = ops.reshape(x, (*(x.shape[i] for i in kept), *x.shape[count:]), name=name)
+    return x, "".join(ascii_lowercase[count - 1 - i] for i in kept)
+
+
+@stands_for("addmm")
+def addmm(name: str, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
+    """input + mat1 mat2."""
+    require(alpha == beta == 1, "alpha and beta must be 1")
+    return ops.add(matmul(f"{name}.product", mat1, mat2), input, name=name)
+
+
+@stands_for("einsum")
+def einsum(name: str, equation: str, *operands: Any) -> Any:
+    """Sums of products."""
+    tensors = operands[0] if len(operands) == 1 and isinstance(operands[0], (tuple, list)) else operands
+    require(isinstance(equation, str), "the equation must be a text")
+    return ops.einsum(equation, *tensors, name=name)
+
+
+def _dims(input: Tensor, dim: Any) -> Any:
+    """Dimensions to sum over, as our operators take them: PyTorch means all by none."""
+    return None if dim is None or dim == () or dim == [] else dim
+
+
+@stands_for("mean")
+def mean(name: str, input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """The mean over some dimensions."""
+    return ops.mean(input, _dims(input, dim), keepdim, name=name)  # the result's type is compared
+
+
+@stands_for("sum")
+def total(name: str, input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """The sum over some dimensions."""
+    return ops.sum(input, _dims(input, dim), keepdim, name=name)
+
+
+@stands_for("var")
+def var(
+    name: str, input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None
+) -> Any:
+    """The variance over some dimensions."""
+    require(not isinstance(dim, bool), "unbiased must be given by its name")
+    over = range(input.ndim) if _dims(input, dim) is None else (dim,) if isinstance(dim, int) else tuple(dim)
+    lost = (1 if unbiased in (None, True) else 0) if correction is None else correction
+    count = prod(input.shape[d] for d in over)
+    require(count > lost, "needs more elements than its correction")
+    middle = ops.mean(input, tuple(over), True, name=f"{name}.mean")
+    squares = ops.pow(ops.sub(input, middle, name=f"{name}.centred"), 2.0, name=f"{name}.squares")
+    made = ops.mean(squares, tuple(over), keepdim, name=name)
+    return ops.scale(made, count / (count - lost), name=f"{name}.unbiased") if lost else made
+
+
+@stands_for("std")
+def std(name: str, input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *,
+        correction: Any = None) -> Any:
+    """The standard deviation over some dimensions."""
+    return ops.sqrt(var(f"{name}.variance", input, dim, unbiased, keepdim, correction=correction), name=name)

@@ -1,0 +1,222 @@
+"""Functions of torch.nn.functional as operators: those with a module's parameters as the layer that has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from taskflow import operators as ops
+from taskflow.models.pytorch.arithmetic import add, matmul, mul
+from taskflow.models.pytorch.modules import LAYERS, masked_scores, pair
+from taskflow.models.pytorch.normalising import affine, normalised
+from taskflow.models.pytorch.recorder import Fixed
+from taskflow.models.pytorch.registry import Function, graph_of, layer_site, stands_for, tensor_of
+from taskflow.models.pytorch.shaping import repeat_interleave, transpose
+from taskflow.models.pytorch.site import Held, require
+from taskflow.operators.tensor import Tensor
+
+
+def _layer(kind: type[nn.Module], x: Any, parameters: dict[str, Any], **attributes: Any) -> Any:
+    """The layer of torch.nn that has these parameters, if they are called as there and belong to one module of their own
+    (a module that is the whole has no name); else None. ``parameters``: by the layer's names; None where there is none."""
+    held = {name: value for name, value in parameters.items() if value is not None}
+    fine = isinstance(x, Tensor) and held and all(
+        isinstance(value, Held) and value.site.name.endswith(f".{name}") for name, value in held.items()
+    )
+    if not fine or len({value.layer.name for value in held.values()}) > 1:
+        return None
+    site = next(iter(held.values())).layer
+    tensors = {name: None if value is None else value.tensor for name, value in parameters.items()}
+    return LAYERS[kind](site, SimpleNamespace(**tensors, **attributes), x)
+
+
+@stands_for("linear", raw=True)
+def linear(name: str, input: Any, weight: Any, bias: Any = None) -> Any:
+    """input weight^T + bias."""
+    if isinstance(weight, Held) and len(weight.shape) == 2:
+        made = _layer(nn.Linear, input, {"weight": weight, "bias": bias}, out_features=weight.shape[0])
+        if made is not None:
+            return made
+    graph = graph_of(input, weight, bias)
+    x, w = tensor_of(input, graph, name), tensor_of(weight, graph, name)
+    require(w.ndim == 2, "the weight must have two dimensions")
+    y = matmul(f"{name}.product", x, ops.transpose(w, 0, 1, name=f"{name}.turned"))
+    return y if bias is None else add(name, y, bias)
+
+
+@stands_for("conv2d", raw=True)
+def conv2d(
+    name: str, input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+) -> Any:
+    """Convolution with a module's parameters."""
+    shape = weight.shape if isinstance(weight, Held) else (0, 0, 0, 0)
+    made = _layer(
+        nn.Conv2d, input, {"weight": weight, "bias": bias}, out_channels=shape[0], kernel_size=shape[2:], stride=pair(stride),
+        padding=padding, dilation=pair(dilation), groups=groups, padding_mode="zeros",
+    )
+    require(made is not None, "needs parameters called weight and bias, of one module inside of the whole")
+    return made
+
+
+@stands_for("embedding", raw=True)
+def embedding(
+    name: str, input: Any, weight: Any, padding_idx: None = None, max_norm: None = None, norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False, sparse: bool = False,
+) -> Any:
+    """Rows of a module's table."""
+    shape = weight.shape if isinstance(weight, Held) else (0, 0)
+    x = tensor_of(input, graph_of(input, weight), name)
+    made = _layer(
+        nn.Embedding, x, {"weight": weight}, num_embeddings=shape[0], embedding_dim=shape[1], padding_idx=padding_idx,
+        max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse,
+    )
+    require(made is not None, "needs a parameter called weight, of a module inside of the whole")
+    return made
+
+
+# ---- normalisation -----------------------------------------------------------------------------------------------------------
+
+
+@stands_for("layer_norm", raw=True)
+def layer_norm(
+    name: str, input: Any, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Any:
+    """Normalisation over the last dimensions."""
+    if len(normalized_shape) == 1 and bias is not None:
+        made = _layer(
+            nn.LayerNorm, input, {"weight": weight, "bias": bias}, normalized_shape=tuple(normalized_shape), eps=eps
+        )
+        if made is not None:
+            return made
+    x = tensor_of(input, graph_of(input, weight, bias), name)
+    return affine(name, normalised(name, x, len(normalized_shape), eps, centred=True), weight, bias)
+
+
+@stands_for("rms_norm", raw=True)
+def rms_norm(name: str, input: Any, normalized_shape: Sequence[int], weight: Any = None, eps: float | None = None) -> Any:
+    """Normalisation by the root of the mean square over the last dimensions."""
+    x = tensor_of(input, graph_of(input, weight), name)
+    least = float(np.finfo(x.dtype).eps) if eps is None else eps
+    return affine(name, normalised(name, x, len(normalized_shape), least, centred=False), weight, None)
+
+
+@stands_for("group_norm", raw=True)
+def group_norm(name: str, input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    """Normalisation over groups of channels."""
+    if bias is not None:
+        made = _layer(
+            nn.GroupNorm, input, {"weight": weight, "bias": bias}, num_groups=num_groups, eps=eps, affine=True
+        )
+        if made is not None:
+            return made
+    x = tensor_of(input, graph_of(input, weight, bias), name)
+    count, channels, *rest = x.shape
+    grouped = ops.reshape(x, (count, num_groups, channels // num_groups, *rest), name=f"{name}.groups")
+    plain = normalised(name, grouped, grouped.ndim - 2, eps, centred=True)
+    y = ops.reshape(plain, x.shape, name=f"{name}.joined")
+    for number, (build, parameter) in enumerate(((mul, weight), (add, bias))):
+        if parameter is not None:
+            whole = tensor_of(parameter, y.graph, name)
+            y = build(f"{name}.{number}", y, ops.reshape(whole, (channels, *[1] * len(rest)), name=f"{name}.channels"))
+    return y
+
+
+# ---- activations, pooling ----------------------------------------------------------------------------------------------------
+
+
+def _as_layer(kind: type[nn.Module], **arguments: Any) -> Function:
+    """A function that takes what a layer has as attributes, by the same names and in this order."""
+
+    def made(name: str, input: Tensor, *args: Any, **options: Any) -> Any:
+        require(len(args) <= len(arguments), f"takes at most {len(arguments) + 1} arguments")
+        named = dict(zip(arguments, args))
+        unknown = [key for key in options if key not in arguments or key in named]
+        require(not unknown, f"argument {unknown[0] if unknown else ''!r} is not understood")
+        return LAYERS[kind](layer_site(name, input), SimpleNamespace(**{**arguments, **named, **options}), input)
+
+    return made
+
+
+stands_for("gelu")(_as_layer(nn.GELU, approximate="none"))
+stands_for("silu")(_as_layer(nn.SiLU, inplace=False))
+stands_for("leaky_relu", "leaky_relu_")(_as_layer(nn.LeakyReLU, negative_slope=0.01, inplace=False))
+stands_for("hardtanh", "hardtanh_")(_as_layer(nn.Hardtanh, min_val=-1.0, max_val=1.0, inplace=False))
+stands_for("hardswish")(_as_layer(nn.Hardswish, inplace=False))
+stands_for("hardsigmoid")(_as_layer(nn.Hardsigmoid, inplace=False))
+stands_for("adaptive_avg_pool2d")(_as_layer(nn.AdaptiveAvgPool2d, output_size=None))
+stands_for("max_pool2d")(_as_layer(
+    nn.MaxPool2d, kernel_size=None, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False
+))
+stands_for("avg_pool2d")(_as_layer(
+    nn.AvgPool2d, kernel_size=None, stride=None, padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None
+))
+stands_for("interpolate")(_as_layer(
+    nn.Upsample, size=None, scale_factor=None, mode="nearest", align_corners=None, recompute_scale_factor=None, antialias=False
+))
+
+
+@stands_for("relu6")
+def relu6(name: str, input: Tensor, inplace: bool = False) -> Any:
+    """Numbers below 0 become 0, above 6 become 6."""
+    return ops.hardtanh(input, 0.0, 6.0, name=name)
+
+
+@stands_for("relu", "relu_")
+def relu(name: str, input: Tensor, inplace: bool = False) -> Any:
+    """Numbers below 0 become 0."""
+    return ops.relu(input, name=name)
+
+
+@stands_for("softmax")
+def softmax(name: str, input: Tensor, dim: int, _stacklevel: int = 3, dtype: Any = None) -> Any:
+    """Positive numbers that add up to 1; the type of the result is compared with PyTorch's."""
+    return ops.softmax(input, dim, name=name)
+
+
+@stands_for("dropout")
+def dropout(name: str, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    """Dropout of training; that evaluation has none is compared (`recording.py`)."""
+    return ops.dropout(input, p, name=name) if training and p else input
+
+
+@stands_for("pad")
+def pad(name: str, input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Any:
+    """A number around a tensor."""
+    require(mode == "constant" and all(width >= 0 for width in pad), "only mode 'constant', by widths that are not negative")
+    return ops.pad(input, pad, value or 0.0, name=name)
+
+
+# ---- attention ---------------------------------------------------------------------------------------------------------------
+
+
+@stands_for("scaled_dot_product_attention", raw=True)
+def attention(
+    name: str, query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+    scale: float | None = None, enable_gqa: bool = False,
+) -> Any:
+    """softmax(query key^T scale + mask) value. ``is_causal``: query t sees the keys up to t, also where there are more keys."""
+    graph = graph_of(query, key, value)
+    q, k, v = (tensor_of(part, graph, name) for part in (query, key, value))
+    if enable_gqa:
+        k, v = (
+            repeat_interleave(f"{name}.{at}", part, q.shape[-3] // part.shape[-3], -3) if part.shape[-3] != q.shape[-3] else part
+            for at, part in (("keys", k), ("values", v))
+        )
+    q = ops.scale(q, q.shape[-1] ** -0.5 if scale is None else scale, name=f"{name}.scale")
+    turned = k.ndim != q.ndim or k.shape[:-2] != q.shape[:-2]
+    scores = (
+        matmul(f"{name}.scores", q, transpose(f"{name}.turned", k, -1, -2)) if turned
+        else ops.matmul(q, k, transpose_other=True, name=f"{name}.scores")
+    )
+    rows, columns = scores.shape[-2:]
+    causal = is_causal and rows == columns
+    if is_causal and not causal:
+        attn_mask = Fixed(torch.ones(rows, columns, dtype=torch.bool).tril(), 0)
+    scores = masked_scores(f"{name}.mask", scores, attn_mask, allowed=True)
+    weights = ops.softmax(scores, -1, causal=causal, name=f"{name}.softmax")
+    return matmul(name, ops.dropout(weights, dropout_p, name=f"{name}.drop") if dropout_p else weights, v)

@@ -1,0 +1,25 @@
+"""Normalisation out of simple operators, where no operator of its own has its parameters or dimensions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from taskflow import operators as ops
+from taskflow.models.pytorch.arithmetic import add, mul
+from taskflow.operators.tensor import Tensor
+
+
+def normalised(name: str, x: Tensor, dims: int, eps: float, centred: bool) -> Tensor:
+    """x / sqrt(mean square + eps) over the last dimensions, ``centred``: of x without its mean."""
+    over = tuple(range(x.ndim - dims, x.ndim))
+    if centred:
+        x = ops.sub(x, ops.mean(x, over, True, name=f"{name}.mean"), name=f"{name}.centred")
+    squares = ops.mean(ops.pow(x, 2.0, name=f"{name}.squares"), over, True, name=f"{name}.variance")
+    root = ops.rsqrt(ops.shift(squares, eps, name=f"{name}.eps"), name=f"{name}.root")
+    return ops.mul(x, root, name=f"{name}.normalised")
+
+
+def affine(name: str, x: Tensor, weight: Any, bias: Any) -> Any:
+    """x weight + bias, either of which may be missing."""
+    y = x if weight is None else mul(f"{name}.scaled", x, weight)
+    return y if bias is None else add(name, y, bias)

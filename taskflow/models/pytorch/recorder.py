@@ -1,0 +1,405 @@
+"""Run a module once and write down what it computes: every layer and every function of torch, with what goes in and comes out."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from taskflow.models.pytorch.refused import more_than_its_class
+from taskflow.models.pytorch.shadow import Shadow
+from taskflow.models.pytorch.site import Unsupported
+
+QUERIES = {  # methods that say something about a tensor and change nothing
+    "__get__", "__len__", "__format__", "__repr__", "__hash__", "size", "dim", "ndimension", "numel", "nelement", "stride",
+    "storage_offset", "is_contiguous", "is_floating_point", "is_complex", "is_signed", "element_size", "get_device", "type",
+    "is_same_size", "result_type", "can_cast", "_assert", "promote_types", "is_tensor", "broadcast_shapes", "is_grad_enabled",
+}
+STATE = {"grad", "_grad", "_version"}  # properties that say what happened before
+ONLY_SHAPES = {  # functions that look at nothing but the shape and the type of their tensor
+    "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_tensor", "new_empty",
+}
+INDEX_ASSIGNMENT = "__setitem__"
+plain_call = nn.Module.__call__
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """Tensor number ``index`` of what step number ``step`` returned."""
+
+    step: int
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fixed:
+    """A tensor that does not depend on inputs and trained parameters: a buffer, or what was computed from such."""
+
+    tensor: torch.Tensor
+    version: int
+    name: str = ""
+
+
+@dataclass(slots=True)
+class Step:
+    """One layer or function. ``kind``: input, parameter, module (``target``: its path) or function (``target``: itself).
+    ``args`` and ``result`` have `Ref` and `Fixed` in place of tensors; ``values`` are the tensors that it returned."""
+
+    number: int
+    kind: str
+    target: Any
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    result: Any = None
+    values: list[torch.Tensor] = field(default_factory=list)
+    where: str = ""  # the module in whose code it stands
+    training: bool = True  # of the module that it is
+    grad: bool = True  # whether gradients are recorded there
+
+    @property
+    def name(self) -> str:
+        """The module's path, or the function's name without underscores."""
+        return self.target if isinstance(self.target, str) else name_of(self.target)
+
+    def describe(self) -> str:
+        """For messages."""
+        if self.kind == "module":
+            return str(self.target)
+        return f"{self.name} in {self.where}" if self.where else self.name
+
+
+def name_of(function: Any) -> str:
+    """The name of a function of torch; of a property that is read (``x.T``), the property's."""
+    name = getattr(function, "__name__", type(function).__name__)
+    return str(getattr(function, "__self__", function).__name__ if name == "__get__" else name).strip("_") or "function"
+
+
+def mapped(change: Callable[[Any], Any], value: Any) -> Any:
+    """``change`` of every leaf of a nest of tuples, lists, dicts and slices."""
+    if isinstance(value, tuple):
+        parts = [mapped(change, part) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    if isinstance(value, list):
+        return [mapped(change, part) for part in value]
+    if isinstance(value, dict):
+        return {key: mapped(change, part) for key, part in value.items()}
+    if isinstance(value, slice):
+        return slice(*(mapped(change, part) for part in (value.start, value.stop, value.step)))
+    return change(value)
+
+
+def _numbers(value: Any) -> Any:
+    """A tensor of its shape and type that has numbers, whichever; all else as it is."""
+    return torch.empty(value.shape, dtype=value.dtype) if isinstance(value, torch.Tensor) else value
+
+
+def _in_place(target: Any, args: Any, kwargs: Any) -> bool:
+    """True if a function is called, or a layer made, with ``inplace``."""
+    if isinstance(target, nn.Module):
+        return bool(getattr(target, "inplace", False))
+    try:
+        return bool(inspect.signature(target).bind(*args, **kwargs).arguments.get("inplace"))
+    except (TypeError, ValueError):  # built in: those have no such argument
+        return False
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """The leaves of a nest, in order."""
+    found: list[Any] = []
+    mapped(found.append, value)
+    yield from found
+
+
+@dataclass(slots=True)
+class Recording:
+    """All steps of one run, and the nest that forward returned."""
+
+    steps: list[Step]
+    output: Any
+
+
+class Recorder(TorchFunctionMode):
+    """Records one run of a module on the tensors of a `Shadow`. Functions that are given nothing but fixed tensors are computed
+    at once; in-place operations replace what they changed, and what shares its memory may not be read again."""
+
+    def __init__(
+        self, module: nn.Module, shadow: Shadow, leaf: Callable[[nn.Module], bool],
+        observe: Callable[[Step], None] | None = None,
+    ) -> None:
+        super().__init__()
+        self.observe = observe
+        self.module, self.shadow, self.leaf = module, shadow, leaf
+        self.paths = {id(part): path for path, part in reversed([*module.named_modules()])}
+        self.steps: list[Step] = []
+        self.refs: dict[int, Ref] = {}
+        self.stale: dict[int, str] = {}  # tensors: which step changed the memory that they show
+        self.origins: dict[int, Any] = {}  # tensors: what autograd says of them
+        self.storages: dict[int, list[torch.Tensor]] = {}
+        self.protected: dict[int, str] = {}  # storages of inputs and parameters
+        self.made: dict[int, torch.Tensor] = {}  # storages of fixed tensors that were made on the way: a tensor that has it
+        self.fixed: dict[int, Fixed] = {}
+        self.names = {id(buffer): path for path, buffer in module.named_buffers()}
+        self.of_layers = {id(buffer) for part in module.modules() if leaf(part) for buffer in part.buffers()}
+        self.inside = ""
+        self.error: Exception | None = None
+        self.paused = False
+
+    def run(self, examples: Sequence[Any]) -> Recording:
+        """Run forward on examples (tensors of the shadow become inputs, all else is handed over as it is)."""
+        forward = type(self.module).forward
+        args, kwargs = self._bound(forward, examples)
+        nn.Module.__call__ = self._call()  # type: ignore[method-assign]
+        try:
+            with self.shadow.in_place_of(self.module), torch.enable_grad(), self:
+                returned = forward(self.module, *args, **kwargs)
+                with self._pause():
+                    output = mapped(self._kept, returned)
+            if self.error is not None:
+                raise self.error
+        finally:
+            nn.Module.__call__ = plain_call  # type: ignore[method-assign]
+        for value in self.fixed.values():
+            if value.tensor._version != value.version:
+                raise Unsupported(f"a constant of shape {tuple(value.tensor.shape)} is changed after it was used")
+        return Recording(self.steps, output)
+
+    def _bound(self, forward: Any, examples: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Arguments of forward: one example after the other, then defaults; arguments by keyword only are given by keyword."""
+        left, args, kwargs = list(examples), [], {}
+        for parameter in [*inspect.signature(forward).parameters.values()][1:]:
+            if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+                args += [self._input(example, f"{parameter.name}{i}") for i, example in enumerate(left)]
+                left = []
+            elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                continue
+            elif left:
+                value = self._input(left.pop(0), parameter.name)
+                if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+                    kwargs[parameter.name] = value
+                else:
+                    args.append(value)
+            elif parameter.default is inspect.Parameter.empty:
+                raise Unsupported(
+                    f"{parameter.name}: there is no example for this argument; give its shape, or a tensor like those of the steps"
+                )
+        if left:
+            raise Unsupported(f"forward takes {len(examples) - len(left)} arguments, got {len(examples)} examples")
+        return args, kwargs
+
+    def _input(self, example: Any, name: str) -> Any:
+        if not isinstance(example, torch.Tensor):
+            return example
+        self._add("input", name, (), {}, example)
+        return example
+
+    def _kept(self, value: Any) -> Any:
+        """A leaf of what forward returned, as a reference."""
+        return self._reference(value) if isinstance(value, torch.Tensor) else value
+
+    # ---- calls -----------------------------------------------------------------------------------------------------
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self.paused:
+            return func(*args, **kwargs)
+        try:
+            return self._called("function", func, args, kwargs, func)
+        except Exception as error:
+            self.error = self.error or error  # the module's own code may catch it and go another way than with numbers
+            raise
+
+    def _call(self) -> Callable[..., Any]:
+        recorder = self
+
+        def call(part: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if recorder.paused:
+                return plain_call(part, *args, **kwargs)
+            path = recorder.paths.get(id(part))
+            if path is None:  # such as nn.Softmax(-1)(x), or a part of a Sequential: its code is followed
+                why = next(more_than_its_class(part), None)
+                if why is None and next((p for p in (*part.parameters(False), *part.buffers(False))), None) is not None:
+                    why = "is not one of the module's; make it an attribute, or put it into a ModuleList"
+                if why is not None:
+                    raise Unsupported(f"a {type(part).__name__} that {recorder.inside or 'forward'} calls {why}")
+                return plain_call(part, *args, **kwargs)
+            if recorder.leaf(part):
+                return recorder._called("module", path, args, kwargs, recorder.shadow.copy_of(part))
+            before, recorder.inside = recorder.inside, path
+            try:
+                return plain_call(part, *args, **kwargs)
+            finally:
+                recorder.inside = before
+
+        return call
+
+    @contextmanager
+    def _pause(self) -> Iterator[None]:
+        before, self.paused = self.paused, True
+        try:
+            yield
+        finally:
+            self.paused = before
+
+    def _called(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Any) -> Any:
+        """Run one layer or function, and write it down if it depends on inputs or parameters."""
+        with self._pause():
+            if kind == "function" and target is torch.Tensor.__iter__:
+                return iter(self._written("function", torch.Tensor.unbind, args, kwargs, torch.Tensor.unbind))
+            return self._written(kind, target, args, kwargs, run)
+
+    def _written(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Any) -> Any:
+        name = target if kind == "module" else getattr(target, "__name__", "")
+        args, kwargs = mapped(self._in_shadow, args), mapped(self._in_shadow, kwargs)
+        given = [value for value in leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
+        changes = kind == "function" and (
+            (name.endswith("_") and not name.startswith("__")) or name == INDEX_ASSIGNMENT or kwargs.get("out") is not None
+        )
+        tracked = [value for value in given if self._tracked(value)]
+        if kind == "function":
+            for value in given:
+                if id(value) in self.of_layers and name not in QUERIES:
+                    raise Unsupported(f"{self.inside or 'forward'} reads {self._said(value)}, which belongs to a layer")
+        if name in ONLY_SHAPES and tracked:
+            return self._fixed(kind, target, mapped(_numbers, args), mapped(_numbers, kwargs), run, changes)
+        if not tracked and not (kind == "module" and next(run.parameters(), None) is not None):
+            return self._fixed(kind, target, args, kwargs, run, changes)
+        if name == "__get__" and name_of(target) in STATE:
+            raise Unsupported(f"{self.inside or 'forward'} reads .{name_of(target)} of a tensor, which changes from step to step")
+        if name in ("__get__", *QUERIES):
+            result = run(*args, **kwargs)
+            if not any(isinstance(value, torch.Tensor) for value in leaves(result)):
+                return result
+        elif name == "__set__" or torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+            what = f"sets .{name_of(getattr(target, '__self__', target))} of a tensor" if name == "__set__" else "uses autocast"
+            raise Unsupported(f"{self.inside or 'forward'} {what}, which is not understood")
+        referred, named = mapped(self._reference_in_nest, (args, kwargs))
+        if changes and isinstance(given[0], torch.Tensor) and not self._tracked(given[0]):
+            raise Unsupported(f"{name} writes into {self._said(given[0])}; use an operation that returns a new tensor")
+        before = [value._version for value in given]
+        for value in given:
+            if value.is_meta:
+                raise Unsupported(f"{self._said(value)} is on the device meta, which keeps no numbers")
+        if kind == "module":
+            result = self._run_layer(target, run, args, kwargs)
+        elif name not in ("__get__", *QUERIES):
+            result = run(*args, **kwargs)
+        if name == INDEX_ASSIGNMENT:
+            result = args[0]
+        if not any(isinstance(value, torch.Tensor) for value in leaves(result)):
+            raise Unsupported(f"{name_of(target)} returns no tensor; it has no counterpart")
+        changed = [value for value, version in zip(given, before) if value._version != version]
+        self._forget(changed, kind, target)
+        self._add(kind, target, referred, named, result, getattr(run, "training", True))
+        return result
+
+    def _run_layer(self, path: str, run: Any, args: Any, kwargs: Any) -> Any:
+        try:
+            return run(*args, **kwargs)
+        except Exception as error:  # whatever the layer raises
+            raise Unsupported(f"{path}: PyTorch says: {(str(error).splitlines() or [''])[0]}") from error
+
+    def _fixed(self, kind: str, target: Any, args: Any, kwargs: Any, run: Any, changes: bool) -> Any:
+        """Compute what depends on nothing but fixed tensors."""
+        name = getattr(target, "__name__", str(target))
+        given = [value for value in leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
+        older = {value.untyped_storage()._cdata for value in given} - self.made.keys()
+        if changes or name == "__set__" or _in_place(target if kind == "function" else run, args, kwargs):
+            into = kwargs.get("out", args[0] if args else None)
+            if isinstance(into, torch.Tensor) and into.untyped_storage()._cdata in older:
+                raise Unsupported(f"{name} in {self.inside or 'forward'} changes {self._said(into)}; a graph has no such state")
+        result = run(*args, **kwargs)
+        for value in leaves(result):
+            if isinstance(value, torch.Tensor) and value.untyped_storage()._cdata not in older:
+                self.made[value.untyped_storage()._cdata] = value
+        return result
+
+    # ---- values ----------------------------------------------------------------------------------------------------
+
+    def _in_shadow(self, value: Any) -> Any:
+        """A parameter of the module as the shadow has it; all else as it is."""
+        return self.shadow.parameters.get(id(value), value) if isinstance(value, torch.Tensor) else value
+
+    def _tracked(self, value: torch.Tensor) -> bool:
+        known = id(value) in self.refs or id(value) in self.stale or id(value) in self.shadow.paths
+        if not known and (value.requires_grad or self.shadow.is_foreign(value)):
+            raise Unsupported(
+                f"{self.inside or 'forward'} uses a tensor {list(value.shape)} that no function of torch has returned: "
+                "a custom autograd.Function, or a value that was kept from another call"
+            )
+        return known
+
+    def _reference_in_nest(self, value: Any) -> Any:
+        return self._reference(value) if isinstance(value, torch.Tensor) else value
+
+    def _reference(self, value: torch.Tensor) -> Ref | Fixed:
+        if not self._tracked(value):
+            if id(value) not in self.fixed or self.fixed[id(value)].version != value._version:
+                if id(value) in self.fixed:
+                    raise Unsupported(f"a constant of shape {list(value.shape)} is changed after it was used")
+                self.fixed[id(value)] = Fixed(value, value._version, self.names.get(id(value), ""))
+            return self.fixed[id(value)]
+        if id(value) in self.stale:
+            raise Unsupported(
+                f"{self.stale[id(value)]} changes in place what {self.inside or 'forward'} reads again by another view; "
+                "use an operation that returns a new tensor"
+            )
+        if id(value) not in self.refs:
+            path = self.shadow.paths[id(value)]
+            self._add("parameter", path, (), {}, value)
+        ref = self.refs[id(value)]
+        if value.grad_fn is not self.origins[id(value)]:
+            raise Unsupported(
+                f"{self.steps[ref.step].describe()}: a custom autograd.Function around it has a gradient of its own; "
+                "write it with functions of torch"
+            )
+        return ref
+
+    def _add(
+        self, kind: str, target: Any, args: Any, kwargs: Any, result: Any, training: bool = True
+    ) -> None:
+        step = Step(len(self.steps), kind, target, args, kwargs, where=self.inside, training=training)
+        step.grad = torch.is_grad_enabled() and name_of(target) != "detach"
+        self.steps.append(step)
+
+        def kept(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            ref = Ref(step.number, len(step.values))
+            step.values.append(value)
+            self.refs[id(value)], self.origins[id(value)] = ref, value.grad_fn
+            self.stale.pop(id(value), None)
+            storage = value.untyped_storage()._cdata
+            self.storages.setdefault(storage, []).append(value)
+            if kind in ("input", "parameter"):
+                self.protected[storage] = f"{kind} {target}"
+            return ref
+
+        step.result = mapped(kept, result)
+        if self.observe is not None:
+            self.observe(step)
+
+    def _forget(self, changed: Sequence[torch.Tensor], kind: str, target: Any) -> None:
+        """After a step that changed tensors in place: no other view of their memory may be read."""
+        name = target if kind == "module" else name_of(target)
+        for value in changed:
+            storage = value.untyped_storage()._cdata
+            if storage in self.protected:
+                raise Unsupported(
+                    f"{name} in {self.inside or 'forward'} changes the {self.protected[storage]} in place; "
+                    "use an operation that returns a new tensor (inplace=False)"
+                )
+            for view in self.storages.get(storage, ()):
+                if view is not value:
+                    self.stale[id(view)] = str(name)
+
+    def _said(self, value: torch.Tensor) -> str:
+        path = self.names.get(id(value))
+        return f"the buffer {path}" if path else f"a tensor {list(value.shape)} that is not computed in this step"

@@ -1,0 +1,274 @@
+"""Record a module in training and in evaluation, leave it as it was, and require that both compute the same."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from taskflow.models.pytorch.recorder import Fixed, Recorder, Recording, Ref, Step, leaves, mapped
+from taskflow.models.pytorch.shadow import Shadow
+from taskflow.models.pytorch.site import Unsupported
+
+CONTAINERS = (list, dict, set)
+DROPS = ("Dropout", "StochasticDepth")  # layers that do nothing in evaluation
+RANDOM_IN_TRAINING = ("MultiheadAttention", "LSTM")  # layers with a ``dropout``
+ATTENTION = F.scaled_dot_product_attention
+
+
+def record_both(
+    module: nn.Module, examples: Sequence[Any], shadow: Callable[[], Shadow], leaf: Callable[[nn.Module], bool]
+) -> Recording:
+    """What forward computes in training. Raises Unsupported if evaluation computes something else that our operators do not
+    make of it by themselves, if it sets attributes or draws random numbers. The module is left as it was."""
+    flags = [(part, part.training) for part in module.modules()]
+    given = module.training
+    try:
+        with _unchanged(module, leaf):
+            if not given:
+                module.train()
+            made = shadow()
+            training = Recorder(module, made, leaf).run(examples_in(made, examples))
+            module.eval()
+            made = shadow()
+            evaluation = Recorder(module, made, leaf).run(examples_in(made, examples))
+    finally:
+        for part, flag in flags:
+            part.__dict__["training"] = flag
+    if not given and any(_depends_on_mode(module, step) for step in training.steps):
+        raise Unsupported(
+            "it is in evaluation mode, but dropout or batch normalisation would train; call module.train() first (the graph's "
+            "evaluation does what module.eval() does anyway)"
+        )
+    _require_equal(module, training, evaluation)
+    return training
+
+
+def examples_in(shadow: Shadow, examples: Sequence[Any]) -> list[Any]:
+    """Examples as the shadow's tensors; numbers, texts and None as they are."""
+    return [shadow.example(example) if isinstance(example, torch.Tensor) else example for example in examples]
+
+
+def _depends_on_mode(module: nn.Module, step: Step) -> bool:
+    if step.kind != "module" or not step.training:
+        return step.kind == "function" and step.target is F.dropout
+    part = module.get_submodule(step.target)
+    drops = bool(getattr(part, "p", 0)) if type(part).__name__ in DROPS else bool(getattr(part, "dropout", 0))
+    return drops or isinstance(part, nn.modules.batchnorm._BatchNorm)
+
+
+# ---- what else forward does ------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _unchanged(module: nn.Module, leaf: Callable[[nn.Module], bool]) -> Iterator[None]:
+    """Put back what the block changes of the module and of random generators; Unsupported if forward changed something. Layers
+    are not looked at: copies of them run, and to copy an LSTM changes its lists of weights."""
+    kept = {path: _attributes(part) for path, part in module.named_modules()}
+    tensors = [
+        (f"{path}.{name}", value, value._version, value.detach().clone() if _plain(value) else None)
+        for path, part in module.named_modules()
+        for name, value in (*part._buffers.items(), *_others(part)) if value is not None and not value.is_inference()
+    ]
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002  what a module may draw from
+    try:
+        yield
+        changed = [
+            f"{path or 'the module'}.{name}" for path, part in module.named_modules() if not (path and leaf(part))
+            for name in _differences(kept.get(path, {}), _attributes(part))
+        ]
+        changed += [name for name, value, version, _ in tensors if value._version != version]
+        drawn = not torch.equal(states[0], torch.get_rng_state()) or states[2] != random.getstate()
+        drawn = drawn or repr(states[1]) != repr(np.random.get_state())  # noqa: NPY002
+    finally:
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        random.setstate(states[2])
+        for path, part in module.named_modules():
+            _restore(part, kept.get(path, {}))
+        for _, value, version, copy in tensors:
+            if copy is not None and value._version != version:
+                value.data.copy_(copy)
+    if changed:
+        raise Unsupported(f"forward changes {', '.join(changed[:4])}; a graph has no such state: return it instead")
+    if drawn:
+        raise Unsupported("forward draws random numbers by itself; only dropout layers and functions may")
+
+
+def _plain(value: torch.Tensor) -> bool:
+    return not value.is_meta and value.numel() <= 1_000_000
+
+
+def _others(part: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """Tensors that are attributes of a module, but neither parameters nor buffers."""
+    return [(name, value) for name, value in vars(part).items() if isinstance(value, torch.Tensor)]
+
+
+def _attributes(part: nn.Module) -> dict[str, Any]:
+    """What a module holds, with copies of its containers."""
+    return {name: value.copy() if isinstance(value, CONTAINERS) else value for name, value in vars(part).items()}
+
+
+def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
+    for name in (*before, *(name for name in after if name not in before)):
+        if name == "training":
+            continue
+        old, new = before.get(name, _differences), after.get(name, _differences)
+        if not _same(old, new) and (name in ("_parameters", "_buffers", "_modules") or not _only_results(new)):
+            yield name
+
+
+def _same(old: Any, new: Any) -> bool:
+    if old is new:
+        return True
+    if type(old) is not type(new):
+        return False
+    if isinstance(old, dict):
+        return list(old) == list(new) and all(_same(old[key], new[key]) for key in old)
+    if isinstance(old, (list, tuple)):
+        return len(old) == len(new) and all(map(_same, old, new))
+    if isinstance(old, (int, float, str, bool, set, type(None))):
+        return bool(old == new)
+    return False
+
+
+def _only_results(value: Any) -> bool:
+    """True for tensors that a forward has left behind: the recorder sees to it that no other forward reads them."""
+    found = [*leaves(value)]
+    return bool(found) and all(isinstance(part, torch.Tensor) and not isinstance(part, nn.Parameter) for part in found)
+
+
+def _restore(part: nn.Module, kept: Mapping[str, Any]) -> None:
+    now: Any
+    for name in [name for name in vars(part) if name not in kept]:
+        del vars(part)[name]
+    for name, value in kept.items():
+        now = vars(part).get(name)
+        if isinstance(value, CONTAINERS) and type(now) is type(value) and not _same(now, value):
+            now.clear()
+            now.extend(value) if isinstance(now, list) else now.update(value)
+        elif not isinstance(value, CONTAINERS):
+            vars(part)[name] = value
+
+
+# ---- training and evaluation -------------------------------------------------------------------------------------------------
+
+
+def _require_equal(module: nn.Module, training: Recording, evaluation: Recording) -> None:
+    """Unsupported unless our operators, in evaluation, compute of ``training`` what PyTorch computes in ``evaluation``."""
+    numbers: dict[Any, int] = {}
+    ours, theirs = (_Numbers(module, numbers, ours) for ours in (True, False))
+    for step in training.steps:
+        ours.add(step)
+    known = len(numbers)
+    first = None
+    for step in evaluation.steps:
+        if ours_is_new := theirs.add(step) >= known:
+            first = first or (step if ours_is_new else None)
+    a, b = (
+        [kind.of(leaf) for leaf in leaves(run.output) if isinstance(leaf, (Ref, Fixed))]
+        for kind, run in ((ours, training), (theirs, evaluation))
+    )
+    count = len(a) if len(a) == len(b) else 1
+    if a[:count] != b[:count]:
+        where = f": {first.describe()} is not the same" if first is not None else ""
+        raise Unsupported(
+            f"forward does in evaluation what it does not do in training (or something else in every call){where}; only dropout "
+            "and batch normalisation may depend on it"
+        )
+
+
+class _Numbers:
+    """Gives equal numbers to values that are computed alike in evaluation. ``ours``: by our operators, of what was recorded in
+    training; else by PyTorch."""
+
+    def __init__(self, module: nn.Module, numbers: dict[Any, int], ours: bool) -> None:
+        self.module, self.numbers, self.ours = module, numbers, ours
+        self.found: list[Any] = []
+
+    def add(self, step: Step) -> int:
+        """The number of a step; the highest so far and one more if no step before computes the same."""
+        key: tuple[Any, ...] = (step.kind, str(step.target), mapped(self.of, step.args), _frozen(mapped(self.of, step.kwargs)))
+        passes = self._passes_on(step)
+        if passes is not None:
+            self.found.append(self.of(passes))
+            return 0
+        if not self.ours and self._is_random(step):
+            key = (*key, step.number)
+        elif step.target is ATTENTION:
+            key = (*key[:2], _frozen(_attention(*step.args, **step.kwargs), self.of))
+        self.found.append(self.numbers.setdefault(_frozen(key), len(self.numbers)))
+        return int(self.found[-1]) if isinstance(self.found[-1], int) else 0
+
+    def of(self, value: Any) -> Any:
+        if isinstance(value, Ref):
+            found = self.found[value.step]
+            return found if isinstance(found, tuple) and found[0] == "value" else ("value", found, value.index)
+        if isinstance(value, Fixed):
+            return ("fixed", value.name or _digest(value.tensor))
+        return value
+
+    def _passes_on(self, step: Step) -> Any:
+        """What a step hands on as it is in evaluation; None for others."""
+        if step.kind == "function" and step.target is F.dropout:
+            p, training = _dropout(*step.args, **step.kwargs)
+            return step.args[0] if step.args and (self.ours or not training or p == 0) else None
+        if step.kind == "module" and type(self.module.get_submodule(step.target)).__name__ in DROPS:
+            return step.args[0] if step.args and (self.ours or not step.training) else None
+        return None
+
+    def _is_random(self, step: Step) -> bool:
+        """True if PyTorch makes something else of it in evaluation than we do."""
+        if step.kind == "function":
+            return step.target is F.dropout or (
+                step.target is ATTENTION and bool(_attention(*step.args, **step.kwargs)["dropout_p"])
+            )
+        if step.kind != "module":
+            return False
+        part = self.module.get_submodule(step.target)
+        kinds = isinstance(part, nn.modules.batchnorm._BatchNorm) or type(part).__name__ in (*DROPS, *RANDOM_IN_TRAINING)
+        return kinds and step.training
+
+
+def _dropout(input: Any = None, p: float = 0.5, training: bool = True, inplace: bool = False) -> tuple[float, bool]:
+    return p, training
+
+
+def _attention(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+    scale: Any = None, enable_gqa: bool = False,
+) -> dict[str, Any]:
+    """The arguments of torch.nn.functional.scaled_dot_product_attention by name."""
+    return dict(locals())
+
+
+def _frozen(value: Any, of: Callable[[Any], Any] | None = None) -> Any:
+    """A nest as something to look up by."""
+    if of is not None:
+        value = {key: of(part) for key, part in value.items() if key != "dropout_p"}
+    if isinstance(value, dict):
+        return tuple((key, _frozen(part)) for key, part in sorted(value.items()))
+    if isinstance(value, (tuple, list)):
+        return tuple(_frozen(part) for part in value)
+    if isinstance(value, slice):
+        return ("slice", value.start, value.stop, value.step)
+    try:
+        hash(value)
+    except TypeError:
+        return repr(value)
+    return (type(value).__name__, value)
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    """A short name for the numbers of a fixed tensor."""
+    if tensor.is_meta:
+        return f"meta {tuple(tensor.shape)} {tensor.dtype}"
+    text = tensor.detach().cpu().contiguous().flatten().view(torch.uint8) if tensor.numel() else tensor
+    return f"{tuple(tensor.shape)} {tensor.dtype} {hashlib.sha256(text.numpy().tobytes()).hexdigest()}"

@@ -1,0 +1,99 @@
+"""What a module does beside its classes' code, which no recording of its operations shows: hooks, patches, parametrizations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules import module as modules
+
+from taskflow.models.pytorch.site import Unsupported
+
+HOOKS = {
+    "_forward_hooks": "forward hook", "_forward_pre_hooks": "forward pre-hook", "_backward_hooks": "backward hook",
+    "_backward_pre_hooks": "backward pre-hook",
+}
+GLOBAL_HOOKS = (
+    "_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks",
+)
+DOES_NOT_COMPUTE = {
+    "__init__", "__module__", "__doc__", "__qualname__", "__annotations__", "__firstlineno__", "__static_attributes__",
+    "__parameters__", "__constants__", "__dict__", "__weakref__", "__slots__", "__annotate_func__", "extra_repr",
+    "reset_parameters", "_reset_parameters",
+}  # what a subclass of a layer may have of its own and still be that layer
+PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer)
+
+
+def require_plain(module: nn.Module) -> None:
+    """Raise Unsupported, with the place, if some module is more than its classes say."""
+    for name in GLOBAL_HOOKS:
+        if getattr(modules, name, None):
+            raise Unsupported(f"torch.nn.modules.module.{name} has hooks for all modules; remove them first")
+    owners: dict[int, str] = {}  # storages: whose they are
+    for path, part in module.named_modules():
+        where = path or "the module itself"
+        why = next(more_than_its_class(part), None)
+        if why:
+            raise Unsupported(f"{where} ({type(part).__name__}) {why}")
+        for name, tensor in (*part._parameters.items(), *part._buffers.items()):
+            if tensor is not None:
+                _require_plain_tensor(f"{path}.{name}" if path else name, tensor, owners)
+
+
+def more_than_its_class(part: nn.Module) -> Iterator[str]:
+    """What a module is beside what its classes say, as the end of a sentence."""
+    if isinstance(part, (torch.jit.ScriptModule, torch.jit.ScriptFunction)) or type(part).__module__.startswith("torch._dynamo"):
+        yield "is compiled; import the module that it was compiled from"
+    for attribute, kind in HOOKS.items():
+        if getattr(part, attribute, None):
+            yield (
+                f"has a {kind} (also weight_norm and spectral_norm are hooks); remove it, or do what it does in forward"
+            )
+    if "parametrizations" in part._modules:
+        yield "is parametrized; torch.nn.utils.parametrize.remove_parametrizations makes it plain"
+    patched = [
+        name for name, value in vars(part).items()
+        if callable(value) and not isinstance(value, (nn.Module, type)) and callable(getattr(type(part), name, None))
+    ]
+    if patched:
+        yield f"has a {patched[0]} of its own, patched onto the instance; write a class that overrides {patched[0]}"
+    called = type(part).__call__
+    if called is not nn.Module.__call__ and not getattr(called, "__module__", "").startswith("torch."):
+        yield "overrides __call__; override forward instead"
+    if isinstance(part, nn.TransformerEncoderLayer) and isinstance(part.activation, (nn.GELU, nn.ReLU)):
+        plain = type(part.activation) in (nn.GELU, nn.ReLU) and getattr(part.activation, "approximate", "none") == "none"
+        if not plain:  # why_not_sparsity_fast_path in its forward: torch knows but one ReLU and one GELU there
+            yield (
+                f"has the activation {part.activation}, which PyTorch takes for its plain form in evaluation without gradients; "
+                "hand over a function, such as functools.partial(F.gelu, approximate='tanh')"
+            )
+    forward = type(part).forward
+    if type(part).__module__.startswith("torch.nn.") and not forward.__module__.startswith("torch."):
+        yield f"has the forward of {forward.__module__}, patched onto PyTorch's class; write a class that overrides forward"
+
+
+def _require_plain_tensor(path: str, tensor: torch.Tensor, owners: dict[int, str]) -> None:
+    if type(tensor) not in PLAIN:
+        raise Unsupported(f"{path} is a {type(tensor).__name__}; only plain parameters and buffers are understood")
+    if tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None):
+        raise Unsupported(f"{path} has a hook on its gradient; remove it first")
+    if tensor.is_sparse or tensor.layout is not torch.strided or tensor.is_quantized:
+        raise Unsupported(f"{path} is not a dense array")
+    if not tensor.is_leaf:
+        raise Unsupported(f"{path} is computed from other parameters; compute it in forward")
+    address = 0 if tensor.is_meta else tensor.untyped_storage().data_ptr()
+    if address and owners.setdefault(address, str(id(tensor))) != str(id(tensor)):
+        raise Unsupported(f"{path} lies in the memory of another parameter or buffer; share the whole parameter instead")
+
+
+def class_of(module: nn.Module, known: Any) -> type[nn.Module] | None:
+    """The class among ``known`` whose code a module runs: its own, or a base that it changes nothing of; None if there is none."""
+    own: set[str] = set()
+    for base in type(module).__mro__:
+        if base in known:
+            held = {*vars(module), *module._parameters, *module._buffers, *module._modules}
+            return None if own & (held | {*dir(base)}) else base  # type: ignore[no-any-return]
+        own |= vars(base).keys() - DOES_NOT_COMPUTE
+    return None

@@ -1,0 +1,69 @@
+"""Shadow: tensors in place of a module's parameters and buffers, so that it can be run and stays as it is."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+
+class Shadow:
+    """``stand_in``: what stands for a tensor of the module: shape, type and strides without numbers (`without_numbers`), or a
+    copy. Trained parameters are replaced while the module runs; layers are run as copies, whose buffers are stand-ins, too."""
+
+    def __init__(self, module: nn.Module, stand_in: Callable[[torch.Tensor], torch.Tensor], fake: bool) -> None:
+        self.fake, self._stand_in = fake, stand_in
+        self.parameters: dict[int, torch.Tensor] = {}  # by identity of the module's
+        self.paths: dict[int, str] = {}  # of the stand-ins
+        self.originals: list[torch.Tensor] = []
+        self._copies: dict[int, nn.Module] = {}
+        self._memo: dict[int, Any] = {}
+        for path, tensor in (*module.named_parameters(), *module.named_buffers()):
+            made = stand_in(tensor)
+            self.originals.append(tensor)
+            self._memo[id(tensor)] = self._memo[id(made)] = made
+            if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
+                self.parameters[id(tensor)], self.paths[id(made)] = made, path
+
+    def example(self, tensor: torch.Tensor) -> torch.Tensor:
+        """An argument of forward as this shadow has tensors."""
+        return self._stand_in(tensor)
+
+    def is_foreign(self, value: torch.Tensor) -> bool:
+        """True for a value that comes from stand-ins without being one that is known."""
+        return self.fake and isinstance(value, FakeTensor)
+
+    def copy_of(self, part: nn.Module) -> nn.Module:
+        """A layer with stand-ins for its parameters and buffers: one copy, however often it is called."""
+        if id(part) not in self._copies:
+            self._copies[id(part)] = copy.deepcopy(part, dict(self._memo))
+        return self._copies[id(part)]
+
+    @contextmanager
+    def in_place_of(self, module: nn.Module) -> Iterator[None]:
+        """The module has the stand-ins of its trained parameters inside the block."""
+        before = [(part, name, p) for part in module.modules() for name, p in part._parameters.items() if p is not None]
+        for part, name, parameter in before:
+            part._parameters[name] = self.parameters.get(id(parameter), parameter)  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            for part, name, parameter in before:
+                part._parameters[name] = parameter
+
+
+def without_numbers() -> Callable[[torch.Tensor], torch.Tensor]:
+    """Makes stand-ins that have no numbers, as if on the CPU, of one run."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def stand_in(tensor: torch.Tensor) -> torch.Tensor:
+        with mode:
+            made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
+            return nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
+
+    return stand_in

@@ -1,0 +1,277 @@
+"""Functions of torch that move, cut and repeat elements, as operators."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from operator import index as whole_number
+from typing import Any
+
+import numpy as np
+
+from taskflow import operators as ops
+from taskflow.models.pytorch.recorder import Fixed
+from taskflow.models.pytorch.registry import constant, stands_for
+from taskflow.models.pytorch.site import Held, Unsupported, require, started
+from taskflow.operators.tensor import Tensor
+
+MOST_COPIES = 64  # of a tensor that is repeated by joining it with itself
+
+
+def _sizes(sizes: Sequence[Any]) -> tuple[int, ...]:
+    """Sizes that are given one by one or in a sequence."""
+    given = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
+    return tuple(whole_number(size) for size in given)
+
+
+@stands_for("reshape", "view")
+def reshape(name: str, input: Tensor, *shape: Any) -> Any:
+    """The same elements under another shape."""
+    return ops.reshape(input, _sizes(shape), name=name)
+
+
+@stands_for("view_as", "reshape_as")
+def reshape_as(name: str, input: Tensor, other: Any) -> Any:
+    """The same elements under another tensor's shape."""
+    return ops.reshape(input, _shape(other), name=name)
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    return tuple(value.tensor.shape) if isinstance(value, Fixed) else tuple(value.shape)
+
+
+@stands_for("flatten")
+def flatten(name: str, input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Any:
+    """Dimensions from ``start_dim`` to ``end_dim`` as one."""
+    if not input.ndim:
+        return ops.reshape(input, (1,), name=name)
+    first, last = start_dim % input.ndim, end_dim % input.ndim
+    return ops.reshape(input, (*input.shape[:first], -1, *input.shape[last + 1 :]), name=name)
+
+
+@stands_for("ravel")
+def ravel(name: str, input: Tensor) -> Any:
+    """All dimensions as one."""
+    return flatten(name, input)
+
+
+@stands_for("unflatten")
+def unflatten(name: str, input: Tensor, dim: int, sizes: Sequence[int]) -> Any:
+    """One dimension as several."""
+    at = dim % input.ndim
+    known = math.prod(size for size in sizes if size != -1)
+    parts = [input.shape[at] // known if size == -1 else size for size in sizes]
+    return ops.reshape(input, (*input.shape[:at], *parts, *input.shape[at + 1 :]), name=name)
+
+
+@stands_for("unsqueeze")
+def unsqueeze(name: str, input: Tensor, dim: int) -> Any:
+    """A dimension of size 1 more."""
+    at = dim % (input.ndim + 1)
+    return ops.reshape(input, (*input.shape[:at], 1, *input.shape[at:]), name=name)
+
+
+@stands_for("squeeze")
+def squeeze(name: str, input: Tensor, dim: Any = None) -> Any:
+    """Without dimensions of size 1."""
+    dims = range(input.ndim) if dim is None else (dim,) if isinstance(dim, int) else dim
+    gone = {d % input.ndim for d in dims if input.ndim}
+    return ops.reshape(input, [size for i, size in enumerate(input.shape) if i not in gone or size != 1], name=name)
+
+
+@stands_for("transpose", "swapaxes", "swapdims")
+def transpose(name: str, input: Tensor, dim0: int, dim1: int) -> Any:
+    """Two dimensions change places."""
+    return ops.transpose(input, dim0, dim1, name=name)
+
+
+@stands_for("t", ".T", ".mT")
+def turned(name: str, input: Tensor) -> Any:
+    """The last two dimensions change places (of two: PyTorch refuses ``t`` of more)."""
+    require(input.ndim == 2 or name.startswith("mT"), "of a tensor of two dimensions")
+    return ops.transpose(input, -2, -1, name=name)
+
+
+@stands_for("permute")
+def permute(name: str, input: Tensor, *dims: Any) -> Any:
+    """Dimensions in another order."""
+    wanted = [d % input.ndim for d in _sizes(dims)]
+    now = list(range(input.ndim))
+    for i, dim in enumerate(wanted):
+        j = now.index(dim)
+        if i != j:
+            input = ops.transpose(input, i, j, name=name)
+            now[i], now[j] = now[j], now[i]
+    return input
+
+
+@stands_for("movedim", "moveaxis")
+def movedim(name: str, input: Tensor, source: Any, destination: Any) -> Any:
+    """Some dimensions at other places, the others in their order."""
+    sources = [d % input.ndim for d in ([source] if isinstance(source, int) else source)]
+    places = [d % input.ndim for d in ([destination] if isinstance(destination, int) else destination)]
+    rest = iter(d for d in range(input.ndim) if d not in sources)
+    return permute(name, input, [sources[places.index(i)] if i in places else next(rest) for i in range(input.ndim)])
+
+
+# ---- parts -----------------------------------------------------------------------------------------------------------------
+
+
+@stands_for("chunk")
+def chunk(name: str, input: Tensor, chunks: int, dim: int = 0) -> Any:
+    """Parts of one size, the last may be smaller."""
+    return ops.split(input, math.ceil(input.shape[dim] / chunks), dim, name=name)
+
+
+@stands_for("split")
+def split(name: str, input: Tensor, split_size_or_sections: Any, dim: int = 0) -> Any:
+    """Parts of given sizes."""
+    sizes = split_size_or_sections
+    return ops.split(input, sizes if isinstance(sizes, int) else [whole_number(size) for size in sizes], dim, name=name)
+
+
+@stands_for("unbind")
+def unbind(name: str, input: Tensor, dim: int = 0) -> Any:
+    """Every element of a dimension by itself."""
+    at = dim % input.ndim
+    shape = (*input.shape[:at], *input.shape[at + 1 :])
+    return tuple(ops.reshape(part, shape, name=f"{name}.one") for part in ops.split(input, 1, at, name=name))
+
+
+@stands_for("narrow")
+def narrow(name: str, input: Tensor, dim: int, start: int, length: int) -> Any:
+    """A range of a dimension."""
+    return ops.narrow(input, dim, start, length, name=name)
+
+
+@stands_for("select")
+def select(name: str, input: Tensor, dim: int, index: int) -> Any:
+    """One element of a dimension."""
+    return ops.select(input, dim, index, name=name)
+
+
+@stands_for("__getitem__")
+def item(name: str, input: Tensor, index: Any) -> Any:
+    """x[index]: integers, slices, ``...`` and None."""
+    wanted = list(index) if isinstance(index, tuple) else [index]
+    if any(part is Ellipsis for part in wanted):
+        at = next(i for i, part in enumerate(wanted) if part is Ellipsis)
+        missing = input.ndim - sum(part is not None for part in wanted) + 1
+        wanted[at : at + 1] = [slice(None)] * missing
+    shape: list[int] = []
+    x, dim = input, 0
+    for part in wanted:
+        if part is None:
+            shape.append(1)
+            continue
+        whole = isinstance(part, (int, np.integer)) and not isinstance(part, bool)
+        require(whole or isinstance(part, slice), f"an index must be an integer or a slice, got {type(part).__name__}")
+        size = x.shape[dim]
+        low, high, step = (int(part), int(part) + 1, 1) if whole else part.indices(size)
+        low, high = (low + size, high + size) if low < 0 else (low, high)
+        require(low < high, "a slice must have elements")
+        if step > 1:  # every so-manieth: the first column of rows of so many
+            count = -(-(high - low) // step)
+            start = min(low, size - count * step)
+            require(start >= 0 and low - start < step, f"a slice of step {step} needs so many elements for each that it takes")
+            x = ops.narrow(x, dim, start, count * step, name=f"{name}.range") if count * step < size else x
+            x = ops.reshape(x, (*x.shape[:dim], count, step, *x.shape[dim + 1 :]), name=f"{name}.steps")
+            x = ops.select(x, dim + 1, low - start, name=f"{name}.first")
+            high = low + count
+        elif (low, high) != (0, size):
+            x = ops.narrow(x, dim, low, high - low, name=name)
+        if not whole:
+            shape.append(high - low)
+        dim += 1
+    shape.extend(x.shape[dim:])
+    return x if tuple(shape) == x.shape else ops.reshape(x, shape, name=name)
+
+
+# ---- several, and several times ----------------------------------------------------------------------------------------------
+
+
+@stands_for("cat", "concat", "concatenate")
+def concat(name: str, tensors: Sequence[Tensor], dim: int = 0) -> Any:
+    """Tensors one after another."""
+    return ops.concat(tensors, dim, name=name)
+
+
+@stands_for("stack")
+def stack(name: str, tensors: Sequence[Tensor], dim: int = 0) -> Any:
+    """Tensors beside each other in a dimension of its own."""
+    each = [unsqueeze(f"{name}.each", tensor, dim) for tensor in tensors]
+    return ops.concat(each, dim % each[0].ndim, name=name)
+
+
+def repeated(name: str, x: Tensor, dim: int, times: int) -> Tensor:
+    """A tensor so many times along a dimension."""
+    require(times <= MOST_COPIES, f"repeats a tensor {times} times; at most {MOST_COPIES}")
+    return x if times == 1 else ops.concat([x] * times, dim, name=name)
+
+
+@stands_for("repeat_interleave")
+def repeat_interleave(name: str, input: Tensor, repeats: int, dim: int | None = None, *, output_size: Any = None) -> Any:
+    """Every element so many times."""
+    require(isinstance(repeats, int) and output_size is None, "repeats must be one number")
+    x = flatten(f"{name}.flat", input) if dim is None else input
+    at = (dim or 0) % x.ndim
+    alone = ops.reshape(x, (*x.shape[: at + 1], 1, *x.shape[at + 1 :]), name=f"{name}.each")
+    again = repeated(f"{name}.again", alone, at + 1, repeats)
+    return ops.reshape(again, (*x.shape[:at], x.shape[at] * repeats, *x.shape[at + 1 :]), name=name)
+
+
+@stands_for("repeat", "tile")
+def repeat(name: str, input: Tensor, *repeats: Any) -> Any:
+    """The whole so many times along every dimension."""
+    times = _sizes(repeats)
+    times = (1,) * (input.ndim - len(times)) + times
+    x = ops.reshape(input, (1,) * (len(times) - input.ndim) + input.shape, name=f"{name}.led") if len(times) > input.ndim else input
+    for dim, count in enumerate(times):
+        x = repeated(name, x, dim, count)
+    return x
+
+
+@stands_for("expand", "broadcast_to", raw=True)
+def expand(name: str, input: Any, *sizes: Any, implicit: bool = False) -> Any:
+    """Dimensions of size 1 repeated."""
+    wanted = _sizes(sizes)
+    require(not isinstance(input, Fixed), "of a fixed tensor")
+    skip = len(wanted) - len(input.shape)
+    whole = [input.shape[i - skip] if size == -1 else size for i, size in enumerate(wanted)]
+    if isinstance(input, Held):
+        at = input.site
+        made = ops.expand_weight(
+            at.graph, input.shape, whole, init=started(input.tensor), name=at.name, parameters=at.shared(input.tensor)
+        )
+        return at.own(made, input.tensor)
+    if tuple(whole) == input.shape:
+        return input
+    return ops.add(input, constant(input.graph, np.zeros(whole, input.dtype), f"{name}.zeros"), name=name)
+
+
+@stands_for("expand_as")
+def expand_as(name: str, input: Any, other: Any) -> Any:
+    """Dimensions of size 1 repeated, to another tensor's shape."""
+    return expand(name, input, *_shape(other))
+
+
+@stands_for("roll")
+def roll(name: str, input: Tensor, shifts: Any, dims: Any = None) -> Any:
+    """Elements moved along dimensions; what leaves at the end comes back at the start."""
+    if dims is None or dims == ():
+        raise Unsupported("needs dims")
+    pairs = zip(*(([value] if isinstance(value, int) else value) for value in (shifts, dims)))
+    for shift, dim in pairs:
+        size = input.shape[dim]
+        if cut := -shift % size:
+            parts = ops.split(input, (cut, size - cut), dim, name=f"{name}.parts")
+            input = ops.concat(parts[::-1], dim, name=name)
+    return input
+
+
+@stands_for(
+    "contiguous", "clone", "to", "float", "double", "half", "bfloat16", "type_as", "cpu", "cuda", "detach", "type"
+)
+def unchanged(name: str, input: Tensor, *args: Any, **options: Any) -> Any:
+    """The same numbers: another type, or a gradient that does not flow, is found by comparing with what PyTorch has."""
+    return input

@@ -1,0 +1,93 @@
+"""constant: an array that is part of the network and never changes (PyTorch: a buffer, such as a table of positions or a mask)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from taskflow.operators.operator import (
+    Call,
+    Dim,
+    Example,
+    Keeps,
+    Operator,
+    Reads,
+    Spec,
+    positive,
+    register,
+    sample_and_attributes,
+    takes,
+)
+from taskflow.operators.tensor import Builder, Tensor
+from taskflow.regions import Rect
+
+
+@register("constant")
+@dataclass(frozen=True, slots=True)
+class Constant(Operator):
+    """-> (N, ...): each piece takes its Rect of ``values``. Two are equal if their ``digest`` is, which says shape, type and
+    numbers."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    digest: str
+    values: Any = field(compare=False, repr=False)
+
+    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+        takes("constant", inputs, 0)
+        if not self.shape:
+            raise ValueError("constant: values must have at least one dimension, got a single number")
+        positive("constant", **{f"shape[{i}]": size for i, size in enumerate(self.shape)})
+        return (Spec(self.shape, self.dtype),)
+
+    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
+        return sample_and_attributes(self.shape)
+
+    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
+        return Reads(())
+
+    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
+        return (piece,)
+
+    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
+        return Keeps(inputs=False, weights=False, outputs=False)
+
+    def forward(self, call: Call) -> None:
+        call.kernels.device.upload(self.values[call.piece.slices(Rect.of(self.shape))], call.outputs[0])
+
+    def backward(self, call: Call) -> None:
+        pass  # it is not trained
+
+    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return 0
+
+    @classmethod
+    def of(cls, values: Any) -> Constant:
+        """The operator of an array, which is copied."""
+        array = np.array(values)
+        first = array.reshape(-1)[:1]
+        if array.ndim and bool((array == first).all()):  # such as zeros: one number is kept
+            array = np.broadcast_to(first.copy(), array.shape)
+        array.flags.writeable = False
+        text = f"{array.shape} {array.dtype} ".encode() + np.ascontiguousarray(array).tobytes()
+        return cls(array.shape, array.dtype, hashlib.sha256(text).hexdigest()[:16], array)
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        shape = tuple(random.randint(1, 5) for _ in range(random.randint(1, 4)))
+        numbers = np.random.default_rng(random.randrange(1000))
+        kind = np.dtype(random.choice((np.float64, np.int64)))
+        return Example(cls.of(numbers.integers(0, 9, shape).astype(kind)), ())
+
+
+def constant(graph: Builder, values: Any, *, name: str | None = None) -> Tensor:
+    """An array (N, ...) of numbers that are not trained: positions, masks, tables. It is copied, and is a part of the graph.
+
+    Raises ValueError for a single number; `scale` and `shift` take those.
+    """
+    return graph.apply(Constant.of(values), (), name=name)[0]

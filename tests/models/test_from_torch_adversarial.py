@@ -1,0 +1,128 @@
+"""from_torch understands a module or refuses it: no module of many that are easily misread trains differently without a word."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import taskflow
+from taskflow.checkpoint.weights import load_weights
+from taskflow.models.pytorch import from_torch, weights_of
+from taskflow.operators.tensor import Tensor
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
+import torch_cases_layers  # noqa: E402, F401  they fill CASES
+import torch_cases_memory  # noqa: E402, F401
+import torch_cases_more  # noqa: E402, F401
+import torch_cases_state  # noqa: E402, F401
+import torch_cases_values  # noqa: E402, F401
+from torch_cases import CASES, Case  # noqa: E402
+
+pytestmark = pytest.mark.torch
+STEPS, LR = 3, 0.05
+CLOSE = {"rtol": 1e-7, "atol": 1e-9}
+
+
+def tensors(value: Any, kind: type) -> Iterator[Any]:
+    """The tensors in what a module returns, in order."""
+    if isinstance(value, kind):
+        yield value
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ():
+        yield from tensors(part, kind)
+
+
+def ours_of(result: Any) -> Tensor:
+    """A loss out of all that the module returns, so that nothing goes unseen."""
+    total = None
+    for y in tensors(result, Tensor):
+        part = taskflow.mean(taskflow.mul(y, taskflow.shift(y, 0.3)))
+        total = part if total is None else taskflow.add(total, part)
+    assert total is not None
+    return total
+
+
+def outcome(case: Case, verify: bool) -> tuple[str, str]:
+    """ "equal", "refused" or "wrong", and why. Independent of the import's own verification."""
+    torch.manual_seed(7)
+    module = case.make()
+    module = module.double() if case.name != "parameters_of_two_types" else module
+    if case.name == "parameters_of_two_types":
+        module.a.double()
+    arguments = case.arguments()
+    results: list[Any] = []
+    lazy = any(torch.nn.parameter.is_lazy(p) for p in module.parameters())
+    before = {} if lazy else copy.deepcopy(module.state_dict())
+    flags = [part.training for part in module.modules()]
+    states = torch.get_rng_state()
+
+    def loss(result: Any) -> Tensor:
+        results.extend(tensors(result, Tensor))
+        return ours_of(result)
+
+    try:
+        graph = from_torch(module, *arguments, loss=loss, verify=verify)
+    except ValueError as error:
+        same = all(torch.equal(value, module.state_dict()[name]) for name, value in before.items())
+        return ("refused", str(error)) if same else ("wrong", "the module was changed")
+    finally:
+        assert torch.equal(states, torch.get_rng_state()), "the import drew random numbers"
+    assert flags == [part.training for part in module.modules()], "the import changed a training flag"
+    for name, value in module.state_dict().items():
+        assert torch.equal(value, before[name]), f"the import changed {name}"
+    assert all(p.grad is None for p in module.parameters()), "the import left a gradient"
+    run = taskflow.Executor(graph, taskflow.choose("data", graph, taskflow.host(1))[0], taskflow.SGD(lr=LR))
+    load_weights(run, weights_of(module))
+    fed = [a for a in arguments if isinstance(a, torch.Tensor)]
+    names = [node.name for node in graph if node.operator.kind == "input"]
+    feeds = {name: value.numpy().copy() for name, value in zip(names, fed)}
+    ours = [run.train(feeds) for _ in range(STEPS)]
+    rule, theirs = torch.optim.SGD(module.parameters(), lr=LR), []
+    for _ in range(STEPS):
+        rule.zero_grad()
+        total = sum((y * (y + 0.3)).mean() for y in tensors(called(module, arguments), torch.Tensor))
+        total.backward()
+        rule.step()
+        theirs.append(total.item())
+    assert np.isfinite(theirs).all(), "the case diverges"
+    if not np.allclose(ours, theirs, **CLOSE):
+        return "wrong", f"losses {ours} instead of {theirs}"
+    wanted, found = weights_of(module), run.weights()
+    for name in wanted:
+        if not np.allclose(found[name], wanted[name], **CLOSE):
+            return "wrong", f"{name} differs by {np.abs(found[name] - wanted[name]).max()} after {STEPS} steps"
+    with torch.no_grad():
+        module.eval()
+        expected = list(tensors(called(module, arguments), torch.Tensor))
+    got = run.evaluate_with(feeds, results)[1]
+    for number, (tensor, value) in enumerate(zip(results, expected)):
+        if not np.allclose(got[tensor.name], value.numpy(), **CLOSE):
+            return "wrong", f"output {number} differs in evaluation"
+    return "equal", ""
+
+
+def called(module: Any, arguments: tuple[Any, ...]) -> Any:
+    """What forward makes of arguments, which it may write into; those by keyword only are given so."""
+    copies = [a.clone() if isinstance(a, torch.Tensor) else a for a in arguments]
+    parameters = inspect.signature(type(module).forward).parameters.values()
+    named = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
+    place = len(copies) - len(named)
+    return module(*copies[:place], **dict(zip(named, copies[place:])))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rules_alone_understand_or_refuse(name: str) -> None:
+    """Without verification."""
+    word, why = outcome(CASES[name], verify=False)
+    assert word == CASES[name].word, why
+
+
+@pytest.mark.parametrize("name", [*CASES][::4])
+def test_verification_agrees(name: str) -> None:
+    """With verification the same are understood: what the rules accept is equal, and nothing equal is refused. (A quarter of them.)"""
+    word, why = outcome(CASES[name], verify=True)
+    assert word == CASES[name].word, why

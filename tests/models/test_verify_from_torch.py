@@ -1,0 +1,171 @@
+"""from_torch's verification finds what the rules let through, names the first operator that differs, and leaves the module alone."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import taskflow
+from taskflow.models.pytorch import from_torch, weights_of
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
+from taskflow.models.pytorch import modules, verify  # noqa: E402
+from taskflow.models.pytorch.registry import FUNCTIONS  # noqa: E402
+from taskflow.operators.unary import Sigmoid, Unary  # noqa: E402
+
+nn, F = torch.nn, torch.nn.functional
+pytestmark = pytest.mark.torch
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 5)
+        self.drop, self.flow = nn.Dropout(0.4), nn.LayerNorm(8)
+
+    def forward(self, x: Any) -> Any:
+        h = self.drop(torch.tanh(self.norm(self.first(x))))
+        return self.last(F.dropout(torch.sigmoid(self.flow(h)), 0.3, self.training))
+
+
+def test_it_passes_with_dropout_in_either_type() -> None:
+    for module in (Small(), Small().double()):
+        graph = from_torch(module, (4, 6))
+        assert {n.operator.p for n in graph if n.operator.kind == "dropout"} == {0.4, 0.3}
+
+
+def wrong(monkeypatch: pytest.MonkeyPatch, target: Any, change: Callable[[Any], Any]) -> None:
+    """Make what stands for a function or a layer wrong."""
+    table: Any = modules.LAYERS if isinstance(target, type) else FUNCTIONS
+    right = table[target]
+    monkeypatch.setitem(table, target, lambda *args, **kwargs: change(right(*args, **kwargs)))
+
+
+@pytest.mark.parametrize(
+    "target, change, said",
+    [
+        (torch.tanh, lambda y: taskflow.add(y, taskflow.scale(taskflow.mul(y, y), 1e-4)), r"tanh is the first that returns something else, by .* \(function\)"),
+        (nn.LayerNorm, lambda y: taskflow.shift(y, 1e-4), r"flow is the first .* \(LayerNorm\)"),
+        (nn.Linear, lambda y: taskflow.relu(y), r"first is the first .* \(Linear\)"),
+        (torch.sigmoid, lambda y: taskflow.add(y, taskflow.shift(y, -0.5)), r"sigmoid is the first"),
+    ],
+)
+def test_the_first_operator_that_differs_is_named(monkeypatch: Any, target: Any, change: Any, said: str) -> None:
+    wrong(monkeypatch, target, change)
+    module = Small()
+    with pytest.raises(ValueError, match=f"from_torch: Small: the graph does not compute what .*: {said}"):
+        from_torch(module, (4, 6))
+    assert from_torch(module, (4, 6), verify=False).parameter_count == sum(p.numel() for p in module.parameters())
+
+
+def test_a_wrong_gradient_is_named(monkeypatch: Any) -> None:
+    right = Unary.__dict__.get("backward", None) or Sigmoid.backward
+
+    def backward(self: Any, call: Any) -> None:
+        right(self, call)
+        if call.grad_inputs[0] is not None and self.kind == "sigmoid":
+            call.grad_inputs[0].array *= 1.001
+
+    monkeypatch.setattr(Sigmoid, "backward", backward)
+    with pytest.raises(ValueError, match=r"the gradient of what flow returns differs; it is read by sigmoid"):
+        from_torch(Small(), (4, 6))
+
+
+def test_wrong_running_statistics_are_named(monkeypatch: Any) -> None:
+    def build(site: Any, m: Any, x: Any) -> Any:
+        return site.own(taskflow.batch_norm(x, m.eps, 0.2, name=site.name), m.weight, m.bias)
+
+    monkeypatch.setitem(modules.LAYERS, nn.BatchNorm1d, build)
+    with pytest.raises(ValueError, match=r"norm\.running_(mean|var) differs after a training step"):
+        from_torch(Small(), (4, 6))
+
+
+def test_a_small_epsilon_counts() -> None:
+    """In single precision nobody would see it: the copy that is compared has double precision."""
+
+    def build(site: Any, m: Any, x: Any) -> Any:
+        return site.own(taskflow.layer_norm(x, m.eps * 1.5, name=site.name), m.weight, m.bias)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(ValueError, match="flow is the first"):
+        patch.setitem(modules.LAYERS, nn.LayerNorm, build)
+        from_torch(Small(), (4, 6))
+
+
+def test_the_module_is_left_as_it_was() -> None:
+    module = Small()
+    module.first.weight.grad = torch.ones_like(module.first.weight)
+    module.drop.eval()
+    before, flags = copy.deepcopy(module.state_dict()), [part.training for part in module.modules()]
+    parts = {name: list(vars(part)) for name, part in module.named_modules()}
+    states = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    from_torch(module, (4, 6))
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert flags == [part.training for part in module.modules()]
+    assert parts == {name: list(vars(part)) for name, part in module.named_modules()}
+    assert torch.equal(states[0], torch.get_rng_state()) and (states[1] == np.random.get_state()[1]).all()  # noqa: NPY002
+    assert torch.equal(module.first.weight.grad, torch.ones(8, 6)) and module.last.weight.grad is None
+    assert all(type(p) is nn.Parameter for p in module.parameters()) and nn.Module.__call__.__module__.startswith("torch.")
+
+
+def test_networks_that_cost_much_are_run_with_less(monkeypatch: Any) -> None:
+    seen: list[Any] = []
+    difference = verify._difference
+    monkeypatch.setattr(verify, "_difference", lambda trial: (seen.append(trial.examples[0].shape), difference(trial))[1])
+    monkeypatch.setattr(verify, "FEW_FLOPS", 10)
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+    from_torch(module, (16, 3, 80, 100))
+    from_torch(nn.Sequential(nn.Flatten(), nn.Linear(3 * 70 * 70, 2)), (16, 3, 70, 70))  # its images cannot be smaller
+    assert [tuple(shape) for shape in seen] == [(2, 3, 64, 64), (2, 3, 70, 70)]
+
+
+def test_too_large_networks_are_not_verified_and_that_is_said(monkeypatch: Any) -> None:
+    monkeypatch.setattr(verify, "MOST_PARAMETERS", 50)
+    with pytest.warns(UserWarning, match=r"Small was not verified: \d+ parameters"):
+        from_torch(Small(), (4, 6))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        from_torch(Small(), (4, 6), verify=False)
+
+
+def test_modules_without_numbers_are_verified_with_some() -> None:
+    with torch.device("meta"):
+        module = Small()
+    graph = from_torch(module, (4, 6))
+    assert graph.parameter_count == sum(shape.numel() for shape in (p.shape for p in module.parameters()))
+    with torch.device("meta"):
+        large = nn.Linear(60_000, 60_000)
+    with pytest.warns(UserWarning, match="was not verified"):
+        from_torch(nn.Sequential(large), (4, 60_000))
+    with pytest.raises(ValueError, match="mask is on the device meta, which keeps no numbers"):
+        from_torch(_times(torch.ones(6, device="meta")), (4, 6))
+
+
+def _times(mask: Any) -> Any:
+    class Times(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(6, 6)
+            self.register_buffer("mask", mask)
+
+        def forward(self, x: Any) -> Any:
+            return self.a(x) * self.mask
+
+    return Times()
+
+
+def test_code_that_needs_single_precision_is_compared_in_it() -> None:
+    class Casts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(6, 6)
+
+        def forward(self, x: Any) -> Any:
+            return self.a(x).float() * torch.ones(6, dtype=torch.float32)
+
+    assert from_torch(Casts(), (4, 6)).dtype == np.float32
+    assert set(weights_of(Casts())) == {"a.weight", "a.bias"}
