@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import numpy as np
 
 from taskflow.graph import Node
-from taskflow.mapper import OpConfig, Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.mapper import OpConfig, Sync
 from taskflow.operators.tensor import Parameter
 from taskflow.optimizer.traffic.edges import Access, Vector
 from taskflow.regions import Rect
-from taskflow.tasks.lower import SMALLEST_CHUNK_BYTES
+from taskflow.tasks.lower import make_sync_table
 
 Holders = Mapping[tuple[int, Rect], Collection[int]]  # of each Rect of a parameter, by the parameter's number: who holds it
 
@@ -62,12 +62,9 @@ def share_bytes(held: Holders, parameters: Sequence[Parameter], processors: int)
 
 
 def sync_messages(node: Node, config: OpConfig, sync: Sync) -> int:
-    """Count the messages that synchronise the layer whose weights an operator uses. Only the cut of this operator counts, and
-    pieces count as if each were on a processor of its own."""
+    """Count the messages that synchronise the layer whose weights an operator uses, a collective once. Only the cut of this
+    operator counts, and pieces count as if each were on a processor of its own."""
     rects = config.partition(node).rects()
     cells = len({tuple(node.reads(rect).weights) for rect in rects})
-    held = len(rects) // cells
-    by_messages = sync.travel is not SyncAlgorithm.COLLECTIVE
-    divided = by_messages and (sync.place is UpdatePlacement.SPREAD or sync.travel is SyncAlgorithm.RING)
-    chunks = sync.chunks or sum(p.spec.nbytes for p in node.parameters) // cells // SMALLEST_CHUNK_BYTES
-    return 2 * (held - 1) * cells * (min(held, max(1, chunks)) if divided else 1)
+    nbytes = sum(p.spec.nbytes for p in node.parameters) // cells
+    return cells * make_sync_table(sync, (True,) * (len(rects) // cells), nbytes, 1).messages

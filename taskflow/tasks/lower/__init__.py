@@ -1,6 +1,7 @@
 """From an operator graph and a strategy to the tasks of one step.
 
-``lower.py`` is the entry; ``forward``, ``backward`` and ``synchronise`` emit the three parts of a step.
+``lower.py`` is the entry; ``forward``, ``backward`` and ``synchronise`` emit the three parts of a step. ``sync_table`` says
+how gradients are synchronised, for all who ask.
 """
 
 from taskflow.tasks.lower.backward import gradient_flow, gradients_given
@@ -8,19 +9,24 @@ from taskflow.tasks.lower.emit import Emitter, contiguous
 from taskflow.tasks.lower.forward import LASTING
 from taskflow.tasks.lower.lower import CutGraph, cut_graph, lower, needed_for
 from taskflow.tasks.lower.parameters import lay_out, left_over
-from taskflow.tasks.lower.synchronise import SMALLEST_CHUNK_BYTES
+from taskflow.tasks.lower.sync_table import SyncStep, SyncTask, chunk_count, first_root, make_sync_table, sync_tasks
 
 __all__ = [
     "LASTING",
-    "SMALLEST_CHUNK_BYTES",
     "CutGraph",
     "Emitter",
+    "SyncStep",
+    "SyncTask",
+    "chunk_count",
     "contiguous",
     "cut_graph",
+    "first_root",
     "gradient_flow",
     "gradients_given",
     "lay_out",
     "left_over",
     "lower",
+    "make_sync_table",
     "needed_for",
+    "sync_tasks",
 ]

@@ -94,7 +94,7 @@ def add_partial_values(state: Lowering, node: Node, pieces: Sequence[Piece], rea
         }
         all_reduce_all(state.emit, [group for rect, group in partial.items() if rect in owners.summed])
         rest = [group for rect, group in partial.items() if rect not in owners.summed]
-        reduce_all(state.emit, rest, SyncAlgorithm.OWNER)  # in the first part's buffer
+        reduce_all(state.emit, rest)  # in the first part's buffer
 
 
 def _summed_everywhere(

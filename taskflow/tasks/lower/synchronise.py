@@ -1,157 +1,169 @@
-"""Gradient sums, clipping, updates and the sending of new weights: what keeps the copies of a parameter equal."""
+"""Gradient sums, clipping, updates and the sending of new weights: what keeps the copies of a parameter equal.
+
+Which tasks there are and what each waits for is in sync_table.py; here they get their buffers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from taskflow.mapper import Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.mapper import UpdatePlacement
 from taskflow.partition import even_cuts
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
 from taskflow.tasks.lower.backward import collect_weight_gradients, flat_gradient
-from taskflow.tasks.lower.reduce import broadcast_all, reduce_all
 from taskflow.tasks.lower.state import Lowering
+from taskflow.tasks.lower.sync_table import (
+    SyncPhase,
+    SyncStep,
+    SyncTask,
+    TaskStage,
+    first_root,
+    make_sync_table,
+    sync_tasks,
+)
 from taskflow.tasks.task import Bundle, Clip, Kind, Norm, Part, Update
 from taskflow.tasks.topic import Purpose, Topic
 
-SMALLEST_CHUNK_BYTES = 1 << 20  # below this a message's latency costs more than its bytes
 DOUBLE = np.dtype(np.float64)
 ONE = Rect((0,), (1,))
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class SyncedChunk:
     """A range of a bundle's flat buffer that one processor, the root, sums (and updates, unless every holder does)."""
 
     bundle: Bundle
-    sync: Sync
     span: Rect
-    order: tuple[int, ...]  # the group, root first
-
-    @property
-    def root(self) -> int:
-        return self.order[0]
+    root: int
+    updaters: tuple[int, ...]
 
     @property
     def name(self) -> str:
         return f"{self.bundle.name}{self.span}"
 
 
+@dataclass(slots=True)
+class SyncedBundle:
+    """A bundle that has a gradient, and the tasks that synchronise it."""
+
+    bundle: Bundle
+    order: tuple[int, ...]  # the group, the first chunk's root first
+    chunks: list[SyncedChunk]
+    tasks: list[SyncTask]
+    stages: list[TaskStage]
+    arrivals: dict[int, Part] = field(default_factory=dict)  # task -> the buffer in which a gradient arrives
+
+
 def synchronise(state: Lowering, rule: UpdateRule, clip_norm: float | None) -> None:
     """Emit everything between the last backward task and the updated weights."""
     collect_weight_gradients(state)
-    divided = [made for bundle in state.layout.bundles if (made := _chunks(state, bundle))]
-    chunks = [c for made in divided for c in made]
-    # Decided before the first root that has no gradient of its own gets a buffer for the sum.
-    givers = set(state.flat_gradients)
-    for made in divided:
-        if made[0].sync.travel is SyncAlgorithm.COLLECTIVE:
-            _collect(state, made[0].bundle, made[0].sync.place, givers)
-        else:
-            _reduce(state, made, givers)
-    scales = _clip(state, chunks, clip_norm) if clip_norm is not None else {}
-    for made in divided:
-        layer, collective = made[0].bundle.layer, made[0].sync.travel is SyncAlgorithm.COLLECTIVE
-        if made[0].sync.place is UpdatePlacement.EVERY:
-            if collective:
-                continue  # every holder has the sum
-            state.emit.topic = Topic(Purpose.WEIGHT_GRADIENTS, layer)
-            _send(state, made, "d", flat_gradient)
-        else:
-            for chunk in made:
-                _update(state, rule, chunk.bundle, chunk.span, chunk.root, scales)
-            state.emit.topic = Topic(Purpose.NEW_WEIGHTS, layer)
-            if collective:
-                _all_gather(state, made[0].bundle)
-            else:
-                _send(state, made, "weights", lambda state, name, p: state.flat_weights[name, p])
-    for bundle in {c.bundle.name: c.bundle for c in chunks if c.sync.place is UpdatePlacement.EVERY}.values():
-        for processor in bundle.group:
-            _update(state, rule, bundle, Rect((0,), (bundle.size,)), processor, scales)
-
-
-def _chunks(state: Lowering, bundle: Bundle) -> list[Chunk]:
-    """How a bundle is divided; none if it has no gradient."""
-    group = bundle.group
-    if not any((bundle.name, p) in state.flat_gradients for p in group):
-        return []
-    sync = state.strategy.sync(bundle.layer)
-    many = sync.place is UpdatePlacement.SPREAD or (sync.place is UpdatePlacement.EVERY and sync.travel is SyncAlgorithm.RING)
-    wanted = sync.chunks or max(1, bundle.size * bundle.dtype.itemsize // SMALLEST_CHUNK_BYTES)
-    if sync.travel is SyncAlgorithm.COLLECTIVE:
-        wanted = len(group)  # the library wants one share a holder, in the holders' order
-    count = min(len(group), wanted, bundle.size) if many else 1
-    # Roots differ from layer to layer and bundle to bundle, so that one processor does not own everything. Nothing but
-    # the layer's own bundles matters, so that an evaluator can keep what it knows of the layers that did not change.
-    first = state.layout.rank(bundle)
-    roots = [i if sync.travel is SyncAlgorithm.COLLECTIVE else first + i * len(group) // count for i in range(count)]
-    cuts = even_cuts(bundle.size, count)
-    return [
-        Chunk(bundle, sync, Rect((low,), (high,)), _rotate(group, root))
-        for root, low, high in zip(roots, cuts, cuts[1:])
+    # All before the first root that has no gradient of its own gets a buffer for the sum.
+    bundles = [
+        _divide(state, bundle) for bundle in state.layout.bundles
+        if any((bundle.name, p) in state.flat_gradients for p in bundle.group)
     ]
+    scales: dict[int, int] = {}
+    for phase in SyncPhase:
+        for of in bundles:
+            for stage in of.stages:
+                if stage.phase is phase:
+                    _emit(state, rule, of, stage, scales)
+        if phase is SyncPhase.SUMS and clip_norm is not None:
+            scales = _clip(state, [chunk for of in bundles for chunk in of.chunks], clip_norm)
 
 
-def _rotate(group: tuple[int, ...], by: int) -> tuple[int, ...]:
-    by %= len(group)
-    return group[by:] + group[:by]
+def _divide(state: Lowering, bundle: Bundle) -> SyncedBundle:
+    group, sync = bundle.group, state.strategy.sync(bundle.layer)
+    first = first_root(sync, state.layout.rank(bundle), len(group))
+    order = group[first:] + group[:first]
+    giving = tuple((bundle.name, p) in state.flat_gradients for p in order)
+    table = make_sync_table(sync, giving, bundle.size, bundle.dtype.itemsize)
+    everywhere = sync.place is UpdatePlacement.EVERY
+    chunks = []
+    for chunk in table.chunks:
+        root = order[chunk.root]
+        chunks.append(SyncedChunk(bundle, Rect((chunk.low,), (chunk.high,)), root, group if everywhere else (root,)))
+    return SyncedBundle(bundle, order, chunks, *sync_tasks(table, first))
 
 
-def _collect(state: Lowering, bundle: Bundle, place: UpdatePlacement, givers: set[tuple[str, int]]) -> None:
-    """Sum the holders' gradients of a bundle on all of them at once, or a share on each; those without one of their own give
-    zeros."""
-    state.emit.topic = Topic(Purpose.WEIGHT_GRADIENTS, bundle.layer)
-    parts = []
-    for processor in bundle.group:
-        parts.append(state.emit.whole(flat_gradient(state, bundle.name, processor)))
-        if (bundle.name, processor) not in givers:
-            state.emit.fill(f"d {bundle.name}", parts[-1], 0.0)
-    if len(parts) < 2:
+def _emit(state: Lowering, rule: UpdateRule, of: SyncedBundle, stage: TaskStage, scales: Mapping[int, int]) -> None:
+    tasks = [(number, of.tasks[number]) for number in stage.tasks]
+    if any(task.step is SyncStep.SEND_SUM for _, task in tasks):
+        for processor in of.order:  # those that had no gradient of their own
+            flat_gradient(state, of.bundle.name, processor)
+    if stage.in_rounds:
+        state.emit.topic = _topic(of.bundle.layer, tasks[0][1]) if tasks else state.emit.topic
+        state.emit.transfers([_copy(state, of, number, task) for number, task in tasks])
         return
-    if place is UpdatePlacement.EVERY:
-        state.emit.all_reduce(f"d {bundle.name}", parts)
+    for number, task in tasks:
+        state.emit.topic = _topic(of.bundle.layer, task)
+        if task.step.is_message:
+            state.emit.transfer(*_copy(state, of, number, task))
+        elif task.step is SyncStep.UPDATE:
+            span = Rect((task.low,), (task.high,))
+            _update(state, rule, of.bundle, span, of.bundle.group[task.holder], scales)
+        elif task.step.is_collective:
+            _collective(state, of.bundle, task)
+        else:
+            _sum(state, of, task)
+
+
+def _topic(layer: str, task: SyncTask) -> Topic:
+    news = task.step in (SyncStep.SEND_WEIGHTS, SyncStep.ALL_GATHER)
+    return Topic(Purpose.NEW_WEIGHTS if news else Purpose.WEIGHT_GRADIENTS, layer)
+
+
+def _name(bundle: Bundle, task: SyncTask) -> str:
+    what = "weights" if task.step in (SyncStep.SEND_WEIGHTS, SyncStep.ALL_GATHER) else "d"
+    return f"{what} {bundle.name}" + ("" if task.chunk is None else str(Rect((task.low,), (task.high,))))
+
+
+def _gradient(state: Lowering, bundle: Bundle, task: SyncTask, holder: int) -> Part:
+    return Part(flat_gradient(state, bundle.name, bundle.group[holder]), Rect((task.low,), (task.high,)))
+
+
+def _copy(state: Lowering, of: SyncedBundle, number: int, task: SyncTask) -> tuple[str, Part, Part]:
+    """Name, source and target of a message."""
+    bundle, name = of.bundle, _name(of.bundle, task)
+    if task.step is SyncStep.SEND_WEIGHTS:
+        span = Rect((task.low,), (task.high,))
+        giver, taker = (state.flat_weights[bundle.name, bundle.group[holder]] for holder in (task.source, task.holder))
+        return name, Part(giver, span), Part(taker, span)
+    source = _gradient(state, bundle, task, task.source)
+    if task.step is SyncStep.SEND_SUM:
+        return name, source, _gradient(state, bundle, task, task.holder)
+    rect = Rect((0,), (task.high - task.low,))
+    buffer = state.emit.buffer(f"{name} arriving", rect, bundle.group[task.holder], bundle.dtype)
+    of.arrivals[number] = state.emit.whole(buffer)
+    return name, source, of.arrivals[number]
+
+
+def _sum(state: Lowering, of: SyncedBundle, task: SyncTask) -> None:
+    target, name = _gradient(state, of.bundle, task, task.holder), _name(of.bundle, task)
+    if task.step is SyncStep.FILL:
+        state.emit.fill(name, target, 0.0)
     else:
-        state.emit.reduce_scatter(f"d {bundle.name}", parts, even_cuts(bundle.size, len(parts)))
+        state.emit.sum(name, [of.arrivals[a] for a in task.after if a in of.arrivals], target)
 
 
-def _all_gather(state: Lowering, bundle: Bundle) -> None:
-    """Every holder gets the weights that the others have updated."""
-    parts = [state.emit.whole(state.flat_weights[bundle.name, p]) for p in bundle.group]
-    if len(parts) > 1:
-        state.emit.all_gather(f"weights {bundle.name}", parts, even_cuts(bundle.size, len(parts)))
+def _collective(state: Lowering, bundle: Bundle, task: SyncTask) -> None:
+    emit, name, holders = state.emit, _name(bundle, task), len(bundle.group)
+    if task.step is SyncStep.ALL_GATHER:
+        parts = [emit.whole(state.flat_weights[bundle.name, p]) for p in bundle.group]
+        emit.all_gather(name, parts, even_cuts(bundle.size, holders))
+        return
+    parts = [emit.whole(state.flat_gradients[bundle.name, p]) for p in bundle.group]
+    if task.step is SyncStep.ALL_REDUCE:
+        emit.all_reduce(name, parts)
+    else:
+        emit.reduce_scatter(name, parts, even_cuts(bundle.size, holders))
 
 
-def _reduce(state: Lowering, chunks: list[Chunk], givers: set[tuple[str, int]]) -> None:
-    """Sum the holders' gradients of a bundle's chunks at their roots. A holder whose tasks made no gradient, and so is not
-    among the ``givers``, sends nothing."""
-    groups = []
-    state.emit.topic = Topic(Purpose.WEIGHT_GRADIENTS, chunks[0].bundle.layer)
-    for chunk in chunks:
-        name, bundle = f"d {chunk.name}", chunk.bundle.name
-        with_gradient = [p for p in chunk.order if (bundle, p) in givers]
-        parts = [(p, Part(state.flat_gradients[bundle, p], chunk.span)) for p in with_gradient]
-        if parts[0][0] != chunk.root:
-            root = Part(flat_gradient(state, bundle, chunk.root), chunk.span)
-            state.emit.fill(name, root, 0.0)
-            parts.insert(0, (chunk.root, root))
-        groups.append((name, parts))
-    reduce_all(state.emit, groups, chunks[0].sync.travel)
-
-
-def _send(
-    state: Lowering, chunks: list[Chunk], what: str, buffer: Callable[[Lowering, str, int], int]
-) -> None:
-    """Send what the roots of a bundle's chunks hold to its other holders."""
-    groups = [
-        (f"{what} {c.name}", [(p, Part(buffer(state, c.bundle.name, p), c.span)) for p in c.order]) for c in chunks
-    ]
-    broadcast_all(state.emit, groups, chunks[0].sync.travel)
-
-
-def _clip(state: Lowering, chunks: list[Chunk], limit: float) -> dict[int, int]:
+def _clip(state: Lowering, chunks: Sequence[SyncedChunk], limit: float) -> dict[int, int]:
     """The factor that keeps the global gradient norm below ``limit``, on every processor that updates."""
     emit = state.emit
     squares: dict[int, int] = {}
@@ -185,9 +197,7 @@ def _clip(state: Lowering, chunks: list[Chunk], limit: float) -> dict[int, int]:
         (emit.whole(factor),), flops=len(arrived),
     )
     scales = {first: factor}
-    updaters = {
-        p for c in chunks for p in (c.bundle.group if c.sync.place is UpdatePlacement.EVERY else (c.root,))
-    }
+    updaters = {p for chunk in chunks for p in chunk.updaters}
     for processor in sorted(updaters - {first}):
         scales[processor] = emit.buffer("clip", ONE, processor, DOUBLE)
         emit.transfer("clip", emit.whole(factor), emit.whole(scales[processor]))
@@ -195,7 +205,7 @@ def _clip(state: Lowering, chunks: list[Chunk], limit: float) -> dict[int, int]:
 
 
 def _update(
-    state: Lowering, rule: UpdateRule, bundle: Bundle, span: Rect, processor: int, scales: dict[int, int]
+    state: Lowering, rule: UpdateRule, bundle: Bundle, span: Rect, processor: int, scales: Mapping[int, int]
 ) -> None:
     emit = state.emit
     weights = Part(state.flat_weights[bundle.name, processor], span)

@@ -1,0 +1,393 @@
+"""Gradient synchronisation, stated once: which sums, messages and updates keep the copies of a bundle equal.
+
+`make_sync_table` says it for holders by number, wherever they are: it depends on how many there are, which of them have a
+gradient, the `Sync` and the bundle's size. The runtime's lowering adds buffers (synchronise.py), the compiled core adds
+processors (optimizer/evaluate/lowering/sync_walk.h), the lower bound adds costs, and estimates count rows.
+
+A bundle is divided into chunks, each with a root where its gradient is summed. All chunks go the same way, so that a
+table has the rows of one chunk, and for each chunk its range and its root. Places count from the root: the holder after
+the root is place 1. `sync_tasks` writes the rows out for all chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property, lru_cache
+
+from taskflow.machine import ring_bytes
+from taskflow.mapper import Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.partition import even_cuts
+from taskflow.rules import UpdateRule
+
+SMALLEST_CHUNK_BYTES = 1 << 20  # below this a message's latency costs more than its bytes
+
+
+class SyncStep(Enum):
+    """What a row does."""
+
+    FILL = "fill"  # a holder that has no gradient of its own gets zeros
+    SEND_GRADIENT = "send gradient"  # to a buffer of its own at the holder that adds it
+    ADD = "add"  # what has arrived, to the holder's gradient
+    ALL_REDUCE = "all-reduce"
+    REDUCE_SCATTER = "reduce-scatter"
+    UPDATE = "update"
+    SEND_SUM = "send sum"  # into the holder's gradient
+    SEND_WEIGHTS = "send weights"
+    ALL_GATHER = "all-gather"
+
+    @property
+    def is_message(self) -> bool:
+        """True if one holder sends to another."""
+        return self in (SyncStep.SEND_GRADIENT, SyncStep.SEND_SUM, SyncStep.SEND_WEIGHTS)
+
+    @property
+    def is_collective(self) -> bool:
+        """True if all holders take part."""
+        return self in (SyncStep.ALL_REDUCE, SyncStep.REDUCE_SCATTER, SyncStep.ALL_GATHER)
+
+
+class SyncPhase(Enum):
+    """The parts of synchronisation. Each is emitted for all layers before the next; clipping is between the first two."""
+
+    SUMS = 0
+    SENDS = 1
+    UPDATES = 2
+
+
+class EmitOrder(Enum):
+    """In which order the rows of a stage are emitted for the chunks of a bundle."""
+
+    EACH = 0  # chunk by chunk
+    ROUNDS = 1  # of all chunks together, in rounds that depend on the processors (`Emitter.transfers`)
+    ONCE = 2  # not for each chunk but once, in the order of the holders' processors
+
+
+@dataclass(frozen=True, slots=True)
+class SyncRow:
+    """A task. ``after``: the rows of the same chunk that it waits for. ``gradients``: the places whose own gradients it waits
+    for. ``readers``: the places whose readers of the old weights it waits for."""
+
+    step: SyncStep
+    place: int
+    source: int  # of a message: the place that sends
+    after: tuple[int, ...] = ()
+    gradients: tuple[int, ...] = ()
+    readers: tuple[int, ...] = ()
+    parts: int = 0  # how many arrivals an ADD adds
+    share: int | None = None  # of a row that is emitted once: the chunk that it is about; None: the whole bundle
+    sums: bool = False  # whether it also waits for the sums of all chunks at its place
+
+
+@dataclass(frozen=True, slots=True)
+class RowStage:
+    """Rows ``first`` to ``last`` - 1."""
+
+    phase: SyncPhase
+    order: EmitOrder
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class ChunkPattern:
+    """The rows of one chunk. ``sums``: by place, the row that completes the sum of all gradients there; None: its own gradient is
+    the sum. It has the root alone if nobody else gets the sum by messages."""
+
+    rows: tuple[SyncRow, ...]
+    stages: tuple[RowStage, ...]
+    sums: tuple[int | None, ...]
+
+    @cached_property
+    def messages(self) -> int:
+        """How many rows send, a collective once."""
+        return sum(row.step.is_message or row.step.is_collective for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class SyncChunk:
+    """Elements ``low`` to ``high`` - 1 of a bundle. ``root``: the holder that sums them, counted from the first chunk's."""
+
+    low: int
+    high: int
+    root: int
+    pattern: ChunkPattern
+
+
+@dataclass(frozen=True, slots=True)
+class SyncTable:
+    """How a bundle is synchronised. Patterns of chunks differ if some holders have no gradient, but not in their stages. Rows
+    that are emitted once are those of the first chunk."""
+
+    holders: int
+    size: int
+    chunks: tuple[SyncChunk, ...]
+
+    @property
+    def messages(self) -> int:
+        """How many messages and collectives there are."""
+        (first, *others) = (chunk.pattern for chunk in self.chunks)
+        if any(row.step.is_collective for row in first.rows):
+            return first.messages
+        return first.messages + sum(pattern.messages for pattern in others)
+
+
+@lru_cache(maxsize=4096)
+def make_sync_table(sync: Sync, giving: tuple[bool, ...], size: int, itemsize: int) -> SyncTable:
+    """How a bundle of ``size`` elements of ``itemsize`` bytes is synchronised. ``giving``: of each holder, from the first
+    chunk's root on, whether it has a gradient. ValueError if none has, or for a way that is not known."""
+    if not any(giving):
+        raise ValueError(f"make_sync_table: at least one of {len(giving)} holders must have a gradient")
+    holders = len(giving)
+    count = chunk_count(sync, holders, size, itemsize)
+    cuts = even_cuts(size, count)
+    if _collective(sync):
+        roots, patterns = range(count), [_pattern(sync.travel, sync.place, giving, count)] * count
+    else:
+        roots = [i * holders // count for i in range(count)]
+        orders = [giving if all(giving) else (*giving[root:], *giving[:root]) for root in roots]
+        patterns = [_pattern(sync.travel, sync.place, order, 1) for order in orders]
+    return SyncTable(holders, size, tuple(map(SyncChunk, cuts, cuts[1:], roots, patterns)))
+
+
+def chunk_count(sync: Sync, holders: int, size: int, itemsize: int) -> int:
+    """Into how many chunks a bundle is divided. A library wants one share a holder, in the holders' order; its all-reduce takes
+    the bundle as it is."""
+    if sync.place is UpdatePlacement.OWNER:
+        return 1
+    if sync.place is UpdatePlacement.EVERY and sync.travel is not SyncAlgorithm.RING:
+        return 1
+    wanted = sync.chunks or max(1, size * itemsize // SMALLEST_CHUNK_BYTES)
+    return min(holders, holders if _collective(sync) else wanted, size)
+
+
+def first_root(sync: Sync, rank: int, holders: int) -> int:
+    """Which holder is the first chunk's root. Roots differ from layer to layer and bundle to bundle (``rank``,
+    `ParameterLayout.rank`), so that one processor does not own everything; nothing but the layer's own bundles matters, so
+    that an evaluator can keep what it knows of layers that did not change. A library's shares begin at the first holder."""
+    return 0 if _collective(sync) else rank % holders
+
+
+def _collective(sync: Sync) -> bool:
+    return sync.travel is SyncAlgorithm.COLLECTIVE
+
+
+def routes(travel: SyncAlgorithm, count: int) -> list[list[tuple[int, int]]]:
+    """Rounds of (from, to) in which values at 0 ... count - 1 come together at 0: straight, along a binomial tree, or around a
+    ring. Backwards, the last round first, a value goes from 0 to all."""
+    if travel is SyncAlgorithm.OWNER:
+        return [[(i, 0) for i in range(1, count)]]
+    if travel is SyncAlgorithm.RING:
+        return [[(i, i - 1)] for i in range(count - 1, 0, -1)]
+    if travel is SyncAlgorithm.TREE:
+        steps = [1 << i for i in range((count - 1).bit_length())]
+        return [[(i + step, i) for i in range(0, count - step, 2 * step)] for step in steps]
+    raise _unknown(travel)
+
+
+def _unknown(way: SyncAlgorithm | UpdatePlacement) -> ValueError:
+    return ValueError(
+        f"make_sync_table: does not know how weights are synchronised by {type(way).__name__}.{way.name}; "
+        f"use another way, or write its rows in tasks/lower/sync_table.py"
+    )
+
+
+@lru_cache(maxsize=1024)
+def _pattern(travel: SyncAlgorithm, place: UpdatePlacement, giving: tuple[bool, ...], count: int) -> ChunkPattern:
+    """The rows of a chunk, its root first; of collectives, those of all ``count`` chunks."""
+    if place not in (UpdatePlacement.EVERY, UpdatePlacement.OWNER, UpdatePlacement.SPREAD):
+        raise _unknown(place)
+    if travel is SyncAlgorithm.COLLECTIVE:
+        return _by_collectives(place, giving, count)
+    return _by_messages(travel, place, giving)
+
+
+@dataclass(slots=True)
+class _RowWriter:
+    """Rows that follow each other, and of each place what completes its value: a row, or None: its own gradient."""
+
+    value: list[int | None]
+    rows: list[SyncRow] = field(default_factory=list)
+    stages: list[RowStage] = field(default_factory=list)
+
+    def stage(self, phase: SyncPhase, order: EmitOrder) -> None:
+        self._close()
+        self.stages.append(RowStage(phase, order, len(self.rows), len(self.rows)))
+
+    def row(
+        self, step: SyncStep, place: int, needs: Sequence[int] = (), *, source: int | None = None, after: Sequence[int] = (),
+        readers: Sequence[int] = (), parts: int = 0, share: int | None = None, sums: bool = False,
+    ) -> int:
+        """``needs``: the places whose values it waits for, besides the rows ``after``."""
+        rows = [row for row in (self.value[p] for p in needs) if row is not None]
+        own = tuple(p for p in needs if self.value[p] is None)
+        self.rows.append(SyncRow(
+            step, place, place if source is None else source, tuple(dict.fromkeys((*after, *rows))), own, tuple(readers),
+            parts, share, sums,
+        ))  # fmt: skip
+        return len(self.rows) - 1
+
+    def pattern(self, sums: Sequence[int | None]) -> ChunkPattern:
+        self._close()
+        return ChunkPattern(tuple(self.rows), tuple(self.stages), tuple(sums))
+
+    def _close(self) -> None:
+        if self.stages:
+            last = self.stages[-1]
+            self.stages[-1] = RowStage(last.phase, last.order, last.first, len(self.rows))
+
+
+def _by_messages(travel: SyncAlgorithm, place: UpdatePlacement, giving: tuple[bool, ...]) -> ChunkPattern:
+    """Gradients come together at the root. With EVERY the sum goes to all, who update; else the root updates, and new weights go
+    to all. Holders without a gradient send nothing; if the root is one of them, it starts from zero."""
+    write = _RowWriter([None] * len(giving))
+    value, everywhere = write.value, place is UpdatePlacement.EVERY
+    write.stage(SyncPhase.SUMS, EmitOrder.EACH)
+    if not giving[0]:
+        value[0] = write.row(SyncStep.FILL, 0)
+    parts = [p for p, gives in enumerate(giving) if gives or p == 0]
+    if travel is SyncAlgorithm.OWNER:
+        write.stage(SyncPhase.SUMS, EmitOrder.ROUNDS)
+        came = [write.row(SyncStep.SEND_GRADIENT, 0, (p,), source=p) for p in parts[1:]]
+        write.stage(SyncPhase.SUMS, EmitOrder.EACH)
+        if came:
+            value[0] = write.row(SyncStep.ADD, 0, (0,), after=came, parts=len(came))
+    else:
+        write.stage(SyncPhase.SUMS, EmitOrder.EACH)
+        for one_round in routes(travel, len(parts)):
+            for giver, taker in ((parts[i], parts[j]) for i, j in one_round):
+                sent = write.row(SyncStep.SEND_GRADIENT, taker, (giver,), source=giver)
+                value[taker] = write.row(SyncStep.ADD, taker, (taker,), after=(sent,), parts=1)
+    summed = value[0]
+    write.stage(SyncPhase.SENDS, EmitOrder.EACH)
+    if not everywhere:
+        value[0] = write.row(SyncStep.UPDATE, 0, (0,), readers=(0,))
+    write.stage(SyncPhase.SENDS, EmitOrder.ROUNDS if travel is SyncAlgorithm.OWNER else EmitOrder.EACH)
+    for one_round in reversed(routes(travel, len(giving))):
+        for taker, giver in one_round:
+            step, readers = (SyncStep.SEND_SUM, ()) if everywhere else (SyncStep.SEND_WEIGHTS, (taker,))
+            value[taker] = write.row(step, taker, (giver,), source=giver, readers=readers)
+    if not everywhere:
+        return write.pattern([summed])
+    write.stage(SyncPhase.UPDATES, EmitOrder.ONCE)
+    for p in range(len(giving)):
+        write.row(SyncStep.UPDATE, p, readers=(p,), sums=True)
+    return write.pattern([summed, *value[1:]])
+
+
+def _by_collectives(place: UpdatePlacement, giving: tuple[bool, ...], count: int) -> ChunkPattern:
+    """All holders' gradients are summed at once, on all of them or a share on each; holders without one give zeros."""
+    holders = range(len(giving))
+    write = _RowWriter([None] * len(giving))
+    everywhere, alone = place is UpdatePlacement.EVERY, len(giving) == 1
+    write.stage(SyncPhase.SUMS, EmitOrder.ONCE)
+    for p in holders:
+        if not giving[p]:
+            write.value[p] = write.row(SyncStep.FILL, p)
+    write.stage(SyncPhase.SUMS, EmitOrder.ONCE)
+    if not alone:
+        write.value[:] = [write.row(SyncStep.ALL_REDUCE if everywhere else SyncStep.REDUCE_SCATTER, 0, holders)] * len(giving)
+    summed = write.value[0]
+    if everywhere:
+        write.stage(SyncPhase.UPDATES, EmitOrder.ONCE)
+        for p in holders:
+            write.row(SyncStep.UPDATE, p, (p,), readers=(p,))
+    else:
+        write.stage(SyncPhase.SENDS, EmitOrder.ONCE)
+        updated = [write.row(SyncStep.UPDATE, p, (p,), readers=(p,), share=p) for p in range(count)]
+        write.stage(SyncPhase.SENDS, EmitOrder.ONCE)
+        if not alone:
+            write.row(SyncStep.ALL_GATHER, 0, after=updated, readers=holders)
+    return write.pattern([summed])
+
+
+# ---- written out -----------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class SyncTask:
+    """A task of a bundle's synchronisation. Holders are places in the bundle's group, elements ``low`` to ``high`` - 1 are of the
+    bundle; ``after`` are earlier tasks."""
+
+    step: SyncStep
+    holder: int
+    source: int
+    chunk: int | None  # None: the whole bundle
+    low: int
+    high: int
+    parts: int
+    after: tuple[int, ...]
+    gradients: tuple[int, ...]
+    readers: tuple[int, ...]
+
+    def work(self, holders: int, itemsize: int, rule: UpdateRule) -> tuple[int, int]:
+        """Flops, and bytes that are sent or touched."""
+        size = self.high - self.low
+        if self.step.is_collective:
+            sums, halves = self.step is not SyncStep.ALL_GATHER, self.halves
+            return (holders - 1) * size * sums, ring_bytes(holders, size * itemsize, halves)
+        if self.step is SyncStep.ADD:
+            return self.parts * size, (self.parts + 2) * size * itemsize
+        if self.step is SyncStep.UPDATE:
+            return rule.flops(size), (3 + 2 * rule.buffers) * size * itemsize
+        return 0, size * itemsize
+
+    @property
+    def halves(self) -> int:
+        """Of a collective: how often its ring goes around."""
+        return 2 if self.step is SyncStep.ALL_REDUCE else 1
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStage:
+    """Tasks that are emitted together: in their order, or ``in_rounds``."""
+
+    phase: SyncPhase
+    in_rounds: bool
+    tasks: range
+
+
+def sync_tasks(table: SyncTable, first: int) -> tuple[list[SyncTask], list[TaskStage]]:
+    """The rows of all chunks, in program order but for rounds. ``first``: the first chunk's root (`first_root`)."""
+    tasks: list[SyncTask] = []
+    stages: list[TaskStage] = []
+    number: list[dict[int, int]] = [{} for _ in table.chunks]  # by chunk: row -> task
+
+    def holder(place: int, chunk: int = 0) -> int:
+        return (place + table.chunks[chunk].root + first) % table.holders
+
+    def write(chunk: int, row: int, once: bool) -> None:
+        pattern = table.chunks[chunk].pattern
+        of = pattern.rows[row]
+        where = of.share if once else chunk
+        after = [number[chunk][a] for a in of.after]
+        gradients = list(of.gradients)
+        if of.sums:
+            for c, other in enumerate(table.chunks):
+                place = (of.place - other.root) % table.holders
+                came = other.pattern.sums[place]
+                if came is None:
+                    gradients.append(of.place)
+                else:
+                    after.append(number[c][came])
+        number[chunk][row] = len(tasks)
+        tasks.append(SyncTask(
+            of.step, holder(of.place, chunk), holder(of.source, chunk), where,
+            0 if where is None else table.chunks[where].low,
+            table.size if where is None else table.chunks[where].high, of.parts,
+            tuple(dict.fromkeys(after)), tuple(dict.fromkeys(holder(p, chunk) for p in gradients)),
+            tuple(holder(p, chunk) for p in of.readers),
+        ))  # fmt: skip
+
+    for place, stage in enumerate(table.chunks[0].pattern.stages):
+        begin = len(tasks)
+        if stage.order is EmitOrder.ONCE:
+            rows = table.chunks[0].pattern.rows
+            for row in sorted(range(stage.first, stage.last), key=lambda row: holder(rows[row].place)):
+                write(0, row, True)
+        else:
+            for c, chunk in enumerate(table.chunks):
+                own = chunk.pattern.stages[place]
+                for row in range(own.first, own.last):
+                    write(c, row, False)
+        stages.append(TaskStage(stage.phase, stage.order is EmitOrder.ROUNDS, range(begin, len(tasks))))
+    return tasks, stages
