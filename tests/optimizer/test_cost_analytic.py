@@ -16,11 +16,14 @@ from taskflow.machine.format import CLASSES
 from taskflow.operators.linear import Linear
 from taskflow.operators.lstm import LSTM
 from taskflow.operators.matmul import MatMul
+from taskflow.operators.merge_attention import MergeAttention
 from taskflow.operators.operator import REGISTRY, Operator, Soap, Spec, Work, iteration_space
+from taskflow.operators.softmax import Softmax
 from taskflow.optimizer.cost.accumulated_gradients import added_bytes
 from taskflow.optimizer.cost.analytic import AnalyticCosts, fill
 from taskflow.optimizer.cost.model import CostModel
 from taskflow.optimizer.cost.phases import arrays, phases
+from taskflow.partition import Tile
 from taskflow.regions import Rect
 from taskflow.rules import SGD, Adam
 from taskflow.tasks.lower.lower import lower
@@ -289,3 +292,27 @@ def test_what_the_data_choose_counts_as_much_as_is_looked_at() -> None:
     device = AnalyticCosts(load_machine("k80"))
     assert device.least_seconds(Shelf(100, False, 30), specs, False, (), device.machine.processors[0].device) == 0
     assert device.least_seconds(Shelf(100, False), specs, False, (), device.machine.processors[0].device) > 0
+
+
+def _causal(kind: str) -> tuple[Operator, tuple[Spec, ...]]:
+    """Operators of which early rows read less than late ones."""
+    if kind == "softmax":
+        return Softmax(3, True), (Spec((2, 4, 2048, 2048), F32),)
+    return MergeAttention(2048, True), (Spec((2, 2048, 4, 8, 64), F32), Spec((2, 2048, 4, 8), F32))
+
+
+@pytest.mark.parametrize("kind", ["softmax", "merge_attention"])
+@pytest.mark.parametrize("backward", [False, True])
+def test_pieces_of_what_reads_more_and_more_take_no_less_than_the_bound(kind: str, backward: bool) -> None:
+    costs = AnalyticCosts(load_machine("h100"))
+    operator, specs = _causal(kind)
+    device, wanted = costs.machine.processors[0].device, (True,) * len(specs)
+    least = costs.least_seconds(operator, specs, backward, wanted if backward else (), device)
+    rows = 1 if kind == "merge_attention" else 2
+    for pieces in (2, 4, 16):
+        sizes = [dim.size for dim in operator.dims(specs)]
+        cut = Tile(sizes, [pieces if i == rows else 1 for i in range(len(sizes))])
+        gradients = wanted if backward else None
+        assert least <= sum(
+            costs.compute_seconds(operator, specs, rect, backward, device=device, gradients=gradients) for rect in cut.rects()
+        )

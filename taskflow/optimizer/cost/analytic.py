@@ -91,20 +91,26 @@ def _rate(phase: Phase, device: Device, dtype: object) -> float:
 
 
 def _seen(operator: Operator, inputs: tuple[Spec, ...], dims: Sequence[Dim]) -> float:
-    """Which part of what the whole operator reads its pieces read at least, if every dimension is cut finest."""
+    """Which part of what the whole operator reads its pieces read at least, if every dimension is cut finest: less than all where
+    windows step over elements, and where what is read grows along a dimension, as in causal attention."""
     size = [dim.size for dim in dims]
+
+    def reads(dim: int, low: int, high: int) -> list[int]:
+        lows, highs = [0] * len(size), list(size)
+        lows[dim], highs[dim] = low, high
+        return [rect.volume for rect in operator.reads(inputs, Rect(tuple(lows), tuple(highs))).inputs]
+
     seen = [1.0] * len(inputs)
     for i, dim in enumerate(dims):
         if dim.divisible and dim.size > 2:
             middle = dim.size // 2 - 1
-            lows, highs = [0] * len(size), list(size)
-            lows[i], highs[i] = middle, middle + 1
-            one = operator.reads(inputs, Rect(tuple(lows), tuple(highs))).inputs
-            highs[i] = middle + 2
-            two = operator.reads(inputs, Rect(tuple(lows), tuple(highs))).inputs
-            for k, (a, b) in enumerate(zip(one, two)):
-                step = b.volume - a.volume
-                seen[k] *= min(1.0, a.volume / step) if step > 0 else 1.0
+            one, two = reads(i, middle, middle + 1), reads(i, middle, middle + 2)
+            ends = zip(reads(i, 0, 1), reads(i, dim.size - 1, dim.size))
+            for k, (a, b, end) in enumerate(zip(one, two, ends)):
+                step = b - a
+                seen[k] *= min(1.0, a / step) if step > 0 else 1.0
+                if 2 * min(end) < a:  # more than padding takes from the windows at a border
+                    seen[k] *= min(end) / a
     return min(seen, default=1.0)
 
 
