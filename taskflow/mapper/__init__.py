@@ -17,10 +17,10 @@ from taskflow.mapper.alike import (
 from taskflow.mapper.choose import MAPPERS, choose
 from taskflow.mapper.config import OpConfig, Sync, SyncAlgorithm, UpdatePlacement, ranges
 from taskflow.mapper.expert import Expert
-from taskflow.mapper.hybrid import HybridParallel, HybridPlan, is_plan, parse_plan, recomputed, stages_of
+from taskflow.mapper.hybrid import HybridParallel, recomputed, stages_of
 from taskflow.mapper.mapper import CopyRequest, Mapper, map_graph
 from taskflow.mapper.megatron import Megatron, attends, node_size, suits
-from taskflow.mapper.notation import parse_config, parse_ranges, parse_sync
+from taskflow.mapper.notation import HybridPlan, is_plan, parse_config, parse_plan, parse_ranges, parse_sync
 from taskflow.mapper.pipeline import Pass, PassKind, Pipeline, PipelineSchedule, in_micro_batches, rank_passes
 from taskflow.mapper.report import MeasuredTask, Profile
 from taskflow.mapper.rules import DataParallel, ModelParallel, RandomMapper, RoundRobin, cut_only, depths

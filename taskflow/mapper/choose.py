@@ -11,9 +11,10 @@ from collections.abc import Callable
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper.expert import Expert
-from taskflow.mapper.hybrid import HybridParallel, is_plan
+from taskflow.mapper.hybrid import HybridParallel
 from taskflow.mapper.mapper import Mapper, map_graph
 from taskflow.mapper.megatron import Megatron
+from taskflow.mapper.notation import is_plan
 from taskflow.mapper.rules import DataParallel, ModelParallel, RandomMapper, RoundRobin
 from taskflow.mapper.strategy import Strategy, load
 

@@ -1,12 +1,15 @@
-"""Notation: a configuration as strategies are described, ``n/4 c/2 @ 0-7``, and a synchronisation, ``ring/every``, read back."""
+"""Notation: a configuration as strategies are described, ``n/4 c/2 @ 0-7``, a synchronisation, ``ring/every``, and a plan as
+Megatron-LM's users name it, ``t8 p4 d16 mb1``."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from math import prod
 
 from taskflow.graph import Node
 from taskflow.mapper.config import OpConfig, Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.mapper.pipeline import PipelineSchedule
 
 
 def parse_config(text: str, node: Node, processors: int) -> OpConfig:
@@ -67,3 +70,91 @@ def parse_ranges(text: str, who: str) -> tuple[int, ...]:
 def _example(node: Node) -> str:
     first = next((dim.name for dim in node.dims if dim.divisible), None)
     return f"{first}/2 @ 0-1" if first else "whole @ 0"
+
+
+# ---- plans of tensor, pipeline and data parallelism ------------------------------------------------------------------
+RECOMPUTE = ("none", "selective", "full")
+_TOKEN = re.compile(r"(mb|zero|[tpdv])(\d+)")
+_SETTING = re.compile(r"(recompute|schedule|stages)=(\S+)")
+NOTATION = (
+    "tN (tensor), pN (pipeline), dN (data), mbN (samples of a micro-batch and replica), vN (stages a rank), zero0 or zero1, "
+    f"recompute={'|'.join(RECOMPUTE)}, schedule={'|'.join(s.value for s in PipelineSchedule)}, "
+    "stages=N,N,... (layers of each stage)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HybridPlan:
+    """Degrees of parallelism; ``data`` None: as many replicas as the devices allow. ``stages``: how many layers each stage has;
+    empty: as even as can be."""
+
+    tensor: int = 1
+    pipeline: int = 1
+    data: int | None = None
+    micro_batch: int | None = None
+    virtual: int = 1
+    zero: int = 0
+    recompute: str = "none"
+    schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B
+    stages: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for what in ("tensor", "pipeline", "data", "micro_batch", "virtual"):
+            value = getattr(self, what)
+            if value is not None and value < 1:
+                raise ValueError(f"plan: {what} must be at least 1, got {value}")
+        if self.zero > 1:
+            raise ValueError(f"plan: zero{self.zero} (gradients or weights by shares) is not supported; zero0 and zero1 are")
+        if self.recompute not in RECOMPUTE:
+            raise ValueError(f"plan: recompute must be one of {', '.join(RECOMPUTE)}, got {self.recompute!r}")
+        if self.virtual > 1 and self.pipeline == 1:
+            raise ValueError(f"plan: v{self.virtual} interleaves the stages of a pipeline, which needs p2 or more")
+        if self.stages and len(self.stages) != self.pipeline * self.virtual:
+            raise ValueError(
+                f"plan: stages= needs the layers of {self.pipeline * self.virtual} stages (p x v), got {len(self.stages)}"
+            )
+
+    def __str__(self) -> str:
+        said = [f"t{self.tensor}", f"p{self.pipeline}"]
+        said += [f"{name}{value}" for name, value in (("d", self.data), ("mb", self.micro_batch)) if value is not None]
+        said += [f"v{self.virtual}"] * (self.virtual > 1) + [f"zero{self.zero}"] * (self.zero > 0)
+        said += [f"schedule={self.schedule.value}"] * (self.schedule is not PipelineSchedule.ONE_F_ONE_B)
+        said += [f"stages={','.join(map(str, self.stages))}"] * bool(self.stages)
+        return " ".join(said + [f"recompute={self.recompute}"] * (self.recompute != "none"))
+
+
+def is_plan(text: str) -> bool:
+    """Whether a mapper's name is meant to be a plan such as ``t2 p2 mb1``: whether its first word is one of the notation's."""
+    words = text.split()
+    return bool(words) and (_TOKEN.fullmatch(words[0]) or _SETTING.fullmatch(words[0])) is not None
+
+
+def parse_plan(text: str) -> HybridPlan:
+    """The plan that a notation stands for. ValueError names the word that is wrong."""
+    names = {"t": "tensor", "p": "pipeline", "d": "data", "mb": "micro_batch", "v": "virtual", "zero": "zero"}
+    found: dict[str, object] = {}
+    for word in text.split():
+        if word == "sp":  # what lies between shared layers is cut along the sequence in any case
+            continue
+        if token := _TOKEN.fullmatch(word):
+            key, value = names[token[1]], int(token[2])
+        elif setting := _SETTING.fullmatch(word):
+            key, value = setting[1], _setting(*setting.groups())  # type: ignore[assignment]
+        else:
+            raise ValueError(f"plan {text!r}: no meaning for {word!r}; a plan has {NOTATION}")
+        if key in found:
+            raise ValueError(f"plan {text!r}: {word!r} says {key} for the second time")
+        found[key] = value
+    return HybridPlan(**found)  # type: ignore[arg-type]
+
+
+def _setting(key: str, value: str) -> object:
+    if key == "schedule":
+        if value not in (known := [s.value for s in PipelineSchedule]):
+            raise ValueError(f"plan: schedule must be one of {', '.join(known)}, got {value!r}")
+        return PipelineSchedule(value)
+    if key == "stages":
+        if not re.fullmatch(r"\d+(,\d+)*", value):
+            raise ValueError(f"plan: stages must be numbers of layers such as 5,6,6,5, got {value!r}")
+        return tuple(map(int, value.split(",")))
+    return value
