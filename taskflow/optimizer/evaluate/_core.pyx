@@ -29,6 +29,29 @@ cdef extern from "evaluate/lowering/lower.h" namespace "taskflow" nogil:
         vector[uint32_t] after_offset, after, join_offset, join_after
         size_t size()
 
+cdef extern from "evaluate/lowering/sync_table.h" namespace "taskflow" nogil:
+    ctypedef void (*TableCallback)(void*, int, int, const uint8_t*, int64_t, int) noexcept
+
+    cdef struct SyncRow:
+        uint8_t step
+        cbool sums
+        int32_t place, source, parts, share
+        uint32_t after, gradients, readers
+
+    cdef struct RowStage:
+        int phase, order
+        uint32_t first, last
+
+    cdef cppclass ChunkPattern:
+        vector[SyncRow] rows
+        vector[int32_t] after, gradients, readers, sums
+        vector[RowStage] stages
+
+    cdef cppclass SyncTables:
+        int add(ChunkPattern pattern) except +
+        void answer(int64_t low, int64_t high, int root, int pattern) except +
+        void forget()
+
 cdef extern from "evaluate/step.h" namespace "taskflow" nogil:
     ctypedef double (*CostCallback)(void*, int, int, int, int, int64_t, int64_t, int) noexcept
     ctypedef void (*RouteCallback)(void*, int, int) noexcept
@@ -45,7 +68,7 @@ cdef extern from "evaluate/step.h" namespace "taskflow" nogil:
         size_t kept_turns()
         void machine(int processors, const vector[int]& classes, cbool rates, cbool by_runs, const vector[double]& flops,
                      const vector[double]& nbytes, const vector[double]& overhead, CostCallback cost,
-                     RouteCallback route, GroupCallback group, void* asker) except +
+                     RouteCallback route, GroupCallback group, TableCallback table, void* asker) except +
         void rule(cbool trains, int buffers, int64_t flops, cbool clips)
         void add_node(const vector[int]& input_nodes, const vector[int]& input_outputs, const vector[int]& parameters,
                       const vector[int]& itemsizes, const vector[int]& needs, const vector[int]& seeds, cbool state,
@@ -63,7 +86,8 @@ cdef extern from "evaluate/step.h" namespace "taskflow" nogil:
                     const vector[vector[int64_t]]& nbytes) except +
         void begin()
         void change(int node, int cut, const vector[int]& processors) except +
-        void change_sync(int layer, int travel, int place, int chunks)
+        void change_sync(int layer, int way, cbool rotates)
+        SyncTables& sync_tables()
         void change_sums(cbool collective)
         double evaluate(double limit) except +
         void accept()
@@ -132,11 +156,23 @@ cdef void ask_group(void* asker, const int32_t* members, int count) noexcept wit
     core.step.get().add_group(group, resources)
 
 
+cdef void ask_table(void* asker, int way, int holders, const uint8_t* giving, int64_t size, int itemsize) noexcept with gil:
+    cdef Core core = <Core>asker
+    if core.failed:
+        return
+    try:
+        gives = (True,) * holders if giving == NULL else tuple([bool(giving[i]) for i in range(holders)])
+        for low, high, root, pattern in core.table(way, gives, size, itemsize):
+            core.step.get().sync_tables().answer(low, high, root, pattern)
+    except BaseException as error:
+        core.fail(error)
+
+
 cdef class Core:
     """One graph on one machine. All numbers are those of taskflow/optimizer/evaluate/compiled.py's tables."""
 
     cdef unique_ptr[Step] step
-    cdef object cost, route, group, error
+    cdef object cost, route, group, table, error
     cdef cbool failed
     cdef int most
     cdef vector[int] places
@@ -145,15 +181,16 @@ cdef class Core:
         self.step.reset(new Step())
 
     def machine(self, int processors, list classes, bint rates, bint by_runs, list flops, list nbytes, list overhead, cost,
-                route, group):
+                route, group, table):
         """``cost(kind, cut, piece, processor, flops, nbytes, node)`` gives seconds (of a copy, ``cut`` and ``piece`` are the sender
         and the receiver and ``flops`` its runs, read << 32 | written; of a collective ``cut`` is its halves, of other tasks within
         a processor their runs, which are all 1 without ``by_runs``); ``route(source, target)`` gives
         (resources, latency seconds, bytes a second, class), ``group(processors)`` the resources of a collective's ring. The
-        processors of the nth group that is asked for are n where its cost is asked for."""
-        self.cost, self.route, self.group, self.most = cost, route, group, processors
+        processors of the nth group that is asked for are n where its cost is asked for. ``table(way, giving, size, itemsize)``
+        gives (low, high, root, number of the pattern) of each chunk of a bundle, as `SyncTable` has them."""
+        self.cost, self.route, self.group, self.table, self.most = cost, route, group, table, processors
         self.step.get().machine(processors, classes, rates, by_runs, flops, nbytes, overhead, ask_cost, ask_route,
-                                ask_group, <void*>self)
+                                ask_group, ask_table, <void*>self)
 
     def rule(self, bint trains, int buffers, int64_t flops, bint clips):
         self.step.get().rule(trains, buffers, flops, clips)
@@ -200,8 +237,36 @@ cdef class Core:
             self.places.push_back(place)
         self.step.get().change(node, cut, self.places)
 
-    def change_sync(self, int layer, int travel, int place, int chunks):
-        self.step.get().change_sync(layer, travel, place, chunks)
+    def change_sync(self, int layer, int way, bint rotates):
+        """``way``: as `table` is asked for it. ``rotates``: whether the first root differs from bundle to bundle."""
+        self.step.get().change_sync(layer, way, rotates)
+
+    def add_sync_pattern(self, list rows, list stages, list sums):
+        """The number of a pattern. ``rows``: (step, place, source, parts, share or -1, sums, after, gradients, readers);
+        ``stages``: (phase, order, first, last); ``sums``: rows or -1."""
+        cdef ChunkPattern pattern
+        cdef SyncRow row
+        cdef RowStage stage
+        for step, place, source, parts, share, waits, after, gradients, readers in rows:
+            row.step, row.place, row.source, row.parts, row.share, row.sums = step, place, source, parts, share, waits
+            row.after, row.gradients, row.readers = pattern.after.size(), pattern.gradients.size(), pattern.readers.size()
+            pattern.rows.push_back(row)
+            for number in after:
+                pattern.after.push_back(number)
+            for number in gradients:
+                pattern.gradients.push_back(number)
+            for number in readers:
+                pattern.readers.push_back(number)
+        row.after, row.gradients, row.readers = pattern.after.size(), pattern.gradients.size(), pattern.readers.size()
+        pattern.rows.push_back(row)
+        for stage.phase, stage.order, stage.first, stage.last in stages:
+            pattern.stages.push_back(stage)
+        pattern.sums = sums
+        return self.step.get().sync_tables().add(pattern)
+
+    def forget_sync_tables(self):
+        """Patterns are counted from 0 again."""
+        self.step.get().sync_tables().forget()
 
     def change_sums(self, bint collective):
         """How partial values are summed: by an all-reduce where every processor that has a part reads the sum, or by owners."""
