@@ -34,7 +34,8 @@ class Core:
     def change_sync(self, layer: int, way: int, rotates: bool) -> None: ...
     def add_sync_pattern(
         self,
-        rows: list[tuple[int, int, int, int, int, bool, tuple[int, ...], tuple[int, ...], tuple[int, ...]]],
+        rows: list[tuple[int, int, int, int, int, bool]],
+        waits: list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]],
         stages: list[tuple[int, int, int, int]], sums: list[int],
     ) -> int: ...
     def forget_sync_tables(self) -> None: ...

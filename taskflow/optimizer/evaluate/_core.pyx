@@ -32,23 +32,9 @@ cdef extern from "evaluate/lowering/lower.h" namespace "taskflow" nogil:
 cdef extern from "evaluate/lowering/sync_table.h" namespace "taskflow" nogil:
     ctypedef void (*TableCallback)(void*, int, int, const uint8_t*, int64_t, int) noexcept
 
-    cdef struct SyncRow:
-        uint8_t step
-        cbool sums
-        int32_t place, source, parts, share
-        uint32_t after, gradients, readers
-
-    cdef struct RowStage:
-        int phase, order
-        uint32_t first, last
-
-    cdef cppclass ChunkPattern:
-        vector[SyncRow] rows
-        vector[int32_t] after, gradients, readers, sums
-        vector[RowStage] stages
-
     cdef cppclass SyncTables:
-        int add(ChunkPattern pattern) except +
+        int add(const vector[vector[int]]& rows, const vector[vector[vector[int]]]& waits, const vector[vector[int]]& stages,
+                const vector[int]& sums) except +
         void answer(int64_t low, int64_t high, int root, int pattern) except +
         void forget()
 
@@ -241,28 +227,10 @@ cdef class Core:
         """``way``: as `table` is asked for it. ``rotates``: whether the first root differs from bundle to bundle."""
         self.step.get().change_sync(layer, way, rotates)
 
-    def add_sync_pattern(self, list rows, list stages, list sums):
-        """The number of a pattern. ``rows``: (step, place, source, parts, share or -1, sums, after, gradients, readers);
-        ``stages``: (phase, order, first, last); ``sums``: rows or -1."""
-        cdef ChunkPattern pattern
-        cdef SyncRow row
-        cdef RowStage stage
-        for step, place, source, parts, share, waits, after, gradients, readers in rows:
-            row.step, row.place, row.source, row.parts, row.share, row.sums = step, place, source, parts, share, waits
-            row.after, row.gradients, row.readers = pattern.after.size(), pattern.gradients.size(), pattern.readers.size()
-            pattern.rows.push_back(row)
-            for number in after:
-                pattern.after.push_back(number)
-            for number in gradients:
-                pattern.gradients.push_back(number)
-            for number in readers:
-                pattern.readers.push_back(number)
-        row.after, row.gradients, row.readers = pattern.after.size(), pattern.gradients.size(), pattern.readers.size()
-        pattern.rows.push_back(row)
-        for stage.phase, stage.order, stage.first, stage.last in stages:
-            pattern.stages.push_back(stage)
-        pattern.sums = sums
-        return self.step.get().sync_tables().add(pattern)
+    def add_sync_pattern(self, rows, waits, stages, sums):
+        """The number of a pattern. ``rows``: (step, place, source, parts, share or -1, sums); ``waits``: of each row (after,
+        gradients, readers); ``stages``: (phase, order, first, last); ``sums``: rows or -1."""
+        return self.step.get().sync_tables().add(rows, waits, stages, sums)
 
     def forget_sync_tables(self):
         """Patterns are counted from 0 again."""

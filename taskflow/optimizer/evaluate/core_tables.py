@@ -43,12 +43,10 @@ class CoreTables:
         if number is None:
             number = self._patterns[pattern] = self._core.add_sync_pattern(
                 [
-                    (
-                        STEPS[row.step], row.place, row.source, row.parts, -1 if row.share is None else row.share,
-                        row.sums, row.after, row.gradients, row.readers,
-                    )
+                    (STEPS[row.step], row.place, row.source, row.parts, -1 if row.share is None else row.share, row.sums)
                     for row in pattern.rows
                 ],
+                [(row.after, row.gradients, row.readers) for row in pattern.rows],
                 [(stage.phase.value, stage.order.value, stage.first, stage.last) for stage in pattern.stages],
                 [-1 if row is None else row for row in pattern.sums],
             )  # fmt: skip

@@ -78,7 +78,27 @@ public:
         if (answer_.empty()) return answer_;
         return tables_[key] = answer_;
     }
-    int add(ChunkPattern pattern) {
+    // Rows: step, place, source, parts, share, sums; of each what it waits for: rows, gradients, readers.
+    int add(const std::vector<std::vector<int>>& rows, const std::vector<std::vector<std::vector<int>>>& waits,
+            const std::vector<std::vector<int>>& stages, const std::vector<int>& sums) {
+        ChunkPattern pattern;
+        for (size_t k = 0; k <= rows.size(); ++k) {
+            SyncRow row{};
+            row.after = uint32_t(pattern.after.size()), row.gradients = uint32_t(pattern.gradients.size());
+            row.readers = uint32_t(pattern.readers.size());
+            if (k < rows.size()) {
+                const std::vector<int>& of = rows[k];
+                row.step = uint8_t(of.at(0)), row.place = of.at(1), row.source = of.at(2), row.parts = of.at(3);
+                row.share = of.at(4), row.sums = of.at(5) != 0;
+                const auto& lists = waits.at(k);
+                pattern.after.insert(pattern.after.end(), lists.at(0).begin(), lists.at(0).end());
+                pattern.gradients.insert(pattern.gradients.end(), lists.at(1).begin(), lists.at(1).end());
+                pattern.readers.insert(pattern.readers.end(), lists.at(2).begin(), lists.at(2).end());
+            }
+            pattern.rows.push_back(row);
+        }
+        for (const auto& of : stages) pattern.stages.push_back({of.at(0), of.at(1), uint32_t(of.at(2)), uint32_t(of.at(3))});
+        pattern.sums.assign(sums.begin(), sums.end());
         patterns_.push_back(std::make_shared<const ChunkPattern>(std::move(pattern)));
         return int(patterns_.size()) - 1;
     }
