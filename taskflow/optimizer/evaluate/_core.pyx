@@ -29,6 +29,15 @@ cdef extern from "evaluate/lowering/lower.h" namespace "taskflow" nogil:
         vector[uint32_t] after_offset, after, join_offset, join_after
         size_t size()
 
+cdef extern from "evaluate/lowering/sync_table.h" namespace "taskflow" nogil:
+    ctypedef void (*TableCallback)(void*, int, int, const uint8_t*, int64_t, int) noexcept
+
+    cdef cppclass SyncTables:
+        int add(const vector[vector[int]]& rows, const vector[vector[vector[int]]]& waits, const vector[vector[int]]& stages,
+                const vector[int]& sums) except +
+        void answer(int64_t low, int64_t high, int root, int pattern) except +
+        void forget()
+
 cdef extern from "evaluate/step.h" namespace "taskflow" nogil:
     ctypedef double (*CostCallback)(void*, int, int, int, int, int64_t, int64_t, int) noexcept
     ctypedef void (*RouteCallback)(void*, int, int) noexcept
@@ -40,7 +49,8 @@ cdef extern from "evaluate/step.h" namespace "taskflow" nogil:
         Times& times()
         void machine(int processors, const vector[int]& classes, cbool rates, cbool by_runs, const vector[double]& flops,
                      const vector[double]& nbytes, const vector[double]& overhead, CostCallback cost,
-                     RouteCallback route, GroupCallback group, cbool (*go_on)(void*) noexcept, void* asker) except +
+                     RouteCallback route, GroupCallback group, cbool (*go_on)(void*) noexcept, TableCallback table,
+                     void* asker) except +
         void rule(cbool trains, int buffers, int64_t flops, cbool clips)
         void add_node(const vector[int]& input_nodes, const vector[int]& input_outputs, const vector[int]& parameters,
                       const vector[int]& itemsizes, const vector[int]& needs, const vector[int]& seeds, cbool state,
@@ -58,7 +68,8 @@ cdef extern from "evaluate/step.h" namespace "taskflow" nogil:
                     const vector[vector[int64_t]]& nbytes) except +
         void begin()
         void change(int node, int cut, const vector[int]& processors) except +
-        void change_sync(int layer, int travel, int place, int chunks)
+        void change_sync(int layer, int way, cbool rotates)
+        SyncTables& sync_tables()
         void change_sums(cbool collective)
         double evaluate(double limit) except +
         void accept()
@@ -140,11 +151,23 @@ cdef cbool ask_to_go_on(void* asker) noexcept with gil:
         return False
 
 
+cdef void ask_table(void* asker, int way, int holders, const uint8_t* giving, int64_t size, int itemsize) noexcept with gil:
+    cdef Core core = <Core>asker
+    if core.failed:
+        return
+    try:
+        gives = (True,) * holders if giving == NULL else tuple([bool(giving[i]) for i in range(holders)])
+        for low, high, root, pattern in core.table(way, gives, size, itemsize):
+            core.step.get().sync_tables().answer(low, high, root, pattern)
+    except BaseException as error:
+        core.fail(error)
+
+
 cdef class Core:
     """One graph on one machine. All numbers are those of taskflow/optimizer/evaluate/compiled.py's tables."""
 
     cdef unique_ptr[Step] step
-    cdef object cost, route, group, checkpoint, error
+    cdef object cost, route, group, checkpoint, table, error
     cdef cbool failed
     cdef int most
     cdef vector[int] places
@@ -153,16 +176,18 @@ cdef class Core:
         self.step.reset(new Step())
 
     def machine(self, int processors, list classes, bint rates, bint by_runs, list flops, list nbytes, list overhead, cost,
-                route, group, checkpoint):
+                route, group, checkpoint, table):
         """``cost(kind, cut, piece, processor, flops, nbytes, node)`` gives seconds (of a copy, ``cut`` and ``piece`` are the sender
         and the receiver and ``flops`` its runs, read << 32 | written; of a collective ``cut`` is its halves, of other tasks within
         a processor their runs, which are all 1 without ``by_runs``); ``route(source, target)`` gives
         (resources, latency seconds, bytes a second, class), ``group(processors)`` the resources of a collective's ring. The
         processors of the nth group that is asked for are n where its cost is asked for. ``checkpoint()`` is called every 20 ms of an
-        evaluation, which ends with what it raises."""
-        self.cost, self.route, self.group, self.checkpoint, self.most = cost, route, group, checkpoint, processors
+        evaluation, which ends with what it raises. ``table(way, giving, size, itemsize)`` gives (low, high, root, number of the
+        pattern) of each chunk of a bundle, as `SyncTable` has them."""
+        self.cost, self.route, self.group, self.checkpoint, self.table = cost, route, group, checkpoint, table
+        self.most = processors
         self.step.get().machine(processors, classes, rates, by_runs, flops, nbytes, overhead, ask_cost, ask_route,
-                                ask_group, ask_to_go_on, <void*>self)
+                                ask_group, ask_to_go_on, ask_table, <void*>self)
 
     def rule(self, bint trains, int buffers, int64_t flops, bint clips):
         self.step.get().rule(trains, buffers, flops, clips)
@@ -209,8 +234,18 @@ cdef class Core:
             self.places.push_back(place)
         self.step.get().change(node, cut, self.places)
 
-    def change_sync(self, int layer, int travel, int place, int chunks):
-        self.step.get().change_sync(layer, travel, place, chunks)
+    def change_sync(self, int layer, int way, bint rotates):
+        """``way``: as `table` is asked for it. ``rotates``: whether the first root differs from bundle to bundle."""
+        self.step.get().change_sync(layer, way, rotates)
+
+    def add_sync_pattern(self, rows, waits, stages, sums):
+        """The number of a pattern. ``rows``: (step, place, source, parts, share or -1, sums); ``waits``: of each row (after,
+        gradients, readers); ``stages``: (phase, order, first, last); ``sums``: rows or -1."""
+        return self.step.get().sync_tables().add(rows, waits, stages, sums)
+
+    def forget_sync_tables(self):
+        """Patterns are counted from 0 again."""
+        self.step.get().sync_tables().forget()
 
     def change_sums(self, bint collective):
         """How partial values are summed: by an all-reduce where every processor that has a part reads the sum, or by owners."""

@@ -9,10 +9,11 @@ import numpy as np
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine, ring
-from taskflow.mapper import SUMS, OpConfig, Strategy, Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.mapper import SUMS, OpConfig, Strategy, Sync, SyncAlgorithm
 from taskflow.operators.operator import Spec
 from taskflow.optimizer.cost import Costs, Roofline
 from taskflow.optimizer.evaluate._core import Core
+from taskflow.optimizer.evaluate.core_tables import CoreTables
 from taskflow.optimizer.evaluate.equivalence import alike, first_equal, shapes
 from taskflow.optimizer.evaluate.evaluator import NO_SYNCS, Evaluator, PythonEvaluator, Usage, same_processors
 from taskflow.optimizer.evaluate.evaluator import usage as usage_of
@@ -26,8 +27,6 @@ KINDS = (
     Kind.FORWARD, Kind.BACKWARD, Kind.COPY, Kind.MOVE, Kind.SUM, Kind.FILL, Kind.NORM, Kind.CLIP, Kind.UPDATE,
     Kind.COLLECTIVE,
 )
-TRAVELS = (SyncAlgorithm.RING, SyncAlgorithm.TREE, SyncAlgorithm.OWNER, SyncAlgorithm.COLLECTIVE)
-PLACES = (UpdatePlacement.EVERY, UpdatePlacement.OWNER, UpdatePlacement.SPREAD)
 TRAVELLING = tuple(i for i, kind in enumerate(KINDS) if kind.travels)
 SIMULATIONS = ("full", "delta")
 
@@ -54,6 +53,7 @@ class CompiledEvaluator(Evaluator):
             raise ValueError(f"CompiledEvaluator: {graph.name} needs the reference evaluator: {reason}")
         self._core = Core()
         self._core.use(SIMULATIONS.index(algorithm))
+        self._tables = CoreTables(self._core)
         self._regions: dict[Rect, int] = {}
         self._lists: dict[tuple[int, ...], int] = {}
         self._cuts: dict[object, int] = {}
@@ -91,6 +91,7 @@ class CompiledEvaluator(Evaluator):
             self._route,
             self._group,
             lambda: self.checkpoint(),
+            self._tables.chunks,
         )
 
     def _describe_model(self) -> None:
@@ -374,9 +375,7 @@ class CompiledEvaluator(Evaluator):
 
     def _change_sync(self, layer: str, sync: Sync) -> None:
         if layer in self._layers:
-            self._core.change_sync(
-                self._layers[layer], TRAVELS.index(sync.travel), PLACES.index(sync.place), sync.chunks
-            )
+            self._core.change_sync(self._layers[layer], *self._tables.way(sync))
 
 
 def _nbytes(rects: Sequence[Rect], specs: Sequence[Spec]) -> int:

@@ -15,12 +15,13 @@ public:
     // ---- the model -------------------------------------------------------------------------------------------------
     void machine(int processors, const std::vector<int>& classes, bool rates, bool by_runs, const std::vector<double>& flops,
                  const std::vector<double>& nbytes, const std::vector<double>& overhead, CostCallback cost,
-                 RouteCallback route, GroupCallback group, bool (*go_on)(void*), void* asker) {
+                 RouteCallback route, GroupCallback group, bool (*go_on)(void*), TableCallback table, void* asker) {
         model_.processors = processors;
         model_.processor_class = classes, model_.rates = rates, model_.by_runs = by_runs;
         model_.flops_per_second = flops, model_.bytes_per_second = nbytes, model_.overhead = overhead;
         model_.ask_cost = cost, model_.ask_route = route, model_.ask_group = group, model_.asker = asker;
         model_.checkpoint.ask = go_on, model_.checkpoint.asker = asker;
+        model_.sync_tables.ask = table, model_.sync_tables.asker = asker;
         model_.route_of.assign(size_t(processors) * processors, -1);
         model_.routes.begin(processors);
     }
@@ -71,6 +72,7 @@ public:
         const int number = int(model_.groups.size());
         model_.groups[members] = {add_route(resources, 0, 1, 0), number};
     }
+    SyncTables& sync_tables() { return model_.sync_tables; }
     int add_region(const std::vector<int>& lo, const std::vector<int>& hi) { return model_.geometry.add_region(lo, hi); }
     int add_list(const std::vector<int>& list) { return model_.geometry.add_list(list); }
     int add_cut(int pieces, const std::vector<int>& inputs, const std::vector<int>& weights,
@@ -95,7 +97,7 @@ public:
         for (int layer : layers_of_[node]) proposed_.layers[layer].reset();
     }
     void change_sums(bool collective) { proposed_.collective_sums = collective; }
-    void change_sync(int layer, int travel, int place, int chunks) { proposed_.syncs[layer] = {travel, place, chunks}; }
+    void change_sync(int layer, int way, bool rotates) { proposed_.syncs[layer] = {way, rotates}; }
 
     // The paper's Algorithm 1, from the start of each proposal's step; or its Algorithm 2, from the current plan's times.
     enum Algorithm { FULL, DELTA };

@@ -9,10 +9,19 @@ from taskflow.tasks.lower.emit import Emitter, contiguous
 from taskflow.tasks.lower.forward import LASTING
 from taskflow.tasks.lower.lower import CutGraph, cut_graph, lower, needed_for
 from taskflow.tasks.lower.parameters import lay_out, left_over
-from taskflow.tasks.lower.sync_table import SyncStep, SyncTask, chunk_count, first_root, make_sync_table, sync_tasks
+from taskflow.tasks.lower.sync_table import (
+    ChunkPattern,
+    SyncStep,
+    SyncTask,
+    chunk_count,
+    first_root,
+    make_sync_table,
+    sync_tasks,
+)
 
 __all__ = [
     "LASTING",
+    "ChunkPattern",
     "CutGraph",
     "Emitter",
     "SyncStep",

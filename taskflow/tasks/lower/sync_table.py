@@ -90,7 +90,7 @@ class RowStage:
     last: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ChunkPattern:
     """The rows of one chunk. ``sums``: by place, the row that completes the sum of all gradients there; None: its own gradient is
     the sum. It has the root alone if nobody else gets the sum by messages."""
@@ -143,7 +143,7 @@ def make_sync_table(sync: Sync, giving: tuple[bool, ...], size: int, itemsize: i
     count = chunk_count(sync, holders, size, itemsize)
     cuts = even_cuts(size, count)
     if _collective(sync):
-        roots, patterns = range(count), [_pattern(sync.travel, sync.place, giving, count)] * count
+        roots, patterns = list(range(count)), [_pattern(sync.travel, sync.place, giving, count)] * count
     else:
         roots = [i * holders // count for i in range(count)]
         orders = [giving if all(giving) else (*giving[root:], *giving[:root]) for root in roots]

@@ -60,10 +60,16 @@ private:
         int32_t piece;
     };
     struct Chunk {
-        int layer, bundle, first_cell, last_cell, shift;
         int64_t low, high;
-        int32_t final;            // task that completed the sum at the root; NONE: the cells' writers did
-        uint32_t arrivals;        // EVERY: places of the other members' arrived sums in arrivals_
+        int first_cell, last_cell, shift;  // shift: which member is the root
+        uint32_t done;                     // where its rows' tasks begin in done_
+        std::shared_ptr<const ChunkPattern> pattern;
+    };
+    struct Synced {  // a bundle, and its chunks
+        int layer;
+        uint32_t first, last;
+        const BundlePlan* plan;
+        Chunk whole;  // all of it, with the first chunk's rows
     };
 
     Model& m;
@@ -329,11 +335,11 @@ private:
     Reader& put(int n, const Forward& f, int i, int piece, bool& fresh);
     int64_t& weight_gradient(int n, int k, int piece, bool& fresh);
 
-    // ---- synchronisation (evaluate/lowering/weight_gradients.h, evaluate/lowering/sync_reduce.h, evaluate/lowering/sync_update.h) -------------------------------------------
+    // ---- synchronisation (evaluate/lowering/weight_gradients.h, evaluate/lowering/sync_walk.h) ------------------------------------
     std::vector<Chunk> chunks_;
-    std::vector<int32_t> arrivals_, norms_, scales_, has_;  // norms and scales by processor
-    std::vector<std::pair<int, int32_t>> members_;
-    std::vector<int32_t> sums_;  // copies of gradients on their way to roots
+    std::vector<Synced> synced_;
+    std::vector<int32_t> done_, norms_, scales_;  // tasks by chunk and row; norms and scales by processor
+    SyncKey sync_key_;
     std::vector<std::vector<int32_t>> weight_join_;  // layer, cell of a holder -> join of its weight's readers
     std::vector<std::pair<int32_t, int32_t>> reads_;
     bool slots_ = false;  // whether synchronisation waits for slots or for the tasks themselves
@@ -348,33 +354,25 @@ private:
     bool gives(int layer, int bundle, int place) const {
         return layers_[layer].now().flat[member(layer, bundle, place)];
     }
-    const BundlePlan& bundle(const Chunk& c) const { return plan_of(c.layer).bundles[c.bundle]; }
-    int order(const Chunk& c, int k) const { return int((c.shift + k) % int(bundle(c).group.size())); }
+    int member_of(const Synced& b, const Chunk& c, int place) const {
+        const int member = place + c.shift, holders = int(b.plan->group.size());
+        return member < holders ? member : member - holders;
+    }
+    int processor(const Synced& b, const Chunk& c, int place) const { return b.plan->group[member_of(b, c, place)]; }
     void collect();
     void collect_direct(int n);
     void collect_gathered(int n);
     void fill_up(int layer);
     void list_readers(int layer);
     void synchronise();
-    void cut_into_chunks(int layer);
-    void send(size_t first, size_t last);
-    void updates();
-    size_t bundle_end(size_t first) const;
-    void reduce(size_t first, size_t last);
-    void reduce_along(Chunk& chunk);
-    void all_reduce(Chunk* chunks, size_t count);
-    void all_gather(const Chunk* chunks, size_t count);
-    void send_from_owners(size_t first, size_t last, bool gradients);
-    void send_weights(const Chunk& chunk);
+    void begin_synchronisation();
+    void divide(int layer);
+    void walk(const Synced& bundle, int phase);
+    void emit(const Synced& bundle, const Chunk& chunk, const Chunk& range, uint32_t row);
     void clip();
-    void update(Chunk& chunk);
-    template <class Send> void broadcast(const Chunk& chunk, Send send);
-    void send_gradients(Chunk& chunk);
-    void update_everywhere(size_t first, size_t last);
-    void wait_gradient(const Chunk& chunk, int place);
-    void wait_final(const Chunk& chunk);
-    void wait_weight_readers(int layer, int bundle, int place, int first, int last);
-    int64_t update_bytes(int64_t volume, int itemsize, int processor) const;
+    void wait_gradient(const Synced& bundle, const Chunk& range, int member);
+    void wait_sum(const Synced& bundle, const Chunk& chunk, int member);
+    void wait_weight_readers(const Synced& bundle, const Chunk& range, int member);
 };
 
 }  // namespace taskflow
@@ -384,5 +382,4 @@ private:
 #include "evaluate/lowering/output_gradients.h"
 #include "evaluate/lowering/backward.h"
 #include "evaluate/lowering/weight_gradients.h"
-#include "evaluate/lowering/sync_reduce.h"
-#include "evaluate/lowering/sync_update.h"
+#include "evaluate/lowering/sync_walk.h"

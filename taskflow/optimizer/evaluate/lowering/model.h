@@ -6,6 +6,7 @@
 
 #include "evaluate/checkpoint.h"
 #include "evaluate/lowering/parameter_layout.h"
+#include "evaluate/lowering/sync_table.h"
 #include "evaluate/simulation/full.h"
 
 namespace taskflow {
@@ -26,6 +27,7 @@ struct Model {  // what does not change from strategy to strategy
     int rule_buffers = 0;
     int64_t rule_flops = 0;  // an element
     Geometry geometry;
+    SyncTables sync_tables;
 
     // Costs: either the machine's rates, or asked for and kept.
     bool rates = false, by_runs = false;

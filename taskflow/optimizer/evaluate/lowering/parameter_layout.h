@@ -13,12 +13,9 @@ struct Config {  // one operator's configuration
 };
 
 struct Sync {
-    int travel = 0;  // 0 ring, 1 tree, 2 owner, 3 collective
-    int place = 0;   // 0 every, 1 owner, 2 spread
-    int chunks = 0;
+    int way = 0;           // as Python counts them
+    bool rotates = false;  // whether the first root differs from bundle to bundle
 };
-enum { RING, TREE, OWNER_TRAVEL, COLLECTIVE_TRAVEL };
-enum { EVERY, OWNER_PLACE, SPREAD };
 
 struct ParameterInfo {
     int layer, whole, itemsize;  // whole: the region

@@ -29,7 +29,7 @@ struct Fragment {
     uint32_t size() const { return part_end[2]; }
     // But for `flat`.
     bool made_for(const std::shared_ptr<const LayerPlan>& p, const Sync& s) const {
-        return plan == p && sync.travel == s.travel && sync.place == s.place && sync.chunks == s.chunks;
+        return plan == p && sync.way == s.way;
     }
 };
 
