@@ -301,10 +301,13 @@ class Recorder(TorchFunctionMode):
         return result
 
     def _run_layer(self, path: str, run: Any, args: Any, kwargs: Any) -> Any:
+        state = torch.get_rng_state()
         try:
             return run(*args, **kwargs)
         except Exception as error:  # whatever the layer raises
             raise Unsupported(f"{path}: PyTorch says: {(str(error).splitlines() or [''])[0]}") from error
+        finally:  # a layer that drops may draw numbers
+            torch.set_rng_state(state)
 
     def _fixed(self, kind: str, target: Any, args: Any, kwargs: Any, run: Any, changes: bool) -> Any:
         """Compute what depends on nothing but fixed tensors."""
