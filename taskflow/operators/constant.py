@@ -29,7 +29,7 @@ from taskflow.regions import Rect
 
 @register("constant")
 @dataclass(frozen=True, slots=True)
-class Constant(Operator):
+class ConstantArray(Operator):
     """-> (N, ...): each piece takes its Rect of ``values``. Two are equal if their ``digest`` is, which says shape, type and
     numbers."""
 
@@ -67,7 +67,7 @@ class Constant(Operator):
         return 0
 
     @classmethod
-    def of(cls, values: Any) -> Constant:
+    def of(cls, values: Any) -> ConstantArray:
         """The operator of an array, which is copied."""
         array = np.array(values)
         first = array.reshape(-1)[:1]
@@ -90,4 +90,4 @@ def constant(graph: Builder, values: Any, *, name: str | None = None) -> Tensor:
 
     Raises ValueError for a single number; `scale` and `shift` take those.
     """
-    return graph.apply(Constant.of(values), (), name=name)[0]
+    return graph.apply(ConstantArray.of(values), (), name=name)[0]

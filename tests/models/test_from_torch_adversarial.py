@@ -123,6 +123,6 @@ def test_rules_alone_understand_or_refuse(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*CASES][::4])
 def test_verification_agrees(name: str) -> None:
-    """With verification the same are understood: what the rules accept is equal, and nothing equal is refused. (A quarter of them.)"""
+    """With verification the same are understood: nothing that is equal is refused. (A quarter of them.)"""
     word, why = outcome(CASES[name], verify=True)
     assert word == CASES[name].word, why

@@ -1,4 +1,4 @@
-"""from_torch's verification finds what the rules let through, names the first operator that differs, and leaves the module alone."""
+"""from_torch's verification finds what is wrong, names the first operator that differs, and leaves the module alone."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ def wrong(monkeypatch: pytest.MonkeyPatch, target: Any, change: Callable[[Any], 
 @pytest.mark.parametrize(
     "target, change, said",
     [
-        (torch.tanh, lambda y: taskflow.add(y, taskflow.scale(taskflow.mul(y, y), 1e-4)), r"tanh is the first that returns something else, by .* \(function\)"),
+        (
+            torch.tanh, lambda y: taskflow.add(y, taskflow.scale(taskflow.mul(y, y), 1e-4)),
+            r"tanh is the first that returns something else, by .* \(function\)",
+        ),
         (nn.LayerNorm, lambda y: taskflow.shift(y, 1e-4), r"flow is the first .* \(LayerNorm\)"),
         (nn.Linear, lambda y: taskflow.relu(y), r"first is the first .* \(Linear\)"),
         (torch.sigmoid, lambda y: taskflow.add(y, taskflow.shift(y, -0.5)), r"sigmoid is the first"),

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from taskflow import operators as ops
-from taskflow.models.pytorch.recorder import Fixed
 from taskflow.models.pytorch.registry import array_of, constant, graph_of, number_of, stands_for, tensor_of
 from taskflow.models.pytorch.site import Held, Unsupported, require, started
+from taskflow.models.pytorch.steps import Fixed
 from taskflow.operators.tensor import Tensor
 
 

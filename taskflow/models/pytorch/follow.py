@@ -13,19 +13,19 @@ from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
 from taskflow.models.pytorch import arithmetic, neural, shaping  # noqa: F401  they fill the registry
 from taskflow.models.pytorch.modules import STATEFUL, is_leaf, layer_of
-from taskflow.models.pytorch.recorder import Fixed, Recording, Ref, Step, leaves, mapped
 from taskflow.models.pytorch.recording import record_both
 from taskflow.models.pytorch.refused import require_plain
 from taskflow.models.pytorch.registry import FUNCTIONS, RAW, constant_of, tensor_of
 from taskflow.models.pytorch.shadow import Shadow, without_numbers
 from taskflow.models.pytorch.site import Held, Site, Unsupported, require
+from taskflow.models.pytorch.steps import Fixed, Ref, TorchRecording, TorchStep, leaves, mapped
 from taskflow.models.pytorch.weights import weights_of
 from taskflow.operators.operator import Init
 from taskflow.operators.tensor import Parameter, Tensor
 
 MOST_NAMED = 8  # of what has no counterpart
 WATCHING = "verify."  # names of what verification adds begin so
-Watch = Callable[[Step, int, Tensor], Tensor]  # what stands for a step's tensor, in place of it
+Watch = Callable[[TorchStep, int, Tensor], Tensor]  # what stands for a step's tensor, in place of it
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class Followed:
 
     graph: OperatorGraph
     result: Any
-    recording: Recording
+    recording: TorchRecording
     values: dict[Ref, Any] = field(default_factory=dict)
 
 
@@ -64,7 +64,7 @@ def follow(module: Any, examples: Sequence[Any], title: str, watch: Watch | None
 class _Following:
     """One walk over the steps of a recording."""
 
-    def __init__(self, graph: OperatorGraph, module: nn.Module, recording: Recording, watch: Watch | None) -> None:
+    def __init__(self, graph: OperatorGraph, module: nn.Module, recording: TorchRecording, watch: Watch | None) -> None:
         self.graph, self.module, self.recording, self.watch = graph, module, recording, watch
         self.known: dict[int, Parameter] = {}
         self.stateful: dict[int, str] = {}  # parameters of layers that share none: the layer's path
@@ -110,7 +110,7 @@ class _Following:
 
     # ---- steps -----------------------------------------------------------------------------------------------------
 
-    def _value(self, step: Step) -> Any:
+    def _value(self, step: TorchStep) -> Any:
         if step.kind == "input":
             (example,) = step.values
             dtype = str(example.dtype).removeprefix("torch.")
@@ -128,7 +128,7 @@ class _Following:
             args, kwargs = mapped(self._tensor(name), args), mapped(self._tensor(name), kwargs)
         return handler(name, *args, **kwargs)
 
-    def _layer(self, step: Step, args: Any, kwargs: Any) -> Any:
+    def _layer(self, step: TorchStep, args: Any, kwargs: Any) -> Any:
         part = self.module.get_submodule(step.target)
         build = layer_of(part)
         assert build is not None, "layers without counterparts are refused before"
@@ -157,7 +157,7 @@ class _Following:
     def _tensor(self, name: str) -> Callable[[Any], Any]:
         return lambda value: tensor_of(value, self.graph, name)
 
-    def _settle(self, step: Step, value: Any) -> None:
+    def _settle(self, step: TorchStep, value: Any) -> None:
         """Keep what a step became, having compared its shape, its type and whether a gradient flows with PyTorch's."""
         found = _beside(step.result, value)
         for ref, theirs in zip((leaf for leaf in leaves(step.result) if isinstance(leaf, Ref)), step.values):
@@ -168,7 +168,7 @@ class _Following:
                     ours = self.watch(step, ref.index, ours)
             self.values[ref] = ours
 
-    def _compare(self, step: Step, theirs: torch.Tensor, ours: Tensor) -> None:
+    def _compare(self, step: TorchStep, theirs: torch.Tensor, ours: Tensor) -> None:
         shape, dtype = tuple(theirs.shape), str(theirs.dtype).removeprefix("torch.")
         require(ours.shape == shape, f"returns {list(shape)} in PyTorch, but {list(ours.shape)} here")
         require(

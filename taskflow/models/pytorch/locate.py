@@ -11,9 +11,10 @@ import torch
 
 from taskflow.models.pytorch.follow import WATCHING
 from taskflow.models.pytorch.modules import is_leaf
-from taskflow.models.pytorch.recorder import Recorder, Ref, Step, leaves
+from taskflow.models.pytorch.recorder import TorchRecorder
 from taskflow.models.pytorch.shadow import Shadow
-from taskflow.models.pytorch.verify import (
+from taskflow.models.pytorch.steps import Ref, TorchStep, leaves
+from taskflow.models.pytorch.trial import (
     Array,
     Trial,
     close,
@@ -57,7 +58,7 @@ def located(trial: Trial, feeds: Sequence[Any]) -> str | None:
     return None
 
 
-def _what(trial: Trial, step: Step) -> str:
+def _what(trial: Trial, step: TorchStep) -> str:
     """The class of a layer; that it is a function."""
     return type(trial.module.get_submodule(step.target)).__name__ if step.kind == "module" else step.kind
 
@@ -70,7 +71,7 @@ def _recorded(trial: Trial, feeds: Sequence[Any], outputs: Sequence[Any]) -> tup
     def keep(ref: Ref, gradient: torch.Tensor) -> None:
         gradients[ref] = gradients.get(ref, 0) + gradient.detach().numpy().copy()
 
-    def observe(step: Step) -> None:
+    def observe(step: TorchStep) -> None:
         for index, value in enumerate(step.values):
             ref = Ref(step.number, index)
             if not value.is_floating_point():
@@ -83,7 +84,7 @@ def _recorded(trial: Trial, feeds: Sequence[Any], outputs: Sequence[Any]) -> tup
         trial.module.train()
     with no_dropout(trial.module), torch.enable_grad():
         shadow = Shadow(trial.module, lambda tensor: tensor, fake=False)
-        run = Recorder(trial.module, shadow, is_leaf, observe).run(list(feeds))
+        run = TorchRecorder(trial.module, shadow, is_leaf, observe).run(list(feeds))
         found = [
             run.steps[leaf.step].values[leaf.index] for leaf in leaves(run.output) if isinstance(leaf, Ref)
         ]

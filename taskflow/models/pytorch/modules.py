@@ -10,10 +10,10 @@ from torch import nn
 
 from taskflow import operators as ops
 from taskflow.models.pytorch.normalising import affine, normalised
-from taskflow.models.pytorch.recorder import Fixed
 from taskflow.models.pytorch.refused import class_of
 from taskflow.models.pytorch.registry import array_of, constant
 from taskflow.models.pytorch.site import Held, Site, Unsupported, require
+from taskflow.models.pytorch.steps import Fixed
 from taskflow.operators.tensor import Tensor
 
 Made = Any  # a Tensor, or a tuple of them where the module returns one

@@ -14,10 +14,10 @@ from taskflow import operators as ops
 from taskflow.models.pytorch.arithmetic import add, matmul, mul
 from taskflow.models.pytorch.modules import LAYERS, masked_scores, pair
 from taskflow.models.pytorch.normalising import affine, normalised
-from taskflow.models.pytorch.recorder import Fixed
 from taskflow.models.pytorch.registry import Function, graph_of, layer_site, stands_for, tensor_of
 from taskflow.models.pytorch.shaping import repeat_interleave, transpose
 from taskflow.models.pytorch.site import Held, require
+from taskflow.models.pytorch.steps import Fixed
 from taskflow.operators.tensor import Tensor
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from taskflow.models.pytorch.refused import more_than_its_class
 from taskflow.models.pytorch.shadow import Shadow
 from taskflow.models.pytorch.site import Unsupported
+from taskflow.models.pytorch.steps import Fixed, Ref, TorchRecording, TorchStep, leaves, mapped, name_of
 
 QUERIES = {  # methods that say something about a tensor and change nothing
     "__get__", "__len__", "__format__", "__repr__", "__hash__", "size", "dim", "ndimension", "numel", "nelement", "stride",
@@ -27,71 +27,6 @@ ONLY_SHAPES = {  # functions that look at nothing but the shape and the type of 
 }
 INDEX_ASSIGNMENT = "__setitem__"
 plain_call = nn.Module.__call__
-
-
-@dataclass(frozen=True, slots=True)
-class Ref:
-    """Tensor number ``index`` of what step number ``step`` returned."""
-
-    step: int
-    index: int = 0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Fixed:
-    """A tensor that does not depend on inputs and trained parameters: a buffer, or what was computed from such."""
-
-    tensor: torch.Tensor
-    version: int
-    name: str = ""
-
-
-@dataclass(slots=True)
-class Step:
-    """One layer or function. ``kind``: input, parameter, module (``target``: its path) or function (``target``: itself).
-    ``args`` and ``result`` have `Ref` and `Fixed` in place of tensors; ``values`` are the tensors that it returned."""
-
-    number: int
-    kind: str
-    target: Any
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    result: Any = None
-    values: list[torch.Tensor] = field(default_factory=list)
-    where: str = ""  # the module in whose code it stands
-    training: bool = True  # of the module that it is
-    grad: bool = True  # whether gradients are recorded there
-
-    @property
-    def name(self) -> str:
-        """The module's path, or the function's name without underscores."""
-        return self.target if isinstance(self.target, str) else name_of(self.target)
-
-    def describe(self) -> str:
-        """For messages."""
-        if self.kind == "module":
-            return str(self.target)
-        return f"{self.name} in {self.where}" if self.where else self.name
-
-
-def name_of(function: Any) -> str:
-    """The name of a function of torch; of a property that is read (``x.T``), the property's."""
-    name = getattr(function, "__name__", type(function).__name__)
-    return str(getattr(function, "__self__", function).__name__ if name == "__get__" else name).strip("_") or "function"
-
-
-def mapped(change: Callable[[Any], Any], value: Any) -> Any:
-    """``change`` of every leaf of a nest of tuples, lists, dicts and slices."""
-    if isinstance(value, tuple):
-        parts = [mapped(change, part) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    if isinstance(value, list):
-        return [mapped(change, part) for part in value]
-    if isinstance(value, dict):
-        return {key: mapped(change, part) for key, part in value.items()}
-    if isinstance(value, slice):
-        return slice(*(mapped(change, part) for part in (value.start, value.stop, value.step)))
-    return change(value)
 
 
 def _numbers(value: Any) -> Any:
@@ -109,34 +44,19 @@ def _in_place(target: Any, args: Any, kwargs: Any) -> bool:
         return False
 
 
-def leaves(value: Any) -> Iterator[Any]:
-    """The leaves of a nest, in order."""
-    found: list[Any] = []
-    mapped(found.append, value)
-    yield from found
-
-
-@dataclass(slots=True)
-class Recording:
-    """All steps of one run, and the nest that forward returned."""
-
-    steps: list[Step]
-    output: Any
-
-
-class Recorder(TorchFunctionMode):
+class TorchRecorder(TorchFunctionMode):
     """Records one run of a module on the tensors of a `Shadow`. Functions that are given nothing but fixed tensors are computed
     at once; in-place operations replace what they changed, and what shares its memory may not be read again."""
 
     def __init__(
         self, module: nn.Module, shadow: Shadow, leaf: Callable[[nn.Module], bool],
-        observe: Callable[[Step], None] | None = None,
+        observe: Callable[[TorchStep], None] | None = None,
     ) -> None:
         super().__init__()
         self.observe = observe
         self.module, self.shadow, self.leaf = module, shadow, leaf
         self.paths = {id(part): path for path, part in reversed([*module.named_modules()])}
-        self.steps: list[Step] = []
+        self.steps: list[TorchStep] = []
         self.refs: dict[int, Ref] = {}
         self.stale: dict[int, str] = {}  # tensors: which step changed the memory that they show
         self.origins: dict[int, Any] = {}  # tensors: what autograd says of them
@@ -150,7 +70,7 @@ class Recorder(TorchFunctionMode):
         self.error: Exception | None = None
         self.paused = False
 
-    def run(self, examples: Sequence[Any]) -> Recording:
+    def run(self, examples: Sequence[Any]) -> TorchRecording:
         """Run forward on examples (tensors of the shadow become inputs, all else is handed over as it is)."""
         forward = type(self.module).forward
         args, kwargs = self._bound(forward, examples)
@@ -167,7 +87,7 @@ class Recorder(TorchFunctionMode):
         for value in self.fixed.values():
             if value.tensor._version != value.version:
                 raise Unsupported(f"a constant of shape {tuple(value.tensor.shape)} is changed after it was used")
-        return Recording(self.steps, output)
+        return TorchRecording(self.steps, output)
 
     def _bound(self, forward: Any, examples: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Arguments of forward: one example after the other, then defaults; arguments by keyword only are given by keyword."""
@@ -301,10 +221,13 @@ class Recorder(TorchFunctionMode):
         return result
 
     def _run_layer(self, path: str, run: Any, args: Any, kwargs: Any) -> Any:
+        state = torch.get_rng_state()
         try:
             return run(*args, **kwargs)
         except Exception as error:  # whatever the layer raises
             raise Unsupported(f"{path}: PyTorch says: {(str(error).splitlines() or [''])[0]}") from error
+        finally:  # a layer that drops may draw numbers
+            torch.set_rng_state(state)
 
     def _fixed(self, kind: str, target: Any, args: Any, kwargs: Any, run: Any, changes: bool) -> Any:
         """Compute what depends on nothing but fixed tensors."""
@@ -365,7 +288,7 @@ class Recorder(TorchFunctionMode):
     def _add(
         self, kind: str, target: Any, args: Any, kwargs: Any, result: Any, training: bool = True
     ) -> None:
-        step = Step(len(self.steps), kind, target, args, kwargs, where=self.inside, training=training)
+        step = TorchStep(len(self.steps), kind, target, args, kwargs, where=self.inside, training=training)
         step.grad = torch.is_grad_enabled() and name_of(target) != "detach"
         self.steps.append(step)
 

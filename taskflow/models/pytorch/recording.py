@@ -13,9 +13,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from taskflow.models.pytorch.recorder import Fixed, Recorder, Recording, Ref, Step, leaves, mapped
+from taskflow.models.pytorch.recorder import TorchRecorder
 from taskflow.models.pytorch.shadow import Shadow
 from taskflow.models.pytorch.site import Unsupported
+from taskflow.models.pytorch.steps import Fixed, Ref, TorchRecording, TorchStep, leaves, mapped
 
 CONTAINERS = (list, dict, set)
 DROPS = ("Dropout", "StochasticDepth")  # layers that do nothing in evaluation
@@ -25,7 +26,7 @@ ATTENTION = F.scaled_dot_product_attention
 
 def record_both(
     module: nn.Module, examples: Sequence[Any], shadow: Callable[[], Shadow], leaf: Callable[[nn.Module], bool]
-) -> Recording:
+) -> TorchRecording:
     """What forward computes in training. Raises Unsupported if evaluation computes something else that our operators do not
     make of it by themselves, if it sets attributes or draws random numbers. The module is left as it was."""
     flags = [(part, part.training) for part in module.modules()]
@@ -35,10 +36,10 @@ def record_both(
             if not given:
                 module.train()
             made = shadow()
-            training = Recorder(module, made, leaf).run(examples_in(made, examples))
+            training = TorchRecorder(module, made, leaf).run(examples_in(made, examples))
             module.eval()
             made = shadow()
-            evaluation = Recorder(module, made, leaf).run(examples_in(made, examples))
+            evaluation = TorchRecorder(module, made, leaf).run(examples_in(made, examples))
     finally:
         for part, flag in flags:
             part.__dict__["training"] = flag
@@ -56,7 +57,7 @@ def examples_in(shadow: Shadow, examples: Sequence[Any]) -> list[Any]:
     return [shadow.example(example) if isinstance(example, torch.Tensor) else example for example in examples]
 
 
-def _depends_on_mode(module: nn.Module, step: Step) -> bool:
+def _depends_on_mode(module: nn.Module, step: TorchStep) -> bool:
     if step.kind != "module" or not step.training:
         return step.kind == "function" and step.target is F.dropout
     part = module.get_submodule(step.target)
@@ -161,7 +162,7 @@ def _restore(part: nn.Module, kept: Mapping[str, Any]) -> None:
 # ---- training and evaluation -------------------------------------------------------------------------------------------------
 
 
-def _require_equal(module: nn.Module, training: Recording, evaluation: Recording) -> None:
+def _require_equal(module: nn.Module, training: TorchRecording, evaluation: TorchRecording) -> None:
     """Unsupported unless our operators, in evaluation, compute of ``training`` what PyTorch computes in ``evaluation``."""
     numbers: dict[Any, int] = {}
     ours, theirs = (_Numbers(module, numbers, ours) for ours in (True, False))
@@ -193,7 +194,7 @@ class _Numbers:
         self.module, self.numbers, self.ours = module, numbers, ours
         self.found: list[Any] = []
 
-    def add(self, step: Step) -> int:
+    def add(self, step: TorchStep) -> int:
         """The number of a step; the highest so far and one more if no step before computes the same."""
         key: tuple[Any, ...] = (step.kind, str(step.target), mapped(self.of, step.args), _frozen(mapped(self.of, step.kwargs)))
         passes = self._passes_on(step)
@@ -215,7 +216,7 @@ class _Numbers:
             return ("fixed", value.name or _digest(value.tensor))
         return value
 
-    def _passes_on(self, step: Step) -> Any:
+    def _passes_on(self, step: TorchStep) -> Any:
         """What a step hands on as it is in evaluation; None for others."""
         if step.kind == "function" and step.target is F.dropout:
             p, training = _dropout(*step.args, **step.kwargs)
@@ -224,7 +225,7 @@ class _Numbers:
             return step.args[0] if step.args and (self.ours or not step.training) else None
         return None
 
-    def _is_random(self, step: Step) -> bool:
+    def _is_random(self, step: TorchStep) -> bool:
         """True if PyTorch makes something else of it in evaluation than we do."""
         if step.kind == "function":
             return step.target is F.dropout or (

@@ -11,9 +11,9 @@ from torch.nn import functional as F
 
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
-from taskflow.models.pytorch.recorder import Fixed
 from taskflow.models.pytorch.site import Held, Site, Unsupported, require, started
-from taskflow.operators.constant import Constant
+from taskflow.models.pytorch.steps import Fixed
+from taskflow.operators.constant import ConstantArray
 from taskflow.operators.tensor import Builder, Tensor
 
 Function = Callable[..., Any]
@@ -79,7 +79,7 @@ def constant_of(value: Fixed, graph: Builder, name: str) -> Tensor:
 
 def constant(graph: Builder, array: Any, name: str) -> Tensor:
     """An array as an operator of the graph, the one that it is already if it is there; a single number as (1,)."""
-    operator = Constant.of(array.reshape(array.shape or (1,)))
+    operator = ConstantArray.of(array.reshape(array.shape or (1,)))
     for node in cast(OperatorGraph, graph).nodes:
         if node.operator == operator:
             return node.outputs[0]

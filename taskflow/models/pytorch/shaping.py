@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from operator import index as whole_number
+from string import ascii_lowercase
 from typing import Any
 
 import numpy as np
 
 from taskflow import operators as ops
-from taskflow.models.pytorch.recorder import Fixed
-from taskflow.models.pytorch.registry import constant, stands_for
+from taskflow.models.pytorch.registry import array_of, constant, graph_of, stands_for, tensor_of
 from taskflow.models.pytorch.site import Held, Unsupported, require, started
+from taskflow.models.pytorch.steps import Fixed
 from taskflow.operators.tensor import Tensor
 
+MOST_CHOSEN = 4_000_000  # zeros and ones of an index by numbers
 MOST_COPIES = 64  # of a tensor that is repeated by joining it with itself
 
 
@@ -150,10 +152,34 @@ def select(name: str, input: Tensor, dim: int, index: int) -> Any:
     return ops.select(input, dim, index, name=name)
 
 
-@stands_for("__getitem__")
-def item(name: str, input: Tensor, index: Any) -> Any:
-    """x[index]: integers, slices, ``...`` and None."""
+def _chosen(name: str, x: Tensor, wanted: Sequence[Any]) -> Tensor:
+    """x[:, ..., numbers]: the elements of one dimension that fixed integers name, as a product with zeros and ones."""
+    places = [i for i, part in enumerate(wanted) if isinstance(part, (Fixed, list))]
+    others = [part for i, part in enumerate(wanted) if i not in places]
+    fine = len(places) == 1 and all(isinstance(part, slice) and part == slice(None) for part in others)
+    require(fine, "an index by numbers must stand alone, or beside full slices")
+    (dim,) = places
+    numbers = array_of(wanted[dim]) if isinstance(wanted[dim], Fixed) else np.asarray(wanted[dim])
+    require(numbers.dtype.kind in "iu", "an index by numbers must be of integers")
+    size = x.shape[dim]
+    require(numbers.size * size <= MOST_CHOSEN, f"an index by {numbers.size} numbers below {size} is too large")
+    table = np.zeros((numbers.size, size), x.dtype)
+    table[np.arange(numbers.size), numbers.reshape(-1)] = 1
+    letters = ascii_lowercase[: x.ndim]
+    out = letters.replace(letters[dim], "z")
+    made = ops.einsum(f"{letters},z{letters[dim]}->{out}", x, constant(x.graph, table, f"{name}.chosen"), name=name)
+    shape = (*x.shape[:dim], *numbers.shape, *x.shape[dim + 1 :])
+    return made if made.shape == shape else ops.reshape(made, shape, name=f"{name}.shaped")
+
+
+@stands_for("__getitem__", raw=True)
+def item(name: str, input: Any, index: Any) -> Any:
+    """x[index]: integers, slices, ``...`` and None; or fixed integers for one dimension."""
+    input = tensor_of(input, graph_of(input), name)
     wanted = list(index) if isinstance(index, tuple) else [index]
+    if any(isinstance(part, (Fixed, list)) for part in wanted):
+        require(all(part is not None and part is not Ellipsis for part in wanted), "an index by numbers beside ... or None")
+        return _chosen(name, input, wanted)
     if any(part is Ellipsis for part in wanted):
         at = next(i for i, part in enumerate(wanted) if part is Ellipsis)
         missing = input.ndim - sum(part is not None for part in wanted) + 1

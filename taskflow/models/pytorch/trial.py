@@ -1,0 +1,230 @@
+"""Trial: a copy of a module with random numbers, its graph, and how what both compute is compared."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from taskflow import operators as ops
+from taskflow.checkpoint import StoredWeights, load_weights
+from taskflow.graph import OperatorGraph
+from taskflow.machine import host
+from taskflow.mapper import choose
+from taskflow.models.pytorch.follow import WATCHING, Followed, Watch, follow
+from taskflow.models.pytorch.steps import TorchStep, leaves
+from taskflow.models.pytorch.weights import weights_of
+from taskflow.operators.operator import Init
+from taskflow.operators.tensor import Tensor
+from taskflow.rules import SGD
+from taskflow.runtime import Executor
+
+Array = np.ndarray[Any, Any]
+ZERO = Init("constant", 0.0)
+TOLERANCES = {"float64": (1e-7, 1e-9), "float32": (1e-2, 1e-4)}  # of the largest number; of the largest of all gradients
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What is compared: a copy of the module with random numbers in ``dtype``, its examples, and its graph without dropout."""
+
+    module: nn.Module
+    examples: list[Any]
+    followed: Followed
+    dtype: str
+
+    def follow(self, watch: Watch) -> Followed:
+        """Its graph, with what ``watch`` puts in."""
+        followed = follow(self.module, self.examples, self.followed.graph.name, watch)
+        without_dropout(followed.graph)
+        return followed
+
+
+def random_copy(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """A copy with random numbers near the module's own, also where those are zeros or ones, which would hide mistakes."""
+    numbers = torch.Generator().manual_seed(1)
+    memo: dict[int, Any] = {}
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        with torch.no_grad():
+            value = torch.zeros(tensor.shape, dtype=tensor.dtype) if tensor.is_meta else tensor.detach().cpu().clone()
+            value = value.to(dtype) if value.is_floating_point() else value
+            noise = torch.randn(value.shape, dtype=torch.float64, generator=numbers)
+            if isinstance(tensor, nn.Parameter) and value.is_floating_point():
+                value += (noise * 0.1 * (value.abs().double().mean() + 0.1)).to(value.dtype)
+            elif name.endswith("running_mean"):
+                value += (0.1 * noise).to(value.dtype)
+            elif name.endswith("running_var"):
+                value = (value + tensor.is_meta) * (1 + 0.5 * noise.tanh()).to(value.dtype)
+        memo[id(tensor)] = nn.Parameter(value, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else value
+    try:
+        return copy.deepcopy(module, memo)
+    except Exception as error:  # whatever the module holds
+        raise ValueError(
+            f"from_torch: {type(module).__name__} cannot be copied to be verified ({type(error).__name__}: {error}); "
+            "pass verify=False"
+        ) from error
+
+
+def without_dropout(graph: OperatorGraph) -> None:
+    """Make dropout and stochastic depth of a graph leave out nothing."""
+    for number, node in enumerate(graph.nodes):
+        if node.operator.kind in ("dropout", "stochastic_depth"):
+            graph.nodes[number] = replace(node, operator=type(node.operator)(0.0))  # type: ignore[call-arg]
+
+
+class _NoDropout(TorchFunctionMode):
+    """Functions leave out nothing."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func is F.dropout:
+            return args[0] if args else kwargs["input"]
+        if func is F.scaled_dot_product_attention:
+            args, kwargs = args[:4] + (0.0,) * (len(args) > 4) + args[5:], kwargs | ({"dropout_p": 0.0} if len(args) < 5 else {})
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def no_dropout(module: nn.Module) -> Iterator[None]:
+    """Inside the block the module leaves out nothing."""
+    before: list[tuple[Any, str, float]] = []
+    for part in module.modules():
+        if type(part).__name__ in ("Dropout", "StochasticDepth"):
+            before.append((part, "p", part.p))  # type: ignore[arg-type]
+        elif isinstance(part, (nn.MultiheadAttention, nn.LSTM)):
+            before.append((part, "dropout", part.dropout))
+    try:
+        for part, name, _ in before:
+            setattr(part, name, 0.0)
+        with _NoDropout():
+            yield
+    finally:
+        for part, name, value in before:
+            setattr(part, name, value)
+
+
+@contextmanager
+def generators_kept() -> Iterator[None]:
+    """PyTorch's generator goes on behind the block as before it."""
+    state = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
+
+
+def feeds_of(trial: Trial) -> list[Any]:
+    """Examples with random numbers, the same each time: integers below what the operators that read them take."""
+    graph, numbers, found = trial.followed.graph, np.random.default_rng(0), []
+    inputs = iter(node for node in graph if node.operator.kind == "input")
+    for example in trial.examples:
+        if not isinstance(example, torch.Tensor):
+            found.append(example)
+            continue
+        (tensor,) = next(inputs).outputs
+        if example.is_floating_point():
+            array: Any = numbers.standard_normal(tensor.shape)
+        else:
+            readers = [n.operator.integers_below(n.specs) for n in graph if tensor in n.inputs]
+            highest = min((below for below in readers if below is not None), default=2)
+            array = numbers.integers(0, highest, tensor.shape)
+        found.append(torch.from_numpy(np.asarray(array)).to(example.dtype))
+    return found
+
+
+# ---- comparing -------------------------------------------------------------------------------------------------------
+
+
+def watched(step: TorchStep, index: int, ours: Tensor) -> Tensor:
+    """Add an array of zeros that is trained to a value: its gradient is the value's."""
+    if not ours.spec.differentiable or not ours.shape:
+        return ours
+    return ops.add_weight(ours, ours.shape, init=ZERO, name=f"{WATCHING}{step.number}.{index}")
+
+
+def watch_inputs(step: TorchStep, index: int, ours: Tensor) -> Tensor:
+    """Do that to inputs only."""
+    return watched(step, index, ours) if step.kind == "input" else ours
+
+
+def projections(outputs: Sequence[Tensor]) -> list[Array]:
+    """Random numbers of the shapes of outputs, to multiply them with: the sum is a loss that sees every element."""
+    numbers = np.random.default_rng(2)
+    return [np.asarray(numbers.standard_normal(y.shape) / max(1, y.spec.rect.volume) ** 0.5, y.dtype) for y in outputs]
+
+
+def outputs_of(result: Any) -> list[Tensor]:
+    """The float tensors in what the module returns."""
+    return [leaf for leaf in leaves(result) if isinstance(leaf, Tensor) and leaf.spec.differentiable]
+
+
+def minimised(followed: Followed) -> list[Tensor]:
+    """The outputs, of whose `projections` the graph now minimises the sum."""
+    outputs, graph = outputs_of(followed.result), followed.graph
+    for number, (y, factors) in enumerate(zip(outputs, projections(outputs))):
+        whole = ops.reshape(y, y.shape or (1,), name=f"{WATCHING}whole{number}")
+        table = ops.constant(graph, factors.reshape(whole.shape), name=f"{WATCHING}factors{number}")
+        graph.minimize(ops.sum(ops.mul(whole, table, name=f"{WATCHING}product{number}"), name=f"{WATCHING}loss{number}"))
+    return outputs
+
+
+def executor(trial: Trial, followed: Followed, fetch: Sequence[Tensor]) -> Executor:
+    """An Executor of the graph on one processor, with the module's numbers."""
+    graph = followed.graph
+    run = Executor(graph, choose("data", graph, host(1))[0], SGD(lr=1.0), fetch=fetch)
+    load_weights(run, _with_zeros(trial, graph))
+    return run
+
+
+def _with_zeros(trial: Trial, graph: OperatorGraph) -> Any:
+    """The module's weights, and zeros for what verification added."""
+    stored = weights_of(trial.module)
+    shapes = dict(stored.shapes) | {p.name: p.shape for p in graph.parameters if p.name.startswith(WATCHING)}
+    return StoredWeights("the module", shapes, lambda name: stored[name] if name in stored else np.zeros(shapes[name]))
+
+
+def fed(followed: Followed, feeds: Sequence[Any]) -> dict[str, Array]:
+    """What a step of the graph is given."""
+    names = [node.name for node in followed.graph if node.operator.kind == "input"]
+    return {name: value.detach().numpy().copy() for name, value in zip(names, (f for f in feeds if isinstance(f, torch.Tensor)))}
+
+
+def loss_of(returned: Any, factors: Sequence[Array]) -> Any:
+    """PyTorch's loss: the same as `minimised`."""
+    outputs = [v for v in leaves(returned) if isinstance(v, torch.Tensor) and v.is_floating_point()]
+    return sum((y * torch.from_numpy(f)).sum() for y, f in zip(outputs, factors))
+
+
+def close(ours: Array | None, theirs: Array, dtype: str, least: float = 0.0) -> bool:
+    """True if two arrays are equal up to rounding; ``least``: a difference that is none."""
+    if ours is None:  # on another rank
+        return True
+    ours, theirs = np.asarray(ours), np.asarray(theirs)
+    if ours.shape != theirs.shape:
+        return False
+    if not theirs.size:
+        return True
+    same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
+    with np.errstate(invalid="ignore"):
+        off = np.where(same, 0.0, np.abs(ours - theirs))
+    largest = np.abs(theirs[np.isfinite(theirs)]).max(initial=0.0)
+    return bool(off.max() <= TOLERANCES[dtype][0] * largest + least)
+
+
+def call(module: nn.Module, feeds: Sequence[Any]) -> Any:
+    """Call a module on copies of arguments; those by keyword only are given so."""
+    copies = [f.clone().requires_grad_(f.requires_grad) if isinstance(f, torch.Tensor) else f for f in feeds]
+    parameters = inspect.signature(type(module).forward).parameters.values()
+    named = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY][: max(0, len(copies))]
+    free = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
+    place = len(copies) if any(p.kind is p.VAR_POSITIONAL for p in free) else min(len(copies), len(free) - 1)
+    return module(*copies[:place], **dict(zip(named, copies[place:])))
