@@ -175,7 +175,7 @@ def test_the_wheel_holds_the_extension_and_no_tests(wheel: Path) -> None:
     assert not [name for name in names if {"test", "tests", "examples"} & set(name.lower().split("/"))]
     assert not [name for name in names if name.endswith((".c", ".cpp"))], "what Cython writes stays at home"
     if native_built():
-        assert f"taskflow/kernels/_native{sysconfig.get_config_var('EXT_SUFFIX')}" in names
+        assert f"taskflow/kernels/native/_native{sysconfig.get_config_var('EXT_SUFFIX')}" in names
     assert any(name.endswith("licenses/LICENSE") for name in names), "the licence must travel with the wheel"
 
 
