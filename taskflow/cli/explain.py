@@ -175,15 +175,15 @@ def _operator(
     problem: Problem, name: str, display: Working, constraints: Constraints, costs: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Its configuration, what it costs (its row of ``costs``), its tasks, and the alternatives."""
-    judge, node = problem.evaluator, problem.graph.node(name)
-    strategy: Strategy = judge.strategy
-    tasks, timeline = judge.lowered(), judge.timeline()
+    evaluator, node = problem.evaluator, problem.graph.node(name)
+    strategy: Strategy = evaluator.strategy
+    tasks, timeline = evaluator.lowered(), evaluator.timeline()
     own = [
         (task, task.work) for task in tasks
         if isinstance(task.work, Compute) and task.work.node is node
     ]
-    now = judge.seconds
-    others = alternatives(judge, name, options=SpaceOptions(constraints=constraints), say=display.say)
+    now = evaluator.seconds
+    others = alternatives(evaluator, name, options=SpaceOptions(constraints=constraints), say=display.say)
     return {
         "name": name, "is": str(node), "configuration": strategy[name].describe(node),
         "degrees": list(strategy[name].degrees), "devices": list(strategy[name].processors),

@@ -187,10 +187,10 @@ def make_problem(
         "model": model, "machine": machine, "devices": count, "batch": batch, "size": size, "rule": rule,
         "set": dict(settings), "costs": costs,
     }
-    judge = make_evaluator(graph, cluster, costs=costs, rule=RULES[rule], algorithm=algorithm)
+    evaluator = make_evaluator(graph, cluster, costs=costs, rule=RULES[rule], algorithm=algorithm)
     if context is not None:
-        context.call_on_close(judge.costs.close)
-    return Problem(graph, cluster, judge, made)
+        context.call_on_close(evaluator.costs.close)
+    return Problem(graph, cluster, evaluator, made)
 
 
 def plan_problem(
@@ -249,9 +249,9 @@ def _a_strategy(name: str) -> None:
 def describe(problem: Problem, strategy: Strategy) -> dict[str, Any]:
     """A plan's row: its predicted time, where that goes, and memory, as `MemoryCheck` has it. ``lacks``: what
     memory is missing. The evaluator is at ``strategy`` afterwards."""
-    judge = problem.evaluator
-    seconds = judge.seconds if judge.at(strategy) else judge.set(strategy)
-    usage = where_time_goes(judge, path=False)
+    evaluator = problem.evaluator
+    seconds = evaluator.seconds if evaluator.at(strategy) else evaluator.set(strategy)
+    usage = where_time_goes(evaluator, path=False)
     row: dict[str, Any] = {
         "name": strategy.name,
         "iteration_seconds": seconds,
@@ -260,7 +260,7 @@ def describe(problem: Problem, strategy: Strategy) -> dict[str, Any]:
         "compute_seconds": sum(usage.processor_seconds),
         "busiest_processor_seconds": max(usage.processor_seconds),
         "busiest_link_seconds": max(usage.link_seconds.values(), default=0.0),
-        "tasks": judge.tasks,
+        "tasks": evaluator.tasks,
     }
     peaks, planned = problem.room.peaks(strategy)
     lacks = problem.room(strategy)

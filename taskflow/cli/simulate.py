@@ -53,8 +53,8 @@ def simulate_command(
         chosen = named_strategy(problem, strategy, seed)
         row = {**problem.header(), "algorithm": algorithm, **describe(problem, chosen)}
         if timeline:
-            judge = problem.evaluator
-            content = timeline_json(judge.lowered(), judge.timeline(), problem.machine)
+            evaluator = problem.evaluator
+            content = timeline_json(evaluator.lowered(), evaluator.timeline(), problem.machine)
             text = json_text(content)
             with replacing(timeline) as file:
                 file.write_text(text)

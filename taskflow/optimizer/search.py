@@ -15,7 +15,8 @@ from taskflow.optimizer.algorithms import additive_plan, exact, guided, known, m
 from taskflow.optimizer.bounds import lower_bound
 from taskflow.optimizer.budget import Budget, Deadline
 from taskflow.optimizer.cost import ANALYTIC, AnalyticCosts, CostModel, Costs, ModelCosts, Roofline, choose_costs
-from taskflow.optimizer.evaluate import Evaluator, evaluator
+from taskflow.optimizer.evaluate import Evaluator
+from taskflow.optimizer.evaluate import evaluator as new_evaluator
 from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import Progress, SearchResult
@@ -23,9 +24,9 @@ from taskflow.optimizer.space import Constraints, SpaceOptions
 from taskflow.rules import SGD, UpdateRule
 
 
-def _default(judge: Evaluator, options: SearchOptions) -> SearchResult:
+def _default(evaluator: Evaluator, options: SearchOptions) -> SearchResult:
     """The guided search, which also starts from dynamic programming's plan."""
-    return guided(judge, options, also_from=(lambda over: additive_plan(judge, options.space, over),))
+    return guided(evaluator, options, also_from=(lambda over: additive_plan(evaluator, options.space, over),))
 
 
 ALGORITHMS: dict[str, Callable[[Evaluator, SearchOptions], SearchResult]] = {
@@ -89,41 +90,41 @@ def search(
         )
     limit = Budget.parse(budget)
     deadline = Deadline(limit.seconds)
-    judge = use or make_evaluator(graph, machine, costs=costs, rule=rule, clip_norm=clip_norm)
+    evaluator = use or make_evaluator(graph, machine, costs=costs, rule=rule, clip_norm=clip_norm)
     wanted = space or SpaceOptions()
     wanted = replace(wanted, constraints=wanted.constraints + Constraints.of(constraints))
     wanted.constraints.resolve(graph, len(machine.processors))  # contradictions are said before the work
     wanted.constraints.syncs(graph)
-    measures = judge.costs.measures
+    measures = evaluator.costs.measures
     options = SearchOptions(
         limit, seed, wanted, rivals=() if alone else (*known(graph, machine), *starts),
         starts=starts if alone else (),
-        fits=_room(judge, memory) if judge.rule is not None else None, progress=progress, deadline=deadline,
-        bound=None if measures else lambda over: lower_bound(judge, wanted, over),
+        fits=_room(evaluator, memory) if evaluator.rule is not None else None, progress=progress, deadline=deadline,
+        bound=None if measures else lambda over: lower_bound(evaluator, wanted, over),
     )
     if workers is None:
         alike = algorithm == "guided" and not measures and isinf(options.budget.proposals) and options.rivals
-        workers = cores() if alike and cores() > 1 and worth(judge, options.rivals[0], limit.seconds) else 1
+        workers = cores() if alike and cores() > 1 and worth(evaluator, options.rivals[0], limit.seconds) else 1
     try:
         if workers > 1 and algorithm == "guided":
-            found = portfolio(judge, options, ALGORITHMS[algorithm], workers)
+            found = portfolio(evaluator, options, ALGORITHMS[algorithm], workers)
         else:
-            found = ALGORITHMS[algorithm](judge, options)
+            found = ALGORITHMS[algorithm](evaluator, options)
     finally:
         if isinstance(costs, str):
-            judge.costs.close()
+            evaluator.costs.close()
     wanted.constraints.verify(found.strategy, graph)  # holds by construction: a plan that violates them must not get out
     if measures:  # nothing is measured for a bound, so it comes when all is known that the search has asked for
         late = Deadline(LATE_BOUND if isfinite(limit.seconds) else inf)
-        bound = lower_bound(judge, wanted, lambda: late.expired)
+        bound = lower_bound(evaluator, wanted, lambda: late.expired)
         found = replace(found, lower_bound=max(found.lower_bound, bound), search_seconds=deadline.elapsed)
     return replace(found, lower_bound=min(found.seconds, found.lower_bound))
 
 
-def _room(judge: Evaluator, memory: bool | MemoryCheck) -> MemoryCheck | None:
+def _room(evaluator: Evaluator, memory: bool | MemoryCheck) -> MemoryCheck | None:
     if isinstance(memory, MemoryCheck):
         return memory
-    return MemoryCheck(judge) if memory else None
+    return MemoryCheck(evaluator) if memory else None
 
 
 def make_evaluator(
@@ -145,4 +146,4 @@ def make_evaluator(
         if not isinstance(machine, Cluster):
             raise ValueError(f"search: {costs.name} needs a described machine (taskflow.machine.Cluster)")
         costs = ModelCosts(costs, graph, machine, rule)
-    return evaluator(graph, machine, costs, rule, clip_norm, algorithm)
+    return new_evaluator(graph, machine, costs, rule, clip_norm, algorithm)

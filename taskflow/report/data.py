@@ -41,7 +41,7 @@ class Report:
 
 
 def report_data(
-    judge: Evaluator,
+    evaluator: Evaluator,
     strategy: Strategy,
     *,
     search: Mapping[str, Any] | None = None,
@@ -51,17 +51,17 @@ def report_data(
 ) -> Report:
     """Everything that the report's page shows.
 
-    ``judge``: predicts the step, and is at ``strategy`` afterwards. ``search``: how the plan was found, as
+    ``evaluator``: predicts the step, and is at ``strategy`` afterwards. ``search``: how the plan was found, as
     `Found.as_json` gives it. ``most_rows``: more tasks than that are joined in the timeline (totals stay). ``room``, by default one
     made here: says whether plans fit the memory. The devices' curves are of this step as the runtime plans it, also where
     ``room`` estimates. ``say`` is told what goes on, which may take seconds on many devices. Raises ValueError if the strategy
     does not suit the graph.
     """
-    graph, machine = judge.graph, judge.machine
+    graph, machine = evaluator.graph, evaluator.machine
     say("simulate")
-    seconds = judge.set(strategy)
+    seconds = evaluator.set(strategy)
     say("lower")
-    tasks, timeline = judge.lowered(), judge.timeline()
+    tasks, timeline = evaluator.lowered(), evaluator.timeline()
     spans = spans_of(tasks, timeline)
     operator = operator_of(tasks, graph)[spans.task]
     say("critical path")
@@ -71,18 +71,18 @@ def report_data(
     tick = _tick(seconds)
     rows, joined = thin(_rows(spans, operator, piece_of(tasks, graph, strategy)[spans.task], path, tick), most_rows)
     say("baselines")
-    samples = samples_of(judge)
-    room = room or MemoryCheck(judge)
+    samples = samples_of(evaluator)
+    room = room or MemoryCheck(evaluator)
     plan = plan_value(known_as(strategy), spans, machine, samples, room, strategy)
-    baselines, same = baseline_values(judge, samples, room)
+    baselines, same = baseline_values(evaluator, samples, room)
     value = {
         "format": "taskflow-report",
         "version": 1,
         "taskflow": __version__,
         "model": _model(graph, samples),
         "machine": machine_value(machine, spans),
-        "costs": judge.costs.name,
-        "rule": _rule(judge.rule),
+        "costs": evaluator.costs.name,
+        "rule": _rule(evaluator.rule),
         "plan": plan,
         "baselines": baselines,
         "same_as": [name for name in same if name != plan["name"]],

@@ -41,25 +41,25 @@ def plan_value(
     }
 
 
-def baseline_values(judge: Evaluator, samples: int, room: MemoryCheck | None = None) -> tuple[list[dict[str, Any]], list[str]]:
+def baseline_values(evaluator: Evaluator, samples: int, room: MemoryCheck | None = None) -> tuple[list[dict[str, Any]], list[str]]:
     """The rows of data, model and expert parallelism, less those that are the plan itself, whose names come second. Their
     memory is as ``room``, by default one of its own, judges it. The evaluator is back at its strategy afterwards."""
-    here, room = judge.strategy, room or MemoryCheck(judge)
+    here, room = evaluator.strategy, room or MemoryCheck(evaluator)
     rows, same = [], []
     for name in BASELINES:
-        strategy = choose(name, judge.graph, judge.machine)[0]
+        strategy = choose(name, evaluator.graph, evaluator.machine)[0]
         if (strategy.configs, strategy.syncs, strategy.sums) == (here.configs, here.syncs, here.sums):
             same.append(LABELS[name])
             continue
-        judge.set(strategy)
-        rows.append(plan_value(LABELS[name], spans_at(judge), judge.machine, samples, room, strategy))
-    judge.set(here)
+        evaluator.set(strategy)
+        rows.append(plan_value(LABELS[name], spans_at(evaluator), evaluator.machine, samples, room, strategy))
+    evaluator.set(here)
     return rows, same
 
 
-def samples_of(judge: Evaluator) -> int:
+def samples_of(evaluator: Evaluator) -> int:
     """The batch: samples that one step trains on."""
-    return judge.graph.nodes[0].space.shape[0]
+    return evaluator.graph.nodes[0].space.shape[0]
 
 
 def known_as(strategy: Strategy) -> str:

@@ -86,13 +86,13 @@ def spans_of(tasks: TaskGraph, timeline: Timeline) -> Spans:
     ), {task.number: task.processors for task in tasks if task.kind is Kind.COLLECTIVE})  # fmt: skip
 
 
-def spans_at(judge: Evaluator) -> Spans:
+def spans_at(evaluator: Evaluator) -> Spans:
     """Of the strategy that an evaluator is at; of a compiled one without lowering in Python, so new weights are told from
     weight gradients by whether an update came before in program order."""
-    if CompiledEvaluator is None or not isinstance(judge, CompiledEvaluator) or judge.reference is not None:
-        return spans_of(judge.lowered(), judge.timeline())
-    table = judge.task_table()
-    _, start, end, _, _, starts, place = judge._core.times()
+    if CompiledEvaluator is None or not isinstance(evaluator, CompiledEvaluator) or evaluator.reference is not None:
+        return spans_of(evaluator.lowered(), evaluator.timeline())
+    table = evaluator.task_table()
+    _, start, end, _, _, starts, place = evaluator._core.times()
     number = np.array([_ORDER.index(kind) for kind in KINDS], np.int64)
     kinds = number[table["kind"]]
     new = np.cumsum(kinds == _ORDER.index(Kind.UPDATE)) > 0
@@ -101,7 +101,7 @@ def spans_at(judge: Evaluator) -> Spans:
         _categories(kinds, new), table["processor"].astype(np.int64), table["source"].astype(np.int64),
         np.asarray(start, np.float64), np.asarray(end, np.float64), table["nbytes"].astype(np.int64),
         np.where(np.diff(place, append=len(starts)) > 0, np.append(starts, 0.0)[place], start), np.arange(len(kinds)),
-    ), {task: judge.groups[table["source"][task]] for task in collectives})  # fmt: skip
+    ), {task: evaluator.groups[table["source"][task]] for task in collectives})  # fmt: skip
 
 
 def _apart(spans: Spans, rings: Mapping[int, tuple[int, ...]]) -> Spans:

@@ -14,7 +14,8 @@ from math import inf
 
 from taskflow.mapper import Strategy
 from taskflow.optimizer.budget import Deadline, SharedIncumbent
-from taskflow.optimizer.evaluate import Evaluator, evaluator
+from taskflow.optimizer.evaluate import Evaluator
+from taskflow.optimizer.evaluate import evaluator as new_evaluator
 from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import Improvement, Progress, SearchResult
@@ -26,7 +27,7 @@ SEEDS = 1_000_003  # between the seeds of two workers
 Searcher = Callable[[Evaluator, SearchOptions], SearchResult]
 
 
-def worth(judge: Evaluator, start: Strategy, seconds: float = inf) -> bool:
+def worth(evaluator: Evaluator, start: Strategy, seconds: float = inf) -> bool:
     """Whether threads can share the work: an evaluation takes long enough, in compiled code. By the tasks of ``start``, which
     every run counts alike, where a time would differ. Not if the ``seconds`` of the budget allow few first evaluations, which
     are mostly the Python around that. The evaluator is at ``start`` afterwards."""
@@ -34,14 +35,14 @@ def worth(judge: Evaluator, start: Strategy, seconds: float = inf) -> bool:
         from taskflow.optimizer.evaluate.compiled import CompiledEvaluator
     except ImportError:  # not built: no compiler
         return False
-    if not isinstance(judge, CompiledEvaluator):
+    if not isinstance(evaluator, CompiledEvaluator):
         return False
     begin = time.perf_counter()
-    judge.set(start)
-    return judge.tasks >= LEAST_TASKS and (time.perf_counter() - begin) * LEAST_FIRST <= seconds
+    evaluator.set(start)
+    return evaluator.tasks >= LEAST_TASKS and (time.perf_counter() - begin) * LEAST_FIRST <= seconds
 
 
-def portfolio(judge: Evaluator, options: SearchOptions, searcher: Searcher, workers: int) -> SearchResult:
+def portfolio(evaluator: Evaluator, options: SearchOptions, searcher: Searcher, workers: int) -> SearchResult:
     """Run ``searcher`` in ``workers`` threads until each has spent the budget in seconds. The result is the best plan, with
     the proposals of all. Raises what the first worker raised if none found a plan. Ctrl-C returns the best so far."""
     deadline = options.deadline or Deadline(options.budget.seconds)
@@ -50,7 +51,9 @@ def portfolio(judge: Evaluator, options: SearchOptions, searcher: Searcher, work
     told = _Told(options, workers)
 
     def work(number: int) -> None:
-        mine = judge if number == 0 else evaluator(judge.graph, judge.machine, judge.costs, judge.rule, judge.clip_norm)
+        of, mine = evaluator, evaluator
+        if number:
+            mine = new_evaluator(of.graph, of.machine, of.costs, of.rule, of.clip_norm)
         own = replace(
             options, seed=options.seed + number * SEEDS, incumbent=incumbent, progress=told.by(number), deadline=deadline,
             bound=options.bound if number == 0 else None,

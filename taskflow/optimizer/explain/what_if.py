@@ -80,9 +80,9 @@ def what_if(
     outcomes = []
     for scenario, other in zip(scenarios, machines):
         say(f"simulating with {scenario}")
-        judge = make_evaluator(graph, other, rule=rule, costs=costs)
-        judge.set(strategy)
-        explained = explain(judge)
+        evaluator = make_evaluator(graph, other, rule=rule, costs=costs)
+        evaluator.set(strategy)
+        explained = explain(evaluator)
         after = _fitting(graph, other, plans, rule, costs)
         found, fits_here, none_found = None, True, ""
         if budget is not None and not interrupted:
@@ -105,12 +105,12 @@ def _fitting(
     graph: OperatorGraph, machine: Cluster, plans: Mapping[str, Strategy], rule: UpdateRule | None, costs: str
 ) -> dict[str, str]:
     """What memory each plan lacks; empty where it fits, or where nothing is trained."""
-    judge = make_evaluator(graph, machine, rule=rule, costs=costs)
+    evaluator = make_evaluator(graph, machine, rule=rule, costs=costs)
     if rule is None:
         return dict.fromkeys(plans, "")
-    room, lacks = MemoryCheck(judge), {}
+    room, lacks = MemoryCheck(evaluator), {}
     for name, plan in plans.items():
-        judge.set(plan)
+        evaluator.set(plan)
         lacks[name] = room(plan)
     return lacks
 

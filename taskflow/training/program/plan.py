@@ -78,17 +78,17 @@ def _searched(
     if transport.rank == 0:
         try:
             model = None if costs == ANALYTIC else choose_costs(costs, graph, machine, rule, ranks=transport.size)
-            judge = make_evaluator(graph, machine, costs=model, rule=rule, clip_norm=clip_norm)
+            evaluator = make_evaluator(graph, machine, costs=model, rule=rule, clip_norm=clip_norm)
             try:
-                found = search(graph, machine, budget=budget, seed=seed, use=judge)
+                found = search(graph, machine, budget=budget, seed=seed, use=evaluator)
             finally:
-                judge.costs.close()  # before anything trains beside it
+                evaluator.costs.close()  # before anything trains beside it
             if found.stopped == "interrupted":  # the other ranks have been told by the signal too, and leave
                 raise KeyboardInterrupt
             result = found.strategy
             if say is not None:
                 times = ", ".join(f"{k} {v * 1e3:.4g} ms" for k, v in found.starts.items())
-                say(f"search: predicted {found.seconds * 1e3:.4g} ms a step (predicted for {times}; costs: {judge.costs.name})\n"
+                say(f"search: predicted {found.seconds * 1e3:.4g} ms a step (predicted for {times}; costs: {evaluator.costs.name})\n"
                     f"search: {found}")  # fmt: skip
         except (ValueError, OSError) as error:  # the other ranks are waiting: they must end too
             result = str(error)

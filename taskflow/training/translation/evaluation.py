@@ -60,20 +60,20 @@ class TranslationEvaluation(Validation):
 
     def _loss(self, executor: Executor) -> float | None:
         """The mean over labels, known on rank 0."""
-        judge = executor
+        scorer = executor
         if self.plain is not None:
             strategy = alike(executor.strategy, executor.graph, self.plain)
-            judge = Executor(self.plain, strategy, machine=executor.machine, weights=executor)
+            scorer = Executor(self.plain, strategy, machine=executor.machine, weights=executor)
         total, count = 0.0, 0
         for k in range(min(MOST_LOSS_BATCHES, len(self.batches))):
             batch = self.batches.at(k)
-            loss = judge.evaluate(batch.feeds)
+            loss = scorer.evaluate(batch.feeds)
             if loss is None:
                 total = float("nan")
             else:
                 total += loss * batch.label_count
             count += batch.label_count
-        judge.close()
+        scorer.close()
         return None if executor.transport.rank else total / count
 
     def _translate(self, executor: Executor) -> tuple[list[str], list[str], list[str]]:
