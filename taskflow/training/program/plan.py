@@ -88,8 +88,10 @@ def _searched(
             result = found.strategy
             if say is not None:
                 times = ", ".join(f"{k} {v * 1e3:.4g} ms" for k, v in found.starts.items())
-                say(f"search: predicted {found.seconds * 1e3:.4g} ms a step (predicted for {times}; costs: {evaluator.costs.name})\n"
-                    f"search: {found}")  # fmt: skip
+                say(
+                    f"search: predicted {found.seconds * 1e3:.4g} ms a step (predicted for {times}; costs: "
+                    f"{evaluator.costs.name})\nsearch: {found}"
+                )
         except (ValueError, OSError) as error:  # the other ranks are waiting: they must end too
             result = str(error)
     with transport.patient(PATIENCE_SECONDS) if costs != ANALYTIC else nullcontext():
