@@ -27,7 +27,7 @@ from taskflow.mapper.hybrid import HybridParallel
 from taskflow.models import build
 from taskflow.models.gpt import gpt
 from taskflow.optimizer import make_evaluator
-from taskflow.optimizer.explain import explain
+from taskflow.optimizer.explain import alternatives, explain
 from taskflow.optimizer.memory import memory_use
 from taskflow.rules import SGD, Adam, UpdateRule
 from taskflow.runtime.executor import Executor, LossError
@@ -271,3 +271,16 @@ def test_the_explanation_has_the_bubble() -> None:
     assert found.seconds < evaluator.seconds and set(found.idle) == {0, 1}
     evaluator.set(map_graph(HybridParallel("d2 mb1"), graph, machine))
     assert explain(evaluator).bubble is None
+
+
+def test_alternatives_for_an_operator_fit_the_order_of_passes() -> None:
+    graph = gpt(replace(GPT, layers=4, batch=8), "float64")
+    machine = taskflow.load_machine("p100", 2)
+    evaluator = make_evaluator(graph, machine, rule=SGD(0.1))
+    strategy = map_graph(HybridParallel("p2 mb2"), graph, machine)
+    evaluator.set(strategy)
+    found = alternatives(evaluator, "h.0.ln_1", most=4)
+    assert {"data parallel", "other devices"} <= {other.reason for other in found}
+    for other in found:
+        replace(strategy, configs={**strategy.configs, "h.0.ln_1": other.config}).verify(graph)
+    assert evaluator.strategy is strategy

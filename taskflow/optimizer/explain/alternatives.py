@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import inf, prod
 
 from taskflow.graph import Node
-from taskflow.mapper import OpConfig, Strategy, cut_only
+from taskflow.mapper import OpConfig, Strategy, cut_only, in_micro_batches
 from taskflow.operators.operator import Soap
 from taskflow.optimizer.algorithms import OperatorGroups
 from taskflow.optimizer.evaluate import Evaluator, critical_path
@@ -59,8 +59,9 @@ def alternatives(
     tried: dict[OpConfig, tuple[str, float]] = {}
     space = SearchSpace(evaluator.graph, len(evaluator.machine.processors), options)
     of = space.permitted.get(operator)
-    for reason, config in _candidates(evaluator, node, space):
-        if config not in tried and config != strategy[operator] and not (of and of.violation(config)):
+    for reason, candidate in _candidates(evaluator, node, space):
+        config = _in_order(evaluator, node, candidate)
+        if config is not None and config not in tried and config != strategy[operator] and not (of and of.violation(config)):
             say(f"{operator}: alternative {len(tried) + 1}")
             tried[config] = (reason, evaluator.propose({operator: config}))
     ranked = sorted(tried, key=lambda config: tried[config][1])
@@ -77,6 +78,20 @@ def alternatives(
         found.append(Alternative(config, *tried[config], grows))
     evaluator.set(strategy)
     return tuple(found)
+
+
+def _in_order(evaluator: Evaluator, node: Node, config: OpConfig) -> OpConfig | None:
+    """A configuration as the current strategy's pipeline takes it: cut into micro-batches. None if it does not fit its order."""
+    pipeline = evaluator.strategy.pipeline
+    if pipeline is None:
+        return config
+    try:
+        if pipeline.micro_batch(node, config, 0) is None:
+            config = in_micro_batches(node, config, pipeline.micro_batches)
+        evaluator.changed({node.name: config}, {}).verify(evaluator.graph)
+    except ValueError:
+        return None
+    return config
 
 
 def _shares(evaluator: Evaluator) -> dict[TaskPurpose, float]:
