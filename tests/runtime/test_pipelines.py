@@ -27,7 +27,7 @@ from taskflow.mapper.hybrid import HybridParallel
 from taskflow.models import build
 from taskflow.models.gpt import gpt
 from taskflow.optimizer import make_evaluator
-from taskflow.optimizer.explain import alternatives, explain
+from taskflow.optimizer.explain import alternatives, difference, explain
 from taskflow.optimizer.memory import memory_use
 from taskflow.rules import SGD, Adam, UpdateRule
 from taskflow.runtime.executor import Executor, LossError
@@ -284,3 +284,13 @@ def test_alternatives_for_an_operator_fit_the_order_of_passes() -> None:
     for other in found:
         replace(strategy, configs={**strategy.configs, "h.0.ln_1": other.config}).verify(graph)
     assert evaluator.strategy is strategy
+
+
+def test_plans_with_other_orders_are_not_told_to_be_the_same() -> None:
+    graph = gpt(replace(GPT, layers=4, batch=8), "float64")
+    machine = taskflow.load_machine("p100", 2)
+    evaluator = make_evaluator(graph, machine, rule=SGD(0.1))
+    one, again = (map_graph(HybridParallel(f"p2 mb2{more}"), graph, machine) for more in ("", " recompute=full"))
+    assert difference(evaluator, one, one) == ()
+    with pytest.raises(ValueError, match="differ in the order of passes or in what is recomputed"):
+        difference(evaluator, one, again)

@@ -33,7 +33,13 @@ class LayerChange:
 
 
 def difference(evaluator: Evaluator, first: Strategy, second: Strategy) -> tuple[LayerChange, ...]:
-    """From the first plan to the second, layer by layer in program order. The evaluator ends at ``second``."""
+    """From the first plan to the second, layer by layer in program order. The evaluator ends at ``second``. ValueError if they
+    take passes in another order or recompute other operators, which is no layer's alone."""
+    if (first.pipeline, first.recompute) != (second.pipeline, second.recompute):
+        raise ValueError(
+            f"difference: {first!r} and {second!r} differ in the order of passes or in what is recomputed, which cannot be applied "
+            "one layer at a time; simulate each instead"
+        )
     evaluator.set(first)
     found = []
     for name, operators, weights in grouped(evaluator.graph):
