@@ -166,7 +166,7 @@ class _EventWriter:
 def _phase(task: Task) -> str:
     """Which part of a step it belongs to."""
     purpose = task.topic.purpose
-    if purpose is Purpose.BACKWARD:
+    if purpose in (Purpose.BACKWARD, Purpose.RECOMPUTED):
         return "backward"
     if purpose in (Purpose.FORWARD, Purpose.CALL):
         return "forward"
