@@ -41,7 +41,6 @@ class HybridParallel(Mapper):
         self._stages = stages_of(graph, plan.pipeline * plan.virtual, plan.stages)
         self._group = group
         self._micro_batches = samples(graph) // ((plan.data or 1) * (plan.micro_batch or 1))
-        self._graph = graph
 
     def slice_task(self, node: Node, machine: Machine) -> Sequence[int]:
         degrees, data = [1] * len(node.dims), self.plan.data or 1

@@ -88,6 +88,8 @@ def _share(state: Lowering, node: Node, tensor: Tensor, table: dict[tuple[Rect, 
     """Copy the owners' gradients to the other processors that computed partial values of the same Rects."""
     emit = state.emit
     owned = {rect: buffer for (rect, _), buffer in table.items()}
+    if all(len(state.writers[node.number, tensor.index][rect]) == 1 for rect in owned):
+        return
     copies: list[tuple[str, Part, Part]] = []
     for piece in state.pieces[node.number]:
         rect = piece.writes[tensor.index]
@@ -109,9 +111,11 @@ def _gather(
     put = state.gradients.get(key, {})
     if key not in state.needs_gradient or not (put or seed):
         return None
-    owners = state.owners[key]
-    before = {rect for rect, _ in state.gathered.get(key, {})}
-    asked = {piece.writes[tensor.index] for piece in pieces} - before
+    owners, gathered_before = state.owners[key], state.gathered.get(key, {})
+    asked = {  # owning pieces, in their order
+        rect: owner for rect in dict.fromkeys(piece.writes[tensor.index] for piece in pieces)
+        if (rect, owner := owners.pieces[rect.lo][1]) not in gathered_before
+    }
     meeting: dict[Rect, list[tuple[int, Rect, int]]] = {}  # owning piece -> those readers, in order
     for (processor, read), buffer in put.items():
         for rect, _, _ in owners.overlapping(read):
@@ -119,9 +123,7 @@ def _gather(
                 meeting.setdefault(rect, []).append((processor, read, buffer))
     arriving = _Arriving([], [])
     gathered: dict[tuple[Rect, int], int] = {}
-    for rect, owner, _ in owners:
-        if rect not in asked:
-            continue
+    for rect, owner in asked.items():
         parts, held = meeting.get(rect, []), owners.summed.get(rect, {})
         if held and not seed and all(read == rect for _, read, _ in parts) and {p for p, *_ in parts} == set(held):
             state.emit.all_reduce(f"d {tensor.name}{rect}", [state.emit.whole(buffer) for *_, buffer in parts])

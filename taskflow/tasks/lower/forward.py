@@ -86,9 +86,11 @@ def add_partial_values(state: Lowering, node: Node, pieces: Sequence[Piece], rea
     state.emit.topic = Topic(Purpose.PARTIAL, node.name)
     for tensor in node.outputs:
         owners, writers = state.owners[node.number, tensor.index], state.writers[node.number, tensor.index]
-        table = partial_values(state, tensor) if len(writers) < len(state.pieces[node.number]) else {}
         partial = {
-            rect: (f"sum {tensor.name}{rect}", [(p, state.emit.whole(b)) for p, b in table[rect]])
+            rect: (f"sum {tensor.name}{rect}", [
+                (piece.processor, state.emit.whole(state.outputs[node.number, piece.index][tensor.index]))
+                for piece in writers[rect]
+            ])
             for rect in dict.fromkeys(piece.writes[tensor.index] for piece in pieces)
             if len(writers[rect]) > 1 and ready.issuperset(piece.index for piece in writers[rect])
         }

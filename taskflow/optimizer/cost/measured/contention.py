@@ -1,4 +1,4 @@
-"""Company: other processes that run what is being measured at the same time, as the other ranks of a step do.
+"""ContendingProcesses: other processes that run what is being measured at the same time, as the other ranks of a step do.
 
 Cores share memory bandwidth and the last cache, so a task takes longer while the others work than alone: twice as long where it
 streams, and no longer where it stays in its core's cache (benchmarks/company.py, on two cores).
@@ -41,7 +41,7 @@ class ContendingProcesses:
 
     def __init__(self, count: int, threads: int | None = None) -> None:
         if count < 0:
-            raise ValueError(f"Company: count must be at least 0, got {count}")
+            raise ValueError(f"ContendingProcesses: count must be at least 0, got {count}")
         self.count = count
         self._threads = dict.fromkeys(THREADS, str(threads)) if threads is not None else {}
         self._processes: list[subprocess.Popen[bytes]] = []
