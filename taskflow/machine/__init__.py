@@ -1,6 +1,7 @@
 """Machine: the processors that run tasks, and the links that carry copies between them."""
 
 from taskflow.machine.cluster import Cluster
+from taskflow.machine.collectives import Channels, Collectives, collective, collective_links
 from taskflow.machine.format import unparse
 from taskflow.machine.host import host
 from taskflow.machine.parts import Device, Ends, Link, Machine, Processor, transfer_seconds
@@ -10,7 +11,9 @@ from taskflow.machine.template import NETWORK, Group, NodeTemplate, Wire
 
 __all__ = [
     "NETWORK",
+    "Channels",
     "Cluster",
+    "Collectives",
     "Device",
     "Ends",
     "Group",
@@ -20,6 +23,8 @@ __all__ = [
     "Processor",
     "Ring",
     "Wire",
+    "collective",
+    "collective_links",
     "cores",
     "host",
     "load_machine",

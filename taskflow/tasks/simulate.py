@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from taskflow.drawing import Drawing
-from taskflow.machine import Machine, ring
+from taskflow.machine import Machine, collective, collective_links
 from taskflow.tasks.task import Collective, Kind, Task, TaskGraph
 
 
@@ -115,10 +115,10 @@ def roofline(machine: Machine) -> Cost:
 def all_reduce_seconds(
     machine: Machine, group: Sequence[int], nbytes: int, flops: int, within: Callable[[int, int, int], float], halves: int = 2
 ) -> float:
-    """Seconds of an all-reduce (`Ring.seconds`), or of one of its ``halves``, given bytes and flops of all its members together.
+    """Seconds of an all-reduce (`collective`), or of one of its ``halves``, given bytes and flops of all its members together.
     Where processors copy by themselves, they also add what has come (an all-gather adds nothing): ``within(processor, flops,
     nbytes)`` are the seconds of a sum there. GPUs add while they send."""
-    around = ring(machine, group)
+    around = collective(machine, group)
     seconds = around.seconds(nbytes, halves)
     if around.copies and flops:  # each adds to all of the array but an nth, reading two arrays and writing one
         count = len(group)
@@ -130,7 +130,7 @@ def resources(task: Task, machine: Machine) -> tuple[int, ...]:
     """What the task occupies: its processor's number, or those of its links counted on after the processors, between those
     of the sender and the receiver where these copy themselves (`Link.occupies_endpoints`). A collective occupies a ring's."""
     if isinstance(task.work, Collective):
-        return ring(machine, task.work.group).resources
+        return collective(machine, task.work.group).resources
     return message_resources(task.source, task.processor, machine) if task.kind is Kind.COPY else (task.processor,)
 
 
@@ -138,10 +138,9 @@ def link_names(task: Task, machine: Machine) -> dict[int, str]:
     """The names of the links that a task occupies, by their numbers as in `resources`; none for those within a processor."""
     if not task.kind.travels:
         return {}
-    members = task.processors
-    ends = zip(members, (*members[1:], members[0]) if task.kind is Kind.COLLECTIVE else members[1:])
-    first = len(machine.processors)
-    return {first + link.number: link.name for source, target in ends for link in machine.route(source, target)}
+    first, members = len(machine.processors), task.processors
+    links = collective_links(machine, members).values() if task.kind is Kind.COLLECTIVE else machine.route(*members)
+    return {first + link.number: link.name for link in links}
 
 
 def message_resources(source: int, target: int, machine: Machine) -> tuple[int, ...]:
