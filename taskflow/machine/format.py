@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from taskflow.machine.cluster import Cluster
 from taskflow.machine.collectives import Collectives
-from taskflow.machine.parts import Device
+from taskflow.machine.parts import Device, Program
 from taskflow.machine.template import NETWORK, Group, NodeTemplate, Wire
 from taskflow.reading import LEAST, Count, Entry, Name, NotNegative, Positive, Whole, read_as
 
@@ -22,6 +22,14 @@ CLASSES = ("contraction", "convolution", "recurrent", "memory")  # what an effic
 Source = Annotated[str, Meta(description="Where the figures are from.")]
 Kernels = Literal["contraction", "convolution", "recurrent", "memory"]
 Reached = Annotated[float, Meta(ge=LEAST, le=1)]
+
+
+class ProgramEntry(Entry, frozen=True, kw_only=True):
+    """How a training program drives a device."""
+
+    host_seconds: Annotated[NotNegative, Meta(description="What its thread needs to start a kernel; 0 for recorded steps.")]
+    message_seconds: Annotated[NotNegative, Meta(description="Waiting for a message of another stage of a pipeline.")] = 0.0
+    source: Source | UnsetType = UNSET
 
 
 class DeviceEntry(Entry, frozen=True, kw_only=True):
@@ -39,6 +47,7 @@ class DeviceEntry(Entry, frozen=True, kw_only=True):
     products: Annotated[
         Literal["float32", "tf32", "bfloat16"], Meta(description="At which rate float32 products run. Without it: float32.")
     ] | UnsetType = UNSET
+    program: Annotated[ProgramEntry, Meta(description="How a training program drives it.")] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         if "float32" not in self.flops_per_second:
@@ -161,6 +170,7 @@ def _device(entry: DeviceEntry) -> Device:
     return Device(
         entry.kind, entry.memory_bytes, _sorted(entry.flops_per_second), entry.memory_bytes_per_second, entry.launch_seconds,
         entry.multiprocessors, entry.cache_bytes, _sorted(entry.efficiency or {}), entry.source or "", entry.products or "float32",
+        Program(p.host_seconds, p.message_seconds, p.source or "") if (p := entry.program) else None,
     )
 
 
@@ -213,6 +223,9 @@ def _of_device(device: Device) -> DeviceEntry:
         memory_bytes_per_second=device.memory_bytes_per_second, launch_seconds=device.launch_seconds,
         multiprocessors=device.multiprocessors, cache_bytes=device.cache_bytes, efficiency=efficiency or UNSET,
         source=device.source or UNSET, products=UNSET if products == "float32" else products,
+        program=UNSET if (p := device.program) is None else ProgramEntry(
+            host_seconds=p.host_seconds, message_seconds=p.message_seconds, source=p.source or UNSET,
+        ),
     )  # fmt: skip
 
 
