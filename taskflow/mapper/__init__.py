@@ -21,7 +21,15 @@ from taskflow.mapper.hybrid import HybridParallel, recomputed, stages_of
 from taskflow.mapper.mapper import CopyRequest, Mapper, map_graph
 from taskflow.mapper.megatron import Megatron, attends, node_size, suits
 from taskflow.mapper.notation import HybridPlan, is_plan, parse_config, parse_plan, parse_ranges, parse_sync
-from taskflow.mapper.pipeline import Pass, PassKind, Pipeline, PipelineSchedule, in_micro_batches, rank_passes
+from taskflow.mapper.pipeline import (
+    Pass,
+    PassKind,
+    Pipeline,
+    PipelineSchedule,
+    in_micro_batches,
+    rank_passes,
+    sample_dim,
+)
 from taskflow.mapper.report import MeasuredTask, Profile
 from taskflow.mapper.rules import DataParallel, ModelParallel, RandomMapper, RoundRobin, cut_only, depths
 from taskflow.mapper.strategy import SUMS, Strategy, load, save, search_of
@@ -78,6 +86,7 @@ __all__ = [
     "rank_passes",
     "read_strategy",
     "recomputed",
+    "sample_dim",
     "save",
     "search_of",
     "stages_of",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import pairwise
+from itertools import pairwise, product
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper.config import OpConfig
@@ -245,31 +245,57 @@ def verify_pipeline(graph: OperatorGraph, configs: Mapping[str, OpConfig], pipel
                 )
     if pipeline.micro_batches == 1:
         return
+    found: dict[tuple[object, ...], _Apart | None] = {}
+    right: set[tuple[object, ...]] = set()  # layers are alike, and there may be a hundred
     for node in graph:
-        _one_micro_batch(graph, configs, pipeline, node, whole)
+        for index, tensor in enumerate(node.inputs):
+            if tensor.node in whole:
+                continue
+            source = graph.nodes[tensor.node]
+            of_source = (*_cut_like(source, configs), tensor.index)
+            if (both := (*_cut_like(node, configs), index, *of_source)) in right:
+                continue
+            if of_source not in found:
+                found[of_source] = _apart(source, configs, pipeline, tensor.index)
+            _one_micro_batch(node, configs[node.name], pipeline, index, source, found[of_source])
+            right.add(both)
+
+
+def _cut_like(node: Node, configs: Mapping[str, OpConfig]) -> tuple[object, ...]:
+    """What pieces of operators have in common that are cut alike."""
+    config = configs[node.name]
+    return node.operator, node.specs, config.degrees, config.weights
+
+
+def _outer(node: Node, config: OpConfig) -> list[tuple[int, Rect]]:
+    """The pieces of all ranges of samples that are first or last along the other dimensions, with their numbers. What is read and
+    written grows with a piece, so that what holds for these holds for those between."""
+    grid, dim = config.partition(node), sample_dim(node)
+    ends = [range(d) if i == dim else sorted({0, d - 1}) for i, d in enumerate(config.degrees)]
+    found = []
+    for color in product(*ends):
+        number = 0
+        for at, degree in zip(color, config.degrees):
+            number = number * degree + at
+        found.append((number, grid.rect(color)))
+    return found
 
 
 def _one_micro_batch(
-    graph: OperatorGraph, configs: Mapping[str, OpConfig], pipeline: Pipeline, node: Node, whole: set[int]
+    node: Node, config: OpConfig, pipeline: Pipeline, index: int, source: Node, apart: _Apart | None
 ) -> None:
-    """ValueError unless each piece reads no samples but those of its own micro-batch."""
-    config = configs[node.name]
-    pieces = config.partition(node).rects()
-    for index, tensor in enumerate(node.inputs):
-        if tensor.node in whole:
+    """ValueError unless each piece reads no samples of an input but those of its own micro-batch."""
+    for number, piece in _outer(node, config):
+        read = node.reads(piece).inputs[index]
+        mine = pipeline.micro_batch(node, config, number)
+        if read.empty:
             continue
-        source, apart = graph.nodes[tensor.node], _apart(graph.nodes[tensor.node], configs, pipeline, tensor.index)
-        for number, piece in enumerate(pieces):
-            read = node.reads(piece).inputs[index]
-            mine = pipeline.micro_batch(node, config, number)
-            if read.empty:
-                continue
-            if mine is None or apart is None or not apart.holds(read, mine):
-                raise ValueError(
-                    f"pipeline: operator {node.name} ({node.operator.kind}) takes several of the {pipeline.micro_batches} "
-                    f"micro-batches of {source.name} together, so that they cannot go through one after the other; cut both by "
-                    "samples alike, or use one micro-batch (batch normalisation takes its statistics over the whole batch)"
-                )
+        if mine is None or apart is None or not apart.holds(read, mine):
+            raise ValueError(
+                f"pipeline: operator {node.name} ({node.operator.kind}) takes several of the {pipeline.micro_batches} "
+                f"micro-batches of {source.name} together, so that they cannot go through one after the other; cut both by "
+                "samples alike, or use one micro-batch (batch normalisation takes its statistics over the whole batch)"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +314,7 @@ def _apart(node: Node, configs: Mapping[str, OpConfig], pipeline: Pipeline, outp
     """How micro-batches of an output lie apart; None if they share elements."""
     config = configs[node.name]
     found: list[list[Rect]] = [[] for _ in range(pipeline.micro_batches)]
-    for number, piece in enumerate(config.partition(node).rects()):
+    for number, piece in _outer(node, config):
         micro = pipeline.micro_batch(node, config, number)
         if micro is None:
             return None

@@ -12,6 +12,7 @@ from taskflow.mapper import OpConfig, Strategy, SyncAlgorithm, UpdatePlacement
 from taskflow.operators.operator import Reads
 from taskflow.operators.tensor import Parameter
 from taskflow.optimizer.evaluate import Evaluator
+from taskflow.optimizer.evaluate.folded import folded_use
 from taskflow.optimizer.memory import MemoryUse, explain, memory_use
 from taskflow.optimizer.traffic import Accesses, Makers, makers
 from taskflow.regions import Rect
@@ -67,6 +68,7 @@ class MemoryCheck:
         self.machine: Machine = evaluator.machine
         self._evaluator = evaluator
         self._planned: tuple[Strategy, tuple[MemoryUse, ...]] | None = None  # the last one
+        self._live: tuple[Strategy, tuple[MemoryUse, ...] | None] | None = None
         self._estimated: tuple[Strategy, list[int]] | None = None
         self._known: dict[tuple[object, ...], _OperatorMemory] = {}
         self._accesses = Accesses(self.graph)
@@ -90,6 +92,8 @@ class MemoryCheck:
                 return ""
         if self._plannable(strategy):
             return explain(self.machine, self._plan(strategy))
+        if (folded := self._folded(strategy)) is not None:
+            return explain(self.machine, folded)
         likely = self._estimate(strategy)
         lacking = [(n, p) for n, p in zip(likely, self.machine.processors) if n > (1 - SPARE) * p.memory_bytes]
         if not lacking:
@@ -104,13 +108,22 @@ class MemoryCheck:
         """Bytes by processor, and whether they are planned as the runtime plans them, not estimated."""
         if self._plannable(strategy):
             return [use.nbytes for use in self._plan(strategy)], True
+        if (folded := self._folded(strategy)) is not None:
+            return [use.nbytes for use in folded], False
         return self._estimate(strategy), False
 
     def _plannable(self, strategy: Strategy) -> bool:
         if strategy.ordered:  # the estimates know no order; its evaluator has lowered it as well
-            return True
+            return self._folded(strategy) is None
         pieces = sum(len(config.processors) for config in strategy.configs.values())  # of most a task forward and one backward
         return max(self._evaluator.tasks, pieces) <= MOST_TASKS  # the evaluator's may be those of the plan before this one
+
+    def _folded(self, strategy: Strategy) -> tuple[MemoryUse, ...] | None:
+        """What lives at once under a strategy of which only a part is lowered; None if all is."""
+        if self._live is None or self._live[0] is not strategy:
+            step = self._evaluator.folded(strategy)
+            self._live = strategy, None if step is None else folded_use(step, self._evaluator.checkpoint)
+        return self._live[1]
 
     def _plan(self, strategy: Strategy) -> tuple[MemoryUse, ...]:
         if self._planned is None or self._planned[0] is not strategy:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from taskflow.graph import Node
-from taskflow.mapper import ranges
+from taskflow.mapper import Pass, ranges
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
 from taskflow.tasks.topic import OTHER, Topic
@@ -295,6 +295,7 @@ class TaskGraph:
     bundles: list[Bundle] = field(default_factory=list)
     weights: dict[tuple[str, int], int] = field(default_factory=dict)  # (bundle, processor) -> flat buffer
     fetched: dict[str, int] = field(default_factory=dict)  # tensor name -> buffer on processor 0
+    passes: list[tuple[Pass, int, int]] = field(default_factory=list)  # in order, each with its tasks from first to last - 1
 
     def __len__(self) -> int:
         return len(self.tasks)

@@ -15,12 +15,14 @@ from taskflow.optimizer.cost import Costs, Roofline
 from taskflow.optimizer.evaluate._core import Core
 from taskflow.optimizer.evaluate.core_tables import CoreTables
 from taskflow.optimizer.evaluate.equivalence import alike, first_equal, shapes
-from taskflow.optimizer.evaluate.evaluator import NO_SYNCS, Evaluator, PythonEvaluator, Usage, same_processors
+from taskflow.optimizer.evaluate.evaluator import NO_SYNCS, Evaluator, Usage, same_processors
 from taskflow.optimizer.evaluate.evaluator import usage as usage_of
+from taskflow.optimizer.evaluate.folded import FoldedStep
+from taskflow.optimizer.evaluate.ordered import OrderedEvaluator
 from taskflow.optimizer.evaluate.support import unsupported
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
-from taskflow.tasks import Kind, Span, Timeline, message_resources
+from taskflow.tasks import Kind, Span, TaskGraph, Timeline, message_resources
 from taskflow.tasks.lower import gradient_flow
 
 KINDS = (
@@ -32,10 +34,10 @@ SIMULATIONS = ("full", "delta")
 
 
 class CompiledEvaluator(Evaluator):
-    """Evaluates proposals in C++. Seconds, tasks and timelines are bit for bit those of `PythonEvaluator`, which evaluates what the
-    core does not know: strategies with an order of passes or with recomputation (`Strategy.ordered`)."""
+    """Evaluates proposals in C++. Seconds, tasks and timelines are bit for bit those of `PythonEvaluator`. Strategies with an order
+    of passes or with recomputation (`Strategy.ordered`), which the core does not know, go to an `OrderedEvaluator`."""
 
-    reference: PythonEvaluator | None = None
+    reference: OrderedEvaluator | None = None
     """What evaluates the current strategy, if the core does not."""
 
     def __init__(
@@ -238,8 +240,9 @@ class CompiledEvaluator(Evaluator):
     def set(self, strategy: Strategy) -> float:
         same_processors(strategy, self.machine)
         if strategy.ordered:
-            reference = PythonEvaluator(self.graph, self.machine, self.costs, self.rule, self.clip_norm)
-            seconds = reference.set(strategy)
+            reference = OrderedEvaluator(self.graph, self.machine, self.costs, self.rule, self.clip_norm)
+            with reference.interruptible(self.checkpoint):
+                seconds = reference.set(strategy)
             self.reference, self._strategy, self._proposed, self._stale = reference, strategy, False, False
             return seconds
         strategy.verify(self.graph)
@@ -343,6 +346,15 @@ class CompiledEvaluator(Evaluator):
             )
         )
         return Timeline(spans, tuple(order))
+
+    def folded(self, strategy: Strategy) -> FoldedStep | None:
+        if not strategy.ordered:
+            return None
+        reference = self.reference or OrderedEvaluator(self.graph, self.machine, self.costs, self.rule, self.clip_norm)
+        return reference.folded(strategy)
+
+    def lowered(self, strategy: Strategy | None = None) -> TaskGraph:
+        return super().lowered(strategy) if self.reference is None else self.reference.lowered(strategy)
 
     def usage(self) -> Usage:
         if self.reference is not None:

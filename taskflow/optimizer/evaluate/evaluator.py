@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import inf
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Machine
@@ -18,6 +18,9 @@ from taskflow.optimizer.evaluate.critical_path import critical_path
 from taskflow.rules import UpdateRule
 from taskflow.tasks import Compute, Task, TaskGraph, Timeline, link_names, resources, simulate
 from taskflow.tasks.lower import lower
+
+if TYPE_CHECKING:
+    from taskflow.optimizer.evaluate.folded import FoldedStep
 
 NO_SYNCS: Mapping[str, Sync] = MappingProxyType({})
 ALGORITHMS = ("auto", "full", "delta")
@@ -125,6 +128,10 @@ class Evaluator(ABC):
             self.strategy, configs={**self.strategy.configs, **changes}, syncs={**self.strategy.syncs, **syncs},
             sums=self.strategy.sums if sums is None else sums,
         )
+
+    def folded(self, strategy: Strategy) -> FoldedStep | None:
+        """The step under a strategy of which only what differs is lowered; None for all others."""
+        return None
 
     def lowered(self, strategy: Strategy | None = None) -> TaskGraph:
         """The task graph of a strategy (of the current one, if none is given)."""

@@ -111,8 +111,8 @@ def kept_bytes(tasks: TaskGraph) -> tuple[list[int], list[int], list[int]]:
                 state[buffer.processor] += buffer.nbytes
     for task in tasks:
         if task.kind is Kind.COPY:
-            packed[task.source] += _packed(tasks, task.reads[0])
-            packed[task.processor] += _packed(tasks, task.writes[0])
+            packed[task.source] += packed_bytes(tasks, task.reads[0])
+            packed[task.processor] += packed_bytes(tasks, task.writes[0])
     return weights, state, packed
 
 
@@ -124,7 +124,8 @@ def use_of(processor: int, kept: tuple[list[int], list[int], list[int]], lives: 
     )
 
 
-def _packed(tasks: TaskGraph, part: Part) -> int:
+def packed_bytes(tasks: TaskGraph, part: Part) -> int:
+    """What it takes to pack a part of an array for a message: nothing if it is contiguous."""
     buffer = tasks.buffers[part.buffer]
     return 0 if contiguous(part.rect, buffer.shape) else part.rect.volume * buffer.dtype.itemsize
 

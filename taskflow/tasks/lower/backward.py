@@ -125,8 +125,14 @@ def _gather(
     gathered: dict[tuple[Rect, int], int] = {}
     for rect, owner in asked.items():
         parts, held = meeting.get(rect, []), owners.summed.get(rect, {})
-        if held and not seed and all(read == rect for _, read, _ in parts) and {p for p, *_ in parts} == set(held):
-            state.emit.all_reduce(f"d {tensor.name}{rect}", [state.emit.whole(buffer) for *_, buffer in parts])
+        if held and seed and not parts:
+            for processor in held:
+                buffer = state.emit.buffer(f"d {tensor.name}", rect, processor, tensor.dtype)
+                state.emit.fill(f"d {tensor.name}{rect}", state.emit.whole(buffer), 1.0)
+                gathered[rect, processor] = buffer
+        elif held and not seed and all(read == rect for _, read, _ in parts) and {p for p, *_ in parts} == set(held):
+            buffers = [state.emit.whole(buffer) for *_, buffer in parts]
+            state.emit.all_reduce(f"d {tensor.name}{rect}", buffers, owners.crossing.get(rect))
             gathered.update({(rect, processor): buffer for processor, _, buffer in parts})
         else:
             gathered[rect, owner] = _owner_gradient(state, tensor, rect, owner, parts, seed, arriving)

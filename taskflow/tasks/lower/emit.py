@@ -165,44 +165,55 @@ class Emitter:
             runs=(max(map(self._runs, sources)), self._runs(target)),
         )
 
-    def all_reduce(self, name: str, parts: Sequence[Part]) -> int:
-        """Each of the parts, on two or more different processors and of one shape, becomes the sum of all."""
-        group, ordered = self._group(name, parts)
+    def all_reduce(self, name: str, parts: Sequence[Part], among: Sequence[int] | None = None) -> int:
+        """Each of the parts, on two or more different processors and of one shape, becomes the sum of all. ``among``: who
+        takes part, where only some of their parts are lowered (`StepPart`)."""
+        group, ordered = self._group(name, parts, among)
         size, nbytes = self._sizes(ordered[0])
         return self.emit(
             Kind.COLLECTIVE, name, group[0], AllReduce(group, ordered), ordered, ordered, flops=(len(group) - 1) * size,
             nbytes=ring_bytes(len(group), nbytes),
         )
 
-    def reduce_scatter(self, name: str, parts: Sequence[Part], cuts: Sequence[int]) -> int:
+    def reduce_scatter(
+        self, name: str, parts: Sequence[Part], cuts: Sequence[int], among: Sequence[int] | None = None
+    ) -> int:
         """Of the sum of the one-dimensional parts, on two or more different processors and of one size, the nth processor in
         rising order gets elements ``cuts[n]`` to ``cuts[n + 1]``, in its part; what else is there is lost."""
-        group, ordered = self._group(name, parts)
-        shares = _shares(name, ordered, cuts)
+        group, ordered = self._group(name, parts, among)
+        shares = _shares(name, ordered, cuts, self._places(group, ordered))
         size, nbytes = self._sizes(ordered[0])
         return self.emit(
             Kind.COLLECTIVE, name, group[0], ReduceScatter(group, ordered, shares), ordered, _some(shares),
             flops=(len(group) - 1) * size, nbytes=ring_bytes(len(group), nbytes, ReduceScatter.halves),
         )
 
-    def all_gather(self, name: str, parts: Sequence[Part], cuts: Sequence[int]) -> int:
+    def all_gather(
+        self, name: str, parts: Sequence[Part], cuts: Sequence[int], among: Sequence[int] | None = None
+    ) -> int:
         """All of the one-dimensional parts, on two or more different processors and of one size, get what the nth processor in
         rising order has as elements ``cuts[n]`` to ``cuts[n + 1]``."""
-        group, ordered = self._group(name, parts)
-        shares = _shares(name, ordered, cuts)
+        group, ordered = self._group(name, parts, among)
+        shares = _shares(name, ordered, cuts, self._places(group, ordered))
         return self.emit(
             Kind.COLLECTIVE, name, group[0], AllGather(group, ordered, shares), _some(shares), ordered,
             nbytes=ring_bytes(len(group), self._sizes(ordered[0])[1], AllGather.halves),
         )
 
-    def _group(self, name: str, parts: Sequence[Part]) -> tuple[tuple[int, ...], tuple[Part, ...]]:
-        """The processors that a collective is among, rising, and their parts."""
+    def _group(
+        self, name: str, parts: Sequence[Part], among: Sequence[int] | None
+    ) -> tuple[tuple[int, ...], tuple[Part, ...]]:
+        """The processors that a collective is among, rising, and the parts in the order of theirs."""
         buffers = self.graph.buffers
         ordered = sorted(parts, key=lambda part: buffers[part.buffer].processor)
-        group = tuple(buffers[part.buffer].processor for part in ordered)
+        group = tuple(sorted(among)) if among is not None else tuple(buffers[part.buffer].processor for part in ordered)
         if len(set(group)) < max(2, len(group)):
             raise ValueError(f"{name}: a collective needs one part on each of two or more processors, got some on {group}")
         return group, tuple(ordered)
+
+    def _places(self, group: Sequence[int], parts: Sequence[Part]) -> list[int]:
+        """Where in the group the parts' processors stand."""
+        return [group.index(self.graph.buffers[part.buffer].processor) for part in parts]
 
     def _sizes(self, part: Part) -> tuple[int, int]:
         """Elements and bytes."""
@@ -250,15 +261,15 @@ class _Known:
     alias: bool
 
 
-def _shares(name: str, parts: Sequence[Part], cuts: Sequence[int]) -> tuple[Part, ...]:
-    """The share of each part that ``cuts`` gives it."""
+def _shares(name: str, parts: Sequence[Part], cuts: Sequence[int], places: Sequence[int]) -> tuple[Part, ...]:
+    """The share of each part that ``cuts`` gives it. ``places``: the numbers of the parts' shares."""
     size = parts[0].rect.volume
-    if len(cuts) != len(parts) + 1 or list(cuts) != sorted(cuts) or (cuts[0], cuts[-1]) != (0, size):
+    if len(cuts) <= max(places) + 1 or list(cuts) != sorted(cuts) or (cuts[0], cuts[-1]) != (0, size):
         raise ValueError(f"{name}: {len(parts)} shares of {size} elements need cuts from 0 to {size}, rising, got {list(cuts)}")
     starts = [part.rect.lo[0] for part in parts]
     return tuple(
-        Part(part.buffer, Rect((start + low,), (start + high,)))
-        for part, start, low, high in zip(parts, starts, cuts, cuts[1:])
+        Part(part.buffer, Rect((start + cuts[place],), (start + cuts[place + 1],)))
+        for part, start, place in zip(parts, starts, places)
     )
 
 

@@ -9,6 +9,7 @@ from taskflow.mapper import SyncAlgorithm
 from taskflow.operators.state import State
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
+from taskflow.tasks.lower.part import NotAlikeError, StepPart
 from taskflow.tasks.lower.reduce import all_reduce_all, reduce_all
 from taskflow.tasks.lower.state import Lowering, Owners, Piece
 from taskflow.tasks.task import Compute, Kind
@@ -69,8 +70,14 @@ def _own(state: Lowering, node: Node) -> None:
         for piece in state.pieces[node.number]:
             writers.setdefault(piece.writes[tensor.index], []).append(piece)
         table = partial_values(state, tensor)
-        owners = state.owners[key] = Owners(tensor.spec, [(rect, *parts[0]) for rect, parts in table.items()])
+        owners = state.owners[key] = Owners(
+            tensor.spec, [(rect, *parts[0]) for rect, parts in table.items()], state.part is None
+        )
+        if state.part is not None:
+            owners.crossing.update(_crossing(state, state.part, tensor, table))
         owners.summed.update(_summed_everywhere(state, tensor, table, owners))
+        if owners.crossing.keys() - owners.summed.keys():
+            raise NotAlikeError(f"partial values of {tensor.name} are summed by one of several replicas")
 
 
 def partial_values(state: Lowering, tensor: Tensor) -> dict[Rect, list[tuple[int, int]]]:
@@ -92,11 +99,30 @@ def add_partial_values(state: Lowering, node: Node, pieces: Sequence[Piece], rea
                 for piece in writers[rect]
             ])
             for rect in dict.fromkeys(piece.writes[tensor.index] for piece in pieces)
-            if len(writers[rect]) > 1 and ready.issuperset(piece.index for piece in writers[rect])
+            if (len(writers[rect]) > 1 or rect in owners.crossing) and ready.issuperset(p.index for p in writers[rect])
         }
-        all_reduce_all(state.emit, [group for rect, group in partial.items() if rect in owners.summed])
+        everywhere = [rect for rect in partial if rect in owners.summed]
+        all_reduce_all(state.emit, [partial[rect] for rect in everywhere], [owners.crossing.get(rect) for rect in everywhere])
         rest = [group for rect, group in partial.items() if rect not in owners.summed]
         reduce_all(state.emit, rest)  # in the first part's buffer
+
+
+def _crossing(
+    state: Lowering, part: StepPart, tensor: Tensor, table: Mapping[Rect, Sequence[tuple[int, int]]]
+) -> dict[Rect, tuple[int, ...]]:
+    """The Rects of a tensor of which other replicas compute partial values too, each with all that do."""
+    found: dict[Rect, tuple[int, ...]] = {}
+    node = state.graph.nodes[tensor.node]
+    image = part.image(node, state.strategy[node.name], state.strategy.pipeline)
+    for piece in state.pieces[node.number] if image is not None else ():
+        rect = piece.writes[tensor.index]
+        if rect in found:
+            continue
+        assert image is not None and piece.of_all is not None
+        if not node.writes(image(piece.of_all))[tensor.index].overlaps(rect):
+            break  # nor do those of other pieces
+        found[rect] = part.everywhere({processor for processor, _ in table[rect]})
+    return found
 
 
 def _summed_everywhere(
@@ -104,7 +130,8 @@ def _summed_everywhere(
 ) -> dict[Rect, dict[int, int]]:
     """The Rects of a tensor whose partial values an all-reduce sums, each with the buffers of the sum by processor. Those are
     they of which every processor that has computed a part also reads some: were only one of them to need the sum, as of a
-    loss, sending it to the others would be for nothing."""
+    loss, sending it to the others would be for nothing. (In a pipeline losses are summed everywhere too: of as many parts as
+    there are replicas, messages to one would hold up its next pass.)"""
     if state.strategy.sums is not SyncAlgorithm.COLLECTIVE:
         return {}
     found: dict[Rect, dict[int, int]] = {}
@@ -112,9 +139,9 @@ def _summed_everywhere(
         held: dict[int, int] = {}
         for processor, buffer in parts:
             held.setdefault(processor, buffer)
-        if len(held) > 1 and not rect.empty:
+        if (len(held) > 1 or rect in owners.crossing) and not rect.empty:
             found[rect] = held
-    if not found:
+    if not found or (state.chained and any(tensor is loss for loss in state.graph.losses)):
         return found
     reading: dict[Rect, set[int]] = {}
     for read, processor in state.users(tensor):

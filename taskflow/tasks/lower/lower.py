@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper import Strategy
 from taskflow.operators.state import State
@@ -15,6 +17,7 @@ from taskflow.tasks.lower.backward import backward, gradient_flow
 from taskflow.tasks.lower.emit import Emitter
 from taskflow.tasks.lower.forward import forward
 from taskflow.tasks.lower.parameters import ParameterLayout, lay_out
+from taskflow.tasks.lower.part import NotAlikeError, StepPart
 from taskflow.tasks.lower.passes import forward_and_backward
 from taskflow.tasks.lower.state import Lowering, Piece, SourceSelector, TensorKey
 from taskflow.tasks.lower.synchronise import synchronise
@@ -33,12 +36,20 @@ class CutGraph:
     layout: ParameterLayout
 
 
-def cut_graph(graph: OperatorGraph, strategy: Strategy) -> CutGraph:
-    """Cut every node as the strategy says. Raises ValueError that names the operator if it does not fit the graph."""
-    strategy.verify(graph)
-    pieces = [cut(graph, strategy, number) for number in range(len(graph))]
+def cut_graph(graph: OperatorGraph, strategy: Strategy, part: StepPart | None = None) -> CutGraph:
+    """Cut every node as the strategy says; of a ``part`` of the step, which has been verified, only its pieces. Raises ValueError
+    that names the operator if it does not fit the graph."""
+    if part is None:
+        strategy.verify(graph)
+    pieces = [cut(graph, strategy, number, part) for number in range(len(graph))]
     active, needs_gradient, trained = gradient_flow(graph)
-    return CutGraph(pieces, active, needs_gradient, lay_out(graph, parameter_uses(pieces), trained))
+    uses = parameter_uses(pieces)
+    if part is not None:
+        uses = {
+            parameter: {image: rects for p, rects in table.items() for image in part.images[p]}
+            for parameter, table in uses.items()
+        }
+    return CutGraph(pieces, active, needs_gradient, lay_out(graph, uses, trained))
 
 
 def lower(
@@ -52,6 +63,7 @@ def lower(
     prefix: str = "",
     wanted: Sequence[Tensor] | None = None,
     shared: CutGraph | None = None,
+    part: StepPart | None = None,
 ) -> TaskGraph:
     """The tasks of one step of ``graph`` cut and placed by ``strategy``.
 
@@ -59,17 +71,20 @@ def lower(
     (evaluation). The tensors in ``fetch``, and the losses, are brought to processor 0. Kept buffers that are not
     parameters (the state carried between steps) get ``prefix`` before their name, unless they are lasting. With ``wanted``
     (and no rule) only what evaluation needs for these tensors is run, and they alone are brought to processor 0. ``shared``: the
-    answer of `cut_graph`, if it is at hand.
+    answer of `cut_graph`, if it is at hand. With ``part`` (of a training step) only that part is lowered.
 
-    Raises ValueError that names the operator if the strategy does not fit the graph.
+    Raises ValueError that names the operator if the strategy does not fit the graph; NotAlikeError if it cannot be lowered in part.
     """
-    made = shared or cut_graph(graph, strategy)
+    if part is not None and (clip_norm is not None or graph.carries or rule is None):
+        raise NotAlikeError("lower: gradients' norms and carried states are not lowered in part")
+    made = shared or cut_graph(graph, strategy, part)
     emit, layout = Emitter(strategy.processors), made.layout
     needed = None if wanted is None else needed_for(graph, wanted)
     pieces = made.pieces if needed is None else _in_evaluation(made.pieces)
     state = Lowering(graph, strategy, emit, pieces, layout, made.active, made.needs_gradient, select_source, prefix, needed)
+    state.part = part
     for bundle in layout.bundles:
-        for processor in bundle.group:
+        for processor in bundle.group if part is None else [p for p in bundle.group if p in part.images]:
             flat = emit.buffer(bundle.name, Rect((0,), (bundle.size,)), processor, bundle.dtype, kept=True)
             state.flat_weights[bundle.name, processor] = flat
     pipeline = strategy.pipeline if rule is not None else None
@@ -115,9 +130,17 @@ def _lasts(graph: OperatorGraph, tensor: Tensor) -> bool:
     return isinstance(operator, State) and operator.lasting
 
 
-def cut(graph: OperatorGraph, strategy: Strategy, number: int) -> list[Piece]:
-    """The pieces of one node under a strategy."""
+def cut(graph: OperatorGraph, strategy: Strategy, number: int, part: StepPart | None = None) -> list[Piece]:
+    """The pieces of one node under a strategy; of a ``part`` of the step only its own, numbered anew."""
     node = graph.nodes[number]
+    if part is not None:
+        config = strategy[node.name]
+        grid = config.partition(node)
+        found = []
+        for index, of_all in enumerate(part.pieces(node, config, strategy.pipeline)):
+            rect = grid.rect(tuple(int(i) for i in np.unravel_index(of_all, config.degrees)))
+            found.append(Piece(node, index, rect, config.processors[of_all], node.reads(rect), node.writes(rect), of_all))
+        return found
     return [
         Piece(node, index, rect, processor, node.reads(rect), node.writes(rect))
         for index, (rect, processor) in enumerate(strategy[node.name].pieces(node))

@@ -25,7 +25,15 @@ def forward_and_backward(state: Lowering, pipeline: Pipeline) -> None:
         else:
             stages[pipeline.stage(node.name)].append((node, pieces))
     for one in pipeline.passes():
+        if state.part is not None:
+            if one.micro_batch not in state.part.kept:
+                continue
+            state.last.clear()  # whoever repeats passes chains them
+        first = len(state.emit.graph)
         _emit(state, one, stages[one.stage], pipeline.schedule is PipelineSchedule.ZERO_BUBBLE)
+        state.emit.graph.passes.append((one, first, len(state.emit.graph)))
+    if state.part is not None:
+        state.last.clear()
     for node in reversed(whole):
         if node.number in state.active:
             backward(state, node)
@@ -35,7 +43,7 @@ def _by_micro_batch(state: Lowering, pipeline: Pipeline, node: Node) -> list[lis
     """The pieces of a node by micro-batch; None if it is not cut into micro-batches."""
     found: list[list[Piece]] = [[] for _ in range(pipeline.micro_batches)]
     for piece in state.pieces[node.number]:
-        number = pipeline.micro_batch(node, state.strategy[node.name], piece.index)
+        number = pipeline.micro_batch(node, state.strategy[node.name], piece.index if piece.of_all is None else piece.of_all)
         if number is None:
             return None
         found[number].append(piece)

@@ -29,11 +29,14 @@ def reduce_all(emit: Emitter, groups: Sequence[tuple[str, Sequence[HeldPart]]]) 
         emit.sum(name, arrived, target)
 
 
-def all_reduce_all(emit: Emitter, groups: Sequence[tuple[str, Sequence[HeldPart]]]) -> None:
+def all_reduce_all(
+    emit: Emitter, groups: Sequence[tuple[str, Sequence[HeldPart]]], among: Sequence[Sequence[int] | None]
+) -> None:
     """In each named group all parts (equal shapes, on two or more processors) become the sum of all, in the buffer of each
-    processor's first part: one collective a group. Parts of one processor are added there first."""
-    for name, parts in groups:
-        emit.all_reduce(name, [part for _, part in _local_first(emit, name, parts)])
+    processor's first part: one collective a group. Parts of one processor are added there first. ``among``: by group, who takes
+    part, if not only the parts' processors."""
+    for (name, parts), members in zip(groups, among):
+        emit.all_reduce(name, [part for _, part in _local_first(emit, name, parts)], members)
 
 
 def _staging(emit: Emitter, name: str, owner: int, like: Part) -> Part:

@@ -13,6 +13,7 @@ from taskflow.partition import Grid
 from taskflow.regions import Rect
 from taskflow.tasks.lower.emit import Emitter
 from taskflow.tasks.lower.parameters import ParameterLayout
+from taskflow.tasks.lower.part import NotAlikeError, StepPart
 from taskflow.tasks.task import Cell, Part
 from taskflow.tasks.topic import Purpose, Topic
 
@@ -33,6 +34,7 @@ class Piece:
     processor: int
     reads: Reads
     writes: tuple[Rect, ...]
+    of_all: int | None = None  # its number among all of the operator's, where only some are lowered
 
     @property
     def name(self) -> str:
@@ -42,23 +44,29 @@ class Piece:
 class Owners:
     """The pieces that own a tensor: disjoint Rects that form a grid, each with its processor and buffer."""
 
-    def __init__(self, spec: Spec, pieces: Sequence[tuple[Rect, int, int]]) -> None:
+    def __init__(self, spec: Spec, pieces: Sequence[tuple[Rect, int, int]], whole: bool = True) -> None:
+        """``whole``: False where only some of the pieces are lowered."""
         cuts = [
             sorted({r.lo[i] for r, _, _ in pieces} | {r.hi[i] for r, _, _ in pieces}) for i in range(len(spec.shape))
         ]
         self.grid = Grid(cuts)
         self.pieces = {rect.lo: (rect, processor, buffer) for rect, processor, buffer in pieces}
-        if len(self.pieces) != len(self.grid) or self.grid.space != spec.rect:
+        if whole and (len(self.pieces) != len(self.grid) or self.grid.space != spec.rect):
             raise ValueError(f"pieces of a {spec} do not form a grid: {[str(r) for r, _, _ in pieces]}")
         self._found: dict[Rect, list[tuple[Rect, int, int]]] = {}
         self.summed: dict[Rect, dict[int, int]] = {}
         """Of a Rect whose partial values an all-reduce sums: processor -> buffer of the sum, the owner's too."""
+        self.crossing: dict[Rect, tuple[int, ...]] = {}
+        """Of such a Rect of which other replicas have parts too, where only one is lowered: all processors that sum it."""
 
     def overlapping(self, rect: Rect) -> list[tuple[Rect, int, int]]:
         """The owning pieces that share points with ``rect``."""
         found = self._found.get(rect)
         if found is None:
-            found = self._found[rect] = [self.pieces[self.grid.rect(c).lo] for c in self.grid.overlapping(rect)]
+            places = [self.grid.rect(c).lo for c in self.grid.overlapping(rect)]
+            if not (self.pieces.keys() >= set(places) and rect.volume == rect.intersect(self.grid.space).volume):
+                raise NotAlikeError(f"{rect} is read, of which not all pieces are lowered")
+            found = self._found[rect] = [self.pieces[lo] for lo in places]
         return found
 
     def nearest(self, rect: Rect, owner: int, buffer: int, processor: int) -> tuple[int, int]:
@@ -113,6 +121,7 @@ class Lowering:
     again: dict[int, set[int]] = field(default_factory=dict)  # by node, the pieces that were recomputed
     gathered: dict[TensorKey, dict[tuple[Rect, int], int]] = field(default_factory=dict)
     """Of an output, (Rect, processor) -> buffer of its gradient, as far as it has come together."""
+    part: StepPart | None = None  # what of the step is lowered; None: all
     chained: bool = False  # a processor runs its operators' tasks in the order in which they are emitted
     last: dict[int, int] = field(default_factory=dict)  # by processor the task before, if chained
     wanted: list[tuple[str, Part, Part, Topic]] = field(default_factory=list)  # copies that `bring` is to emit

@@ -15,6 +15,7 @@ from taskflow.partition import even_cuts
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
 from taskflow.tasks.lower.backward import collect_weight_gradients, flat_gradient
+from taskflow.tasks.lower.part import NotAlikeError
 from taskflow.tasks.lower.state import Lowering
 from taskflow.tasks.lower.sync_table import (
     SyncPhase,
@@ -64,7 +65,7 @@ def synchronise(state: Lowering, rule: UpdateRule, clip_norm: float | None) -> N
     # All before the first root that has no gradient of its own gets a buffer for the sum.
     bundles = [
         _divide(state, bundle) for bundle in state.layout.bundles
-        if any((bundle.name, p) in state.flat_gradients for p in bundle.group)
+        if any((bundle.name, p) in state.flat_gradients for p in bundle.group)  # of a part of a step, those that are lowered
     ]
     scales: dict[int, int] = {}
     for phase in SyncPhase:
@@ -80,7 +81,8 @@ def _divide(state: Lowering, bundle: Bundle) -> SyncedBundle:
     group, sync = bundle.group, state.strategy.sync(bundle.layer)
     first = first_root(sync, state.layout.rank(bundle), len(group))
     order = group[first:] + group[:first]
-    giving = tuple((bundle.name, p) in state.flat_gradients for p in order)
+    known = {} if state.part is None else state.part.known
+    giving = tuple((bundle.name, known.get(p, p)) in state.flat_gradients for p in order)
     table = make_sync_table(sync, giving, bundle.size, bundle.dtype.itemsize)
     everywhere = sync.place is UpdatePlacement.EVERY
     chunks = []
@@ -101,11 +103,15 @@ def _emit(state: Lowering, rule: UpdateRule, of: SyncedBundle, stage: TaskStage,
         return
     for number, task in tasks:
         state.emit.topic = _topic(of.bundle.layer, task)
+        if state.part is not None and not task.step.is_collective and task.step is not SyncStep.UPDATE:
+            raise NotAlikeError(f"weights of {of.bundle.layer} are not synchronised by collectives")
         if task.step.is_message:
             state.emit.transfer(*_copy(state, of, number, task))
         elif task.step is SyncStep.UPDATE:
             span = Rect((task.low,), (task.high,))
-            _update(state, rule, of.bundle, span, of.bundle.group[task.holder], scales)
+            holder = of.bundle.group[task.holder]
+            if state.part is None or holder in state.part.images:
+                _update(state, rule, of.bundle, span, holder, scales)
         elif task.step.is_collective:
             _collective(state, of.bundle, task)
         else:
@@ -152,15 +158,16 @@ def _sum(state: Lowering, of: SyncedBundle, task: SyncTask) -> None:
 
 def _collective(state: Lowering, bundle: Bundle, task: SyncTask) -> None:
     emit, name, holders = state.emit, _name(bundle, task), len(bundle.group)
+    lowered = [p for p in bundle.group if state.part is None or p in state.part.images]
     if task.step is SyncStep.ALL_GATHER:
-        parts = [emit.whole(state.flat_weights[bundle.name, p]) for p in bundle.group]
-        emit.all_gather(name, parts, even_cuts(bundle.size, holders))
+        parts = [emit.whole(state.flat_weights[bundle.name, p]) for p in lowered]
+        emit.all_gather(name, parts, even_cuts(bundle.size, holders), bundle.group)
         return
-    parts = [emit.whole(state.flat_gradients[bundle.name, p]) for p in bundle.group]
+    parts = [emit.whole(state.flat_gradients[bundle.name, p]) for p in lowered]
     if task.step is SyncStep.ALL_REDUCE:
-        emit.all_reduce(name, parts)
+        emit.all_reduce(name, parts, bundle.group)
     else:
-        emit.reduce_scatter(name, parts, even_cuts(bundle.size, holders))
+        emit.reduce_scatter(name, parts, even_cuts(bundle.size, holders), bundle.group)
 
 
 def _clip(state: Lowering, chunks: Sequence[SyncedChunk], limit: float) -> dict[int, int]:

@@ -1,0 +1,62 @@
+"""Algorithm 1 of the paper over a step that is given as arrays: `tasks.simulate` without tasks.
+
+The compiled twin is _arrays.pyx; tests/optimizer/test_folded.py holds them equal."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+def simulate_arrays(
+    processors: int, occupied: Sequence[tuple[int, ...]], seconds: Array, place: Array, after_offset: Array, after: Array,
+    checkpoint: Callable[[], object],
+) -> tuple[Array, Array, Array]:
+    """When each task begins (to occupy the first thing) and ends, and the busy seconds of each thing. Task t takes
+    ``seconds[t]`` (`tasks.simulate.on_grid`), occupies ``occupied[place[t]]``, processors by number and links counted on
+    after the ``processors``, and waits for ``after[after_offset[t]:after_offset[t + 1]]``."""
+    count = len(seconds)
+    waits = np.diff(after_offset).tolist()
+    followers: list[list[int]] = [[] for _ in range(count)]
+    for task, (low, high) in enumerate(zip(after_offset[:-1].tolist(), after_offset[1:].tolist())):
+        for before in after[low:high].tolist():
+            followers[before].append(task)
+    most = max((r + 1 for one in occupied for r in one), default=0)
+    ready, began, end = np.zeros(count), np.zeros(count), np.zeros(count)
+    free, busy = np.zeros(max(most, processors)), np.zeros(max(most, processors))
+    going: dict[int, int] = {}  # tasks that have begun -> how many things they have got hold of
+    queue = [(0.0, task) for task, waiting in enumerate(waits) if not waiting]
+    heapq.heapify(queue)
+    done = 0
+    while queue:
+        at, task = heapq.heappop(queue)
+        if not done % 256:
+            checkpoint()
+        stops, cost = occupied[place[task]], float(seconds[task])
+        begun, begins = going.get(task, 0), at
+        first = begun == 0
+        while begun < len(stops) and begins == at:
+            r = stops[begun]
+            begins = max(at, float(free[r]))
+            free[r] = begins + cost
+            busy[r] += cost
+            if first:
+                began[task], first = begins, False
+            begun += 1
+        if begun < len(stops):
+            going[task] = begun
+            heapq.heappush(queue, (begins, task))
+            continue
+        done += 1
+        end[task] = begins + cost
+        for follower in followers[task]:
+            ready[follower] = max(ready[follower], begins + cost)
+            waits[follower] -= 1
+            if not waits[follower]:
+                heapq.heappush(queue, (float(ready[follower]), follower))
+    return began, end, busy

@@ -1,0 +1,63 @@
+"""What tasks occupy where replicas are alike: one of each set of links that replicas use in the same way."""
+
+from __future__ import annotations
+
+from taskflow.machine import Machine
+from taskflow.tasks import Collective, Task, resources
+from taskflow.tasks.lower import NotAlikeError
+
+
+class FoldedResources:
+    """`resources` of tasks of the first replica, each thing by its first image. Replica k's links are those of the routes between
+    the k-th images. NotAlikeError where they are not a set of their own: what replicas share, one of them does not show."""
+
+    def __init__(self, machine: Machine, images: dict[int, tuple[int, ...]]) -> None:
+        self._machine, self._first = machine, len(machine.processors)
+        self._count = len(next(iter(images.values())))
+        self._place = {image: (of, k) for of in images.values() for k, image in enumerate(of)}
+        self._known = {image: p for p, of in images.items() for image in of}
+        self._least: dict[int, int] = {}  # link -> one that is used alike, at last the least
+        self._joined: set[tuple[int, int]] = set()
+
+    def join(self, task: Task) -> None:
+        """Note the links that a task of the first replica uses. All tasks come before `of`."""
+        if not task.kind.travels:
+            return
+        members = task.processors
+        ends = [*zip(members, (*members[1:], members[0]))] if isinstance(task.work, Collective) else [members]
+        for source, target in ends:
+            if (source, target) not in self._joined:
+                self._join(source, target)
+
+    def _join(self, source: int, target: int) -> None:
+        routes = []
+        for k in range(self._count):
+            (a, i), (b, j) = self._place[source], self._place[target]
+            ends = a[(i + k) % self._count], b[(j + k) % self._count]
+            self._joined.add(ends)
+            routes.append(self._machine.route(*ends))
+        if len({tuple((x.bytes_per_second, x.latency_seconds, x.occupies_endpoints) for x in route) for route in routes}) > 1:
+            raise NotAlikeError(f"routes from {source} to {target} and from their images differ")
+        for links in zip(*routes):
+            numbers = {link.number for link in links}
+            if len(numbers) < self._count:
+                raise NotAlikeError(f"replicas share the link {links[0].name}")
+            least = min(self._find(number) for number in numbers)
+            for number in numbers:
+                self._least[self._find(number)] = least
+
+    def _find(self, link: int) -> int:
+        while (up := self._least.setdefault(link, link)) != link:
+            self._least[link] = link = self._least[up]
+        return link
+
+    def links(self) -> list[tuple[int, int]]:
+        """All links that are used, each with the first of those that are used alike."""
+        return [(link, self._find(link)) for link in list(self._least)]
+
+    def of(self, task: Task) -> tuple[int, ...]:
+        """What the task occupies, one thing after another."""
+        found: dict[int, None] = {}
+        for r in resources(task, self._machine):
+            found[self._known[r] if r < self._first else self._first + self._find(r - self._first)] = None
+        return tuple(found)

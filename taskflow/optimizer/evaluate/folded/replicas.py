@@ -1,0 +1,87 @@
+"""Which processors do the same: replicas, each of which has an equal share of the samples of every operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from taskflow.graph import OperatorGraph
+from taskflow.machine import Machine
+from taskflow.mapper import OpConfig, Strategy, sample_dim
+
+Permutations = np.ndarray  # (replica, processor) -> processor of that replica  # type: ignore[type-arg]
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """``count`` replicas. ``images``: of each processor of the first one, those that do the same, itself first."""
+
+    count: int
+    images: dict[int, tuple[int, ...]]
+
+
+def replicas(graph: OperatorGraph, strategy: Strategy, machine: Machine) -> Iterator[Replicas]:
+    """The ways of seeing a strategy as replicas, the most first and one replica last. Samples of each micro-batch are dealt to
+    replicas in equal shares; what processor p does in the first, another one does in each of the others, for every operator."""
+    micro_batches = 1 if strategy.pipeline is None else strategy.pipeline.micro_batches
+    shares: list[int] = []
+    for node in graph:
+        dim = sample_dim(node)
+        degree = 1 if dim is None else strategy[node.name].degrees[dim]
+        even = dim is not None and degree % micro_batches == 0 and node.dims[dim].size % degree == 0
+        shares.append(degree // micro_batches if even and not strategy[node.name].weights else 1)
+    most = int(np.gcd.reduce(shares)) if shares else 1
+    for count in (n for n in range(most, 0, -1) if most % n == 0):
+        images = _images(graph, strategy, micro_batches, count)
+        if images is not None and _alike(machine, images):
+            yield Replicas(count, images)
+
+
+def _images(graph: OperatorGraph, strategy: Strategy, micro_batches: int, count: int) -> dict[int, tuple[int, ...]] | None:
+    """By processor of the first replica, those that do the same; None if some operator says otherwise than another."""
+    table = np.full((count, strategy.processors), -1)
+    seen: set[tuple[object, ...]] = set()
+    for node in graph:
+        config, dim = strategy[node.name], sample_dim(node)
+        if (key := (config.degrees, dim, config.processors)) in seen:
+            continue
+        seen.add(key)
+        found = _by_replica(config, dim, micro_batches, count)
+        first = found[0]
+        for row, own in zip(table, found):
+            if ((row[first] != -1) & (row[first] != own)).any():
+                return None
+            row[first] = own
+            if (row[first] != own).any():  # one processor of the first replica has several images
+                return None
+    used = np.flatnonzero(table[0] >= 0)
+    images = {int(p): tuple(int(i) for i in table[:, p]) for p in used}
+    everybody = [image for of in images.values() for image in of]
+    return images if len(set(everybody)) == len(everybody) else None
+
+
+def _by_replica(config: OpConfig, dim: int | None, micro_batches: int, count: int) -> np.ndarray:  # type: ignore[type-arg]
+    """The processors of an operator's pieces, a row a replica."""
+    processors = np.asarray(config.processors)
+    if count == 1 or dim is None:
+        return processors.reshape(1, -1)
+    degrees, degree = config.degrees, config.degrees[dim]
+    outer, inner = int(np.prod(degrees[:dim], dtype=int)), int(np.prod(degrees[dim + 1 :], dtype=int))
+    apart = processors.reshape(outer, micro_batches, count, degree // micro_batches // count, inner)
+    return np.moveaxis(apart, 2, 0).reshape(count, -1)
+
+
+def _alike(machine: Machine, images: dict[int, tuple[int, ...]]) -> bool:
+    """Whether processors that do the same are of the same kind, and replicas lie in nodes alike: the next replica's processors are
+    in one node where this one's are."""
+    processors = machine.processors
+    following: dict[int, int] = {}
+    for of in images.values():
+        if len({processors[i].device for i in of}) > 1:
+            return False
+        for here, there in zip(of, (*of[1:], of[0])):
+            if following.setdefault(processors[here].node, processors[there].node) != processors[there].node:
+                return False
+    return len(set(following.values())) == len(following)

@@ -1,0 +1,150 @@
+"""FoldedStep: the predicted time of a step of which only what differs is lowered: one replica and a few micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from taskflow.graph import OperatorGraph
+from taskflow.machine import Machine
+from taskflow.mapper import Strategy, sample_dim
+from taskflow.optimizer.cost import Costs
+from taskflow.optimizer.evaluate.evaluator import Usage
+from taskflow.optimizer.evaluate.folded.links import FoldedResources
+from taskflow.optimizer.evaluate.folded.replicas import Replicas, replicas
+from taskflow.optimizer.evaluate.folded.template import StepTemplate, WholeStep, expand, kept, make_template
+from taskflow.rules import UpdateRule
+from taskflow.tasks import Collective, Kind, Task, TaskGraph, on_grid
+from taskflow.tasks.lower import NotAlikeError, StepPart, lower
+
+try:
+    from taskflow.optimizer.evaluate.folded._arrays import simulate_arrays
+except ImportError:  # not built: no compiler
+    from taskflow.optimizer.evaluate.folded.arrays import simulate_arrays
+
+
+@dataclass(frozen=True, eq=False)
+class FoldedStep:
+    """A step of ``replicas`` that do the same. ``lowered``: the tasks that were lowered. ``whole``: all tasks of the first replica,
+    each with the number of the lowered one that it is like; ``began`` and ``end`` are their times, ``seconds`` how long they
+    take. ``busy``: seconds by thing, numbered as in `resources`, of the first replica."""
+
+    replicas: Replicas
+    lowered: TaskGraph
+    template: StepTemplate
+    whole: WholeStep
+    seconds: np.ndarray  # type: ignore[type-arg]
+    began: np.ndarray  # type: ignore[type-arg]
+    end: np.ndarray  # type: ignore[type-arg]
+    busy: np.ndarray  # type: ignore[type-arg]
+    occupies: FoldedResources
+
+    @property
+    def makespan(self) -> float:
+        """Seconds until the last task ends."""
+        return float(self.end.max(initial=0.0))
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks the step has on all replicas."""
+        return int(self._times_done()[self.whole.origin].sum())
+
+    @property
+    def transfer_bytes(self) -> int:
+        """Bytes that the step moves between processors."""
+        nbytes = np.array([task.nbytes if task.kind.travels else 0 for task in self.lowered], np.int64)
+        return int((self._times_done() * nbytes)[self.whole.origin].sum())
+
+    def usage(self, machine: Machine) -> Usage:
+        """Where the time goes; ``critical`` stays empty."""
+        count = len(machine.processors)
+        processors = [0.0] * count
+        own = np.array([not task.kind.travels for task in self.lowered])[self.whole.origin]
+        of = np.array([task.processor for task in self.lowered], np.int64)[self.whole.origin]
+        for p, images in self.replicas.images.items():
+            seconds = float(self.seconds[own & (of == p)].sum())
+            for image in images:
+                processors[image] = seconds
+        links = {link: float(self.busy[count + first]) for link, first in self.occupies.links()}
+        return Usage(self.makespan, tuple(processors), links, self.transfer_bytes, ())
+
+    def _times_done(self) -> np.ndarray:  # type: ignore[type-arg]
+        """Of each lowered task, how many tasks are like it: one a replica, but for collectives among several replicas, and for what
+        brings the loss to one processor."""
+        brought = set(self.lowered.fetched.values())
+        return np.array([
+            1 if task.kind is Kind.COPY and task.writes[0].buffer in brought else self._images(task) for task in self.lowered
+        ], np.int64)
+
+    def _images(self, task: Task) -> int:
+        if not isinstance(task.work, Collective):
+            return self.replicas.count
+        known = {image: (p, k) for p, of in self.replicas.images.items() for k, image in enumerate(of)}
+        first = [known[p] for p in task.work.group]
+        groups = {
+            frozenset(self.replicas.images[p][(k + shift) % self.replicas.count] for p, k in first)
+            for shift in range(self.replicas.count)
+        }
+        return len(groups)
+
+
+def folded_step(
+    graph: OperatorGraph, strategy: Strategy, machine: Machine, costs: Costs, rule: UpdateRule | None, clip_norm: float | None,
+    checkpoint: Callable[[], object] = lambda: None,
+) -> FoldedStep:
+    """A training step under a strategy that fits the graph (`Strategy.verify`). NotAlikeError if it cannot be lowered in part."""
+    micro_batches = 1 if strategy.pipeline is None else strategy.pipeline.micro_batches
+    if not _even(graph, strategy, micro_batches):
+        raise NotAlikeError("micro-batches differ in size")
+    reason: NotAlikeError | None = None
+    for found in replicas(graph, strategy, machine):
+        try:
+            return _folded(graph, strategy, machine, costs, rule, clip_norm, found, micro_batches, checkpoint)
+        except NotAlikeError as error:
+            reason = reason or error
+    raise reason or NotAlikeError("there are no replicas")
+
+
+def _even(graph: OperatorGraph, strategy: Strategy, micro_batches: int) -> bool:
+    """Whether all micro-batches have as many samples."""
+    for node in graph:
+        dim, config = sample_dim(node), strategy[node.name]
+        if dim is not None and config.degrees[dim] > 1 and (node.dims[dim].size % config.degrees[dim] or config.weights):
+            return False
+    return micro_batches > 0
+
+
+def _folded(
+    graph: OperatorGraph, strategy: Strategy, machine: Machine, costs: Costs, rule: UpdateRule | None, clip_norm: float | None,
+    found: Replicas, micro_batches: int, checkpoint: Callable[[], object],
+) -> FoldedStep:
+    part = StepPart(found.images, found.count, kept(micro_batches))
+    tasks = lower(graph, strategy, rule, clip_norm=clip_norm, part=part)
+    template = make_template(tasks, micro_batches)
+    passes = [] if strategy.pipeline is None else strategy.pipeline.passes()
+    whole = expand(template, passes, checkpoint)
+    occupies = FoldedResources(machine, found.images)
+    for task in template.tasks:
+        occupies.join(task)
+    routes: dict[tuple[int, ...], int] = {}
+    numbers: dict[int, int] = {}
+    count = len(machine.processors)
+    place = np.empty(len(template.tasks), np.int64)
+    seconds = np.empty(len(template.tasks))
+    for i, task in enumerate(template.tasks):
+        if not i % 256:
+            checkpoint()
+        stops = tuple(r if r < count else count + numbers.setdefault(r, len(numbers)) for r in occupies.of(task))
+        place[i] = routes.setdefault(stops, len(routes))
+        seconds[i] = on_grid(costs.task(task))
+    cost = seconds[whole.origin]
+    began, end, busy = simulate_arrays(
+        count, list(routes), cost, place[whole.origin], whole.after_offset, whole.after, checkpoint
+    )
+    by_number = np.zeros(max([count, *(r + 1 for r in numbers)]))
+    by_number[:count] = busy[:count]
+    for r, dense in numbers.items():
+        by_number[r] = busy[count + dense]
+    return FoldedStep(found, tasks, template, whole, cost, began, end, by_number, occupies)

@@ -1,0 +1,280 @@
+"""StepTemplate: the tasks of a few micro-batches of a step, and how those of any number of micro-batches follow from them.
+
+Micro-batches 0, 1, 2 and the last one are lowered. The first may begin what later ones go on with, such as sums of
+gradients, and the last may end it; all between are like number 2, which waits for number 1 as number 3 does for number 2.
+That 1 and 2 have the same tasks is verified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import numpy as np
+
+from taskflow.mapper import Pass, PassKind
+from taskflow.tasks import Compute, Task, TaskGraph
+from taskflow.tasks.lower import NotAlikeError
+from taskflow.tasks.task import Summation
+
+LOWERED = 4
+"""How many micro-batches are lowered of a step with more."""
+
+
+class Which(Enum):
+    """Which micro-batches' pass a task waits for."""
+
+    OWN = "own"
+    BEFORE = "the one before"
+    MIDDLE = "all between the second and the last"
+    THAT = "the one that is named"
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Tasks ``tasks[i]`` of a segment wait for task ``befores[i]`` of another one: of the pass ``kind`` of ``stage``, of the
+    micro-batches ``which`` (THAT: number ``number``); or, if ``kind`` is None, of what comes before all passes (``stage`` 0) or
+    after them (1)."""
+
+    which: Which
+    kind: PassKind | None
+    stage: int
+    number: int
+    tasks: np.ndarray  # type: ignore[type-arg]
+    befores: np.ndarray  # type: ignore[type-arg]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Tasks that follow each other: of a pass, or those before or after all passes. ``first``: the number of its first task in the
+    lowered graph. ``ends``: by processor the first and the last operator's task, counted from the first task."""
+
+    first: int
+    count: int
+    waits: tuple[Waits, ...]
+    ends: dict[int, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class StepTemplate:
+    """``passes``: by kind, stage and which of the lowered micro-batches. ``tasks``: the lowered ones, with the sizes of the whole
+    step."""
+
+    micro_batches: int
+    before: Segment
+    passes: dict[tuple[PassKind, int, int], Segment]
+    after: Segment
+    tasks: list[Task]
+
+    @property
+    def like(self) -> list[int]:
+        """Of each micro-batch, which of the lowered ones it is like."""
+        m = self.micro_batches
+        return list(range(m)) if m <= LOWERED else [min(i, 2) for i in range(m - 1)] + [LOWERED - 1]
+
+
+def kept(micro_batches: int) -> tuple[int, ...]:
+    """The micro-batches of a step that are lowered."""
+    return tuple(range(micro_batches)) if micro_batches <= LOWERED else (*range(LOWERED - 1), micro_batches - 1)
+
+
+def make_template(graph: TaskGraph, micro_batches: int) -> StepTemplate:
+    """The template of a step that was lowered in part (`StepPart`, with `kept`). NotAlikeError if its micro-batches differ in more
+    than they may."""
+    return _Maker(graph, micro_batches).template()
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a lowered task stands: the pass (None: before or after all), which of the lowered micro-batches, and how far in."""
+
+    key: tuple[PassKind, int] | None
+    class_: int
+    local: int
+
+
+class _Maker:
+    def __init__(self, graph: TaskGraph, micro_batches: int) -> None:
+        self.graph, self.micro_batches = graph, micro_batches
+        self.numbers = {number: i for i, number in enumerate(kept(micro_batches))}
+        self.repeats = micro_batches > LOWERED
+        spans = [(self._key(one), first, last) for one, first, last in graph.passes]
+        self.start = spans[0][1] if spans else len(graph)
+        self.end = spans[-1][2] if spans else len(graph)
+        self.spans = spans
+        self.place: list[_Place] = [_Place(None, 0, i) for i in range(self.start)]
+        for (kind, stage, class_), first, last in spans:
+            self.place += [_Place((kind, stage), class_, i) for i in range(last - first)]
+        self.place += [_Place(None, 1, i) for i in range(len(graph) - self.end)]
+
+    def _key(self, one: Pass) -> tuple[PassKind, int, int]:
+        return one.kind, one.stage, self.numbers[one.micro_batch]
+
+    def template(self) -> StepTemplate:
+        passes = {key: self._segment(first, last, key[2]) for key, first, last in self.spans}
+        if self.repeats:
+            for (kind, stage, class_), segment in passes.items():
+                if class_ == 2 and not self._same(passes[kind, stage, 1], segment):
+                    raise NotAlikeError(f"micro-batches differ in pass {kind.value} of stage {stage}")
+        return StepTemplate(
+            self.micro_batches, self._segment(0, self.start, None), passes, self._segment(self.end, len(self.graph), None),
+            [self._whole(task) for task in self.graph],
+        )
+
+    def _same(self, one: Segment, other: Segment) -> bool:
+        def signs(segment: Segment) -> Iterable[object]:
+            for task in self.graph.tasks[segment.first : segment.first + segment.count]:
+                yield task.kind, task.processor, task.source, task.flops, task.nbytes, task.runs
+
+        return one.count == other.count and all(a == b for a, b in zip(signs(one), signs(other)))
+
+    def _segment(self, first: int, last: int, class_: int | None) -> Segment:
+        found: dict[tuple[Which, PassKind | None, int, int], tuple[list[int], list[int]]] = {}
+        ends: dict[int, tuple[int, int]] = {}
+        for task in self.graph.tasks[first:last]:
+            local = task.number - first
+            for key, before in self._waits(task, class_):
+                tasks, befores = found.setdefault(key, ([], []))
+                tasks.append(local)
+                befores.append(before)
+            if isinstance(task.work, Compute):
+                ends[task.processor] = ends.get(task.processor, (local, local))[0], local
+        waits = tuple(Waits(*key, np.array(t, np.int64), np.array(b, np.int64)) for key, (t, b) in found.items())
+        return Segment(first, last - first, waits, ends)
+
+    def _waits(
+        self, task: Task, class_: int | None
+    ) -> Iterable[tuple[tuple[Which, PassKind | None, int, int], int]]:
+        places = [self.place[before] for before in task.after]
+        of_others: dict[tuple[PassKind, int, int], set[int]] = {}  # pass and task -> which micro-batches
+        for at in places:
+            if at.key is None:
+                yield (Which.OWN, None, at.class_, 0), at.local
+            elif at.class_ == class_:
+                yield (Which.OWN, *at.key, 0), at.local
+            else:
+                of_others.setdefault((*at.key, at.local), set()).add(at.class_)
+        for (kind, stage, local), classes in of_others.items():
+            for other in sorted(classes):
+                yield (*self._which(task, class_, other, classes, kind, stage), local)  # type: ignore[misc]
+
+    def _which(
+        self, task: Task, class_: int | None, other: int, classes: set[int], kind: PassKind, stage: int
+    ) -> tuple[tuple[Which, PassKind | None, int, int]]:
+        number = list(self.numbers)[other]
+        if not self.repeats:
+            return ((Which.THAT, kind, stage, number),)
+        if class_ is not None and other > class_:
+            raise NotAlikeError(f"{task} waits for a later micro-batch")
+        if class_ == 2 and other == 1:
+            if 0 in classes:
+                raise NotAlikeError(f"{task} waits for all micro-batches before it")
+            return ((Which.BEFORE, kind, stage, 0),)
+        if other == 2:
+            if 1 in classes:
+                return ((Which.MIDDLE, kind, stage, 0),)
+            if class_ is None:
+                raise NotAlikeError(f"{task} waits for one micro-batch between others")
+            return ((Which.BEFORE, kind, stage, 0),)
+        return ((Which.THAT, kind, stage, number),)
+
+    def _whole(self, task: Task) -> Task:
+        """A task with the size that it has in the whole step: a sum over all micro-batches has more sources."""
+        if not self.repeats or not isinstance(task.work, Summation):
+            return task
+        made = [self._class_of(part.buffer) for part in task.work.sources]
+        if not {1, 2} <= set(made):
+            return task
+        more = (self.micro_batches - LOWERED) * made.count(2)
+        size = task.work.target.rect.volume
+        itemsize = self.graph.buffers[task.work.target.buffer].dtype.itemsize
+        return replace(task, flops=task.flops + more * size, nbytes=task.nbytes + more * size * itemsize)
+
+    def _class_of(self, buffer: int) -> int | None:
+        if not hasattr(self, "_makers"):
+            self._makers: dict[int, int] = {}
+            for task in self.graph:
+                for part in task.writes:
+                    self._makers.setdefault(part.buffer, task.number)
+        at = self.place[self._makers[buffer]]
+        return None if at.key is None else at.class_
+
+
+# ---- the whole step --------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class WholeStep:
+    """All tasks of a step as arrays: ``origin``: of each the number of the lowered one; what it waits for is
+    ``after[after_offset[t]:after_offset[t + 1]]``. ``begins``: of each pass by kind and stage its first task, by micro-batch;
+    ``end``: the first task after all passes."""
+
+    origin: np.ndarray  # type: ignore[type-arg]
+    after_offset: np.ndarray  # type: ignore[type-arg]
+    after: np.ndarray  # type: ignore[type-arg]
+    begins: dict[tuple[PassKind, int], np.ndarray]  # type: ignore[type-arg]
+    end: int
+
+
+def expand(template: StepTemplate, passes: Sequence[Pass], checkpoint: Callable[[], object]) -> WholeStep:
+    """The tasks of all ``passes``, in that order. Operators' tasks on a processor follow each other."""
+    m, class_of = template.micro_batches, template.like
+    base: dict[tuple[PassKind, int], np.ndarray] = {}  # type: ignore[type-arg]  # by micro-batch
+    total = template.before.count
+    for one in passes:
+        base.setdefault((one.kind, one.stage), np.zeros(m, np.int64))[one.micro_batch] = total
+        total += template.passes[one.kind, one.stage, class_of[one.micro_batch]].count
+    end = total
+    total += template.after.count
+    origin = np.empty(total, np.int64)
+    edges: list[tuple[np.ndarray, np.ndarray]] = []  # type: ignore[type-arg]
+
+    def place(segment: Segment, at: np.ndarray, numbers: np.ndarray) -> None:  # type: ignore[type-arg]
+        checkpoint()
+        origin[(at[:, None] + np.arange(segment.count)).ravel()] = np.tile(segment.first + np.arange(segment.count), len(at))
+        for wait in segment.waits:
+            tasks = at[:, None] + wait.tasks
+            if wait.kind is None:
+                edges.append((tasks, np.broadcast_to((0 if wait.stage == 0 else end) + wait.befores, tasks.shape)))
+                continue
+            bases = base[wait.kind, wait.stage]
+            if wait.which is Which.MIDDLE:
+                for number in range(2, m - 1):
+                    edges.append((tasks, np.broadcast_to(bases[number] + wait.befores, tasks.shape)))
+                continue
+            which = {Which.OWN: numbers, Which.BEFORE: numbers - 1, Which.THAT: np.full_like(numbers, wait.number)}[wait.which]
+            edges.append((tasks, bases[which][:, None] + wait.befores))
+
+    place(template.before, np.zeros(1, np.int64), np.zeros(1, np.int64))
+    for (kind, stage, class_), segment in template.passes.items():
+        numbers = np.array([i for i in range(m) if class_of[i] == class_], np.int64)
+        place(segment, base[kind, stage][numbers], numbers)
+    place(template.after, np.array([end], np.int64), np.zeros(1, np.int64))
+    edges.append(_chains(template, passes, class_of, base, end))
+    tasks = np.concatenate([t.ravel() for t, _ in edges])
+    befores = np.concatenate([b.ravel() for _, b in edges])
+    order = np.argsort(tasks, kind="stable")
+    offsets = np.zeros(total + 1, np.int64)
+    np.cumsum(np.bincount(tasks, minlength=total), out=offsets[1:])
+    return WholeStep(origin, offsets, befores[order], base, end)
+
+
+def _chains(
+    template: StepTemplate, passes: Sequence[Pass], class_of: Sequence[int],
+    base: dict[tuple[PassKind, int], np.ndarray], end: int,  # type: ignore[type-arg]
+) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+    """From each pass's first operator task on a processor to the last one before it there."""
+    tasks: list[int] = []
+    befores: list[int] = []
+    last = {processor: local for processor, (_, local) in template.before.ends.items()}
+
+    def follow(segment: Segment, at: int) -> None:
+        for processor, (first, final) in segment.ends.items():
+            if processor in last:
+                tasks.append(at + first)
+                befores.append(last[processor])
+            last[processor] = at + final
+
+    for one in passes:
+        follow(template.passes[one.kind, one.stage, class_of[one.micro_batch]], int(base[one.kind, one.stage][one.micro_batch]))
+    follow(template.after, end)
+    return np.array(tasks, np.int64), np.array(befores, np.int64)

@@ -1,0 +1,101 @@
+"""OrderedEvaluator: evaluates strategies with an order of passes or with recomputation, which the compiled core does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+
+from taskflow.mapper import OpConfig, Strategy, Sync, SyncAlgorithm
+from taskflow.optimizer.evaluate.evaluator import NO_SYNCS, PythonEvaluator, Usage, same_processors
+from taskflow.optimizer.evaluate.folded import FoldedStep, folded_step
+from taskflow.tasks import TaskGraph, Timeline
+from taskflow.tasks.lower import NotAlikeError
+
+MOST_WHOLE = 20_000
+"""Pieces of a strategy that is lowered as a whole: about four tasks each, together some seconds."""
+MOST_TIMELINE = 500_000
+"""Pieces of a strategy of which there may be a timeline of all tasks: about a gigabyte."""
+
+
+class OrderedEvaluator(PythonEvaluator):
+    """As `PythonEvaluator`, but of strategies with more than `MOST_WHOLE` pieces only what differs is lowered, if replicas and
+    micro-batches are alike (`folded_step`). Their seconds are those of the whole step, but for collectives that have to wait
+    while they go around their ring: there replicas would differ a little."""
+
+    step: FoldedStep | None = None
+    """The current strategy's step, if it is folded."""
+    _folded: tuple[Strategy, FoldedStep] | None = None  # the last proposal
+    _timed: Strategy | None = None  # the folded strategy that has a timeline of all tasks
+
+    @property
+    def seconds(self) -> float:
+        return super().seconds if self.step is None else self.step.makespan
+
+    @property
+    def tasks(self) -> int:
+        return super().tasks if self.step is None else self.step.tasks
+
+    def set(self, strategy: Strategy) -> float:
+        same_processors(strategy, self.machine)
+        step = self._fold(strategy)
+        if step is None:
+            super().set(strategy)
+        self.step, self._strategy, self._folded, self._proposed = step, strategy, None, None
+        return self.seconds
+
+    def propose(
+        self, changes: Mapping[str, OpConfig], limit: float = inf, syncs: Mapping[str, Sync] = NO_SYNCS,
+        sums: SyncAlgorithm | None = None,
+    ) -> float:
+        strategy = self.changed(changes, syncs, sums)
+        step = self._fold(strategy)
+        self._folded = None if step is None else (strategy, step)
+        if step is None:
+            return super().propose(changes, limit, syncs, sums)
+        self.proposals += 1
+        self._proposed = None
+        return step.makespan
+
+    def accept(self) -> None:
+        if self._folded is None:
+            super().accept()
+            self.step = None
+            return
+        (self._strategy, self.step), self._folded = self._folded, None
+
+    def timeline(self) -> Timeline:
+        if self.step is not None and self._timed is not self.strategy:
+            self._tasks, self._timeline = self._evaluate(self.strategy)
+            self._timed = self.strategy
+        return super().timeline()
+
+    def usage(self) -> Usage:
+        if self.step is None:
+            return super().usage()
+        return self.step.usage(self.machine)
+
+    def lowered(self, strategy: Strategy | None = None) -> TaskGraph:
+        strategy = strategy or self.strategy
+        if (pieces := _pieces(strategy)) > MOST_TIMELINE:
+            raise ValueError(
+                f"evaluator: strategy {strategy.name} has {pieces:,} pieces, of which one replica and a few micro-batches are "
+                f"evaluated; what needs every task (timelines, explanations, reports) can be had of at most {MOST_TIMELINE:,} "
+                "pieces: take fewer devices, micro-batches or layers"
+            )
+        return super().lowered(strategy)
+
+    def folded(self, strategy: Strategy) -> FoldedStep | None:
+        return self.step if self.at(strategy) else self._fold(strategy)
+
+    def _fold(self, strategy: Strategy) -> FoldedStep | None:
+        if _pieces(strategy) <= MOST_WHOLE or self.rule is None:
+            return None
+        strategy.verify(self.graph)
+        try:
+            return folded_step(self.graph, strategy, self.machine, self.costs, self.rule, self.clip_norm, self.checkpoint)
+        except NotAlikeError:
+            return None
+
+
+def _pieces(strategy: Strategy) -> int:
+    return sum(len(config.processors) for config in strategy.configs.values())

@@ -1,0 +1,63 @@
+"""StepPart: what of a step is lowered where the rest is alike.
+
+Replicas do the same at the same time, and one micro-batch after the other goes through the same tasks. So a step can be
+lowered for one replica and a few micro-batches, and the rest follows (optimizer/evaluate/folded). What crosses replicas
+must be a collective, of which every member is known by its image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+
+from taskflow.graph import Node
+from taskflow.mapper import OpConfig, Pipeline, sample_dim
+from taskflow.regions import Rect
+
+
+class NotAlikeError(ValueError):
+    """A step cannot be lowered in part: something in it is not the same everywhere."""
+
+
+@dataclass(frozen=True, eq=False)
+class StepPart:
+    """``images``: of each processor whose tasks are lowered, all processors that do the same, itself first: those of ``replicas``
+    groups, each of which has an equal share of the samples of every micro-batch. ``kept``: which micro-batches are lowered."""
+
+    images: Mapping[int, tuple[int, ...]]
+    replicas: int
+    kept: tuple[int, ...]
+    known: Mapping[int, int] = field(init=False)
+    """Of each processor the one that is lowered."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "known", {image: p for p, images in self.images.items() for image in images})
+
+    def everywhere(self, processors: Iterable[int]) -> tuple[int, ...]:
+        """All images of these processors, rising."""
+        return tuple(sorted({image for p in processors for image in self.images[p]}))
+
+    def pieces(self, node: Node, config: OpConfig, pipeline: Pipeline | None) -> list[int]:
+        """The numbers of a node's pieces that are lowered, rising."""
+        here = np.isin(np.asarray(config.processors), list(self.images))
+        dim = sample_dim(node)
+        if pipeline is not None and pipeline.micro_batch(node, config, 0) is not None and dim is not None:
+            degrees, count = config.degrees, pipeline.micro_batches
+            samples = np.arange(degrees[dim]) * count // degrees[dim]
+            shape = [degrees[dim] if i == dim else 1 for i in range(len(degrees))]
+            here &= np.broadcast_to(np.isin(samples, self.kept).reshape(shape), degrees).ravel()
+        return [int(number) for number in np.flatnonzero(here)]
+
+    def image(self, node: Node, config: OpConfig, pipeline: Pipeline | None) -> Callable[[int], Rect] | None:
+        """What gives for the number of a piece of the first replica the Rect of the second one's; None if there is no other
+        replica."""
+        dim = sample_dim(node)
+        if self.replicas == 1 or dim is None:
+            return None
+        micro_batches = 1 if pipeline is None else pipeline.micro_batches
+        step = config.degrees[dim] // micro_batches // self.replicas * prod(config.degrees[dim + 1 :])
+        grid = config.partition(node)
+        return lambda piece: grid.rect(tuple(int(i) for i in np.unravel_index(piece + step, config.degrees)))
