@@ -1,7 +1,7 @@
 """Machine: the processors that run tasks, and the links that carry copies between them."""
 
 from taskflow.machine.cluster import Cluster
-from taskflow.machine.collectives import Channels, Collectives, collective, collective_links
+from taskflow.machine.collectives import Channels, Collectives, between_nodes, collective, collective_links
 from taskflow.machine.format import unparse
 from taskflow.machine.host import host
 from taskflow.machine.parts import Device, Ends, Link, Machine, Processor, Program, transfer_seconds
@@ -24,6 +24,7 @@ __all__ = [
     "Program",
     "Ring",
     "Wire",
+    "between_nodes",
     "collective",
     "collective_links",
     "cores",

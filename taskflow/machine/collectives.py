@@ -109,9 +109,14 @@ def collective_links(machine: Machine, members: Sequence[int]) -> dict[int, Link
     """The links that a collective among processors in the order given occupies, by number."""
     pairs = zip(members, (*members[1:], members[0]))
     found = {link.number: link for source, target in pairs for link in machine.route(source, target)}
-    if getattr(machine, "collectives", None) is not None and len({machine.processors[m].node for m in members}) > 1:
+    if between_nodes(machine, members):
         found.update(_ways(machine, members))
     return found
+
+
+def between_nodes(machine: Machine, members: Sequence[int]) -> bool:
+    """Whether a collective among these processors goes over all ways between them and the network."""
+    return getattr(machine, "collectives", None) is not None and len({machine.processors[m].node for m in members}) > 1
 
 
 def _ways(machine: Machine, members: Sequence[int]) -> dict[int, Link]:
