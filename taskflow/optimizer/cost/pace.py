@@ -1,8 +1,8 @@
 """The pace of a pipeline's passes: one thread of each processor's host starts the kernels of a pass ahead of the device.
 
 By itself a task takes what its kernels take or what starting them takes, whichever is longer. In a pass the host runs ahead through
-long kernels and catches up in short ones, so a pass takes the longer of the two sums. Where a pass waits for a message of
-another stage, or sends one, the program waits too.
+long kernels and collectives and catches up in short ones, so a pass takes the longer of the two sums. Where a pass waits for a
+message of another stage, or sends one, the program waits too.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ def paced(graph: TaskGraph, strategy: Strategy, spent: Callable[[Task], Spent | 
     messages = _messages(graph, strategy, of) if message_seconds else [0] * len(passes)
     factors: dict[int, float] = {}
     known: dict[int, Spent] = {}
-    for tasks, waits in zip(passes, messages):
-        both = [(number, found) for number in tasks if (found := spent(graph.tasks[number])) is not None]
+    within = _collectives(graph, of)
+    for number, (tasks, waits) in enumerate(zip(passes, messages)):
+        both = [(task, found) for task in tasks if (found := spent(graph.tasks[task])) is not None]
         device, host = sum(s.device for _, s in both), sum(s.host for _, s in both)
         alone = sum(s.seconds for _, s in both)
         if alone > 0:
-            factor = (max(device, host) + waits * message_seconds) / alone
-            for number, one in both:
-                factors[number], known[number] = factor, one
+            meanwhile = sum(cost(graph.tasks[task]) for task in within.get(number, ()))
+            factor = (max(device, host - meanwhile) + waits * message_seconds) / alone
+            for task, one in both:
+                factors[task], known[task] = factor, one
 
     def seconds(task: Task) -> float:
         factor = factors.get(task.number)
@@ -58,6 +60,22 @@ def _passes(graph: TaskGraph) -> tuple[list[list[int]], dict[int, int]]:
         passes[was[1]].append(task.number)
         of[task.number] = was[1]
     return passes, of
+
+
+def _collectives(graph: TaskGraph, of: dict[int, int]) -> dict[int, list[int]]:
+    """The collectives that each pass waits for, directly or behind what is done with what they brought."""
+    behind: dict[int, frozenset[int]] = {}  # task of no operator -> collectives since the operators' tasks before it
+    found: dict[int, dict[int, None]] = {}
+    for task in graph.tasks:
+        since = [behind[before] for before in task.after if before in behind]
+        if task.number in of:
+            for some in since:
+                found.setdefault(of[task.number], {}).update(dict.fromkeys(sorted(some)))
+        elif task.kind is Kind.COLLECTIVE:
+            behind[task.number] = frozenset((task.number, *(number for some in since for number in some)))
+        elif since:
+            behind[task.number] = frozenset().union(*since)
+    return {number: list(tasks) for number, tasks in found.items()}
 
 
 def _messages(graph: TaskGraph, strategy: Strategy, of: dict[int, int]) -> list[int]:
