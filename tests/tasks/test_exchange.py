@@ -98,7 +98,7 @@ def two_operators(read: OpConfig, wrote: OpConfig, operator: str, processors: in
     return graph, Strategy(processors, configs, {}, "two", SyncAlgorithm.COLLECTIVE, exchange=Exchange.COLLECTIVES)
 
 
-WORDS, OUTPUTS, INPUTS = OpConfig((1, 4, 1, 1), (0, 1, 2, 3)), OpConfig((1, 1, 4, 1), (0, 1, 2, 3)), OpConfig((1, 1, 1, 4), (0, 1, 2, 3))
+WORDS, OUTPUTS, INPUTS = (OpConfig(degrees, (0, 1, 2, 3)) for degrees in ((1, 4, 1, 1), (1, 1, 4, 1), (1, 1, 1, 4)))
 
 
 @pytest.mark.parametrize(("wrote", "read", "operator", "forward", "backward"), [
