@@ -5,7 +5,7 @@ from taskflow.machine.format import unparse
 from taskflow.machine.host import host
 from taskflow.machine.parts import Device, Ends, Link, Machine, Processor, transfer_seconds
 from taskflow.machine.presets import cores, load_machine, preset_names, save
-from taskflow.machine.ring import Ring, ring, ring_bytes, ring_share
+from taskflow.machine.ring import Ring, all_pairs, ring, ring_bytes, ring_share
 from taskflow.machine.template import NETWORK, Group, NodeTemplate, Wire
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Processor",
     "Ring",
     "Wire",
+    "all_pairs",
     "cores",
     "host",
     "load_machine",
