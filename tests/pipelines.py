@@ -11,8 +11,19 @@ import numpy as np
 from language_model import random_strategy
 
 from taskflow.graph import OperatorGraph
-from taskflow.mapper import OpConfig, Pipeline, PipelineSchedule, Strategy, in_micro_batches
+from taskflow.machine import host
+from taskflow.mapper import (
+    Exchange,
+    HybridParallel,
+    OpConfig,
+    Pipeline,
+    PipelineSchedule,
+    Strategy,
+    in_micro_batches,
+    map_graph,
+)
 from taskflow.mapper.pipeline import sample_dim
+from taskflow.models import build
 from taskflow.models.gpt import GPTConfig, gpt
 
 GPT = replace(GPTConfig.small(), batch=6, layers=3)
@@ -28,6 +39,31 @@ def tokens(step: int) -> dict[str, Any]:
     return {name: random.integers(0, GPT.vocabulary, (GPT.batch, GPT.steps)) for name in ("tokens", "targets")}
 
 
+HYBRIDS = {
+    2: ("Llama t2 mb2", "GPT-2 t2 mb6 recompute=full", "Mixtral t2", "MoE t2 mb3", "MoE p2 t2 mb1 recompute=selective"),
+    3: ("Llama t3 mb1", "GPT-2 t3 mb3 recompute=selective", "Mixtral t3 p2 mb2", "MoE t3 mb6 zero1"),
+    4: (
+        "Llama t2 p2 mb2", "GPT-2 t4 mb3", "Mixtral t2 d2 mb1 zero1", "Mixtral t4 mb2 recompute=full",
+        "MoE t2 p2 d2 mb1 schedule=zb-h1",
+    ),
+}
+"""By the number of ranks: networks and plans, of as many processors or of twice as many."""
+
+
+def hybrid(text: str) -> tuple[OperatorGraph, Strategy]:
+    """A network and its plan, as `HYBRIDS` has them."""
+    name, _, plan = text.partition(" ")
+    graph = build(name, GPT.batch, preset="small", dtype="float64", layers=2)
+    count = prod(int(word[1:]) for word in plan.split() if word[0] in "tpd" and word[1:].isdecimal())
+    return graph, map_graph(HybridParallel(plan), graph, host(count))
+
+
+def words(graph: OperatorGraph, step: int) -> dict[str, Any]:
+    """A batch for any of these networks, the same for the same step."""
+    random = np.random.default_rng(step)
+    return {name: random.integers(0, 17, graph.node(name).space.shape) for name in ("tokens", "targets")}
+
+
 def fitting(graph: OperatorGraph, processors: int, random: Random) -> Strategy:
     """The first `random_pipeline` that fits the graph."""
     while True:
@@ -41,7 +77,8 @@ def fitting(graph: OperatorGraph, processors: int, random: Random) -> Strategy:
 
 def random_pipeline(graph: OperatorGraph, processors: int, random: Random) -> Strategy:
     """Any cuts of each micro-batch, any processors for any piece, any stages that do not fall along the graph, any schedule that
-    takes them, and any operators recomputed. It may not fit the graph: `Strategy.verify` says so."""
+    takes them, any operators recomputed, and new cuts by copies or collectives. It may not fit the graph:
+    `Strategy.verify` says so."""
     base = random_strategy(graph, processors, random)
     samples = min((node.dims[d].size for node in graph if (d := sample_dim(node)) is not None), default=1)
     micro_batches = random.randint(1, samples)
@@ -59,6 +96,7 @@ def random_pipeline(graph: OperatorGraph, processors: int, random: Random) -> St
         configs={node.name: _in_micro_batches(graph, node.name, base, micro_batches, random, processors) for node in graph},
         pipeline=Pipeline(micro_batches, stages, ranks, schedule),
         recompute=frozenset(node.name for node in graph if node.inputs and random.random() < again),
+        exchange=random.choice(list(Exchange)),
     )
 
 

@@ -8,7 +8,7 @@ from math import inf
 from typing import Protocol
 
 from taskflow.machine.parts import Link, Machine
-from taskflow.machine.ring import Ring, ring
+from taskflow.machine.ring import Ring, all_pairs, ring
 
 TREE = 0.9
 """Of the rate of rings that trees reach between nodes (NCCL's own estimate: src/graph/tuning.cc)."""
@@ -79,6 +79,37 @@ class Channels:
             return around
         deep = (-(-count // self.nodes) - 1) * own.step_seconds + (self.nodes - 1).bit_length() * own.network_step_seconds
         return min(around, own.start_seconds + 2 * deep + 2 * array / (TREE * slowest) + copied)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """An all-to-all of a library: messages between all pairs, as ``pairs`` has them, which it starts together."""
+
+    pairs: Ring
+    share: float
+    library: Collectives
+    copies: bool = False
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        return self.pairs.members
+
+    @property
+    def resources(self) -> tuple[int, ...]:
+        return self.pairs.resources
+
+    def seconds(self, nbytes: int, halves: int = 0) -> float:
+        """As in `Around`; ``nbytes``: of all messages."""
+        return self.library.start_seconds + self.pairs.hop_seconds + nbytes / (self.pairs.bytes_per_second * self.share)
+
+
+def exchange(machine: Machine, members: Sequence[int]) -> Around:
+    """What an all-to-all among two or more processors occupies and costs."""
+    pairs = all_pairs(machine, members)
+    library: Collectives | None = getattr(machine, "collectives", None)
+    if library is None or pairs.copies:
+        return pairs
+    return Exchange(pairs, library.network_share if between_nodes(machine, members) else library.link_share, library)
 
 
 def collective(machine: Machine, members: Sequence[int]) -> Around:

@@ -25,7 +25,8 @@ class Ring:
     copies: bool
 
     def seconds(self, nbytes: int, halves: int = 2) -> float:
-        """Of an all-reduce, or of one of its ``halves`` (1), a reduce-scatter or an all-gather; ``nbytes``: `ring_bytes`.
+        """Of an all-reduce, or of one of its ``halves`` (1), a reduce-scatter or an all-gather; ``nbytes``: `ring_bytes`. Of an
+        all-to-all (0, of `all_pairs`): n - 1 rounds, and all bytes at the rate of all.
 
         Around the ring that is n - 1 rounds for each half, in which every member sends an nth of the array (Patarasuk and Yuan,
         "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009). Libraries sum small arrays in fewer
@@ -35,8 +36,8 @@ class Ring:
         and Gropp, 2005). Halves go around the ring, as NCCL's do.
         """
         count = len(self.members)
-        around = halves * (count - 1) * self.hop_seconds + nbytes / self.bytes_per_second
-        if halves == 1:
+        around = max(1, halves) * (count - 1) * self.hop_seconds + nbytes / self.bytes_per_second
+        if halves < 2:
             return around
         rounds = 2 * (count - 1).bit_length()
         return min(around, rounds * self.hop_seconds + nbytes * count / (count - 1) / self.bytes_per_second)
@@ -45,12 +46,26 @@ class Ring:
 def ring(machine: Machine, members: Sequence[int]) -> Ring:
     """The ring through two or more processors in the order given. A round takes the longest latency of all its messages, and the
     time of the link that has most to carry for its rate."""
-    count, first = len(members), len(machine.processors)
+    return _by_messages(machine, members, list(zip(members, (*members[1:], members[0]))))
+
+
+def all_pairs(machine: Machine, members: Sequence[int]) -> Ring:
+    """The same for an all-to-all of two or more processors, in which each sends to each. In n - 1 rounds every member sends to
+    another one, each time to one further on. ``resources``: those of all these messages."""
+    count = len(members)
+    return _by_messages(machine, members, [
+        (source, members[(place + further) % count]) for further in range(1, count) for place, source in enumerate(members)
+    ])
+
+
+def _by_messages(machine: Machine, members: Sequence[int], messages: Sequence[tuple[int, int]]) -> Ring:
+    """Of messages (sender and receiver) of equal sizes."""
+    first = len(machine.processors)
     resources: dict[int, None] = {}
     carries: Counter[int] = Counter()
     rates: dict[int, float] = {}
     latency, copies = 0.0, False
-    for source, target in zip(members, (*members[1:], members[0])):
+    for source, target in messages:
         route = machine.route(source, target)
         sender = [source] if any(link.occupies_sender for link in route) else []
         receiver = [target] if any(link.occupies_receiver for link in route) else []
@@ -60,7 +75,7 @@ def ring(machine: Machine, members: Sequence[int]) -> Ring:
         rates.update({link.number: link.bytes_per_second for link in route})
         latency = max(latency, sum(link.latency_seconds for link in route))
     slowest = min((rates[link] / carries[link] for link in carries), default=float("inf"))
-    return Ring(tuple(members), tuple(resources), latency, count * slowest, copies)
+    return Ring(tuple(members), tuple(resources), latency, len(messages) * slowest, copies)
 
 
 def ring_bytes(members: int, nbytes: int, halves: int = 2) -> int:

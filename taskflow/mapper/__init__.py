@@ -15,7 +15,7 @@ from taskflow.mapper.alike import (
     follow,
 )
 from taskflow.mapper.choose import MAPPERS, choose
-from taskflow.mapper.config import OpConfig, Sync, SyncAlgorithm, UpdatePlacement, ranges
+from taskflow.mapper.config import Exchange, OpConfig, Sync, SyncAlgorithm, UpdatePlacement, ranges
 from taskflow.mapper.expert import Expert
 from taskflow.mapper.hybrid import HybridParallel, recomputed, stages_of
 from taskflow.mapper.mapper import CopyRequest, Mapper, map_graph
@@ -41,6 +41,7 @@ __all__ = [
     "CopyRequest",
     "Cut",
     "DataParallel",
+    "Exchange",
     "Expert",
     "HybridParallel",
     "HybridPlan",

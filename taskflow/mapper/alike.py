@@ -118,7 +118,8 @@ def alike(strategy: Strategy, trained: OperatorGraph, graph: OperatorGraph) -> S
             configs[node.name] = config_like(node.dims, by_samples(node.dims, feeder.dims), configs[feeder.name])
         else:
             configs[node.name] = config_like(node.dims, by_samples(node.dims, samples), everyone)
-    return Strategy(strategy.processors, configs, strategy.syncs, strategy.name, strategy.sums)  # evaluation has no passes
+    # Evaluation has no passes.
+    return Strategy(strategy.processors, configs, strategy.syncs, strategy.name, strategy.sums, exchange=strategy.exchange)
 
 
 def follow(source: Node, config: OpConfig, target: Node) -> OpConfig:

@@ -90,6 +90,15 @@ class SyncAlgorithm(Enum):
     COLLECTIVE = "collective"
 
 
+class Exchange(Enum):
+    """How a tensor goes between operators that cut it differently, where those who have it and those who read it are the same
+    processors: piece by piece from who has it to who reads it, or all of them together, by one of the communication library's
+    collectives."""
+
+    COPIES = "copies"
+    COLLECTIVES = "collectives"
+
+
 class UpdatePlacement(Enum):
     """Where a parameter is updated: at every processor that holds it (gradients are all-reduced), at one owner (which
     sends new weights), or spread: each holder updates its share and sends that (reduce-scatter, then all-gather)."""

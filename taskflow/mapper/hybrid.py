@@ -14,7 +14,7 @@ from itertools import accumulate
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine, host
-from taskflow.mapper.config import Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.mapper.config import Exchange, Sync, SyncAlgorithm, UpdatePlacement
 from taskflow.mapper.mapper import Mapper
 from taskflow.mapper.megatron import Megatron
 from taskflow.mapper.notation import HybridPlan, parse_plan
@@ -75,6 +75,16 @@ class HybridParallel(Mapper):
     def select_recompute(self, graph: OperatorGraph, machine: Machine) -> frozenset[str]:
         return recomputed(graph, self.plan.recompute)
 
+    def select_sums(self, processors: Sequence[int], machine: Machine) -> SyncAlgorithm:
+        return SyncAlgorithm.COLLECTIVE if self._together() else super().select_sums(processors, machine)
+
+    def select_exchange(self, graph: OperatorGraph, machine: Machine) -> Exchange:
+        return Exchange.COLLECTIVES if self._together() else Exchange.COPIES
+
+    def _together(self) -> bool:
+        """Whether what crosses a group goes as collectives: in all plans but those that only deal out samples."""
+        return self.plan.tensor > 1 or self.plan.pipeline > 1 or self._micro_batches > 1
+
     def _fitting(self, graph: OperatorGraph, devices: int) -> HybridPlan:
         """The plan with nothing left open. ValueError says what does not divide."""
         asked, batch = self._asked, samples(graph)
@@ -101,8 +111,10 @@ class HybridParallel(Mapper):
         found = self._tensor.shared(node)
         if found is not None:
             return found
+        # Positions that are added are cut along the sequence too, which cuts their weight.
+        soaps = (Soap.ATTRIBUTE, Soap.PARAMETER) if node.operator.work is Work.MEMORY else (Soap.ATTRIBUTE,)
         return next((
-            i for i, dim in enumerate(node.dims) if dim.soap is Soap.ATTRIBUTE and dim.divisible and dim.size >= t
+            i for soap in soaps for i, dim in enumerate(node.dims) if dim.soap is soap and dim.divisible and dim.size >= t
         ), None)
 
 

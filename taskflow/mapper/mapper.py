@@ -9,7 +9,7 @@ from typing import Any
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine
-from taskflow.mapper.config import OpConfig, Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.mapper.config import Exchange, OpConfig, Sync, SyncAlgorithm, UpdatePlacement
 from taskflow.mapper.pipeline import Pipeline, in_micro_batches
 from taskflow.mapper.report import Profile
 from taskflow.mapper.strategy import SUMS, Strategy
@@ -83,6 +83,10 @@ class Mapper(ABC):
         """Operators whose outputs are not kept for the backward pass, but computed again. Default: none."""
         return frozenset()
 
+    def select_exchange(self, graph: OperatorGraph, machine: Machine) -> Exchange:
+        """How tensors are cut anew within a group of processors: `Strategy.exchange`. Default: by copies."""
+        return Exchange.COPIES
+
     def order_tasks(self, name: str, operator: str | None, kind: str) -> int:
         """Priority of a task among those that become ready at the same time; lower goes first. Default: program order."""
         return 0
@@ -144,7 +148,10 @@ def map_graph(mapper: Mapper, graph: OperatorGraph, machine: Machine) -> Strateg
         raise ValueError(
             f"mapper {mapper.name}: select_sums must return SyncAlgorithm.OWNER or SyncAlgorithm.COLLECTIVE, got {sums!r}"
         )
-    strategy = Strategy(count, configs, syncs, mapper.name, sums, pipeline, mapper.select_recompute(graph, machine))
+    strategy = Strategy(
+        count, configs, syncs, mapper.name, sums, pipeline, mapper.select_recompute(graph, machine),
+        mapper.select_exchange(graph, machine),
+    )
     strategy.verify(graph)
     return strategy
 

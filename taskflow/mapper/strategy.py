@@ -14,7 +14,7 @@ from msgspec import UNSET
 from taskflow.drawing import box, device_colour, svg
 from taskflow.drawing import table as html_table
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper.config import OpConfig, Sync, SyncAlgorithm, ranges
+from taskflow.mapper.config import Exchange, OpConfig, Sync, SyncAlgorithm, ranges
 from taskflow.mapper.pipeline import Pipeline, verify_pipeline
 from taskflow.mapper.strategy_file import FORMAT, VERSION, StrategyFile, as_file, read_strategy
 from taskflow.regions import Rect
@@ -30,7 +30,9 @@ class Strategy:
     partial values of one Rect that several processors computed become their sum: one of them adds and the others fetch it
     (OWNER), or one all-reduce leaves it with all of them (COLLECTIVE). ``pipeline``: micro-batches, stages and the order of
     passes; None: operator after operator. ``recompute``: operators whose outputs are not kept for the backward pass, but
-    computed again there. ValueError if ``sums`` is another way to travel."""
+    computed again there. ``exchange``: how tensors are cut anew within a group of processors; with COLLECTIVES partial values that
+    `sums` adds by collectives also go as reduce-scatters, where each processor reads a share of the sum. ValueError if
+    ``sums`` is another way to travel."""
 
     processors: int
     configs: Mapping[str, OpConfig]
@@ -39,6 +41,7 @@ class Strategy:
     sums: SyncAlgorithm = SyncAlgorithm.OWNER
     pipeline: Pipeline | None = None
     recompute: frozenset[str] = frozenset()
+    exchange: Exchange = Exchange.COPIES
 
     def __post_init__(self) -> None:
         if self.sums not in SUMS:
@@ -85,8 +88,9 @@ class Strategy:
 
     @property
     def ordered(self) -> bool:
-        """Whether it says more than cuts, places and sums: an order of passes, or what is computed again."""
-        return self.pipeline is not None or bool(self.recompute)
+        """Whether it says more than cuts, places and sums: an order of passes, what is computed again, or collectives that cut
+        tensors anew."""
+        return self.pipeline is not None or bool(self.recompute) or self.exchange is not Exchange.COPIES
 
     def _verify_recompute(self, graph: OperatorGraph) -> None:
         if unknown := self.recompute - {node.name for node in graph}:
@@ -164,6 +168,7 @@ def save(
             k: {"travel": s.travel.value, "place": s.place.value, "chunks": s.chunks} for k, s in strategy.syncs.items()
         },
         "sums": strategy.sums.value,
+        **({"exchange": strategy.exchange.value} if strategy.exchange is not Exchange.COPIES else {}),
         **({"pipeline": _pipeline_entry(strategy.pipeline)} if strategy.pipeline is not None else {}),
         **({"recompute": [node.name for node in graph if node.name in strategy.recompute]} if strategy.recompute else {}),
         **({"search": dict(search)} if search is not None else {}),
@@ -189,7 +194,8 @@ def load(path: str | Path, graph: OperatorGraph, processors: int) -> Strategy:
             entry = file.pipeline
             pipeline = Pipeline(entry.micro_batches, entry.stages, entry.ranks, entry.schedule)
         strategy = Strategy(
-            processors, configs, syncs, file.name, SyncAlgorithm(file.sums), pipeline, frozenset(file.recompute)
+            processors, configs, syncs, file.name, SyncAlgorithm(file.sums), pipeline, frozenset(file.recompute),
+            file.exchange,
         )
         strategy.verify(graph)
     except ValueError as error:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from taskflow.mapper.config import SyncAlgorithm, UpdatePlacement
+from taskflow.mapper.config import Exchange, SyncAlgorithm, UpdatePlacement
 from taskflow.mapper.pipeline import PipelineSchedule
 from taskflow.reading import MOST, Count, Entry, Name, NotNegative, Whole, read_as, read_json
 
@@ -118,6 +118,9 @@ class StrategyFile(Entry, frozen=True, kw_only=True):
     sums: Annotated[
         Literal["owner", "collective"], Meta(description="How partial values of one output become their sum.")
     ] = "owner"
+    exchange: Annotated[
+        Exchange, Meta(description="How tensors are cut anew within a group of processors.")
+    ] = Exchange.COPIES
     pipeline: PipelineEntry | UnsetType = UNSET
     recompute: Annotated[
         list[Name], Meta(description="Operators whose outputs are computed again for the backward pass.")

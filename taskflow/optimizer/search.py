@@ -85,8 +85,8 @@ def search(
     starts = tuple(starts)
     if ordered := [start.name for start in starts if start.ordered]:
         raise ValueError(
-            f"search: strategy {ordered[0]} takes micro-batches, stages or recomputation, which the search does not change yet; "
-            "start from one without, or simulate that one"
+            f"search: strategy {ordered[0]} takes micro-batches, stages, recomputation or collectives that cut tensors "
+            "anew, which the search does not change yet; start from one without, or simulate that one"
         )
     limit = Budget.parse(budget)
     deadline = Deadline(limit.seconds)

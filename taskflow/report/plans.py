@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from taskflow.machine import Machine
@@ -48,7 +49,7 @@ def baseline_values(evaluator: Evaluator, samples: int, room: MemoryCheck | None
     rows, same = [], []
     for name in BASELINES:
         strategy = choose(name, evaluator.graph, evaluator.machine)[0]
-        if (strategy.configs, strategy.syncs, strategy.sums) == (here.configs, here.syncs, here.sums):
+        if replace(strategy, name=here.name) == here:
             same.append(LABELS[name])
             continue
         evaluator.set(strategy)

@@ -40,6 +40,8 @@ from taskflow.tasks.simulate import (
 from taskflow.tasks.task import (
     AllGather,
     AllReduce,
+    AllToAll,
+    Block,
     Bundle,
     Cell,
     Clip,
@@ -66,6 +68,8 @@ __all__ = [
     "SYNCHRONISATION",
     "AllGather",
     "AllReduce",
+    "AllToAll",
+    "Block",
     "Bundle",
     "Cell",
     "Clip",

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from taskflow.graph import Node
 from taskflow.regions import Rect
 from taskflow.tasks.memory import Lifetime
-from taskflow.tasks.task import AllReduce, Buffer, Collective, Compute, Kind, Part, Task, TaskGraph
+from taskflow.tasks.task import AllReduce, AllToAll, Buffer, Collective, Compute, Kind, Part, Task, TaskGraph
 
 LAID_OUT_BLOCK = 64
 """Rows and columns to whose multiple libraries fill up a matrix that they lay out."""
@@ -47,13 +47,17 @@ class Receive:
 @dataclass(frozen=True, slots=True)
 class StartCollective:
     """Begin a collective of ``ranks`` (rising), with the ``parts`` that are this rank's; where processors have shares, also those
-    of its processors, and how many elements each of the ranks has in all of its own (``counts``)."""
+    of its processors, and how many elements each of the ranks has in all of its own (``counts``). Of an all-to-all ``parts`` are
+    all that its processors give and get. ``packed``: this rank's buffers for what travels. ``owners``: the ranks of the
+    collective's processors."""
 
     task: Task
     ranks: tuple[int, ...]
     parts: tuple[Part, ...]
     shares: tuple[Part, ...] = ()
     counts: tuple[int, ...] = ()
+    packed: tuple[Part, ...] = ()
+    owners: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +153,18 @@ def _own(graph: TaskGraph, order: Sequence[int], placement: Placement, rank: int
 
 def _join(task: Task, work: Collective, members: tuple[int, ...], owners: Sequence[int], rank: int) -> StartCollective:
     """A collective seen from ``rank``; ``owners`` are the ranks of its processors."""
+    if isinstance(work, AllToAll):
+        given = [block.source for block in work.blocks if owners[block.giver] == rank]
+        got = [block.target for block in work.blocks if owners[block.taker] == rank]
+        packed = tuple(part for owner, part in zip(owners, work.packed) if owner == rank)
+        return StartCollective(task, members, (*given, *got), packed=packed, owners=tuple(owners))
     parts = tuple(part for owner, part in zip(owners, work.parts) if owner == rank)
     if isinstance(work, AllReduce):
         return StartCollective(task, members, parts)
     shares = tuple(share for owner, share in zip(owners, work.shares) if owner == rank)
     counts = tuple(sum(s.rect.volume for owner, s in zip(owners, work.shares) if owner == member) for member in members)
-    return StartCollective(task, members, parts, shares, counts)
+    packed = tuple(part for owner, part in zip(owners, work.packed) if owner == rank)
+    return StartCollective(task, members, parts, shares, counts, packed, tuple(owners))
 
 
 def _with_arrivals(graph: TaskGraph, items: Sequence[Planned]) -> list[Planned]:
@@ -185,8 +195,8 @@ def uses(item: Planned) -> tuple[Sequence[Part], Sequence[Part]]:
             return task.reads, ()
         case Receive(task, _):
             return (), task.writes
-        case StartCollective(_, _, parts):
-            return parts, parts
+        case StartCollective(_, _, parts, shares, _, packed):
+            return (*parts, *shares), (*parts, *shares, *packed)
         case WaitReceive(copy, _):  # what a collective takes it may read until it is over
             return copy.reads if copy.kind is Kind.COLLECTIVE else (), copy.writes
         case Leave(copy):

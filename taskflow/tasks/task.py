@@ -143,28 +143,56 @@ class AllReduce:
 
 @dataclass(frozen=True, slots=True)
 class ReduceScatter:
-    """Of the sum of the parts, one on each processor of ``group`` (in rising order), each processor gets its share, in its part:
-    ``shares`` follow each other and together are all of a part; some may be empty. What lies in a part beside its share is
-    then of no use to anybody."""
+    """Of the sum of the parts, one on each processor of ``group`` (in rising order), each processor gets its share; some may be
+    empty. Without ``places`` the parts are one-dimensional, and the shares follow each other in them; with ``places``, which
+    say where in a part each share lies (counted from the part's first element), shares are put into buffers of their own. What
+    lies in a part is then of no use to anybody, but for a share in it. ``packed``: where shares do not follow each other in memory,
+    for each processor a one-dimensional buffer as long as a part, in which they do while they travel."""
 
     halves: ClassVar[int] = 1
     group: tuple[int, ...]
     parts: tuple[Part, ...]
     shares: tuple[Part, ...]
+    places: tuple[Rect, ...] = ()
+    packed: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class AllGather:
     """Each of the parts, one on each processor of ``group`` (in rising order), gets from the others what is their share of theirs.
-    ``shares`` as of a ReduceScatter."""
+    ``shares``, ``places`` and ``packed`` as of a ReduceScatter. Where one has all, its share is its part."""
 
     halves: ClassVar[int] = 1
     group: tuple[int, ...]
     parts: tuple[Part, ...]
     shares: tuple[Part, ...]
+    places: tuple[Rect, ...] = ()
+    packed: tuple[Part, ...] = ()
 
 
-Collective = AllReduce | ReduceScatter | AllGather
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What one member of an all-to-all gives to another, or to itself; they are numbered by their places in the group."""
+
+    giver: int
+    taker: int
+    source: Part
+    target: Part
+
+
+@dataclass(frozen=True, slots=True)
+class AllToAll:
+    """Each processor of ``group`` (in rising order) gives the others what they want of what it has: the ``blocks``, by giver and
+    then by taker. ``packed``: for each processor a one-dimensional buffer for what it gives to others and then for what it gets
+    from others, while that travels."""
+
+    halves: ClassVar[int] = 0  # it goes from each to each, around no ring
+    group: tuple[int, ...]
+    blocks: tuple[Block, ...]
+    packed: tuple[Part, ...]
+
+
+Collective = AllReduce | ReduceScatter | AllGather | AllToAll
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,8 +14,9 @@ import numpy as np
 import pytest
 from language_model import feeds as words
 from language_model import model, undivided
-from pipelines import GPT, fitting, random_pipeline, tokens
+from pipelines import GPT, HYBRIDS, fitting, hybrid, random_pipeline, tokens
 from pipelines import decoder as decoder_of
+from pipelines import words as some_words
 from programs.start import mpirun, rows
 from random_networks import network
 from starting import needs_mpi
@@ -131,6 +133,19 @@ def test_random_networks_in_any_order() -> None:
     assert sum(any_network(seed, 2) for seed in range(24)) >= 24
 
 
+@pytest.mark.parametrize("text", [text for texts in HYBRIDS.values() for text in texts])
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
+def test_plans_of_groups_train_as_one_processor_does(text: str, dtype: str) -> None:
+    def graph() -> OperatorGraph:
+        return build(text.split()[0], GPT.batch, preset="small", dtype=dtype, layers=2)
+
+    batches = [some_words(graph(), step) for step in range(STEPS)]
+    rule = SGD(0.1, momentum=0.9)
+    same(
+        trained(graph(), hybrid(text)[1], batches, rule, 1.0), trained(graph(), undivided(graph()), batches, rule, 1.0), text, dtype
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("seed", range(100, 106))
@@ -210,13 +225,19 @@ def test_gradients_accumulate_and_weights_travel_once_a_step() -> None:
 @needs_mpi
 @pytest.mark.parametrize("ranks", [2, 3, pytest.param(4, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.slow)])
 def test_ranks_train_as_virtual_processors_do(ranks: int) -> None:
-    found = rows(ranks, "train_pipelines.py", "8", limit=200)
-    assert len(found) == 8
+    found = rows(ranks, "train_pipelines.py", "8", limit=300)
+    assert len(found) == 8 + len(HYBRIDS.get(ranks, ()))
     for row in found:
-        graph = decoder_of()
-        run = Executor(graph, fitting(graph, ranks, Random(row["seed"])), SGD(0.1, momentum=0.9), seed=3, clip_norm=1.0)
-        losses = [run.train(tokens(step)) for step in range(STEPS)]
-        weights = run.parameters()
+        kind, _, seed = row["case"].partition(" ")
+        if kind == "random":
+            graph, batch = decoder_of(), tokens
+            strategy = fitting(graph, ranks, Random(int(seed)))
+        else:
+            graph, strategy = hybrid(row["case"])
+            batch = partial(some_words, graph)
+        run = Executor(graph, strategy, SGD(0.1, momentum=0.9), seed=3, clip_norm=1.0)
+        losses = [run.train(batch(step)) for step in range(STEPS)]
+        weights = run.weights()
         assert weights is not None
         np.testing.assert_allclose(row["losses"], losses, rtol=1e-12)  # MPI's collectives add in an order of their own
         assert row["parameters"] == pytest.approx(sum(float(abs(v).sum()) for v in weights.values()), rel=1e-12)

@@ -34,11 +34,11 @@ class LayerChange:
 
 def difference(evaluator: Evaluator, first: Strategy, second: Strategy) -> tuple[LayerChange, ...]:
     """From the first plan to the second, layer by layer in program order. The evaluator ends at ``second``. ValueError if they
-    take passes in another order or recompute other operators, which is no layer's alone."""
-    if (first.pipeline, first.recompute) != (second.pipeline, second.recompute):
+    take passes in another order, recompute other operators or cut tensors anew in another way, which is no layer's alone."""
+    if _beside_layers(first) != _beside_layers(second):
         raise ValueError(
-            f"difference: {first!r} and {second!r} differ in the order of passes or in what is recomputed, which cannot be applied "
-            "one layer at a time; simulate each instead"
+            f"difference: {first!r} and {second!r} differ in the order of passes or in what is recomputed, or in how tensors are "
+            "cut anew (exchange), which cannot be applied one layer at a time; simulate each instead"
         )
     evaluator.set(first)
     found = []
@@ -58,6 +58,10 @@ def difference(evaluator: Evaluator, first: Strategy, second: Strategy) -> tuple
         if (before, tasks) != (evaluator.seconds, evaluator.tasks):  # else there is nothing that either way would sum
             found.append(LayerChange(SUMS, {}, {}, before, evaluator.seconds, (first.sums, second.sums)))
     return tuple(found)
+
+
+def _beside_layers(strategy: Strategy) -> tuple[object, ...]:
+    return strategy.pipeline, strategy.recompute, strategy.exchange
 
 
 def grouped(graph: OperatorGraph) -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:

@@ -17,6 +17,7 @@ from taskflow.runtime.program.storage import Storage
 from taskflow.tasks import (
     AllGather,
     AllReduce,
+    AllToAll,
     Clip,
     Compute,
     Filling,
@@ -47,7 +48,7 @@ def bind(task: Task, storage: Storage, kernels: KernelSet, state: StepState) -> 
             return partial(kernels.copy, storage.part(source), storage.part(target))
         case Summation(sources, target, fresh):
             return partial(_sum, kernels, storage.part(target), [storage.part(s) for s in sources], fresh)
-        case AllReduce() | ReduceScatter() | AllGather() as work:
+        case AllReduce() | ReduceScatter() | AllGather() | AllToAll() as work:
             return bind_collective(work, storage)
         case Filling(target, value):
             return partial(storage.part(target).fill, value)

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from taskflow.runtime.program.bind_exchange import exchange, gather_shares, reduce_shares
 from taskflow.runtime.program.storage import Storage
-from taskflow.tasks import AllGather, AllReduce, Collective, Part, ReduceScatter
+from taskflow.tasks import AllGather, AllReduce, AllToAll, Collective, Part, ReduceScatter
 
 Action = Callable[[], object]
 Around = tuple[Any, Action | None, Action | None]
@@ -18,14 +19,19 @@ Around = tuple[Any, Action | None, Action | None]
 
 def bind_collective(work: Collective, storage: Storage) -> Action:
     """The action of a collective all of whose processors belong to this rank."""
-    arrays = [storage.part(part) for part in work.parts]
     match work:
-        case AllReduce():
-            return partial(_all_reduce, arrays)
+        case AllReduce(_, parts):
+            return partial(_all_reduce, [storage.part(part) for part in parts])
+        case AllToAll():
+            return exchange(storage, work)
+        case ReduceScatter() if work.places:
+            return reduce_shares(storage, work)
+        case AllGather() if work.places:
+            return gather_shares(storage, work)
         case ReduceScatter(_, parts, shares):
-            return partial(_reduce_scatter, arrays, _places(parts, shares))
+            return partial(_reduce_scatter, [storage.part(part) for part in parts], _places(parts, shares))
         case AllGather(_, parts, shares):
-            return partial(_all_gather, arrays, _places(parts, shares))
+            return partial(_all_gather, [storage.part(part) for part in parts], _places(parts, shares))
 
 
 def all_reduced(storage: Storage, parts: Sequence[Part]) -> Around:

@@ -18,6 +18,7 @@ from taskflow.mapper import MeasuredTask
 from taskflow.operators.operator import StepState
 from taskflow.runtime.program.bind import Action, bind
 from taskflow.runtime.program.bind_collective import all_gathered, all_reduced, reduce_scattered
+from taskflow.runtime.program.bind_exchange import exchanged, shares_gathered, shares_reduced
 from taskflow.runtime.program.graph_capture import GraphCapture
 from taskflow.runtime.program.schedule import (
     Item,
@@ -31,7 +32,7 @@ from taskflow.runtime.program.schedule import (
 )
 from taskflow.runtime.program.storage import PersistentBuffers, Storage
 from taskflow.runtime.transport import Channel, Transport
-from taskflow.tasks import AllGather, AllReduce, Part, ReduceScatter, Task, TaskGraph, UserCall
+from taskflow.tasks import AllGather, AllReduce, AllToAll, Part, ReduceScatter, Task, TaskGraph, UserCall
 
 Binder = Callable[[Task, Storage, KernelSet, StepState], Action]
 
@@ -153,6 +154,12 @@ class Program:
                 return task.nbytes
             case StartCollective(Task(work=AllReduce() | ReduceScatter() | AllGather() as work), ranks, parts):
                 return ring_share(len(ranks), ranks.index(self.plan.rank), self.storage.part(parts[0]).nbytes, work.halves)
+            case StartCollective(Task(work=AllToAll(_, blocks)), owners=owners):
+                rank = self.plan.rank
+                return sum(
+                    self.storage.part(block.source).nbytes for block in blocks
+                    if owners[block.giver] == rank != owners[block.taker]
+                )
         return 0
 
     def _moved(self, task: Task, part: Part) -> Any:
@@ -190,10 +197,18 @@ class Program:
         task, ranks, counts, transport = item.task, item.ranks, item.counts, self.transport
         if isinstance(task.work, AllReduce):
             return self._around(task, transport.all_reduce, ranks, *all_reduced(self.storage, item.parts))
+        if isinstance(task.work, AllToAll):
+            array, matrix, *around = exchanged(self.storage, item, task.work, self.plan.rank)
+            return self._around(task, partial(transport.all_to_all, counts=matrix), ranks, array, *around)
         if isinstance(task.work, ReduceScatter):
             scatter = partial(transport.reduce_scatter, counts=counts)
+            if task.work.places:
+                return self._around(task, scatter, ranks, *shares_reduced(self.storage, item, task.work, self.plan.rank))
             return self._around(task, scatter, ranks, *reduce_scattered(self.storage, item.parts, item.shares))
+        assert isinstance(task.work, AllGather)
         gather = partial(transport.all_gather, counts=counts)
+        if task.work.places:
+            return self._around(task, gather, ranks, *shares_gathered(self.storage, item, task.work, self.plan.rank))
         return self._around(task, gather, ranks, *all_gathered(self.storage, item.parts, item.shares))
 
     def _around(

@@ -63,6 +63,19 @@ def verify_shares(who: str, array: Any, counts: Sequence[int], ranks: Sequence[i
     return tuple(accumulate(counts, initial=0))
 
 
+def verify_exchange(who: str, array: Any, counts: Sequence[Sequence[int]], place: int) -> int:
+    """How many elements the rank at ``place`` gives in an all-to-all. ValueError, which begins with ``who``, if the counts are not
+    as `Transport.all_to_all` wants them."""
+    given, got = sum(counts[place]), sum(row[place] for row in counts)
+    square = all(len(row) == len(counts) and min(row) >= 0 for row in counts) and not any(counts[n][n] for n in range(len(counts)))
+    if not square or array.shape != (given + got,):
+        raise ValueError(
+            f"{who}: needs for each rank how many elements, 0 or more, it gives each other one, and a one-dimensional array of "
+            f"what this one gives and gets; got {[list(row) for row in counts]} for an array of shape {array.shape}"
+        )
+    return given
+
+
 class Transport(ABC):
     """The ranks of one job, seen from one of them. Every rank makes the calls that involve all (``broadcast``,
     ``gather``, ``barrier``) in the same order."""
@@ -105,6 +118,12 @@ class Transport(ABC):
     def all_gather(self, array: np.ndarray[Any, Any], counts: Sequence[int], ranks: Sequence[int]) -> Channel:
         """A channel that fills the one-dimensional ``array`` with the other ranks' shares, which lie as in `reduce_scatter`; this
         rank's is there. Made and started as `all_reduce`'s."""
+
+    @abstractmethod
+    def all_to_all(self, array: np.ndarray[Any, Any], counts: Sequence[Sequence[int]], ranks: Sequence[int]) -> Channel:
+        """A channel by which each of ``ranks`` gives every other one ``counts[giver][taker]`` elements (by their places; none to
+        itself). The one-dimensional ``array``, of any type, has what this rank gives, by taker, and then gets the rest, by giver.
+        Made and started as `all_reduce`'s."""
 
     def reserve_tags(self, count: int) -> int:
         """The first of ``count`` consecutive tags that nothing else on this transport uses. Every rank calls it with the

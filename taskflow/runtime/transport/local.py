@@ -32,6 +32,9 @@ class LocalTransport(Transport):
     def all_gather(self, array: np.ndarray[Any, Any], counts: Sequence[int], ranks: Sequence[int]) -> Channel:
         _no_ranks("gather shares", ranks)
 
+    def all_to_all(self, array: np.ndarray[Any, Any], counts: Sequence[Sequence[int]], ranks: Sequence[int]) -> Channel:
+        _no_ranks("exchange elements", ranks)
+
     def wait(self, channel: Channel, what: str | Callable[[], str]) -> None:
         raise RuntimeError("LocalTransport: has no channels to wait for; this one belongs to another transport")
 

@@ -27,6 +27,7 @@ from taskflow.runtime.transport.mpi_collectives import (
     Communicators,
     MPIAllGather,
     MPIAllReduce,
+    MPIAllToAll,
     MPICollective,
     MPIReduceScatter,
 )
@@ -165,6 +166,11 @@ class MPITransport(Transport):
 
     def all_gather(self, array: Array, counts: Sequence[int], ranks: Sequence[int]) -> MPIAllGather:
         channel = MPIAllGather(self, self._group(ranks), array, counts, ranks)
+        self._channels.append(channel)
+        return channel
+
+    def all_to_all(self, array: Array, counts: Sequence[Sequence[int]], ranks: Sequence[int]) -> MPIAllToAll:
+        channel = MPIAllToAll(self, self._group(ranks), array, counts, ranks)
         self._channels.append(channel)
         return channel
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from taskflow.machine import ring_share
-from taskflow.runtime.transport.base import Collective, verify_shares
+from taskflow.runtime.transport.base import Collective, verify_exchange, verify_shares
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,13 +44,16 @@ class MPICollective(Collective, ABC):
 
     halves = 1
     name = "collective"
+    sums = True  # elements of the array
     __slots__ = ("_array", "_comm", "_requests", "_transport")
 
     def __init__(self, transport: MPITransport, comm: MPI.Intracomm, array: np.ndarray[Any, Any], ranks: Sequence[int]) -> None:
         who = f"{self.name} of ranks {list(ranks)}"
-        if array.dtype.kind != "f" or not array.flags.c_contiguous or not getattr(array.flags, "writeable", True):
+        of_floats = not self.sums or array.dtype.kind == "f"
+        if not of_floats or not array.flags.c_contiguous or not getattr(array.flags, "writeable", True):
             raise ValueError(
-                f"{who}: needs a writable C-contiguous array of floating type, got {array.dtype}, strides {array.strides}"
+                f"{who}: needs a writable C-contiguous array{' of floating type' * self.sums}, got {array.dtype}, strides "
+                f"{array.strides}"
             )
         super().__init__(ranks, transport.rank, array.nbytes)
         self._transport, self._comm, self._array = transport, comm, array.reshape(-1)
@@ -59,7 +62,7 @@ class MPICollective(Collective, ABC):
     def start(self) -> None:
         if not self.done():
             raise RuntimeError(f"{self}: started again before the last one was over; wait for it first")
-        transport, size = self._transport, self._array.size
+        transport, size = self._transport, self.longest
         step = max(1, transport.message_nbytes // self._array.itemsize)
         self._requests = [self.ask(at, min(at + step, size)) for at in range(0, max(1, size), step)]
         transport.bytes_sent += self.sent_bytes
@@ -67,9 +70,14 @@ class MPICollective(Collective, ABC):
         for rank in self.peers:
             transport.ranks.ring(rank)
 
+    @property
+    def longest(self) -> int:
+        """Elements that requests are about: of the array."""
+        return self._array.size
+
     @abstractmethod
     def ask(self, low: int, high: int) -> MPI.Request:
-        """MPI's request for elements ``low`` to ``high`` of the array."""
+        """MPI's request for elements ``low`` to ``high``."""
 
     def end(self) -> None:
         """What is done when it is over."""
@@ -77,7 +85,7 @@ class MPICollective(Collective, ABC):
     def done(self) -> bool:
         if self._requests and self._transport.all_ended(self._requests):
             self._requests = []
-            self._transport.bytes_received += self.sent_bytes
+            self._transport.bytes_received += self.received_bytes
             self.end()
         return not self._requests
 
@@ -85,6 +93,11 @@ class MPICollective(Collective, ABC):
     def sent_bytes(self) -> int:
         """What this rank sends if the library goes around a ring."""
         return ring_share(len(self.ranks), self.ranks.index(self._transport.rank), self.nbytes, self.halves)
+
+    @property
+    def received_bytes(self) -> int:
+        """What this rank receives."""
+        return self.sent_bytes
 
     def free(self) -> bool:
         """Whether nothing is under way: a collective cannot be called off."""
@@ -155,7 +168,7 @@ class MPIReduceScatter(MPIShares):
 class MPIAllGather(MPIShares):
     """MPI_Iallgatherv in place."""
 
-    name = "all-gather"
+    name, sums = "all-gather", False
     __slots__ = ()
 
     def ask(self, low: int, high: int) -> MPI.Request:
@@ -163,3 +176,48 @@ class MPIAllGather(MPIShares):
 
     def __str__(self) -> str:
         return f"gather {self.nbytes} bytes from ranks {', '.join(map(str, self.ranks))}"
+
+
+class MPIAllToAll(MPICollective):
+    """MPI_Ialltoallv, from the first part of the array to the rest."""
+
+    name, sums = "all-to-all", False
+    __slots__ = ("_counts", "_given", "_place")
+
+    def __init__(
+        self, transport: MPITransport, comm: MPI.Intracomm, array: np.ndarray[Any, Any], counts: Sequence[Sequence[int]],
+        ranks: Sequence[int],
+    ) -> None:
+        super().__init__(transport, comm, array, ranks)
+        self._place = list(ranks).index(transport.rank)
+        self._given = verify_exchange(f"{self.name} of ranks {list(ranks)}", array, counts, self._place)
+        self._counts = [list(row) for row in counts]
+
+    @property
+    def longest(self) -> int:
+        return max(max(row) for row in self._counts)  # the same on all ranks, which ask as often
+
+    def ask(self, low: int, high: int) -> MPI.Request:
+        row, column = self._counts[self._place], [row[self._place] for row in self._counts]
+        given, got = self._array[: self._given], self._array[self._given :]
+        return self._comm.Ialltoallv([given, _within(row, low, high)], [got, _within(column, low, high)])
+
+    @property
+    def sent_bytes(self) -> int:
+        return self._given * self._array.itemsize
+
+    @property
+    def received_bytes(self) -> int:
+        return (self._array.size - self._given) * self._array.itemsize
+
+    def __str__(self) -> str:
+        return f"exchange {self.nbytes} bytes among ranks {', '.join(map(str, self.ranks))}"
+
+
+def _within(counts: Sequence[int], low: int, high: int) -> tuple[list[int], list[int]]:
+    """Of each block what lies in its elements ``low`` to ``high``: how many, and from where on in the array of all blocks."""
+    starts = accumulate(counts[:-1], initial=0)
+    return (
+        [max(0, min(count, high) - low) for count in counts],
+        [start + min(low, count) for start, count in zip(starts, counts)],
+    )

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
-from taskflow.runtime.transport.base import Channel, Collective, Transport, verify_shares
+from taskflow.runtime.transport.base import Channel, Collective, Transport, verify_exchange, verify_shares
 from taskflow.runtime.transport.staged import WrappedTransport
 
 
@@ -43,6 +44,9 @@ class NCCLTransport(WrappedTransport):
 
     def all_gather(self, array: Any, counts: Sequence[int], ranks: Sequence[int]) -> Channel:
         return NCCLAllGather(self, array, counts, self._group(ranks))
+
+    def all_to_all(self, array: Any, counts: Sequence[Sequence[int]], ranks: Sequence[int]) -> Channel:
+        return NCCLAllToAll(self, array, counts, self._group(ranks))
 
     def _group(self, ranks: Sequence[int]) -> tuple[int, ...]:
         """``ranks``, of which there is now a communicator."""
@@ -149,13 +153,14 @@ class NCCLChannel(Channel):
 
 
 class NCCLCollective(Collective, ABC):
-    """One collective a step, in place, of float32 or float64. As of messages, ``done`` makes the GPU wait."""
+    """One collective a step, in place; sums are of float32 or float64. As of messages, ``done`` makes the GPU wait."""
 
     name = "collective"
+    sums = True
     __slots__ = ("_event", "_transport", "array", "place")
 
     def __init__(self, transport: NCCLTransport, array: Any, ranks: tuple[int, ...]) -> None:
-        if array.dtype.kind != "f" or array.dtype.itemsize not in (4, 8):
+        if self.sums and (array.dtype.kind != "f" or array.dtype.itemsize not in (4, 8)):
             raise ValueError(f"{self.name} of ranks {list(ranks)}: needs float32 or float64, got {array.dtype}")
         super().__init__(ranks, transport.rank, array.nbytes)
         self._transport, self.array, self.place = transport, array, ranks.index(transport.rank)
@@ -238,21 +243,49 @@ class NCCLReduceScatter(NCCLShares):
 
 
 class NCCLAllGather(NCCLShares):
-    """ncclAllGather, or an ncclBroadcast of each share."""
+    """ncclAllGather, or an ncclBroadcast of each share, of bytes."""
 
-    name = "all-gather"
+    name, sums = "all-gather", False
     __slots__ = ()
 
     def ask(self, nccl: Any, communicator: Any, stream: int) -> None:
-        kind = self.kind(nccl)
+        size, kind = self.array.dtype.itemsize, nccl.NCCL_UINT8
         if self.even:
             own, count = self.at(self.place)
-            communicator.allGather(own, self.array.data.ptr, count, kind, stream)
+            communicator.allGather(own, self.array.data.ptr, count * size, kind, stream)
             return
         nccl.groupStart()
         for place, share, count in self.some():
-            communicator.broadcast(share, share, count, kind, place, stream)
+            communicator.broadcast(share, share, count * size, kind, place, stream)
         nccl.groupEnd()
 
     def __str__(self) -> str:
         return f"gather {self.nbytes} bytes from ranks {', '.join(map(str, self.ranks))} by NCCL"
+
+
+class NCCLAllToAll(NCCLCollective):
+    """An ncclSend to each other rank and an ncclRecv from it, all in one group of calls, of bytes."""
+
+    name, sums = "all-to-all", False
+    __slots__ = ("_given", "_got")
+
+    def __init__(self, transport: NCCLTransport, array: Any, counts: Sequence[Sequence[int]], ranks: tuple[int, ...]) -> None:
+        super().__init__(transport, array, ranks)
+        verify_exchange(f"{self.name} of ranks {list(ranks)}", array, counts, self.place)
+        row, column = counts[self.place], [row[self.place] for row in counts]
+        starts = [start * array.dtype.itemsize for start in accumulate((*row, *column), initial=0)]
+        blocks = [(start, end - start) for start, end in zip(starts, starts[1:])]  # first byte and bytes
+        self._given, self._got = blocks[: len(ranks)], blocks[len(ranks) :]
+
+    def ask(self, nccl: Any, communicator: Any, stream: int) -> None:
+        at, kind = self.array.data.ptr, nccl.NCCL_UINT8
+        nccl.groupStart()
+        for peer, ((given, out), (got, coming)) in enumerate(zip(self._given, self._got)):
+            if out:
+                communicator.send(at + given, out, kind, peer, stream)
+            if coming:
+                communicator.recv(at + got, coming, kind, peer, stream)
+        nccl.groupEnd()
+
+    def __str__(self) -> str:
+        return f"exchange {self.nbytes} bytes among ranks {', '.join(map(str, self.ranks))} by NCCL"

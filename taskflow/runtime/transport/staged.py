@@ -81,6 +81,13 @@ class StagedTransport(WrappedTransport):
         own, gather = self._share(counts, ranks), self.inner.all_gather
         return StagedCollective(self, array, lambda memory: gather(memory, counts, ranks), takes=True, gives=own)
 
+    def all_to_all(self, array: Any, counts: Sequence[Sequence[int]], ranks: Sequence[int]) -> Channel:
+        given, exchange = sum(counts[list(ranks).index(self.rank)]), self.inner.all_to_all
+        return StagedCollective(
+            self, array, lambda memory: exchange(memory, counts, ranks), takes=True, gives=slice(0, given),
+            brings=slice(given, None),
+        )
+
     def _share(self, counts: Sequence[int], ranks: Sequence[int]) -> slice:
         """This rank's, of a one-dimensional array."""
         place = list(ranks).index(self.rank)

@@ -10,6 +10,7 @@ from taskflow.graph import Node, OperatorGraph
 from taskflow.operators.operator import Keeps
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.regions import Rect, covers
+from taskflow.tasks.lower.exchange import exchange_gradients, gather
 from taskflow.tasks.lower.recompute import compute_again
 from taskflow.tasks.lower.state import Lowering, Piece, TensorKey
 from taskflow.tasks.task import Compute, GradientTo, Kind, OtherHalf, Part
@@ -85,7 +86,10 @@ def backward(
 
 
 def _share(state: Lowering, node: Node, tensor: Tensor, table: dict[tuple[Rect, int], int]) -> None:
-    """Copy the owners' gradients to the other processors that computed partial values of the same Rects."""
+    """Bring the owners' gradients to the other processors that computed partial values of the same Rects."""
+    if state.together:
+        _gather_shares(state, tensor, table)
+        return
     emit = state.emit
     owned = {rect: buffer for (rect, _), buffer in table.items()}
     if all(len(state.writers[node.number, tensor.index][rect]) == 1 for rect in owned):
@@ -98,6 +102,26 @@ def _share(state: Lowering, node: Node, tensor: Tensor, table: dict[tuple[Rect, 
             table[rect, piece.processor] = copy
             copies.append((f"d {tensor.name}{rect}", emit.whole(owned[rect]), emit.whole(copy)))
     emit.transfers(copies)
+
+
+def _gather_shares(state: Lowering, tensor: Tensor, table: dict[tuple[Rect, int], int]) -> None:
+    """Give the gradient of each Rect to all that computed partial values of it: an all-gather of what its owners have."""
+    emit, key = state.emit, (tensor.node, tensor.index)
+    owners, writers = state.owners[key], state.writers[key]
+    for written in dict.fromkeys(owners.written(rect) for rect, _ in table):
+        computed = dict.fromkeys(piece.processor for piece in writers[written])
+        missing = [processor for processor in computed if (written, processor) not in table]
+        if not missing:
+            continue
+        name = f"d {tensor.name}"
+        shares = {p: (rect, p, table[rect, p]) for rect, p in owners.of(written)}
+        into = {p: emit.buffer(name, written, p, tensor.dtype) for p in missing}
+        if written.ndim:
+            gather(emit, f"{name}{written}", written, shares, into)
+        else:  # no shares, but one that has it
+            (source,) = shares.values()
+            emit.all_to_all(f"{name}{written}", [(emit.whole(source[2]), emit.whole(buffer)) for buffer in into.values()])
+        table.update({(written, p): buffer for p, buffer in into.items()})
 
 
 def _gather(
@@ -113,8 +137,8 @@ def _gather(
         return None
     owners, gathered_before = state.owners[key], state.gathered.get(key, {})
     asked = {  # owning pieces, in their order
-        rect: owner for rect in dict.fromkeys(piece.writes[tensor.index] for piece in pieces)
-        if (rect, owner := owners.pieces[rect.lo][1]) not in gathered_before
+        rect: owner for written in dict.fromkeys(piece.writes[tensor.index] for piece in pieces)
+        for rect, owner in owners.of(written) if (rect, owner) not in gathered_before
     }
     meeting: dict[Rect, list[tuple[int, Rect, int]]] = {}  # owning piece -> those readers, in order
     for (processor, read), buffer in put.items():
@@ -123,19 +147,21 @@ def _gather(
                 meeting.setdefault(rect, []).append((processor, read, buffer))
     arriving = _Arriving([], [])
     gathered: dict[tuple[Rect, int], int] = {}
-    for rect, owner in asked.items():
+    for rect in list(asked):
         parts, held = meeting.get(rect, []), owners.summed.get(rect, {})
-        if held and seed and not parts:
-            for processor in held:
-                buffer = state.emit.buffer(f"d {tensor.name}", rect, processor, tensor.dtype)
-                state.emit.fill(f"d {tensor.name}{rect}", state.emit.whole(buffer), 1.0)
-                gathered[rect, processor] = buffer
-        elif held and not seed and all(read == rect for _, read, _ in parts) and {p for p, *_ in parts} == set(held):
+        if held and not seed and all(read == rect for _, read, _ in parts) and {p for p, *_ in parts} == set(held):
             buffers = [state.emit.whole(buffer) for *_, buffer in parts]
             state.emit.all_reduce(f"d {tensor.name}{rect}", buffers, owners.crossing.get(rect))
             gathered.update({(rect, processor): buffer for processor, _, buffer in parts})
-        else:
-            gathered[rect, owner] = _owner_gradient(state, tensor, rect, owner, parts, seed, arriving)
+            del asked[rect]
+        elif state.together and held and seed and not parts:  # all begin with 1, and nothing needs to be sent
+            gathered.update({(rect, processor): _seed(state, tensor, rect, processor) for processor in held})
+            del asked[rect]
+    met = meeting
+    if state.together:
+        met = exchange_gradients(state.emit, tensor, asked, {r: parts for r, parts in meeting.items() if r in asked})
+    for rect, owner in asked.items():
+        gathered[rect, owner] = _owner_gradient(state, tensor, rect, owner, met.get(rect, []), seed, arriving)
     state.emit.transfers(arriving.copies)
     for name, source, into in arriving.sums:
         state.emit.sum(name, [source], into)
@@ -151,6 +177,13 @@ class _Arriving:
 
     copies: list[tuple[str, Part, Part]]
     sums: list[tuple[str, Part, Part]]
+
+
+def _seed(state: Lowering, tensor: Tensor, rect: Rect, processor: int) -> int:
+    """The gradient of a loss by itself."""
+    target = state.emit.buffer(f"d {tensor.name}", rect, processor, tensor.dtype)
+    state.emit.fill(f"d {tensor.name}{rect}", state.emit.whole(target), 1.0)
+    return target
 
 
 def _owner_gradient(

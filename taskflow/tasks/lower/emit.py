@@ -15,6 +15,8 @@ from taskflow.tasks.lower.history import History, RectNumbers
 from taskflow.tasks.task import (
     AllGather,
     AllReduce,
+    AllToAll,
+    Block,
     Buffer,
     Filling,
     Kind,
@@ -200,8 +202,70 @@ class Emitter:
             nbytes=ring_bytes(len(group), self._sizes(ordered[0])[1], AllGather.halves),
         )
 
+    def reduce_shares(self, name: str, parts: Sequence[Part], shares: Sequence[Part], places: Sequence[Rect]) -> int:
+        """Of the sum of the parts, on two or more different processors and of one shape, the share of each, which lies at its place
+        in a part, goes into a part of another buffer on the same processor. All three by processor, rising; a share may be
+        empty."""
+        group, ordered = self._group(name, parts)
+        size, nbytes = self._sizes(ordered[0])
+        packed = self._packed(name, ordered, places)
+        return self.emit(
+            Kind.COLLECTIVE, name, group[0], ReduceScatter(group, ordered, tuple(shares), tuple(places), packed), ordered,
+            [*_some(shares), *packed],
+            flops=(len(group) - 1) * size, nbytes=ring_bytes(len(group), nbytes, ReduceScatter.halves),
+        )
+
+    def gather_shares(self, name: str, parts: Sequence[Part], shares: Sequence[Part], places: Sequence[Rect]) -> int:
+        """All of the parts, on two or more different processors and of one shape, get the shares of all, each at its place. All
+        three by processor, rising. Shares are of other buffers; but who has all may have its share as its part."""
+        group, ordered = self._group(name, parts)
+        packed = self._packed(name, ordered, places)
+        return self.emit(
+            Kind.COLLECTIVE, name, group[0], AllGather(group, ordered, tuple(shares), tuple(places), packed), _some(shares),
+            [*(part for part, share in zip(ordered, shares) if part != share), *packed],
+            nbytes=ring_bytes(len(group), self._sizes(ordered[0])[1], AllGather.halves),
+        )
+
+    def all_to_all(self, name: str, blocks: Sequence[tuple[Part, Part]]) -> int:
+        """Copy the source of each block to its target, all in one collective of the processors that they are on."""
+        buffers = self.graph.buffers
+        ends = [(buffers[source.buffer].processor, buffers[target.buffer].processor) for source, target in blocks]
+        group = tuple(sorted({processor for pair in ends for processor in pair}))
+        place = {processor: number for number, processor in enumerate(group)}
+        found = sorted(
+            (Block(place[giver], place[taker], *block) for (giver, taker), block in zip(ends, blocks)),
+            key=lambda block: (block.giver, block.taker),
+        )
+        far = [block for block in found if block.giver != block.taker]
+        packed = tuple(
+            self._scratch(name, p, blocks[0][0], sum(b.source.rect.volume * ((b.giver == n) + (b.taker == n)) for b in far))
+            for n, p in enumerate(group)
+        )
+        return self.emit(
+            Kind.COLLECTIVE, name, group[0], AllToAll(group, tuple(found), packed), [b.source for b in found],
+            [*(b.target for b in found), *packed], nbytes=sum(self._sizes(block.source)[1] for block in far),
+        )
+
+    def _packed(self, name: str, parts: Sequence[Part], places: Sequence[Rect]) -> tuple[Part, ...]:
+        """For each part a buffer in which shares follow each other; none if they do so in the parts."""
+        shape, at = parts[0].rect.shape, 0
+        following = all(part.rect.shape == self.graph.buffers[part.buffer].shape for part in parts)
+        for place in places:
+            if not place.empty:
+                following = following and contiguous(place, shape) and _position(place, shape) == at
+                at += place.volume
+        if following:
+            return ()
+        return tuple(
+            self._scratch(name, self.graph.buffers[part.buffer].processor, part, part.rect.volume) for part in parts
+        )
+
+    def _scratch(self, name: str, processor: int, like: Part, size: int) -> Part:
+        dtype = self.graph.buffers[like.buffer].dtype
+        return self.whole(self.buffer(f"{name} packed", Rect((0,), (size,)), processor, dtype))
+
     def _group(
-        self, name: str, parts: Sequence[Part], among: Sequence[int] | None
+        self, name: str, parts: Sequence[Part], among: Sequence[int] | None = None
     ) -> tuple[tuple[int, ...], tuple[Part, ...]]:
         """The processors that a collective is among, rising, and the parts in the order of theirs."""
         buffers = self.graph.buffers
@@ -275,6 +339,14 @@ def _shares(name: str, parts: Sequence[Part], cuts: Sequence[int], places: Seque
 
 def _some(shares: Sequence[Part]) -> list[Part]:
     return [share for share in shares if not share.rect.empty]
+
+
+def _position(rect: Rect, shape: Sequence[int]) -> int:
+    """Where in a row-major array of ``shape`` the first element of ``rect`` is."""
+    at = 0
+    for low, size in zip(rect.lo, shape):
+        at = at * size + low
+    return at
 
 
 def distance(one: int, other: int, count: int) -> int:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from taskflow.graph import Node
 from taskflow.mapper import SyncAlgorithm
 from taskflow.operators.state import State
 from taskflow.operators.tensor import Tensor
-from taskflow.regions import Rect
+from taskflow.regions import Rect, covers
 from taskflow.tasks.lower.part import NotAlikeError, StepPart
-from taskflow.tasks.lower.reduce import all_reduce_all, reduce_all
+from taskflow.tasks.lower.reduce import all_reduce_all, reduce_all, reduce_scatter_all
 from taskflow.tasks.lower.state import Lowering, Owners, Piece
 from taskflow.tasks.task import Compute, Kind
 from taskflow.tasks.topic import Purpose, Topic
@@ -75,9 +75,22 @@ def _own(state: Lowering, node: Node) -> None:
         )
         if state.part is not None:
             owners.crossing.update(_crossing(state, state.part, tensor, table))
-        owners.summed.update(_summed_everywhere(state, tensor, table, owners))
+        if state.together:
+            state.owners[key] = _divide(state, tensor, table, owners)
+            place_shares(state, tensor, state.owners[key].shares)
+        else:
+            owners.summed.update(_summed_everywhere(state, tensor, table, owners))
         if owners.crossing.keys() - owners.summed.keys():
             raise NotAlikeError(f"partial values of {tensor.name} are summed by one of several replicas")
+
+
+def place_shares(state: Lowering, tensor: Tensor, written: Collection[Rect]) -> None:
+    """New buffers for the shares of sums of partial values, of those of the Rects ``written`` that have shares."""
+    owners = state.owners[tensor.node, tensor.index]
+    for rect in written if owners.shares else ():
+        owners.place(rect, {
+            p: state.emit.buffer(tensor.name, share, p, tensor.dtype) for p, (share, *_) in owners.shares.get(rect, {}).items()
+        })
 
 
 def partial_values(state: Lowering, tensor: Tensor) -> dict[Rect, list[tuple[int, int]]]:
@@ -103,7 +116,10 @@ def add_partial_values(state: Lowering, node: Node, pieces: Sequence[Piece], rea
         }
         everywhere = [rect for rect in partial if rect in owners.summed]
         all_reduce_all(state.emit, [partial[rect] for rect in everywhere], [owners.crossing.get(rect) for rect in everywhere])
-        rest = [group for rect, group in partial.items() if rect not in owners.summed]
+        reduce_scatter_all(state.emit, [
+            (rect, *group, owners.shares[rect]) for rect, group in partial.items() if rect in owners.shares
+        ])
+        rest = [group for rect, group in partial.items() if rect not in owners.summed and rect not in owners.shares]
         reduce_all(state.emit, rest)  # in the first part's buffer
 
 
@@ -130,24 +146,68 @@ def _summed_everywhere(
 ) -> dict[Rect, dict[int, int]]:
     """The Rects of a tensor whose partial values an all-reduce sums, each with the buffers of the sum by processor. Those are
     they of which every processor that has computed a part also reads some: were only one of them to need the sum, as of a
-    loss, sending it to the others would be for nothing. (In a pipeline losses are summed everywhere too: of as many parts as
-    there are replicas, messages to one would hold up its next pass.)"""
+    loss, sending it to the others would be for nothing."""
     if state.strategy.sums is not SyncAlgorithm.COLLECTIVE:
         return {}
+    found = _apart(table, owners.crossing)
+    reading = _readers(state, tensor, owners) if found else {}
+    return {rect: held for rect, held in found.items() if reading.get(rect, {}).keys() >= held.keys()}
+
+
+def _divide(
+    state: Lowering, tensor: Tensor, table: Mapping[Rect, Sequence[tuple[int, int]]], owners: Owners
+) -> Owners:
+    """Who owns a tensor whose partial values collectives sum, if what is cut anew within a group goes as collectives too. A
+    reduce-scatter leaves every processor that computed a part with what it reads of the sum. Where these overlap, and of losses, an
+    all-reduce leaves all with all; and where others read it, the first of them gets the sum alone."""
+    if state.strategy.sums is not SyncAlgorithm.COLLECTIVE or tensor.dtype.kind in "iub":
+        return owners
+    reading = _readers(state, tensor, owners) if (found := _apart(table, owners.crossing)) else {}
+    shares: dict[Rect, dict[int, Rect]] = {}
+    for rect, held in found.items():
+        readers = reading.get(rect, {})
+        if rect in owners.crossing and rect.ndim:
+            raise NotAlikeError(f"partial values of {tensor.name} are summed across replicas")
+        own = {p: next(iter(reads)) for p, reads in readers.items() if len(reads) == 1}
+        if not rect.ndim or readers.keys() > held.keys():
+            owners.summed[rect] = held
+        elif not readers or not readers.keys() <= held.keys():
+            shares[rect] = {owners.pieces[rect.lo][1]: rect}
+        elif len(own) == len(readers) and sum(r.volume for r in own.values()) == rect.volume and covers(own.values(), rect):
+            shares[rect] = own
+        else:
+            owners.summed[rect] = held
+    if not shares:
+        return owners
+    try:
+        return owners.divide(tensor.spec, shares)
+    except ValueError:  # no grid, as where two micro-batches are read in other shares
+        owners.summed.update({rect: found[rect] for rect in shares})
+        return owners
+
+
+def _apart(
+    table: Mapping[Rect, Sequence[tuple[int, int]]], crossing: Collection[Rect]
+) -> dict[Rect, dict[int, int]]:
+    """The Rects of which several processors have partial values (those ``crossing`` on other replicas): by processor, its first
+    buffer."""
     found: dict[Rect, dict[int, int]] = {}
     for rect, parts in table.items():
         held: dict[int, int] = {}
         for processor, buffer in parts:
             held.setdefault(processor, buffer)
-        if (len(held) > 1 or rect in owners.crossing) and not rect.empty:
+        if (len(held) > 1 or rect in crossing) and not rect.empty:
             found[rect] = held
-    if not found or (state.chained and any(tensor is loss for loss in state.graph.losses)):
-        return found
-    reading: dict[Rect, set[int]] = {}
+    return found
+
+
+def _readers(state: Lowering, tensor: Tensor, owners: Owners) -> dict[Rect, dict[int, set[Rect]]]:
+    """Of each owning piece of a tensor, the processors that read it in the forward pass, and what of it."""
+    reading: dict[Rect, dict[int, set[Rect]]] = {}
     for read, processor in state.users(tensor):
         for rect, *_ in owners.overlapping(read) if not read.empty else ():
-            reading.setdefault(rect, set()).add(processor)
-    return {rect: held for rect, held in found.items() if reading.get(rect, set()).issuperset(held)}
+            reading.setdefault(rect, {}).setdefault(processor, set()).add(read.intersect(rect))
+    return reading
 
 
 def _inputs(state: Lowering, piece: Piece) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from taskflow.graph import Node
-from taskflow.tasks.lower.forward import add_partial_values, output_buffers, partial_values, run_pieces
+from taskflow.tasks.lower.forward import add_partial_values, output_buffers, partial_values, place_shares, run_pieces
 from taskflow.tasks.lower.state import Lowering, Piece
 from taskflow.tasks.topic import Purpose, Topic
 
@@ -32,9 +32,8 @@ def compute_again(state: Lowering, node: Node, pieces: Sequence[Piece]) -> None:
         for tensor, read in zip(reader.inputs, piece.reads.inputs):
             source = state.graph.nodes[tensor.node]
             if source.name in names and not read.empty:
-                writers = state.writers[tensor.node, tensor.index]
-                left.extend((source, p) for rect, *_ in state.owners[tensor.node, tensor.index].overlapping(read)
-                            for p in writers[rect])
+                writers, owners = state.writers[tensor.node, tensor.index], state.owners[tensor.node, tensor.index]
+                left.extend((source, p) for rect, *_ in owners.overlapping(read) for p in writers[owners.written(rect)])
     for number in sorted(wanted):
         _recompute(state, state.graph.nodes[number], [state.pieces[number][i] for i in sorted(wanted[number])])
         state.again.setdefault(number, set()).update(wanted[number])
@@ -76,7 +75,8 @@ def _recompute(state: Lowering, node: Node, pieces: Sequence[Piece]) -> None:
             for new, old, rect, again in zip(state.outputs[place], first[piece.index], piece.writes, whole)
         )
     for tensor, again in zip(node.outputs, whole):
-        table = partial_values(state, tensor)
-        state.owners[node.number, tensor.index].replace({rect: table[rect] for rect in again})
+        table, owners = partial_values(state, tensor), state.owners[node.number, tensor.index]
+        owners.replace({rect: table[rect] for rect in again})
+        place_shares(state, tensor, again)
         state.forget(tensor, again)
     add_partial_values(state, node, pieces, set(first))

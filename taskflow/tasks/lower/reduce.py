@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from taskflow.regions import Rect
 from taskflow.tasks.lower.emit import Emitter
+from taskflow.tasks.lower.exchange import Held, reduce
 from taskflow.tasks.task import Part
 
 HeldPart = tuple[int, Part]  # (processor, its part)
@@ -37,6 +38,13 @@ def all_reduce_all(
     part, if not only the parts' processors."""
     for (name, parts), members in zip(groups, among):
         emit.all_reduce(name, [part for _, part in _local_first(emit, name, parts)], members)
+
+
+def reduce_scatter_all(emit: Emitter, groups: Sequence[tuple[Rect, str, Sequence[HeldPart], Mapping[int, Held]]]) -> None:
+    """In each group (the Rect that all parts are of, its name, its parts, on two or more processors) each processor's share of the
+    sum, if it has one, goes to where it shall be: one collective a group. Parts of one processor are added there first."""
+    for rect, name, parts, shares in groups:
+        reduce(emit, name, rect, dict(_local_first(emit, name, parts)), shares)
 
 
 def _staging(emit: Emitter, name: str, owner: int, like: Part) -> Part:

@@ -6,15 +6,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper import CopyRequest, Strategy
+from taskflow.mapper import CopyRequest, Exchange, Strategy
 from taskflow.operators.operator import Reads, Spec
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.partition import Grid
 from taskflow.regions import Rect
-from taskflow.tasks.lower.emit import Emitter
+from taskflow.tasks.lower.emit import Copying, Emitter
+from taskflow.tasks.lower.exchange import Held, Wanted, exchange_values
 from taskflow.tasks.lower.parameters import ParameterLayout
 from taskflow.tasks.lower.part import NotAlikeError, StepPart
-from taskflow.tasks.task import Cell, Part
+from taskflow.tasks.task import Cell
 from taskflow.tasks.topic import Purpose, Topic
 
 TensorKey = tuple[int, int]  # (node, output)
@@ -51,6 +52,7 @@ class Owners:
         ]
         self.grid = Grid(cuts)
         self.pieces = {rect.lo: (rect, processor, buffer) for rect, processor, buffer in pieces}
+        self.whole = whole
         if whole and (len(self.pieces) != len(self.grid) or self.grid.space != spec.rect):
             raise ValueError(f"pieces of a {spec} do not form a grid: {[str(r) for r, _, _ in pieces]}")
         self._found: dict[Rect, list[tuple[Rect, int, int]]] = {}
@@ -58,6 +60,9 @@ class Owners:
         """Of a Rect whose partial values an all-reduce sums: processor -> buffer of the sum, the owner's too."""
         self.crossing: dict[Rect, tuple[int, ...]] = {}
         """Of such a Rect of which other replicas have parts too, where only one is lowered: all processors that sum it."""
+        self.shares: dict[Rect, dict[int, Held]] = {}
+        """Of a Rect whose partial values a reduce-scatter sums, and which so is several owning pieces: by processor."""
+        self._written: dict[Rect, Rect] = {}  # the Rect of partial values that an owning piece is a share of
 
     def overlapping(self, rect: Rect) -> list[tuple[Rect, int, int]]:
         """The owning pieces that share points with ``rect``."""
@@ -74,9 +79,41 @@ class Owners:
         own = self.summed[rect].get(processor) if rect in self.summed else None
         return (owner, buffer) if own is None else (processor, own)
 
+    def divide(self, spec: Spec, shares: Mapping[Rect, Mapping[int, Rect]]) -> Owners:
+        """The same with shares (by processor) in place of these Rects; their buffers are still to be said (`place`). ValueError if
+        the pieces would form no grid."""
+        pieces = [piece for piece in self if piece[0] not in shares]
+        divided = Owners(
+            spec, pieces + [(rect, p, -1) for by_processor in shares.values() for p, rect in by_processor.items()], self.whole
+        )
+        divided.summed, divided.crossing = self.summed, self.crossing
+        divided.shares = {whole: {p: (rect, p, -1) for p, rect in parts.items()} for whole, parts in shares.items()}
+        divided._written = {rect: whole for whole, parts in shares.items() for rect in parts.values()}
+        return divided
+
+    def place(self, whole: Rect, buffers: Mapping[int, int]) -> None:
+        """Say in which buffers (by processor) the shares of a Rect, if it has shares, are."""
+        if whole not in self.shares:
+            return
+        self.shares[whole] = {p: (rect, p, buffers[p]) for p, (rect, *_) in self.shares[whole].items()}
+        self.pieces.update({held[0].lo: held for held in self.shares[whole].values()})
+        self._found.clear()
+
+    def written(self, rect: Rect) -> Rect:
+        """The Rect that operators' pieces write of which the owning piece ``rect`` is all or a share."""
+        return self._written.get(rect, rect)
+
+    def of(self, written: Rect) -> list[tuple[Rect, int]]:
+        """The owning pieces that a Rect which operators' pieces write consists of, each with its processor."""
+        if written in self.shares:
+            return [(rect, processor) for rect, processor, _ in self.shares[written].values()]
+        return [(written, self.pieces[written.lo][1])]
+
     def replace(self, parts: Mapping[Rect, Sequence[tuple[int, int]]]) -> None:
         """Other buffers for the values of owning pieces: by Rect, processor and buffer of each partial value."""
         for rect, made in parts.items():
+            if rect in self.shares:
+                continue  # `place` says where they are
             self.pieces[rect.lo] = (rect, *made[0])
             if rect in self.summed:
                 held: dict[int, int] = {}
@@ -124,12 +161,17 @@ class Lowering:
     part: StepPart | None = None  # what of the step is lowered; None: all
     chained: bool = False  # a processor runs its operators' tasks in the order in which they are emitted
     last: dict[int, int] = field(default_factory=dict)  # by processor the task before, if chained
-    wanted: list[tuple[str, Part, Part, Topic]] = field(default_factory=list)  # copies that `bring` is to emit
+    wanted: list[Wanted] = field(default_factory=list)  # instances that `bring` is to fill
+    reading: dict[TensorKey, set[int]] = field(default_factory=dict)
+    """Of a tensor, the processors that have wanted some of it since the last `bring`; only with `together`."""
+    together: bool = field(init=False)  # what is cut anew within a group of processors goes as collectives
     topics: list[Topic] = field(init=False)  # of copies of a node's outputs, by node
     _users: dict[TensorKey, list[tuple[Node, int]]] = field(default_factory=dict)  # tensor -> (reader, which input)
 
     def __post_init__(self) -> None:
         self.topics = [Topic(Purpose.OUTPUT, node.name) for node in self.graph]
+        # A mapper that picks sources says for each copy where it is from.
+        self.together = self.strategy.exchange is Exchange.COLLECTIVES and self.select_source is None
 
     def chain(self, processor: int) -> tuple[int, ...]:
         """What the next task of an operator on a processor comes after, whether or not it needs it."""
@@ -162,14 +204,32 @@ class Lowering:
         return buffer
 
     def bring(self) -> None:
-        """Emit the copies that fill the instances made by `want`."""
-        self.emit.transfers(self.wanted)
-        self.wanted.clear()
+        """Emit the collectives and copies that fill the instances made by `want`."""
+        wanted, reading = self.wanted, self.reading
+        self.wanted, self.reading = [], {}
+        if self.together and wanted:
+            by_tensor: dict[TensorKey, list[Wanted]] = {}
+            for one in wanted:
+                by_tensor.setdefault((one.tensor.node, one.tensor.index), []).append(one)
+            wanted = []
+            for key, some in by_tensor.items():
+                self.emit.topic = self.topics[key[0]]
+                wanted += exchange_values(self.emit, some, reading[key])
+        copies: list[Copying] = [
+            (
+                f"{one.tensor.name}{shared}", self.emit.part(source, shared), self.emit.part(one.buffer, shared),
+                self.topics[one.tensor.node],
+            )
+            for one in wanted for shared, _, source in one.sources
+        ]
+        self.emit.transfers(copies)
 
     def want(self, tensor: Tensor, rect: Rect, processor: int) -> int:
         """As `read`, but what fills the instance is emitted by `bring`, together with what else is wanted by then. If the
         mapper picks sources, it is emitted at once: the instance may be the source of the next."""
         readers, key = self.readers.setdefault((tensor.node, tensor.index), {}), (processor, rect)
+        if self.together:
+            self.reading.setdefault((tensor.node, tensor.index), set()).add(processor)
         if key in readers:
             return readers[key]
         name = tensor.name
@@ -186,15 +246,12 @@ class Lowering:
                 readers[key] = view
                 return view
         buffer = self.emit.buffer(name, rect, processor, tensor.dtype)
+        sources: list[Held] = []
         for (owned, *_), (giver, source) in zip(pieces, near):
             shared = owned.intersect(rect)
             giver_buffer = self._source(tensor, shared, giver, source, processor, of_tensor.summed.get(owned, {}))
-            self.wanted.append(
-                (
-                    f"{name}{shared}", self.emit.part(giver_buffer, shared), self.emit.part(buffer, shared),
-                    self.topics[tensor.node],
-                )
-            )
+            sources.append((shared, giver, giver_buffer))
+        self.wanted.append(Wanted(tensor, rect, processor, buffer, tuple(sources)))
         if self.select_source is not None:
             self.bring()
         self.holders.setdefault((tensor.node, tensor.index), []).append((rect, processor, buffer))

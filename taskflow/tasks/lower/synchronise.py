@@ -188,9 +188,12 @@ def _clip(state: Lowering, chunks: Sequence[SyncedChunk], limit: float) -> dict[
         )
     if not squares:
         return {}
+    emit.topic = Topic(Purpose.NORM, "")
+    updaters = {p for chunk in chunks for p in chunk.updaters}
+    if state.together and len(updaters | squares.keys()) > 1:
+        return _clip_together(state, squares, updaters, limit)
     first = min(squares)
     arrived = []
-    emit.topic = Topic(Purpose.NORM, "")
     for processor in sorted(squares):
         part = emit.whole(squares[processor])
         if processor != first:
@@ -198,17 +201,34 @@ def _clip(state: Lowering, chunks: Sequence[SyncedChunk], limit: float) -> dict[
             emit.transfer("sum of squares", part, emit.whole(staging))
             part = emit.whole(staging)
         arrived.append(part)
-    factor = emit.buffer("clip", ONE, first, DOUBLE)
-    emit.emit(
-        Kind.CLIP, "clip", first, Clip(tuple(p.buffer for p in arrived), factor, limit), arrived,
-        (emit.whole(factor),), flops=len(arrived),
-    )
+    factor = _factor(state, first, arrived, limit)
     scales = {first: factor}
-    updaters = {p for chunk in chunks for p in chunk.updaters}
     for processor in sorted(updaters - {first}):
         scales[processor] = emit.buffer("clip", ONE, processor, DOUBLE)
         emit.transfer("clip", emit.whole(factor), emit.whole(scales[processor]))
     return scales
+
+
+def _clip_together(state: Lowering, squares: dict[int, int], updaters: set[int], limit: float) -> dict[int, int]:
+    """The same by one all-reduce of everyone's sum of squares, after which each that updates has the norm itself."""
+    emit = state.emit
+    for processor in sorted(updaters - squares.keys()):
+        squares[processor] = emit.buffer("sum of squares", ONE, processor, DOUBLE)
+        emit.fill("sum of squares", emit.whole(squares[processor]), 0.0)
+    parts = {processor: emit.whole(buffer) for processor, buffer in squares.items()}
+    emit.all_reduce("sum of squares", list(parts.values()))
+    return {processor: _factor(state, processor, [parts[processor]], limit) for processor in sorted(updaters)}
+
+
+def _factor(state: Lowering, processor: int, squares: Sequence[Part], limit: float) -> int:
+    """What a processor's gradients are to be multiplied by, from sums of squares that are there."""
+    emit = state.emit
+    factor = emit.buffer("clip", ONE, processor, DOUBLE)
+    emit.emit(
+        Kind.CLIP, "clip", processor, Clip(tuple(part.buffer for part in squares), factor, limit), squares,
+        (emit.whole(factor),), flops=len(squares),
+    )
+    return factor
 
 
 def _update(

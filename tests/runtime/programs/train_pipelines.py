@@ -1,4 +1,5 @@
-"""Started by mpirun: trains a small decoder under random pipelines and prints, on rank 0, one JSON line a plan.
+"""Started by mpirun: trains a small decoder under random pipelines, and networks under `HYBRIDS`, and prints, on rank 0, one
+JSON line a plan.
 
 With a second argument ``kill`` the last rank is killed in the middle of the third step of a pipeline. Rank 0 says "training" after
 the second step.
@@ -8,13 +9,14 @@ import json
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from random import Random
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import taskflow  # isort: skip
-from pipelines import decoder, fitting, tokens
+from pipelines import HYBRIDS, decoder, fitting, hybrid, tokens, words
 
 from taskflow.mapper import choose
 from taskflow.runtime.program.bind import bind
@@ -46,13 +48,15 @@ if "kill" in sys.argv:
         run.train(tokens(step))
         if step == 1 and transport.rank == 0:
             print("training", flush=True)
-for seed in range(int(sys.argv[1])):
-    graph = decoder()
-    strategy = fitting(graph, transport.size, Random(seed))
+cases = [(f"random {seed}", decoder(), tokens) for seed in range(int(sys.argv[1]))]
+cases += [(text, hybrid(text)[0], None) for text in HYBRIDS.get(transport.size, ())]
+for name, graph, batch in cases:
+    strategy = hybrid(name)[1] if batch is None else fitting(graph, transport.size, Random(int(name.split()[1])))
+    batch = batch or partial(words, graph)
     run = taskflow.Executor(graph, strategy, taskflow.SGD(0.1, momentum=0.9), transport=transport, seed=3, clip_norm=1.0)
-    losses = [run.train(tokens(step)) for step in range(3)]
+    losses = [run.train(batch(step)) for step in range(3)]
     parameters = run.parameters()
     run.close()
     if transport.rank == 0:
-        print(json.dumps({"seed": seed, "losses": losses, "parameters": sum(float(abs(v).sum()) for v in parameters.values())}))
+        print(json.dumps({"case": name, "losses": losses, "parameters": sum(float(abs(v).sum()) for v in parameters.values())}))
 transport.close()

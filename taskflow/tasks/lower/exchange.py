@@ -1,0 +1,185 @@
+"""Exchange: what goes between processors that cut a tensor differently, found in the copies that this takes.
+
+Copies connect processors; those that are connected, directly or through others, are one group, and what they give each other is one
+exchange. Where all of a group have some of the tensor, or all of them need some, it is cut anew within the group, and goes as one
+collective (`Strategy.exchange`): as an all-gather if all need the same, with sums as a reduce-scatter if all give the same, and
+else as an all-to-all. Where some only give and others only take, as between the stages of a pipeline, copies are what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from taskflow.operators.tensor import Tensor
+from taskflow.regions import Rect, covers
+from taskflow.tasks.lower.emit import Emitter
+from taskflow.tasks.task import Part
+
+Held = tuple[Rect, int, int]  # elements of a tensor, the processor where they are, and the buffer
+Given = tuple[int, Rect, int]  # the same of a reader's gradient, in the order that the backward pass has it in
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An instance of ``rect`` on ``processor`` that is to be filled from ``sources``, which are disjoint and together all of it."""
+
+    tensor: Tensor
+    rect: Rect
+    processor: int
+    buffer: int
+    sources: tuple[Held, ...]
+
+
+def exchange_values(emit: Emitter, wanted: Sequence[Wanted], reading: set[int]) -> list[Wanted]:
+    """Emit the collectives that fill instances of one tensor; the others are returned. ``reading``: all processors that read the
+    tensor now, those too that have at hand what they need."""
+    left: list[Wanted] = []
+    for members in _groups((giver, one.processor) for one in wanted for _, giver, _ in one.sources):
+        some = [one for one in wanted if one.processor in members]
+        readers = reading & members
+        givers = {giver for one in some for _, giver, _ in one.sources} | readers - {one.processor for one in some}
+        if len(members) == 1 or members not in (givers, readers):
+            left += some
+        elif (share := _shares_of_all(some, members)) is not None:
+            name, rect = f"{some[0].tensor.name}{some[0].rect}", some[0].rect
+            gather(emit, name, rect, share, {one.processor: one.buffer for one in some})
+        else:
+            emit.all_to_all(some[0].tensor.name, [
+                (emit.part(buffer, shared), emit.part(one.buffer, shared)) for one in some for shared, _, buffer in one.sources
+            ])
+    return left
+
+
+def _shares_of_all(wanted: Sequence[Wanted], members: set[int]) -> dict[int, Held] | None:
+    """By member what it has of the Rect that all members want; None unless all want one (not a scalar: it has no shares)."""
+    first = wanted[0]
+    shares = {held[1]: held for held in first.sources}
+    if not first.rect.ndim or len(shares) < len(first.sources) or len({one.processor for one in wanted}) < len(wanted):
+        return None
+    if any(one.rect != first.rect or one.sources != first.sources for one in wanted):
+        return None
+    for member in members - {one.processor for one in wanted}:  # who has it all does not want it
+        if shares[member][0] != first.rect:
+            return None
+    return shares
+
+
+def gather(emit: Emitter, name: str, rect: Rect, shares: Mapping[int, Held], into: Mapping[int, int]) -> None:
+    """Fill buffers of ``rect`` (by processor) with the shares (by processor) of all. Who is not in ``into`` has all of it."""
+    group = sorted(shares.keys() | into.keys())
+    parts = [emit.part(into[p] if p in into else shares[p][2], rect) for p in group]
+    emit.gather_shares(
+        name, parts,
+        [emit.part(shares[p][2], shares[p][0]) if p in shares else _nothing(part) for p, part in zip(group, parts)],
+        [shares[p][0].relative_to(rect) if p in shares else _nothing(part).rect for p, part in zip(group, parts)],
+    )
+
+
+def reduce(emit: Emitter, name: str, rect: Rect, parts: Mapping[int, Part], shares: Mapping[int, Held]) -> None:
+    """Add up parts (by processor), all of ``rect``, each processor getting its share of the sum, if it has one."""
+    group = sorted(parts)
+    emit.reduce_shares(
+        name, [parts[p] for p in group],
+        [emit.part(shares[p][2], shares[p][0]) if p in shares else _nothing(parts[p]) for p in group],
+        [shares[p][0].relative_to(rect) if p in shares else _nothing(parts[p]).rect for p in group],
+    )
+
+
+def exchange_gradients(
+    emit: Emitter, tensor: Tensor, owners: Mapping[Rect, int], given: Mapping[Rect, Sequence[Given]]
+) -> dict[Rect, list[Given]]:
+    """Emit the collectives that bring gradients to where a tensor's pieces lie. ``given``: for each of these the gradients that
+    readers have put and that meet it. Returns the same with what has come, and is on the owner now, in place of what it is of."""
+    found = {rect: list(parts) for rect, parts in given.items()}
+    meets: dict[Given, list[Rect]] = {}
+    for rect, parts in given.items():
+        for part in parts:
+            meets.setdefault(part, []).append(rect)
+    for members in _groups((part[0], owners[rect]) for part, rects in meets.items() for rect in rects):
+        some = [part for part in meets if part[0] in members]
+        owned = [rect for rect in owners if owners[rect] in members and rect in given]
+        if len(members) == 1 or members not in ({part[0] for part in some}, {owners[rect] for rect in owned}):
+            continue
+        far = [part for part in some if any(owners[rect] != part[0] for rect in meets[part])]
+        for read in dict.fromkeys(read for _, read, _ in far):
+            parts = [part for part in some if part[1] == read]
+            rects = meets[parts[0]]
+            if _all_of(read, parts, rects, owners, members):
+                _reduce_gradients(emit, tensor, read, parts, {owners[rect]: rect for rect in rects}, found)
+                far = [part for part in far if part[1] != read]
+        if far:
+            _exchange_parts(emit, tensor, far, owners, meets, found)
+    return found
+
+
+def _all_of(
+    read: Rect, parts: Sequence[Given], rects: Sequence[Rect], owners: Mapping[Rect, int], members: set[int]
+) -> bool:
+    """Whether every member has put one gradient of ``read``, which consists of whole pieces of different owners."""
+    whole = all(read.contains(rect) for rect in rects) and sum(rect.volume for rect in rects) == read.volume
+    return read.ndim > 0 and whole and len(parts) == len(members) and len({owners[rect] for rect in rects}) == len(rects)
+
+
+def _reduce_gradients(
+    emit: Emitter, tensor: Tensor, read: Rect, parts: Sequence[Given], shares: Mapping[int, Rect], found: dict[Rect, list[Given]]
+) -> None:
+    into: dict[int, Held] = {}
+    for owner, rect in shares.items():
+        buffer = emit.buffer(f"d {tensor.name}", rect, owner, tensor.dtype)
+        into[owner] = rect, owner, buffer
+        _replace(found[rect], [part for part in found[rect] if part[1] == read], (owner, rect, buffer))
+    reduce(emit, f"d {tensor.name}{read}", read, {p: emit.whole(buffer) for p, _, buffer in parts}, into)
+
+
+def _exchange_parts(
+    emit: Emitter, tensor: Tensor, parts: Sequence[Given], owners: Mapping[Rect, int], meets: Mapping[Given, Sequence[Rect]],
+    found: dict[Rect, list[Given]],
+) -> None:
+    """Bring parts of gradients to owners by an all-to-all: those that together are a piece into one buffer, and others each into
+    its own, to be added there."""
+    blocks: list[tuple[Part, Part]] = []
+    by_owner: dict[Rect, list[Given]] = {}
+    for part in parts:
+        for rect in meets[part]:
+            by_owner.setdefault(rect, []).append(part)
+    for rect, here in by_owner.items():
+        owner, shared = owners[rect], [read.intersect(rect) for _, read, _ in here]
+        if sum(s.volume for s in shared) == rect.volume and covers(shared, rect):
+            buffer = emit.buffer(f"d {tensor.name}", rect, owner, tensor.dtype)
+            blocks += [(emit.part(part[2], s), emit.part(buffer, s)) for part, s in zip(here, shared)]
+            _replace(found[rect], here, (owner, rect, buffer))
+            continue
+        for part, s in zip(here, shared):
+            if part[0] != owner:
+                buffer = emit.buffer(f"d {tensor.name}", s, owner, tensor.dtype)
+                blocks.append((emit.part(part[2], s), emit.whole(buffer)))
+                _replace(found[rect], [part], (owner, s, buffer))
+    emit.all_to_all(f"d {tensor.name}", blocks)
+
+
+def _replace(parts: list[Given], old: Sequence[Given], new: Given) -> None:
+    """``new`` in place of the first of ``old``, and no other of them."""
+    parts[parts.index(old[0])] = new
+    for part in old[1:]:
+        parts.remove(part)
+
+
+def _nothing(like: Part) -> Part:
+    return Part(like.buffer, Rect((0,) * like.rect.ndim, (0,) * like.rect.ndim))
+
+
+def _groups(pairs: Iterable[tuple[int, int]]) -> Iterator[set[int]]:
+    """The sets of processors that pairs connect, in the order in which they come."""
+    group: dict[int, set[int]] = {}
+    for one, other in pairs:
+        first, second = group.setdefault(one, {one}), group.setdefault(other, {other})
+        if first is not second:
+            small, large = sorted((first, second), key=len)
+            large |= small
+            group.update(dict.fromkeys(small, large))
+    seen: set[int] = set()
+    for members in group.values():
+        if id(members) not in seen:
+            seen.add(id(members))
+            yield members

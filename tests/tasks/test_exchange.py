@@ -1,0 +1,181 @@
+"""What crosses a group that cuts a tensor anew is one collective, of the bytes that Megatron's closed forms have."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import taskflow
+from taskflow.graph import OperatorGraph
+from taskflow.machine import load_machine
+from taskflow.mapper import Exchange, HybridParallel, OpConfig, Strategy, SyncAlgorithm, map_graph
+from taskflow.models import build
+from taskflow.regions import Rect
+from taskflow.rules import SGD
+from taskflow.tasks.lower import Emitter, lower
+from taskflow.tasks.simulate import resources, roofline, simulate
+from taskflow.tasks.task import AllGather, AllReduce, AllToAll, Kind, ReduceScatter, Task, TaskGraph
+from taskflow.tasks.topic import Purpose
+
+NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "Llama": ("Llama", {"key_heads": 4}),
+    "Llama, 32 words": ("Llama", {"key_heads": 4, "vocabulary": 32}),  # devices have whole blocks of the loss
+    "GPT-2": ("GPT-2", {"heads": 4}),
+    "GPT-3": ("GPT-2", {"heads": 4, "vocabulary": 32, "steps": 8, "dropout": 0.0}),
+    "Mixtral": ("Mixtral", {"key_heads": 4}),
+    "MoE": ("MoE", {"heads": 4}),
+}
+
+
+def planned(name: str, plan: str, devices: int, **settings: Any) -> tuple[OperatorGraph, Strategy]:
+    model, more = NETWORKS[name]
+    graph = build(model, 8, preset="small", dtype="float64", **more, **settings)
+    return graph, map_graph(HybridParallel(plan), graph, taskflow.host(devices))
+
+
+def gradients_of_weights(task: Task) -> bool:
+    return task.topic.purpose in (Purpose.WEIGHT_GRADIENTS, Purpose.NEW_WEIGHTS)
+
+
+@pytest.mark.parametrize("recompute", ["none", "full", "selective"])
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(("plan", "tensor", "data", "devices"), [("t2 p2 d2 mb1", 2, 2, 8), ("t4 p2 mb2", 4, 1, 8)])
+def test_copies_are_between_stages_only(name: str, plan: str, tensor: int, data: int, devices: int, recompute: str) -> None:
+    graph, strategy = planned(name, f"{plan} recompute={recompute}", devices)
+    tasks = lower(graph, strategy, SGD(0.1), clip_norm=1.0)
+    stage = tensor * data
+    for task in tasks:
+        if task.kind is Kind.COPY:
+            assert task.source // stage != task.processor // stage, task
+            if task.topic.name not in {loss.name for loss in graph.losses}:  # each to the one in its place
+                assert task.source % stage == task.processor % stage, task
+        elif task.kind is Kind.COLLECTIVE and not gradients_of_weights(task) and task.topic.purpose is not Purpose.NORM:
+            groups = {p // (stage if task.topic.name in {loss.name for loss in graph.losses} else tensor) for p in task.processors}
+            assert len(groups) == 1, task  # no replica waits for another
+    evaluated = lower(graph, strategy, None)
+    assert all(t.source // stage != t.processor // stage for t in evaluated if t.kind is Kind.COPY)
+
+
+def moved(tasks: TaskGraph, layer: str) -> Counter[tuple[type, Purpose]]:
+    """Bytes by kind of collective and purpose, of what a layer's operators make."""
+    found: Counter[tuple[type, Purpose]] = Counter()
+    for task in tasks:
+        if task.kind is Kind.COLLECTIVE and task.topic.name.startswith(layer) and not gradients_of_weights(task):
+            found[type(task.work), task.topic.purpose] += task.nbytes
+    return found
+
+
+@pytest.mark.parametrize(("name", "layer"), [("Llama, 32 words", "layers.1."), ("GPT-3", "h.1.")])
+@pytest.mark.parametrize("plan", ["t4 mb8", "t4 mb2", "t4 mb4 recompute=selective", "t4 mb2 recompute=full"])
+def test_a_layer_moves_what_megatron_moves(name: str, layer: str, plan: str) -> None:
+    """Korthikanti et al., section 4.2.2: two all-gathers and two reduce-scatters of b s h forward, and as many backward. With full
+    recomputation the first three are done once more; what the last one gives, nobody reads again."""
+    graph, strategy = planned(name, plan, 4)
+    tasks = lower(graph, strategy, SGD(0.1))
+    b, s, h = graph.node(f"{layer}mlp.add").space.shape
+    each = 3 * b * s * h * 8  # of all four together: each gets, or gives, three quarters
+    again = 2 if "full" in plan else 1
+    assert moved(tasks, layer) == {
+        (AllGather, Purpose.OUTPUT): 2 * again * each, (ReduceScatter, Purpose.PARTIAL): (1 + again) * each,
+        (AllGather, Purpose.GRADIENT): 2 * each, (ReduceScatter, Purpose.GRADIENT): 2 * each,
+    }
+    assert not any(task.kind is Kind.COPY for task in tasks)
+
+
+def two_operators(read: OpConfig, wrote: OpConfig, operator: str, processors: int = 4) -> tuple[OperatorGraph, Strategy]:
+    """A layer of (4, 8, 8) outputs, and an operator that reads it in another cut."""
+    graph = OperatorGraph("float64", "two operators")
+    x = taskflow.input(graph, (4, 8, 8), name="x")
+    y = taskflow.linear(x, 8, name="wrote")
+    y = taskflow.relu(y, name="read") if operator == "relu" else taskflow.linear(y, 8, name="read")
+    graph.minimize(taskflow.mean(y, name="loss"))
+    configs = {"x": wrote, "wrote": wrote, "read": read, "loss": OpConfig((1, 1, 1), (0,))}
+    configs["x"] = OpConfig((1, 1, 1), (0,))
+    return graph, Strategy(processors, configs, {}, "two", SyncAlgorithm.COLLECTIVE, exchange=Exchange.COLLECTIVES)
+
+
+WORDS, OUTPUTS, INPUTS = (OpConfig(degrees, (0, 1, 2, 3)) for degrees in ((1, 4, 1, 1), (1, 1, 4, 1), (1, 1, 1, 4)))
+
+
+@pytest.mark.parametrize(("wrote", "read", "operator", "forward", "backward"), [
+    (WORDS, OUTPUTS, "linear", [AllGather], [ReduceScatter]),
+    (INPUTS, OpConfig((1, 4, 1), (0, 1, 2, 3)), "relu", [ReduceScatter], [AllGather]),
+    (INPUTS, OpConfig((1, 1, 4), (3, 2, 1, 0)), "relu", [ReduceScatter], [AllGather]),  # each another's share, in no order
+    (INPUTS, OUTPUTS, "linear", [AllReduce], [AllReduce]),
+    (WORDS, OpConfig((1, 1, 4), (0, 1, 2, 3)), "relu", [AllToAll], [AllToAll]),
+    (OpConfig((1, 1, 1, 1), (2,)), OUTPUTS, "linear", [AllGather], [ReduceScatter]),  # one has all: a broadcast, and a sum there
+    (WORDS, OpConfig((1, 1, 1), (1,)), "relu", [AllToAll], [AllToAll]),
+    (WORDS, OpConfig((4, 1, 1), (0, 0, 1, 1)), "relu", [AllToAll], [AllToAll]),
+])
+def test_a_new_cut_is_one_collective(
+    wrote: OpConfig, read: OpConfig, operator: str, forward: list[type], backward: list[type]
+) -> None:
+    graph, strategy = two_operators(read, wrote, operator)
+    tasks = lower(graph, strategy, SGD(0.1))
+    about = [task for task in tasks if task.topic.name == "wrote" and task.kind.travels and not gradients_of_weights(task)]
+    there = (Purpose.OUTPUT, Purpose.PARTIAL)
+    assert [type(task.work) for task in about if task.topic.purpose in there] == forward
+    assert [type(task.work) for task in about if task.topic.purpose is Purpose.GRADIENT] == backward
+    plain = replace(strategy, exchange=Exchange.COPIES, sums=SyncAlgorithm.OWNER)
+    batch = {"x": np.random.default_rng(0).normal(size=(4, 8, 8))}
+    runs = [taskflow.Executor(graph, one, SGD(0.1)) for one in (strategy, plain)]
+    losses = [[run.train(batch) for _ in range(3)] for run in runs]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-12)
+
+
+def test_between_other_processors_copies_stay_copies() -> None:
+    graph, strategy = two_operators(OpConfig((1, 2, 1), (2, 3)), OpConfig((1, 1, 2, 1), (0, 1)), "relu")
+    about = [task for task in lower(graph, strategy, SGD(0.1)) if task.topic.name == "wrote" and task.kind.travels]
+    assert [task.kind for task in about if not gradients_of_weights(task)] == 8 * [Kind.COPY]
+
+
+def test_partial_values_that_others_read_are_added_at_one() -> None:
+    graph, strategy = two_operators(OpConfig((1, 2, 1), (2, 3)), OpConfig((1, 1, 1, 2), (0, 1)), "relu")
+    tasks = lower(graph, strategy, SGD(0.1))
+    (added,) = [task for task in tasks if task.topic.purpose is Purpose.PARTIAL and task.topic.name == "wrote"]
+    assert isinstance(added.work, ReduceScatter) and [s.rect.empty for s in added.work.shares] == [False, True]
+    back = [t for t in tasks if t.topic.purpose is Purpose.GRADIENT and t.topic.name == "wrote" and t.kind.travels]
+    assert [t.kind for t in back] == [Kind.COPY, Kind.COPY, Kind.COLLECTIVE] and isinstance(back[-1].work, AllGather)
+
+
+def test_a_mapper_that_picks_sources_gets_copies() -> None:
+    graph, strategy = two_operators(OUTPUTS, WORDS, "linear")
+    tasks = lower(graph, strategy, SGD(0.1), select_source=lambda request: request.candidates[0])
+    assert not any(isinstance(task.work, AllGather) for task in tasks)
+
+
+def test_shares_that_follow_each_other_are_not_packed() -> None:
+    for batch, packs in ((1, False), (2, True)):
+        emit = Emitter(2)
+        parts = [emit.whole(emit.buffer("y", Rect.of((batch, 4, 3)), p, np.dtype(np.float32))) for p in range(2)]
+        places = [Rect((0, 2 * p, 0), (batch, 2 * p + 2, 3)) for p in range(2)]
+        shares = [emit.whole(emit.buffer("y", place, p, np.dtype(np.float32))) for p, place in enumerate(places)]
+        emit.gather_shares("gather", parts, shares, places)
+        emit.reduce_shares("sum", parts, shares, places)
+        for task in emit.graph:
+            assert isinstance(task.work, (AllGather, ReduceScatter)) and bool(task.work.packed) is packs
+            assert task.nbytes == batch * 4 * 3 * 4 and len(task.writes) == 2 + 2 * packs
+
+
+def test_an_all_to_all_takes_as_long_as_its_busiest_link() -> None:
+    machine = load_machine("p100", 4)
+    emit, members = Emitter(4), range(4)
+    rows = [emit.buffer("x", Rect((2 * p, 0), (2 * p + 2, 8)), p, np.dtype(np.float64)) for p in members]
+    columns = [emit.buffer("x", Rect((0, 2 * p), (8, 2 * p + 2)), p, np.dtype(np.float64)) for p in members]
+    blocks = [(Rect((2 * p, 2 * q), (2 * p + 2, 2 * q + 2)), p, q) for p in members for q in members]
+    emit.all_to_all("turn", [(emit.part(rows[p], block), emit.part(columns[q], block)) for block, p, q in blocks])
+    (task,) = emit.graph
+    assert task.processors == (0, 1, 2, 3) and task.nbytes == 12 * 4 * 8
+    assert len(task.reads) == 16 and len(task.writes) == 20  # and what is packed
+    routes = [machine.route(p, q) for p in members for q in members if p != q]
+    load: Counter[int] = Counter(link.number for route in routes for link in route)
+    rate = {link.number: link.bytes_per_second for route in routes for link in route}
+    latency = max(sum(link.latency_seconds for link in route) for route in routes)
+    seconds = 3 * latency + max(4 * 8 * load[link] / rate[link] for link in load)
+    assert roofline(machine)(task) == pytest.approx(seconds, rel=1e-12)
+    assert set(resources(task, machine)) == {4 + number for number in load}
+    assert simulate(emit.graph, machine, roofline(machine)).makespan >= seconds
