@@ -30,8 +30,11 @@ from several import Several
 from taskflow.machine import Cluster, collective, load_machine, ring_bytes
 from taskflow.mapper import map_graph
 from taskflow.mapper.hybrid import HybridParallel
+from taskflow.mapper.notation import parse_plan
 from taskflow.models import build
 from taskflow.optimizer import make_evaluator
+from taskflow.optimizer.trust import MEASURED, Features
+from taskflow.optimizer.trust.nearest import expected
 from taskflow.rules import Adam
 
 VOCABULARY = 51_200
@@ -141,6 +144,19 @@ def summary(rows: Sequence[tuple[Row, float]]) -> dict:
     return found
 
 
+def coverage(rows: Sequence[tuple[Row, float]]) -> float:
+    """How often a measured time lies in the interval that is expected from the measured plans of other networks and batches."""
+    within = 0
+    for row, predicted in rows:
+        plan = parse_plan(row.plan)
+        weights = float(12 * row.hidden**2 * row.layers + VOCABULARY * row.hidden)
+        own = Features(weights, plan.tensor, plan.pipeline, plan.data or 1, float((plan.micro_batch or 1) * row.sequence))
+        others = [m for m in MEASURED if (m.hidden, m.layers, m.devices) != (row.hidden, row.layers, row.gpus)]
+        found = expected(own, predicted, others)
+        within += found.low <= row.seconds <= found.high
+    return within / len(rows)
+
+
 def nccl(data: Path) -> dict:
     """NCCL's all-reduce within a node of A100."""
     errors = []
@@ -166,6 +182,8 @@ def said(name: str, found: dict) -> str:
     if "tau" in found:
         text += f"; {found['tasks']} tasks: tau {found['tau']:.2f}, regret {found['regret']:.1%}"
         text += f", {found['largest_regret']:.0%} at most"
+    if "coverage" in found:
+        text += f"; {found['coverage']:.0%} within the expected interval"
     return text
 
 
@@ -199,7 +217,7 @@ def main(data: Path | None, groups: tuple[str, ...], sample: int, evaluated: boo
                         f"{row.of}, {row.plan}: {predicted:.4g} s, measured {row.seconds:.4g}: {predicted / row.seconds - 1:+.1%} "
                         f"(took {took:.1f} s)", err=as_json,
                     )  # fmt: skip
-            totals[group] = summary(of_group)
+            totals[group] = {**summary(of_group), "coverage": coverage(of_group)}
             done += of_group
         if group in totals:
             click.echo(said(group, totals[group]), err=as_json)
