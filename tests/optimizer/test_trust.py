@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from math import log
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -14,6 +16,7 @@ from taskflow.mapper import DataParallel, map_graph
 from taskflow.mapper.hybrid import HybridParallel
 from taskflow.models import build
 from taskflow.optimizer.trust import MEASURED, Features, features, trust
+from taskflow.optimizer.trust.measured import VTRAIN
 from taskflow.optimizer.trust.nearest import FAR, LEAST, NEAREST, expected
 
 
@@ -62,3 +65,14 @@ def test_commands_say_it() -> None:
     row = json.loads(done.output)
     assert row["trust"]["far"] and row["trust"]["nearest"][0]["source"]
     assert "trust: far from any measured plan" in CliRunner().invoke(main, asked).output
+
+
+def test_the_predictions_of_measured_plans_are_those_of_today(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    Row, by_layers = (getattr(importlib.import_module("measured_elsewhere"), name) for name in ("Row", "by_layers"))
+    for one in MEASURED[::2]:
+        row = Row(
+            "published", one.source, one.device, one.devices, one.hidden, one.heads, one.layers, one.sequence, one.batch,
+            f"{one.plan} recompute=full", one.seconds, False, one.vocabulary, one.source == VTRAIN,
+        )
+        assert by_layers(row) == pytest.approx(one.predicted, rel=0.002), one

@@ -1,6 +1,6 @@
 """Measured: single published figures of training steps, each with its source and what was predicted for it.
 
-Predictions are those of this version; `benchmarks/measured_elsewhere.py --table` predicts them again.
+Predictions are those of this version, put together from one layer (benchmarks/layers_alone.py), which a test predicts again.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ MEASURED = (
     _v(512, 8192, 64, 48, 2048, 1536, "t8 p8 d8 mb12", 18, 18.06),
     _v(512, 8192, 64, 48, 2048, 1536, "t8 p16 d4 mb24", 24.17, 24.3),
     Measured(MEGATRON, "a100", 512, 8192, 64, 48, 2048, 1536, "t8 p2 d32 mb4", 14.45, 13.94),  # 138 TFLOP/s a GPU
-    Measured(KORTHIKANTI, "a100", 8, 6144, 64, 48, 2048, 4, "t8 p1 d1 mb4", 1.42, 1.41),
+    Measured(KORTHIKANTI, "a100", 8, 6144, 64, 48, 2048, 4, "t8 p1 d1 mb4", 1.42, 1.413),
     _bloom("t8 p12 d4 mb4", 117.07, 105.8),
     _bloom("t8 p6 d8 mb4", 114.11, 99.05),
     _bloom("t4 p12 d8 mb2", 110.48, 101.5),

@@ -14,7 +14,7 @@ from taskflow.optimizer.trust.measured import MEASURED, Measured
 
 NEAREST = 10
 """How many measured plans the error to expect is taken from: that of the third worst of them, so that a prediction is expected to
-be within it nearly nine times of ten. ``benchmarks/measured_elsewhere.py --coverage`` counts how often it is."""
+be within it nearly nine times of ten. benchmarks/measured_elsewhere.py counts how often it is."""
 
 LEAST = 0.05
 """No prediction is expected to be nearer than the noise between two runs of one job on two clusters."""
