@@ -169,6 +169,7 @@ def coverage(rows: Sequence[tuple[Row, float]]) -> float:
         own = Features(weights, plan.tensor, plan.pipeline, plan.data or 1, float((plan.micro_batch or 1) * row.sequence))
         others = [m for m in MEASURED if (m.hidden, m.layers, m.devices) != (row.hidden, row.layers, row.gpus)]
         found = expected(own, predicted, others)
+        assert found.low is not None and found.high is not None
         within += found.low <= row.seconds <= found.high
     return within / len(rows)
 

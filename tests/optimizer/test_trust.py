@@ -43,6 +43,7 @@ def test_the_interval_is_from_the_nearest_plans_and_grows_with_distance() -> Non
     near = MEASURED[-3].features
     found = expected(near, 100.0, MEASURED)
     assert len(found.nearest) == NEAREST and found.nearest[0][1] == 0.0 and not found.far
+    assert found.low is not None and found.high is not None
     assert found.low < 100.0 < found.high and found.low * found.high == pytest.approx(100.0**2)
     assert log(found.high / 100.0) >= LEAST
     distances = [distance for _, distance in found.nearest]
@@ -57,6 +58,9 @@ def test_the_interval_is_from_the_nearest_plans_and_grows_with_distance() -> Non
 def test_nothing_is_said_of_devices_of_which_nothing_is_measured() -> None:
     graph, machine = build("GPT-2", preset="small"), load_machine("p100", 4)
     assert trust(graph, map_graph(DataParallel(), graph, machine), machine, 1.0) is None
+    unmeasured = load_machine("h100", 4)
+    found = trust(graph, map_graph(DataParallel(), graph, unmeasured), unmeasured, 1.0)
+    assert found is not None and found.far and found.low is None and str(found) == "trust: far from any measured plan"
 
 
 def test_commands_say_it() -> None:

@@ -26,11 +26,11 @@ FAR = 4.0
 @dataclass(frozen=True, slots=True)
 class Trust:
     """``nearest``: measured plans and how far each is away, the nearest first; none if nothing is measured on such devices.
-    ``low`` and ``high``: the seconds to expect, given the predicted ones."""
+    ``low`` and ``high``: the seconds to expect, given the predicted ones; None if nothing is known."""
 
     nearest: tuple[tuple[Measured, float], ...]
-    low: float
-    high: float
+    low: float | None
+    high: float | None
 
     @property
     def far(self) -> bool:
@@ -38,7 +38,7 @@ class Trust:
         return not self.nearest or self.nearest[0][1] > FAR
 
     def __str__(self) -> str:
-        if self.far:
+        if self.far or self.low is None or self.high is None:
             return "trust: far from any measured plan"
         one, _ = self.nearest[0]
         return (
@@ -58,11 +58,13 @@ class Trust:
 
 
 def trust(graph: OperatorGraph, strategy: Strategy, machine: Machine, seconds: float) -> Trust | None:
-    """What to expect of a step that is predicted to take ``seconds``; None if nothing is known of such devices or networks."""
-    kinds = {p.device.kind for p in machine.processors}
-    known = [one for one in MEASURED if one.device in kinds]
-    plan = features(graph, strategy, machine) if known else None
-    return None if plan is None else expected(plan, seconds, known)
+    """What to expect of a step that is predicted to take ``seconds``; None for networks that do not read words, and for devices of
+    which nobody says what program drives them."""
+    devices = {p.device.kind: p.device for p in machine.processors}
+    if all(device.program is None for device in devices.values()) or (plan := features(graph, strategy, machine)) is None:
+        return None
+    known = [one for one in MEASURED if one.device in devices]
+    return expected(plan, seconds, known) if known else Trust((), None, None)
 
 
 def expected(plan: Features, seconds: float, known: Sequence[Measured]) -> Trust:
