@@ -4,7 +4,7 @@ from taskflow.machine.cluster import Cluster
 from taskflow.machine.collectives import Channels, Collectives, between_nodes, collective, collective_links, exchange
 from taskflow.machine.format import unparse
 from taskflow.machine.host import host
-from taskflow.machine.parts import Device, Ends, Link, Machine, Processor, Program, transfer_seconds
+from taskflow.machine.parts import Device, Ends, HostProgram, Link, Machine, Processor, transfer_seconds
 from taskflow.machine.presets import cores, load_machine, preset_names, save
 from taskflow.machine.ring import Ring, all_pairs, ring, ring_bytes, ring_share
 from taskflow.machine.template import NETWORK, Group, NodeTemplate, Wire
@@ -17,11 +17,11 @@ __all__ = [
     "Device",
     "Ends",
     "Group",
+    "HostProgram",
     "Link",
     "Machine",
     "NodeTemplate",
     "Processor",
-    "Program",
     "Ring",
     "Wire",
     "all_pairs",

@@ -82,7 +82,7 @@ class Channels:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class PairExchange:
     """An all-to-all of a library: messages between all pairs, as ``pairs`` has them, which it starts together."""
 
     pairs: Ring
@@ -109,7 +109,7 @@ def exchange(machine: Machine, members: Sequence[int]) -> Around:
     library: Collectives | None = getattr(machine, "collectives", None)
     if library is None or pairs.copies:
         return pairs
-    return Exchange(pairs, library.network_share if between_nodes(machine, members) else library.link_share, library)
+    return PairExchange(pairs, library.network_share if between_nodes(machine, members) else library.link_share, library)
 
 
 def collective(machine: Machine, members: Sequence[int]) -> Around:

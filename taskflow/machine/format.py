@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from taskflow.machine.cluster import Cluster
 from taskflow.machine.collectives import Collectives
-from taskflow.machine.parts import Device, Program
+from taskflow.machine.parts import Device, HostProgram
 from taskflow.machine.template import NETWORK, Group, NodeTemplate, Wire
 from taskflow.reading import LEAST, Count, Entry, Name, NotNegative, Positive, Whole, read_as
 
@@ -170,7 +170,7 @@ def _device(entry: DeviceEntry) -> Device:
     return Device(
         entry.kind, entry.memory_bytes, _sorted(entry.flops_per_second), entry.memory_bytes_per_second, entry.launch_seconds,
         entry.multiprocessors, entry.cache_bytes, _sorted(entry.efficiency or {}), entry.source or "", entry.products or "float32",
-        Program(p.host_seconds, p.message_seconds, p.source or "") if (p := entry.program) else None,
+        HostProgram(p.host_seconds, p.message_seconds, p.source or "") if (p := entry.program) else None,
     )
 
 

@@ -16,7 +16,7 @@ def _name(dtype: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class HostProgram:
     """How a training program drives a device, PyTorch's eager mode for instance. ``host_seconds``: what its one thread needs to
     start a kernel, none of which begins before; 0 where steps are recorded and replayed (CUDA graphs). ``message_seconds``: what
     it waits in addition for a message from or to another stage of a pipeline. ``source``: where the figures are from."""
@@ -49,7 +49,7 @@ class Device:
     efficiency: tuple[tuple[str, float], ...] = ()
     source: str = ""
     products: str = "float32"
-    program: Program | None = None
+    program: HostProgram | None = None
 
     def rate(self, dtype: object = "float32") -> float:
         """Peak operations a second on numbers of a type."""

@@ -1,5 +1,5 @@
-"""What a device's libraries do with the work of a piece when a training program drives it (`taskflow.machine.Program`): products
-run in tiles, views are free, and every kernel is started by one thread of the host.
+"""What a device's libraries do with the work of a piece when a training program drives it (`taskflow.machine.HostProgram`):
+products run in tiles, views are free, and every kernel is started by one thread of the host.
 
 Constants have a source beside them; none belongs to a network.
 """

@@ -11,8 +11,7 @@ from collections.abc import Callable
 
 from taskflow.mapper import Strategy
 from taskflow.optimizer.cost.library import Spent
-from taskflow.tasks import Compute, Cost, Kind, Task, TaskGraph
-from taskflow.tasks.topic import Purpose
+from taskflow.tasks import Compute, Cost, Kind, Purpose, Task, TaskGraph
 
 
 def paced(graph: TaskGraph, strategy: Strategy, spent: Callable[[Task], Spent | None], message_seconds: float, cost: Cost) -> Cost:

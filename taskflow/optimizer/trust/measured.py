@@ -1,4 +1,4 @@
-"""Measured: single published figures of training steps, each with its source and what was predicted for it.
+"""MeasuredPlan: single published figures of training steps, each with its source and what was predicted for it.
 
 Predictions are those of this version, put together from one layer (benchmarks/layers_alone.py), which a test predicts again.
 """
@@ -16,7 +16,7 @@ BLOOM = "BigScience, tr11-176B-ml, chronicles-prequel"
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredPlan:
     """A decoder's step: sizes, the plan in Megatron's notation (layers recomputed), its measured and predicted seconds."""
 
     source: str
@@ -47,12 +47,12 @@ class Measured:
         return f"{self.parameters / 1e9:.3g} billion parameters on {self.devices} {self.device}, {self.plan}"
 
 
-def _v(*figures: object) -> Measured:
-    return Measured(VTRAIN, "a100", *figures)  # type: ignore[arg-type]
+def _v(*figures: object) -> MeasuredPlan:
+    return MeasuredPlan(VTRAIN, "a100", *figures)  # type: ignore[arg-type]
 
 
-def _bloom(plan: str, seconds: float, predicted: float) -> Measured:
-    return Measured(BLOOM, "a100", 384, 14_336, 64, 72, 2048, 2048, plan, seconds, predicted, 250_880)
+def _bloom(plan: str, seconds: float, predicted: float) -> MeasuredPlan:
+    return MeasuredPlan(BLOOM, "a100", 384, 14_336, 64, 72, 2048, 2048, plan, seconds, predicted, 250_880)
 
 
 MEASURED = (
@@ -85,8 +85,8 @@ MEASURED = (
     _v(512, 8192, 64, 48, 2048, 1536, "t2 p8 d32 mb6", 23.063, 20.19),
     _v(512, 8192, 64, 48, 2048, 1536, "t8 p8 d8 mb12", 18, 18.06),
     _v(512, 8192, 64, 48, 2048, 1536, "t8 p16 d4 mb24", 24.17, 24.3),
-    Measured(MEGATRON, "a100", 512, 8192, 64, 48, 2048, 1536, "t8 p2 d32 mb4", 14.45, 13.94),  # 138 TFLOP/s a GPU
-    Measured(KORTHIKANTI, "a100", 8, 6144, 64, 48, 2048, 4, "t8 p1 d1 mb4", 1.42, 1.413),
+    MeasuredPlan(MEGATRON, "a100", 512, 8192, 64, 48, 2048, 1536, "t8 p2 d32 mb4", 14.45, 13.94),  # 138 TFLOP/s a GPU
+    MeasuredPlan(KORTHIKANTI, "a100", 8, 6144, 64, 48, 2048, 4, "t8 p1 d1 mb4", 1.42, 1.413),
     _bloom("t8 p12 d4 mb4", 117.07, 105.8),
     _bloom("t8 p6 d8 mb4", 114.11, 99.05),
     _bloom("t4 p12 d8 mb2", 110.48, 101.5),

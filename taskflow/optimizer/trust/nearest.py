@@ -10,7 +10,7 @@ from taskflow.graph import OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper import Strategy
 from taskflow.optimizer.trust.features import Features, features
-from taskflow.optimizer.trust.measured import MEASURED, Measured
+from taskflow.optimizer.trust.measured import MEASURED, MeasuredPlan
 
 NEAREST = 10
 """How many measured plans the error to expect is taken from: that of the third worst of them, so that a prediction is expected to
@@ -28,7 +28,7 @@ class Trust:
     """``nearest``: measured plans and how far each is away, the nearest first; none if nothing is measured on such devices.
     ``low`` and ``high``: the seconds to expect, given the predicted ones; None if nothing is known."""
 
-    nearest: tuple[tuple[Measured, float], ...]
+    nearest: tuple[tuple[MeasuredPlan, float], ...]
     low: float | None
     high: float | None
 
@@ -67,7 +67,7 @@ def trust(graph: OperatorGraph, strategy: Strategy, machine: Machine, seconds: f
     return expected(plan, seconds, known) if known else Trust((), None, None)
 
 
-def expected(plan: Features, seconds: float, known: Sequence[Measured]) -> Trust:
+def expected(plan: Features, seconds: float, known: Sequence[MeasuredPlan]) -> Trust:
     """The same from a plan's features and the measured plans to compare it with."""
     near = sorted(((one, plan.distance(one.features)) for one in known), key=lambda pair: pair[1])[:NEAREST]
     errors = sorted(abs(log(one.seconds / one.predicted)) for one, _ in near)
