@@ -40,6 +40,7 @@ from taskflow.tasks.simulate import (
 from taskflow.tasks.task import (
     AllGather,
     AllReduce,
+    Buffer,
     Bundle,
     Cell,
     Clip,
@@ -66,6 +67,7 @@ __all__ = [
     "SYNCHRONISATION",
     "AllGather",
     "AllReduce",
+    "Buffer",
     "Bundle",
     "Cell",
     "Clip",

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from taskflow.floats import is_narrow
+from taskflow.operators.sixteen_bit import add_up
 from taskflow.runtime.program.storage import Storage
 from taskflow.tasks import AllGather, AllReduce, Collective, Part, ReduceScatter
 
@@ -61,6 +63,9 @@ def _places(parts: Sequence[Part], shares: Sequence[Part]) -> list[slice]:
 
 
 def _add(total: Any, others: list[Any]) -> None:
+    if is_narrow(total.dtype):
+        add_up(total, others)
+        return
     for array in others:
         np.add(total, array, out=total)
 

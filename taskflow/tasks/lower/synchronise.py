@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
 
+from taskflow.floats import sum_bytes, sums_in
 from taskflow.mapper import UpdatePlacement
 from taskflow.partition import even_cuts
 from taskflow.regions import Rect
@@ -30,6 +32,8 @@ from taskflow.tasks.topic import Purpose, Topic
 
 DOUBLE = np.dtype(np.float64)
 ONE = Rect((0,), (1,))
+FACTOR = "clip"  # what gradients are multiplied by
+MASTER = "master"  # how the name of a float32 copy of weights ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +62,9 @@ class SyncedBundle:
     arrivals: dict[int, Part] = field(default_factory=dict)  # task -> the buffer in which a gradient arrives
 
 
-def synchronise(state: Lowering, rule: UpdateRule, clip_norm: float | None) -> None:
-    """Emit everything between the last backward task and the updated weights."""
+def synchronise(state: Lowering, rule: UpdateRule, clip_norm: float | None, scaled: bool = False) -> None:
+    """Emit everything between the last backward task and the updated weights. ``scaled``: gradients may overflow, and every
+    processor is to know whether some have."""
     collect_weight_gradients(state)
     # All before the first root that has no gradient of its own gets a buffer for the sum.
     bundles = [
@@ -72,8 +77,9 @@ def synchronise(state: Lowering, rule: UpdateRule, clip_norm: float | None) -> N
             for stage in of.stages:
                 if stage.phase is phase:
                     _emit(state, rule, of, stage, scales)
-        if phase is SyncPhase.SUMS and clip_norm is not None:
-            scales = _clip(state, [chunk for of in bundles for chunk in of.chunks], clip_norm)
+        if phase is SyncPhase.SUMS and (clip_norm is not None or scaled):
+            limit = inf if clip_norm is None else clip_norm
+            scales = _clip(state, [chunk for of in bundles for chunk in of.chunks], limit, scaled)
 
 
 def _divide(state: Lowering, bundle: Bundle) -> SyncedBundle:
@@ -81,7 +87,7 @@ def _divide(state: Lowering, bundle: Bundle) -> SyncedBundle:
     first = first_root(sync, state.layout.rank(bundle), len(group))
     order = group[first:] + group[:first]
     giving = tuple((bundle.name, p) in state.flat_gradients for p in order)
-    table = make_sync_table(sync, giving, bundle.size, bundle.dtype.itemsize)
+    table = make_sync_table(sync, giving, bundle.size, sum_bytes(bundle.dtype.itemsize))
     everywhere = sync.place is UpdatePlacement.EVERY
     chunks = []
     for chunk in table.chunks:
@@ -137,7 +143,7 @@ def _copy(state: Lowering, of: SyncedBundle, number: int, task: SyncTask) -> tup
     if task.step is SyncStep.SEND_SUM:
         return name, source, _gradient(state, bundle, task, task.holder)
     rect = Rect((0,), (task.high - task.low,))
-    buffer = state.emit.buffer(f"{name} arriving", rect, bundle.group[task.holder], bundle.dtype)
+    buffer = state.emit.buffer(f"{name} arriving", rect, bundle.group[task.holder], sums_in(bundle.dtype))
     of.arrivals[number] = state.emit.whole(buffer)
     return name, source, of.arrivals[number]
 
@@ -163,8 +169,9 @@ def _collective(state: Lowering, bundle: Bundle, task: SyncTask) -> None:
         emit.reduce_scatter(name, parts, even_cuts(bundle.size, holders))
 
 
-def _clip(state: Lowering, chunks: Sequence[SyncedChunk], limit: float) -> dict[int, int]:
-    """The factor that keeps the global gradient norm below ``limit``, on every processor that updates."""
+def _clip(state: Lowering, chunks: Sequence[SyncedChunk], limit: float, scaled: bool) -> dict[int, int]:
+    """The factor that keeps the global gradient norm below ``limit``, on every processor that updates. ``scaled``: on all, kept for
+    the end of the step, and not a number if the norm is not finite."""
     emit = state.emit
     squares: dict[int, int] = {}
     for chunk in chunks:
@@ -191,15 +198,15 @@ def _clip(state: Lowering, chunks: Sequence[SyncedChunk], limit: float) -> dict[
             emit.transfer("sum of squares", part, emit.whole(staging))
             part = emit.whole(staging)
         arrived.append(part)
-    factor = emit.buffer("clip", ONE, first, DOUBLE)
+    factor = emit.buffer(FACTOR, ONE, first, DOUBLE, kept=scaled)
     emit.emit(
         Kind.CLIP, "clip", first, Clip(tuple(p.buffer for p in arrived), factor, limit), arrived,
         (emit.whole(factor),), flops=len(arrived),
     )
     scales = {first: factor}
-    updaters = {p for chunk in chunks for p in chunk.updaters}
+    updaters = set(range(emit.graph.processors)) if scaled else {p for chunk in chunks for p in chunk.updaters}
     for processor in sorted(updaters - {first}):
-        scales[processor] = emit.buffer("clip", ONE, processor, DOUBLE)
+        scales[processor] = emit.buffer(FACTOR, ONE, processor, DOUBLE, kept=scaled)
         emit.transfer("clip", emit.whole(factor), emit.whole(scales[processor]))
     return scales
 
@@ -210,18 +217,21 @@ def _update(
     emit = state.emit
     weights = Part(state.flat_weights[bundle.name, processor], span)
     gradients = Part(state.flat_gradients[bundle.name, processor], span)
-    buffers = tuple(
-        emit.buffer(f"{bundle.name}.{type(rule).__name__.lower()}{i}", span, processor, bundle.dtype, kept=True)
-        for i in range(rule.buffers)
-    )
+    kind = sums_in(bundle.dtype)
+
+    def kept(what: str) -> int:
+        return emit.buffer(f"{bundle.name}.{what}", span, processor, kind, kept=True)
+
+    buffers = tuple(kept(f"{type(rule).__name__.lower()}{i}") for i in range(rule.buffers))
+    master = None if kind == bundle.dtype else kept(MASTER)
     scale = scales.get(processor)
-    state_parts = tuple(emit.whole(b) for b in buffers)
+    state_parts = tuple(emit.whole(b) for b in (*buffers, *(() if master is None else (master,))))
     emit.emit(
         Kind.UPDATE,
         f"update {bundle.name}{span}",
         processor,
-        Update(rule, weights, gradients, buffers, scale),
-        (weights, gradients, *state_parts, *((emit.whole(scale),) if scale is not None else ())),
+        Update(rule, weights, gradients, buffers, scale, master),
+        (*((weights,) if master is None else ()), gradients, *state_parts, *((emit.whole(scale),) if scale is not None else ())),
         (weights, *state_parts),
         flops=rule.flops(span.volume),
         topic=Topic(Purpose.UPDATE, bundle.layer),
