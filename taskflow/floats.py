@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-FLOATS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
+FLOATS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
 """Names of types by their short names, which are understood as well."""
 FLOAT32_BYTES = 4
 

@@ -123,7 +123,7 @@ class OperatorGraph:
         for loss in losses:
             if is_narrow(loss.spec.dtype):
                 raise ValueError(
-                    f"minimize: a loss must be in float32, got {loss.spec} of {loss.name}; cross_entropy, mse_loss and cast give that"
+                    f"minimize: a loss must be in float32, got {loss.spec} of {loss.name}; such as cross_entropy and mse_loss give"
                 )
             if loss.spec.rect.volume != 1 or not loss.spec.differentiable:
                 raise ValueError(f"minimize: {loss.name} must be a float scalar, got {loss.spec}")

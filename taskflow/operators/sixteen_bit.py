@@ -7,6 +7,7 @@ the copies in float32 live as long as the task; they are no part of the memory p
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -54,12 +55,13 @@ def _in_float32(action: Callable[[Call], None], call: Call, backward: bool) -> N
     def results(arrays: Sequence[Array]) -> tuple[Array, ...]:
         return read(arrays) if backward else tuple(write(array, False) for array in arrays)
 
-    action(replace(
-        call, specs=tuple(replace(spec, dtype=sums_in(spec.dtype)) for spec in call.specs),
-        inputs=read(call.inputs), weights=read(call.weights), outputs=results(call.outputs), saved=results(call.saved),
-        grad_outputs=read(call.grad_outputs), grad_inputs=targets(call.grad_inputs), grad_weights=targets(call.grad_weights),
-        steady=(), rooms=(),
-    ))  # fmt: skip
+    with np.errstate(all="ignore") if call.state.scaling is not None else nullcontext():  # gradients may overflow, which is noticed
+        action(replace(
+            call, specs=tuple(replace(spec, dtype=sums_in(spec.dtype)) for spec in call.specs),
+            inputs=read(call.inputs), weights=read(call.weights), outputs=results(call.outputs), saved=results(call.saved),
+            grad_outputs=read(call.grad_outputs), grad_inputs=targets(call.grad_inputs), grad_weights=targets(call.grad_weights),
+            steady=(), rooms=(),
+        ))  # fmt: skip
     for array, value in written.values():
         round_into(value, array)
 
