@@ -28,7 +28,7 @@ class Seconds(click.FloatRange):
         return float(seconds)
 
 
-class FloatName(click.ParamType):
+class FloatName(click.ParamType):  # type: ignore[type-arg]
     """An option's float type by its name or its short name; its value is the name."""
 
     name = "float type"

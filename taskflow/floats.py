@@ -33,8 +33,9 @@ def _bfloat16() -> np.dtype[Any]:
     try:
         import ml_dtypes
     except ImportError as error:
-        raise ImportError("arrays of bfloat16 need the package ml_dtypes: pip install ml_dtypes") from error
-    return np.dtype(ml_dtypes.bfloat16)
+        raise ImportError("bfloat16 needs the package ml_dtypes, which is missing here: pip install ml_dtypes") from error
+    found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return found
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
@@ -48,8 +49,8 @@ def is_narrow(dtype: np.dtype[Any]) -> bool:
 
 
 def sums_in(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The type in which numbers of a float type are calculated and summed, and in which weights of it are updated: float32 for those
-    of 16 bits, else their own."""
+    """The type in which numbers of a float type are calculated with and summed, and weights of it are updated: float32 for those of
+    16 bits, else their own."""
     return np.dtype(np.float32) if is_narrow(dtype) else dtype
 
 

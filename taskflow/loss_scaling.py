@@ -26,8 +26,8 @@ class LossScaling:
     def __post_init__(self) -> None:
         if not (isfinite(self.start) and self.start > 0 and self.growth >= 1 and 0 < self.backoff <= 1 and self.interval >= 1):
             raise ValueError(
-                "LossScaling: needs a start above 0, a growth of 1 or more, a backoff above 0 and at most 1, and an interval of 1 or "
-                f"more, got {self}"
+                "LossScaling: needs a start above 0, a growth of 1 or more, a backoff above 0 and at most 1, and an interval "
+                f"of 1 or more, got {self}"
             )
 
     @classmethod

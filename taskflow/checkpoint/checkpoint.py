@@ -89,7 +89,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
 
 def same_sums(dtype: str, other: np.dtype[Any]) -> bool:
     """Whether training in two float types keeps its state in one: a checkpoint of one then serves the other."""
-    return dtype == str(other) or sums_in(other) == np.float32 and dtype in ("float32", "float16", "bfloat16")
+    return dtype == str(other) or (sums_in(other) == np.float32 and dtype in ("float32", "float16", "bfloat16"))
 
 
 def _said(stored: StoredWeights) -> Checkpoint:

@@ -45,5 +45,6 @@ def note_overflow(scaler: LossScaler, state: StepState, factor: Any) -> None:
     scaler.after(overflowed)
     if overflowed and scaler.scale < SMALLEST_SCALE:
         raise LossError(
-            f"the gradients are not finite at step {state.step}, whatever the loss scale; lower the learning rate, or train in bfloat16"
+            f"the gradients are not finite at step {state.step}, whatever the loss scale; lower the learning rate, or train "
+            "in bfloat16"
         )

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from taskflow.graph import Node
 from taskflow.floats import sum_bytes
+from taskflow.graph import Node
 from taskflow.mapper import OpConfig, Sync
 from taskflow.operators.tensor import Parameter
 from taskflow.optimizer.traffic.edges import Access, Vector

@@ -9,7 +9,6 @@ from taskflow.tasks.lower.emit import Emitter, contiguous
 from taskflow.tasks.lower.forward import LASTING
 from taskflow.tasks.lower.lower import CutGraph, cut_graph, lower, needed_for
 from taskflow.tasks.lower.parameters import lay_out, left_over
-from taskflow.tasks.lower.synchronise import FACTOR
 from taskflow.tasks.lower.sync_table import (
     ChunkPattern,
     SyncStep,
@@ -19,6 +18,7 @@ from taskflow.tasks.lower.sync_table import (
     make_sync_table,
     sync_tasks,
 )
+from taskflow.tasks.lower.synchronise import FACTOR
 
 __all__ = [
     "FACTOR",

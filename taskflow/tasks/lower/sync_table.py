@@ -136,8 +136,8 @@ class SyncTable:
 
 @lru_cache(maxsize=4096)
 def make_sync_table(sync: Sync, giving: tuple[bool, ...], size: int, itemsize: int) -> SyncTable:
-    """How a bundle of ``size`` elements, whose gradients have ``itemsize`` bytes, is synchronised. ``giving``: of each holder, from the first
-    chunk's root on, whether it has a gradient. ValueError if none has, or for a way that is not known."""
+    """How a bundle of ``size`` elements, whose gradients have ``itemsize`` bytes, is synchronised. ``giving``: of each holder, from
+    the first chunk's root on, whether it has a gradient. ValueError if none has, or for a way that is not known."""
     if not any(giving):
         raise ValueError(f"make_sync_table: at least one of {len(giving)} holders must have a gradient")
     holders = len(giving)
