@@ -81,6 +81,7 @@ def add_up(total: Array, others: Sequence[Array], fresh: bool = False) -> None:
     """Add 16-bit arrays to one in float32, in their order, and round once; ``fresh``: what is in ``total`` does not count."""
     first, *rest = others if fresh else (total, *others)
     value = wide(first)
-    for other in rest:
-        value += other
+    with np.errstate(invalid="ignore", over="ignore"):  # gradients may have overflowed, which is noticed at the step's end
+        for other in rest:
+            value += other
     round_into(value, total)

@@ -21,7 +21,8 @@ from taskflow.rules import UpdateRule
 from taskflow.runtime.collector import paused_collector
 from taskflow.runtime.consistency import agree, lines
 from taskflow.runtime.inference import Outputs, Predictions, outputs_of, predict
-from taskflow.runtime.overflow import note_overflow, require_finite, scaler_of, told
+from taskflow.runtime.overflow import LossError as LossError
+from taskflow.runtime.overflow import DYNAMIC, note_overflow, require_finite, scaler_of, told
 from taskflow.runtime.profiler import Clock, Subject, Tracer
 from taskflow.runtime.program import Binder, Measured, PersistentBuffers, Placement, Program, bind, schedule
 from taskflow.runtime.transport import LocalTransport, Transport, for_device
@@ -40,8 +41,6 @@ from taskflow.runtime.weights import (
 )
 from taskflow.tasks import Compute, Cost, Priority, Task, TaskGraph, roofline, simulate
 from taskflow.tasks.lower import cut_graph, lower
-
-DYNAMIC = LossScaling()
 
 
 class Executor:

@@ -14,6 +14,9 @@ from taskflow.runtime.program import Placement, Program
 from taskflow.tasks.lower import FACTOR
 
 
+DYNAMIC = LossScaling()
+
+
 class LossError(ArithmeticError):
     """The loss, or the gradients, became infinite or not a number."""
 
