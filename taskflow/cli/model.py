@@ -16,6 +16,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from taskflow.floats import float_type
 from taskflow.graph import OperatorGraph
 from taskflow.models import MODELS, build, find
 
@@ -55,6 +56,7 @@ def build_model(
         if batch is not None:
             raise ValueError(f"{known}: --batch {batch} and --set batch={settings['batch']} say the same twice; give one")
         batch = _value(known, "batch", int, settings.pop("batch"))
+    dtype = float_type(settings.pop("dtype", "float32")).name
     hints = typing.get_type_hints(type(config))
     there_are = [field.name for field in fields(config)]
     values = {}
@@ -63,7 +65,7 @@ def build_model(
             kinds = ", ".join(f"{f} ({getattr(config, f)!r})" for f in there_are)
             raise ValueError(f"{known}: no size {key!r}{_meant(key, there_are)}; there are {kinds}")
         values[key] = _value(known, key, hints[key], text)
-    return build(known, batch, devices, preset=size, **values)
+    return build(known, batch, devices, preset=size, dtype=dtype, **values)
 
 
 def _find(name: str) -> tuple[str, Any]:

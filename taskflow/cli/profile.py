@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from taskflow.cli import completing
-from taskflow.cli.model import build_model, parse_settings
-from taskflow.cli.problem import RULES, SETTINGS, emit, output_options, problem_options, seed_option
+from taskflow.cli.model import build_model
+from taskflow.cli.problem import RULES, emit, given_settings, output_options, problem_options, seed_option
 from taskflow.cli.progress import wanted, working
 from taskflow.cli.tables import nbytes, percent, render, seconds, tell
 from taskflow.machine import host, load_machine
@@ -87,7 +87,7 @@ def _run(
     if update is None:
         raise ValueError("--rule none: profile trains; choose an update rule")
     count = devices or transport.size
-    settings = parse_settings(click.get_current_context().meta.get(SETTINGS, ()))
+    settings = given_settings(click.get_current_context())
     cluster = on_all_ranks(transport, lambda: host(count) if machine == "this" else load_machine(machine, count))
     graph = on_all_ranks(transport, lambda: build_model(model, batch, count, size=size, settings=settings))
     if not graph.losses:

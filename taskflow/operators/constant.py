@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -32,6 +32,8 @@ from taskflow.regions import Rect
 class ConstantArray(Operator):
     """-> (N, ...): each piece takes its Rect of ``values``. Two are equal if their ``digest`` is, which says shape, type and
     numbers."""
+
+    calculates: ClassVar[bool] = False
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from taskflow.floats import is_narrow
 from taskflow.graph import Node
 from taskflow.regions import Rect
 from taskflow.tasks.memory import Lifetime
@@ -214,13 +215,16 @@ def rooms(work: object) -> dict[int, int]:
 
 
 def laid_out_bytes(node: Node, piece: Rect) -> dict[int, int]:
-    """For each weight that the forward task of a piece may lay out anew (`Operator.lays_out`) the bytes for that."""
+    """For each weight that the forward task of a piece may lay out anew (`Operator.lays_out`) the bytes for that; none for those of
+    16 bits, which kernels get as float32 copies."""
     found = {}
     for which in node.operator.lays_out(node.specs, piece):
-        weight = node.reads(piece).weights[which]
+        weight, dtype = node.reads(piece).weights[which], node.parameters[which].spec.dtype
+        if is_narrow(dtype):
+            continue
         rows, columns = weight.volume // weight.shape[-1], weight.shape[-1]
         blocks = -(-rows // LAID_OUT_BLOCK) * -(-columns // LAID_OUT_BLOCK)
-        found[which] = blocks * LAID_OUT_BLOCK**2 * node.parameters[which].spec.dtype.itemsize
+        found[which] = blocks * LAID_OUT_BLOCK**2 * dtype.itemsize
     return found
 
 

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from taskflow.floats import is_float, is_narrow
 from taskflow.machine import ring_share
 from taskflow.runtime.transport.base import Collective, verify_exchange, verify_shares
 
 if TYPE_CHECKING:
-    import numpy as np
     from mpi4py import MPI
 
     from taskflow.runtime.transport.mpi import MPITransport
@@ -40,28 +42,38 @@ class Communicators:
 
 
 class MPICollective(Collective, ABC):
-    """Requests for one array, several where a count would not fit. Made by MPITransport."""
+    """Requests for one array, several where a count would not fit. Made by MPITransport.
+
+    MPI has no 16-bit floats. Where it only moves them, it gets their bytes; where it ``sums``, it gets a copy in float32 (which is
+    what is sent, and counted), whose sum is rounded once.
+    """
 
     halves = 1
     name = "collective"
     sums = True  # elements of the array
-    __slots__ = ("_array", "_comm", "_requests", "_transport")
+    __slots__ = ("_array", "_comm", "_narrow", "_requests", "_transport")
 
     def __init__(self, transport: MPITransport, comm: MPI.Intracomm, array: np.ndarray[Any, Any], ranks: Sequence[int]) -> None:
         who = f"{self.name} of ranks {list(ranks)}"
-        of_floats = not self.sums or array.dtype.kind == "f"
+        of_floats = not self.sums or is_float(array.dtype)
         if not of_floats or not array.flags.c_contiguous or not getattr(array.flags, "writeable", True):
             raise ValueError(
                 f"{who}: needs a writable C-contiguous array{' of floating type' * self.sums}, got {array.dtype}, strides "
                 f"{array.strides}"
             )
-        super().__init__(ranks, transport.rank, array.nbytes)
-        self._transport, self._comm, self._array = transport, comm, array.reshape(-1)
+        flat = array.reshape(-1)
+        self._narrow = flat if is_narrow(array.dtype) and self.sums else None
+        if is_narrow(array.dtype):
+            flat = flat.astype(np.float32) if self.sums else flat.view(np.uint16)
+        super().__init__(ranks, transport.rank, flat.nbytes)
+        self._transport, self._comm, self._array = transport, comm, flat
         self._requests: list[MPI.Request] = []
 
     def start(self) -> None:
         if not self.done():
             raise RuntimeError(f"{self}: started again before the last one was over; wait for it first")
+        if self._narrow is not None:
+            self._array[:] = self._narrow
         transport, size = self._transport, self.longest
         step = max(1, transport.message_nbytes // self._array.itemsize)
         self._requests = [self.ask(at, min(at + step, size)) for at in range(0, max(1, size), step)]
@@ -80,7 +92,14 @@ class MPICollective(Collective, ABC):
         """MPI's request for elements ``low`` to ``high``."""
 
     def end(self) -> None:
-        """What is done when it is over."""
+        """What is done when it is over: by default, a sum of 16-bit floats is rounded."""
+        self.round(slice(None))
+
+    def round(self, part: slice) -> None:
+        """Put a part of a sum of 16-bit floats where it belongs."""
+        if self._narrow is not None:
+            with np.errstate(over="ignore"):
+                self._narrow[part] = self._array[part]
 
     def done(self) -> bool:
         if self._requests and self._transport.all_ended(self._requests):
@@ -160,6 +179,7 @@ class MPIReduceScatter(MPIShares):
 
     def end(self) -> None:
         self._array[self.own] = self._share
+        self.round(self.own)
 
     def __str__(self) -> str:
         return f"add up {self.nbytes} bytes of ranks {', '.join(map(str, self.ranks))}, a share for each"

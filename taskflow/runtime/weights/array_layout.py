@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from taskflow.floats import sums_in
 from taskflow.graph import OperatorGraph
 from taskflow.operators.operator import Spec
 from taskflow.operators.state import State
 from taskflow.regions import Rect
 from taskflow.runtime.program import PersistentBuffers
-from taskflow.tasks import Bundle, Cell, TaskGraph, Update
+from taskflow.tasks import Buffer, Bundle, Cell, TaskGraph, Update
 from taskflow.tasks.lower import LASTING, CutGraph
 
 TRAINING = "training/"  # how the names begin of what only training needs
@@ -103,22 +104,27 @@ def weights_of(graph: OperatorGraph, cut: CutGraph) -> dict[str, ArrayLayout]:
     return found | _states(graph, cut, LASTING, "", lasting=True)
 
 
+def masters_of(graph: OperatorGraph, cut: CutGraph, tasks: TaskGraph) -> dict[str, ArrayLayout]:
+    """The float32 copies of 16-bit parameters, by the parameters' names: who updates an element holds it."""
+    specs = {p.name: Spec(p.shape, sums_in(p.spec.dtype)) for p in graph.parameters}
+    held: dict[str, list[HeldElements]] = {}
+    for update, bundle in _updates(cut, tasks):
+        if update.master is not None:
+            for cell, elements in _held_of(bundle, update, tasks.buffers[update.master]):
+                held.setdefault(cell.parameter, []).append(elements)
+    return {name: ArrayLayout(name, specs[name], tuple(parts)) for name, parts in held.items()}
+
+
 def training_state_of(graph: OperatorGraph, cut: CutGraph, tasks: TaskGraph, prefix: str) -> dict[str, ArrayLayout]:
     """What training keeps beside the weights, by names that begin with ``training/``: the update rule's arrays, as
     ``training/adam0/conv1.weight``, and carried state, as ``training/carried/lstm.h0``."""
-    bundles = {bundle.name: bundle for bundle in cut.layout.bundles}
-    specs = {p.name: p.spec for p in graph.parameters}
+    specs = {p.name: Spec(p.shape, sums_in(p.spec.dtype)) for p in graph.parameters}
     held: dict[tuple[str, str], list[HeldElements]] = {}
-    for task in tasks:
-        if isinstance(task.work, Update):
-            bundle, span = bundles[tasks.buffers[task.work.weights.buffer].region], task.work.weights.rect
-            for i, number in enumerate(task.work.state):
-                buffer = tasks.buffers[number]
-                memory = Memory(buffer.name, buffer.shape, buffer.dtype, buffer.processor)
-                kind = f"{TRAINING}{type(task.work.rule).__name__.lower()}{i}/"
-                for cell, (first, last) in _cells_in(bundle.cells, span):
-                    offset = cell.offset + first - span.lo[0]
-                    held.setdefault((kind, cell.parameter), []).append(HeldElements(cell.rect, memory, offset, first, last))
+    for update, bundle in _updates(cut, tasks):
+        for i, number in enumerate(update.state):
+            kind = f"{TRAINING}{type(update.rule).__name__.lower()}{i}/"
+            for cell, elements in _held_of(bundle, update, tasks.buffers[number]):
+                held.setdefault((kind, cell.parameter), []).append(elements)
     found = {kind + p: ArrayLayout(kind + p, specs[p], tuple(parts)) for (kind, p), parts in held.items()}
     return found | _states(graph, cut, prefix, f"{TRAINING}carried/", lasting=False)
 
@@ -149,6 +155,22 @@ def _states(graph: OperatorGraph, cut: CutGraph, prefix: str, show: str, *, last
             parts.append(HeldElements(rect, memory, 0, 0, rect.volume))
         found[show + tensor.name] = ArrayLayout(show + tensor.name, tensor.spec, tuple(parts))
     return found
+
+
+def _updates(cut: CutGraph, tasks: TaskGraph) -> Iterable[tuple[Update, Bundle]]:
+    """Every update of a step, and the bundle of its weights."""
+    bundles = {bundle.name: bundle for bundle in cut.layout.bundles}
+    for task in tasks:
+        if isinstance(task.work, Update):
+            yield task.work, bundles[tasks.buffers[task.work.weights.buffer].region]
+
+
+def _held_of(bundle: Bundle, update: Update, buffer: Buffer) -> Iterable[tuple[Cell, HeldElements]]:
+    """What of parameters lies in an array of as many elements as an update changes."""
+    memory = Memory(buffer.name, buffer.shape, buffer.dtype, buffer.processor)
+    span = update.weights.rect
+    for cell, (first, last) in _cells_in(bundle.cells, span):
+        yield cell, HeldElements(cell.rect, memory, cell.offset + first - span.lo[0], first, last)
 
 
 def _cells_in(cells: Sequence[Cell], span: Rect) -> Iterable[tuple[Cell, tuple[int, int]]]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from taskflow.floats import sums_in
 from taskflow.graph import Node, OperatorGraph
 from taskflow.operators.operator import Keeps
 from taskflow.operators.tensor import Parameter, Tensor
@@ -198,7 +199,7 @@ def _owner_gradient(
     target = emit.buffer(name, rect, owner, tensor.dtype)
     fresh: list[Rect] = []  # what already has a value
     if seed:
-        emit.fill(f"{name}{rect}", emit.whole(target), 1.0)
+        emit.fill(f"{name}{rect}", emit.whole(target), 1.0, scaled=True)
         fresh.append(rect)
     elif not covers([shared for *_, shared in parts], rect) or _partial_overlap([s for *_, s in parts]):
         emit.fill(f"{name}{rect}", emit.whole(target), 0.0)
@@ -294,7 +295,7 @@ def _wanted(state: Lowering, piece: Piece) -> tuple[bool, ...]:
 def _other_half(state: Lowering, piece: Piece, half: Gives) -> OtherHalf:
     node, (inputs, weights) = piece.node, (piece.reads.inputs, piece.reads.weights)
     if half is Gives.INPUTS:
-        missing = sum(r.volume * p.spec.dtype.itemsize for p, r in zip(node.parameters, weights))
+        missing = sum(r.volume * sums_in(p.spec.dtype).itemsize for p, r in zip(node.parameters, weights))
     else:
         missing = sum(r.volume * t.dtype.itemsize for t, r, w in zip(node.inputs, inputs, _wanted(state, piece)) if w)
     return OtherHalf(_wanted(state, piece), missing)
@@ -325,17 +326,18 @@ def _weight_target(state: Lowering, parameter: Parameter, rect: Rect, processor:
         )
         state.filled_cells.setdefault((bundle.name, processor), set()).add(cell)
     else:
-        buffer = state.emit.buffer(f"d {parameter.name}", rect, processor, parameter.spec.dtype)
+        buffer = state.emit.buffer(f"d {parameter.name}", rect, processor, sums_in(parameter.spec.dtype))
     state.weight_gradients[key] = buffer
     return GradientTo(buffer, False)
 
 
 def flat_gradient(state: Lowering, bundle: str, processor: int) -> int:
-    """The flat gradient buffer of a bundle on a processor."""
+    """The flat gradient buffer of a bundle on a processor: in float32 for 16-bit weights, so that micro-batches and processors
+    add up in float32."""
     key = (bundle, processor)
     if key not in state.flat_gradients:
         flat = state.emit.graph.buffers[state.flat_weights[key]]
-        state.flat_gradients[key] = state.emit.buffer(f"d {bundle}", flat.rect, processor, flat.dtype)
+        state.flat_gradients[key] = state.emit.buffer(f"d {bundle}", flat.rect, processor, sums_in(flat.dtype))
     return state.flat_gradients[key]
 
 

@@ -284,10 +284,10 @@ class Emitter:
         size = part.rect.volume
         return size, size * self.graph.buffers[part.buffer].dtype.itemsize
 
-    def fill(self, name: str, target: Part, value: float) -> int:
-        """Set every element of a part."""
+    def fill(self, name: str, target: Part, value: float, *, scaled: bool = False) -> int:
+        """Set every element of a part; ``scaled``: times the loss scale."""
         processor = self.graph.buffers[target.buffer].processor
-        return self.emit(Kind.FILL, name, processor, Filling(target, value), (), (target,))
+        return self.emit(Kind.FILL, name, processor, Filling(target, value, scaled), (), (target,))
 
     def _runs(self, part: Part) -> int:
         whole = (self._known[part.buffer] or self._learn(part.buffer)).whole

@@ -58,6 +58,7 @@ def lower(
     rule: UpdateRule | None,
     *,
     clip_norm: float | None = None,
+    scaled: bool = False,
     fetch: Sequence[Tensor] = (),
     select_source: SourceSelector | None = None,
     prefix: str = "",
@@ -71,7 +72,8 @@ def lower(
     (evaluation). The tensors in ``fetch``, and the losses, are brought to processor 0. Kept buffers that are not
     parameters (the state carried between steps) get ``prefix`` before their name, unless they are lasting. With ``wanted``
     (and no rule) only what evaluation needs for these tensors is run, and they alone are brought to processor 0. ``shared``: the
-    answer of `cut_graph`, if it is at hand. With ``part`` (of a training step) only that part is lowered.
+    answer of `cut_graph`, if it is at hand. ``scaled``: the loss has a scale, so that each processor is told whether some gradient
+    has overflowed (see `FACTOR`). With ``part`` (of a training step) only that part is lowered.
 
     Raises ValueError that names the operator if the strategy does not fit the graph; NotAlikeError if it cannot be lowered in part.
     """
@@ -101,7 +103,7 @@ def lower(
         for node in reversed(graph.nodes) if pipeline is None else ():
             if node.number in made.active:
                 backward(state, node)
-        synchronise(state, rule, clip_norm)
+        synchronise(state, rule, clip_norm, scaled)
     for carried, becomes in graph.carries:
         if needed is None or (carried.node in needed and not _lasts(graph, carried)):
             _carry(state, carried, becomes)
