@@ -1,16 +1,19 @@
 """Machine: the processors that run tasks, and the links that carry copies between them."""
 
 from taskflow.machine.cluster import Cluster
+from taskflow.machine.collectives import Channels, Collectives, between_nodes, collective, collective_links, exchange
 from taskflow.machine.format import unparse
 from taskflow.machine.host import host
-from taskflow.machine.parts import Device, Ends, Link, Machine, Processor, transfer_seconds
+from taskflow.machine.parts import Device, Ends, Link, Machine, Processor, Program, transfer_seconds
 from taskflow.machine.presets import cores, load_machine, preset_names, save
 from taskflow.machine.ring import Ring, all_pairs, ring, ring_bytes, ring_share
 from taskflow.machine.template import NETWORK, Group, NodeTemplate, Wire
 
 __all__ = [
     "NETWORK",
+    "Channels",
     "Cluster",
+    "Collectives",
     "Device",
     "Ends",
     "Group",
@@ -18,10 +21,15 @@ __all__ = [
     "Machine",
     "NodeTemplate",
     "Processor",
+    "Program",
     "Ring",
     "Wire",
     "all_pairs",
+    "between_nodes",
+    "collective",
+    "collective_links",
     "cores",
+    "exchange",
     "host",
     "load_machine",
     "preset_names",

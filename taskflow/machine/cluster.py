@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from html import escape
 
 from taskflow.drawing import box, device_colour, svg, table, text
+from taskflow.machine.collectives import Collectives
 from taskflow.machine.parts import Device, Link, Processor
 from taskflow.machine.template import MOST_DEVICES, NETWORK, NodeTemplate
 from taskflow.machine.topology import Path, Topology
@@ -18,7 +19,8 @@ PRECISIONS = {"fp32": "float32", "tf32": "tf32", "bf16": "bfloat16"}  # of produ
 class Cluster:
     """Processors are numbered node by node. ``layout``: (node name, how many nodes) in order. ``devices``: only the first
     so many processors are used (None: all); the other processors of the last node are idle, its links are there.
-    ``extensible``: more nodes of the last kind may be had by asking for more devices.
+    ``extensible``: more nodes of the last kind may be had by asking for more devices. ``collectives``: how its collective
+    library performs; None: each collective goes around one ring.
 
     A route within a node is a shortest path there; between nodes, one to the network and one from it. Routes are found
     when first asked for. Raises ValueError if the declaration is not a machine, or one of more than MOST_DEVICES processors.
@@ -31,6 +33,7 @@ class Cluster:
     devices: int | None = None
     extensible: bool = False
     source: str = ""
+    collectives: Collectives | None = None
     processors: tuple[Processor, ...] = field(init=False, compare=False, repr=False)
     _placed: _Placed = field(init=False, compare=False, repr=False)
 
@@ -45,6 +48,14 @@ class Cluster:
     def route(self, source: int, target: int) -> tuple[Link, ...]:
         """The links from one processor to another; IndexError if one of them does not exist."""
         return self._placed.route(source, target)
+
+    def way_out(self, processor: int) -> tuple[Link, ...]:
+        """The links from a processor to the network between the nodes, of a machine of several nodes."""
+        return self._placed.half(processor, True)
+
+    def way_in(self, processor: int) -> tuple[Link, ...]:
+        """The links to a processor from there."""
+        return self._placed.half(processor, False)
 
     def link_names(self, source: int, target: int) -> tuple[str, ...]:
         """The names of a route's links."""
@@ -175,14 +186,14 @@ class _Placed:
         if source == target:
             return ()
         if (a := self._node[source]) != self._node[target]:  # two halves are kept, not the pairs, which are a million of 1,024
-            return self._half(source, True) + self._half(target, False)
+            return self.half(source, True) + self.half(target, False)
         found = self._within.get((source, target))
         if found is None:
             path = self._nodes[a].path(self._local[source], self._local[target])
             found = self._within[source, target] = self._place(a, path)
         return found
 
-    def _half(self, processor: int, out: bool) -> tuple[Link, ...]:
+    def half(self, processor: int, out: bool) -> tuple[Link, ...]:
         """From a processor to the network between the nodes, or from there to it."""
         halves = self._out if out else self._into
         found = halves.get(processor)

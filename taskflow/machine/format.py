@@ -10,7 +10,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from taskflow.machine.cluster import Cluster
-from taskflow.machine.parts import Device
+from taskflow.machine.collectives import Collectives
+from taskflow.machine.parts import Device, Program
 from taskflow.machine.template import NETWORK, Group, NodeTemplate, Wire
 from taskflow.reading import LEAST, Count, Entry, Name, NotNegative, Positive, Whole, read_as
 
@@ -21,6 +22,14 @@ CLASSES = ("contraction", "convolution", "recurrent", "memory")  # what an effic
 Source = Annotated[str, Meta(description="Where the figures are from.")]
 Kernels = Literal["contraction", "convolution", "recurrent", "memory"]
 Reached = Annotated[float, Meta(ge=LEAST, le=1)]
+
+
+class ProgramEntry(Entry, frozen=True, kw_only=True):
+    """How a training program drives a device."""
+
+    host_seconds: Annotated[NotNegative, Meta(description="What its thread needs to start a kernel; 0 for recorded steps.")]
+    message_seconds: Annotated[NotNegative, Meta(description="Waiting for a message of another stage of a pipeline.")] = 0.0
+    source: Source | UnsetType = UNSET
 
 
 class DeviceEntry(Entry, frozen=True, kw_only=True):
@@ -38,6 +47,7 @@ class DeviceEntry(Entry, frozen=True, kw_only=True):
     products: Annotated[
         Literal["float32", "tf32", "bfloat16"], Meta(description="At which rate float32 products run. Without it: float32.")
     ] | UnsetType = UNSET
+    program: Annotated[ProgramEntry, Meta(description="How a training program drives it.")] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         if "float32" not in self.flops_per_second:
@@ -87,6 +97,18 @@ class NodeEntry(Entry, frozen=True, kw_only=True):
     links: Annotated[list[LinkEntry], Meta(description="Its links.")] = []  # noqa: RUF012
 
 
+class CollectivesEntry(Entry, frozen=True, kw_only=True):
+    """How the collective library performs."""
+
+    start_seconds: Annotated[NotNegative, Meta(description="From the call until the first byte moves.")]
+    step_seconds: Annotated[NotNegative, Meta(description="Of a message within a node that waits for the one before.")]
+    network_step_seconds: Annotated[NotNegative, Meta(description="Of a message between nodes that waits for the one before.")]
+    link_share: Annotated[Reached, Meta(description="Part of a link's rate within a node that the payload gets.")]
+    network_share: Annotated[Reached, Meta(description="Part of a link's rate between nodes that the payload gets.")]
+    copy_bytes_per_second: Annotated[Positive, Meta(description="How fast a processor adds what arrives to what it has.")]
+    source: Source | UnsetType = UNSET
+
+
 class Placing(Entry, frozen=True, kw_only=True):
     """Some nodes of one kind."""
 
@@ -104,6 +126,9 @@ class MachineFile(Entry, frozen=True, kw_only=True):
     devices: Annotated[list[DeviceEntry], Meta(description="Kinds of processors.")]
     nodes: Annotated[list[NodeEntry], Meta(description="Kinds of nodes.")]
     layout: Annotated[list[Placing], Meta(description="The nodes, in the order in which processors are numbered.")]
+    collectives: Annotated[
+        CollectivesEntry, Meta(description="How the collective library performs. Without it: each collective goes around one ring.")
+    ] | UnsetType = UNSET
     use_devices: Annotated[Count, Meta(description="Only the first so many processors are used.")] | UnsetType = UNSET
     extensible: Annotated[bool, Meta(description="More nodes of the last kind may be had.")] | UnsetType = UNSET
 
@@ -124,7 +149,7 @@ def parse(content: Any, where: str) -> Cluster:
         return Cluster(
             file.name, tuple(map(_device, file.devices)), tuple(map(_node, file.nodes)),
             tuple((placing.node, placing.count) for placing in file.layout), file.use_devices or None, bool(file.extensible),
-            file.source or "",
+            file.source or "", _collectives(file.collectives) if file.collectives else None,
         )
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
@@ -145,6 +170,14 @@ def _device(entry: DeviceEntry) -> Device:
     return Device(
         entry.kind, entry.memory_bytes, _sorted(entry.flops_per_second), entry.memory_bytes_per_second, entry.launch_seconds,
         entry.multiprocessors, entry.cache_bytes, _sorted(entry.efficiency or {}), entry.source or "", entry.products or "float32",
+        Program(p.host_seconds, p.message_seconds, p.source or "") if (p := entry.program) else None,
+    )
+
+
+def _collectives(entry: CollectivesEntry) -> Collectives:
+    return Collectives(
+        entry.start_seconds, entry.step_seconds, entry.network_step_seconds, entry.link_share, entry.network_share,
+        entry.copy_bytes_per_second, entry.source or "",
     )
 
 
@@ -174,6 +207,7 @@ def unparse(machine: Cluster) -> dict[str, Any]:
         format="taskflow-machine", version=1, name=machine.name, source=machine.source or UNSET,
         devices=[_of_device(device) for device in machine.kinds], nodes=[_of_node(node) for node in machine.nodes],
         layout=[Placing(node=node, count=count) for node, count in machine.layout],
+        collectives=UNSET if machine.collectives is None else _of_collectives(machine.collectives),
         use_devices=UNSET if machine.devices is None else machine.devices, extensible=machine.extensible or UNSET,
     )
     content: dict[str, Any] = msgspec.to_builtins(file)
@@ -189,7 +223,18 @@ def _of_device(device: Device) -> DeviceEntry:
         memory_bytes_per_second=device.memory_bytes_per_second, launch_seconds=device.launch_seconds,
         multiprocessors=device.multiprocessors, cache_bytes=device.cache_bytes, efficiency=efficiency or UNSET,
         source=device.source or UNSET, products=UNSET if products == "float32" else products,
+        program=UNSET if (p := device.program) is None else ProgramEntry(
+            host_seconds=p.host_seconds, message_seconds=p.message_seconds, source=p.source or UNSET,
+        ),
     )  # fmt: skip
+
+
+def _of_collectives(library: Collectives) -> CollectivesEntry:
+    return CollectivesEntry(
+        start_seconds=library.start_seconds, step_seconds=library.step_seconds, network_step_seconds=library.network_step_seconds,
+        link_share=library.link_share, network_share=library.network_share,
+        copy_bytes_per_second=library.copy_bytes_per_second, source=library.source or UNSET,
+    )
 
 
 def _of_node(node: NodeTemplate) -> NodeEntry:

@@ -16,6 +16,17 @@ def _name(dtype: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Program:
+    """How a training program drives a device, PyTorch's eager mode for instance. ``host_seconds``: what its one thread needs to
+    start a kernel, none of which begins before; 0 where steps are recorded and replayed (CUDA graphs). ``message_seconds``: what
+    it waits in addition for a message from or to another stage of a pipeline. ``source``: where the figures are from."""
+
+    host_seconds: float
+    message_seconds: float = 0.0
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Device:
     """A kind of processor.
 
@@ -24,7 +35,8 @@ class Device:
     where the cost model's own figure does not hold. ``multiprocessors``: cores that kernels must fill.
     ``cache_bytes``: the last cache that all of them share. ``source``: where the figures are from. ``products``: the type in
     which matrix products, convolutions and recurrent layers multiply float32 numbers, which they add, and all else keeps,
-    in float32: ``tf32`` or ``bfloat16`` on tensor cores.
+    in float32: ``tf32`` or ``bfloat16`` on tensor cores. ``program``: what drives it, where that is more than
+    ``launch_seconds`` between two kernels; products then run in tiles, and views are free (`taskflow.optimizer.cost.library`).
     """
 
     kind: str
@@ -37,6 +49,7 @@ class Device:
     efficiency: tuple[tuple[str, float], ...] = ()
     source: str = ""
     products: str = "float32"
+    program: Program | None = None
 
     def rate(self, dtype: object = "float32") -> float:
         """Peak operations a second on numbers of a type."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from taskflow.drawing import Drawing
-from taskflow.machine import Machine, all_pairs, ring
+from taskflow.machine import Machine, all_pairs, collective, collective_links, exchange
 from taskflow.tasks.task import AllToAll, Collective, Kind, Task, TaskGraph
 
 
@@ -115,11 +115,11 @@ def roofline(machine: Machine) -> Cost:
 def all_reduce_seconds(
     machine: Machine, group: Sequence[int], nbytes: int, flops: int, within: Callable[[int, int, int], float], halves: int = 2
 ) -> float:
-    """Seconds of an all-reduce (`Ring.seconds`), or of one of its ``halves``, given bytes and flops of all its members together;
-    with 0 halves of an all-to-all.
+    """Seconds of an all-reduce (`collective`), or of one of its ``halves``, given bytes and flops of all its members together;
+    with 0 halves of an all-to-all (`exchange`).
     Where processors copy by themselves, they also add what has come (an all-gather adds nothing): ``within(processor, flops,
     nbytes)`` are the seconds of a sum there. GPUs add while they send."""
-    around = ring(machine, group) if halves else all_pairs(machine, group)
+    around = collective(machine, group) if halves else exchange(machine, group)
     seconds = around.seconds(nbytes, halves)
     if around.copies and flops:  # each adds to all of the array but an nth, reading two arrays and writing one
         count = len(group)
@@ -134,7 +134,7 @@ def resources(task: Task, machine: Machine) -> tuple[int, ...]:
     if isinstance(task.work, AllToAll):
         return all_pairs(machine, task.work.group).resources
     if isinstance(task.work, Collective):
-        return ring(machine, task.work.group).resources
+        return collective(machine, task.work.group).resources
     return message_resources(task.source, task.processor, machine) if task.kind is Kind.COPY else (task.processor,)
 
 
@@ -142,13 +142,15 @@ def link_names(task: Task, machine: Machine) -> dict[int, str]:
     """The names of the links that a task occupies, by their numbers as in `resources`; none for those within a processor."""
     if not task.kind.travels:
         return {}
-    members = task.processors
+    members, first = task.processors, len(machine.processors)
     if isinstance(task.work, AllToAll):
-        ends = [(a, b) for a in members for b in members if a != b]
+        pairs = [(a, b) for a in members for b in members if a != b]
+        links = [link for source, target in pairs for link in machine.route(source, target)]
+    elif task.kind is Kind.COLLECTIVE:
+        links = list(collective_links(machine, members).values())
     else:
-        ends = list(zip(members, (*members[1:], members[0]) if task.kind is Kind.COLLECTIVE else members[1:]))
-    first = len(machine.processors)
-    return {first + link.number: link.name for source, target in ends for link in machine.route(source, target)}
+        links = list(machine.route(*members))
+    return {first + link.number: link.name for link in links}
 
 
 def message_resources(source: int, target: int, machine: Machine) -> tuple[int, ...]:

@@ -6,13 +6,17 @@ from collections.abc import Sequence
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Cluster
+from taskflow.mapper import Strategy
 from taskflow.optimizer.cost.accumulated_gradients import target_bytes
+from taskflow.optimizer.cost.analytic import AnalyticCosts
+from taskflow.optimizer.cost.library import Spent
 from taskflow.optimizer.cost.model import CostModel
+from taskflow.optimizer.cost.pace import paced
 from taskflow.optimizer.cost.phases import arrays
 from taskflow.optimizer.cost.task_costs import Costs
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
-from taskflow.tasks import Kind, Runs, all_reduce_seconds
+from taskflow.tasks import Compute, Cost, Kind, Runs, Task, TaskGraph, all_reduce_seconds
 from taskflow.tasks.lower import gradient_flow, gradients_given
 
 # Of a piece's backward task: which input gradients it gives; bytes of all gradients that it gives; bytes of what it reads, apart
@@ -50,10 +54,7 @@ class ModelCosts(Costs):
         device = self._machine.processors[processor].device
         if not backward:
             return self.model.compute_seconds(node.operator, node.specs, piece, False, device=device)
-        key = (self._like[node.number], piece)
-        if key not in self._backward:
-            self._backward[key] = self._of_backward(node, piece)
-        wanted, targets, replacing = self._backward[key]
+        wanted, targets, replacing = self._backward_of(node, piece)
         added = nbytes - replacing - targets
 
         def seconds(added_bytes: int) -> float:
@@ -63,6 +64,31 @@ class ModelCosts(Costs):
 
         # Fewer bytes than any task touches: what is asked for is the least that the piece may take, for a bound.
         return seconds(added) if added >= 0 else min(seconds(0), seconds(targets))
+
+    def pace(self, graph: TaskGraph, strategy: Strategy) -> Cost:
+        programs = [program for device in self._machine.kinds if (program := device.program) is not None]
+        if strategy.pipeline is None or not programs or not isinstance(self.model, AnalyticCosts):
+            return self.task
+        return paced(graph, strategy, self.spent, max(p.message_seconds for p in programs), self.task)
+
+    def spent(self, task: Task) -> Spent | None:
+        """Seconds of device and host for the task of a piece; None if the model does not tell them apart."""
+        work = task.work
+        if not isinstance(work, Compute) or not isinstance(self.model, AnalyticCosts):
+            return None
+        wanted: tuple[bool, ...] = ()
+        device, added = self._machine.processors[task.processor].device, 0
+        if work.backward:
+            wanted, targets, replacing = self._backward_of(work.node, work.piece)
+            added = max(0, task.nbytes + (work.other.nbytes if work.other else 0) - replacing - targets)
+        found = self.model.spent(work.node.operator, work.node.specs, work.piece, work.backward, wanted, added, device)
+        return found if work.other is None or found is None else Spent(found.device / 2, found.host / 2)
+
+    def _backward_of(self, node: Node, piece: Rect) -> _Backward:
+        key = (self._like[node.number], piece)
+        if key not in self._backward:
+            self._backward[key] = self._of_backward(node, piece)
+        return self._backward[key]
 
     def least(self, node: Node, backward: bool, processor: int) -> float:
         ask = getattr(self.model, "least_seconds", None)

@@ -8,11 +8,12 @@ and were chosen from what is said beside them, none of them from a result of thi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from taskflow.machine import Device, Machine
 from taskflow.operators.operator import Dim, Operator, Spec, Work, computes_in
-from taskflow.optimizer.cost.accumulated_gradients import Adding
+from taskflow.optimizer.cost.accumulated_gradients import Adding, adding, target_bytes
+from taskflow.optimizer.cost.library import Spent, free, spent
 from taskflow.optimizer.cost.model import Gradients, RememberedCosts
 from taskflow.optimizer.cost.phases import Phase, phases
 from taskflow.regions import Rect
@@ -43,6 +44,7 @@ class AnalyticCosts(RememberedCosts):
 
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine)
+        self._both: dict[Hashable, Spent | None] = {}
 
     @property
     def name(self) -> str:
@@ -52,11 +54,37 @@ class AnalyticCosts(RememberedCosts):
         self, operator: Operator, inputs: tuple[Spec, ...], piece: Rect, backward: bool, wanted: Gradients, adds: Adding,
         device: Device,
     ) -> float:
+        if (found := self._spent(operator, inputs, piece, backward, wanted, adds, device)) is not None:
+            return found.seconds
         dtype = computes_in(operator, inputs)
         return sum(
             phase_seconds(phase, device, _rate(phase, device, dtype))
             for phase in phases(operator, inputs, piece, backward, wanted, adds)
         )
+
+    def _spent(
+        self, operator: Operator, inputs: tuple[Spec, ...], piece: Rect, backward: bool, wanted: Gradients, adds: Adding,
+        device: Device,
+    ) -> Spent | None:
+        if device.program is None:
+            return None
+        rate = device.product_rate(computes_in(operator, inputs))
+        reached = device.reaches(Work.CONTRACTION.value, EFFICIENCY[Work.CONTRACTION])
+        memory = device.memory_bytes_per_second * device.reaches(Work.MEMORY.value, EFFICIENCY[Work.MEMORY])
+        return spent(operator, inputs, piece, backward, wanted, adds, device, rate, reached, memory)
+
+    def spent(
+        self, operator: Operator, inputs: Sequence[Spec], piece: Rect, backward: bool, wanted: Gradients, added_bytes: int,
+        device: Device,
+    ) -> Spent | None:
+        """Seconds of device and host for a piece's task, where a program drives the device; None otherwise. Arguments as of
+        `compute_seconds`."""
+        inputs = tuple(inputs)
+        key = (operator, inputs, piece, backward, wanted, added_bytes, device.kind)
+        if key not in self._both:
+            adds = adding(target_bytes(operator, inputs, piece, wanted), len(inputs), added_bytes) if backward else ()
+            self._both[key] = self._spent(operator, inputs, piece, backward, wanted, adds, device)
+        return self._both[key]
 
     def least_seconds(
         self, operator: Operator, inputs: tuple[Spec, ...], backward: bool, wanted: Gradients, device: Device
@@ -65,7 +93,7 @@ class AnalyticCosts(RememberedCosts):
         up to the whole's, and so does what they touch, apart from inputs that pieces step over (a stride). 0 for operators
         that pick from their weights (embeddings): pieces touch what the data ask for."""
         space = Rect((0,) * len(dims := operator.dims(inputs)), tuple(dim.size for dim in dims))
-        if operator.picks(inputs, space):
+        if operator.picks(inputs, space) or (device.program is not None and free(operator, backward)):
             return 0.0
         dtype, seen = computes_in(operator, inputs), _seen(operator, inputs, dims)
         memory = device.memory_bytes_per_second * device.reaches(Work.MEMORY.value, EFFICIENCY[Work.MEMORY])

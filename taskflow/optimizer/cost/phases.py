@@ -20,7 +20,8 @@ SPLIT = 4096
 @dataclass(frozen=True, slots=True)
 class Phase:
     """``repeats`` kernels one after the other, each of ``flops`` and ``nbytes``. ``width``: the results that a kernel
-    can work on at the same time, which decides how much of a device it fills. ``launches``: kernel starts each time."""
+    can work on at the same time, which decides how much of a device it fills. ``launches``: kernel starts each time. ``factors``:
+    of a product the elements of its two factors and of its result."""
 
     kernels: Work
     flops: float
@@ -28,6 +29,7 @@ class Phase:
     width: int
     repeats: int = 1
     launches: int = 1
+    factors: tuple[int, int, int] = (0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,9 @@ def phases(
         nbytes = _pass_bytes(operator, inputs, touched, backward, wanted, adds)
         return (Phase(Work.MEMORY, flops, nbytes, max(1, piece.volume)),)
     if not backward:
-        return (Phase(kernels, flops, touched.forward_bytes, _width(flops, sum(touched.output_elements))),)
+        results = sum(touched.output_elements)
+        left, right = _both(touched)
+        return (Phase(kernels, flops, touched.forward_bytes, _width(flops, results), factors=(left, right, results)),)
     return _products(kernels, inputs, touched, flops, wanted, adds)
 
 
@@ -140,7 +144,18 @@ def _products(
     # ``flops`` counts the products of all float inputs and of the weight.
     possible = sum(spec.differentiable for spec in inputs) + len(touched.weights[:1])
     part = flops / possible
-    return tuple(Phase(kernels, part, nbytes + again, _width(part, elements)) for elements, needed, again in factors if needed)
+    results = sum(touched.output_elements)
+    others = (*_both(touched)[::-1], *(0 for _ in factors[2:]))
+    return tuple(
+        Phase(kernels, part, nbytes + again, _width(part, elements), factors=(results, other, elements))
+        for (elements, needed, again), other in zip(factors, others) if needed
+    )
+
+
+def _both(touched: Arrays) -> tuple[int, int]:
+    """The elements of a product's two factors: two inputs, or an input and the weight."""
+    both = (*touched.input_elements, *touched.weight_elements[:1])
+    return (both[0], both[1]) if len(both) > 1 else (both[0], both[0])
 
 
 def _width(flops: float, results: int) -> int:

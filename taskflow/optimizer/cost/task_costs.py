@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from taskflow.graph import Node
 from taskflow.machine import Machine
+from taskflow.mapper import Strategy
 from taskflow.regions import Rect
-from taskflow.tasks import Collective, Compute, Cost, Kind, Runs, Task, all_reduce_seconds
+from taskflow.tasks import Collective, Compute, Cost, Kind, Runs, Task, TaskGraph, all_reduce_seconds
 
 
 class Costs(ABC):
@@ -37,6 +38,10 @@ class Costs(ABC):
 
     def close(self) -> None:
         """End what was started for measuring, processes for instance; it starts again where it is needed."""
+
+    def pace(self, graph: TaskGraph, strategy: Strategy) -> Cost:
+        """Seconds of the tasks of a graph; of a pipeline's, by its passes (`paced`), where that differs from `task`."""
+        return self.task
 
     @abstractmethod
     def piece(self, node: Node, piece: Rect, backward: bool, processor: int, flops: int, nbytes: int) -> float:

@@ -8,7 +8,7 @@ from math import inf
 import numpy as np
 
 from taskflow.graph import Node, OperatorGraph
-from taskflow.machine import Machine, ring
+from taskflow.machine import Machine, collective
 from taskflow.mapper import SUMS, OpConfig, Strategy, Sync, SyncAlgorithm
 from taskflow.operators.operator import Spec
 from taskflow.optimizer.cost import Costs, Roofline
@@ -202,7 +202,7 @@ class CompiledEvaluator(Evaluator):
 
     def _group(self, members: tuple[int, ...]) -> list[int]:
         self.groups.append(members)
-        return self._numbers(ring(self.machine, members).resources)
+        return self._numbers(collective(self.machine, members).resources)
 
     def _numbers(self, occupied: Iterable[int]) -> list[int]:
         """As the core numbers things: of the links only those in use."""

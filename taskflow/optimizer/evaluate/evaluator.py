@@ -187,13 +187,14 @@ class PythonEvaluator(Evaluator):
     def _evaluate(self, strategy: Strategy) -> tuple[TaskGraph, Timeline]:
         self.checkpoint()
         tasks, asked = self.lowered(strategy), 0
+        seconds = self.costs.pace(tasks, strategy)
 
         def cost(task: Task) -> float:
             nonlocal asked
             asked += 1
             if not asked % 256:
                 self.checkpoint()
-            return self.costs.task(task)
+            return seconds(task)
 
         return tasks, simulate(tasks, self.machine, cost)
 

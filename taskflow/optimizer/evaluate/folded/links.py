@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from taskflow.machine import Machine
+from taskflow.machine import Link, Machine, between_nodes
 from taskflow.tasks import Collective, Task, resources
 from taskflow.tasks.lower import NotAlikeError
 
@@ -28,6 +28,13 @@ class FoldedResources:
         for source, target in ends:
             if (source, target) not in self._joined:
                 self._join(source, target)
+        if isinstance(task.work, Collective) and between_nodes(self._machine, members):
+            for member in members:  # all cards of a node send
+                if (member, -1) not in self._joined:
+                    of, _ = self._place[member]
+                    self._joined.update((image, -1) for image in of)
+                    for way in (self._machine.way_out, self._machine.way_in):  # type: ignore[attr-defined]
+                        self._same([way(image) for image in of], f"ways of {member} and its images to the network")
 
     def _join(self, source: int, target: int) -> None:
         routes = []
@@ -36,8 +43,12 @@ class FoldedResources:
             ends = a[(i + k) % self._count], b[(j + k) % self._count]
             self._joined.add(ends)
             routes.append(self._machine.route(*ends))
+        self._same(routes, f"routes from {source} to {target} and from their images")
+
+    def _same(self, routes: list[tuple[Link, ...]], what: str) -> None:
+        """Note that replicas use these routes, one each, in the same way."""
         if len({tuple((x.bytes_per_second, x.latency_seconds, x.occupies_endpoints) for x in route) for route in routes}) > 1:
-            raise NotAlikeError(f"routes from {source} to {target} and from their images differ")
+            raise NotAlikeError(f"{what} differ")
         for links in zip(*routes):
             numbers = {link.number for link in links}
             if len(numbers) < self._count:

@@ -133,12 +133,13 @@ def _folded(
     count = len(machine.processors)
     place = np.empty(len(template.tasks), np.int64)
     seconds = np.empty(len(template.tasks))
+    paced = costs.pace(tasks, strategy)
     for i, task in enumerate(template.tasks):
         if not i % 256:
             checkpoint()
         stops = tuple(r if r < count else count + numbers.setdefault(r, len(numbers)) for r in occupies.of(task))
         place[i] = routes.setdefault(stops, len(routes))
-        seconds[i] = on_grid(costs.task(task))
+        seconds[i] = on_grid(paced(task))
     cost = seconds[whole.origin]
     began, end, busy = simulate_arrays(
         count, list(routes), cost, place[whole.origin], whole.after_offset, whole.after, checkpoint

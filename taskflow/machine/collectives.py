@@ -1,0 +1,167 @@
+"""Channels: what a collective of a library such as NCCL costs, which sends over all links and cards of a node at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Protocol
+
+from taskflow.machine.parts import Link, Machine
+from taskflow.machine.ring import Ring, all_pairs, ring
+
+TREE = 0.9
+"""Of the rate of rings that trees reach between nodes (NCCL's own estimate: src/graph/tuning.cc)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collectives:
+    """How a machine's collective library performs. ``start_seconds``: from the call until the first byte moves; ``step_seconds``:
+    of a message within a node that waits for the one before; ``network_step_seconds``: of one between nodes. ``link_share`` and
+    ``network_share``: which part of a link's rate the payload gets. ``copy_bytes_per_second``: how fast a processor adds what
+    arrives to what it has, or copies it, counted in bytes of the array of an all-reduce."""
+
+    start_seconds: float
+    step_seconds: float
+    network_step_seconds: float
+    link_share: float
+    network_share: float
+    copy_bytes_per_second: float
+    source: str = ""
+
+
+class Around(Protocol):
+    """What a collective among some processors occupies, and how long it takes (`Ring`, `Channels`)."""
+
+    @property
+    def members(self) -> tuple[int, ...]: ...
+
+    @property
+    def resources(self) -> tuple[int, ...]: ...
+
+    @property
+    def copies(self) -> bool: ...
+
+    def seconds(self, nbytes: int, halves: int = 2) -> float:
+        """Of an all-reduce, or of one of its ``halves``; ``nbytes``: `ring_bytes`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """A group of processors whose library sends around several rings at once. ``nodes``: on how many nodes they are.
+    ``bytes_per_second``: of what one member sends within its node. ``network_bytes_per_second``: of what one node sends to
+    the others, over all cards that its members reach (infinite for one node). ``resources`` as of a `Ring`."""
+
+    members: tuple[int, ...]
+    resources: tuple[int, ...]
+    nodes: int
+    bytes_per_second: float
+    network_bytes_per_second: float
+    library: Collectives
+    copies: bool = False
+
+    def seconds(self, nbytes: int, halves: int = 2) -> float:
+        """As in `Around`.
+
+        Of an array of S bytes every member of n sends (n - 1) / n S to its neighbour in each half, on all channels together, and so
+        does every node to the next one; what arrives is added (or copied) before it goes on. Between nodes an all-reduce takes
+        what is less of rings and of two trees, up and down (Sanders, Speck and Traeff, 2009).
+        """
+        count, own = len(self.members), self.library
+        array = nbytes / (halves * (count - 1))
+        sent = halves * (count - 1) / count * array
+        copied = array * halves / 2 / own.copy_bytes_per_second
+        slowest = min(self.bytes_per_second, self.network_bytes_per_second)
+        steps = (count - self.nodes) * own.step_seconds + (self.nodes - 1) * own.network_step_seconds
+        around = own.start_seconds + halves * steps + sent / slowest + copied
+        if halves == 1 or self.nodes == 1:
+            return around
+        deep = (-(-count // self.nodes) - 1) * own.step_seconds + (self.nodes - 1).bit_length() * own.network_step_seconds
+        return min(around, own.start_seconds + 2 * deep + 2 * array / (TREE * slowest) + copied)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """An all-to-all of a library: messages between all pairs, as ``pairs`` has them, which it starts together."""
+
+    pairs: Ring
+    share: float
+    library: Collectives
+    copies: bool = False
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        return self.pairs.members
+
+    @property
+    def resources(self) -> tuple[int, ...]:
+        return self.pairs.resources
+
+    def seconds(self, nbytes: int, halves: int = 0) -> float:
+        """As in `Around`; ``nbytes``: of all messages."""
+        return self.library.start_seconds + self.pairs.hop_seconds + nbytes / (self.pairs.bytes_per_second * self.share)
+
+
+def exchange(machine: Machine, members: Sequence[int]) -> Around:
+    """What an all-to-all among two or more processors occupies and costs."""
+    pairs = all_pairs(machine, members)
+    library: Collectives | None = getattr(machine, "collectives", None)
+    if library is None or pairs.copies:
+        return pairs
+    return Exchange(pairs, library.network_share if between_nodes(machine, members) else library.link_share, library)
+
+
+def collective(machine: Machine, members: Sequence[int]) -> Around:
+    """What a collective among two or more processors, in the order given, occupies and costs: over all channels if the machine
+    says how its library performs (`Cluster.collectives`) and no processor has to copy by itself; else around one ring."""
+    around = ring(machine, members)
+    library: Collectives | None = getattr(machine, "collectives", None)
+    if library is None or around.copies:
+        return around
+    nodes: dict[int, list[int]] = {}
+    for member in members:
+        nodes.setdefault(machine.processors[member].node, []).append(member)
+    if len(nodes) == 1:
+        return Channels(around.members, around.resources, 1, _within(around) * library.link_share, inf, library)
+    occupied = dict.fromkeys((*around.resources, *(len(machine.processors) + number for number in _ways(machine, members))))
+    narrowest = inf
+    for there in nodes.values():
+        for way in (machine.way_out, machine.way_in):  # type: ignore[attr-defined]
+            narrowest = min(narrowest, _together(map(way, there)))
+    within = [_within(ring(machine, there)) for there in nodes.values() if len(there) > 1]
+    return Channels(
+        around.members, tuple(occupied), len(nodes), min(within, default=inf) * library.link_share,
+        narrowest * library.network_share, library,
+    )  # fmt: skip
+
+
+def collective_links(machine: Machine, members: Sequence[int]) -> dict[int, Link]:
+    """The links that a collective among processors in the order given occupies, by number."""
+    pairs = zip(members, (*members[1:], members[0]))
+    found = {link.number: link for source, target in pairs for link in machine.route(source, target)}
+    if between_nodes(machine, members):
+        found.update(_ways(machine, members))
+    return found
+
+
+def between_nodes(machine: Machine, members: Sequence[int]) -> bool:
+    """Whether a collective among these processors goes over all ways between them and the network."""
+    return getattr(machine, "collectives", None) is not None and len({machine.processors[m].node for m in members}) > 1
+
+
+def _ways(machine: Machine, members: Sequence[int]) -> dict[int, Link]:
+    """The links between the members and the network."""
+    ways = [way(member) for member in members for way in (machine.way_out, machine.way_in)]  # type: ignore[attr-defined]
+    return {link.number: link for way in ways for link in way}
+
+
+def _within(around: Ring) -> float:
+    """Bytes a second that each member of a ring sends."""
+    return around.bytes_per_second / len(around.members)
+
+
+def _together(ways: Iterable[Sequence[Link]]) -> float:
+    """Bytes a second over several ways between a node's processors and the network: those of the narrowest links, each once."""
+    narrow = {link.number: link.bytes_per_second for way in ways for link in [min(way, key=lambda k: k.bytes_per_second)]}
+    return sum(narrow.values())

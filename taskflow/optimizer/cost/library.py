@@ -1,0 +1,122 @@
+"""What a device's libraries do with the work of a piece when a training program drives it (`taskflow.machine.Program`): products
+run in tiles, views are free, and every kernel is started by one thread of the host.
+
+Constants have a source beside them; none belongs to a network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from taskflow.machine import Device
+from taskflow.operators.operator import Operator, Spec, Work
+from taskflow.optimizer.cost.phases import Phase, arrays, phases
+from taskflow.regions import Rect
+
+TILES = ((256, 128, 1.0), (128, 128, 0.97), (128, 64, 0.85), (64, 64, 0.7))
+"""Rows and columns of results that a multiprocessor works on at once, and which part of the largest tile's rate it reaches: smaller
+tiles read their factors more often ("Matrix Multiplication Background User's Guide", NVIDIA: tile and wave quantisation, and its
+figure of efficiency by tile size, from which the parts are estimates)."""
+
+FILLING = 32
+"""Terms of a contraction whose time a tile needs to start and to write its results (one step of a tile's main loop)."""
+
+LEAST_SPLIT = 512
+"""Libraries cut a contraction into parts of some hundred terms or more, where there are fewer tiles than multiprocessors."""
+
+VIEWS = frozenset({"reshape", "transpose", "scale"})
+"""Operators that cost nothing: views of memory that products read and write in strides, and factors that they multiply with."""
+
+LOSS_KERNELS = 8
+"""Of a cross-entropy from its parts: maximum, difference, exponential, sum, logarithm, choice, mean, and a change of type."""
+
+SOFTMAX_KERNELS = 5
+"""Of a softmax without a kernel of its own: type, scale, mask, softmax, type (megatron/model/fused_softmax.py)."""
+
+SOFTMAX_ROWS = 4
+"""Its fused kernel takes a number of matrices of scores that this divides (is_kernel_available, there)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Seconds of the device for a task, and of the host's thread to start its kernels."""
+
+    device: float
+    host: float
+
+    @property
+    def seconds(self) -> float:
+        """Of the task by itself."""
+        return max(self.device, self.host)
+
+
+def spent(
+    operator: Operator, inputs: tuple[Spec, ...], piece: Rect, backward: bool, wanted: Sequence[bool], adds: Sequence[bool],
+    device: Device, rate: float, efficiency: float, memory: float,
+) -> Spent | None:
+    """Seconds of a piece's task. ``rate``: peak of its products, of which large ones reach ``efficiency``. ``memory``: bytes a
+    second that passes over memory reach. None for what this model has no answer: convolutions and recurrent layers."""
+    if operator.work not in (Work.CONTRACTION, Work.MEMORY):
+        return None
+    if free(operator, backward) and not any(adds):
+        return Spent(0.0, 0.0)
+    touched, seconds, kernels = arrays(operator, inputs, piece), 0.0, 0
+    if operator.work is Work.CONTRACTION:
+        for phase in phases(operator, inputs, piece, backward, wanted):
+            seconds += _product(phase, device, rate * efficiency, memory)
+            kernels += 1
+        if backward and len(touched.weights) > 1:  # the bias's gradient, by a pass over the output's
+            seconds, kernels = seconds + sum(touched.outputs) / memory, kernels + 1
+        # A product does not add: what is added to is read, added, and written.
+        added = [n for n, a in zip((*touched.inputs, *touched.weights), adds) if a]
+        seconds, kernels = seconds + 3 * sum(added) / memory, kernels + len(added)
+    else:
+        for phase in phases(operator, inputs, piece, backward, wanted, adds):
+            if free(operator, backward):  # only what is added
+                seconds += 3 * sum(n for n, a in zip(touched.inputs, adds) if a) / memory
+            else:
+                seconds += max(phase.nbytes / memory, phase.flops / (device.rate() / 2))
+        kernels = _passes(operator, inputs, piece, backward, len(touched.weights)) + sum(adds)
+    host = device.program.host_seconds if device.program else 0.0
+    return Spent(seconds + kernels * device.launch_seconds, kernels * host)
+
+
+def free(operator: Operator, backward: bool) -> bool:
+    """Whether a task of this kind is no kernel: a view, or a gradient that is passed on as it is."""
+    return operator.kind in VIEWS or (backward and operator.kind == "add")
+
+
+def _passes(operator: Operator, inputs: Sequence[Spec], piece: Rect, backward: bool, weights: int) -> int:
+    """Kernels of an operator that passes over memory."""
+    if operator.kind in ("class_blocks", "cross_entropy", "cross_entropy_of_blocks"):
+        return LOSS_KERNELS
+    if operator.kind == "softmax" and len(piece.shape) == 4 and piece.shape[0] * piece.shape[1] % SOFTMAX_ROWS:
+        return SOFTMAX_KERNELS
+    return 2 if backward and weights else 1  # of the input's gradient and of the weights'
+
+
+def _product(phase: Phase, device: Device, rate: float, memory: float) -> float:
+    """Seconds of one product, from its factors: (rows, terms) x (terms, columns)."""
+    left, right, results = phase.factors
+    if not phase.flops or not left or not right:
+        return phase.nbytes / memory
+    terms = phase.flops / 2 / max(1, results)
+    rows, columns = max(1.0, results / (right / terms)), max(1.0, results / (left / terms))
+    batches = max(1, round(results / (rows * columns)))
+    return max(tiled(ceil(rows), ceil(columns), terms, batches, device.multiprocessors, rate), phase.nbytes / memory)
+
+
+def tiled(rows: int, columns: int, terms: float, batches: int, multiprocessors: int, rate: float) -> float:
+    """Seconds of ``batches`` products of (rows, terms) x (terms, columns) on so many multiprocessors, which reach ``rate``
+    operations a second together with the largest tiles. Tiles are done whole, and in whole waves."""
+    best = float("inf")
+    for high, wide, part in TILES:
+        for a, b in ((high, wide), (wide, high)):
+            tiles = ceil(rows / a) * ceil(columns / b) * batches
+            waves = ceil(tiles / multiprocessors)
+            # Of a contraction that is cut into parts, as many as there are multiprocessors for.
+            each = terms if waves > 1 else max(min(terms, LEAST_SPLIT), terms / (multiprocessors // tiles))
+            best = min(best, waves * 2 * a * b * (each + FILLING) / (rate / multiprocessors * part))
+    return best

@@ -1,0 +1,98 @@
+"""The pace of a pipeline's passes: one thread of each processor's host starts the kernels of a pass ahead of the device.
+
+By itself a task takes what its kernels take or what starting them takes, whichever is longer. In a pass the host runs ahead through
+long kernels and collectives and catches up in short ones, so a pass takes the longer of the two sums. Where a pass waits for a
+message of another stage, or sends one, the program waits too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from taskflow.mapper import Strategy
+from taskflow.optimizer.cost.library import Spent
+from taskflow.tasks import Compute, Cost, Kind, Task, TaskGraph
+from taskflow.tasks.topic import Purpose
+
+
+def paced(graph: TaskGraph, strategy: Strategy, spent: Callable[[Task], Spent | None], message_seconds: float, cost: Cost) -> Cost:
+    """``cost`` with the operators' tasks of each pass stretched or shortened to what the pass takes together. ``spent``: seconds of
+    device and host of such a task, None if they are not known (it keeps its cost)."""
+    passes, of = _passes(graph)
+    messages = _messages(graph, strategy, of) if message_seconds else [0] * len(passes)
+    factors: dict[int, float] = {}
+    known: dict[int, Spent] = {}
+    within = _collectives(graph, of)
+    for number, (tasks, waits) in enumerate(zip(passes, messages)):
+        both = [(task, found) for task in tasks if (found := spent(graph.tasks[task])) is not None]
+        device, host = sum(s.device for _, s in both), sum(s.host for _, s in both)
+        alone = sum(s.seconds for _, s in both)
+        if alone > 0:
+            meanwhile = sum(cost(graph.tasks[task]) for task in within.get(number, ()))
+            factor = (max(device, host - meanwhile) + waits * message_seconds) / alone
+            for task, one in both:
+                factors[task], known[task] = factor, one
+
+    def seconds(task: Task) -> float:
+        factor = factors.get(task.number)
+        return cost(task) if factor is None else known[task.number].seconds * factor
+
+    return seconds
+
+
+def _passes(graph: TaskGraph) -> tuple[list[list[int]], dict[int, int]]:
+    """The operators' tasks by pass, and which pass a task belongs to: on each processor, those that go on through the graph in one
+    direction. What is computed once more belongs to the backward pass."""
+    passes: list[list[int]] = []
+    of: dict[int, int] = {}
+    last: dict[int, tuple[bool, int, int]] = {}  # processor -> direction and number of its pass, and its last operator's number
+    for task in graph.tasks:
+        if not isinstance(task.work, Compute):
+            continue
+        back = task.work.backward or task.topic.purpose is Purpose.RECOMPUTED
+        was, at = last.get(task.processor), task.work.node.number
+        again = back and not task.work.backward
+        goes_on = was is not None and was[0] == back and (again or (at <= was[2] if back else at >= was[2]))
+        if was is None or not goes_on:
+            was = back, len(passes), len(graph.tasks) if again else at
+            passes.append([])
+        last[task.processor] = back, was[1], was[2] if again else at
+        passes[was[1]].append(task.number)
+        of[task.number] = was[1]
+    return passes, of
+
+
+def _collectives(graph: TaskGraph, of: dict[int, int]) -> dict[int, list[int]]:
+    """The collectives that each pass waits for, directly or behind what is done with what they brought."""
+    behind: dict[int, frozenset[int]] = {}  # task of no operator -> collectives since the operators' tasks before it
+    found: dict[int, dict[int, None]] = {}
+    for task in graph.tasks:
+        since = [behind[before] for before in task.after if before in behind]
+        if task.number in of:
+            for some in since:
+                found.setdefault(of[task.number], {}).update(dict.fromkeys(sorted(some)))
+        elif task.kind is Kind.COLLECTIVE:
+            behind[task.number] = frozenset((task.number, *(number for some in since for number in some)))
+        elif since:
+            behind[task.number] = frozenset().union(*since)
+    return {number: list(tasks) for number, tasks in found.items()}
+
+
+def _messages(graph: TaskGraph, strategy: Strategy, of: dict[int, int]) -> list[int]:
+    """How often each pass exchanges something with another stage's processors: with each other stage once in a direction."""
+    assert strategy.pipeline is not None
+    ranks = strategy.pipeline.ranks
+    home = {p: strategy.pipeline.stage(name) % ranks for name, config in strategy.configs.items() for p in config.processors}
+    found: dict[int, set[tuple[int, bool]]] = {}
+    arriving: dict[int, int] = {}  # copy -> rank that it comes from
+    for task in graph.tasks:
+        if task.kind is Kind.COPY and home.get(task.source) != home.get(task.processor):
+            arriving[task.number] = home.get(task.source, -1)
+            for before in task.after:
+                if before in of and graph.tasks[before].processor == task.source:
+                    found.setdefault(of[before], set()).add((home.get(task.processor, -1), True))
+        elif task.number in of and arriving:
+            for before in task.after:
+                if before in arriving:  # others that read it need not wait again
+                    found.setdefault(of[task.number], set()).add((arriving.pop(before), False))
+    return [len(found.get(number, ())) for number in range(max(of.values(), default=-1) + 1)]

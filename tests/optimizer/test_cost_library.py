@@ -1,0 +1,128 @@
+"""Costs where a training program drives the device: tiles, views, kernels that are started one by one, passes of pipelines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+
+import numpy as np
+import pytest
+
+from taskflow.machine import Cluster, load_machine
+from taskflow.mapper import map_graph
+from taskflow.mapper.hybrid import HybridParallel
+from taskflow.models import build
+from taskflow.operators.operator import REGISTRY, Spec, iteration_space
+from taskflow.optimizer import make_evaluator
+from taskflow.optimizer.cost import AnalyticCosts, ModelCosts
+from taskflow.optimizer.cost.library import FILLING, LEAST_SPLIT, tiled
+from taskflow.rules import Adam
+from taskflow.tasks import Compute
+
+PEAK, SMS = 312e12, 108
+F16 = np.dtype("float16")
+
+
+def driven(machine: Cluster, host: float, message: float = 0.0) -> Cluster:
+    (kind,) = machine.kinds
+    return replace(machine, kinds=(replace(kind, program=replace(kind.program, host_seconds=host, message_seconds=message)),))
+
+
+def test_products_run_in_whole_tiles_and_waves() -> None:
+    one = 2 * 256 * 128 * (4096 + FILLING) / (PEAK / SMS)
+    assert tiled(256 * 12, 128 * 9, 4096, 1, SMS, PEAK) == pytest.approx(one)  # 108 of the largest tiles
+    assert tiled(256 * 12, 128 * 9 + 1, 4096, 1, SMS, PEAK) > 1.2 * one  # a few results more
+    assert tiled(256 * 12, 128 * 9, 4096, 10, SMS, PEAK) == pytest.approx(10 * one)
+    large = tiled(16384, 16384, 16384, 1, SMS, PEAK)
+    assert large == pytest.approx(2 * 16384**3 / PEAK, rel=0.05)
+    for axis in range(3):
+        sizes = [[640, 640, 640] for _ in range(40)]
+        for i, size in enumerate(sizes):
+            size[axis] += 97 * i
+        seconds = [tiled(*size, 1, SMS, PEAK) for size in sizes]
+        assert seconds == sorted(seconds)
+
+
+def test_long_contractions_are_cut_where_there_are_few_tiles() -> None:
+    whole = 2 * 64 * 64 * (65536 + FILLING) / (PEAK / SMS * 0.7)
+    assert tiled(64, 64, 65536, 1, SMS, PEAK) < whole / 50
+    assert tiled(64, 64, LEAST_SPLIT, 1, SMS, PEAK) == pytest.approx(2 * 64 * 64 * (LEAST_SPLIT + FILLING) / (PEAK / SMS * 0.7))
+    assert ceil(65536 / LEAST_SPLIT) > SMS  # the multiprocessors are the limit above
+
+
+def test_small_kernels_take_what_starting_them_takes() -> None:
+    graph = build("GPT-2", preset="small", dtype="float16")
+    node = graph.node("h.0.mlp.c_fc")
+    for host in (0.0, 20e-6, 40e-6):
+        costs = AnalyticCosts(driven(load_machine("a100", 1), host))
+        device = costs.machine.processors[0].device
+        gap = device.launch_seconds
+        ahead = costs.compute_seconds(node.operator, node.specs, node.space, False)
+        back = costs.compute_seconds(node.operator, node.specs, node.space, True)
+        assert ahead == pytest.approx(max(host, gap), rel=0.1)
+        assert back == pytest.approx(3 * max(host, gap), rel=0.1)  # both factors' gradients, and the bias's
+
+
+def test_views_are_free_and_gradients_are_passed_on() -> None:
+    graph = build("GPT-2", preset="small", dtype="float16")
+    costs = AnalyticCosts(load_machine("a100", 1))
+    for name, backward in (("attn.q_heads", False), ("attn.q_first", True), ("attn.scale", False), ("mlp.add", True)):
+        node = graph.node(f"h.0.{name}")
+        assert costs.compute_seconds(node.operator, node.specs, node.space, backward) == 0.0
+    kept = AnalyticCosts(load_machine("p100", 1))
+    node = graph.node("h.0.attn.q_heads")
+    assert kept.compute_seconds(node.operator, node.specs, node.space, False) > 0
+
+
+def test_a_softmax_that_the_fused_kernel_does_not_take_has_more_kernels() -> None:
+    costs = AnalyticCosts(load_machine("a100", 1))
+    operator = REGISTRY["softmax"](3, True)
+
+    def seconds(heads: int) -> float:
+        specs = (Spec((1, heads, 64, 64), F16),)
+        return costs.compute_seconds(operator, specs, iteration_space(operator, specs), False)
+
+    assert seconds(2) == pytest.approx(5 * seconds(4)) and seconds(8) == pytest.approx(seconds(4))
+
+
+def stepped(machine: Cluster, plan: str, batch: int = 8) -> tuple[float, float]:
+    """Seconds of a step of a small decoder, and how long its busiest processor computes."""
+    graph = build("GPT-2", batch=batch, steps=64, vocabulary=256, hidden=256, heads=4, layers=4, dtype="float16")
+    judge = make_evaluator(graph, machine, rule=Adam())
+    seconds = judge.set(map_graph(HybridParallel(plan), graph, machine))
+    return seconds, max(judge.usage().processor_seconds)
+
+
+def test_a_pass_takes_what_host_or_device_need_together() -> None:
+    """The passes of a pipeline are limited by all their launches, not by each task's."""
+    graph = build("GPT-2", batch=4, steps=2048, vocabulary=1024, hidden=2048, heads=8, layers=2, dtype="float16")
+    machine = load_machine("a100", 1)
+    strategy = map_graph(HybridParallel("mb1 recompute=full"), graph, machine)
+    costs = ModelCosts(AnalyticCosts(machine), graph, machine, Adam())
+    judge = make_evaluator(graph, machine, costs=costs, rule=Adam())
+    judge.set(strategy)
+    tasks = judge.lowered(strategy)
+    paced = costs.pace(tasks, strategy)
+    work = [task for task in tasks if isinstance(task.work, Compute)]
+    both = [costs.spent(task) for task in work]
+    device, host = sum(s.device for s in both), sum(s.host for s in both)
+    together, alone = sum(map(paced, work)), sum(map(costs.task, work))
+    assert max(device, host) * (1 - 1e-9) <= together < alone < device + host
+    others = [task for task in tasks if not isinstance(task.work, Compute)]
+    assert others and [paced(task) for task in others] == [costs.task(task) for task in others]
+
+
+def test_recorded_steps_are_not_limited_by_the_host() -> None:
+    machine = load_machine("a100", 2)
+    slow, fast, none = (stepped(driven(machine, host), "p2 mb1") for host in (80e-6, 40e-6, 0.0))
+    assert slow[0] > 1.7 * fast[0] and fast[0] > 2 * none[0]
+    silent = replace(machine, kinds=tuple(replace(kind, program=None) for kind in machine.kinds))
+    assert stepped(silent, "p2 mb1")[0] > 0
+
+
+def test_stages_wait_for_messages_once_a_pass_and_direction() -> None:
+    """Of 8 micro-batches on 2 stages each stage has 16 passes, each with one message."""
+    machine = load_machine("a100", 2)
+    without, waiting = (stepped(driven(machine, 0.0, message), "p2 mb1")[1] for message in (0.0, 1e-3))
+    assert waiting - without == pytest.approx(16e-3, rel=0.01)
+    assert stepped(driven(load_machine("a100", 1), 0.0, 1e-3), "mb1")[0] == stepped(driven(load_machine("a100", 1), 0.0), "mb1")[0]
