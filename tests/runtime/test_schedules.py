@@ -13,6 +13,7 @@ from language_model import CONFIG, ONE_STEP, model, random_strategy
 from taskflow.kernels import NumpyKernels
 from taskflow.machine import Cluster, Ends, Group, NodeTemplate, Wire, host
 from taskflow.machine.host import CPU
+from taskflow.mapper import Exchange
 from taskflow.operators.operator import StepState
 from taskflow.regions import Rect
 from taskflow.rules import SGD
@@ -42,6 +43,7 @@ def lowered(seed: int, least: int = 1):
     graph = model(config=random.choice((CONFIG, ONE_STEP)))
     processors = random.randint(least, 5)
     strategy = random_strategy(graph, processors, random)
+    strategy = replace(strategy, exchange=list(Exchange)[seed % 2])
     tasks = lower(graph, strategy, SGD(0.1, momentum=0.9), clip_norm=1.0)
     machine = random.choice((host, copying(True), copying("sender"), copying(False)))(processors)
     cost = roofline(machine)
