@@ -74,10 +74,11 @@ def _example(node: Node) -> str:
 
 # ---- plans of tensor, pipeline and data parallelism ------------------------------------------------------------------
 RECOMPUTE = ("none", "selective", "full")
-_TOKEN = re.compile(r"(mb|zero|[tpdv])(\d+)")
+_TOKEN = re.compile(r"(mb|zero|[tcpdev])(\d+)")
 _SETTING = re.compile(r"(recompute|schedule|stages)=(\S+)")
 NOTATION = (
-    "tN (tensor), pN (pipeline), dN (data), mbN (samples of a micro-batch and replica), vN (stages a rank), zero0 or zero1, "
+    "tN (tensor), cN (context), pN (pipeline), dN (data), eN (experts, of replicas), mbN (samples of a micro-batch and replica), "
+    "vN (stages a rank), zero0 or zero1, "
     f"recompute={'|'.join(RECOMPUTE)}, schedule={'|'.join(s.value for s in PipelineSchedule)}, "
     "stages=N,N,... (layers of each stage)"
 )
@@ -85,8 +86,9 @@ NOTATION = (
 
 @dataclass(frozen=True, slots=True)
 class HybridPlan:
-    """Degrees of parallelism; ``data`` None: as many replicas as the devices allow. ``stages``: how many layers each stage has;
-    empty: as even as can be."""
+    """Degrees of parallelism; ``data`` None: as many replicas as the devices allow. ``context``: devices over which each sequence
+    is cut. ``experts``: replicas over which the experts of a layer are dealt. ``stages``: how many layers each stage has; empty:
+    as even as can be."""
 
     tensor: int = 1
     pipeline: int = 1
@@ -97,9 +99,11 @@ class HybridPlan:
     recompute: str = "none"
     schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B
     stages: tuple[int, ...] = ()
+    context: int = 1
+    experts: int = 1
 
     def __post_init__(self) -> None:
-        for what in ("tensor", "pipeline", "data", "micro_batch", "virtual"):
+        for what in ("tensor", "pipeline", "data", "micro_batch", "virtual", "context", "experts"):
             value = getattr(self, what)
             if value is not None and value < 1:
                 raise ValueError(f"plan: {what} must be at least 1, got {value}")
@@ -115,8 +119,9 @@ class HybridPlan:
             )
 
     def __str__(self) -> str:
-        said = [f"t{self.tensor}", f"p{self.pipeline}"]
+        said = [f"t{self.tensor}", *[f"c{self.context}"] * (self.context > 1), f"p{self.pipeline}"]
         said += [f"{name}{value}" for name, value in (("d", self.data), ("mb", self.micro_batch)) if value is not None]
+        said += [f"e{self.experts}"] * (self.experts > 1)
         said += [f"v{self.virtual}"] * (self.virtual > 1) + [f"zero{self.zero}"] * (self.zero > 0)
         said += [f"schedule={self.schedule.value}"] * (self.schedule is not PipelineSchedule.ONE_F_ONE_B)
         said += [f"stages={','.join(map(str, self.stages))}"] * bool(self.stages)
@@ -131,7 +136,10 @@ def is_plan(text: str) -> bool:
 
 def parse_plan(text: str) -> HybridPlan:
     """The plan that a notation stands for. ValueError names the word that is wrong."""
-    names = {"t": "tensor", "p": "pipeline", "d": "data", "mb": "micro_batch", "v": "virtual", "zero": "zero"}
+    names = {
+        "t": "tensor", "c": "context", "e": "experts", "p": "pipeline", "d": "data", "mb": "micro_batch", "v": "virtual",
+        "zero": "zero",
+    }
     found: dict[str, object] = {}
     for word in text.split():
         if word == "sp":  # what lies between shared layers is cut along the sequence in any case

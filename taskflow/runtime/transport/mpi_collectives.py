@@ -210,7 +210,7 @@ class MPIAllToAll(MPICollective):
     ) -> None:
         super().__init__(transport, comm, array, ranks)
         self._place = list(ranks).index(transport.rank)
-        self._given = verify_exchange(f"{self.name} of ranks {list(ranks)}", array, counts, self._place)
+        self._given = verify_exchange(f"{self.name} of ranks {list(ranks)}", array, counts, ranks, transport.rank)
         self._counts = [list(row) for row in counts]
 
     @property
