@@ -21,8 +21,8 @@ from taskflow.rules import UpdateRule
 from taskflow.runtime.collector import paused_collector
 from taskflow.runtime.consistency import agree, lines
 from taskflow.runtime.inference import Outputs, Predictions, outputs_of, predict
-from taskflow.runtime.overflow import LossError as LossError
 from taskflow.runtime.overflow import DYNAMIC, note_overflow, require_finite, scaler_of, told
+from taskflow.runtime.overflow import LossError as LossError
 from taskflow.runtime.profiler import Clock, Subject, Tracer
 from taskflow.runtime.program import Binder, Measured, PersistentBuffers, Placement, Program, bind, schedule
 from taskflow.runtime.transport import LocalTransport, Transport, for_device

@@ -13,7 +13,6 @@ from taskflow.operators.operator import StepState
 from taskflow.runtime.program import Placement, Program
 from taskflow.tasks.lower import FACTOR
 
-
 DYNAMIC = LossScaling()
 
 

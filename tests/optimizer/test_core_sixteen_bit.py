@@ -33,7 +33,7 @@ def test_random_strategies_and_moves(seed: int) -> None:
     machine = random.choice((host, shared))(processors)
     costs: Costs = random.choice((Roofline(machine), Odd(2)))
     rule, clip = random.choice((SGD(0.1, momentum=0.9), SGD(0.1), Adam())), random.choice((None, 1.0))
-    reference, compiled = PythonEvaluator(graph, machine, costs, rule, clip), core.CompiledEvaluator(graph, machine, costs, rule, clip)
+    reference, compiled = (made(graph, machine, costs, rule, clip) for made in (PythonEvaluator, core.CompiledEvaluator))
     start = random_strategy(graph, processors, random)
     assert compiled.set(start) == reference.set(start)
     same(reference, compiled)

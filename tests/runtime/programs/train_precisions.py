@@ -7,9 +7,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import taskflow  # isort: skip
-from precisions import CASES, executor
-
 from pipelines import tokens
+from precisions import CASES, executor
 
 transport = taskflow.connect(watchdog_seconds=60)
 for number in range(len(CASES)):
