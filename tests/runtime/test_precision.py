@@ -89,7 +89,7 @@ def test_weights_are_the_rounded_copies(dtype: str) -> None:
 
 
 def test_small_updates_are_not_lost() -> None:
-    """A weight of 1 moves by a sixteenth of bfloat16's distance there, which bfloat16 alone would lose; 32 steps are two of them."""
+    """A weight of 1 moves by a sixteenth of bfloat16's distance there, which bfloat16 alone loses; 32 steps are two of them."""
     graph = OperatorGraph("bfloat16")
     x = taskflow.add_weight(taskflow.input(graph, (1, 1), name="x"), (1, 1), name="w")
     graph.minimize(taskflow.scale(taskflow.mse_loss(x, taskflow.input(graph, (1, 1), name="target"), name="loss"), 0.5))
