@@ -13,6 +13,7 @@ from taskflow.floats import float_type, is_float, is_narrow, sums_in
 from taskflow.kernels import default_kernels
 from taskflow.operators.operator import Call, Operator, Spec, StepState, Target
 from taskflow.operators.sixteen_bit import add_up, task_action
+from taskflow.regions import Rect
 
 pytest.importorskip("ml_dtypes")
 DOUBLE, SINGLE = np.dtype(np.float64), np.dtype(np.float32)
@@ -52,23 +53,24 @@ class Run:
             kept = stays[i] if i < len(stays) else None
             return replace(spec, dtype=kept or (dtype if is_float(spec.dtype) else spec.dtype))
 
-        def given(array: Any, dtype: np.dtype[Any]) -> Any:
-            return array.astype(narrow).astype(dtype) if is_narrow(dtype) or dtype == SINGLE else array.astype(dtype)
+        def given(array: Any, dtype: np.dtype[Any], rect: Rect) -> Any:
+            numbers = array.astype(narrow).astype(dtype) if is_narrow(dtype) or dtype == SINGLE else array.astype(dtype)
+            return np.array(numbers[rect.slices(Rect.of(array.shape))], order="C")
 
         self.specs = tuple(typed(spec, i) for i, spec in enumerate(case.specs))
         self.outputs = self.operator.output(self.specs)
         weight = next((s.dtype for s in self.outputs if s.differentiable), dtype)
         reads, writes = self.operator.reads(self.specs, case.space), self.operator.writes(self.specs, case.space)
-        feeds = {name: given(a, dtype) if is_float(a.dtype) else a for name, a in case.state.feeds.items()}
+        feeds = {name: given(a, dtype, Rect.of(a.shape)) if is_float(a.dtype) else a for name, a in case.state.feeds.items()}
         self.call = Call(
             "bench", self.specs, case.space, reads, writes, default_kernels(), StepState(seed=seed, feeds=feeds),
-            inputs=tuple(np.array(given(a, s.dtype)[r.slices(s.rect)], order="C") for a, s, r in zip(case.inputs, self.specs, reads.inputs)),
-            weights=tuple(np.array(given(a, weight)[tuple(map(slice, r.lo, r.hi))], order="C") for a, r in zip(case.weights, reads.weights)),
+            inputs=tuple(given(a, s.dtype, r) for a, s, r in zip(case.inputs, self.specs, reads.inputs)),
+            weights=tuple(given(a, weight, r) for a, r in zip(case.weights, reads.weights)),
             outputs=tuple(np.zeros(r.shape, s.dtype) for r, s in zip(writes, self.outputs)),
             saved=tuple(np.zeros(s.shape, s.dtype) for s in self.operator.saves(self.specs, case.space)),
         )
         self._grads = tuple(
-            np.array(given(g, s.dtype)[r.slices(s.rect)], order="C") if s.differentiable else None
+            given(g, s.dtype, r) if s.differentiable else None
             for g, s, r in zip(case.grads, self.outputs, writes)
         )
 
@@ -85,7 +87,8 @@ class Run:
             for r, s in zip(call.reads.inputs, self.specs)
         )
         call.grad_weights = tuple(
-            None if r.empty else Target(np.ones(r.shape, sums_in(w.dtype)), accumulate) for r, w in zip(call.reads.weights, call.weights)
+            None if r.empty else Target(np.ones(r.shape, sums_in(w.dtype)), accumulate)
+            for r, w in zip(call.reads.weights, call.weights)
         )
         task_action(self.operator, call, True)()
         return [t.array for t in (*call.grad_inputs, *call.grad_weights) if t is not None]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
 from random import Random
 
 import pytest
@@ -10,14 +12,17 @@ from language_model import CONFIG, ONE_STEP, model, random_strategy
 from test_core_equal import same
 
 from taskflow.machine import host, load_machine
-from taskflow.mapper import DataParallel, map_graph
+from taskflow.mapper import DataParallel, Strategy, Sync, SyncAlgorithm, UpdatePlacement, map_graph
 from taskflow.models import build
+from taskflow.optimizer.algorithms.initial import known
+from taskflow.optimizer.bounds.work_and_path import lower_bound
 from taskflow.optimizer.cost.adapter import ModelCosts
 from taskflow.optimizer.cost.analytic import AnalyticCosts
 from taskflow.optimizer.cost.task_costs import Costs, Roofline
 from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
 from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.search import make_evaluator
+from taskflow.optimizer.space.space import SearchSpace, SpaceOptions
 from taskflow.rules import SGD, Adam
 from taskflow.tasks import Kind
 
@@ -33,7 +38,7 @@ def test_random_strategies_and_moves(seed: int) -> None:
     machine = random.choice((host, shared))(processors)
     costs: Costs = random.choice((Roofline(machine), Odd(2)))
     rule, clip = random.choice((SGD(0.1, momentum=0.9), SGD(0.1), Adam())), random.choice((None, 1.0))
-    reference, compiled = PythonEvaluator(graph, machine, costs, rule, clip), core.CompiledEvaluator(graph, machine, costs, rule, clip)
+    reference, compiled = (made(graph, machine, costs, rule, clip) for made in (PythonEvaluator, core.CompiledEvaluator))
     start = random_strategy(graph, processors, random)
     assert compiled.set(start) == reference.set(start)
     same(reference, compiled)
@@ -74,3 +79,16 @@ def test_estimated_memory_is_no_less_than_what_is_planned(seed: int) -> None:
     assert exact
     for most, need in zip(check.at_most(strategy), planned, strict=True):
         assert most >= need
+
+
+@pytest.mark.parametrize("name", ["MLP", "GPT-2", "RNNTC"])
+def test_the_bound_holds(name: str) -> None:
+    graph, machine = build(name, preset="small", dtype="bfloat16"), load_machine("a100", 4)
+    judge, options, random = make_evaluator(graph, machine, rule=Adam()), SpaceOptions(placements="arbitrary"), Random(name)
+    bound, space = lower_bound(judge, options), SearchSpace(graph, 4, options)
+    assert bound > 0
+    for strategy in (*known(graph, machine), *(Strategy(4, space.random(random)) for _ in range(25))):
+        assert judge.set(strategy) >= bound
+    for travel, place in product((SyncAlgorithm.OWNER, SyncAlgorithm.TREE, SyncAlgorithm.RING), UpdatePlacement):
+        way = Sync(travel, place)
+        assert judge.set(replace(known(graph, machine)[0], syncs={p.layer: way for p in graph.parameters})) >= bound

@@ -16,6 +16,7 @@ import taskflow
 from taskflow.checkpoint import load_checkpoint, load_weights, read_weights, save_checkpoint, save_weights
 from taskflow.floats import float_type
 from taskflow.graph import OperatorGraph
+from taskflow.kernels import ArrayDevice, NumpyKernels
 from taskflow.loss_scaling import LossScaler, LossScaling
 from taskflow.mapper import DataParallel, Strategy, Sync, SyncAlgorithm, UpdatePlacement, map_graph
 from taskflow.models import build
@@ -89,7 +90,7 @@ def test_weights_are_the_rounded_copies(dtype: str) -> None:
 
 
 def test_small_updates_are_not_lost() -> None:
-    """A weight of 1 moves by a sixteenth of bfloat16's distance there, which a sum in bfloat16 loses; 32 steps are two distances."""
+    """A weight of 1 moves by a sixteenth of bfloat16's distance there, which bfloat16 alone loses; 32 steps are two of them."""
     graph = OperatorGraph("bfloat16")
     x = taskflow.add_weight(taskflow.input(graph, (1, 1), name="x"), (1, 1), name="w")
     graph.minimize(taskflow.scale(taskflow.mse_loss(x, taskflow.input(graph, (1, 1), name="target"), name="loss"), 0.5))
@@ -148,7 +149,8 @@ def data_parallel(dtype: str, way: Sync, processors: int = 4) -> tuple[OperatorG
 @pytest.mark.parametrize("travel", [SyncAlgorithm.RING, SyncAlgorithm.COLLECTIVE])
 def test_a_sharded_update_keeps_copies_of_its_share(travel: SyncAlgorithm) -> None:
     """ZeRO's stage 1: each processor has all 16-bit weights, and of copies and state a quarter."""
-    graph, strategy = data_parallel("bfloat16", Sync(travel, UpdatePlacement.SPREAD, 0 if travel is SyncAlgorithm.COLLECTIVE else 4))
+    chunks = 0 if travel is SyncAlgorithm.COLLECTIVE else 4
+    graph, strategy = data_parallel("bfloat16", Sync(travel, UpdatePlacement.SPREAD, chunks))
     uses = peak_bytes(graph, strategy, RULE)
     count = graph.parameter_count
     assert all(use.weights == 2 * count for use in uses)
@@ -261,7 +263,7 @@ def test_endless_overflow_ends() -> None:
     graph.minimize(taskflow.cross_entropy(scores, label))
     run = Executor(graph, undivided(graph), SGD(1.0))
     feeds = {"x": np.ones((4, 8), np.float32), "label": np.arange(4) % 3}
-    with np.errstate(all="ignore"), pytest.raises(LossError, match="the gradients are not finite at step 41, whatever the loss scale"):
+    with np.errstate(all="ignore"), pytest.raises(LossError, match="gradients are not finite at step 41, whatever the loss"):
         for _ in range(100):
             run.train(feeds)
 
@@ -317,6 +319,22 @@ def test_weights_in_files(dtype: str, tmp_path: Path) -> None:
     assert all((masters(run)[name] == value).all() for name, value in exact.items()), "copies take what 16 bits do not hold"
 
 
+class Elsewhere(ArrayDevice):
+    """A device as a GPU's: a call may return before its work is done."""
+
+    waits = False
+
+
+class ElsewhereKernels(NumpyKernels):
+    device = Elsewhere()
+
+
+def test_a_gpu_refuses_16_bit_arrays() -> None:
+    graph = decoder("bfloat16")
+    with pytest.raises(ValueError, match="bfloat16 arrays are calculated with on the CPU only so far; train in float32 here"):
+        Executor(graph, undivided(graph), RULE, kernels=ElsewhereKernels(), machine=taskflow.host(1))
+
+
 # ---- what is not possible ----------------------------------------------------------------------------------------------
 def test_a_loss_must_be_in_float32() -> None:
     graph = OperatorGraph("bfloat16")
@@ -328,7 +346,7 @@ def test_a_loss_must_be_in_float32() -> None:
 def test_short_names_and_names_of_nothing() -> None:
     assert OperatorGraph("bf16").dtype == float_type("bfloat16") and OperatorGraph("fp16").dtype == np.float16
     for wrong in ("fp8", "int32", "str"):
-        with pytest.raises(ValueError, match=r"OperatorGraph: dtype must be a type of floats \(float32, bfloat16, float16, float64\)"):
+        with pytest.raises(ValueError, match=r"OperatorGraph: dtype must be a type of floats \(float32, bfloat16"):
             OperatorGraph(wrong)
 
 
