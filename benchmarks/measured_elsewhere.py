@@ -17,7 +17,7 @@ from __future__ import annotations
 import csv
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -30,12 +30,16 @@ from several import Several
 from taskflow.machine import Cluster, collective, load_machine, ring_bytes
 from taskflow.mapper import map_graph
 from taskflow.mapper.hybrid import HybridParallel
+from taskflow.mapper.notation import parse_plan
 from taskflow.models import build
 from taskflow.optimizer import make_evaluator
+from taskflow.optimizer.trust import MEASURED, Features
+from taskflow.optimizer.trust.measured import VTRAIN
+from taskflow.optimizer.trust.nearest import expected
 from taskflow.rules import Adam
 
 VOCABULARY = 51_200
-GROUPS = ("nccl", "one-node", "several-nodes")
+GROUPS = ("nccl", "one-node", "several-nodes", "published")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,19 @@ class Row:
     plan: str
     seconds: float
     fitted: bool
+    vocabulary: int = VOCABULARY
+    four_cards: bool = True
+
+
+def published() -> list[Row]:
+    """The single figures of `taskflow.optimizer.trust` that are from other sources than the files."""
+    return [
+        Row(
+            "published", m.source, m.device, m.devices, m.hidden, m.heads, m.layers, m.sequence, m.batch,
+            f"{m.plan} recompute=full", m.seconds, False, m.vocabulary, False,
+        )
+        for m in MEASURED if m.source != VTRAIN
+    ]  # fmt: skip
 
 
 def four_cards(gpus: int) -> Cluster:
@@ -91,21 +108,23 @@ def rows_of(data: Path, group: str) -> list[Row]:
 def whole(row: Row) -> float:
     """Seconds of a step."""
     graph = build(
-        "GPT-2", batch=row.batch, steps=row.sequence, vocabulary=VOCABULARY, hidden=row.hidden, heads=row.heads, layers=row.layers,
-        dtype="float16",
+        "GPT-2", batch=row.batch, steps=row.sequence, vocabulary=row.vocabulary, hidden=row.hidden, heads=row.heads,
+        layers=row.layers, dtype="float16",
     )
-    machine = four_cards(row.gpus)
+    machine = four_cards(row.gpus) if row.four_cards else load_machine(row.machine, row.gpus)
     return make_evaluator(graph, machine, rule=Adam()).set(map_graph(HybridParallel(row.plan), graph, machine))
 
 
-_MACHINES: dict[int, LayersAlone] = {}
+_MACHINES: dict[tuple[int, bool], LayersAlone] = {}
 
 
 def by_layers(row: Row) -> float:
     """The same, put together from one layer."""
-    if row.gpus not in _MACHINES:
-        _MACHINES[row.gpus] = LayersAlone(four_cards(max(8, row.gpus)))
-    return _MACHINES[row.gpus].seconds(Sizes(row.hidden, row.heads, row.layers, row.sequence, row.batch), row.plan)
+    key, gpus = (row.gpus, row.four_cards), max(8, row.gpus)
+    if key not in _MACHINES:
+        _MACHINES[key] = LayersAlone(four_cards(gpus) if row.four_cards else load_machine(row.machine, gpus))
+    sizes = Sizes(row.hidden, row.heads, row.layers, row.sequence, row.batch, row.vocabulary)
+    return _MACHINES[key].seconds(sizes, row.plan)
 
 
 def tau(pairs: Sequence[tuple[float, float]]) -> float:
@@ -133,12 +152,25 @@ def summary(rows: Sequence[tuple[Row, float]]) -> dict:
     for row, predicted in rows:
         tasks.setdefault(row.of, []).append((predicted, row.seconds))
     several = [pairs for pairs in tasks.values() if len(pairs) > 2]
-    if several:
+    if several and all(row.group != "published" for row, _ in rows):
         found |= {
             "tasks": len(several), "tau": median(map(tau, several)), "regret": median(map(regret, several)),
             "largest_regret": max(map(regret, several)),
         }
     return found
+
+
+def coverage(rows: Sequence[tuple[Row, float]]) -> float:
+    """How often a measured time lies in the interval that is expected from the measured plans of other networks and batches."""
+    within = 0
+    for row, predicted in rows:
+        plan = parse_plan(row.plan)
+        weights = float(12 * row.hidden**2 * row.layers + row.vocabulary * row.hidden)
+        own = Features(weights, plan.tensor, plan.pipeline, plan.data or 1, float((plan.micro_batch or 1) * row.sequence))
+        others = [m for m in MEASURED if (m.hidden, m.layers, m.devices) != (row.hidden, row.layers, row.gpus)]
+        found = expected(own, predicted, others)
+        within += found.low <= row.seconds <= found.high
+    return within / len(rows)
 
 
 def nccl(data: Path) -> dict:
@@ -166,11 +198,9 @@ def said(name: str, found: dict) -> str:
     if "tau" in found:
         text += f"; {found['tasks']} tasks: tau {found['tau']:.2f}, regret {found['regret']:.1%}"
         text += f", {found['largest_regret']:.0%} at most"
+    if "coverage" in found:
+        text += f"; {found['coverage']:.0%} within the expected interval"
     return text
-
-
-def sampled(rows: list[Row], every: int) -> Iterator[Row]:
-    yield from rows[::every]
 
 
 @click.command(cls=Several, help=__doc__.split("\n\n")[0])
@@ -184,13 +214,13 @@ def main(data: Path | None, groups: tuple[str, ...], sample: int, evaluated: boo
     totals: dict[str, dict] = {}
     done: list[tuple[Row, float]] = []
     for group in groups or GROUPS:
-        if data is None:
+        if data is None and group != "published":
             continue
         if group == "nccl":
             totals[group] = nccl(data)
-        elif group in ("one-node", "several-nodes"):
+        else:
             of_group = []
-            for row in sampled(rows_of(data, group), sample):
+            for row in (rows_of(data, group) if group != "published" else published())[::sample]:
                 start = time.perf_counter()
                 of_group.append((row, (whole if evaluated else by_layers)(row)))
                 if each:
@@ -199,7 +229,7 @@ def main(data: Path | None, groups: tuple[str, ...], sample: int, evaluated: boo
                         f"{row.of}, {row.plan}: {predicted:.4g} s, measured {row.seconds:.4g}: {predicted / row.seconds - 1:+.1%} "
                         f"(took {took:.1f} s)", err=as_json,
                     )  # fmt: skip
-            totals[group] = summary(of_group)
+            totals[group] = {**summary(of_group), "coverage": coverage(of_group)}
             done += of_group
         if group in totals:
             click.echo(said(group, totals[group]), err=as_json)

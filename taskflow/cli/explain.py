@@ -21,6 +21,7 @@ from taskflow.cli.problem import (
     plan_options,
     plan_problem,
     seed_option,
+    trusted,
 )
 from taskflow.cli.progress import working
 from taskflow.cli.tables import tell
@@ -89,6 +90,7 @@ def explain_command(
         found = explain(problem.evaluator)
         result = {**problem.header(), "plan": plan, "strategy": strategy.name, **as_value(found)}
         result["constraints"] = [str(rule) for rule in constraints.rules]
+        result |= trusted(problem, strategy, found.seconds)
         if operator is not None:
             result["operator"] = _operator(problem, operator, display, constraints, result["operators"])
         if parsed:
@@ -104,6 +106,8 @@ def explain_command(
         if not quiet:
             tell(f"{problem.graph} on {problem.machine}; costs: {result['costs']}; plan: {strategy.name}")
         tell(in_words(found, top) if operator is None else operator_in_words(result["operator"], top))
+        if "trust" in result:
+            tell("\n" + result["trust"]["said"])
         if parsed:
             tell("\n" + what_if_in_words(result["what_if"], found.seconds))
     if parsed and outcomes[-1].interrupted:

@@ -26,6 +26,7 @@ from taskflow.mapper import MAPPERS, Strategy, choose, is_plan, read_strategy
 from taskflow.optimizer import RULE, MemoryCheck, make_evaluator
 from taskflow.optimizer.cost import ANALYTIC, COSTS
 from taskflow.optimizer.evaluate import Evaluator, where_time_goes
+from taskflow.optimizer.trust import trust
 from taskflow.rules import SGD, Adam, UpdateRule
 from taskflow.runtime.job import INTERRUPTED, LaunchError, say_once
 from taskflow.writing import json_text
@@ -282,7 +283,13 @@ def describe(problem: Problem, strategy: Strategy) -> dict[str, Any]:
     row["peak_memory_bytes"] = max(peaks)
     row["peak_memory_is"] = "planned" if planned else "estimate"
     row["fits_memory"], row["lacks"] = not lacks, lacks
-    return row
+    return row | trusted(problem, strategy, seconds)
+
+
+def trusted(problem: Problem, strategy: Strategy, seconds: float) -> dict[str, Any]:
+    """``trust``: how far a prediction by analytic costs can be trusted; nothing where no measured plan is like it at all."""
+    found = trust(problem.graph, strategy, problem.machine, seconds) if problem.made.get("costs", ANALYTIC) == ANALYTIC else None
+    return {} if found is None else {"trust": found.as_json()}
 
 
 def emit(value: dict[str, Any]) -> None:

@@ -82,6 +82,8 @@ def search_command(
         tell(f"{problem.graph} on {problem.machine}; costs: {row['costs']}\n{found}")
         moved, peak = row["transfer_bytes"] / 1e6, row["peak_memory_bytes"] / 1e9
         tell(f"{moved:.1f} MB moved a step, {peak:.2f} GB at most on a device")
+        if "trust" in row:
+            tell(row["trust"]["said"])
         if not quiet:
             tell(found.strategy.describe(problem.graph))
     if unsaved is not None:

@@ -64,3 +64,5 @@ def simulate_command(
     if not quiet:
         tell(f"{problem.graph} on {problem.machine}: {row['tasks']} tasks; costs: {row['costs']}")
     tell(table([row]))
+    if "trust" in row:
+        tell(row["trust"]["said"])

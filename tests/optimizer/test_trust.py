@@ -1,0 +1,78 @@
+"""Trust: which measured plans are like one, and the interval that its prediction gets."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from math import log
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from taskflow.cli.main import main
+from taskflow.machine import load_machine
+from taskflow.mapper import DataParallel, map_graph
+from taskflow.mapper.hybrid import HybridParallel
+from taskflow.models import build
+from taskflow.optimizer.trust import MEASURED, Features, features, trust
+from taskflow.optimizer.trust.measured import VTRAIN
+from taskflow.optimizer.trust.nearest import FAR, LEAST, NEAREST, expected
+
+
+def test_features_are_those_of_the_notation() -> None:
+    graph = build("GPT-2", batch=32, steps=128, vocabulary=256, hidden=64, heads=4, layers=4, dtype="float16")
+    for plan, wanted in (("t2 p2 d2 mb2", (2, 2, 2, 256)), ("t1 p4 d2 mb4", (1, 4, 2, 512)), ("t4 p1 d2 mb16", (4, 1, 2, 2048))):
+        machine = load_machine("a100", 8)
+        found = features(graph, map_graph(HybridParallel(plan), graph, machine), machine)
+        assert found is not None and found.parameters == graph.parameter_count
+        assert (found.tensor, found.pipeline, found.data, found.tokens) == wanted and found.devices == 8
+    images = build("LeNet", preset="small", devices=2)
+    assert features(images, map_graph(DataParallel(), images, load_machine("a100", 2)), load_machine("a100", 2)) is None
+
+
+def test_every_measured_plan_says_what_it_is() -> None:
+    for one in MEASURED:
+        assert one.source and one.features.devices == one.devices, one
+        assert abs(log(one.predicted / one.seconds)) < 0.5, one  # what is further off is not understood
+        assert one.batch % (one.features.data * int(one.features.tokens / one.sequence)) == 0, one
+    assert len({(one.hidden, one.layers, one.devices, one.batch, one.plan) for one in MEASURED}) == len(MEASURED)
+
+
+def test_the_interval_is_from_the_nearest_plans_and_grows_with_distance() -> None:
+    near = MEASURED[-3].features
+    found = expected(near, 100.0, MEASURED)
+    assert len(found.nearest) == NEAREST and found.nearest[0][1] == 0.0 and not found.far
+    assert found.low < 100.0 < found.high and found.low * found.high == pytest.approx(100.0**2)
+    assert log(found.high / 100.0) >= LEAST
+    distances = [distance for _, distance in found.nearest]
+    assert distances == sorted(distances)
+    tiny = Features(1e6, 1, 1, 1, 64.0)
+    assert expected(tiny, 1.0, MEASURED).far and expected(tiny, 1.0, MEASURED).nearest[0][1] > FAR
+    away = Features(near.parameters, near.tensor, near.pipeline, near.data, near.tokens * 4)
+    one = expected(away, 100.0, MEASURED[-3:-2])
+    assert one.nearest[0][1] == pytest.approx(2.0) and str(one).startswith("trust: ")
+
+
+def test_nothing_is_said_of_devices_of_which_nothing_is_measured() -> None:
+    graph, machine = build("GPT-2", preset="small"), load_machine("p100", 4)
+    assert trust(graph, map_graph(DataParallel(), graph, machine), machine, 1.0) is None
+
+
+def test_commands_say_it() -> None:
+    asked = ["simulate", "GPT-2", "--size", "small", "--machine", "a100", "--devices", "4", "--strategy", "t2 d2 mb1"]
+    done = CliRunner().invoke(main, [*asked, "--json"])
+    row = json.loads(done.output)
+    assert row["trust"]["far"] and row["trust"]["nearest"][0]["source"]
+    assert "trust: far from any measured plan" in CliRunner().invoke(main, asked).output
+
+
+def test_the_predictions_of_measured_plans_are_those_of_today(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    Row, by_layers = (getattr(importlib.import_module("measured_elsewhere"), name) for name in ("Row", "by_layers"))
+    for one in MEASURED[::2]:
+        row = Row(
+            "published", one.source, one.device, one.devices, one.hidden, one.heads, one.layers, one.sequence, one.batch,
+            f"{one.plan} recompute=full", one.seconds, False, one.vocabulary, one.source == VTRAIN,
+        )
+        assert by_layers(row) == pytest.approx(one.predicted, rel=0.002), one
