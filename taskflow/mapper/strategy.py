@@ -85,8 +85,9 @@ class Strategy:
 
     @property
     def ordered(self) -> bool:
-        """Whether it says more than cuts, places and sums: an order of passes, or what is computed again."""
-        return self.pipeline is not None or bool(self.recompute)
+        """Whether it says more than cuts, places and sums: an order of passes, what is computed again, or gradients or weights
+        that are kept as shares."""
+        return self.pipeline is not None or bool(self.recompute) or any(sync.zero > 1 for sync in self.syncs.values())
 
     def _verify_recompute(self, graph: OperatorGraph) -> None:
         if unknown := self.recompute - {node.name for node in graph}:
@@ -160,9 +161,7 @@ def save(
             }
             for node in graph
         },
-        "syncs": {
-            k: {"travel": s.travel.value, "place": s.place.value, "chunks": s.chunks} for k, s in strategy.syncs.items()
-        },
+        "syncs": {layer: _sync_entry(sync) for layer, sync in strategy.syncs.items()},
         "sums": strategy.sums.value,
         **({"pipeline": _pipeline_entry(strategy.pipeline)} if strategy.pipeline is not None else {}),
         **({"recompute": [node.name for node in graph if node.name in strategy.recompute]} if strategy.recompute else {}),
@@ -183,7 +182,10 @@ def load(path: str | Path, graph: OperatorGraph, processors: int) -> Strategy:
             name: OpConfig(tuple(entry.degrees), tuple(entry.processors), tuple(map(tuple, entry.weights or ())))
             for name, entry in file.operators.items()
         }
-        syncs = {layer: Sync(entry.travel, entry.place, entry.chunks) for layer, entry in file.syncs.items()}
+        syncs = {
+            layer: Sync(entry.travel, entry.place, entry.chunks, entry.zero, entry.shard_group, entry.prefetch)
+            for layer, entry in file.syncs.items()
+        }
         pipeline = None
         if file.pipeline is not UNSET:
             entry = file.pipeline
@@ -195,6 +197,11 @@ def load(path: str | Path, graph: OperatorGraph, processors: int) -> Strategy:
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     return strategy
+
+
+def _sync_entry(sync: Sync) -> dict[str, Any]:
+    shares = {"zero": sync.zero, "shard_group": sync.shard_group, "prefetch": sync.prefetch} if sync.zero > 1 else {}
+    return {"travel": sync.travel.value, "place": sync.place.value, "chunks": sync.chunks, **shares}
 
 
 def _pipeline_entry(pipeline: Pipeline) -> dict[str, Any]:

@@ -33,7 +33,7 @@ SIMULATIONS = ("full", "delta")
 
 class CompiledEvaluator(Evaluator):
     """Evaluates proposals in C++. Seconds, tasks and timelines are bit for bit those of `PythonEvaluator`, which evaluates what the
-    core does not know: strategies with an order of passes or with recomputation (`Strategy.ordered`)."""
+    core does not know (`Strategy.ordered`): an order of passes, recomputation, gradients or weights by shares."""
 
     reference: PythonEvaluator | None = None
     """What evaluates the current strategy, if the core does not."""
@@ -265,6 +265,9 @@ class CompiledEvaluator(Evaluator):
             self.strategy  # noqa: B018
         self.proposals += 1
         self._proposed = False
+        if self.reference is None and any(sync.zero > 1 for sync in syncs.values()):
+            self.reference = PythonEvaluator(self.graph, self.machine, self.costs, self.rule, self.clip_norm)
+            self.reference.set(self.strategy)
         if self.reference is not None:
             return self.reference.propose(changes, limit, syncs, sums)
         self._core.begin()

@@ -6,7 +6,7 @@ training keeps beside them: the update rule's and the carried state.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from taskflow.operators.operator import Spec
 from taskflow.operators.state import State
 from taskflow.regions import Rect
 from taskflow.runtime.program import PersistentBuffers
+from taskflow.runtime.weights.stretches import rects_of
 from taskflow.tasks import Bundle, Cell, TaskGraph, Update
 from taskflow.tasks.lower import LASTING, CutGraph
 
@@ -96,9 +97,10 @@ def weights_of(graph: OperatorGraph, cut: CutGraph) -> dict[str, ArrayLayout]:
     held: dict[str, list[HeldElements]] = {p.name: [] for p in graph.parameters}
     for bundle in cut.layout.bundles:
         for processor in bundle.group:
-            memory = flat_memory(bundle, processor)
-            for cell in bundle.cells:
-                held[cell.parameter].append(HeldElements(cell.rect, memory, cell.offset, 0, cell.rect.volume))
+            span = cut.kept(bundle, processor)
+            memory = flat_memory(bundle, processor, span)
+            for parameter, rect, offset in elements_of(bundle, span):
+                held[parameter].append(HeldElements(rect, memory, offset, 0, rect.volume))
     found = {p.name: ArrayLayout(p.name, p.spec, tuple(held[p.name])) for p in graph.parameters}
     return found | _states(graph, cut, LASTING, "", lasting=True)
 
@@ -111,7 +113,9 @@ def training_state_of(graph: OperatorGraph, cut: CutGraph, tasks: TaskGraph, pre
     held: dict[tuple[str, str], list[HeldElements]] = {}
     for task in tasks:
         if isinstance(task.work, Update):
-            bundle, span = bundles[tasks.buffers[task.work.weights.buffer].region], task.work.weights.rect
+            flat, part = tasks.buffers[task.work.weights.buffer], task.work.weights.rect
+            (first_kept,) = flat.rect.lo  # of weights that are kept as shares
+            bundle, span = bundles[flat.region], Rect((part.lo[0] + first_kept,), (part.hi[0] + first_kept,))
             for i, number in enumerate(task.work.state):
                 buffer = tasks.buffers[number]
                 memory = Memory(buffer.name, buffer.shape, buffer.dtype, buffer.processor)
@@ -128,10 +132,18 @@ def carried_of(graph: OperatorGraph, cut: CutGraph, prefix: str) -> dict[str, Ar
     return _states(graph, cut, prefix, "", lasting=False)
 
 
-def flat_memory(bundle: Bundle, processor: int) -> Memory:
-    """The flat weights of a bundle on a processor."""
-    span = Rect((0,), (bundle.size,))
+def flat_memory(bundle: Bundle, processor: int, span: Rect) -> Memory:
+    """The elements ``span`` of a bundle's flat weights on a processor."""
     return Memory(f"{bundle.name}{span} @ {processor}", span.shape, bundle.dtype, processor)
+
+
+def elements_of(bundle: Bundle, span: Rect) -> Iterator[tuple[str, Rect, int]]:
+    """What elements ``span`` of a bundle's flat weights are: Rects of parameters, each with its offset in the span."""
+    for cell, (first, last) in _cells_in(bundle.cells, span):
+        offset = cell.offset + first - span.lo[0]
+        for rect in rects_of(cell.rect, first, last):
+            yield cell.parameter, rect, offset
+            offset += rect.volume
 
 
 def _states(graph: OperatorGraph, cut: CutGraph, prefix: str, show: str, *, lasting: bool) -> dict[str, ArrayLayout]:

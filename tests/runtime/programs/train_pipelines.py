@@ -1,6 +1,6 @@
 """Started by mpirun: trains a small decoder under random pipelines and prints, on rank 0, one JSON line a plan.
 
-With a second argument ``kill`` the last rank is killed in the middle of the third step of a pipeline. Rank 0 says "training" after
+With a second argument ``shares`` they keep gradients or weights as shares. With ``kill`` the last rank is killed in the middle of the third step of a pipeline. Rank 0 says "training" after
 the second step.
 """
 
@@ -14,7 +14,7 @@ from random import Random
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import taskflow  # isort: skip
-from pipelines import decoder, fitting, tokens
+from pipelines import decoder, fitting, random_shares, tokens
 
 from taskflow.mapper import choose
 from taskflow.runtime.program.bind import bind
@@ -48,7 +48,10 @@ if "kill" in sys.argv:
             print("training", flush=True)
 for seed in range(int(sys.argv[1])):
     graph = decoder()
-    strategy = fitting(graph, transport.size, Random(seed))
+    random = Random(seed)
+    strategy = fitting(graph, transport.size, random)
+    if "shares" in sys.argv:
+        strategy = random_shares(graph, strategy, random)
     run = taskflow.Executor(graph, strategy, taskflow.SGD(0.1, momentum=0.9), transport=transport, seed=3, clip_norm=1.0)
     losses = [run.train(tokens(step)) for step in range(3)]
     parameters = run.parameters()
