@@ -232,7 +232,7 @@ def _task(state: Lowering, piece: Piece, grads: tuple[int | None, ...], gives: G
         [emit.whole(b) for b in used],
         [emit.whole(t.buffer) for t in targets],
         flops=flops if half is Gives.ALL else flops // 2,
-        also_after=state.chain(piece.processor),
+        also_after=(*state.chain(piece.processor), *(state.room_for_gradients(node, piece.processor) if any(grad_weights) else ())),
     )
     state.gathers.ran(node, piece.processor, state.last[piece.processor])
 

@@ -32,10 +32,13 @@ def scatter_gradients(state: Lowering, layers: Sequence[str]) -> None:
     for layer in layers:
         collect_weight_gradients(state, layer)
         freed: set[int] = set()
+        ends: dict[int, int] = {}
         for bundle in state.sharded_layers[layer]:
             for group in state.shards[bundle.name].groups:
                 if any((bundle.name, p) in state.flat_gradients for p in group):
-                    freed.update(_scatter(state, bundle, state.shards[bundle.name], group))
+                    freed.update(_scatter(state, bundle, state.shards[bundle.name], group, ends))
+        for processor, task in ends.items():
+            state.scattered.setdefault(processor, []).append(task)
         buffers = state.emit.graph.buffers
         for key, number in list(state.weight_gradients.items()):
             base = buffers[number].base
@@ -49,15 +52,15 @@ def end_pass(state: Lowering) -> None:
         state.weight_uses.pop(use, None)
 
 
-def _scatter(state: Lowering, bundle: Bundle, shards: Shards, group: Sequence[int]) -> list[int]:
-    """Returns the buffers that nobody needs any more."""
+def _scatter(state: Lowering, bundle: Bundle, shards: Shards, group: Sequence[int], ends: dict[int, int]) -> list[int]:
+    """Returns the buffers that nobody needs any more; ``ends`` gets, by processor, the task after which that is so."""
     emit, name = state.emit, f"d {bundle.name}"
     emit.topic = Topic(Purpose.WEIGHT_GRADIENTS, bundle.layer)
     for processor in group:
         if (bundle.name, processor) not in state.flat_gradients:
             emit.fill(name, emit.whole(flat_gradient(state, bundle, processor)), 0.0)
     flat = [state.flat_gradients.pop((bundle.name, processor)) for processor in group]
-    emit.reduce_scatter(name, [emit.whole(buffer) for buffer in flat], shards.cuts)
+    ends.update(dict.fromkeys(group, emit.reduce_scatter(name, [emit.whole(buffer) for buffer in flat], shards.cuts)))
     for processor, buffer in zip(group, flat):
         state.filled_cells.pop((bundle.name, processor), None)
         span = shards.span(processor)
@@ -67,7 +70,8 @@ def _scatter(state: Lowering, bundle: Bundle, shards: Shards, group: Sequence[in
         first = key not in state.gradient_shares
         if first:
             state.gradient_shares[key] = emit.buffer(name, span, processor, bundle.dtype)
-        emit.transfer(f"{name}{span}", Part(buffer, span), emit.whole(state.gradient_shares[key]), add=not first)
+        share = emit.whole(state.gradient_shares[key])
+        ends[processor] = emit.transfer(f"{name}{span}", Part(buffer, span), share, add=not first)
     return flat
 
 

@@ -122,6 +122,8 @@ class Lowering:
     gathers: WeightGathers = field(init=False)  # of the weights that are kept as shares
     gradient_shares: dict[tuple[str, int], int] = field(default_factory=dict)  # of those gradients, as flat_gradients
     sharded_layers: dict[str, list[Bundle]] = field(default_factory=dict)  # their bundles
+    scattered: dict[int, list[int]] = field(default_factory=dict)
+    """By processor, for each layer and pass, the task after which a whole gradient is no longer needed there."""
     topics: list[Topic] = field(init=False)  # of copies of a node's outputs, by node
     _users: dict[TensorKey, list[tuple[Node, int]]] = field(default_factory=dict)  # tensor -> (reader, which input)
 
@@ -257,6 +259,14 @@ class Lowering:
         if not self.sharded_layers:
             return before
         return tuple(self.weight(p, rect, piece.processor) for p, rect in zip(piece.node.parameters, piece.reads.weights))
+
+    def room_for_gradients(self, node: Node, processor: int) -> tuple[int, ...]:
+        """What a backward task waits for so that whole gradients of no more than two layers live at once: one that comes about and
+        one that is being summed."""
+        done = self.scattered.get(processor, ())
+        if len(done) < 2 or not any(p.layer in self.sharded_layers for p in node.parameters):
+            return ()
+        return (done[-2],)
 
     def _flat(self, bundle: Bundle, processor: int) -> int:
         if bundle.name in self.gathers:

@@ -1,7 +1,7 @@
 """Started by mpirun: trains a small decoder under random pipelines and prints, on rank 0, one JSON line a plan.
 
-With a second argument ``shares`` they keep gradients or weights as shares. With ``kill`` the last rank is killed in the middle of the third step of a pipeline. Rank 0 says "training" after
-the second step.
+With a second argument ``shares`` they keep gradients or weights as shares. With ``kill`` the last rank is killed in the middle of
+the third step of a pipeline; rank 0 says "training" after the second step.
 """
 
 import json
