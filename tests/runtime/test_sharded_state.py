@@ -23,8 +23,12 @@ import taskflow
 from taskflow.checkpoint import load_checkpoint, save_checkpoint
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import Strategy, choose
+from taskflow.mapper.notation import parse_sync
 from taskflow.models import build
 from taskflow.models.gpt import gpt
+from taskflow.optimizer import make_evaluator
+from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
+from taskflow.optimizer.explain import difference, explain
 from taskflow.optimizer.memory import memory_use
 from taskflow.rules import SGD, Adam, AdamW, UpdateRule
 from taskflow.runtime.executor import Executor, LossError
@@ -142,8 +146,8 @@ def test_many_plans_by_shares(seed: int) -> None:
 @needs_mpi
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_ranks_train_by_shares_as_virtual_processors_do(ranks: int) -> None:
-    found = rows(ranks, "train_pipelines.py", "8", "shares", limit=200)
-    assert len(found) == 8
+    found = rows(ranks, "train_pipelines.py", "6", "shares", limit=200)
+    assert len(found) == 6
     for row in found:
         graph, random = decoder_of(), Random(row["seed"])
         strategy = random_shares(graph, fitting(graph, ranks, random), random)
@@ -291,6 +295,48 @@ def test_stages_that_share_weights_gather_for_themselves() -> None:
     strategy = choose("p2 d2 mb1 zero3", graph, taskflow.host(4))[0]
     groups = {task.processors for task in lower(graph, strategy, SGD(0.1)) if isinstance(task.work, (AllGather, ReduceScatter))}
     assert groups == {(0, 1), (2, 3)}
+
+
+# ---- plans are evaluated and explained -------------------------------------------------------------------------------
+def test_the_python_evaluator_takes_over() -> None:
+    """Where a plan, or a proposal, keeps gradients or weights as shares; the compiled one goes on afterwards."""
+    graph, machine = perceptron(), taskflow.load_machine("p100", 4)
+    evaluator = make_evaluator(graph, machine, rule=Adam())
+    reference = PythonEvaluator(graph, machine, evaluator.costs, Adam(), None)
+    plain, sharded = (choose(f"d4 {plan}", graph, machine)[0] for plan in ("zero1", "zero3"))
+    seconds = [evaluator.set(plan) for plan in (plain, sharded, plain)]
+    assert seconds == [reference.set(plan) for plan in (plain, sharded, plain)] and seconds[0] != seconds[1]
+    assert evaluator.propose({}, syncs=sharded.syncs) == seconds[1]
+    evaluator.accept()
+    assert evaluator.strategy.syncs == sharded.syncs and evaluator.seconds == seconds[1]
+    told = explain(evaluator)  # verifies that the path has no gap
+    tasks = evaluator.lowered()
+    assert sum(o.sync_bytes for o in told.operators) == sum(t.nbytes for t in tasks if t.kind is Kind.COLLECTIVE)
+    changes = difference(evaluator, plain, sharded)
+    assert [change.layer for change in changes] == [f"fc{i}" for i in range(LAYERS)]
+    assert changes[-1].after == pytest.approx(seconds[1]) and changes[0].before == seconds[0]
+
+
+def test_searches_refuse_shares_with_a_sentence() -> None:
+    graph, machine = perceptron(), taskflow.load_machine("p100", 4)
+    start = choose("d4 zero2", graph, machine)[0]
+    with pytest.raises(ValueError, match=r"takes micro-batches, .* or gradients or weights by shares .* start from one without"):
+        taskflow.search(graph, machine, budget="1p", starts=[start])
+    with pytest.raises(ValueError, match="constraints pin the weights of fc0 to collective/zero3/hsdp2, and the search"):
+        taskflow.search(graph, machine, budget="1p", constraints={"fc*": {"sync": "collective/zero3/hsdp2"}})
+
+
+def test_ways_are_written_and_read() -> None:
+    for text in ("collective/zero2", "collective/zero3", "collective/zero2/hsdp4", "collective/zero3/hsdp2/prefetch0"):
+        assert str(parse_sync(text, "fc")) == text
+    assert parse_sync("collective/fsdp", "fc") == parse_sync("collective/zero3", "fc")
+    for text, message in (
+        ("ring/zero2", "goes with travel 'collective' and place 'spread'; got 'ring' and 'spread'"),
+        ("collective/zero4", "fc: write TRAVEL/PLACE"), ("collective/zero3/hsdp2/hsdp4", "fc: write TRAVEL/PLACE"),
+        ("collective/spread/hsdp2", "shard_group 2 needs zero 2 or 3"), ("collective/zero3/hsdp1", "two holders or more"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            parse_sync(text, "fc")
 
 
 # ---- files ---------------------------------------------------------------------------------------------------------------

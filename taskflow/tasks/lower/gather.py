@@ -75,7 +75,7 @@ class WeightGathers:
 
     def _gather(self, bundle: Bundle, shards: Shards, group: Sequence[int]) -> None:
         emit, whole = self.emit, Rect((0,), (bundle.size,))
-        before, emit.topic = emit.topic, Topic(Purpose.GATHERED, bundle.layer)
+        before, emit.topic = emit.topic, Topic(Purpose.UNSHARDED, bundle.layer)
         late: list[int] = []
         for processor in group:
             full = self._gathered[bundle.name, processor] = emit.buffer(bundle.name, whole, processor, bundle.dtype)
