@@ -252,6 +252,8 @@ def test_messages_are_those_of_the_paper() -> None:
     assert sent("d4 zero3") == sent("d4 fsdp") == 3 * half
     assert sent("d4 zero2 mb1") == (2 + 1) * half  # two micro-batches: each a reduce-scatter; one all-gather
     assert sent("d4 zero3 mb1") == 2 * 3 * half
+    zero_bubble = sent("p2 d2 zero3 mb1 schedule=zb-h1")  # weights are not gathered for the gradients of weights
+    assert zero_bubble == sent("p2 d2 zero3 mb1") == 4 * 3 * 4 * PARAMETERS
     tasks = lowered("d4 hsdp2", SGD(0.1))
     between = [t for t in tasks if isinstance(t.work, AllReduce) and t.topic.purpose is Purpose.WEIGHT_GRADIENTS]
     assert sum(t.nbytes for t in between) == 2 * (2 * 4 * PARAMETERS // 2)  # the shares of two groups, of half the size

@@ -202,7 +202,9 @@ def _task(state: Lowering, piece: Piece, grads: tuple[int | None, ...], gives: G
     half = _half(state, piece, gives)
     if half is None:
         return
-    if keeps.weights:
+    # Gradients of weights do not depend on the weights, which therefore are not gathered for them alone.
+    reads_weights = keeps.weights and not (half is Gives.WEIGHTS and state.gathers.any_of(node.parameters))
+    if reads_weights:
         weights = state.weights_again(piece, weights)
     grad_inputs = (None,) * len(node.inputs) if half is Gives.WEIGHTS else tuple(
         _input_target(state, tensor, rect, piece.processor) for tensor, rect in zip(node.inputs, piece.reads.inputs)
@@ -213,7 +215,7 @@ def _task(state: Lowering, piece: Piece, grads: tuple[int | None, ...], gives: G
     )
     targets = [t for t in (*grad_inputs, *grad_weights) if t is not None]
     used = [
-        *(inputs if keeps.inputs else ()), *(weights if keeps.weights else ()),
+        *(inputs if keeps.inputs else ()), *(weights if reads_weights else ()),
         *(outputs if keeps.outputs else ()), *saved, *(g for g in grads if g is not None),
         *(t.buffer for t in targets if t.accumulate),
     ]
@@ -225,7 +227,7 @@ def _task(state: Lowering, piece: Piece, grads: tuple[int | None, ...], gives: G
         Compute(
             node, piece.rect, True,
             inputs if keeps.inputs else (None,) * len(inputs),
-            weights if keeps.weights else (None,) * len(weights),
+            weights if reads_weights else (None,) * len(weights),
             outputs if keeps.outputs else (None,) * len(outputs),
             saved, grads, grad_inputs, grad_weights, None if half is Gives.ALL else _other_half(state, piece, half),
         ),

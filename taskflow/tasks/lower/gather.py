@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from taskflow.graph import Node
+from taskflow.operators.tensor import Parameter
 from taskflow.regions import Rect
 from taskflow.tasks.lower.emit import Emitter
 from taskflow.tasks.lower.shards import Shards
@@ -38,12 +39,14 @@ class WeightGathers:
     shares: dict[tuple[str, int], int] = field(default_factory=dict)
     uses: list[WeightUse] = field(default_factory=list)
     """What tasks of this pass read of gathered weights."""
+    layers: set[str] = field(default_factory=set)  # that have weights as shares
     _gathered: dict[tuple[str, int], int] = field(default_factory=dict)
     _now: dict[tuple[str, int], _Visit] = field(default_factory=dict)  # by layer and processor, in this pass
     _visits: dict[int, list[_Visit]] = field(default_factory=dict)
 
     def keep(self, bundle: Bundle, processor: int) -> None:
         """Make the buffer of a share."""
+        self.layers.add(bundle.layer)
         span = self.shards[bundle.name].span(processor)
         if not span.empty:
             self.shares[bundle.name, processor] = self.emit.buffer(bundle.name, span, processor, bundle.dtype, kept=True)
@@ -51,6 +54,10 @@ class WeightGathers:
     def __contains__(self, bundle: str) -> bool:
         """Whether a bundle's weights are kept as shares."""
         return bundle in self.shards and self.shards[bundle].zero == 3
+
+    def any_of(self, parameters: Sequence[Parameter]) -> bool:
+        """Whether some of these are of a layer that has weights as shares."""
+        return bool(self.layers) and any(parameter.layer in self.layers for parameter in parameters)
 
     def weights(self, bundle: Bundle, processor: int) -> int:
         """The buffer of all weights of a bundle in this pass; gathered when they are first asked for."""
