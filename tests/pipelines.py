@@ -1,4 +1,4 @@
-"""Random strategies with micro-batches, stages, schedules and recomputation, for the tests."""
+"""Random strategies with micro-batches, stages, schedules, recomputation and sharded state, for the tests."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ from taskflow.mapper import (
     Pipeline,
     PipelineSchedule,
     Strategy,
+    Sync,
+    SyncAlgorithm,
+    UpdatePlacement,
     in_micro_batches,
     map_graph,
 )
@@ -104,6 +107,19 @@ def random_pipeline(graph: OperatorGraph, processors: int, random: Random) -> St
         recompute=frozenset(node.name for node in graph if node.inputs and random.random() < again),
         exchange=random.choice(list(Exchange)),
     )
+
+
+def random_shares(graph: OperatorGraph, strategy: Strategy, random: Random) -> Strategy:
+    """The same with the gradients, or weights too, of some layers or all kept as shares, among all holders or in groups."""
+    often = random.choice((0.5, 1.0))
+    syncs = dict(strategy.syncs)
+    for layer in dict.fromkeys(p.layer for p in graph.parameters):
+        if random.random() < often:
+            syncs[layer] = Sync(
+                SyncAlgorithm.COLLECTIVE, UpdatePlacement.SPREAD, zero=random.choice((2, 3)),
+                shard_group=random.choice((0, 0, 2, 3)), prefetch=random.choice((0, 1, 1, 3)),
+            )
+    return replace(strategy, syncs=syncs)
 
 
 def _in_micro_batches(

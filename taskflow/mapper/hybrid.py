@@ -77,8 +77,12 @@ class HybridParallel(Mapper):
         return rank * self._group + (replica * plan.context + place) * plan.tensor + member
 
     def select_reduction(self, layer: str, nbytes: int, holders: Sequence[int], machine: Machine) -> Sync:
-        place = UpdatePlacement.SPREAD if self.plan.zero else UpdatePlacement.EVERY
-        return Sync(SyncAlgorithm.COLLECTIVE, place)
+        plan = self.plan
+        if not plan.zero:
+            return Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.EVERY)
+        return Sync(
+            SyncAlgorithm.COLLECTIVE, UpdatePlacement.SPREAD, zero=plan.zero, shard_group=plan.shard_group, prefetch=plan.prefetch
+        )
 
     def select_pipeline(self, graph: OperatorGraph, machine: Machine) -> Pipeline | None:
         if self.plan.pipeline == 1 and self._micro_batches == 1:
@@ -117,6 +121,10 @@ class HybridParallel(Mapper):
             raise ValueError(
                 f"plan {asked}: {batch} samples a step cannot be taken in micro-batches of d x mb = {data} x {micro_batch} = "
                 f"{data * micro_batch}"
+            )
+        if asked.shard_group and data % asked.shard_group:
+            raise ValueError(
+                f"plan {asked}: {data} replicas cannot be dealt to groups of hsdp{asked.shard_group}; use a divisor of {data}"
             )
         return replace(asked, data=data, micro_batch=micro_batch)
 

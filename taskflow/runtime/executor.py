@@ -365,9 +365,11 @@ class Executor:
         parameters = {p.name: p for p in self.graph.parameters}
         for bundle in self.cut.layout.bundles:
             for processor in bundle.group:
-                memory = flat_memory(bundle, processor)
-                if self.placement.rank(processor) == self.transport.rank and not self.kept.lent(memory.name):
-                    initialise(memory.flat(self.kept), bundle, parameters, self.kernels, self.state.seed)
+                span = self.cut.kept(bundle, processor)
+                memory = flat_memory(bundle, processor, span)
+                here = self.placement.rank(processor) == self.transport.rank and not span.empty
+                if here and not self.kept.lent(memory.name):
+                    initialise(memory.flat(self.kept), bundle, span, parameters, self.kernels, self.state.seed)
         for name, masters in self.master_holdings.items():
             for held in self._local(masters):
                 fill_part(held.view(self.kept), parameters[name], held, self.kernels, self.state.seed)

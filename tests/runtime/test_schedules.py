@@ -9,6 +9,7 @@ from random import Random
 import numpy as np
 import pytest
 from language_model import CONFIG, ONE_STEP, model, random_strategy
+from pipelines import random_shares
 
 from taskflow.kernels import NumpyKernels
 from taskflow.machine import Cluster, Ends, Group, NodeTemplate, Wire, host
@@ -38,19 +39,24 @@ def copying(ends: Ends):
     )
 
 
+SHARES = 25  # from this seed on gradients, or weights too, are kept as shares
+
+
 def lowered(seed: int, least: int = 1, exchange: Exchange = Exchange.COPIES):
     random = Random(seed)
     graph = model(config=random.choice((CONFIG, ONE_STEP)))
     processors = random.randint(least, 5)
     strategy = random_strategy(graph, processors, random)
     strategy = replace(strategy, exchange=exchange)
+    if seed >= SHARES:
+        strategy = random_shares(graph, strategy, random)
     tasks = lower(graph, strategy, SGD(0.1, momentum=0.9), clip_norm=1.0)
     machine = random.choice((host, copying(True), copying("sender"), copying(False)))(processors)
     cost = roofline(machine)
     return tasks, machine, cost, simulate(tasks, machine, cost), random.randint(1, processors)
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(SHARES + 10))
 def test_null_runtime_takes_the_simulated_time(seed):
     tasks, machine, cost, timeline, ranks = lowered(seed, exchange=list(Exchange)[seed % 2])
     placement = Placement(tasks.processors, ranks)
@@ -163,7 +169,7 @@ def run_stamped(tasks, order, reuse: bool, steps: int = 3) -> Record:
     return record
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(SHARES + 10))
 def test_every_task_reads_what_program_order_says(seed):
     tasks, _, _, timeline, _ = lowered(seed, exchange=list(Exchange)[seed % 2])
     wanted = run_stamped(tasks, range(len(tasks)), reuse=False)

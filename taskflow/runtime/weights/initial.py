@@ -12,18 +12,16 @@ from taskflow.floats import is_narrow
 from taskflow.kernels import KernelSet
 from taskflow.operators.tensor import Parameter
 from taskflow.regions import Rect
-from taskflow.runtime.weights.array_layout import HeldElements
+from taskflow.runtime.weights.array_layout import HeldElements, elements_of
 from taskflow.tasks import Bundle
 
 
 def initialise(
-    flat: Any, bundle: Bundle, parameters: Mapping[str, Parameter], kernels: KernelSet, seed: int
+    flat: Any, bundle: Bundle, span: Rect, parameters: Mapping[str, Parameter], kernels: KernelSet, seed: int
 ) -> None:
-    """Fill a bundle's flat weights as the parameters' `Init` says."""
-    for cell in bundle.cells:
-        parameter = parameters[cell.parameter]
-        out = flat[cell.offset : cell.offset + cell.rect.volume].reshape(cell.rect.shape)
-        fill(out, parameter, cell.rect, kernels, seed)
+    """Fill the elements ``span`` of a bundle's flat weights as the parameters' `Init` says."""
+    for parameter, rect, offset in elements_of(bundle, span):
+        fill(flat[offset : offset + rect.volume].reshape(rect.shape), parameters[parameter], rect, kernels, seed)
 
 
 def fill_part(out: Any, parameter: Parameter, held: HeldElements, kernels: KernelSet, seed: int) -> None:

@@ -233,4 +233,4 @@ def _task(state: Lowering, piece: Piece, inputs: tuple[int, ...], outputs: tuple
         flops=node.operator.flops(node.specs, piece.rect),
         also_after=state.chain(piece.processor),
     )
-
+    state.gathers.ran(node, piece.processor, state.last[piece.processor])

@@ -18,6 +18,7 @@ from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
 from taskflow.tasks.lower.backward import collect_weight_gradients, flat_gradient
 from taskflow.tasks.lower.part import NotAlikeError
+from taskflow.tasks.lower.sharded import send_weights, sharded_bundles, sum_shares
 from taskflow.tasks.lower.state import Lowering
 from taskflow.tasks.lower.sync_table import (
     SyncPhase,
@@ -72,15 +73,36 @@ def synchronise(state: Lowering, rule: UpdateRule, clip_norm: float | None, scal
         _divide(state, bundle) for bundle in state.layout.bundles
         if any((bundle.name, p) in state.flat_gradients for p in bundle.group)  # of a part of a step, those that are lowered
     ]
+    sharded = sharded_bundles(state)
     scales: dict[int, int] = {}
     for phase in SyncPhase:
         for of in bundles:
             for stage in of.stages:
                 if stage.phase is phase:
                     _emit(state, rule, of, stage, scales)
+        for bundle in sharded:
+            _emit_shares(state, rule, bundle, phase, scales)
         if phase is SyncPhase.SUMS and (clip_norm is not None or scaled):
             limit = inf if clip_norm is None else clip_norm
-            scales = _clip(state, [chunk for of in bundles for chunk in of.chunks], limit, scaled)
+            chunks = [chunk for of in bundles for chunk in of.chunks]
+            scales = _clip(
+                state, chunks + [chunk for bundle in sharded for chunk in _shares(state, bundle)], limit, scaled
+            )
+
+
+def _emit_shares(state: Lowering, rule: UpdateRule, bundle: Bundle, phase: SyncPhase, scales: Mapping[int, int]) -> None:
+    """The same of a bundle whose gradients are kept as shares."""
+    if phase is SyncPhase.SUMS:
+        sum_shares(state, bundle)
+    elif phase is SyncPhase.SENDS:
+        for chunk in _shares(state, bundle):
+            for processor in chunk.updaters:
+                _update(state, rule, bundle, chunk.span, processor, scales)
+        send_weights(state, bundle)
+
+
+def _shares(state: Lowering, bundle: Bundle) -> list[SyncedChunk]:
+    return [SyncedChunk(bundle, span, keepers[0], keepers) for span, keepers in state.shards[bundle.name].sharers()]
 
 
 def _divide(state: Lowering, bundle: Bundle) -> SyncedBundle:
@@ -102,7 +124,7 @@ def _emit(state: Lowering, rule: UpdateRule, of: SyncedBundle, stage: TaskStage,
     tasks = [(number, of.tasks[number]) for number in stage.tasks]
     if any(task.step is SyncStep.SEND_SUM for _, task in tasks):
         for processor in of.order:  # those that had no gradient of their own
-            flat_gradient(state, of.bundle.name, processor)
+            flat_gradient(state, of.bundle, processor)
     if stage.in_rounds:
         state.emit.topic = _topic(of.bundle.layer, tasks[0][1]) if tasks else state.emit.topic
         state.emit.transfers([_copy(state, of, number, task) for number, task in tasks])
@@ -135,7 +157,7 @@ def _name(bundle: Bundle, task: SyncTask) -> str:
 
 
 def _gradient(state: Lowering, bundle: Bundle, task: SyncTask, holder: int) -> Part:
-    return Part(flat_gradient(state, bundle.name, bundle.group[holder]), Rect((task.low,), (task.high,)))
+    return Part(flat_gradient(state, bundle, bundle.group[holder]), Rect((task.low,), (task.high,)))
 
 
 def _copy(state: Lowering, of: SyncedBundle, number: int, task: SyncTask) -> tuple[str, Part, Part]:
@@ -186,7 +208,7 @@ def _clip(state: Lowering, chunks: Sequence[SyncedChunk], limit: float, scaled: 
         if not accumulate:
             squares[chunk.root] = emit.buffer("sum of squares", ONE, chunk.root, DOUBLE)
         target = squares[chunk.root]
-        source = Part(state.flat_gradients[chunk.bundle.name, chunk.root], chunk.span)
+        source = emit.part(state.flat_gradients[chunk.bundle.name, chunk.root], chunk.span)
         whole = emit.whole(target)
         emit.topic = Topic(Purpose.NORM, chunk.bundle.layer)
         emit.emit(
@@ -244,8 +266,8 @@ def _update(
     state: Lowering, rule: UpdateRule, bundle: Bundle, span: Rect, processor: int, scales: Mapping[int, int]
 ) -> None:
     emit = state.emit
-    weights = Part(state.flat_weights[bundle.name, processor], span)
-    gradients = Part(state.flat_gradients[bundle.name, processor], span)
+    weights = emit.part(state.flat_weights[bundle.name, processor], span)
+    gradients = emit.part(state.flat_gradients[bundle.name, processor], span)
     kind = sums_in(bundle.dtype)
 
     def kept(what: str) -> int:
