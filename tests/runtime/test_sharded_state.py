@@ -149,7 +149,7 @@ def test_ranks_train_by_shares_as_virtual_processors_do(ranks: int) -> None:
     found = rows(ranks, "train_pipelines.py", "6", "shares", limit=200)
     assert len(found) == 6
     for row in found:
-        graph, random = decoder_of(), Random(row["seed"])
+        graph, random = decoder_of(), Random(int(row["case"].split()[1]))
         strategy = random_shares(graph, fitting(graph, ranks, random), random)
         run = Executor(graph, strategy, SGD(0.1, momentum=0.9), seed=3, clip_norm=1.0)
         losses = [run.train(tokens(step)) for step in range(STEPS)]
