@@ -15,7 +15,7 @@ from taskflow.cli.tables import nbytes, percent, render, seconds, tell
 from taskflow.machine import host, load_machine
 from taskflow.optimizer.cost import MEASURED, choose_costs
 from taskflow.runtime.profiler import Differences, Row, differences
-from taskflow.tasks import Collective, Kind, ReduceScatter, Task
+from taskflow.tasks import AllToAll, Collective, Kind, ReduceScatter, Task
 from taskflow.training.program import SEARCH_BUDGET
 from taskflow.working import Working
 
@@ -101,7 +101,10 @@ def _run(
     def cost(task: Task) -> float:
         if task.kind is Kind.COPY and run.placement.rank(task.source) == run.placement.rank(task.processor):
             return predictor.memory_seconds(Kind.MOVE, 2 * task.nbytes, 0, runs=max(task.runs))  # no message: both share a rank
-        if isinstance(task.work, Collective) and len({run.placement.rank(p) for p in task.processors}) == 1:
+        alone = len({run.placement.rank(p) for p in task.processors}) == 1
+        if isinstance(task.work, AllToAll) and alone:
+            return predictor.memory_seconds(Kind.MOVE, 2 * task.nbytes, 0)  # what goes from one processor to another
+        if isinstance(task.work, Collective) and alone:
             others = len(task.processors) - 1  # no messages either, but sums, or copies, or both
             nbytes = task.nbytes // (task.work.halves * others)
             sums = predictor.memory_seconds(Kind.SUM, 3 * nbytes, task.flops // others) if task.flops else 0.0

@@ -145,6 +145,8 @@ class Lowering:
     shards: Mapping[str, Shards] = field(default_factory=dict)  # of bundles that are kept as shares
     owners: dict[TensorKey, Owners] = field(default_factory=dict)
     readers: dict[TensorKey, dict[ReaderKey, int]] = field(default_factory=dict)
+    reads: dict[TensorKey, dict[Rect, list[ReaderKey]]] = field(default_factory=dict)
+    """Of a tensor that is recomputed, by owning piece, the instances in ``readers`` that share elements with it."""
     holders: dict[TensorKey, list[tuple[Rect, int, int]]] = field(default_factory=dict)
     weight_uses: dict[tuple[str, int, Rect], int] = field(default_factory=dict)
     flat_weights: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -190,11 +192,12 @@ class Lowering:
         return (self.last[processor],) if self.chained and processor in self.last else ()
 
     def forget(self, tensor: Tensor, rects: Collection[Rect]) -> None:
-        """Whoever wants these elements from now on does not get the instances of before."""
+        """Whoever wants these elements from now on, of Rects that pieces write, does not get the instances of before."""
         key = tensor.node, tensor.index
-        readers = self.readers.get(key, {})
-        for processor, read in [k for k in readers if any(k[1].overlaps(rect) for rect in rects)]:
-            del readers[processor, read]
+        readers, reads, owners = self.readers.get(key, {}), self.reads.get(key, {}), self.owners[key]
+        for owned in [owned for rect in rects for owned, _ in owners.of(rect)]:
+            for reader in reads.pop(owned, ()):
+                readers.pop(reader, None)
         if key in self.holders:
             self.holders[key] = [h for h in self.holders[key] if not any(h[0].overlaps(rect) for rect in rects)]
 
@@ -252,6 +255,10 @@ class Lowering:
         of_tensor = self.owners[tensor.node, tensor.index]
         pieces = of_tensor.overlapping(rect)
         near = [of_tensor.nearest(*piece, processor) for piece in pieces]
+        if self.graph.nodes[tensor.node].name in self.strategy.recompute:
+            reads = self.reads.setdefault((tensor.node, tensor.index), {})
+            for owned, *_ in pieces:
+                reads.setdefault(owned, []).append(key)
         if len(near) == 1 and near[0][0] == processor:
             view = self.emit.view(near[0][1], name, rect)
             if view is not None:
@@ -266,7 +273,8 @@ class Lowering:
         self.wanted.append(Wanted(tensor, rect, processor, buffer, tuple(sources)))
         if self.select_source is not None:
             self.bring()
-        self.holders.setdefault((tensor.node, tensor.index), []).append((rect, processor, buffer))
+        if self.select_source is not None:
+            self.holders.setdefault((tensor.node, tensor.index), []).append((rect, processor, buffer))
         readers[key] = buffer
         return buffer
 
