@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -9,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from language_model import undivided
 from pipelines import GPT, decoder, fitting, random_pipeline, tokens
 
 import taskflow
 from taskflow.checkpoint import load_checkpoint, load_weights, read_weights, save_checkpoint, save_weights
+from taskflow.cli.main import main
 from taskflow.floats import float_type
 from taskflow.graph import OperatorGraph
 from taskflow.kernels import ArrayDevice, NumpyKernels
@@ -348,6 +351,15 @@ def test_short_names_and_names_of_nothing() -> None:
     for wrong in ("fp8", "int32", "str"):
         with pytest.raises(ValueError, match=r"OperatorGraph: dtype must be a type of floats \(float32, bfloat16"):
             OperatorGraph(wrong)
+
+
+def test_bfloat16_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(ImportError, match="bfloat16 needs the package ml_dtypes, which is missing here: pip install ml_dtypes"):
+        OperatorGraph("bf16")
+    assert OperatorGraph("fp16").dtype == np.float16
+    done = CliRunner().invoke(main, ["simulate", "mlp", "--dtype", "bf16"])
+    assert done.exit_code == 2 and "pip install ml_dtypes" in done.output
 
 
 def test_evaluation_uses_the_16_bit_weights() -> None:
