@@ -5,7 +5,7 @@
     x = split(x, 0, 8)             # pieces along dimension 0 on processors 0 to 7
     replicate(weight(scores))      # the weight of the layer that makes the scores
     sent = split(sent, 1, 8)       # read by experts, whoever made it
-    strategy, mapper = taskflow.choose("annotated", graph, machine)
+    strategy, mapper = taskflow.choose("taskflow.annotations:Annotated", graph, machine)
 """
 
 from taskflow.mapper import (

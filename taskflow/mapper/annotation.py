@@ -88,7 +88,7 @@ def shard(tensor: T, assignment: Any) -> T:
 def annotate(graph: OperatorGraph, patterns: Mapping[str, Sequence[Any]]) -> None:
     """Annotate from outside of a model: a pattern of names of tensors and parameters (``*``, ``?`` as in a shell) ->
     ("split", dim, parts), ("replicate",) or ("shard", table). ValueError if a pattern matches none."""
-    kinds = {"split": split, "replicate": replicate, "shard": shard}
+    kinds: dict[str, Any] = {"split": split, "replicate": replicate, "shard": shard}
     there_are: dict[str, Any] = {t.name: t for node in graph for t in node.outputs}
     there_are |= {p.name: Weight(graph, p) for p in graph.parameters}
     for pattern, (kind, *arguments) in patterns.items():

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Machine
-from taskflow.mapper.annotated import Annotated
 from taskflow.mapper.expert import Expert
 from taskflow.mapper.hybrid import HybridParallel
 from taskflow.mapper.mapper import Mapper, map_graph
@@ -26,7 +25,6 @@ MAPPERS: dict[str, Callable[[], Mapper]] = {
     "megatron": Megatron,
     "round-robin": RoundRobin,
     "random": RandomMapper,
-    "annotated": Annotated,
 }
 
 
