@@ -17,7 +17,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 ROWS = (
     ("kernels", "cache", "asking", "drawing", "lazy", "moved", "reading", "working", "writing"), ("regions",), ("partition",),
     ("machine", "machines"), ("operators",), ("graph",),
-    ("rules",), ("mapper",), ("tasks",), ("optimizer", "runtime"), ("checkpoint", "testing"), ("models",),
+    ("rules",), ("mapper",), ("tasks", "annotations"), ("optimizer", "runtime"), ("checkpoint", "testing"), ("models",),
     ("training", "cli", "report", "__main__"),
 )
 LEVEL = {room: level for level, row in enumerate(ROWS) for room in row}

@@ -14,10 +14,6 @@ from taskflow.mapper.alike import (
     degrees_like,
     follow,
 )
-from taskflow.mapper.annotated import Annotated
-from taskflow.mapper.annotation import Annotation, Weight, annotate, annotations_of, replicate, shard
-from taskflow.mapper.annotation import split as split_tensor
-from taskflow.mapper.annotation import weight as weight_of
 from taskflow.mapper.choose import MAPPERS, choose
 from taskflow.mapper.config import OpConfig, Sync, SyncAlgorithm, UpdatePlacement, ranges
 from taskflow.mapper.expert import Expert
@@ -26,7 +22,6 @@ from taskflow.mapper.mapper import CopyRequest, Mapper, map_graph
 from taskflow.mapper.megatron import Megatron, attends, node_size, suits
 from taskflow.mapper.notation import HybridPlan, is_plan, parse_config, parse_plan, parse_ranges, parse_sync
 from taskflow.mapper.pipeline import Pass, PassKind, Pipeline, PipelineSchedule, in_micro_batches, rank_passes
-from taskflow.mapper.propagation import Conflict, Layout, Propagated, Reason, Row, propagate, recut
 from taskflow.mapper.report import MeasuredTask, Profile
 from taskflow.mapper.rules import DataParallel, ModelParallel, RandomMapper, RoundRobin, cut_only, depths
 from taskflow.mapper.strategy import SUMS, Strategy, load, save, search_of
@@ -35,16 +30,12 @@ from taskflow.mapper.strategy_file import read_strategy
 __all__ = [
     "MAPPERS",
     "SUMS",
-    "Annotated",
-    "Annotation",
-    "Conflict",
     "CopyRequest",
     "Cut",
     "DataParallel",
     "Expert",
     "HybridParallel",
     "HybridPlan",
-    "Layout",
     "Mapper",
     "Match",
     "MeasuredTask",
@@ -56,19 +47,13 @@ __all__ = [
     "Pipeline",
     "PipelineSchedule",
     "Profile",
-    "Propagated",
     "RandomMapper",
-    "Reason",
     "RoundRobin",
-    "Row",
     "Strategy",
     "Sync",
     "SyncAlgorithm",
     "UpdatePlacement",
-    "Weight",
     "alike",
-    "annotate",
-    "annotations_of",
     "attends",
     "by_class",
     "by_name",
@@ -89,20 +74,14 @@ __all__ = [
     "parse_plan",
     "parse_ranges",
     "parse_sync",
-    "propagate",
     "ranges",
     "rank_passes",
     "read_strategy",
     "recomputed",
-    "recut",
-    "replicate",
     "save",
     "search_of",
-    "shard",
-    "split_tensor",
     "stages_of",
     "suits",
-    "weight_of",
 ]
 
 

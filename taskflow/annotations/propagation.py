@@ -17,10 +17,10 @@ from heapq import heappop, heappush
 
 import numpy as np
 
+from taskflow.annotations.annotation import Annotation, annotations_of
+from taskflow.annotations.links import FREE, MIXED, CutLinks, Known, links
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper.annotation import Annotation, annotations_of
-from taskflow.mapper.config import OpConfig, ranges
-from taskflow.mapper.links import FREE, MIXED, Known, Links, links
+from taskflow.mapper import OpConfig, ranges
 from taskflow.operators.operator import Soap
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
@@ -69,7 +69,7 @@ class Conflict:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TensorRow:
     """Of a tensor: how it is made, how its annotation has it read (empty: as it is made), and why."""
 
     tensor: str
@@ -99,7 +99,7 @@ class Propagated:
         """The configurations as a table of constraints for a search, which decides what is open."""
         return {name: {"pin": config.describe(self.graph.node(name))} for name, config in self.configs.items()}
 
-    def rows(self, found: dict[str, OpConfig] | None = None) -> list[Row]:
+    def rows(self, found: dict[str, OpConfig] | None = None) -> list[TensorRow]:
         """A row for each tensor. ``found``: configurations of a plan, for what is open here."""
         rows = []
         for node in self.graph:
@@ -110,11 +110,11 @@ class Propagated:
                 reason = self.reasons.get(node.name)
                 why += ("; made " if why else "") + (str(reason) if reason is not None else "found" if config else "open")
                 read = "" if said is None else "whole" if said.replicated else str(Layout(said.degrees, said.processors))
-                rows.append(Row(tensor.name, "" if config is None else config.describe(node), read, why))
+                rows.append(TensorRow(tensor.name, "" if config is None else config.describe(node), read, why))
         for name, said in self.annotations.items():
             if not any(name == row.tensor for row in rows):
                 cut = "whole" if said.replicated else str(Layout(said.degrees, said.processors))
-                rows.append(Row(name, cut, "", f"annotated: {said.said}"))
+                rows.append(TensorRow(name, cut, "", f"annotated: {said.said}"))
         return rows
 
     def __str__(self) -> str:
@@ -257,7 +257,7 @@ class _Propagation:
     def _summed(self, node: Node, dim: int, degree: int) -> bool:
         return all(axis == FREE for axis in self._links(node, dim, degree).outputs[:1])
 
-    def _links(self, node: Node, dim: int, degree: int) -> Links:
+    def _links(self, node: Node, dim: int, degree: int) -> CutLinks:
         return links(node, dim, degree, self.known)
 
 

@@ -10,9 +10,9 @@ import pytest
 
 import taskflow
 from taskflow.annotations import Annotated, annotate, annotations_of, propagate, recut, replicate, shard, split, weight
+from taskflow.annotations.links import FREE, MIXED, links
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import choose, map_graph
-from taskflow.mapper.links import FREE, MIXED, links
 from taskflow.models.moe import MoEConfig, moe
 from taskflow.operators.tensor import Tensor
 from taskflow.optimizer import search

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from taskflow.annotations.links import FREE, MIXED, Known, links
+from taskflow.annotations.propagation import propagate
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine
-from taskflow.mapper.config import OpConfig
-from taskflow.mapper.links import FREE, MIXED, Known, links
-from taskflow.mapper.mapper import Mapper
-from taskflow.mapper.propagation import propagate
+from taskflow.mapper import Mapper, OpConfig
 
 
 class Annotated(Mapper):

@@ -8,21 +8,21 @@
     strategy, mapper = taskflow.choose("taskflow.annotations:Annotated", graph, machine)
 """
 
-from taskflow.mapper import (
-    Annotated,
+from taskflow.annotations.annotated import Annotated
+from taskflow.annotations.annotation import (
     Annotation,
-    Propagated,
+    Weight,
     annotate,
     annotations_of,
-    propagate,
-    recut,
     replicate,
     shard,
+    split,
+    weight,
 )
-from taskflow.mapper import split_tensor as split
-from taskflow.mapper import weight_of as weight
+from taskflow.annotations.links import FREE, MIXED, CutLinks, links
+from taskflow.annotations.propagation import Conflict, Layout, Propagated, Reason, TensorRow, propagate, recut
 
 __all__ = [
-    "Annotated", "Annotation", "Propagated", "annotate", "annotations_of", "propagate", "recut", "replicate", "shard", "split",
-    "weight",
+    "FREE", "MIXED", "Annotated", "Annotation", "Conflict", "CutLinks", "Layout", "Propagated", "Reason", "TensorRow", "Weight",
+    "annotate", "annotations_of", "links", "propagate", "recut", "replicate", "shard", "split", "weight",
 ]

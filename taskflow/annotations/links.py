@@ -1,4 +1,4 @@
-"""Links: which dimension of a tensor is cut where a dimension of an operator is, found by asking the operator what its
+"""CutLinks: which dimension of a tensor is cut where a dimension of an operator is, found by asking the operator what its
 pieces read and write."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MIXED = -2  # pieces differ, but not as the pieces of one dimension
 
 
 @dataclass(frozen=True, slots=True)
-class Links:
+class CutLinks:
     """Of one dimension of an operator: for each input, weight and output the dimension that is cut with it, FREE or MIXED."""
 
     inputs: tuple[int, ...]
@@ -23,10 +23,10 @@ class Links:
     outputs: tuple[int, ...]
 
 
-Known = dict[tuple[Hashable, ...], Links]
+Known = dict[tuple[Hashable, ...], CutLinks]
 
 
-def links(node: Node, dim: int, degree: int, known: Known) -> Links:
+def links(node: Node, dim: int, degree: int, known: Known) -> CutLinks:
     """What is cut where ``node`` is cut into ``degree`` pieces along one of its dimensions. ``known``: of operators like it."""
     key = (node.operator, node.specs, dim, degree)
     if key not in known:
@@ -34,7 +34,7 @@ def links(node: Node, dim: int, degree: int, known: Known) -> Links:
     return known[key]
 
 
-def _asked(node: Node, dim: int, degree: int) -> Links:
+def _asked(node: Node, dim: int, degree: int) -> CutLinks:
     sizes = [d.size for d in node.dims]
     edges = even_cuts(sizes[dim], degree)
     pieces = [
@@ -43,7 +43,7 @@ def _asked(node: Node, dim: int, degree: int) -> Links:
     ]
     reads = [node.reads(piece) for piece in pieces]
     writes = [node.writes(piece) for piece in pieces]
-    return Links(
+    return CutLinks(
         tuple(_axis([r.inputs[j] for r in reads], spec.shape) for j, spec in enumerate(node.specs)),
         tuple(_axis([r.weights[j] for r in reads], p.shape) for j, p in enumerate(node.parameters)),
         tuple(_axis([w[o] for w in writes], t.shape) for o, t in enumerate(node.outputs)),
