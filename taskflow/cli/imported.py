@@ -31,6 +31,15 @@ def hugging_face(name: str, batch: int | None, settings: Mapping[str, str]) -> O
     return graph
 
 
+def onnx_file(name: str, batch: int | None, settings: Mapping[str, str]) -> OperatorGraph:
+    """The graph of an ONNX file. ``settings``: loss."""
+    from taskflow.models.onnx import from_onnx
+
+    if other := sorted(settings.keys() - {"loss"}):
+        raise ValueError(f"model {name}: an ONNX file has no setting {other[0]!r}; there is loss")
+    return from_onnx(name, loss=settings.get("loss", "cross_entropy"), batch=batch)
+
+
 def without_weights(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
     """What a function of the user's returns. Where torch is loaded, modules that it makes have no weights, unless it imports them
     by itself."""

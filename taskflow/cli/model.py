@@ -17,7 +17,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from taskflow.cli.imported import HUGGING_FACE, OPTIONS, graph_of, hugging_face, without_weights
+from taskflow.cli.imported import HUGGING_FACE, OPTIONS, graph_of, hugging_face, onnx_file, without_weights
 from taskflow.graph import OperatorGraph
 from taskflow.models import MODELS, build, find
 
@@ -39,7 +39,8 @@ def parse_settings(texts: Sequence[str]) -> dict[str, str]:
 def build_model(
     name: str, batch: int | None, devices: int, *, size: str = "paper", settings: Mapping[str, str] | None = None
 ) -> OperatorGraph:
-    """The graph of a built-in network, of ``package.module:function`` or ``path/to/file.py:function``, or of ``hf:CONFIG.json``.
+    """The graph of a built-in network, of ``package.module:function`` or ``path/to/file.py:function``, of ``hf:CONFIG.json`` or
+    of ``FILE.onnx``.
 
     ``batch``: of the whole machine; None: the network's own, a function's default. ``settings``: texts that replace single
     sizes, keyword parameters of a function. Raises ValueError, FileNotFoundError or ImportError with what to do.
@@ -48,6 +49,9 @@ def build_model(
     if name.startswith(HUGGING_FACE):
         _require_no_size(name, size)
         return hugging_face(name, batch, settings)
+    if name.endswith(".onnx"):
+        _require_no_size(name, size)
+        return onnx_file(name, batch, settings)
     if ":" in name:
         _require_no_size(name, size)
         return _call(name, batch, settings)
