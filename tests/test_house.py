@@ -18,7 +18,7 @@ ROWS = (
     ("floats",), ("kernels", "cache", "asking", "drawing", "lazy", "moved", "reading", "working", "writing"), ("regions",),
     ("partition",),
     ("machine", "machines"), ("operators",), ("graph",),
-    ("rules", "loss_scaling"), ("mapper",), ("tasks",), ("optimizer", "runtime"), ("checkpoint", "testing"), ("models",),
+    ("rules", "loss_scaling"), ("mapper",), ("tasks", "annotations"), ("optimizer", "runtime"), ("checkpoint", "testing"), ("models",),
     ("training", "cli", "report", "__main__"),
 )
 LEVEL = {room: level for level, row in enumerate(ROWS) for room in row}

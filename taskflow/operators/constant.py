@@ -76,8 +76,9 @@ class ConstantArray(Operator):
         if array.ndim and bool((array == first).all()):  # such as zeros: one number is kept
             array = np.broadcast_to(first.copy(), array.shape)
         array.flags.writeable = False
-        text = f"{array.shape} {array.dtype} ".encode() + np.ascontiguousarray(array).tobytes()
-        return cls(array.shape, array.dtype, hashlib.sha256(text).hexdigest()[:16], array)
+        digest = hashlib.sha256(f"{array.shape} {array.dtype} ".encode())
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        return cls(array.shape, array.dtype, digest.hexdigest()[:16], array)
 
     @classmethod
     def example(cls, random: Random) -> Example:

@@ -1,4 +1,4 @@
-"""All ways of dividing a training step together: tensors, contexts, stages, replicas, shares of the state, recomputation, 16 bits."""
+"""All ways of dividing a step together: tensors, contexts, stages, replicas, shares of the state, recomputation, 16 bits."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@
 """
 
 from taskflow.models.pytorch.importer import from_torch
+from taskflow.models.pytorch.meta import NumbersWantedError, on_meta
 from taskflow.models.pytorch.weights import weights_of
 
-__all__ = ["from_torch", "weights_of"]
+__all__ = ["NumbersWantedError", "from_torch", "on_meta", "weights_of"]
