@@ -18,7 +18,7 @@ ROWS = (
     ("kernels", "cache", "asking", "drawing", "lazy", "moved", "reading", "working", "writing"), ("regions",), ("partition",),
     ("machine", "machines"), ("operators",), ("graph",),
     ("rules",), ("mapper",), ("tasks",), ("optimizer", "runtime"), ("checkpoint", "testing"), ("models",),
-    ("training", "cli", "report", "__main__"),
+    ("export",), ("training", "cli", "report", "__main__"),
 )
 LEVEL = {room: level for level, row in enumerate(ROWS) for room in row}
 FACES = set(ROWS[-1])  # these may use each other: a command trains a model

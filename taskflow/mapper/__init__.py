@@ -17,11 +17,19 @@ from taskflow.mapper.alike import (
 from taskflow.mapper.choose import MAPPERS, choose
 from taskflow.mapper.config import OpConfig, Sync, SyncAlgorithm, UpdatePlacement, ranges
 from taskflow.mapper.expert import Expert
-from taskflow.mapper.hybrid import HybridParallel, recomputed, stages_of
+from taskflow.mapper.hybrid import HybridParallel, layer_numbers, recomputed, samples, stages_of
 from taskflow.mapper.mapper import CopyRequest, Mapper, map_graph
 from taskflow.mapper.megatron import Megatron, attends, node_size, suits
 from taskflow.mapper.notation import HybridPlan, is_plan, parse_config, parse_plan, parse_ranges, parse_sync
-from taskflow.mapper.pipeline import Pass, PassKind, Pipeline, PipelineSchedule, in_micro_batches, rank_passes
+from taskflow.mapper.pipeline import (
+    Pass,
+    PassKind,
+    Pipeline,
+    PipelineSchedule,
+    in_micro_batches,
+    rank_passes,
+    sample_dim,
+)
 from taskflow.mapper.report import MeasuredTask, Profile
 from taskflow.mapper.rules import DataParallel, ModelParallel, RandomMapper, RoundRobin, cut_only, depths
 from taskflow.mapper.strategy import SUMS, Strategy, load, save, search_of
@@ -67,6 +75,7 @@ __all__ = [
     "follow",
     "in_micro_batches",
     "is_plan",
+    "layer_numbers",
     "load",
     "map_graph",
     "node_size",
@@ -78,6 +87,8 @@ __all__ = [
     "rank_passes",
     "read_strategy",
     "recomputed",
+    "sample_dim",
+    "samples",
     "save",
     "search_of",
     "stages_of",

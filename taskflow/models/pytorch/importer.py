@@ -7,6 +7,7 @@ from typing import Any
 
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
+from taskflow.models.pytorch.origin import remember
 from taskflow.operators.tensor import Tensor
 
 Loss = Callable[[Any], Tensor]
@@ -46,6 +47,7 @@ def from_torch(
     if verify:
         verified(module, given, followed)
     graph, result = followed.graph, followed.result
+    remember(graph, module, given)
     output = result[0] if isinstance(result, (tuple, list)) and result else result
     if not isinstance(output, Tensor):
         raise ValueError(f"from_torch: {graph.name} must return a tensor, or several in a tuple, got {type(output).__name__}")
