@@ -32,6 +32,18 @@ def exported(graph: OperatorGraph, strategy: Strategy, target: str, file: str) -
     return _WRITERS[target](graph, strategy, file)
 
 
+def nearest_plan(graph: OperatorGraph, strategy: Strategy, target: str) -> Strategy:
+    """The strategy itself if a framework can express it, else the nearest that it can, in one step or two."""
+    name = {"torch": "plan.py"}.get(target, "plan")
+    found = exported(graph, strategy, target, name)
+    if not found.differences:
+        return strategy
+    again = exported(graph, found.nearest, target, name)
+    if again.differences:
+        raise ValueError(f"{target}: the nearest plan is none that it can express: {again.differences[0]}")
+    return found.nearest
+
+
 def _torch(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
     from taskflow.export.pytorch import torch_code, torch_plan
 
@@ -53,13 +65,13 @@ def _rank_file(devices: Sequence[int]) -> str:
 def _megatron(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
     hybrid = hybrid_of(graph, strategy)
     text = megatron_text(megatron_flags(graph, hybrid), f"{graph.name} as {hybrid.plan}")
-    return Exported({file: text}, hybrid.strategy.processors, hybrid.strategy, hybrid.differences, (f"as {hybrid.plan}",))
+    return Exported({file: text}, hybrid.ranks, hybrid.strategy, hybrid.differences, (f"as {hybrid.plan}",))
 
 
 def _torchtitan(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
     hybrid = hybrid_of(graph, strategy)
     text = torchtitan_text(graph, hybrid, f"{graph.name} as {hybrid.plan}")
-    return Exported({file: text}, hybrid.strategy.processors, hybrid.strategy, hybrid.differences, (f"as {hybrid.plan}",))
+    return Exported({file: text}, hybrid.ranks, hybrid.strategy, hybrid.differences, (f"as {hybrid.plan}",))
 
 
 _WRITERS: dict[str, Callable[[OperatorGraph, Strategy, str], Exported]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from taskflow.export.difference import Difference
@@ -30,6 +30,11 @@ class Hybrid:
     strategy: Strategy
     differences: Sequence[Difference]
 
+    @property
+    def ranks(self) -> int:
+        """How many it is for."""
+        return self.plan.tensor * self.plan.pipeline * (self.plan.data or 1)
+
 
 def hybrid_of(graph: OperatorGraph, strategy: Strategy) -> Hybrid:
     """The `HybridPlan` of a strategy. ValueError if its devices form no pipeline of equal ranks, or nothing divides."""
@@ -43,7 +48,11 @@ def hybrid_of(graph: OperatorGraph, strategy: Strategy) -> Hybrid:
         virtual=virtual, zero=int(mostly_shared(graph, strategy)), recompute=_recompute(graph, strategy),
         schedule=pipeline.schedule if pipeline is not None else HybridPlan().schedule, stages=_layers(graph, strategy),
     )
-    found = map_graph(HybridParallel(plan), graph, host(mesh.ranks))
+    ranks_of_it = map_graph(HybridParallel(plan), graph, host(mesh.ranks))
+    found = replace(ranks_of_it, processors=strategy.processors, configs={  # each rank where the plan has it
+        name: replace(config, processors=tuple(mesh.devices[rank] for rank in config.processors))
+        for name, config in ranks_of_it.configs.items()
+    })
     return Hybrid(plan, found, _differences(graph, strategy, found))
 
 
