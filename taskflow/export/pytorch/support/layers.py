@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor.experimental import implicit_replication
 from torch.overrides import TorchFunctionMode
 
 from taskflow.export.pytorch.support.modules import named_layer
@@ -112,6 +114,27 @@ class OnPieces(TorchFunctionMode):
 
         made = func(*map(local, args), **{key: local(value) for key, value in kwargs.items()})
         return mapped_leaves(lambda value: DTensor.from_local(value, mesh, placements, run_check=False), made)
+
+
+class _Divided:
+    """Whether functions are being given DTensors on this thread."""
+
+    now = False
+
+
+@contextlib.contextmanager
+def divided() -> Iterator[None]:
+    """What functions in a module's code need while activations are DTensors: plain tensors count as whole, and `OnPieces`. Also for
+    what is computed again in the backward pass; entered a second time it changes nothing."""
+    if _Divided.now:
+        yield
+        return
+    _Divided.now = True
+    try:
+        with implicit_replication(), OnPieces():
+            yield
+    finally:
+        _Divided.now = False
 
 
 # ---- tensors ---------------------------------------------------------------------------------------------------------

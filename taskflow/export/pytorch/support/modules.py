@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch.distributed as dist
@@ -39,11 +40,15 @@ def broadcast(module: nn.Module) -> None:
             dist.broadcast(value.detach(), 0)
 
 
-def recompute(part: nn.Module) -> None:
-    """Keep nothing of what a module computes on the way; compute it again for the backward pass."""
+def recompute(part: nn.Module, around: Callable[[], AbstractContextManager[None]]) -> None:
+    """Keep nothing of what a module computes on the way; compute it again for the backward pass, in the context ``around``."""
     forward = part.forward
 
+    def within(*args: Any, **kwargs: Any) -> Any:
+        with around():
+            return forward(*args, **kwargs)
+
     def again(*args: Any, **kwargs: Any) -> Any:
-        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+        return checkpoint(within, *args, use_reentrant=False, **kwargs)
 
     part.forward = again

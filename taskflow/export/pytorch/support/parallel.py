@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import os
@@ -16,9 +17,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.tensor import DTensor, Replicate, Shard
-from torch.distributed.tensor.experimental import implicit_replication
 
-from taskflow.export.pytorch.support.layers import OnPieces, as_placed, cut_layers, local_piece, mapped_leaves
+from taskflow.export.pytorch.support.layers import as_placed, cut_layers, divided, local_piece, mapped_leaves
 from taskflow.export.pytorch.support.modules import broadcast, is_meta, matching, recompute
 from taskflow.export.pytorch.support.plan import ParallelPlan
 from taskflow.export.pytorch.support.stages import StagePart, parameters_of
@@ -36,7 +36,7 @@ class Parallel:
         broadcast(module)
         module.to(self.device) if not is_meta(module) else None
         for path in matching(module, plan.again):
-            recompute(module.get_submodule(path))
+            recompute(module.get_submodule(path), divided if self.tensor is not None else contextlib.nullcontext)
         if plan.statistics and self.data is not None:
             share_statistics(module, self.data.get_group())
         self.tied = self._tied(module)
@@ -125,7 +125,7 @@ class Parallel:
         if self.tensor is None:
             return part(*inputs)
         whole = (Replicate(),) * self.tensor.ndim
-        with implicit_replication(), OnPieces():
+        with divided():
             return part(*[as_placed(value, self.tensor, whole) if isinstance(value, torch.Tensor) else value for value in inputs])
 
     def _loss(self, loss: Callable[[Any, Any], torch.Tensor]) -> Callable[[Any, Any], torch.Tensor]:

@@ -8,9 +8,8 @@ from typing import Any
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate
-from torch.distributed.tensor.experimental import implicit_replication
 
-from taskflow.export.pytorch.support.layers import OnPieces, as_placed, local_piece
+from taskflow.export.pytorch.support.layers import as_placed, divided, local_piece
 from taskflow.export.pytorch.support.plan import ParallelPlan
 
 
@@ -34,7 +33,7 @@ class StagePart(nn.Module):
             return self.stage.run(self, *values, *named)
         whole = (Replicate(),) * self.mesh.ndim
         given = [DTensor.from_local(v, self.mesh, p, run_check=False) for v, p in zip(values, self.stage.arrives)]
-        with implicit_replication(), OnPieces():
+        with divided():
             made = self.stage.run(self, *given, *(as_placed(v, self.mesh, whole) for v in named))
             several = made if isinstance(made, tuple) else (made,)
             local = tuple(local_piece(value, self.mesh, placements) for value, placements in zip(several, self.leaves))
