@@ -217,7 +217,7 @@ def stages_of(graph: OperatorGraph, count: int, layers: Sequence[int] = ()) -> d
     their flops. What has no inputs is where it is read first. ValueError if ``layers`` are not those that there are."""
     if count == 1:
         return {node.name: 0 for node in graph}
-    numbers = _layer_numbers(graph)
+    numbers = layer_numbers(graph)
     many = max(numbers.values(), default=-1) + 1
     if layers and (sum(layers) != many or min(layers) < 1):
         raise ValueError(f"plan: stages= needs 1 layer or more a stage and {many} in all, got {','.join(map(str, layers))}")
@@ -240,7 +240,7 @@ def _dealt(layers: int, stages: int) -> list[int]:
     return [whole + (first <= s < first + extra) for s in range(stages)]
 
 
-def _layer_numbers(graph: OperatorGraph) -> dict[str, int]:
+def layer_numbers(graph: OperatorGraph) -> dict[str, int]:
     """Operator -> which layer it belongs to, counted in the order of the graph; empty if operators have no such names."""
     keys: dict[str, int] = {}
     found: dict[str, int] = {}

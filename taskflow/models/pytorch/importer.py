@@ -7,6 +7,7 @@ from typing import Any
 
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
+from taskflow.models.pytorch.origin import remember
 from taskflow.operators.tensor import Tensor
 
 Loss = Callable[[Any], Tensor]
@@ -51,6 +52,7 @@ def from_torch(
     if verify:
         verified(module, given, followed)
     graph, result = followed.graph, followed.result
+    remember(graph, module, given)
     output = _first(result)
     if not isinstance(output, Tensor):
         raise ValueError(
