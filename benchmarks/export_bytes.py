@@ -106,7 +106,7 @@ def worker(name: str, folder: str) -> None:
             tensors = [leaf for leaf in torch.utils._pytree.tree_leaves(args) if isinstance(leaf, torch.Tensor)]
             groups = [group for leaf in args if (group := unboxed(leaf)) is not None]
             names = [leaf for leaf in args if isinstance(leaf, str) and leaf.isdecimal()]
-            if kind.startswith(("wait", "barrier", "recv")) or not tensors:
+            if kind.startswith(("wait", "wrap", "barrier", "recv")) or not tensors:
                 return
             if kind == "send":
                 self.add("send", tensors[0].nbytes)
