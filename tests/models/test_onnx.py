@@ -56,7 +56,8 @@ def attention() -> Any:
             H.make_node("Gather", ["table", "ids"], ["e"], "words"),
             H.make_node("LayerNormalization", ["e", "g", "h"], ["n"], "norm"),
             H.make_node("MatMul", ["n", "w"], ["m"], "qkv"), H.make_node("Add", ["m", "b"], ["q"], "biased"),
-            H.make_node("Reshape", ["q", "shape"], ["s"], "heads"), H.make_node("Transpose", ["s"], ["t"], "turned", perm=[0, 2, 1, 3]),
+            H.make_node("Reshape", ["q", "shape"], ["s"], "heads"),
+            H.make_node("Transpose", ["s"], ["t"], "turned", perm=[0, 2, 1, 3]),
             H.make_node("Transpose", ["s"], ["k"], "keys", perm=[0, 2, 3, 1]), H.make_node("MatMul", ["t", "k"], ["a"], "scores"),
             H.make_node("Mul", ["a", "half"], ["l"], "scaled"), H.make_node("Softmax", ["l"], ["z"], "soft", axis=-1),
             H.make_node("MatMul", ["z", "t"], ["o"], "values"), H.make_node("Transpose", ["o"], ["u"], "back", perm=[0, 2, 1, 3]),
@@ -112,7 +113,8 @@ def test_a_file_is_a_model_on_the_command_line(tmp_path: Path) -> None:
     (lambda: model([H.make_node("Einsum", ["x", "x"], ["y"], "products", equation="ij,ij->i")], {"x": (2, 3)}),
      r"net: node products \(Einsum\): no counterpart"),
     (lambda: model([H.make_node("Softmax", ["x"], ["y"], "soft", strange=3)], {"x": (2, 3)}), "soft .*strange=3 is not understood"),
-    (lambda: model([H.make_node("Relu", ["x"], ["y"], "r")], {"x": ("n", 3)}), r"input x: dimension 0 \(n\) has no size; give batch"),
+    (lambda: model([H.make_node("Relu", ["x"], ["y"], "r")], {"x": ("n", 3)}),
+     r"input x: dimension 0 \(n\) has no size; give batch"),
     (lambda: model([H.make_node("MatMul", ["x", "x"], ["y"], "m")], {"x": (3, 3)}), "leading dimensions must be equal"),
 ])
 def test_what_is_not_understood_is_refused_by_its_node(made: Any, why: str) -> None:

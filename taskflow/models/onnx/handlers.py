@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
 from taskflow.operators.operator import Init
@@ -104,7 +102,9 @@ def name_of(node: Any) -> str:
     return str(node.name or node.output[0])
 
 
-def _says(*names: str) -> Callable[[Handler], Handler]:
+def says(*names: str) -> Callable[[Handler], Handler]:
+    """Decorator: the function stands for these operators of ONNX."""
+
     def add(handler: Handler) -> Handler:
         HANDLERS.update(dict.fromkeys(names, handler))
         return handler
@@ -127,43 +127,43 @@ for _kind, _build in {
     _unary(_kind, _build)
 
 
-@_says("Identity", "Dropout")
+@says("Identity", "Dropout")
 def same(c: Context, node: Any) -> Tensor:
     """The same numbers; dropout of an exported model has its inference form."""
     return c.tensor(node, 0)
 
 
-@_says("Neg")
+@says("Neg")
 def neg(c: Context, node: Any) -> Tensor:
     """-x."""
     return ops.scale(c.tensor(node, 0), -1.0, name=name_of(node))
 
 
-@_says("Reciprocal")
+@says("Reciprocal")
 def reciprocal(c: Context, node: Any) -> Tensor:
     """1 / x."""
     return ops.pow(c.tensor(node, 0), -1.0, name=name_of(node))
 
 
-@_says("Gelu")
+@says("Gelu")
 def gelu(c: Context, node: Any) -> Tensor:
     """x Phi(x)."""
     return ops.gelu(c.tensor(node, 0), c.attributes(node, approximate="none")["approximate"], name=name_of(node))
 
 
-@_says("Erf")
+@says("Erf")
 def erf(c: Context, node: Any) -> Tensor:
     """erf(x) = 2 gelu(sqrt(2) x) / (sqrt(2) x) - 1 is not defined at 0."""
     raise Unknown("only as a part of Gelu: export with opset 20 or later, which has Gelu")
 
 
-@_says("Softmax")
+@says("Softmax")
 def softmax(c: Context, node: Any) -> Tensor:
     """Positive numbers that add up to 1."""
     return ops.softmax(c.tensor(node, 0), c.attributes(node, axis=-1)["axis"], name=name_of(node))
 
 
-@_says("Cast")
+@says("Cast")
 def cast(c: Context, node: Any) -> Tensor:
     """To the type that the tensor has."""
     x, wanted = c.tensor(node, 0), c.onnx.helper.tensor_dtype_to_np_dtype(c.attributes(node, to=1, saturate=1)["to"])
@@ -185,7 +185,7 @@ def _repeats(own: tuple[int, ...], whole: tuple[int, ...]) -> bool:
     return len(own) <= len(whole) and all(mine in (1, n) for mine, n in zip(own[::-1], whole[::-1]))
 
 
-@_says("Add", "Sub", "Mul", "Div")
+@says("Add", "Sub", "Mul", "Div")
 def two(c: Context, node: Any) -> Tensor:
     """Of tensors, of a tensor and a number, or of a tensor and a parameter, which is trained."""
     name, kind = name_of(node), node.op_type
@@ -212,7 +212,7 @@ def two(c: Context, node: Any) -> Tensor:
     return {"Add": ops.add, "Sub": ops.sub, "Mul": ops.mul}[kind](first, y, name=name)
 
 
-@_says("Pow")
+@says("Pow")
 def power(c: Context, node: Any) -> Tensor:
     """To the power of a number."""
     exponent = _number(c, node, 1)
@@ -222,7 +222,7 @@ def power(c: Context, node: Any) -> Tensor:
     return x if exponent == 1 else ops.pow(x, exponent, name=name_of(node))
 
 
-@_says("MatMul")
+@says("MatMul")
 def matmul(c: Context, node: Any) -> Tensor:
     """x (..., k) times a weight (k, c), a linear layer; or products of equally many matrices."""
     x, array, weight = c.tensor(node, 0), c.arrays.get(node.input[1]), node.input[1]
@@ -234,7 +234,7 @@ def matmul(c: Context, node: Any) -> Tensor:
     return ops.matmul(x, other, name=name_of(node))
 
 
-@_says("Gemm")
+@says("Gemm")
 def gemm(c: Context, node: Any) -> Tensor:
     """A linear layer: x W^T + b of initializers."""
     said, names = c.attributes(node, alpha=1.0, beta=1.0, transA=0, transB=0), list(node.input)
@@ -250,7 +250,7 @@ def gemm(c: Context, node: Any) -> Tensor:
     return c.with_parameter(ops.add_weight, y, names[2]) if len(names) > 2 else y
 
 
-@_says("ReduceMean", "ReduceSum")
+@says("ReduceMean", "ReduceSum")
 def reduced(c: Context, node: Any) -> Tensor:
     """The mean or the sum over some dimensions."""
     said = c.attributes(node, axes=None, keepdims=1, noop_with_empty_axes=0)
@@ -263,7 +263,7 @@ def reduced(c: Context, node: Any) -> Tensor:
 # ---- layers ----------------------------------------------------------------------------------------------------------------
 
 
-@_says("Conv")
+@says("Conv")
 def conv(c: Context, node: Any) -> Tensor:
     """A convolution of images (N, C, H, W)."""
     said = c.attributes(
@@ -281,7 +281,7 @@ def conv(c: Context, node: Any) -> Tensor:
     return c.weights(y, *node.input[1:])
 
 
-@_says("MaxPool", "AveragePool")
+@says("MaxPool", "AveragePool")
 def pooled(c: Context, node: Any) -> Tensor:
     """The largest, or the mean, of windows of images."""
     said = c.attributes(
@@ -303,20 +303,20 @@ def pooled(c: Context, node: Any) -> Tensor:
     )
 
 
-@_says("GlobalAveragePool")
+@says("GlobalAveragePool")
 def global_mean(c: Context, node: Any) -> Tensor:
     """The mean of each channel."""
     return ops.mean(c.tensor(node, 0), (2, 3), True, name=name_of(node))
 
 
-@_says("BatchNormalization")
+@says("BatchNormalization")
 def batch_norm(c: Context, node: Any) -> Tensor:
     """Normalisation over the batch; a graph trains with the batch's statistics."""
     said = c.attributes(node, epsilon=1e-5, momentum=0.9, training_mode=0)
     return ops.batch_norm(c.tensor(node, 0), said["epsilon"], 1.0 - said["momentum"], name=name_of(node))
 
 
-@_says("LayerNormalization")
+@says("LayerNormalization")
 def layer_norm(c: Context, node: Any) -> Tensor:
     """Normalisation over the last dimension."""
     said, x = c.attributes(node, axis=-1, epsilon=1e-5, stash_type=1), c.tensor(node, 0)
@@ -326,7 +326,7 @@ def layer_norm(c: Context, node: Any) -> Tensor:
     return c.weights(y, *node.input[1:])
 
 
-@_says("Gather")
+@says("Gather")
 def gather(c: Context, node: Any) -> Tensor:
     """Rows of an initializer, an embedding; or one element of a dimension by a fixed number."""
     axis, table = c.attributes(node, axis=0)["axis"], c.arrays.get(node.input[0])
@@ -338,89 +338,3 @@ def gather(c: Context, node: Any) -> Tensor:
     if at is None or at.ndim:
         raise Unknown("by several numbers")
     return ops.select(c.tensor(node, 0), axis, int(at), name=name_of(node))
-
-
-# ---- shapes ----------------------------------------------------------------------------------------------------------------
-
-
-@_says("Reshape")
-def reshape(c: Context, node: Any) -> Tensor:
-    """The same elements under another shape; 0: as it was."""
-    said, x = c.attributes(node, allowzero=0), c.tensor(node, 0)
-    shape = [int(s) for s in c.array(node, 1)]
-    if said["allowzero"]:
-        raise Unknown("allowzero")
-    return ops.reshape(x, [x.shape[i] if s == 0 else s for i, s in enumerate(shape)], name=name_of(node))
-
-
-@_says("Flatten")
-def flatten(c: Context, node: Any) -> Tensor:
-    """Two dimensions."""
-    axis, x = c.attributes(node, axis=1)["axis"], c.tensor(node, 0)
-    return ops.reshape(x, (int(np.prod(x.shape[:axis])), -1), name=name_of(node))
-
-
-@_says("Squeeze", "Unsqueeze")
-def squeezed(c: Context, node: Any) -> Tensor:
-    """Dimensions of size 1 less, or more."""
-    said, x = c.attributes(node, axes=None), c.tensor(node, 0)
-    axes = [int(a) for a in (c.array(node, 1) if len(node.input) > 1 else said["axes"])]
-    if node.op_type == "Squeeze":
-        gone = {a % x.ndim for a in axes}
-        return ops.reshape(x, [n for i, n in enumerate(x.shape) if i not in gone], name=name_of(node))
-    shape = list(x.shape)
-    for axis in sorted(a % (x.ndim + len(axes)) for a in axes):
-        shape.insert(axis, 1)
-    return ops.reshape(x, shape, name=name_of(node))
-
-
-@_says("Transpose")
-def transpose(c: Context, node: Any) -> Tensor:
-    """Dimensions in another order."""
-    x = c.tensor(node, 0)
-    wanted = c.attributes(node, perm=list(range(x.ndim))[::-1])["perm"]
-    now = list(range(x.ndim))
-    for i, dim in enumerate(wanted):
-        if (j := now.index(dim)) != i:
-            x = ops.transpose(x, i, j, name=name_of(node))
-            now[i], now[j] = now[j], now[i]
-    return x
-
-
-@_says("Concat")
-def concat(c: Context, node: Any) -> Tensor:
-    """One after another."""
-    return ops.concat([c.tensor(node, i) for i in range(len(node.input))], c.attributes(node, axis=0)["axis"], name=name_of(node))
-
-
-@_says("Split")
-def split(c: Context, node: Any) -> tuple[Tensor, ...]:
-    """Parts of given sizes, or of one size."""
-    said, x = c.attributes(node, axis=0, num_outputs=len(node.output), split=None), c.tensor(node, 0)
-    sizes = c.array(node, 1) if len(node.input) > 1 else said["split"]
-    axis = said["axis"] % x.ndim
-    parts = -(-x.shape[axis] // said["num_outputs"]) if sizes is None else [int(s) for s in sizes]
-    return tuple(ops.split(x, parts, axis, name=name_of(node)))
-
-
-@_says("Expand")
-def expand(c: Context, node: Any) -> Tensor:
-    """Dimensions of size 1 repeated."""
-    x = c.tensor(node, 0)
-    return ops.expand(x, np.broadcast_shapes(x.shape, tuple(int(s) for s in c.array(node, 1))), name=name_of(node))
-
-
-@_says("Slice")
-def sliced(c: Context, node: Any) -> Tensor:
-    """Ranges of dimensions, in steps of 1."""
-    c.attributes(node)
-    x = c.tensor(node, 0)
-    starts, ends = c.array(node, 1), c.array(node, 2)
-    axes = c.array(node, 3) if len(node.input) > 3 else range(len(starts))
-    steps = c.array(node, 4) if len(node.input) > 4 else [1] * len(starts)
-    for start, end, axis, step in zip(starts, ends, axes, steps):
-        low, high, by = slice(int(start), int(end), int(step)).indices(x.shape[int(axis)])
-        if by != 1 or low >= high:
-            raise Unknown("only steps of 1 that leave elements")
-        x = ops.narrow(x, int(axis), low, high - low, name=name_of(node)) if high - low < x.shape[int(axis)] else x
-    return x

@@ -9,6 +9,7 @@ import numpy as np
 
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
+from taskflow.models.onnx import shaping  # noqa: F401  it fills HANDLERS
 from taskflow.models.onnx.handlers import HANDLERS, TURNED, Context, Unknown
 from taskflow.models.onnx.needed import onnx_package
 from taskflow.operators.tensor import Tensor
