@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from taskflow.floats import sum_bytes
 from taskflow.machine import Cluster, collective, ring_bytes
 from taskflow.mapper import PassKind, Pipeline, map_graph
 from taskflow.mapper.hybrid import HybridParallel
@@ -121,7 +122,7 @@ class LayersAlone:
                     continue
                 reads = node.reads(piece)
                 # Gradients of weights are added to those of earlier micro-batches, and at each fork to the other branch's.
-                added = sum(rect.volume * 2 for rect in reads.weights)
+                added = sum(rect.volume * sum_bytes(2) for rect in reads.weights)
                 added += reads.inputs[0].volume * 2 if node.name.endswith(("ln_1", "ln_2")) else 0
                 wanted = tuple(spec.differentiable for spec in node.specs)
                 ahead = costs.spent(node.operator, node.specs, piece, False, (), 0, device)

@@ -21,6 +21,7 @@ sys.meta_path.append(OldModules())
 
 if TYPE_CHECKING:
     from taskflow.graph import OperatorGraph
+    from taskflow.loss_scaling import LossScaling
     from taskflow.machine import host, load_machine
     from taskflow.mapper import Mapper, OpConfig, Strategy, Sync, SyncAlgorithm, UpdatePlacement, choose, map_graph
     from taskflow.mapper import load as load_strategy
@@ -43,6 +44,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "Executor",
+    "LossScaling",
     "Mapper",
     "OpConfig",
     "OperatorGraph",
@@ -80,6 +82,7 @@ _WHERE = {
     "SGD": "taskflow.rules:SGD",
     "Adam": "taskflow.rules:Adam",
     "AdamW": "taskflow.rules:AdamW",
+    "LossScaling": "taskflow.loss_scaling:LossScaling",
     "Executor": "taskflow.runtime.executor:Executor",
     "connect": "taskflow.runtime.connect:connect",
     "TaskRuntime": "taskflow.runtime.tasks.api:TaskRuntime",

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from taskflow.floats import FLOATS, float_type
+
 MOST_PROCESSORS = 4096
 """Virtual processors of a run: as many as compiled simulation takes. A step of the MLP compiles in seconds then, in minutes for a
 million."""
@@ -24,6 +26,23 @@ class Seconds(click.FloatRange):
             least = "more than 0" if self.min_open else "0 (never) or more"
             self.fail(f"{value} is no such time; give a number of seconds, {least}.", param, context)
         return float(seconds)
+
+
+class FloatName(click.ParamType):  # type: ignore[type-arg]
+    """An option's float type by its name or its short name; its value is the name."""
+
+    name = "float type"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        """As help shows it."""
+        return f"[{'|'.join(FLOATS)}]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The type's name; usage error that says what there is, or what has to be installed."""
+        try:
+            return float_type(str(value)).name
+        except (ValueError, ImportError) as error:
+            self.fail(f"{error}.", param, ctx)
 
 
 def check_processors(processors: int | None, ranks: int) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from taskflow.drawing import table
+from taskflow.floats import float_type, is_narrow
 from taskflow.operators.operator import Dim, Operator, Reads, Spec
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.regions import Rect
@@ -59,19 +60,15 @@ class OperatorGraph:
     """What model code builds. Operators' builder functions (``taskflow.linear(x, 10)``) find it through their tensors;
     ``taskflow.input(graph, ...)`` starts it.
 
-    Nodes are in program order, which is a topological order. ``dtype`` is the type of float inputs and parameters.
+    Nodes are in program order, which is a topological order. ``dtype`` is the type of float inputs and parameters: float32,
+    float64, or one of 16 bits, bfloat16 or float16. Of 16-bit parameters training keeps a float32 copy, which it updates.
     """
 
     def __init__(self, dtype: str | np.dtype[Any] = "float32", name: str = "model") -> None:
         try:
-            self.dtype = np.dtype(dtype)
-        except TypeError:
-            raise ValueError(
-                f"OperatorGraph: dtype must be a float type of numpy, such as 'float32', got {dtype!r}; on GPUs "
-                f"TASKFLOW_PRECISION=bf16 makes float32 products multiply in bfloat16"
-            ) from None
-        if self.dtype.kind != "f":
-            raise ValueError(f"OperatorGraph: dtype must be a float type, got {self.dtype}")
+            self.dtype = float_type(dtype)
+        except ValueError as error:
+            raise ValueError(f"OperatorGraph: {error}") from None
         self.name = name
         self.nodes: list[Node] = []
         self.parameters: list[Parameter] = []
@@ -124,6 +121,10 @@ class OperatorGraph:
     def minimize(self, *losses: Tensor) -> None:
         """Training minimises the sum of these scalars."""
         for loss in losses:
+            if is_narrow(loss.spec.dtype):
+                raise ValueError(
+                    f"minimize: a loss must be in float32, got {loss.spec} of {loss.name}; such as cross_entropy and mse_loss give"
+                )
             if loss.spec.rect.volume != 1 or not loss.spec.differentiable:
                 raise ValueError(f"minimize: {loss.name} must be a float scalar, got {loss.spec}")
         self.losses.extend(losses)

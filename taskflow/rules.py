@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
+from taskflow.floats import sum_bytes
 from taskflow.kernels import Array, KernelSet
 
 
@@ -49,8 +50,10 @@ class UpdateRule(ABC):
         """Floating-point operations of one update of so many elements; a root or a division counts as one."""
 
     def nbytes(self, elements: int, itemsize: int) -> int:
-        """Bytes of memory traffic of one update: weight and buffers are read and written, the gradient is read."""
-        return (3 + 2 * self.buffers) * elements * itemsize
+        """Bytes of memory traffic of one update: weight and buffers are read and written, the gradient is read. With weights of 16
+        bits (``itemsize`` is theirs) that all is of float32 numbers, and the rounded weights are written besides."""
+        wide = sum_bytes(itemsize)
+        return ((3 + 2 * self.buffers) * wide + (itemsize if itemsize != wide else 0)) * elements
 
 
 @dataclass(frozen=True, slots=True)

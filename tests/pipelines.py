@@ -1,4 +1,4 @@
-"""Random strategies with micro-batches, stages, schedules and recomputation, for the tests."""
+"""Random strategies with micro-batches, stages, schedules, recomputation and sharded state, for the tests."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ from taskflow.mapper import (
     Pipeline,
     PipelineSchedule,
     Strategy,
+    Sync,
+    SyncAlgorithm,
+    UpdatePlacement,
     in_micro_batches,
     map_graph,
 )
@@ -40,11 +43,17 @@ def tokens(step: int) -> dict[str, Any]:
 
 
 HYBRIDS = {
-    2: ("Llama t2 mb2", "GPT-2 t2 mb6 recompute=full", "Mixtral t2", "MoE t2 mb3", "MoE p2 t2 mb1 recompute=selective"),
-    3: ("Llama t3 mb1", "GPT-2 t3 mb3 recompute=selective", "Mixtral t3 p2 mb2", "MoE t3 mb6 zero1"),
+    2: (
+        "Llama t2 mb2", "GPT-2 t2 mb6 recompute=full", "Mixtral t2", "MoE t2 mb3", "MoE p2 t2 mb1 recompute=selective",
+        "MoE d2 e2 mb1", "Llama c2 mb3",
+    ),
+    3: (
+        "Llama t3 mb1", "GPT-2 t3 mb3 recompute=selective", "Mixtral t3 p2 mb2", "MoE t3 mb6 zero1", "MoE d3 e3 mb1",
+        "Llama c3 mb2 recompute=full",
+    ),
     4: (
         "Llama t2 p2 mb2", "GPT-2 t4 mb3", "Mixtral t2 d2 mb1 zero1", "Mixtral t4 mb2 recompute=full",
-        "MoE t2 p2 d2 mb1 schedule=zb-h1",
+        "MoE t2 p2 d2 mb1 schedule=zb-h1", "MoE t2 d2 e2 mb1", "MoE d2 e2 p2 mb1", "GPT-2 t2 c2 mb2", "Llama t2 c2 p2 mb2",
     ),
 }
 """By the number of ranks: networks and plans, of as many processors or of twice as many."""
@@ -54,7 +63,7 @@ def hybrid(text: str) -> tuple[OperatorGraph, Strategy]:
     """A network and its plan, as `HYBRIDS` has them."""
     name, _, plan = text.partition(" ")
     graph = build(name, GPT.batch, preset="small", dtype="float64", layers=2)
-    count = prod(int(word[1:]) for word in plan.split() if word[0] in "tpd" and word[1:].isdecimal())
+    count = prod(int(word[1:]) for word in plan.split() if word[0] in "tcpd" and word[1:].isdecimal())
     return graph, map_graph(HybridParallel(plan), graph, host(count))
 
 
@@ -98,6 +107,19 @@ def random_pipeline(graph: OperatorGraph, processors: int, random: Random) -> St
         recompute=frozenset(node.name for node in graph if node.inputs and random.random() < again),
         exchange=random.choice(list(Exchange)),
     )
+
+
+def random_shares(graph: OperatorGraph, strategy: Strategy, random: Random) -> Strategy:
+    """The same with the gradients, or weights too, of some layers or all kept as shares, among all holders or in groups."""
+    often = random.choice((0.5, 1.0))
+    syncs = dict(strategy.syncs)
+    for layer in dict.fromkeys(p.layer for p in graph.parameters):
+        if random.random() < often:
+            syncs[layer] = Sync(
+                SyncAlgorithm.COLLECTIVE, UpdatePlacement.SPREAD, zero=random.choice((2, 3)),
+                shard_group=random.choice((0, 0, 2, 3)), prefetch=random.choice((0, 1, 1, 3)),
+            )
+    return replace(strategy, syncs=syncs)
 
 
 def _in_micro_batches(

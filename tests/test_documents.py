@@ -78,6 +78,8 @@ def require_torch(page: Path) -> None:
     """Skip pages whose Python needs PyTorch where it is not installed."""
     if any("import torch\n" in block.text for block, _ in python_blocks(page)):
         pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
+    if any("taskflow.models.onnx import" in block.text for block, _ in python_blocks(page)):
+        pytest.importorskip("onnx", reason="onnx is not installed: pip install 'soap-taskflow[onnx]'")
 
 
 # ---- Python ----------------------------------------------------------------------------------------------------------

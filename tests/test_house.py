@@ -15,10 +15,11 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # Lowest first; rooms of one row do not import each other (but the faces may, see FACES).
 ROWS = (
-    ("kernels", "cache", "asking", "drawing", "lazy", "moved", "reading", "working", "writing"), ("regions",), ("partition",),
+    ("floats",), ("kernels", "cache", "asking", "drawing", "lazy", "moved", "reading", "working", "writing"), ("regions",),
+    ("partition",),
     ("machine", "machines"), ("operators",), ("graph",),
-    ("rules",), ("mapper",), ("tasks",), ("optimizer", "runtime"), ("checkpoint", "testing"), ("models",),
-    ("training", "cli", "report", "__main__"),
+    ("rules", "loss_scaling"), ("mapper",), ("tasks", "annotations"), ("optimizer", "runtime"), ("checkpoint", "testing"),
+    ("models",), ("export",), ("training", "cli", "report", "__main__"),
 )
 LEVEL = {room: level for level, row in enumerate(ROWS) for room in row}
 FACES = set(ROWS[-1])  # these may use each other: a command trains a model

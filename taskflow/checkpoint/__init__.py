@@ -1,6 +1,6 @@
 """Weights and training state in files."""
 
-from taskflow.checkpoint.checkpoint import Checkpoint, load_checkpoint, read_checkpoint, save_checkpoint
+from taskflow.checkpoint.checkpoint import Checkpoint, load_checkpoint, read_checkpoint, same_sums, save_checkpoint
 from taskflow.checkpoint.weights import StoredWeights, load_weights, on_first_rank, read_weights, save_weights
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "on_first_rank",
     "read_checkpoint",
     "read_weights",
+    "same_sums",
     "save_checkpoint",
     "save_weights",
 ]

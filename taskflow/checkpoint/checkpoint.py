@@ -6,7 +6,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from taskflow.checkpoint.weights import StoredWeights, on_first_rank, put_from, read_weights, save_arrays
+from taskflow.floats import sums_in
 from taskflow.reading import parse_json, read_as
 from taskflow.runtime import Executor
 from taskflow.runtime.weights import ArrayLayout
@@ -26,6 +29,9 @@ class Checkpoint:
     model: str
     dtype: str
     position: Any = None
+    skipped: int = 0  # of these steps, those without an update
+    loss_scale: float = 0.0  # 0: there is none
+    steady: int = 0  # steps since the scale last changed
     version: int = _VERSION
 
 
@@ -34,22 +40,29 @@ def save_checkpoint(executor: Executor, path: str | Path, *, position: Any = Non
     ``position``. Every rank calls it; the file is whole or not there.
 
     A run that loads it under the same strategy has the same losses as one that was never stopped, bit for bit; under another
-    strategy or on other ranks up to the rounding of reordered sums. Its weights are also a file for `load_weights`. Not kept:
-    the state that evaluation and prediction carry. Raises, on every rank, ImportError, OSError, and ValueError for an Executor
-    without a rule.
+    strategy or on other ranks up to the rounding of reordered sums. Of 16-bit weights the float32 copies are saved, so that a run
+    can go on in another precision. Its weights are also a file for `load_weights`. Not kept: the state that evaluation and
+    prediction carry. Raises, on every rank, ImportError, OSError, and ValueError for an Executor without a rule.
     """
+    state, scaler = executor.state, executor.scaler
     said = Checkpoint(
-        executor.state.step, executor.state.seed, repr(executor.rule), executor.graph.name, str(executor.graph.dtype), position
+        state.step, state.seed, repr(executor.rule), executor.graph.name, str(executor.graph.dtype), position, state.skipped,
+        *((scaler.scale, scaler.steady) if scaler is not None else ()),
     )
-    holdings = [*executor.weight_holdings.values(), *executor.training_state().values()]
+    holdings = [*_weights(executor).values(), *executor.training_state().values()]
     save_arrays(executor, path, holdings, {_KEY: json_text(asdict(said))})
+
+
+def _weights(executor: Executor) -> dict[str, ArrayLayout]:
+    """Parameters as they are updated, 16-bit ones in float32, and running statistics."""
+    return executor.weight_holdings | executor.master_holdings
 
 
 def load_checkpoint(executor: Executor, path: str | Path) -> Checkpoint:
     """Go on from a checkpoint: sets everything that `save_checkpoint` wrote, step and seed too. Every rank calls it.
 
     Raises, on every rank and before anything is changed, FileNotFoundError, ImportError, and ValueError if the file is not a
-    checkpoint, or made for another model, float type or update rule.
+    checkpoint, or made for another model or update rule, or in float64 for another float type.
     """
     wanted = executor.weight_holdings | executor.training_state()
 
@@ -63,13 +76,20 @@ def load_checkpoint(executor: Executor, path: str | Path) -> Checkpoint:
     stored, said = found if executor.transport.rank == 0 else (None, found)
     for holding in wanted.values():
         put_from(executor, holding, stored)
-    executor.state.step, executor.state.seed = said.step, said.seed
+    executor.state.step, executor.state.seed, executor.state.skipped = said.step, said.seed, said.skipped
+    if executor.scaler is not None and said.loss_scale:
+        executor.scaler.scale, executor.scaler.steady = said.loss_scale, said.steady
     return said  # type: ignore[no-any-return]
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
     """What a checkpoint says beside its arrays, to plan a run before there is an Executor. Raises as `load_checkpoint`."""
     return _said(read_weights(path))
+
+
+def same_sums(dtype: str, other: np.dtype[Any]) -> bool:
+    """Whether training in two float types keeps its state in one: a checkpoint of one then serves the other."""
+    return dtype == str(other) or (sums_in(other) == np.float32 and dtype in ("float32", "float16", "bfloat16"))
 
 
 def _said(stored: StoredWeights) -> Checkpoint:
@@ -84,7 +104,7 @@ def _said(stored: StoredWeights) -> Checkpoint:
 
 
 def _fits(stored: StoredWeights, said: Checkpoint, wanted: dict[str, ArrayLayout], executor: Executor) -> None:
-    wrong = [f"it is in {said.dtype}"] if said.dtype != str(executor.graph.dtype) else []
+    wrong = [] if same_sums(said.dtype, executor.graph.dtype) else [f"it is in {said.dtype}"]
     wrong += [f"{name} is missing" for name in wanted if name not in stored]
     wrong += [f"{name} is not part of it" for name in stored if name not in wanted]
     for name, holding in wanted.items():

@@ -7,12 +7,15 @@ strategy is read by 2 under another. An LSTM's arrays have a dimension of their 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from taskflow.floats import sums_in
 from taskflow.runtime import Executor
 from taskflow.runtime.transport import Transport
 from taskflow.runtime.weights import TRAINING, ArrayLayout
@@ -100,7 +103,7 @@ def save_arrays(
             raise FileNotFoundError(f"cannot write {path}: there is no folder {path.absolute().parent}")
 
     on_first_rank(executor.transport, ready)
-    arrays = {name: value for name, value in executor.gather(holdings) if value is not None}
+    arrays = {name: _kept(name, value) for name, value in executor.gather(holdings) if value is not None}
 
     def write() -> None:
         with replacing(path) as file:
@@ -112,12 +115,17 @@ def save_arrays(
     on_first_rank(executor.transport, write)
 
 
+def _kept(name: str, value: Array) -> Array:
+    """An array as a file has it: 16-bit ones of training's own (carried state) in float32, which every precision reads."""
+    return value.astype(sums_in(value.dtype)) if name.startswith(TRAINING) else value
+
+
 def put_from(executor: Executor, holding: ArrayLayout, stored: Mapping[str, Array] | None) -> None:
     """Send one array from rank 0, which has it ``stored``, to all ranks, and take each rank's parts of it."""
 
     def read() -> Array:
         assert stored is not None
-        return np.ascontiguousarray(stored[holding.name], holding.spec.dtype)
+        return np.ascontiguousarray(stored[holding.name], sums_in(holding.spec.dtype))  # 16-bit ones are rounded where they are put
 
     value = on_first_rank(executor.transport, read)
     executor.put(holding, value.reshape(holding.spec.shape))
@@ -166,7 +174,20 @@ def _read_safetensors(path: Path) -> StoredWeights:
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)
     except library.SafetensorError as error:
         raise ValueError(f"{path}: not a safetensors file, or a part of one ({error}); a state_dict must be named .pth") from error
-    return StoredWeights(str(path), shapes, file.get_tensor, file.metadata())
+    return StoredWeights(str(path), shapes, partial(_tensor, path, file), file.metadata())
+
+
+def _tensor(path: Path, file: Any, name: str) -> Array:
+    """An array of a safetensors file; of bfloat16, which the library does not give to numpy, in float32."""
+    if file.get_slice(name).get_dtype() != "BF16":
+        return np.asarray(file.get_tensor(name))
+    with path.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        said = json.loads(stream.read(length))[name]
+        first, last = said["data_offsets"]
+        stream.seek(8 + length + first)
+        upper = np.frombuffer(stream.read(last - first), np.uint16)
+    return (upper.astype(np.uint32) << 16).view(np.float32).reshape(said["shape"])  # the upper half of a float32
 
 
 def _read_torch(path: Path) -> StoredWeights:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from taskflow.cli import completing
-from taskflow.cli.constraints import constraint_options, taken_from
+from taskflow.cli.constraints import constraint_options, taken_from, target_option
 from taskflow.cli.problem import (
     budget_option,
     command_path,
@@ -22,8 +22,9 @@ from taskflow.cli.problem import (
     table,
 )
 from taskflow.cli.progress import working
-from taskflow.cli.search import run_search
+from taskflow.cli.search import for_target, run_search
 from taskflow.cli.tables import tell
+from taskflow.export import nearest_plan, space_for
 from taskflow.optimizer import Budget
 from taskflow.optimizer.space import SpaceOptions
 from taskflow.runtime.job import INTERRUPTED, say_once
@@ -39,9 +40,11 @@ BY_HAND, SEARCHES = ("data", "model", "expert"), ("placement", "optcnn", "mcmc",
 @click.option("--strategy", "strategies", multiple=True, shell_complete=completing.strategies,
               help="Another strategy (a mapper's name or FILE.json) to put beside; may be repeated.")
 @constraint_options
+@target_option
 @output_options
 def compare_command(
-    budget: str, seed: int, memory: bool, strategies: tuple[str, ...], as_json: bool, quiet: bool, **asked: Any
+    budget: str, seed: int, memory: bool, strategies: tuple[str, ...], target: str | None, as_json: bool, quiet: bool,
+    **asked: Any,
 ) -> None:
     """Compare the strategies people write with those that the searches find for MODEL.
 
@@ -58,12 +61,16 @@ def compare_command(
     limit, constraints = Budget.parse(budget), taken_from(asked)
     problem = make_problem(**asked)
     space = SpaceOptions(constraints=constraints)
+    if target is not None:
+        space = space_for(problem.graph, space)
     rows: list[dict[str, Any]] = []
     with working("simulating"):
         for name in dict.fromkeys((*BY_HAND, *strategies)):
             plan = named_strategy(problem, name, seed)
             respects = constraints.repair(plan, problem.graph)
-            called = name if respects is plan else f"{name} (mended)"
+            if target is not None:
+                respects = nearest_plan(problem.graph, respects, target)
+            called = name if respects is plan else f"{name} (mended)" if target is None else f"{name} (for {target})"
             rows.append({**describe(problem, respects), "name": called, "search_seconds": 0.0, "proposals": 0})
     interrupted = False
     for algorithm in SEARCHES:
@@ -77,6 +84,8 @@ def compare_command(
         except KeyboardInterrupt:  # before it had any plan
             interrupted = True
             break
+        if target is not None:
+            found = for_target(problem, found, target, memory, limit)
         interrupted = found.stopped == "interrupted"
         rows.append({
             **describe(problem, found.strategy), "name": f"{algorithm} (interrupted)" if interrupted else algorithm,

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from taskflow.cli import completing
+from taskflow.export import TARGETS
 from taskflow.optimizer.space import Constraints
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -31,6 +32,13 @@ def constraint_options(command: F) -> F:
     ):
         command = option(command)
     return command
+
+
+def target_option(command: F) -> F:
+    """--for."""
+    return click.option(
+        "--for", "target", type=click.Choice(TARGETS), help="Only plans that this framework can express (see `taskflow export`)."
+    )(command)
 
 
 def taken_from(options: dict[str, Any]) -> Constraints:

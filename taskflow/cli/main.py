@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "explain": "taskflow.cli.explain:explain_command",
     "strategy": "taskflow.cli.strategy:strategy_group",
     "report": "taskflow.cli.report:report_command",
+    "export": "taskflow.cli.export:export_command",
     # runs
     "train": "taskflow.cli.train:train_group",
     "profile": "taskflow.cli.profile:profile_command",

@@ -1,4 +1,5 @@
-"""MODEL on the command line: a built-in network by name, or a function of the user's that returns an OperatorGraph."""
+"""MODEL on the command line: a built-in network by name, a function of the user's that returns an OperatorGraph or a module of
+PyTorch, or a file of another system."""
 
 from __future__ import annotations
 
@@ -16,6 +17,8 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from taskflow.cli.imported import HUGGING_FACE, OPTIONS, graph_of, hugging_face, onnx_file, without_weights
+from taskflow.floats import float_type
 from taskflow.graph import OperatorGraph
 from taskflow.models import MODELS, build, find
 
@@ -37,15 +40,21 @@ def parse_settings(texts: Sequence[str]) -> dict[str, str]:
 def build_model(
     name: str, batch: int | None, devices: int, *, size: str = "paper", settings: Mapping[str, str] | None = None
 ) -> OperatorGraph:
-    """The graph of a built-in network, or of ``package.module:function`` or ``path/to/file.py:function``.
+    """The graph of a built-in network, of ``package.module:function`` or ``path/to/file.py:function``, of ``hf:CONFIG.json`` or
+    of ``FILE.onnx``.
 
     ``batch``: of the whole machine; None: the network's own, a function's default. ``settings``: texts that replace single
     sizes, keyword parameters of a function. Raises ValueError, FileNotFoundError or ImportError with what to do.
     """
     settings = dict(settings or {})
+    if name.startswith(HUGGING_FACE):
+        _require_no_size(name, size)
+        return hugging_face(name, batch, settings)
+    if name.endswith(".onnx"):
+        _require_no_size(name, size)
+        return onnx_file(name, batch, settings)
     if ":" in name:
-        if size != "paper":
-            raise ValueError(f"model {name}: --size {size} is for built-in networks; set the function's parameters with --set")
+        _require_no_size(name, size)
         return _call(name, batch, settings)
     if name.endswith(".py"):
         raise ValueError(f"model {name}: which function of the file? write {name}:FUNCTION")
@@ -55,6 +64,7 @@ def build_model(
         if batch is not None:
             raise ValueError(f"{known}: --batch {batch} and --set batch={settings['batch']} say the same twice; give one")
         batch = _value(known, "batch", int, settings.pop("batch"))
+    dtype = float_type(settings.pop("dtype", "float32")).name
     hints = typing.get_type_hints(type(config))
     there_are = [field.name for field in fields(config)]
     values = {}
@@ -63,7 +73,12 @@ def build_model(
             kinds = ", ".join(f"{f} ({getattr(config, f)!r})" for f in there_are)
             raise ValueError(f"{known}: no size {key!r}{_meant(key, there_are)}; there are {kinds}")
         values[key] = _value(known, key, hints[key], text)
-    return build(known, batch, devices, preset=size, **values)
+    return build(known, batch, devices, preset=size, dtype=dtype, **values)
+
+
+def _require_no_size(name: str, size: str) -> None:
+    if size != "paper":
+        raise ValueError(f"model {name}: --size {size} is for built-in networks; set the function's parameters with --set")
 
 
 def _find(name: str) -> tuple[str, Any]:
@@ -92,7 +107,10 @@ def _call(name: str, batch: int | None, settings: dict[str, str]) -> OperatorGra
     except Exception:  # names that only a type checker knows
         hints = {}
     values: dict[str, Any] = {}
+    options = {key: _value(f"model {name}", key, Any, settings[key]) for key in OPTIONS if key in settings and key not in taken}
     for key, text in settings.items():
+        if key in options:
+            continue
         if key not in taken and not wild:
             there_are = ", ".join(taken) or "none"
             raise ValueError(f"model {name}: no parameter {key!r}{_meant(key, taken)}; there are {there_are}")
@@ -113,11 +131,12 @@ def _call(name: str, batch: int | None, settings: dict[str, str]) -> OperatorGra
         how = ["--batch N" if m == "batch" else f"--set {m}=VALUE" for m in missing]
         raise ValueError(f"model {name}: needs {', '.join(missing)}; give {' '.join(how)}")
     try:
-        graph = function(**values)
+        made = without_weights(function, values)
     except Exception as error:  # the user's own code: any error of it is theirs to mend
         raise ValueError(f"model {name}: the function raised {type(error).__name__}: {error}") from error
+    graph = graph_of(name, made, options)
     if not isinstance(graph, OperatorGraph):
-        raise ValueError(f"model {name}: must return a taskflow.OperatorGraph, got {type(graph).__name__}")
+        raise ValueError(f"model {name}: must return a taskflow.OperatorGraph or a torch.nn.Module, got {type(graph).__name__}")
     if not len(graph):
         raise ValueError(f"model {name}: returned a graph without operators")
     if graph.name == "model":

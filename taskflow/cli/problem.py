@@ -15,6 +15,7 @@ import click
 import msgspec
 from msgspec import UNSET
 
+from taskflow.asking import FloatName
 from taskflow.cli import completing
 from taskflow.cli.model import build_model, parse_settings
 from taskflow.cli.ranks import works
@@ -31,7 +32,7 @@ from taskflow.runtime.job import INTERRUPTED, LaunchError, say_once
 from taskflow.writing import json_text
 
 FAILED, MISTAKE = 1, 2  # exit codes beside 0 and INTERRUPTED
-SETTINGS, DEBUG = "taskflow.settings", "taskflow.debug"  # keys of a click context's meta
+SETTINGS, DTYPE, DEBUG = "taskflow.settings", "taskflow.dtype", "taskflow.debug"  # keys of a click context's meta
 F = TypeVar("F", bound=Callable[..., Any])
 COSTS_HELP = (
     "What says how long tasks take: analytic, the machine's rates; or measured, which times the tasks one by one on the CPU or GPU "
@@ -97,6 +98,8 @@ def _shared_options(command: F, machine: str | None, size: str | None, rule: str
     for option in (
         click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", expose_value=False, callback=_remember(SETTINGS),
                      help="A size of the network or a parameter of the function, e.g. hidden=512; may be repeated."),
+        click.option("--dtype", "--precision", type=FloatName(), expose_value=False, callback=_remember(DTYPE),
+                     help="Of weights and activations: bf16 and fp16 with float32 copies of the weights (default: fp32)."),
         click.option("--costs", type=click.Choice(COSTS), default=costs, show_default=shown, help=COSTS_HELP),
         click.option("--rule", type=click.Choice(list(RULES)), default=rule, show_default=shown,
                      help="Update rule; none: forward only."),
@@ -171,6 +174,18 @@ def command_path(context: click.Context) -> str:
     return " ".join(["taskflow", *names])
 
 
+def given_settings(context: click.Context | None) -> dict[str, str]:
+    """What --set says, and --dtype as one more of the model's parameters."""
+    if context is None:
+        return {}
+    found = parse_settings(context.meta.get(SETTINGS, ()))
+    if (dtype := context.meta.get(DTYPE)) is not None:
+        if "dtype" in found:
+            raise ValueError(f"--dtype {dtype} and --set dtype={found['dtype']} say the same twice; give one")
+        found["dtype"] = dtype
+    return found
+
+
 # ---- problems --------------------------------------------------------------------------------------------------------
 def make_problem(
     model: str, machine: str, devices: int | None, batch: int | None, size: str, rule: str, algorithm: str = "auto",
@@ -180,7 +195,7 @@ def make_problem(
     ``settings``: by default those of --set."""
     context = click.get_current_context(silent=True)
     if settings is None:
-        settings = parse_settings(context.meta.get(SETTINGS, ()) if context is not None else ())
+        settings = given_settings(context)
     cluster = load_machine(machine, devices)
     count = len(cluster.processors)
     graph = build_model(model, batch, count, size=size, settings=settings)
@@ -203,7 +218,7 @@ def plan_problem(
     _a_strategy(plan)
     made = recorded(plan) if plan.endswith(".json") else {}
     context = click.get_current_context(silent=True)
-    given = parse_settings(context.meta.get(SETTINGS, ()) if context is not None else ())
+    given = given_settings(context)
     if model is None and "model" not in made:
         raise ValueError(f"plan {plan}: which model? give --model MODEL")
     same = model is None or model == made.get("model")  # another model has other sizes

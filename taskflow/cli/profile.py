@@ -8,14 +8,14 @@ from typing import Any
 import click
 
 from taskflow.cli import completing
-from taskflow.cli.model import build_model, parse_settings
-from taskflow.cli.problem import RULES, SETTINGS, emit, output_options, problem_options, seed_option
+from taskflow.cli.model import build_model
+from taskflow.cli.problem import RULES, emit, given_settings, output_options, problem_options, seed_option
 from taskflow.cli.progress import wanted, working
 from taskflow.cli.tables import nbytes, percent, render, seconds, tell
 from taskflow.machine import host, load_machine
 from taskflow.optimizer.cost import MEASURED, choose_costs
 from taskflow.runtime.profiler import Differences, Row, differences
-from taskflow.tasks import Collective, Kind, ReduceScatter, Task
+from taskflow.tasks import AllToAll, Collective, Kind, ReduceScatter, Task
 from taskflow.training.program import SEARCH_BUDGET
 from taskflow.working import Working
 
@@ -87,7 +87,7 @@ def _run(
     if update is None:
         raise ValueError("--rule none: profile trains; choose an update rule")
     count = devices or transport.size
-    settings = parse_settings(click.get_current_context().meta.get(SETTINGS, ()))
+    settings = given_settings(click.get_current_context())
     cluster = on_all_ranks(transport, lambda: host(count) if machine == "this" else load_machine(machine, count))
     graph = on_all_ranks(transport, lambda: build_model(model, batch, count, size=size, settings=settings))
     if not graph.losses:
@@ -101,7 +101,10 @@ def _run(
     def cost(task: Task) -> float:
         if task.kind is Kind.COPY and run.placement.rank(task.source) == run.placement.rank(task.processor):
             return predictor.memory_seconds(Kind.MOVE, 2 * task.nbytes, 0, runs=max(task.runs))  # no message: both share a rank
-        if isinstance(task.work, Collective) and len({run.placement.rank(p) for p in task.processors}) == 1:
+        alone = len({run.placement.rank(p) for p in task.processors}) == 1
+        if isinstance(task.work, AllToAll) and alone:
+            return predictor.memory_seconds(Kind.MOVE, 2 * task.nbytes, 0)  # what goes from one processor to another
+        if isinstance(task.work, Collective) and alone:
             others = len(task.processors) - 1  # no messages either, but sums, or copies, or both
             nbytes = task.nbytes // (task.work.halves * others)
             sums = predictor.memory_seconds(Kind.SUM, 3 * nbytes, task.flops // others) if task.flops else 0.0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import click
 
 from taskflow.cli import completing
-from taskflow.cli.constraints import constraint_options, taken_from
+from taskflow.cli.constraints import constraint_options, taken_from, target_option
 from taskflow.cli.problem import (
     Problem,
     budget_option,
@@ -22,8 +23,9 @@ from taskflow.cli.problem import (
 )
 from taskflow.cli.progress import working
 from taskflow.cli.tables import tell
+from taskflow.export import fastest_for, space_for
 from taskflow.mapper import save
-from taskflow.optimizer import ALGORITHMS, Budget, SearchResult, search
+from taskflow.optimizer import ALGORITHMS, Budget, Deadline, SearchResult, search
 from taskflow.optimizer.space import DEGREES, PLACEMENTS, SpaceOptions
 from taskflow.runtime.job import INTERRUPTED
 
@@ -43,12 +45,13 @@ from taskflow.runtime.job import INTERRUPTED
               help="Threads of the guided search (default: one a core where that helps; with a budget of proposals, or measured "
               "costs, one).")
 @constraint_options
+@target_option
 @click.option("--out", type=click.Path(dir_okay=False), shell_complete=completing.json_files,
               help="Write the strategy to this file.")
 @output_options
 def search_command(
     budget: str, seed: int, algorithm: str, degrees: str, placements: str, reduction: bool, memory: bool, workers: int | None,
-    out: str | None, as_json: bool, quiet: bool, **asked: Any,
+    target: str | None, out: str | None, as_json: bool, quiet: bool, **asked: Any,
 ) -> None:
     """Find a fast strategy for MODEL.
 
@@ -61,13 +64,18 @@ def search_command(
       taskflow search nmt --machine k80 --devices 4 --budget 10s --out plan.json
       taskflow search rnnlm -m p100 --set hidden=1024 --set steps=20 --budget 20000p --seed 7 --json
       taskflow search my_model.py:build -m machine.json --batch 256 --algorithm mcmc
+      taskflow search minigpt.py:graph -m a100 -n 8 --for torch --out plan.json
       taskflow search alexnet -m k80 -n 4 --pin 'classifier.6=c/4 @ 0-3' --limit '*: degree<=4' --pin-sync 'features.*=ring/every'
     """
     limit, constraints = Budget.parse(budget), taken_from(asked)
     writable(out)
     problem = make_problem(**asked)
     space = SpaceOptions(degrees, placements, reduction, constraints=constraints)
+    if target is not None:
+        space = space_for(problem.graph, space)
     found = run_search(problem, algorithm, limit, seed, quiet or as_json, space, memory, workers=workers)
+    if target is not None:
+        found = for_target(problem, found, target, memory, limit)
     unsaved = None
     if out:
         try:
@@ -90,6 +98,21 @@ def search_command(
         raise unsaved
     if found.stopped == "interrupted":
         sys.exit(INTERRUPTED)
+
+
+def for_target(problem: Problem, found: SearchResult, target: str, memory: bool, limit: Budget) -> SearchResult:
+    """What was found, or the fastest plan near it or of degrees that the framework can express. Plans of degrees are tried for as
+    long again as the search took."""
+    deadline = Deadline(limit.seconds)
+    lacks = problem.room if memory else lambda strategy: ""
+    with working(f"plans for {target}"):
+        chosen = fastest_for(
+            problem.graph, problem.machine, problem.evaluator, target, found.strategy, lacks, lambda: deadline.expired
+        )
+    return replace(
+        found, strategy=chosen.strategy, seconds=chosen.seconds, lower_bound=min(found.lower_bound, chosen.seconds),
+        local=False, optimal=False,
+    )
 
 
 def run_search(

@@ -17,7 +17,7 @@ from taskflow.mapper.alike import (
 from taskflow.mapper.choose import MAPPERS, choose
 from taskflow.mapper.config import Exchange, OpConfig, Sync, SyncAlgorithm, UpdatePlacement, ranges
 from taskflow.mapper.expert import Expert
-from taskflow.mapper.hybrid import HybridParallel, recomputed, stages_of
+from taskflow.mapper.hybrid import HybridParallel, layer_numbers, recomputed, samples, stages_of
 from taskflow.mapper.mapper import CopyRequest, Mapper, map_graph
 from taskflow.mapper.megatron import Megatron, attends, node_size, suits
 from taskflow.mapper.notation import HybridPlan, is_plan, parse_config, parse_plan, parse_ranges, parse_sync
@@ -76,6 +76,7 @@ __all__ = [
     "follow",
     "in_micro_batches",
     "is_plan",
+    "layer_numbers",
     "load",
     "map_graph",
     "node_size",
@@ -88,6 +89,7 @@ __all__ = [
     "read_strategy",
     "recomputed",
     "sample_dim",
+    "samples",
     "save",
     "search_of",
     "stages_of",

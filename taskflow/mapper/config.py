@@ -115,23 +115,47 @@ class Sync:
     itself: with UpdatePlacement.EVERY it is one all-reduce; with UpdatePlacement.SPREAD one reduce-scatter of the
     gradients, by which every holder
     gets the sum of one share of equal size, and, when each has updated its share, one all-gather of the new weights (ZeRO's
-    stage 1: Rajbhandari et al., "ZeRO: Memory optimizations toward training trillion parameter models", 2020)."""
+    stage 1: Rajbhandari et al., "ZeRO: Memory optimizations toward training trillion parameter models", arXiv 1910.02054).
+
+    ``zero``: the stage of ZeRO, for a COLLECTIVE with SPREAD. 2: gradients too are kept as shares only, after a reduce-scatter in
+    each backward pass. 3 (FSDP): weights too; an all-gather brings them together for each pass that reads them.
+    ``shard_group``: how many holders, neighbours in the order of their numbers, have all shares together (hybrid sharding, HSDP;
+    at most so many, since groups have one size); between groups the shares' gradients are all-reduced. 0: all holders.
+    ``prefetch``: with stage 3, how many layers ahead of the one that is computed weights are gathered."""
 
     travel: SyncAlgorithm = SyncAlgorithm.OWNER
     place: UpdatePlacement = UpdatePlacement.SPREAD
     chunks: int = 0
+    zero: int = 1
+    shard_group: int = 0
+    prefetch: int = 1
 
     def __post_init__(self) -> None:
-        if not isinstance(self.chunks, int) or self.chunks < 0:
-            raise ValueError(f"Sync: chunks must be an integer, 0 or more, got {self.chunks!r}")
+        for what in ("chunks", "shard_group", "prefetch"):
+            if not isinstance(value := getattr(self, what), int) or value < 0:
+                raise ValueError(f"Sync: {what} must be an integer, 0 or more, got {value!r}")
+        if self.zero not in (1, 2, 3):
+            raise ValueError(f"Sync: zero, the stage of ZeRO, must be 1, 2 or 3, got {self.zero!r}")
         if self.travel is SyncAlgorithm.COLLECTIVE and (self.place is UpdatePlacement.OWNER or self.chunks):
             raise ValueError(
                 f"Sync: a collective leaves each holder with the whole sum, or with a share of it, so that it goes with place "
                 f"'every' or 'spread' and 0 chunks; got {self.place.value!r} and {self.chunks}"
             )
+        if self.zero > 1 and (self.travel, self.place) != (SyncAlgorithm.COLLECTIVE, UpdatePlacement.SPREAD):
+            raise ValueError(
+                f"Sync: zero {self.zero} keeps shares by reduce-scatter and all-gather, so that it goes with travel "
+                f"'collective' and place 'spread'; got {self.travel.value!r} and {self.place.value!r}"
+            )
+        if self.shard_group == 1 or (self.shard_group and self.zero == 1):
+            raise ValueError(
+                f"Sync: shard_group {self.shard_group} needs zero 2 or 3, and two holders or more; for one use place 'every'"
+            )
 
     def __str__(self) -> str:
-        return f"{self.travel.value}/{self.place.value}" + (f"/{self.chunks}" if self.chunks else "")
+        where = self.place.value if self.zero == 1 else f"zero{self.zero}"
+        words = [self.travel.value, where] + [str(self.chunks)] * bool(self.chunks)
+        words += [f"hsdp{self.shard_group}"] * bool(self.shard_group) + [f"prefetch{self.prefetch}"] * (self.prefetch != 1)
+        return "/".join(words)
 
 
 def ranges(numbers: tuple[int, ...]) -> str:

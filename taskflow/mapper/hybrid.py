@@ -1,14 +1,16 @@
-"""HybridParallel: tensor, pipeline and data parallelism together, in the notation of Megatron-LM's users: ``t8 p4 d16 mb1``.
+"""HybridParallel: tensor, context, pipeline, data and expert parallelism together, in the notation of Megatron-LM's users:
+``t8 p4 d16 mb1``.
 
 Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", arXiv 2104.04473; layers are
 shared within a group as in `Megatron`, and what lies between them is cut along the sequence (Korthikanti et al., arXiv
-2205.05198). Devices are numbered as there: a group's first, then the replicas, then the pipeline's ranks.
+2205.05198). Devices are numbered as there: a group's first, then those that share a sequence, then the replicas, then the
+pipeline's ranks. Experts are dealt to neighbouring replicas, which hold all of them together.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
@@ -35,37 +37,52 @@ class HybridParallel(Mapper):
 
     def prepare(self, graph: OperatorGraph, machine: Machine) -> None:
         self.plan = plan = self._fitting(graph, len(machine.processors))
-        group = plan.tensor * (plan.data or 1)
+        group = plan.tensor * plan.context * (plan.data or 1)
         self._tensor = Megatron(plan.tensor)
         self._tensor.prepare(graph, host(group))
+        self._sequence = _sequence(graph, plan.context)
+        self._experts = _experts(graph, plan)
         self._stages = stages_of(graph, plan.pipeline * plan.virtual, plan.stages)
         self._group = group
         self._micro_batches = samples(graph) // ((plan.data or 1) * (plan.micro_batch or 1))
 
     def slice_task(self, node: Node, machine: Machine) -> Sequence[int]:
-        degrees, data = [1] * len(node.dims), self.plan.data or 1
-        dim, shared = sample_dim(node), self._shared(node)
+        degrees, expert = [1] * len(node.dims), self._experts.get(node.name)
+        data = (self.plan.data or 1) // (1 if expert is None else self.plan.experts)
+        dim, shared, sequence = sample_dim(node), self._shared(node), self._sequence.get(node.name)
         if dim is not None and node.dims[dim].size >= data * self._micro_batches:
             degrees[dim] = data
-        if shared is not None:
-            degrees[shared] = self.plan.tensor
+        for of, many in ((shared, self.plan.tensor), (sequence, self.plan.context), (expert, self.plan.experts)):
+            if of is not None:
+                degrees[of] *= many
         return degrees
 
     def map_task(self, node: Node, piece: int, degrees: Sequence[int], machine: Machine) -> int:
-        dim, shared = sample_dim(node), self._shared(node)
-        replica = member = 0
+        plan, dim, shared = self.plan, sample_dim(node), self._shared(node)
+        sequence, expert = self._sequence.get(node.name), self._experts.get(node.name)
+        replica = place = member = 0
         for i in reversed(range(len(degrees))):
             piece, at = divmod(piece, degrees[i])
             if i == dim:
-                replica = at
-            elif i == shared:
+                replica += at * (1 if expert is None else plan.experts)
+                continue
+            if i == expert:  # of a member's experts each replica has some
+                at, of_replica = divmod(at, plan.experts)
+                replica += of_replica
+            if i == sequence:  # a group shares a stretch of the sequence
+                place, at = divmod(at, plan.tensor) if i == shared else (at, 0)
+            if i == shared:
                 member = at
-        rank = self._stages[node.name] % self.plan.pipeline
-        return rank * self._group + replica * self.plan.tensor + member
+        rank = self._stages[node.name] % plan.pipeline
+        return rank * self._group + (replica * plan.context + place) * plan.tensor + member
 
     def select_reduction(self, layer: str, nbytes: int, holders: Sequence[int], machine: Machine) -> Sync:
-        place = UpdatePlacement.SPREAD if self.plan.zero else UpdatePlacement.EVERY
-        return Sync(SyncAlgorithm.COLLECTIVE, place)
+        plan = self.plan
+        if not plan.zero:
+            return Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.EVERY)
+        return Sync(
+            SyncAlgorithm.COLLECTIVE, UpdatePlacement.SPREAD, zero=plan.zero, shard_group=plan.shard_group, prefetch=plan.prefetch
+        )
 
     def select_pipeline(self, graph: OperatorGraph, machine: Machine) -> Pipeline | None:
         if self.plan.pipeline == 1 and self._micro_batches == 1:
@@ -83,23 +100,31 @@ class HybridParallel(Mapper):
 
     def _together(self) -> bool:
         """Whether what crosses a group goes as collectives: in all plans but those that only deal out samples."""
-        return self.plan.tensor > 1 or self.plan.pipeline > 1 or self._micro_batches > 1
+        plan = self.plan
+        return max(plan.tensor, plan.context, plan.experts, plan.pipeline, self._micro_batches) > 1
 
     def _fitting(self, graph: OperatorGraph, devices: int) -> HybridPlan:
         """The plan with nothing left open. ValueError says what does not divide."""
         asked, batch = self._asked, samples(graph)
-        shards = asked.tensor * asked.pipeline
+        shards = asked.tensor * asked.context * asked.pipeline
         data = asked.data or max(1, devices // shards)
         if shards * data != devices:
+            degrees = (asked.tensor, *[asked.context] * (asked.context > 1), asked.pipeline, data)
             raise ValueError(
-                f"plan {asked}: t x p x d must be the {devices} devices, got {asked.tensor} x {asked.pipeline} x {data} = "
-                f"{shards * data}"
+                f"plan {asked}: t x {'c x ' * (asked.context > 1)}p x d must be the {devices} devices, got "
+                f"{' x '.join(map(str, degrees))} = {shards * data}"
             )
+        if data % asked.experts:
+            raise ValueError(f"plan {asked}: e must divide the {data} replicas, over which it deals the experts")
         micro_batch = asked.micro_batch or (1 if asked.pipeline > 1 else max(1, batch // data))
         if batch % (data * micro_batch):
             raise ValueError(
                 f"plan {asked}: {batch} samples a step cannot be taken in micro-batches of d x mb = {data} x {micro_batch} = "
                 f"{data * micro_batch}"
+            )
+        if asked.shard_group and data % asked.shard_group:
+            raise ValueError(
+                f"plan {asked}: {data} replicas cannot be dealt to groups of hsdp{asked.shard_group}; use a divisor of {data}"
             )
         return replace(asked, data=data, micro_batch=micro_batch)
 
@@ -111,11 +136,73 @@ class HybridParallel(Mapper):
         found = self._tensor.shared(node)
         if found is not None:
             return found
+        t *= self.plan.context
         # Positions that are added are cut along the sequence too, which cuts their weight.
         soaps = (Soap.ATTRIBUTE, Soap.PARAMETER) if node.operator.work is Work.MEMORY else (Soap.ATTRIBUTE,)
         return next((
             i for soap in soaps for i, dim in enumerate(node.dims) if dim.soap is soap and dim.divisible and dim.size >= t
         ), None)
+
+
+def _sequence(graph: OperatorGraph, degree: int) -> dict[str, int]:
+    """Of operators that can be cut along the sequence in so many pieces, the dimension that does it. The sequence is the second
+    axis of the network's inputs, and goes along in what reads it."""
+    found: dict[str, int] = {}
+    axes: dict[tuple[int, int], int] = {}  # tensor -> the axis along which the sequence lies
+    for node in graph if degree > 1 else ():
+        dim = _along(node, axes, degree) if node.inputs else _writing(node, 1)
+        if dim is not None and node.dims[dim].divisible and node.dims[dim].size >= degree:
+            found[node.name] = dim
+            _say(node, dim, axes)
+    return found
+
+
+def _experts(graph: OperatorGraph, plan: HybridPlan) -> dict[str, int]:
+    """Of layers of experts and what is done with each expert's values, the dimension of the experts. ValueError if there are none,
+    or too few experts."""
+    found: dict[str, int] = {}
+    axes: dict[tuple[int, int], int] = {}  # tensor -> the axis of its experts
+    for node in graph if plan.experts > 1 else ():
+        names = [dim.name for dim in node.dims]
+        dim = names.index("e") if node.operator.kind == "expert_linear" else None
+        if dim is None and node.operator.work is Work.MEMORY and not node.parameters:
+            dim = _along(node, axes, plan.experts)
+        if dim is not None:
+            if node.dims[dim].size < plan.experts * plan.tensor:
+                raise ValueError(
+                    f"plan {plan}: {node.name} has {node.dims[dim].size} experts, which e x t = {plan.experts} x {plan.tensor} "
+                    "devices cannot share"
+                )
+            found[node.name] = dim
+            _say(node, dim, axes)
+    if plan.experts > 1 and not found:
+        raise ValueError(f"plan {plan}: eN needs layers of experts with places (expert_linear); {graph.name} has none")
+    return found
+
+
+def _writing(node: Node, axis: int) -> int | None:
+    """The dimension that cuts an operator's first output along an axis."""
+    return next((i for i in range(len(node.dims)) if node.axis(i, lambda piece: node.writes(piece)[0]) == axis), None)
+
+
+def _along(node: Node, axes: Mapping[tuple[int, int], int], degree: int) -> int | None:
+    """The dimension that cuts an operator as the first of its inputs that is in ``axes`` is cut along the axis there."""
+    for index, tensor in enumerate(node.inputs):
+        if (lies := axes.get((tensor.node, tensor.index))) is None:
+            continue
+        for i, dim in enumerate(node.dims):
+            cut = dim.divisible and dim.soap not in (Soap.REDUCTION, Soap.SAMPLE) and dim.size >= degree
+            if cut and node.axis(i, lambda piece, k=index: node.reads(piece).inputs[k]) == lies:  # type: ignore[misc]
+                return i
+    return None
+
+
+def _say(node: Node, dim: int, axes: dict[tuple[int, int], int]) -> None:
+    """Note along which axes an operator's outputs lie cut if its dimension is."""
+    for tensor in node.outputs:
+        axis = node.axis(dim, lambda piece, k=tensor.index: node.writes(piece)[k])  # type: ignore[misc]
+        if axis is not None:
+            axes[tensor.node, tensor.index] = axis
 
 
 def samples(graph: OperatorGraph) -> int:
@@ -130,7 +217,7 @@ def stages_of(graph: OperatorGraph, count: int, layers: Sequence[int] = ()) -> d
     their flops. What has no inputs is where it is read first. ValueError if ``layers`` are not those that there are."""
     if count == 1:
         return {node.name: 0 for node in graph}
-    numbers = _layer_numbers(graph)
+    numbers = layer_numbers(graph)
     many = max(numbers.values(), default=-1) + 1
     if layers and (sum(layers) != many or min(layers) < 1):
         raise ValueError(f"plan: stages= needs 1 layer or more a stage and {many} in all, got {','.join(map(str, layers))}")
@@ -153,7 +240,7 @@ def _dealt(layers: int, stages: int) -> list[int]:
     return [whole + (first <= s < first + extra) for s in range(stages)]
 
 
-def _layer_numbers(graph: OperatorGraph) -> dict[str, int]:
+def layer_numbers(graph: OperatorGraph) -> dict[str, int]:
     """Operator -> which layer it belongs to, counted in the order of the graph; empty if operators have no such names."""
     keys: dict[str, int] = {}
     found: dict[str, int] = {}

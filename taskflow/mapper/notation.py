@@ -35,20 +35,31 @@ def parse_config(text: str, node: Node, processors: int) -> OpConfig:
     return config
 
 
+_STAGES = {"zero2": 2, "zero3": 3, "fsdp": 3}
+_SYNC_NUMBER = re.compile(r"(hsdp|prefetch|)(\d+)")
+_SYNC_FIELDS = {"": "chunks", "hsdp": "shard_group", "prefetch": "prefetch"}
+
+
 def parse_sync(text: str, who: str) -> Sync:
-    """The synchronisation that `Sync` prints as ``text``: ``ring/every``, or ``owner/spread/8`` with chunks. ValueError that
-    begins with ``who``."""
+    """The synchronisation that `Sync` prints as ``text``: ``ring/every``, ``owner/spread/8`` with chunks, or
+    ``collective/zero3/hsdp4/prefetch2``. ValueError that begins with ``who``."""
     words = text.replace(" ", "").split("/")
     travels, places = [t.value for t in SyncAlgorithm], [p.value for p in UpdatePlacement]
+    numbers = [_SYNC_NUMBER.fullmatch(word) for word in words[2:]]
+    kinds = [match[1] for match in numbers if match is not None]
     if (
-        len(words) not in (2, 3) or words[0] not in travels or words[1] not in places
-        or not all(word.isdecimal() for word in words[2:])
+        len(words) < 2 or words[0] not in travels or words[1] not in (*places, *_STAGES) or None in numbers
+        or len(set(kinds)) < len(kinds)
     ):
         raise ValueError(
             f"{who}: write TRAVEL/PLACE or TRAVEL/PLACE/CHUNKS, such as ring/every or owner/spread/8, with TRAVEL one of "
-            f"{', '.join(travels)} and PLACE one of {', '.join(places)}; got {text!r}"
+            f"{', '.join(travels)} and PLACE one of {', '.join(places)}; or collective/zero2, collective/zero3 (fsdp), after which "
+            f"hsdpN and prefetchN may stand; got {text!r}"
         )
-    return Sync(SyncAlgorithm(words[0]), UpdatePlacement(words[1]), int(words[2]) if len(words) == 3 else 0)
+    said = {_SYNC_FIELDS[match[1]]: int(match[2]) for match in numbers if match is not None}
+    if words[1] in _STAGES:
+        return Sync(SyncAlgorithm(words[0]), UpdatePlacement.SPREAD, zero=_STAGES[words[1]], **said)
+    return Sync(SyncAlgorithm(words[0]), UpdatePlacement(words[1]), **said)
 
 
 def parse_ranges(text: str, who: str) -> tuple[int, ...]:
@@ -74,10 +85,12 @@ def _example(node: Node) -> str:
 
 # ---- plans of tensor, pipeline and data parallelism ------------------------------------------------------------------
 RECOMPUTE = ("none", "selective", "full")
-_TOKEN = re.compile(r"(mb|zero|[tpdv])(\d+)")
-_SETTING = re.compile(r"(recompute|schedule|stages)=(\S+)")
+_TOKEN = re.compile(r"(mb|zero|hsdp|[tcpdev])(\d+)")
+_SETTING = re.compile(r"(recompute|schedule|stages|prefetch)=(\S+)")
 NOTATION = (
-    "tN (tensor), pN (pipeline), dN (data), mbN (samples of a micro-batch and replica), vN (stages a rank), zero0 or zero1, "
+    "tN (tensor), cN (context), pN (pipeline), dN (data), eN (experts, of replicas), mbN (samples of a micro-batch and replica), "
+    "vN (stages a rank), zero0 to zero3 (ZeRO's stage; fsdp is zero3), hsdpN (shares within N neighbouring replicas), "
+    "prefetch=N (layers gathered ahead), "
     f"recompute={'|'.join(RECOMPUTE)}, schedule={'|'.join(s.value for s in PipelineSchedule)}, "
     "stages=N,N,... (layers of each stage)"
 )
@@ -85,8 +98,9 @@ NOTATION = (
 
 @dataclass(frozen=True, slots=True)
 class HybridPlan:
-    """Degrees of parallelism; ``data`` None: as many replicas as the devices allow. ``stages``: how many layers each stage has;
-    empty: as even as can be."""
+    """Degrees of parallelism; ``data`` None: as many replicas as the devices allow. ``context``: devices over which each sequence
+    is cut. ``experts``: replicas over which the experts of a layer are dealt. ``stages``: how many layers each stage has; empty:
+    as even as can be. ``zero``: the stage of ZeRO. ``shard_group``: replicas that have all shares together, 0: all."""
 
     tensor: int = 1
     pipeline: int = 1
@@ -97,14 +111,25 @@ class HybridPlan:
     recompute: str = "none"
     schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B
     stages: tuple[int, ...] = ()
+    context: int = 1
+    experts: int = 1
+    shard_group: int = 0
+    prefetch: int = 1
 
     def __post_init__(self) -> None:
-        for what in ("tensor", "pipeline", "data", "micro_batch", "virtual"):
+        for what in ("tensor", "pipeline", "data", "micro_batch", "virtual", "context", "experts"):
             value = getattr(self, what)
             if value is not None and value < 1:
                 raise ValueError(f"plan: {what} must be at least 1, got {value}")
-        if self.zero > 1:
-            raise ValueError(f"plan: zero{self.zero} (gradients or weights by shares) is not supported; zero0 and zero1 are")
+        if not 0 <= self.zero <= 3:
+            raise ValueError(f"plan: zero{self.zero} is no stage of ZeRO; zero0 to zero3 are")
+        if self.shard_group == 1 or (self.shard_group and self.zero < 2):
+            raise ValueError(
+                f"plan: hsdp{self.shard_group} is for two replicas or more, and for zero2 or zero3 (the default with hsdp), "
+                f"got zero{self.zero}"
+            )
+        if self.prefetch != 1 and self.zero < 3:
+            raise ValueError(f"plan: prefetch={self.prefetch} is how far ahead weights are gathered, which needs zero3 or fsdp")
         if self.recompute not in RECOMPUTE:
             raise ValueError(f"plan: recompute must be one of {', '.join(RECOMPUTE)}, got {self.recompute!r}")
         if self.virtual > 1 and self.pipeline == 1:
@@ -115,9 +140,11 @@ class HybridPlan:
             )
 
     def __str__(self) -> str:
-        said = [f"t{self.tensor}", f"p{self.pipeline}"]
+        said = [f"t{self.tensor}", *[f"c{self.context}"] * (self.context > 1), f"p{self.pipeline}"]
         said += [f"{name}{value}" for name, value in (("d", self.data), ("mb", self.micro_batch)) if value is not None]
+        said += [f"e{self.experts}"] * (self.experts > 1)
         said += [f"v{self.virtual}"] * (self.virtual > 1) + [f"zero{self.zero}"] * (self.zero > 0)
+        said += [f"hsdp{self.shard_group}"] * bool(self.shard_group) + [f"prefetch={self.prefetch}"] * (self.prefetch != 1)
         said += [f"schedule={self.schedule.value}"] * (self.schedule is not PipelineSchedule.ONE_F_ONE_B)
         said += [f"stages={','.join(map(str, self.stages))}"] * bool(self.stages)
         return " ".join(said + [f"recompute={self.recompute}"] * (self.recompute != "none"))
@@ -126,14 +153,17 @@ class HybridPlan:
 def is_plan(text: str) -> bool:
     """Whether a mapper's name is meant to be a plan such as ``t2 p2 mb1``: whether its first word is one of the notation's."""
     words = text.split()
-    return bool(words) and (_TOKEN.fullmatch(words[0]) or _SETTING.fullmatch(words[0])) is not None
+    return bool(words) and (words[0] == "fsdp" or (_TOKEN.fullmatch(words[0]) or _SETTING.fullmatch(words[0])) is not None)
 
 
 def parse_plan(text: str) -> HybridPlan:
     """The plan that a notation stands for. ValueError names the word that is wrong."""
-    names = {"t": "tensor", "p": "pipeline", "d": "data", "mb": "micro_batch", "v": "virtual", "zero": "zero"}
+    names = {
+        "t": "tensor", "c": "context", "e": "experts", "p": "pipeline", "d": "data", "mb": "micro_batch", "v": "virtual",
+        "zero": "zero", "hsdp": "shard_group",
+    }
     found: dict[str, object] = {}
-    for word in text.split():
+    for word in ("zero3" if word == "fsdp" else word for word in text.split()):
         if word == "sp":  # what lies between shared layers is cut along the sequence in any case
             continue
         if token := _TOKEN.fullmatch(word):
@@ -145,6 +175,8 @@ def parse_plan(text: str) -> HybridPlan:
         if key in found:
             raise ValueError(f"plan {text!r}: {word!r} says {key} for the second time")
         found[key] = value
+    if "shard_group" in found:
+        found.setdefault("zero", 3)
     return HybridPlan(**found)  # type: ignore[arg-type]
 
 
@@ -157,4 +189,8 @@ def _setting(key: str, value: str) -> object:
         if not re.fullmatch(r"\d+(,\d+)*", value):
             raise ValueError(f"plan: stages must be numbers of layers such as 5,6,6,5, got {value!r}")
         return tuple(map(int, value.split(",")))
+    if key == "prefetch":
+        if not value.isdecimal():
+            raise ValueError(f"plan: prefetch must be a number of layers, got {value!r}")
+        return int(value)
     return value

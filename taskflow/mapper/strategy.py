@@ -88,9 +88,10 @@ class Strategy:
 
     @property
     def ordered(self) -> bool:
-        """Whether it says more than cuts, places and sums: an order of passes, what is computed again, or collectives that cut
-        tensors anew."""
-        return self.pipeline is not None or bool(self.recompute) or self.exchange is not Exchange.COPIES
+        """Whether it says more than cuts, places and sums: an order of passes, what is computed again, collectives that cut tensors
+        anew, or gradients or weights that are kept as shares."""
+        shares = any(sync.zero > 1 for sync in self.syncs.values())
+        return self.pipeline is not None or bool(self.recompute) or self.exchange is not Exchange.COPIES or shares
 
     def _verify_recompute(self, graph: OperatorGraph) -> None:
         if unknown := self.recompute - {node.name for node in graph}:
@@ -164,9 +165,7 @@ def save(
             }
             for node in graph
         },
-        "syncs": {
-            k: {"travel": s.travel.value, "place": s.place.value, "chunks": s.chunks} for k, s in strategy.syncs.items()
-        },
+        "syncs": {layer: _sync_entry(sync) for layer, sync in strategy.syncs.items()},
         "sums": strategy.sums.value,
         **({"exchange": strategy.exchange.value} if strategy.exchange is not Exchange.COPIES else {}),
         **({"pipeline": _pipeline_entry(strategy.pipeline)} if strategy.pipeline is not None else {}),
@@ -188,7 +187,10 @@ def load(path: str | Path, graph: OperatorGraph, processors: int) -> Strategy:
             name: OpConfig(tuple(entry.degrees), tuple(entry.processors), tuple(map(tuple, entry.weights or ())))
             for name, entry in file.operators.items()
         }
-        syncs = {layer: Sync(entry.travel, entry.place, entry.chunks) for layer, entry in file.syncs.items()}
+        syncs = {
+            layer: Sync(entry.travel, entry.place, entry.chunks, entry.zero, entry.shard_group, entry.prefetch)
+            for layer, entry in file.syncs.items()
+        }
         pipeline = None
         if file.pipeline is not UNSET:
             entry = file.pipeline
@@ -201,6 +203,11 @@ def load(path: str | Path, graph: OperatorGraph, processors: int) -> Strategy:
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     return strategy
+
+
+def _sync_entry(sync: Sync) -> dict[str, Any]:
+    shares = {"zero": sync.zero, "shard_group": sync.shard_group, "prefetch": sync.prefetch} if sync.zero > 1 else {}
+    return {"travel": sync.travel.value, "place": sync.place.value, "chunks": sync.chunks, **shares}
 
 
 def _pipeline_entry(pipeline: Pipeline) -> dict[str, Any]:

@@ -16,6 +16,7 @@ VERSION = 1
 
 Figure = Annotated[float, Meta(ge=0, le=MOST**3)]
 Number = Annotated[int, Meta(ge=0)]
+Stage = Annotated[int, Meta(ge=1, le=3)]
 
 
 class OperatorEntry(Entry, frozen=True, kw_only=True):
@@ -36,6 +37,9 @@ class SyncEntry(Entry, frozen=True, kw_only=True):
     travel: Annotated[SyncAlgorithm, Meta(description="How sums of gradients travel.")]
     place: Annotated[UpdatePlacement, Meta(description="Where the weights are updated.")]
     chunks: Annotated[Whole, Meta(description="Into how many parts a spread update or a ring is divided. 0: by size.")] = 0
+    zero: Annotated[Stage, Meta(description="Stage of ZeRO of a collective with a spread update.")] = 1
+    shard_group: Annotated[Whole, Meta(description="Holders that have all shares together, with zero 2 or 3. 0: all.")] = 0
+    prefetch: Annotated[Whole, Meta(description="Layers gathered ahead, with zero 3.")] = 1
 
 
 class PipelineEntry(Entry, frozen=True, kw_only=True):

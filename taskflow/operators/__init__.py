@@ -7,6 +7,7 @@ from taskflow.operators.batch_norm import batch_norm
 from taskflow.operators.binary import add, mul, sub
 from taskflow.operators.combine import combine
 from taskflow.operators.combine_weights import combine_weights
+from taskflow.operators.compare import compare
 from taskflow.operators.concat import concat
 from taskflow.operators.constant import constant
 from taskflow.operators.conv2d import conv2d
@@ -17,6 +18,7 @@ from taskflow.operators.dropout import dropout
 from taskflow.operators.einsum import einsum
 from taskflow.operators.elementary import abs, cos, exp, log, pow, rsqrt, sin, sqrt
 from taskflow.operators.embedding import embedding
+from taskflow.operators.expand import expand
 from taskflow.operators.expert_linear import expert_linear
 from taskflow.operators.flash_attention import flash_attention
 from taskflow.operators.free_weight import add_weight, expand_weight, mul_weight
@@ -46,17 +48,18 @@ from taskflow.operators.split import split
 from taskflow.operators.state import state
 from taskflow.operators.stochastic_depth import stochastic_depth
 from taskflow.operators.swiglu import swiglu
+from taskflow.operators.top_k import top_k
 from taskflow.operators.top_k_routing import top2_gating, top_k_routing
 from taskflow.operators.transpose import transpose
 from taskflow.operators.unary import gelu, relu, scale, shift, sigmoid, tanh
 
 __all__ = [
     "abs", "adaptive_avg_pool2d", "add", "add_weight", "attention", "avg_pool2d", "batch_norm", "combine",
-    "combine_weights", "concat", "constant", "conv2d", "conv_transpose2d", "cos", "cross_entropy", "dispatch",
-    "dropout", "einsum", "embedding", "exp", "expand_weight", "expert_linear", "flash_attention", "flatten", "gather",
+    "combine_weights", "compare", "concat", "constant", "conv2d", "conv_transpose2d", "cos", "cross_entropy", "dispatch",
+    "dropout", "einsum", "embedding", "exp", "expand", "expand_weight", "expert_linear", "flash_attention", "flatten", "gather",
     "gelu", "group_norm", "hardsigmoid", "hardswish", "hardtanh", "input", "layer_norm", "linear", "log", "lstm",
     "lstm_layer", "mask_padding", "matmul", "max_pool2d", "mean", "mse_loss", "mul", "mul_weight",
     "multi_head_attention", "narrow", "pad", "per_label", "positional_encoding", "pow", "relu", "reshape", "rms_norm",
     "rotary", "routed_linear", "rsqrt", "scale", "select", "shift", "sigmoid", "silu", "sin", "softmax", "split",
-    "sqrt", "state", "stochastic_depth", "sub", "sum", "swiglu", "tanh", "top2_gating", "top_k_routing", "transpose",
+    "sqrt", "state", "stochastic_depth", "sub", "sum", "swiglu", "tanh", "top2_gating", "top_k", "top_k_routing", "transpose",
 ]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
+from taskflow.floats import sums_in
 from taskflow.operators.attention_scope import Span, blocks_of
 from taskflow.operators.operator import Call, Dim, Example, Reads, Soap, Spec, positive, register, sample_and_attributes
 from taskflow.operators.tensor import Tensor
@@ -31,7 +32,7 @@ class AttentionBlocks(TiledAttention):
         if self.blocks > keys:
             raise ValueError(f"attention_blocks: each block needs a key, got {self.blocks} blocks of {keys} keys")
         shape, dtype = (*inputs[0].shape[:3], self.blocks), inputs[0].dtype
-        return (Spec((*shape, inputs[2].shape[3]), dtype), Spec(shape, dtype))
+        return (Spec((*shape, inputs[2].shape[3]), dtype), Spec(shape, sums_in(dtype)))
 
     def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
         return (*sample_and_attributes(inputs[0].shape[:3]), Dim("b", self.blocks, Soap.ATTRIBUTE))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from taskflow.floats import sums_in
 from taskflow.operators.moments import moments
 from taskflow.operators.normalize import normalize
 from taskflow.operators.operator import positive
@@ -39,8 +40,8 @@ def batch_norm(
     if input.ndim < 2:
         raise ValueError(f"{name}: input must be (N, C, ...), got {input}")
     shape = input.shape[1:2]
-    mean = state(graph, shape, input.dtype, lasting=True, name=f"{name}.running_mean")
-    variance = state(graph, shape, input.dtype, start=1.0, lasting=True, name=f"{name}.running_var")
+    mean = state(graph, shape, sums_in(input.dtype), lasting=True, name=f"{name}.running_mean")
+    variance = state(graph, shape, sums_in(input.dtype), start=1.0, lasting=True, name=f"{name}.running_var")
     sums = moments(input, size, name=f"{name}.moments")
     output = normalize(input, sums, mean, variance, size, eps, name=name, parameters=parameters)
     count = size * prod(input.shape[2:])

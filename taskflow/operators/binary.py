@@ -53,7 +53,7 @@ class Binary(Operator):
         return sample_and_attributes(self.output(inputs)[0].shape)
 
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        return Reads(tuple(_seen(spec.shape, piece) for spec in inputs))
+        return Reads(tuple(seen_by(spec.shape, piece) for spec in inputs))
 
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
         return (piece,)
@@ -76,7 +76,7 @@ class Add(Binary):
     def backward(self, call: Call) -> None:
         for target in call.grad_inputs:
             if target is not None:
-                _put_sum(call, target, call.grad)
+                summed_into(call, target, call.grad)
 
     @classmethod
     def example(cls, random: Random) -> Example:
@@ -94,9 +94,9 @@ class Sub(Binary):
     def backward(self, call: Call) -> None:
         dy, (da, db) = call.grad, call.grad_inputs
         if da is not None:
-            _put_sum(call, da, dy)
+            summed_into(call, da, dy)
         if db is not None:
-            _put_sum(call, db, np.negative(dy))
+            summed_into(call, db, np.negative(dy))
 
     @classmethod
     def example(cls, random: Random) -> Example:
@@ -116,16 +116,16 @@ class Mul(Binary):
     def backward(self, call: Call) -> None:
         dy, (a, b), (da, db) = call.grad, call.inputs, call.grad_inputs
         if da is not None:
-            _put_sum(call, da, dy * b)
+            summed_into(call, da, dy * b)
         if db is not None:
-            _put_sum(call, db, dy * a)
+            summed_into(call, db, dy * a)
 
     @classmethod
     def example(cls, random: Random) -> Example:
         return _example(cls(), random)
 
 
-def _seen(shape: tuple[int, ...], piece: Rect) -> Rect:
+def seen_by(shape: tuple[int, ...], piece: Rect) -> Rect:
     """What of an operand of ``shape`` the Rect ``piece`` of the output is computed from."""
     skip = piece.ndim - len(shape)
     return Rect(
@@ -134,7 +134,7 @@ def _seen(shape: tuple[int, ...], piece: Rect) -> Rect:
     )
 
 
-def _put_sum(call: Call, target: Target, value: Array) -> None:
+def summed_into(call: Call, target: Target, value: Array) -> None:
     """Put ``value``, of the output's shape, into the gradient of an operand, summed over the repeated dimensions."""
     shape = target.array.shape
     skip = value.ndim - len(shape)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from taskflow.floats import sums_in
 from taskflow.operators.loss import require_classes, scores
 from taskflow.operators.operator import (
     Call,
@@ -75,7 +76,7 @@ class ClassBlocks(Operator):
     def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
         # As `cross_entropy`: probabilities (here of each block for itself) and targets, so that the logits need not be kept.
         scores, target = self.reads(inputs, piece).inputs
-        return (Spec(scores.shape, inputs[0].dtype), Spec(target.shape, inputs[1].dtype))
+        return (Spec(scores.shape, sums_in(inputs[0].dtype)), Spec(target.shape, inputs[1].dtype))
 
     def integers_below(self, inputs: Sequence[Spec]) -> int:
         return inputs[0].shape[-1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
@@ -29,6 +30,8 @@ from taskflow.regions import Rect
 class Concat(Operator):
     """x_0, x_1, ... equal in all dimensions but ``dim`` -> y. Every dimension can be cut, also ``dim``: a piece reads
     of each input what falls into its range, which may be nothing."""
+
+    calculates: ClassVar[bool] = False
 
     dim: int
 

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -32,6 +32,8 @@ from taskflow.regions import Rect
 class ConstantArray(Operator):
     """-> (N, ...): each piece takes its Rect of ``values``. Two are equal if their ``digest`` is, which says shape, type and
     numbers."""
+
+    calculates: ClassVar[bool] = False
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -74,8 +76,9 @@ class ConstantArray(Operator):
         if array.ndim and bool((array == first).all()):  # such as zeros: one number is kept
             array = np.broadcast_to(first.copy(), array.shape)
         array.flags.writeable = False
-        text = f"{array.shape} {array.dtype} ".encode() + np.ascontiguousarray(array).tobytes()
-        return cls(array.shape, array.dtype, hashlib.sha256(text).hexdigest()[:16], array)
+        digest = hashlib.sha256(f"{array.shape} {array.dtype} ".encode())
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        return cls(array.shape, array.dtype, digest.hexdigest()[:16], array)
 
     @classmethod
     def example(cls, random: Random) -> Example:

@@ -99,6 +99,6 @@ class Convolution(Operator):
     @final
     def bias_gradient(self, call: Call) -> None:
         """Give the bias its gradient, if the piece adds one and somebody wants it."""
-        if self.bias and call.weights[1].size and (db := call.grad_weights[1]) is not None:
+        if self.bias and call.reads.weights[1].volume and (db := call.grad_weights[1]) is not None:
             flat = call.grad.reshape(*call.grad.shape[:2], -1)
             call.kernels.channel_sums(flat, out=db.array, accumulate=db.accumulate)

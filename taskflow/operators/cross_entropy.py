@@ -8,6 +8,7 @@ from random import Random
 
 import numpy as np
 
+from taskflow.floats import sums_in
 from taskflow.operators.class_blocks import class_blocks
 from taskflow.operators.cross_entropy_of_blocks import cross_entropy_of_blocks
 from taskflow.operators.loss import Loss, require_classes, scores
@@ -38,7 +39,7 @@ class CrossEntropy(Loss):
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         x, target = self.pair(inputs)
         scores(self.kind, (x, target), self.label_smoothing)
-        return (Spec((), x.dtype),)
+        return (Spec((), sums_in(x.dtype)),)
 
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         return Reads((Rect((*piece.lo, 0), (*piece.hi, inputs[0].shape[-1])), piece))
@@ -46,7 +47,7 @@ class CrossEntropy(Loss):
     def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
         # The probabilities, and the targets again, so that the much larger logits need not be kept for their sake.
         x, target = inputs
-        return (Spec((*piece.shape, x.shape[-1]), x.dtype), Spec(piece.shape, target.dtype))
+        return (Spec((*piece.shape, x.shape[-1]), sums_in(x.dtype)), Spec(piece.shape, target.dtype))
 
     def integers_below(self, inputs: Sequence[Spec]) -> int:
         return inputs[0].shape[-1]
@@ -115,6 +116,6 @@ def cross_entropy(
             name=None if name is None else f"{name}.blocks",
         )
         return cross_entropy_of_blocks(
-            pairs, target, ignore_index=ignore_index, reduction=reduction, dtype=input.spec.dtype.name, name=name
+            pairs, target, ignore_index=ignore_index, reduction=reduction, dtype=sums_in(input.spec.dtype).name, name=name
         )
     return input.graph.apply(CrossEntropy(ignore_index, reduction, label_smoothing), (input, target), name=name)[0]

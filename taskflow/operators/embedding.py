@@ -40,11 +40,14 @@ class Embedding(Operator):
     embedding_dim: int
     dtype: np.dtype[Any]  # of the table; integers do not say
     std: float = 1.0  # of the table's start
+    padding: int | None = None  # a row that is not trained: its gradient is zero
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("embedding", inputs, 1)
         positive("embedding", num_embeddings=self.num_embeddings, embedding_dim=self.embedding_dim)
         (x,) = inputs
+        if self.padding is not None and not 0 <= self.padding < self.num_embeddings:
+            raise ValueError(f"embedding: padding must be a row below {self.num_embeddings}, got {self.padding}")
         if not x.shape or x.dtype.kind not in "iu":
             raise ValueError(f"embedding: input must be an integer tensor (N, ...), got {x}")
         return (Spec((*x.shape, self.embedding_dim), self.dtype),)
@@ -88,8 +91,11 @@ class Embedding(Operator):
     def backward(self, call: Call) -> None:
         (x,), dy = call.inputs, call.grad
         if (dw := call.grad_weights[0]) is not None:
+            rows = x.reshape(-1)
+            if self.padding is not None:  # no table has a row -1
+                rows = call.kernels.xp.where(rows == self.padding, -1, rows)
             call.kernels.embedding_backward(
-                x.reshape(-1), call.piece.lo[-1], dy.reshape(-1, dy.shape[-1]), out=dw.array, accumulate=dw.accumulate
+                rows, call.piece.lo[-1], dy.reshape(-1, dy.shape[-1]), out=dw.array, accumulate=dw.accumulate
             )
 
     def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
@@ -109,14 +115,15 @@ def embedding(
     embedding_dim: int,
     *,
     std: float = 1.0,
+    padding: int | None = None,
     name: str | None = None,
     parameters: Sequence[Parameter] | None = None,
 ) -> Tensor:
     """Look up rows of a table (num_embeddings, embedding_dim) that starts normal with standard deviation ``std``, in the
     graph's float type.
 
-    Args: input (N, ...) integers below ``num_embeddings``. Returns (N, ..., embedding_dim). ``parameters`` shares
-    another embedding's table.
+    Args: input (N, ...) integers below ``num_embeddings``. ``padding``: a row that is not trained. Returns (N, ...,
+    embedding_dim). ``parameters`` shares another embedding's table.
     """
-    operator = Embedding(num_embeddings, embedding_dim, np.dtype(input.graph.dtype), std)
+    operator = Embedding(num_embeddings, embedding_dim, np.dtype(input.graph.dtype), std, padding)
     return input.graph.apply(operator, (input,), name=name, parameters=parameters)[0]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
+from taskflow.floats import sums_in
 from taskflow.operators.attention_blocks import attention_blocks
 from taskflow.operators.merge_attention import merge_attention
 from taskflow.operators.operator import Call, Dim, Example, Reads, Spec, register, sample_and_attributes
@@ -36,7 +37,7 @@ class FlashAttention(TiledAttention):
         return (Rect((*piece.lo, 0), (*piece.hi, inputs[2].shape[3])),)
 
     def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
-        return (Spec(piece.shape, inputs[0].dtype),)
+        return (Spec(piece.shape, sums_in(inputs[0].dtype)),)
 
     def forward(self, call: Call) -> None:
         (q, k, v), (out,), (sums,) = call.inputs[:3], call.outputs, call.saved

@@ -11,6 +11,7 @@ from random import Random
 
 import numpy as np
 
+from taskflow.floats import sums_in
 from taskflow.kernels import KernelSet
 from taskflow.operators.operator import (
     Array,
@@ -79,7 +80,7 @@ class GroupNorm(Operator):
 
     def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
         samples, groups = piece.shape[:2]
-        return (Spec((samples * groups, 2), inputs[0].dtype),)
+        return (Spec((samples * groups, 2), sums_in(inputs[0].dtype)),)
 
     def forward(self, call: Call) -> None:
         (weight, bias), y = call.weights, call.outputs[0]

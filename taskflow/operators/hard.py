@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from taskflow.floats import is_narrow
 from taskflow.operators.operator import Array, Call, Example, Spec, register
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.unary import Unary, example
@@ -98,7 +99,11 @@ def _rise(x: Array, out: Array) -> Array:
 
 
 def hardtanh(input: Tensor, low: float = -1.0, high: float = 1.0, *, name: str | None = None) -> Tensor:
-    """Every element, or the bound that it is beyond. Any shape in, the same shape out. Raises ValueError unless low < high."""
+    """Every element, or the bound that it is beyond. Any shape in, the same shape out. Raises ValueError unless low < high.
+
+    Of a 16-bit tensor the bounds are numbers of its type, the nearest ones."""
+    if is_narrow(input.dtype):  # the derivative asks whether the rounded result is at a bound
+        low, high = (float(input.dtype.type(bound)) for bound in (low, high))
     return input.graph.apply(Hardtanh(float(low), float(high)), (input,), name=name)[0]
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from taskflow.floats import sums_in
 from taskflow.operators.operator import (
     Call,
     Dim,
@@ -30,6 +31,8 @@ from taskflow.regions import Rect
 @dataclass(frozen=True, slots=True)
 class Input(Operator):
     """-> (N, ...): each piece takes its Rect of the step's global array ``feeds[name]``."""
+
+    calculates: ClassVar[bool] = False
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -68,7 +71,7 @@ class Input(Operator):
         if call.name not in feeds:
             raise ValueError(f"{call.name}: each step needs {wanted} by this name, got {sorted(feeds) or 'none'}")
         array = feeds[call.name]
-        if tuple(array.shape) != self.shape or array.dtype != self.dtype:
+        if tuple(array.shape) != self.shape or array.dtype not in (self.dtype, sums_in(self.dtype)):  # rounded where it is put
             given = Spec(tuple(array.shape), array.dtype)
             raise ValueError(f"{call.name}: each step needs {wanted}, got {given}; convert it before")
         return array

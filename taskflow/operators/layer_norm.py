@@ -11,6 +11,7 @@ from random import Random
 
 import numpy as np
 
+from taskflow.floats import sums_in
 from taskflow.operators.operator import (
     Array,
     Call,
@@ -64,7 +65,7 @@ class LayerNorm(Operator):
         return Keeps(outputs=False)
 
     def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
-        return (Spec((piece.volume // piece.shape[-1], 2), inputs[0].dtype),)
+        return (Spec((piece.volume // piece.shape[-1], 2), sums_in(inputs[0].dtype)),)
 
     def forward(self, call: Call) -> None:
         weight, bias = call.weights

@@ -94,7 +94,7 @@ class Linear(Operator):
             call.kernels.matmul(rows, weight, out=_rows(dx.array), accumulate=dx.accumulate)
         if (dw := call.grad_weights[0]) is not None:
             call.kernels.matmul(rows.T, _rows(x), out=dw.array, accumulate=dw.accumulate)
-        if self.bias and call.weights[1].size and (db := call.grad_weights[1]) is not None:
+        if self.bias and call.reads.weights[1].volume and (db := call.grad_weights[1]) is not None:
             call.kernels.sum_rows(rows, out=db.array, accumulate=db.accumulate)
 
     def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:

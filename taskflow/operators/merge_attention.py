@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from taskflow.floats import sums_in
 from taskflow.operators.attention_scope import AttentionScope, Span, blocks_of
 from taskflow.operators.attention_tiles import FLOOR, LOW
 from taskflow.operators.operator import (
@@ -48,7 +49,7 @@ class MergeAttention(Operator):
             takes("merge_attention", inputs, 2)
         x, sums = inputs[:2]
         positive("merge_attention", keys=self.keys)
-        if len(x.shape) != 5 or sums.shape != x.shape[:4] or x.dtype != sums.dtype or not x.differentiable:
+        if len(x.shape) != 5 or sums.shape != x.shape[:4] or sums.dtype != sums_in(x.dtype) or not x.differentiable:
             raise ValueError(f"merge_attention: inputs must be float (N, Lq, H, B, E) and (N, Lq, H, B), got {x} and {sums}")
         if not 1 <= x.shape[3] <= self.keys:
             raise ValueError(f"merge_attention: each block needs a key, got {x.shape[3]} blocks of {self.keys} keys")

@@ -8,6 +8,7 @@ from random import Random
 
 import numpy as np
 
+from taskflow.floats import sums_in
 from taskflow.operators.loss import Loss
 from taskflow.operators.operator import Call, Example, Keeps, Reads, Spec, register
 from taskflow.operators.tensor import Tensor
@@ -25,7 +26,7 @@ class MSELoss(Loss):
         x, target = self.pair(inputs)
         if x != target or not x.differentiable or not x.shape:
             raise ValueError(f"mse_loss: inputs must be float tensors (N, ...) of one shape and type, got {x} and {target}")
-        return (Spec((), x.dtype),)
+        return (Spec((), sums_in(x.dtype)),)
 
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         return Reads((piece, piece))

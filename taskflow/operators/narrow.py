@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
@@ -31,6 +32,8 @@ from taskflow.regions import Rect
 @dataclass(frozen=True, slots=True)
 class Narrow(Operator):
     """x -> its elements ``start`` up to ``start`` + ``length`` of ``dim``."""
+
+    calculates: ClassVar[bool] = False
 
     dim: int
     start: int

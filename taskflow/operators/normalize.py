@@ -9,6 +9,7 @@ from random import Random
 
 import numpy as np
 
+from taskflow.floats import sums_in
 from taskflow.operators.moments import DOUBLE
 from taskflow.operators.operator import (
     Array,
@@ -62,7 +63,7 @@ class Normalize(Operator):
                 f"normalize: input must be a float tensor (N, C, ...), N a multiple of samples={self.samples}, got {x}"
             )
         wanted = Spec((x.shape[0] // self.samples, 2, x.shape[1]), DOUBLE)
-        each = Spec(x.shape[1:2], x.dtype)
+        each = Spec(x.shape[1:2], sums_in(x.dtype))
         if moments != wanted or running != [each, each]:
             given = ", ".join(map(str, inputs[1:]))
             raise ValueError(f"normalize: statistics of {x} must be {wanted}, {each}, {each}, got {given}")

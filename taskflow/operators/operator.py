@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
 from random import Random
-from typing import Any, ClassVar, TypeVar, final
+from typing import Any, ClassVar, Protocol, TypeVar, final
 
 import numpy as np
 
+from taskflow.floats import is_float
 from taskflow.kernels import KernelSet
 from taskflow.regions import Rect
 
@@ -42,7 +43,7 @@ class Spec:
     @property
     def differentiable(self) -> bool:
         """True if gradients flow through values of this type."""
-        return self.dtype.kind == "f"
+        return is_float(self.dtype)
 
     def __str__(self) -> str:
         return f"{self.dtype}{list(self.shape)}"
@@ -118,15 +119,25 @@ class Target:
             self.array[...] = value
 
 
+class Scaling(Protocol):
+    """What the gradients of a step are multiplied by, so that float16 can hold the small ones."""
+
+    @property
+    def scale(self) -> float:
+        """This step's."""
+
+
 @dataclass(slots=True)
 class StepState:
     """What changes from step to step; all tasks of a run share one."""
 
     seed: int = 0
     step: int = 0
+    skipped: int = 0  # of these steps, those without an update, since gradients had overflowed
     run: int = 0  # of the compiled program, training or not; weights that live on from step to step change only between runs
     training: bool = True
     lr: float | None = None  # None: the update rule's own
+    scaling: Scaling | None = None
     feeds: dict[str, Array] = field(default_factory=dict)
     identity: object = field(default_factory=object)
 
@@ -202,6 +213,8 @@ class Operator(ABC):
     uniform: ClassVar[bool] = True
     """Whether `flops` of a piece follow from the shapes of what it reads and writes. If not, they are a part of `cost_key`."""
 
+    calculates: ClassVar[bool] = True
+    """Whether its tasks calculate; if not, they put numbers elsewhere, and 16-bit ones need no conversion."""
     splits_backward: ClassVar[bool] = False
     """Whether `backward` gives the gradients of inputs, and those of weights, by work of their own of about the same size, so that
     a schedule may put one off (zero bubble)."""

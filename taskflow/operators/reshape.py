@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd, prod
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
@@ -40,6 +41,8 @@ class Reshape(Operator):
     first is cut in up to gcd(6, 3) = 3 parts: rows 0:2 of the input hold the elements of row 0 of the output. The
     iteration space is (3, 5).
     """
+
+    calculates: ClassVar[bool] = False
 
     shape: tuple[int, ...]
 

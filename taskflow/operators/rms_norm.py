@@ -11,6 +11,7 @@ from random import Random
 
 import numpy as np
 
+from taskflow.floats import sums_in
 from taskflow.operators.operator import (
     Array,
     Call,
@@ -62,7 +63,7 @@ class RMSNorm(Operator):
         return Keeps(outputs=False)
 
     def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
-        return (Spec((piece.volume // piece.shape[-1], 1), inputs[0].dtype),)
+        return (Spec((piece.volume // piece.shape[-1], 1), sums_in(inputs[0].dtype)),)
 
     def forward(self, call: Call) -> None:
         x, y, (inverse,) = _rows(call.inputs[0]), _rows(call.outputs[0]), call.saved

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
@@ -32,6 +33,8 @@ from taskflow.regions import Rect
 class Split(Operator):
     """x -> one output for each of ``sections``, its size along ``dim``. Every dimension but ``dim`` can be cut, so each
     piece writes some of every output."""
+
+    calculates: ClassVar[bool] = False
 
     sections: tuple[int, ...]
     dim: int

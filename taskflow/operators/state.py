@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -33,6 +33,8 @@ class State(Operator):
     """-> (N, ...): ``start`` in the first step, later what ``graph.carry`` says. The runtime holds the value, so there is
     nothing to do here. A ``lasting`` one belongs to the trained network, such as running statistics: it has no sample
     dimension, and evaluation starts from the value that training left."""
+
+    calculates: ClassVar[bool] = False
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]

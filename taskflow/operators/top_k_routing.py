@@ -12,6 +12,7 @@ from random import Random
 
 import numpy as np
 
+from taskflow.floats import sums_in
 from taskflow.operators.dropout import generator_key
 from taskflow.operators.operator import (
     Array,
@@ -78,7 +79,7 @@ class TopKRouting(Operator):
             raise ValueError(f"top_k_routing: random is about the second of two choices, got k={self.k}")
         choices = (groups, tokens, self.k)
         return (
-            Spec(choices, x.dtype), Spec(choices, INTEGER), Spec((groups,), x.dtype), Spec((groups, experts), INTEGER),
+            Spec(choices, x.dtype), Spec(choices, INTEGER), Spec((groups,), sums_in(x.dtype)), Spec((groups, experts), INTEGER),
             Spec((groups, self.k), INTEGER),
         )
 
@@ -104,7 +105,7 @@ class TopKRouting(Operator):
 
     def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
         groups, tokens, experts = piece.shape
-        dtype, choices = inputs[0].dtype, (groups, tokens, self.k)
+        dtype, choices = sums_in(inputs[0].dtype), (groups, tokens, self.k)
         # The gates, the choices, whether they are dispatched, and how many tokens chose each expert.
         return (
             Spec(piece.shape, dtype), Spec(choices, INTEGER), Spec(choices, np.dtype(np.bool_)), Spec((groups, experts), dtype),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
@@ -30,6 +31,8 @@ from taskflow.regions import Rect
 class Transpose(Operator):
     """x (..., A, ..., B, ...) -> y (..., B, ..., A, ...). What comes to dimension 0 is the output's sample
     dimension."""
+
+    calculates: ClassVar[bool] = False
 
     dim0: int
     dim1: int

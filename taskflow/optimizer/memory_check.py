@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from taskflow.floats import sum_bytes
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper import OpConfig, Strategy, SyncAlgorithm, UpdatePlacement
@@ -180,8 +181,8 @@ class MemoryCheck:
         return self._with_weights(strategy, most)
 
     def _with_weights(self, strategy: Strategy, total: list[int]) -> list[int]:
-        """Adds weights, what they are laid out in, their gradients, the update rule's state and what arrives of the others'
-        gradients."""
+        """Adds weights, what they are laid out in, their gradients, the update rule's state, float32 copies of 16-bit weights and
+        what arrives of the others' gradients."""
         laid_out = {one for node in self.graph for one in self._held(node, strategy).laid_out}  # once for all that share a weight
         for processor, _, _, nbytes in laid_out:
             total[processor] += nbytes
@@ -193,14 +194,19 @@ class MemoryCheck:
             holders[layer] = holders.get(layer, 0) + 1
             alike.update((layer, *read) for read in sizes)
         buffers = self._evaluator.rule.buffers if self._evaluator.rule else 0
+        wider = {p.name: _wider(p.spec.dtype.itemsize) for p in self.graph.parameters}
         for (layer, processor), sizes in rects.items():
             size, sync = sum(sizes.values()), strategy.sync(layer)
-            updated = size  # by others' messages in chunks of 1 MiB and more, which may be all of a layer
+            summed = sum(n * wider[read[0]] for read, n in sizes.items())
+            masters = summed - sum(n for read, n in sizes.items() if wider[read[0]] == 1)
+            updated = summed  # by others' messages in chunks of 1 MiB and more, which may be all of a layer
             if sync.travel is SyncAlgorithm.COLLECTIVE and sync.place is UpdatePlacement.SPREAD:
-                updated = sum(-(-n // alike[layer, read[0], read[1]]) for read, n in sizes.items())
+                shares = {read: -(-n * wider[read[0]] // alike[layer, read[0], read[1]]) for read, n in sizes.items()}
+                updated = sum(shares.values())
+                masters = sum(n for read, n in shares.items() if wider[read[0]] > 1)
             # One owner may receive everybody's gradient at once; a chunk's owner everybody's chunk.
             gathers = sync.travel is SyncAlgorithm.OWNER and sync.place is not UpdatePlacement.SPREAD
-            total[processor] += size * (2 + (holders[layer] if gathers else 2)) + updated * buffers
+            total[processor] += size + summed * (1 + (holders[layer] if gathers else 2)) + updated * buffers + masters
         return total
 
     def _weights(self, strategy: Strategy) -> tuple[dict[tuple[str, int], dict[tuple[str, Rect], int]], int]:
@@ -269,8 +275,9 @@ class MemoryCheck:
                 for parameter, (read, size, again) in zip(node.parameters, piece.weights):
                     if again:
                         laid_out[processor, parameter.name, read, again] = None
-                    nbytes += 2 * size  # gathered from several cells, and its gradient
-                    kept += 2 * size
+                    held = size * (1 + _wider(parameter.spec.dtype.itemsize))  # gathered from several cells, and its gradient
+                    nbytes += held
+                    kept += held
                     weights[parameter.layer, processor, parameter.name, read, size] = None
                 activations[processor] = activations.get(processor, 0) + nbytes
                 values[processor] = values.get(processor, 0) + kept
@@ -295,6 +302,11 @@ class MemoryCheck:
             access = self._accesses(node, config)
             self._cuts[key] = [_piece(node, *piece) for piece in zip(access.pieces, access.reads, access.writes)]
         return self._cuts[key]
+
+
+def _wider(itemsize: int) -> int:
+    """How many times as large a weight's gradient is."""
+    return sum_bytes(itemsize) // itemsize
 
 
 def _piece(node: Node, rect: Rect, reads: Reads, writes: Sequence[Rect]) -> _Piece:

@@ -85,8 +85,9 @@ def search(
     starts = tuple(starts)
     if ordered := [start.name for start in starts if start.ordered]:
         raise ValueError(
-            f"search: strategy {ordered[0]} takes micro-batches, stages, recomputation or collectives that cut tensors "
-            "anew, which the search does not change yet; start from one without, or simulate that one"
+            f"search: strategy {ordered[0]} takes micro-batches, stages, recomputation, collectives that cut tensors anew, or "
+            "gradients or weights by shares (zero2, zero3), which the search does not change yet; start from one without, or "
+            "simulate that one"
         )
     limit = Budget.parse(budget)
     deadline = Deadline(limit.seconds)
@@ -94,7 +95,11 @@ def search(
     wanted = space or SpaceOptions()
     wanted = replace(wanted, constraints=wanted.constraints + Constraints.of(constraints))
     wanted.constraints.resolve(graph, len(machine.processors))  # contradictions are said before the work
-    wanted.constraints.syncs(graph)
+    if sharded := [f"{layer} to {sync}" for layer, sync in wanted.constraints.syncs(graph).items() if sync.zero > 1]:
+        raise ValueError(
+            f"search: constraints pin the weights of {sharded[0]}, and the search does not take gradients or weights by shares "
+            "yet; pin collective/spread (ZeRO's stage 1), or simulate a plan that has them"
+        )
     measures = evaluator.costs.measures
     options = SearchOptions(
         limit, seed, wanted, rivals=() if alone else (*known(graph, machine), *starts),

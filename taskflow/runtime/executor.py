@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from math import fsum, isfinite
+from math import fsum
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 
 from taskflow.graph import OperatorGraph
 from taskflow.kernels import KernelSet, kernels_on
+from taskflow.loss_scaling import LossScaling
 from taskflow.machine import Machine, host
 from taskflow.mapper import Mapper, Profile, Strategy
 from taskflow.operators.operator import StepState
@@ -20,15 +21,20 @@ from taskflow.rules import UpdateRule
 from taskflow.runtime.collector import paused_collector
 from taskflow.runtime.consistency import agree, lines
 from taskflow.runtime.inference import Outputs, Predictions, outputs_of, predict
+from taskflow.runtime.overflow import DYNAMIC, note_overflow, require_finite, scaler_of, told
+from taskflow.runtime.overflow import LossError as LossError
 from taskflow.runtime.profiler import Clock, Subject, Tracer
 from taskflow.runtime.program import Binder, Measured, PersistentBuffers, Placement, Program, bind, schedule
 from taskflow.runtime.transport import LocalTransport, Transport, for_device
 from taskflow.runtime.weights import (
     ArrayLayout,
+    HeldElements,
     SharedWeights,
     carried_of,
+    fill_part,
     flat_memory,
     initialise,
+    masters_of,
     share_weights,
     training_state_of,
     weights_of,
@@ -37,17 +43,13 @@ from taskflow.tasks import Compute, Cost, Priority, Task, TaskGraph, roofline, s
 from taskflow.tasks.lower import cut_graph, lower
 
 
-class LossError(ArithmeticError):
-    """The loss became infinite or not a number."""
-
-
 class Executor:
     """Runs steps of one graph under one strategy. Without an update rule it only evaluates and predicts.
 
     ``weights``: another Executor, perhaps of a graph with another batch or under another strategy, whose weights and running
     statistics this one uses: the same memory wherever both place the same elements on a processor, else copied before a step
     if they have changed. Such an Executor has no rule, and takes transport and kernels from the other. ``device``: "cpu" or
-    "gpu", in place of ``kernels``.
+    "gpu", in place of ``kernels``. ``loss_scaling``: how a float16 graph's loss is scaled (None: not at all).
 
     Every rank makes the same Executor and calls the same methods (control replication). ``losses`` come back on the rank
     of processor 0; the others get None. The same seed gives the same numbers under every strategy and number of ranks, up
@@ -64,6 +66,7 @@ class Executor:
         machine: Machine | None = None,
         seed: int = 0,
         clip_norm: float | None = None,
+        loss_scaling: LossScaling | None = DYNAMIC,
         fetch: Sequence[Tensor] = (),
         kernels: KernelSet | None = None,
         mapper: Mapper | None = None,
@@ -78,18 +81,21 @@ class Executor:
         self.kernels: KernelSet = kernels or (weights.kernels if weights is not None else kernels_on(device or "cpu"))
         self.transport = for_device(self.transport, self.kernels.device)
         self.machine = machine or host(strategy.processors, "cpu" if self.kernels.device.waits else "gpu")
-        self.state = StepState(seed=seed)
+        self.scaler = None if rule is None else scaler_of(graph, loss_scaling)
+        self.state = StepState(seed=seed, scaling=self.scaler)
         self.kept: PersistentBuffers = PersistentBuffers(self.kernels.device)
         self.placement: Placement = Placement(strategy.processors, self.transport.size)
         self.mapper = mapper
         select = mapper.select_task_sources if mapper is not None and mapper.selects_sources else None
         self._options: dict[str, Any] = {"clip_norm": clip_norm, "fetch": fetch, "select_source": select}
+        self._factor: Any = None  # of a loss with a scale: see `told`
         self._binder = binder
         self._programs: dict[tuple[str, tuple[str, ...]], Program] = {}
         self._tracer: Tracer | None = None
         self.changes = 0  # how often the weights were changed
         self.cut = cut_graph(graph, strategy)
         self.weight_holdings = weights_of(graph, self.cut)
+        self.master_holdings: dict[str, ArrayLayout] = {}  # of 16-bit parameters, the float32 copies that training updates
         if rule is not None:
             self.program("train")
         self._shared = None if weights is None else SharedWeights(self, weights)
@@ -219,8 +225,7 @@ class Executor:
                 raise ValueError(f"state {name}: shape must be {carried[name].spec.shape}, got {np.shape(value)}")
         self.close()  # nothing may be on its way out of the memory that is written now
         for name, value in values.items():
-            local = (h for h in carried[name].held if self.placement.rank(h.memory.processor) == self.transport.rank)
-            carried[name].put(self.kept, local, np.asarray(value))
+            carried[name].put(self.kept, self._local(carried[name]), np.asarray(value))
 
     def moved_bytes_per_step(self) -> int:
         """Bytes that one training step sends between ranks, summed over all ranks; known on rank 0 (0 elsewhere).
@@ -294,9 +299,13 @@ class Executor:
             raise ValueError(f"{holding.name}: this Executor uses the weights of another; set them there")
         self.close()  # nothing may be on its way out of the memory that is written now
         self._meet()
-        local = (h for h in holding.held if self.placement.rank(h.memory.processor) == self.transport.rank)
-        holding.put(self.kept, local, value)
+        for one in filter(None, (holding, self.master_holdings.get(holding.name))):
+            one.put(self.kept, self._local(one), value)
         self.changes += 1
+
+    def _local(self, holding: ArrayLayout) -> Iterator[HeldElements]:
+        """What this rank holds of an array."""
+        return (h for h in holding.held if self.placement.rank(h.memory.processor) == self.transport.rank)
 
     # ---- compiling -----------------------------------------------------------------------------------------------
     def program(self, mode: str, outputs: Sequence[Tensor] = ()) -> Program:
@@ -315,16 +324,18 @@ class Executor:
         losses = (*self.graph.losses, *self._options["fetch"]) if mode == "evaluate" else ()
         graph = lower(
             self.graph, self.strategy, self.rule if training else None, prefix=f"{mode}:", shared=self.cut,
-            wanted=None if training else (*losses, *outputs), **self._options,
+            wanted=None if training else (*losses, *outputs), scaled=training and self.scaler is not None, **self._options,
         )
         order = simulate(graph, self.machine, roofline(self.machine), self._priority()).begun(graph)
         self._agree(mode, graph, order)
         plan = schedule(graph, order, self.placement, self.transport.rank)
         if training and self._binder is bind and self.kernels.device.waits:
             share_weights(self.kept, graph, order, self.placement, self.transport)
-        return Program(
-            graph, plan, self.transport, self.kernels, self.state, self.kept, binder=self._binder
-        )
+        program = Program(graph, plan, self.transport, self.kernels, self.state, self.kept, binder=self._binder)
+        if training:
+            self.master_holdings = masters_of(self.graph, self.cut, graph)
+            self._factor = told(program, self.placement, self.transport.rank)
+        return program
 
     def _agree(self, mode: str, graph: TaskGraph, order: Sequence[int]) -> None:
         """Every rank has compiled the same step, or ValueError on all: nothing else would notice in time."""
@@ -354,9 +365,14 @@ class Executor:
         parameters = {p.name: p for p in self.graph.parameters}
         for bundle in self.cut.layout.bundles:
             for processor in bundle.group:
-                memory = flat_memory(bundle, processor)
-                if self.placement.rank(processor) == self.transport.rank and not self.kept.lent(memory.name):
-                    initialise(memory.flat(self.kept), bundle, parameters, self.kernels, self.state.seed)
+                span = self.cut.kept(bundle, processor)
+                memory = flat_memory(bundle, processor, span)
+                here = self.placement.rank(processor) == self.transport.rank and not span.empty
+                if here and not self.kept.lent(memory.name):
+                    initialise(memory.flat(self.kept), bundle, span, parameters, self.kernels, self.state.seed)
+        for name, masters in self.master_holdings.items():
+            for held in self._local(masters):
+                fill_part(held.view(self.kept), parameters[name], held, self.kernels, self.state.seed)
         self._meet()
 
     def _meet(self) -> None:
@@ -374,11 +390,9 @@ class Executor:
         self.kernels.device.verify()
         self.state.step += 1
         self.changes += 1
-        if loss is not None and not isfinite(loss):
-            raise LossError(
-                f"the loss became {loss} at step {self.state.step}; lower the learning rate or clip gradients"
-            )
-        return loss
+        if self.scaler is not None:
+            note_overflow(self.scaler, self.state, self._factor)
+        return require_finite(loss, self.state.step)
 
     def _loss(self, program: Program) -> float | None:
         if self.placement.rank(0) != self.transport.rank:

@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from taskflow.floats import is_narrow
 from taskflow.graph import Node
 from taskflow.regions import Rect
 from taskflow.tasks.memory import Lifetime
-from taskflow.tasks.task import AllReduce, AllToAll, Buffer, Collective, Compute, Kind, Part, Task, TaskGraph
+from taskflow.tasks.task import AllGather, AllReduce, AllToAll, Buffer, Collective, Compute, Kind, Part, Task, TaskGraph
 
 LAID_OUT_BLOCK = 64
 """Rows and columns to whose multiple libraries fill up a matrix that they lay out."""
@@ -48,8 +49,8 @@ class Receive:
 class StartCollective:
     """Begin a collective of ``ranks`` (rising), with the ``parts`` that are this rank's; where processors have shares, also those
     of its processors, and how many elements each of the ranks has in all of its own (``counts``). Of an all-to-all ``parts`` are
-    all that its processors give and get. ``packed``: this rank's buffers for what travels. ``owners``: the ranks of the
-    collective's processors."""
+    what its processors get, and ``shares`` what they give. ``packed``: this rank's buffers for what travels. ``owners``: the
+    ranks of the collective's processors."""
 
     task: Task
     ranks: tuple[int, ...]
@@ -157,7 +158,7 @@ def _join(task: Task, work: Collective, members: tuple[int, ...], owners: Sequen
         given = [block.source for block in work.blocks if owners[block.giver] == rank]
         got = [block.target for block in work.blocks if owners[block.taker] == rank]
         packed = tuple(part for owner, part in zip(owners, work.packed) if owner == rank)
-        return StartCollective(task, members, (*given, *got), packed=packed, owners=tuple(owners))
+        return StartCollective(task, members, tuple(got), tuple(given), packed=packed, owners=tuple(owners))
     parts = tuple(part for owner, part in zip(owners, work.parts) if owner == rank)
     if isinstance(work, AllReduce):
         return StartCollective(task, members, parts)
@@ -195,8 +196,10 @@ def uses(item: Planned) -> tuple[Sequence[Part], Sequence[Part]]:
             return task.reads, ()
         case Receive(task, _):
             return (), task.writes
-        case StartCollective(_, _, parts, shares, _, packed):
-            return (*parts, *shares), (*parts, *shares, *packed)
+        case StartCollective(task, _, parts, shares, _, packed):
+            if isinstance(task.work, AllToAll) or (isinstance(task.work, AllGather) and task.work.places):
+                return shares, (*(part for part in parts if part not in shares), *packed)
+            return (*parts, *shares), (*parts, *shares, *packed)  # sums are made in what is added
         case WaitReceive(copy, _):  # what a collective takes it may read until it is over
             return copy.reads if copy.kind is Kind.COLLECTIVE else (), copy.writes
         case Leave(copy):
@@ -214,13 +217,16 @@ def rooms(work: object) -> dict[int, int]:
 
 
 def laid_out_bytes(node: Node, piece: Rect) -> dict[int, int]:
-    """For each weight that the forward task of a piece may lay out anew (`Operator.lays_out`) the bytes for that."""
+    """For each weight that the forward task of a piece may lay out anew (`Operator.lays_out`) the bytes for that; none for those of
+    16 bits, which kernels get as float32 copies."""
     found = {}
     for which in node.operator.lays_out(node.specs, piece):
-        weight = node.reads(piece).weights[which]
+        weight, dtype = node.reads(piece).weights[which], node.parameters[which].spec.dtype
+        if is_narrow(dtype):
+            continue
         rows, columns = weight.volume // weight.shape[-1], weight.shape[-1]
         blocks = -(-rows // LAID_OUT_BLOCK) * -(-columns // LAID_OUT_BLOCK)
-        found[which] = blocks * LAID_OUT_BLOCK**2 * node.parameters[which].spec.dtype.itemsize
+        found[which] = blocks * LAID_OUT_BLOCK**2 * dtype.itemsize
     return found
 
 

@@ -178,7 +178,7 @@ def simulate(graph: TaskGraph, machine: Machine, cost: Cost, priority: Priority 
     waits, followers = [len(task.after) for task in graph.tasks], _followers(graph)
     ready = [0.0] * len(graph.tasks)
     free: dict[int, float] = {}
-    occupies: dict[tuple[bool, tuple[int, ...]], tuple[int, ...]] = {}  # (whether copy, who takes part) -> resources
+    occupies: dict[tuple[object, tuple[int, ...]], tuple[int, ...]] = {}  # (what travels how, who takes part) -> resources
     spans: dict[int, Span] = {}
     order: list[int] = []
     crossing: dict[int, tuple[float, list[float]]] = {}  # of tasks that have begun: seconds, starts
@@ -187,7 +187,7 @@ def simulate(graph: TaskGraph, machine: Machine, cost: Cost, priority: Priority 
     while queue:
         at, place, number = heapq.heappop(queue)
         task = graph.tasks[number]
-        ends = task.kind is Kind.COPY, task.processors
+        ends = type(task.work) if task.kind.travels else None, task.processors
         if ends not in occupies:
             occupies[ends] = resources(task, machine)
         occupied = occupies[ends]

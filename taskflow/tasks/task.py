@@ -197,10 +197,11 @@ Collective = AllReduce | ReduceScatter | AllGather | AllToAll
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """Every element of ``target`` becomes ``value``."""
+    """Every element of ``target`` becomes ``value``; where ``scaled``, times the step's loss scale, if it has one."""
 
     target: Part
     value: float
+    scaled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,13 +224,15 @@ class Clip:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One step of the update rule on a flat range of weights."""
+    """One step of the update rule on a flat range of weights. ``master``: of 16-bit weights, the float32 copy that the rule
+    changes; the weights become its numbers, rounded."""
 
     rule: UpdateRule
     weights: Part
     gradients: Part
     state: tuple[int, ...]
     scale: int | None  # buffer of one double: what the gradient is multiplied by
+    master: int | None = None
 
 
 class Callback(Protocol):

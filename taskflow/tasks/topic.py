@@ -17,6 +17,7 @@ class Purpose(Enum):
     GRADIENT = "gradient of output"  # gradients of a tensor come together at its owners, and go to who computed partial values
     CARRIED = "next step's state"
     GATHERED = "weights put together"  # of a parameter that a task reads in one piece and that lies in several
+    UNSHARDED = "weights gathered from shares"  # for a pass that reads them
     WEIGHT_GRADIENTS = "gradients of weights"
     NEW_WEIGHTS = "new weights"
     NORM = "gradient norm"
@@ -26,8 +27,8 @@ class Purpose(Enum):
     OTHER = "other"
 
 
-SYNCHRONISATION = (Purpose.WEIGHT_GRADIENTS, Purpose.NEW_WEIGHTS, Purpose.NORM, Purpose.UPDATE)
-"""What is done with the gradients of weights to make new weights of them."""
+SYNCHRONISATION = (Purpose.WEIGHT_GRADIENTS, Purpose.NEW_WEIGHTS, Purpose.NORM, Purpose.UPDATE, Purpose.UNSHARDED)
+"""What is done with the gradients of weights to make new weights of them, and with shares of weights to bring them together."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,8 @@ def reference() -> dict[str, Any]:
     (2, "nccl", "nccl", "ring/spread"), (4, "nccl", "nccl", "collective/every"), (3, "nccl", "nccl", "collective/every"),
     (3, "mpi-host", "host", "collective/spread"), (4, "mpi-host", "recorded", "collective/spread"),
     (2, "nccl", "nccl", "collective/spread"), (4, "nccl", "nccl", "collective/spread"),
+    (3, "mpi-host", "host", "collective/zero3"), (4, "mpi-host", "recorded", "collective/zero2"),
+    (4, "nccl", "nccl", "collective/zero3/hsdp2"),
 ])
 def test_messages(ranks: int, way: str, which: str, sync: str, reference: dict[str, Any], tmp_path: Path) -> None:
     """Through pinned memory, and by communicators that stand still, as NCCL's, if ranks disagree about the order."""

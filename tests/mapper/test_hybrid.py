@@ -25,6 +25,7 @@ from taskflow.mapper import (
     save,
     stages_of,
 )
+from taskflow.models import build
 from taskflow.models.gpt import GPTConfig, gpt
 
 CONFIG = replace(GPTConfig.small(), batch=8, layers=6)
@@ -45,18 +46,36 @@ def test_a_plan_is_read_and_says_itself() -> None:
     assert plan == HybridPlan(2, 4, 2, 1, 2, 1, "full", PipelineSchedule.GPIPE, stages)
     assert str(plan) == text and parse_plan(str(plan)) == plan
     assert parse_plan("p2 sp t2") == HybridPlan(tensor=2, pipeline=2)
-    assert is_plan("t2 p2") and is_plan("mb4") and not is_plan("t") and not is_plan("data") and not is_plan("")
+    text = "t2 c2 p2 d4 mb1 e4"
+    assert parse_plan(text) == HybridPlan(2, 2, 4, 1, context=2, experts=4) and str(parse_plan(text)) == text
+    assert all(map(is_plan, ("t2 p2", "c2", "e4 d4", "mb4"))) and not any(map(is_plan, ("t", "data", "")))
+
+
+def test_shares_are_said_in_the_words_of_zero_and_fsdp() -> None:
+    assert parse_plan("d4 fsdp") == parse_plan("d4 zero3") == HybridPlan(data=4, zero=3)
+    assert parse_plan("d4 hsdp2 prefetch=3") == HybridPlan(data=4, zero=3, shard_group=2, prefetch=3)
+    assert is_plan("fsdp") and is_plan("hsdp4 t2") and not is_plan("fsdp2")
+    for text in ("t1 p1 d4 zero2 hsdp2", "t1 p1 zero3 prefetch=0", "t1 p1 d4 zero3 hsdp2 prefetch=2"):
+        assert str(parse_plan(text)) == text
+    sync = Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.SPREAD, zero=3, shard_group=2, prefetch=0)
+    assert set(planned("d4 hsdp2 prefetch=0", 4).syncs.values()) == {sync}
 
 
 @pytest.mark.parametrize(("text", "message"), [
     ("t2 x3", "no meaning for 'x3'; a plan has tN"),
     ("t2 t4", "'t4' says tensor for the second time"),
     ("t0", "tensor must be at least 1, got 0"),
-    ("zero2", "zero2 .gradients or weights by shares. is not supported"),
+    ("zero4", "zero4 is no stage of ZeRO; zero0 to zero3 are"),
+    ("fsdp zero1", "'zero1' says zero for the second time"),
+    ("zero1 hsdp2", "hsdp2 is for two replicas or more, and for zero2 or zero3 .the default with hsdp., got zero1"),
+    ("hsdp1", "hsdp1 is for two replicas or more"),
+    ("zero2 prefetch=2", "prefetch=2 is how far ahead weights are gathered, which needs zero3 or fsdp"),
+    ("fsdp prefetch=all", "prefetch must be a number of layers, got 'all'"),
     ("p2 recompute=some", "recompute must be one of none, selective, full, got 'some'"),
     ("p2 schedule=2f1b", "schedule must be one of gpipe, 1f1b, zb-h1, got '2f1b'"),
     ("p2 stages=1;2", "stages must be numbers of layers such as 5,6,6,5, got '1;2'"),
     ("p3 stages=1,2", "stages= needs the layers of 3 stages .p x v., got 2"),
+    ("d4 e0", "experts must be at least 1, got 0"),
     ("v2", "v2 interleaves the stages of a pipeline, which needs p2 or more"),
 ])
 def test_wrong_notations_name_the_word(text: str, message: str) -> None:
@@ -66,8 +85,12 @@ def test_wrong_notations_name_the_word(text: str, message: str) -> None:
 
 @pytest.mark.parametrize(("plan", "devices", "message"), [
     ("t2 p2 d3", 8, r"t x p x d must be the 8 devices, got 2 x 2 x 3 = 12"),
+    ("t2 c2 p2 d2", 8, r"t x c x p x d must be the 8 devices, got 2 x 2 x 2 x 2 = 16"),
+    ("d8 e3", 8, "e must divide the 8 replicas"),
+    ("d8 e2", 8, "eN needs layers of experts with places .expert_linear.; GPT-2 has none"),
     ("t3", 8, r"t x p x d must be the 8 devices, got 3 x 1 x 2 = 6"),
     ("d2 mb3", 2, r"8 samples a step cannot be taken in micro-batches of d x mb = 2 x 3 = 6"),
+    ("d4 hsdp3", 4, r"4 replicas cannot be dealt to groups of hsdp3; use a divisor of 4"),
     ("p3 v2 mb1", 3, r"interleaved 1f1b needs micro-batches in multiples of the 3 ranks, got 8"),
     ("p8 mb1 stages=1,1,1,1,1,1,0,0", 8, "stages= needs 1 layer or more a stage"),
     ("p2 stages=2,2", 2, r"stages= needs 1 layer or more a stage and 6 in all, got 2,2"),
@@ -92,6 +115,24 @@ def test_pieces_run_where_megatron_has_them() -> None:
     assert set(strategy.syncs.values()) == {Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.EVERY)}
     sharded = planned("d2 zero1", 2)
     assert set(sharded.syncs.values()) == {Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.SPREAD)}
+
+
+def test_sequences_and_experts_are_cut_within_replicas() -> None:
+    strategy = planned("t2 c2 p2 d2 mb1", 16)
+    assert strategy["h.0.ln_1"].degrees == (8, 4, 1)  # a group shares its stretch of the sequence
+    assert strategy["h.0.ln_1"].processors[:8] == tuple(range(8))
+    up = strategy["h.5.mlp.c_fc"]
+    assert up.degrees == (8, 2, 2, 1) and up.processors[:8] == tuple(range(8, 16))
+    scores = strategy["h.0.attn.scores"]
+    assert scores.degrees == (8, 2, 2, 1, 1) and scores.processors[:8] == (0, 2, 1, 3, 4, 6, 5, 7)  # heads, queries
+    graph = build("MoE", 8, preset="small", heads=4)
+    strategy = planned("t2 d4 e2 mb1", 8, graph)
+    first, sent = strategy["layers.1.moe.wi"], strategy["layers.1.moe.dispatch"]
+    assert first.degrees == (4, 4, 1, 1, 1) and sent.degrees == (8, 2, 1, 1)
+    assert first.processors[:8] == (0, 2, 1, 3, 4, 6, 5, 7)  # of each member's half of the experts each replica has a half
+    assert strategy["layers.1.moe.act"].processors == first.processors
+    with pytest.raises(ValueError, match=r"layers.1.moe.wi has 4 experts, which e x t = 4 x 2 devices cannot share"):
+        planned("t2 d4 e4 mb1", 8, graph)
 
 
 def layers(graph: OperatorGraph, count: int, given: tuple[int, ...] = ()) -> list[int]:

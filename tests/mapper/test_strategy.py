@@ -27,6 +27,22 @@ def test_round_trip(seed: int, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]  # no temporary file is left
 
 
+def test_a_file_says_what_is_kept_as_shares_and_nothing_new_without(tmp_path: Path) -> None:
+    graph = model()
+    sharded = Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.SPREAD, zero=3, shard_group=2, prefetch=0)
+    strategy = replace(random_strategy(graph, 4, Random(2)), syncs={"softmax": sharded, "embedding": Sync()})
+    save(strategy, graph, "host", tmp_path / "plan.json")
+    assert load(tmp_path / "plan.json", graph, 4) == strategy and strategy.ordered
+    entries = json.loads((tmp_path / "plan.json").read_text())["syncs"]
+    assert set(entries["embedding"]) == {"travel", "place", "chunks"}
+    assert set(entries["softmax"]) == {"travel", "place", "chunks", "zero", "shard_group", "prefetch"}
+    path = write(tmp_path, lambda content: content["syncs"].update(
+        {"softmax": {"travel": "ring", "place": "spread", "zero": 2}}
+    ))
+    with pytest.raises(ValueError, match=r"plan.json: Sync: zero 2 keeps shares by reduce-scatter .* got 'ring' and 'spread'"):
+        load(path, graph, 2)
+
+
 def test_a_file_trains_like_the_strategy_it_was_made_of(tmp_path: Path) -> None:
     graph = model()
     strategy = random_strategy(graph, 4, Random(1))

@@ -31,7 +31,7 @@ def weight_shared_by_two_layers() -> Any:
     return made
 
 
-@case("refused")
+@case("equal")
 def weight_shared_but_not_the_bias() -> Any:
     made = nn.Sequential(line(), nn.Tanh(), line())
     made[2].weight = made[0].weight
@@ -128,13 +128,15 @@ def _layers(word: str, arguments: Arguments, **made: Callable[[], Any]) -> None:
 
 _layers(
     "refused", ids(),
-    embedding_padding=lambda: nn.Sequential(nn.Embedding(7, 6, padding_idx=0), line()),
     embedding_norm=lambda: nn.Sequential(nn.Embedding(7, 6, max_norm=0.5), line()),
     embedding_frequency=lambda: nn.Sequential(nn.Embedding(7, 6, scale_grad_by_freq=True), line()),
-    functional_embedding_padding=lambda: net(lambda s, t: F.embedding(t, s.e.weight, padding_idx=1), e=nn.Embedding(7, 6)),
 )
 _layers(
-    "equal", ids(), functional_embedding=lambda: net(lambda s, t: F.embedding(t, s.e.weight), e=nn.Embedding(7, 6)),
+    "equal", ids(),
+    embedding_padding=lambda: nn.Sequential(nn.Embedding(7, 6, padding_idx=0), line()),
+    embedding_padding_from_the_end=lambda: nn.Sequential(nn.Embedding(7, 6, padding_idx=-1), line()),
+    functional_embedding_padding=lambda: net(lambda s, t: F.embedding(t, s.e.weight, padding_idx=1), e=nn.Embedding(7, 6)),
+    functional_embedding=lambda: net(lambda s, t: F.embedding(t, s.e.weight), e=nn.Embedding(7, 6)),
 )
 _layers(
     "equal", rows(2, 5, 6),
@@ -268,7 +270,7 @@ for _name, _function in {
     "softmax_by_dtype": lambda x: F.softmax(x, dim=-1, dtype=torch.float64).to(x.dtype),
     "minus_from": lambda x: 1 - x + (2 - x * x),
     "nested_outputs": lambda x: (x, (x * 2, [x + 1])),
-    "dictionary_output_refused_or_equal": lambda x: (x, {"a": x * 2}),
+    "dictionary": lambda x: {"out": x}, "dictionary_output_refused_or_equal": lambda x: (x, {"a": x * 2}),
 }.items():
     simple(_function, name=_name)
 for _name, _function in {
@@ -283,7 +285,7 @@ for _name, _function in {
     "flipped": lambda x: x.flip(1), "diagonal": lambda x: x[:, :4].diagonal(),
     "gumbel": lambda x: F.gumbel_softmax(x), "strided": lambda x: torch.as_strided(x, (3, 3), (1, 1)),
     "integer_argmax": lambda x: x * x.argmax(1, keepdim=True), "numpy": lambda x: torch.from_numpy(np.asarray(x.detach())) * x,
-    "printed_number": lambda x: x * float(f"{x.sum():.3f}"), "dictionary": lambda x: {"out": x}, "no_tensor": lambda x: 3,
+    "printed_number": lambda x: x * float(f"{x.sum():.3f}"), "no_tensor": lambda x: 3,
 }.items():
     simple(_function, "refused", name=_name)
 

@@ -256,6 +256,7 @@ TORCH = {
     "dropout": lambda op, x: F.dropout(x, op.p, training=False),
     "einsum": lambda op, *xs: torch.einsum(op.equation, *xs),
     "embedding": lambda op, x, weight: F.embedding(x, weight),
+    "expand": lambda op, x: x.expand(op.shape),
     "expert_linear": lambda op, x, weight: torch.einsum("gecm,ehm->gech", x, weight),
     "flash_attention": _flash_attention,
     "gather": _gather,
@@ -279,6 +280,7 @@ TORCH = {
     "sub": lambda op, a, b: a - b,
     "swiglu": lambda op, gate, x: F.silu(gate) * x,
     "tanh": lambda op, x: torch.tanh(x),
+    "top_k": lambda op, x: tuple(torch.topk(x, op.k)),
     "top_k_routing": _top_k_routing,
     "transpose": lambda op, x: x.transpose(op.dim0, op.dim1),
 }

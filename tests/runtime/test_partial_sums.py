@@ -11,7 +11,7 @@ from starting import needs_mpi
 
 import taskflow
 from taskflow.machine import host, load_machine
-from taskflow.mapper import DataParallel, Mapper, SyncAlgorithm, map_graph
+from taskflow.mapper import DataParallel, Exchange, Mapper, SyncAlgorithm, map_graph
 from taskflow.rules import SGD
 from taskflow.tasks.topic import Purpose
 
@@ -24,15 +24,17 @@ def test_the_same_numbers_as_by_an_owner() -> None:
     for seed in range(24):
         graph, strategy = case(seed, 2 + seed % 5, SyncAlgorithm.COLLECTIVE)
         found = []
-        for sums in (SyncAlgorithm.COLLECTIVE, SyncAlgorithm.OWNER):
-            run = taskflow.Executor(graph, replace(strategy, sums=sums), SGD(0.1, momentum=0.9), seed=3)
+        together = replace(strategy, exchange=Exchange.COLLECTIVES)
+        for way in (strategy, replace(strategy, sums=SyncAlgorithm.OWNER), together):
+            run = taskflow.Executor(graph, way, SGD(0.1, momentum=0.9), seed=3)
             found.append({**results(run), "evaluated": run.evaluate(feeds(9, str(graph.dtype)))})
             tasks = run.program("train").graph
             counts = [len(summing(tasks, purpose)) for purpose in (Purpose.PARTIAL, Purpose.GRADIENT)]
             met = [a + b for a, b in zip(met, counts)]
-            assert sums is SyncAlgorithm.COLLECTIVE or counts == [0, 0]
+            assert way.sums is SyncAlgorithm.COLLECTIVE or counts == [0, 0]
         for name, value in found[0].items():
-            assert value == pytest.approx(found[1][name], rel=CLOSE[str(graph.dtype)]), (seed, name)
+            for other in found[1:]:
+                assert value == pytest.approx(other[name], rel=CLOSE[str(graph.dtype)]), (seed, name)
     assert met[0] > 30 and met[1] > 15, met
 
 

@@ -9,10 +9,12 @@ from random import Random
 import numpy as np
 import pytest
 from language_model import CONFIG, ONE_STEP, model, random_strategy
+from pipelines import random_shares
 
 from taskflow.kernels import NumpyKernels
 from taskflow.machine import Cluster, Ends, Group, NodeTemplate, Wire, host
 from taskflow.machine.host import CPU
+from taskflow.mapper import Exchange
 from taskflow.operators.operator import StepState
 from taskflow.regions import Rect
 from taskflow.rules import SGD
@@ -37,20 +39,26 @@ def copying(ends: Ends):
     )
 
 
-def lowered(seed: int, least: int = 1):
+SHARES = 25  # from this seed on gradients, or weights too, are kept as shares
+
+
+def lowered(seed: int, least: int = 1, exchange: Exchange = Exchange.COPIES):
     random = Random(seed)
     graph = model(config=random.choice((CONFIG, ONE_STEP)))
     processors = random.randint(least, 5)
     strategy = random_strategy(graph, processors, random)
+    strategy = replace(strategy, exchange=exchange)
+    if seed >= SHARES:
+        strategy = random_shares(graph, strategy, random)
     tasks = lower(graph, strategy, SGD(0.1, momentum=0.9), clip_norm=1.0)
     machine = random.choice((host, copying(True), copying("sender"), copying(False)))(processors)
     cost = roofline(machine)
     return tasks, machine, cost, simulate(tasks, machine, cost), random.randint(1, processors)
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(SHARES + 10))
 def test_null_runtime_takes_the_simulated_time(seed):
-    tasks, machine, cost, timeline, ranks = lowered(seed)
+    tasks, machine, cost, timeline, ranks = lowered(seed, exchange=list(Exchange)[seed % 2])
     placement = Placement(tasks.processors, ranks)
     schedules = [schedule(tasks, timeline.begun(tasks), placement, rank) for rank in range(ranks)]
     replayed = replay(tasks, schedules, timeline, machine, cost)
@@ -126,7 +134,7 @@ def test_what_travels_goes_before_tasks_that_wait_for_its_sender():
 @pytest.mark.parametrize("seed", range(25))
 def test_tasks_in_the_order_in_which_they_begin(seed):
     """All of them, none before what it waits for, each processor's as it took them."""
-    tasks, machine, _, _, _ = lowered(seed)
+    tasks, machine, _, _, _ = lowered(seed, exchange=list(Exchange)[seed % 2])
     # Many tasks that take no time: those that begin at one moment also wait for each other.
     timeline = simulate(tasks, machine, lambda task: float(task.number % 3))
     order = timeline.begun(tasks)
@@ -161,9 +169,9 @@ def run_stamped(tasks, order, reuse: bool, steps: int = 3) -> Record:
     return record
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(SHARES + 10))
 def test_every_task_reads_what_program_order_says(seed):
-    tasks, _, _, timeline, _ = lowered(seed)
+    tasks, _, _, timeline, _ = lowered(seed, exchange=list(Exchange)[seed % 2])
     wanted = run_stamped(tasks, range(len(tasks)), reuse=False)
     assert run_stamped(tasks, timeline.begun(tasks), reuse=True) == wanted
     assert len(wanted) > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,17 @@ import pytest
 import taskflow
 from taskflow.graph import OperatorGraph
 from taskflow.machine import load_machine
-from taskflow.mapper import Exchange, HybridParallel, OpConfig, Strategy, SyncAlgorithm, map_graph
+from taskflow.mapper import Exchange, HybridParallel, OpConfig, Strategy, SyncAlgorithm, alike, load, map_graph, save
 from taskflow.models import build
+from taskflow.optimizer import make_evaluator, search
+from taskflow.optimizer.cost import Roofline
+from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
+from taskflow.optimizer.explain import difference, explain
+from taskflow.optimizer.memory import memory_use
 from taskflow.regions import Rect
 from taskflow.rules import SGD
+from taskflow.runtime.program import schedule
+from taskflow.tasks import Placement
 from taskflow.tasks.lower import Emitter, lower
 from taskflow.tasks.simulate import resources, roofline, simulate
 from taskflow.tasks.task import AllGather, AllReduce, AllToAll, Kind, ReduceScatter, Task, TaskGraph
@@ -84,6 +92,27 @@ def test_a_layer_moves_what_megatron_moves(name: str, layer: str, plan: str) -> 
         (AllGather, Purpose.GRADIENT): 2 * each, (ReduceScatter, Purpose.GRADIENT): 2 * each,
     }
     assert not any(task.kind is Kind.COPY for task in tasks)
+
+
+@pytest.mark.parametrize(("plan", "groups"), [
+    ("d4 e4 mb2", [(0, 1, 2, 3)]), ("d4 e2 mb2", [(0, 1), (2, 3)]), ("d4 e4 mb1", [(0, 1, 2, 3)] * 2),
+    ("p2 d2 e2 mb1 recompute=full", [(2, 3)] * 4),
+])
+def test_experts_cost_two_all_to_alls_each_way(plan: str, groups: list[tuple[int, ...]]) -> None:
+    """GShard: the re-split from groups to experts and back, and the same for gradients; tokens go in no other message."""
+    graph, strategy = planned("MoE", plan, 4)
+    tasks = lower(graph, strategy, SGD(0.1))
+    losses = {loss.name for loss in graph.losses}
+    stage = [t for t in tasks if t.topic.name.startswith("layers.1") and t.topic.name not in losses]
+    found = Counter((t.topic.name[9:], t.topic.purpose, t.processors) for t in stage if isinstance(t.work, AllToAll))
+    times = 2 if "full" in plan else 1  # what experts made is read in the backward pass too
+    made = [(name, group) for name in ("moe.dispatch", "moe.wo") for group in groups]
+    wanted = Counter((name, Purpose.GRADIENT, group) for name, group in made)
+    wanted += Counter((name, Purpose.OUTPUT, group) for name, group in made * times)
+    assert found == wanted
+    assert not any(t.kind.travels and not isinstance(t.work, AllToAll) and not gradients_of_weights(t) for t in stage)
+    size, count = graph.node("layers.1.moe.dispatch").space.volume * 8, len(groups[0])
+    assert {t.nbytes for t in stage if isinstance(t.work, AllToAll)} == {size // len(groups) * (count - 1) // count}
 
 
 def two_operators(read: OpConfig, wrote: OpConfig, operator: str, processors: int = 4) -> tuple[OperatorGraph, Strategy]:
@@ -179,3 +208,42 @@ def test_an_all_to_all_takes_as_long_as_its_busiest_link() -> None:
     assert roofline(machine)(task) == pytest.approx(seconds, rel=1e-12)
     assert set(resources(task, machine)) == {4 + number for number in load}
     assert simulate(emit.graph, machine, roofline(machine)).makespan >= seconds
+
+
+def test_plans_keep_it_and_searches_do_not_change_it(tmp_path: Path) -> None:
+    graph, strategy = two_operators(OUTPUTS, WORDS, "linear")
+    machine = load_machine("p100", 4)
+    save(strategy, graph, "p100", tmp_path / "plan.json")
+    assert load(tmp_path / "plan.json", graph, 4) == strategy and alike(strategy, graph, graph).exchange is Exchange.COLLECTIVES
+    text = (tmp_path / "plan.json").read_text()
+    (tmp_path / "old.json").write_text(text.replace(',\n "exchange": "collectives"', ""))
+    plain = load(tmp_path / "old.json", graph, 4)  # files of before say nothing
+    assert plain == replace(strategy, exchange=Exchange.COPIES) and not plain.ordered
+    (tmp_path / "wrong.json").write_text(text.replace('"collectives"', '"messages"'))
+    with pytest.raises(ValueError, match=r"wrong.json: exchange: must be 'copies' or 'collectives', got 'messages'"):
+        load(tmp_path / "wrong.json", graph, 4)
+    evaluator = make_evaluator(graph, machine, rule=SGD(0.1))
+    reference = PythonEvaluator(graph, machine, Roofline(machine), SGD(0.1), None)
+    assert evaluator.set(strategy) == PythonEvaluator(graph, machine, evaluator.costs, SGD(0.1), None).set(strategy)
+    assert reference.set(strategy) == simulate(lower(graph, strategy, SGD(0.1)), machine, roofline(machine)).makespan
+    assert evaluator.set(plain) != evaluator.set(strategy)
+    with pytest.raises(ValueError, match=r"how tensors are cut anew .exchange."):
+        difference(evaluator, plain, strategy)
+    with pytest.raises(ValueError, match=r"strategy two takes .* collectives that cut tensors anew"):
+        search(graph, machine, budget="1p", starts=[strategy])
+
+
+@pytest.mark.parametrize("plan", ["t2 p2 mb2", "t2 d2 e2 mb1 recompute=full", "t2 c2 mb2"])
+def test_explanations_traffic_and_memory_know_it(plan: str) -> None:
+    graph = build("MoE", 8, preset="small", dtype="float64", heads=4)
+    machine = load_machine("p100", 4)
+    strategy = map_graph(HybridParallel(plan), graph, machine)
+    evaluator = make_evaluator(graph, machine, rule=SGD(0.1))
+    evaluator.set(strategy)
+    tasks = lower(graph, strategy, SGD(0.1))
+    use = evaluator.usage()
+    assert use.transfer_bytes == tasks.transfer_bytes and use.link_seconds
+    assert explain(evaluator).seconds == evaluator.seconds
+    order = simulate(tasks, machine, roofline(machine)).begun(tasks)
+    for one in memory_use(tasks, order):
+        assert schedule(tasks, order, Placement(4, 4), one.processor).memory.peak_bytes == one.buffers > 0

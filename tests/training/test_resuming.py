@@ -63,6 +63,29 @@ def refused(done: Result, message: str, code: int = 2) -> None:
     assert not done.stdout
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_a_run_goes_on_in_another_precision(dtype: str) -> None:
+    """The loss scale and the steps without an update are part of the checkpoint."""
+    pytest.importorskip("ml_dtypes")
+    narrow = ("--dtype", dtype, "--loss-scale", "1e9") if dtype == "fp16" else ("--dtype", dtype)  # which overflows
+    whole = report(start(*narrow))
+    report(start(*narrow, "--steps", "3", "--checkpoint", "run.safetensors"))
+    rest = report(start(*narrow, "--processors", "1", "--resume", "run.safetensors"))
+    assert rest["losses"] == whole["losses"][3:] and rest["skipped_steps"] == whole["skipped_steps"]
+    assert rest["dtype"] == {"bf16": "bfloat16", "fp16": "float16"}[dtype]
+    assert (rest["skipped_steps"], rest["loss_scale"]) == ((0, None) if dtype == "bf16" else (STEPS, 1e9))
+    wide = report(start("--resume", "run.safetensors"))
+    assert wide["dtype"] == "float32" and wide["losses"][0] == pytest.approx(rest["losses"][0], abs=0.02)
+    refused(start("--dtype", "fp64", "--resume", "run.safetensors"), f"is in {rest['dtype']}, this run in float64")
+
+
+def test_a_skipped_step_is_said() -> None:
+    given = ["--data", "text.txt", "--steps", "3", "--dtype", "fp16", "--loss-scale", "1e9"]
+    done = CliRunner().invoke(program("rnnlm"), given, catch_exceptions=False)
+    assert "step 2: gradients overflowed, weights stay; the loss scale is 1e+09 from here" in done.stderr
+    assert done.stderr.rstrip().endswith("loss scale 1e+09, 3 steps skipped")
+
+
 def test_a_resumed_run_has_the_losses_of_one_that_never_stopped() -> None:
     whole = report(start("--processors", "2"))
     first = report(start("--processors", "2", "--steps", "3", "--checkpoint", "run.safetensors"))

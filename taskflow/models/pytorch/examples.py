@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 
-def examples_of(module: Any, examples: Sequence[Any]) -> list[Any]:
-    """Examples as tensors (a shape: on the device meta, of the module's type); numbers, texts, None as they are. Raises
-    ValueError if the module is none, or for an example that is neither."""
+def examples_of(module: Any, examples: Sequence[Any], keywords: Mapping[str, Any] | None = None) -> list[Any]:
+    """Examples, those by name among them in their places, as tensors (a shape: on the device meta, of the module's type);
+    numbers, texts, None as they are. Raises ValueError if the module is none, or for an example that is neither."""
     if not isinstance(module, nn.Module):
         raise ValueError(f"from_torch: module must be a torch.nn.Module, got {type(module).__name__}")
     dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.get_default_dtype())
     found: list[Any] = []
-    for number, example in enumerate(examples):
+    for number, example in enumerate(_placed(module, examples, keywords or {})):
         shape = isinstance(example, (tuple, list)) and all(isinstance(size, int) and size > 0 for size in example)
         if shape and example:
             found.append(torch.empty(tuple(example), dtype=dtype, device="meta"))
@@ -29,6 +30,26 @@ def examples_of(module: Any, examples: Sequence[Any]) -> list[Any]:
                 f"from_torch: example {number} must be a shape, a dense real tensor, a number, a text or None, got "
                 f"{type(example).__name__} {str(example)[:60]}"
             )
+    return found
+
+
+def _placed(module: nn.Module, examples: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
+    """One example for each argument of forward up to the last that is given; defaults between them."""
+    found, left = list(examples), dict(keywords)
+    parameters = [*inspect.signature(type(module).forward).parameters.values()][1:]
+    named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    for parameter in named[len(found) :]:
+        if not left:
+            break
+        if parameter.name not in left and parameter.default is parameter.empty:
+            raise ValueError(f"from_torch: {type(module).__name__}: there is no example for its argument {parameter.name}")
+        found.append(left.pop(parameter.name, parameter.default))
+    if left:
+        there_are = ", ".join(p.name for p in named[len(examples) :]) or "none"
+        raise ValueError(
+            f"from_torch: {type(module).__name__}: forward has no further argument {', '.join(left)}; examples by name may be "
+            f"given for {there_are}"
+        )
     return found
 
 

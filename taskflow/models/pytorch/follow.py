@@ -12,8 +12,11 @@ from torch import nn
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
 from taskflow.models.pytorch import arithmetic, neural, shaping  # noqa: F401  they fill the registry
+from taskflow.models.pytorch.experts import is_experts
+from taskflow.models.pytorch.masks import OF_MASKS, Mask, makes_mask, masked_call
 from taskflow.models.pytorch.modules import STATEFUL, is_leaf, layer_of
-from taskflow.models.pytorch.recording import record_both
+from taskflow.models.pytorch.places import raising_line, said
+from taskflow.models.pytorch.recording import ATTENTION, record_both
 from taskflow.models.pytorch.refused import require_plain
 from taskflow.models.pytorch.registry import FUNCTIONS, RAW, constant_of, tensor_of
 from taskflow.models.pytorch.shadow import Shadow, without_numbers
@@ -50,14 +53,14 @@ def follow(module: Any, examples: Sequence[Any], title: str, watch: Watch | None
         graph = OperatorGraph(str(dtype).removeprefix("torch."), title)
         return _Following(graph, module, recording, watch).followed()
     except Unsupported as error:
-        raise ValueError(f"from_torch: {title}: {error}") from error
+        raise ValueError(f"from_torch: {title}: {error}{said(raising_line(error.__traceback__))}") from error
     except Exception as error:  # whatever the module's code raises when it meets what has no numbers
         if isinstance(error, ValueError) and str(error).startswith("from_torch: "):
             raise
-        said = (str(error).splitlines() or [""])[0]
+        why = (str(error).splitlines() or [""])[0]
         raise ValueError(
-            f"from_torch: cannot follow {title} ({type(error).__name__}: {said}); its forward must run on examples of these "
-            "shapes, and must not depend on numbers in tensors, only on shapes"
+            f"from_torch: cannot follow {title} ({type(error).__name__}: {why}); its forward must run on examples of these "
+            f"shapes, and must not depend on numbers in tensors, only on shapes{said(raising_line(error.__traceback__))}"
         ) from error
 
 
@@ -72,6 +75,7 @@ class _Following:
         self.trained: set[int] = set()  # nodes whose outputs depend on a parameter
         self.seen = 0  # nodes that were looked at
         self.parameters = dict(module.named_parameters())
+        self.names = {id(parameter): path for path, parameter in self.parameters.items()}
         self.paths = {name for name, _ in (*module.named_modules(), *module.named_parameters(), *module.named_buffers())}
 
     def followed(self) -> Followed:
@@ -81,30 +85,33 @@ class _Following:
             try:
                 self._settle(step, self._value(step))
             except (ValueError, TypeError) as error:  # of what is not supported, of operators, of arguments that a function has not
-                said = str(error).replace("made()", step.name)
-                raise ValueError(f"from_torch: {self.graph.name}: {step.describe()}: {said}") from error
+                why = str(error).replace("made()", step.name)
+                raise ValueError(f"from_torch: {self.graph.name}: {step.describe()}: {why}{said(step.line)}") from error
         result = mapped(self._result, self.recording.output)
         self._add_unused()
         return Followed(self.graph, result, self.recording, self.values)
 
     def _require_counterparts(self) -> None:
         missing: dict[tuple[str, str], list[str]] = {}  # what it is: where
+        lines: dict[tuple[str, str], str] = {}
         for step in self.recording.steps:
             if step.kind == "module":
                 part = self.module.get_submodule(step.target)
                 if layer_of(part) is None:
                     missing.setdefault((type(part).__name__, ""), []).append(step.target)
-            elif step.kind == "function" and step.target not in FUNCTIONS:
+                    lines.setdefault((type(part).__name__, ""), said(step.line))
+            elif step.kind == "function" and step.target not in FUNCTIONS and step.target not in OF_MASKS:
                 own = hasattr(torch.Tensor, getattr(step.target, "__name__", "")) and step.target not in vars(torch).values()
                 missing.setdefault(("a tensor's method" if own else "a function", step.name), []).append(step.name)
+                lines.setdefault(("a tensor's method" if own else "a function", step.name), said(step.line))
         if missing:
-            said = [
-                f"{places[0]} ({what}{f', {len(places)} times' if len(places) > 1 else ''})"
-                for (what, _), places in missing.items()
+            named = [
+                f"{places[0]} ({kind[0]}{f', {len(places)} times' if len(places) > 1 else ''}){lines[kind]}"
+                for kind, places in missing.items()
             ]
-            more = f" and {len(said) - MOST_NAMED} more kinds" if len(said) > MOST_NAMED else ""
+            more = f" and {len(named) - MOST_NAMED} more kinds" if len(named) > MOST_NAMED else ""
             raise ValueError(
-                f"from_torch: {self.graph.name}: no counterpart for {', '.join(said[:MOST_NAMED])}{more}; replace it in the "
+                f"from_torch: {self.graph.name}: no counterpart for {', '.join(named[:MOST_NAMED])}{more}; replace it in the "
                 "module by what docs/guide/pytorch.md lists, or build the network with taskflow's operators"
             )
 
@@ -118,12 +125,14 @@ class _Following:
         if step.kind == "parameter":
             held = self.parameters[step.target]
             self._require_alone(held, step.target)
-            return Held(Site(step.target, self.graph, self.known), held)
+            return Held(Site(step.target, self.graph, self.known, names=self.names), held)
         args, kwargs = mapped(self._given, step.args), mapped(self._given, step.kwargs)
         if step.kind == "module":
             return self._layer(step, args, kwargs)
+        name = self._free(f"{step.where}.{step.name}" if step.where else step.name)
+        if step.target is not ATTENTION and makes_mask(step.target, args, kwargs):
+            return masked_call(step.target, name, self.graph, args, kwargs)
         handler = FUNCTIONS[step.target]
-        name = self._free(step.name)
         if handler not in RAW:
             args, kwargs = mapped(self._tensor(name), args), mapped(self._tensor(name), kwargs)
         return handler(name, *args, **kwargs)
@@ -138,14 +147,23 @@ class _Following:
                 f"{name} has requires_grad=False, but a layer's parameters are trained here; train it, or import without it",
             )
             self._require_alone(parameter, step.target)
-            if isinstance(part, STATEFUL):
+            if isinstance(part, STATEFUL) or is_experts(part):
                 require(id(parameter) not in self.known, f"shares its {name} with another layer, which it cannot")
                 self.stateful[id(parameter)] = step.target
         masks = {key: value for key, value in kwargs.items() if isinstance(value, Fixed)}  # a layer looks at those itself
         convert = self._tensor(step.target)
         args = mapped(convert, args)
         kwargs = {key: value if key in masks else mapped(convert, value) for key, value in kwargs.items()}
-        return build(Site(step.target, self.graph, self.known, step.training), part, *args, **kwargs)
+        name = self._home(step.target, part)
+        return build(Site(name, self.graph, self.known, step.training, self.names), part, *args, **kwargs)
+
+    def _home(self, path: str, part: nn.Module) -> str:
+        """The module that a layer is named by: the first of those that have its parameters (another if they are shared)."""
+        own = [(name, p) for name, p in part.named_parameters(recurse=False)]
+        if not own or any(id(p) in self.known for _, p in own):
+            return path
+        homes = {self.names[id(p)].removesuffix(f".{name}") for name, p in own if self.names[id(p)].endswith(f".{name}")}
+        return homes.pop() if len(homes) == 1 and len(own) == len({self.names[id(p)] for _, p in own}) else path
 
     def _require_alone(self, parameter: Any, path: str) -> None:
         other = self.stateful.get(id(parameter), path)
@@ -162,7 +180,10 @@ class _Following:
         found = _beside(step.result, value)
         for ref, theirs in zip((leaf for leaf in leaves(step.result) if isinstance(leaf, Ref)), step.values):
             ours = found.get(ref)
-            if isinstance(ours, Tensor):
+            if isinstance(ours, Mask):
+                fits = ours.tensor.shape == tuple(theirs.shape) and theirs.dtype is torch.bool
+                require(fits, f"returns {theirs.dtype} {list(theirs.shape)} in PyTorch, but a mask {list(ours.tensor.shape)} here")
+            elif isinstance(ours, Tensor):
                 self._compare(step, theirs, ours)
                 if self.watch is not None:
                     ours = self.watch(step, ref.index, ours)

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
+from taskflow.models.pytorch.origin import remember
 from taskflow.operators.tensor import Tensor
 
 Loss = Callable[[Any], Tensor]
 
 
 def from_torch(
-    module: Any, *examples: Any, loss: str | Loss | None = "cross_entropy", name: str | None = None, verify: bool = True
+    module: Any, *examples: Any, loss: str | Loss | None = "cross_entropy", name: str | None = None, verify: bool = True,
+    keywords: Mapping[str, Any] | None = None,
 ) -> OperatorGraph:
     """The operator graph of a torch.nn.Module, to plan or to train: it computes what the module computes, or there is an error.
 
     Args: ``examples``: for each argument of ``forward`` a shape (of the whole batch; floats of the type of the module's
     parameters), a tensor of the shape and type that each step will be given, or what is no tensor, as it is; arguments with
     defaults may be left out. Inputs of the graph are named as the arguments (with ``_in`` behind it where a layer has that
-    name). ``loss``: "cross_entropy" of scores (N, ..., classes) and an input ``labels`` (N, ...) int64, "mse_loss" of the
+    name). ``keywords``: examples for arguments by their names.
+    ``loss``: "cross_entropy" of scores (N, ..., classes) and an input ``labels`` (N, ...) int64, "mse_loss" of the
     output and an input ``targets`` of its shape, a function from what the module returns (with `taskflow`'s tensors) to a
-    scalar, or None. If the module returns several tensors, the two losses that have names count the first. ``verify``: run the
+    scalar, or None. If the module returns several tensors, the two losses that have names count the first, or of a
+    mapping, such as Hugging Face's outputs, ``logits``. ``verify``: run the
     module and the graph on small random numbers, in training and in evaluation, and compare all outputs, gradients, running
     statistics. Networks too large for that (`verify.MOST_PARAMETERS`, `MOST_FLOPS`) are not verified, with a warning.
 
@@ -37,23 +41,35 @@ def from_torch(
     try:
         from taskflow.models.pytorch.examples import examples_of
         from taskflow.models.pytorch.follow import follow
+        from taskflow.models.pytorch.meta import require_numbers
         from taskflow.models.pytorch.verify import verified
     except ImportError as error:
         raise ImportError("from_torch: needs PyTorch, to read the module: pip install torch") from error
+    require_numbers()
     title = name or type(module).__name__
-    given = examples_of(module, examples)
+    given = examples_of(module, examples, keywords or {})
     followed = follow(module, given, title)
     if verify:
         verified(module, given, followed)
     graph, result = followed.graph, followed.result
-    output = result[0] if isinstance(result, (tuple, list)) and result else result
+    remember(graph, module, given)
+    output = _first(result)
     if not isinstance(output, Tensor):
-        raise ValueError(f"from_torch: {graph.name} must return a tensor, or several in a tuple, got {type(output).__name__}")
+        raise ValueError(
+            f"from_torch: {graph.name} must return a tensor, or several in a tuple or a mapping, got {type(output).__name__}"
+        )
     if callable(loss):
         graph.minimize(loss(result))
     else:
         _add_loss(graph, output, loss)
     return graph
+
+
+def _first(result: Any) -> Any:
+    """The tensor that a loss by name counts: the first of several; of a mapping ``logits``, or the first."""
+    if isinstance(result, Mapping):
+        return result.get("logits", next((value for value in result.values() if isinstance(value, Tensor)), result))
+    return result[0] if isinstance(result, (tuple, list)) and result else result
 
 
 def _add_loss(graph: OperatorGraph, output: Tensor, loss: str | None) -> None:

@@ -9,6 +9,9 @@ import numpy as np
 from torch import nn
 
 from taskflow import operators as ops
+from taskflow.models.pytorch.arithmetic import add
+from taskflow.models.pytorch.experts import experts, is_experts
+from taskflow.models.pytorch.masks import MASKED, Mask
 from taskflow.models.pytorch.normalising import affine, normalised
 from taskflow.models.pytorch.refused import class_of
 from taskflow.models.pytorch.registry import array_of, constant
@@ -20,6 +23,9 @@ Made = Any  # a Tensor, or a tuple of them where the module returns one
 
 
 def _linear(site: Site, m: nn.Linear, x: Tensor) -> Made:
+    if m.bias is not None and site.has(m.weight) and not site.has(m.bias):  # a table of embeddings under the scores, with biases
+        y = ops.linear(x, m.out_features, False, name=f"{site.name}.product", parameters=site.shared(m.weight))
+        return add(site.name, site.own(y, m.weight), _held(site, m, "bias"))
     shared = site.shared(m.weight, m.bias)
     y = ops.linear(x, m.out_features, m.bias is not None, name=site.name, parameters=shared)
     return site.own(y, m.weight, m.bias)
@@ -76,7 +82,8 @@ def _rms_norm(site: Site, m: Any, x: Tensor) -> Made:
 
 def _held(site: Site, m: Any, name: str) -> Held | None:
     """A parameter of a layer by itself."""
-    return None if getattr(m, name) is None else Held(site.below(name), getattr(m, name))
+    parameter = getattr(m, name)
+    return None if parameter is None else Held(site.named(parameter, name), parameter)
 
 
 def _group_norm(site: Site, m: nn.GroupNorm, x: Tensor) -> Made:
@@ -86,10 +93,14 @@ def _group_norm(site: Site, m: nn.GroupNorm, x: Tensor) -> Made:
 
 
 def _embedding(site: Site, m: nn.Embedding, x: Tensor) -> Made:
-    said = {name: getattr(m, name) for name in ("padding_idx", "max_norm", "sparse", "scale_grad_by_freq")}
+    said = {name: getattr(m, name) for name in ("max_norm", "sparse", "scale_grad_by_freq")}
     wrong = [f"{name}={value!r}" for name, value in said.items() if value is not None and value is not False]
-    require(not wrong, f"padding_idx, max_norm, sparse and scale_grad_by_freq are not supported, got {', '.join(wrong)}")
-    y = ops.embedding(x, m.num_embeddings, m.embedding_dim, name=site.name, parameters=site.shared(m.weight))
+    require(not wrong, f"max_norm, sparse and scale_grad_by_freq are not supported, got {', '.join(wrong)}")
+    row = m.padding_idx
+    y = ops.embedding(
+        x, m.num_embeddings, m.embedding_dim, padding=row if row is None or row >= 0 else m.num_embeddings + row,
+        name=site.name, parameters=site.shared(m.weight),
+    )
     return site.own(y, m.weight)
 
 
@@ -131,11 +142,20 @@ def _is_causal(mask: Any) -> bool:
 
 
 def masked_scores(name: str, scores: Tensor, mask: Any, allowed: bool) -> Tensor:
-    """Scores (..., T, S) with a fixed mask: numbers that are added, or True for what is ``allowed`` (else: for what is not)."""
+    """Scores (..., T, S) with a mask: numbers that are added, which may be computed; or fixed, True for what is ``allowed`` (else:
+    for what is not)."""
     if mask is None:
         return scores
+    if isinstance(mask, Mask):
+        hidden = ops.scale(ops.shift(mask.tensor, -1.0, name=f"{name}.hidden"), MASKED, name=f"{name}.low")
+        return ops.add(scores, hidden, name=f"{name}ed")
+    if isinstance(mask, (Tensor, Held)):
+        return add(f"{name}ed", scores, mask)  # type: ignore[no-any-return]
     require(isinstance(mask, Fixed), "masks that are inputs, or are computed from them, are not supported (attn_mask)")
     numbers = array_of(mask)
+    for dim in range(numbers.ndim):  # such as the same for all samples: what repeats is kept once
+        first = numbers[(slice(None),) * dim + (slice(0, 1),)]
+        numbers = first if numbers.shape[dim] > 1 and bool((numbers == first).all()) and dim < numbers.ndim - 2 else numbers
     if numbers.dtype == bool:
         numbers = np.where(numbers if allowed else ~numbers, 0.0, -np.inf)
     require(bool((numbers > -np.inf).any(-1).all()), "a mask hides all keys of some query")
@@ -164,7 +184,7 @@ def _leaky_relu(site: Site, m: nn.LeakyReLU, x: Tensor) -> Made:
 
 
 def _silu(site: Site, m: Any, x: Tensor) -> Made:
-    return ops.mul(x, ops.sigmoid(x, name=f"{site.name}.sigmoid"), name=site.name)
+    return ops.silu(x, name=site.name)
 
 
 def _hardtanh(site: Site, m: nn.Hardtanh, x: Tensor) -> Made:
@@ -268,6 +288,8 @@ def layer_of(module: nn.Module) -> Callable[..., Made] | None:
     """What a module becomes as a whole: by its class, or by the class that it changes nothing of."""
     kind = type(module)
     found = BY_NAME.get(f"{kind.__module__}.{kind.__qualname__}")
+    if found is None and is_experts(module):
+        return experts
     if found is None:
         known = class_of(module, LAYERS)
         found = None if known is None else LAYERS[known]

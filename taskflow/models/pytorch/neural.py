@@ -12,6 +12,7 @@ from torch import nn
 
 from taskflow import operators as ops
 from taskflow.models.pytorch.arithmetic import add, matmul, mul
+from taskflow.models.pytorch.masks import Mask
 from taskflow.models.pytorch.modules import LAYERS, masked_scores, pair
 from taskflow.models.pytorch.normalising import affine, normalised
 from taskflow.models.pytorch.registry import Function, graph_of, layer_site, stands_for, tensor_of
@@ -65,7 +66,7 @@ def conv2d(
 
 @stands_for("embedding", raw=True)
 def embedding(
-    name: str, input: Any, weight: Any, padding_idx: None = None, max_norm: None = None, norm_type: float = 2.0,
+    name: str, input: Any, weight: Any, padding_idx: int | None = None, max_norm: None = None, norm_type: float = 2.0,
     scale_grad_by_freq: bool = False, sparse: bool = False,
 ) -> Any:
     """Rows of a module's table."""
@@ -184,6 +185,13 @@ def dropout(name: str, input: Tensor, p: float = 0.5, training: bool = True, inp
     return ops.dropout(input, p, name=name) if training and p else input
 
 
+@stands_for("topk")
+def topk(name: str, input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    """The k largest numbers of the last dimension, and their places."""
+    require(dim in (-1, input.ndim - 1) and largest, "only the largest, of the last dimension")
+    return ops.top_k(input, k, name=name)
+
+
 @stands_for("pad")
 def pad(name: str, input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Any:
     """A number around a tensor."""
@@ -194,6 +202,13 @@ def pad(name: str, input: Tensor, pad: Sequence[int], mode: str = "constant", va
 # ---- attention ---------------------------------------------------------------------------------------------------------------
 
 
+def _flash(q: Tensor, k: Tensor, v: Tensor, causal: bool, grouped: bool) -> bool:
+    """True for (N, heads, T, features) that the operator without a matrix of weights computes as PyTorch means it."""
+    alike = q.ndim == k.ndim == v.ndim == 4 and q.shape[0] == k.shape[0] == v.shape[0] and k.shape[:3] == v.shape[:3]
+    heads = alike and (q.shape[1] == k.shape[1] or (grouped and q.shape[1] % k.shape[1] == 0))
+    return heads and q.shape[3] == k.shape[3] and (not causal or q.shape[2] == k.shape[2])
+
+
 @stands_for("scaled_dot_product_attention", raw=True)
 def attention(
     name: str, query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
@@ -202,6 +217,12 @@ def attention(
     """softmax(query key^T scale + mask) value. ``is_causal``: query t sees the keys up to t, also where there are more keys."""
     graph = graph_of(query, key, value)
     q, k, v = (tensor_of(part, graph, name) for part in (query, key, value))
+    if attn_mask is None and _flash(q, k, v, is_causal, enable_gqa):
+        q, k, v = (ops.transpose(part, 1, 2, name=f"{name}.{at}") for part, at in zip((q, k, v), "qkv"))
+        made = ops.flash_attention(
+            q, k, v, scale=scale, causal=is_causal, dropout=dropout_p, name=f"{name}.attention"
+        )
+        return ops.transpose(made, 1, 2, name=name)
     if enable_gqa:
         k, v = (
             repeat_interleave(f"{name}.{at}", part, q.shape[-3] // part.shape[-3], -3) if part.shape[-3] != q.shape[-3] else part
@@ -217,6 +238,9 @@ def attention(
     causal = is_causal and rows == columns
     if is_causal and not causal:
         attn_mask = Fixed(torch.ones(rows, columns, dtype=torch.bool).tril(), 0)
-    scores = masked_scores(f"{name}.mask", scores, attn_mask, allowed=True)
-    weights = ops.softmax(scores, -1, causal=causal, name=f"{name}.softmax")
+    weights = ops.softmax(
+        masked_scores(f"{name}.mask", scores, attn_mask, allowed=True), -1, causal=causal, name=f"{name}.softmax"
+    )
+    if isinstance(attn_mask, Mask):  # a query that sees no key gets zeros
+        weights = ops.mul(weights, attn_mask.tensor, name=f"{name}.seen")
     return matmul(name, ops.dropout(weights, dropout_p, name=f"{name}.drop") if dropout_p else weights, v)

@@ -11,6 +11,8 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from taskflow.models.pytorch.experts import is_experts, without_numbers
+from taskflow.models.pytorch.places import calling_line
 from taskflow.models.pytorch.refused import more_than_its_class
 from taskflow.models.pytorch.shadow import Shadow
 from taskflow.models.pytorch.site import Unsupported
@@ -223,6 +225,8 @@ class TorchRecorder(TorchFunctionMode):
     def _run_layer(self, path: str, run: Any, args: Any, kwargs: Any) -> Any:
         state = torch.get_rng_state()
         try:
+            if self.shadow.fake and is_experts(run):
+                return without_numbers(run, *args, **kwargs)
             return run(*args, **kwargs)
         except Exception as error:  # whatever the layer raises
             raise Unsupported(f"{path}: PyTorch says: {(str(error).splitlines() or [''])[0]}") from error
@@ -290,6 +294,7 @@ class TorchRecorder(TorchFunctionMode):
     ) -> None:
         step = TorchStep(len(self.steps), kind, target, args, kwargs, where=self.inside, training=training)
         step.grad = torch.is_grad_enabled() and name_of(target) != "detach"
+        step.line = calling_line()
         self.steps.append(step)
 
         def kept(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,7 +33,7 @@ def record_both(
     flags = [(part, part.training) for part in module.modules()]
     given = module.training
     try:
-        with _unchanged(module, leaf):
+        with _unchanged(module, leaf), _quietly():
             if not given:
                 module.train()
             made = shadow()
@@ -50,6 +51,17 @@ def record_both(
         )
     _require_equal(module, training, evaluation)
     return training
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """PyTorch does not log what it cannot compute: it raises it too."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 def examples_in(shadow: Shadow, examples: Sequence[Any]) -> list[Any]:
@@ -193,6 +205,7 @@ class _Numbers:
     def __init__(self, module: nn.Module, numbers: dict[Any, int], ours: bool) -> None:
         self.module, self.numbers, self.ours = module, numbers, ours
         self.found: list[Any] = []
+        self.digests: dict[int, str] = {}  # of fixed tensors by identity: the recording holds them
 
     def add(self, step: TorchStep) -> int:
         """The number of a step; the highest so far and one more if no step before computes the same."""
@@ -213,7 +226,9 @@ class _Numbers:
             found = self.found[value.step]
             return found if isinstance(found, tuple) and found[0] == "value" else ("value", found, value.index)
         if isinstance(value, Fixed):
-            return ("fixed", value.name or _digest(value.tensor))
+            if id(value) not in self.digests:
+                self.digests[id(value)] = value.name or _digest(value.tensor)
+            return ("fixed", self.digests[id(value)])
         return value
 
     def _passes_on(self, step: TorchStep) -> Any:
@@ -272,4 +287,4 @@ def _digest(tensor: torch.Tensor) -> str:
     if tensor.is_meta:
         return f"meta {tuple(tensor.shape)} {tensor.dtype}"
     text = tensor.detach().cpu().contiguous().flatten().view(torch.uint8) if tensor.numel() else tensor
-    return f"{tuple(tensor.shape)} {tensor.dtype} {hashlib.sha256(text.numpy().tobytes()).hexdigest()}"
+    return f"{tuple(tensor.shape)} {tensor.dtype} {hashlib.sha256(text.numpy().data).hexdigest()}"

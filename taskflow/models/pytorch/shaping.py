@@ -9,6 +9,7 @@ from string import ascii_lowercase
 from typing import Any
 
 import numpy as np
+import torch
 
 from taskflow import operators as ops
 from taskflow.models.pytorch.registry import array_of, constant, graph_of, stands_for, tensor_of
@@ -172,6 +173,31 @@ def _chosen(name: str, x: Tensor, wanted: Sequence[Any]) -> Tensor:
     return made if made.shape == shape else ops.reshape(made, shape, name=f"{name}.shaped")
 
 
+def _mesh(name: str, x: Tensor, wanted: Sequence[Any]) -> Tensor:
+    """x[rows, columns, ...] by fixed integers of which each vary along a dimension of their own (an open mesh, numpy's ``ix_``)."""
+    arrays = [array_of(part) for part in wanted]
+    require(all(array.dtype.kind in "iu" for array in arrays), "an index by numbers must be of integers")
+    whole = np.broadcast_shapes(*(array.shape for array in arrays))
+    axes: list[int] = []  # for each index the dimension of the result that it varies along
+    for array in arrays:
+        along = [len(whole) - array.ndim + i for i, size in enumerate(array.shape) if size > 1]
+        require(len(along) <= 1, "several indices by numbers must each vary along one dimension")
+        axes.append(along[0] if along else next(i for i in range(len(whole)) if whole[i] == 1 and i not in axes))
+    require(len(set(axes)) == len(axes), "several indices by numbers must vary along different dimensions")
+    for dim, array in enumerate(arrays):
+        numbers = array.reshape(-1) % x.shape[dim]
+        if numbers.size != x.shape[dim] or (numbers != np.arange(numbers.size)).any():
+            x = _chosen(f"{name}.{dim}", x, [slice(None)] * dim + [Fixed(torch.from_numpy(numbers), 0)])
+    rest = list(range(len(axes), x.ndim))
+    x = permute(f"{name}.turned", x, *sorted(range(len(axes)), key=axes.__getitem__), *rest)
+    return ops.reshape(x, (*whole, *x.shape[len(axes) :]), name=name)
+
+
+def _sliced(wanted: Sequence[Any], shape: tuple[int, ...]) -> list[tuple[Any, int]]:
+    """The parts of an index that take up a dimension, each with its size."""
+    return list(zip((part for part in wanted if part is not None), shape))
+
+
 @stands_for("__getitem__", raw=True)
 def item(name: str, input: Any, index: Any) -> Any:
     """x[index]: integers, slices, ``...`` and None; or fixed integers for one dimension."""
@@ -179,6 +205,8 @@ def item(name: str, input: Any, index: Any) -> Any:
     wanted = list(index) if isinstance(index, tuple) else [index]
     if any(isinstance(part, (Fixed, list)) for part in wanted):
         require(all(part is not None and part is not Ellipsis for part in wanted), "an index by numbers beside ... or None")
+        if len(wanted) > 1 and all(isinstance(part, Fixed) for part in wanted):
+            return _mesh(name, input, wanted)
         return _chosen(name, input, wanted)
     if any(part is Ellipsis for part in wanted):
         at = next(i for i, part in enumerate(wanted) if part is Ellipsis)
@@ -186,6 +214,9 @@ def item(name: str, input: Any, index: Any) -> Any:
         wanted[at : at + 1] = [slice(None)] * missing
     shape: list[int] = []
     x, dim = input, 0
+    if any(isinstance(part, slice) and not range(*part.indices(size)) for part, size in _sliced(wanted, input.shape)):
+        none = torch.empty(input.shape, device="meta")[index].shape  # no elements: joined with others, it adds none
+        return Fixed(torch.empty(none), 0)
     for part in wanted:
         if part is None:
             shape.append(1)
@@ -216,9 +247,14 @@ def item(name: str, input: Any, index: Any) -> Any:
 # ---- several, and several times ----------------------------------------------------------------------------------------------
 
 
-@stands_for("cat", "concat", "concatenate")
-def concat(name: str, tensors: Sequence[Tensor], dim: int = 0) -> Any:
-    """Tensors one after another."""
+@stands_for("cat", "concat", "concatenate", raw=True)
+def concat(name: str, tensors: Sequence[Any], dim: int = 0) -> Any:
+    """Tensors one after another; PyTorch leaves out those of shape (0,), and what has no elements adds none."""
+    some = [tensor for tensor in tensors if not (isinstance(tensor, Fixed) and not tensor.tensor.numel())]
+    graph = graph_of(some)
+    tensors = [tensor_of(tensor, graph, name) for tensor in some]
+    if len(tensors) == 1:
+        return tensors[0]
     return ops.concat(tensors, dim, name=name)
 
 
@@ -231,6 +267,8 @@ def stack(name: str, tensors: Sequence[Tensor], dim: int = 0) -> Any:
 
 def repeated(name: str, x: Tensor, dim: int, times: int) -> Tensor:
     """A tensor so many times along a dimension."""
+    if x.shape[dim] == 1:
+        return x if times == 1 else ops.expand(x, (*x.shape[:dim], times, *x.shape[dim + 1 :]), name=name)
     require(times <= MOST_COPIES, f"repeats a tensor {times} times; at most {MOST_COPIES}")
     return x if times == 1 else ops.concat([x] * times, dim, name=name)
 
@@ -272,7 +310,7 @@ def expand(name: str, input: Any, *sizes: Any, implicit: bool = False) -> Any:
         return at.own(made, input.tensor)
     if tuple(whole) == input.shape:
         return input
-    return ops.add(input, constant(input.graph, np.zeros(whole, input.dtype), f"{name}.zeros"), name=name)
+    return ops.expand(input, whole, name=name)
 
 
 @stands_for("expand_as")

@@ -18,16 +18,25 @@ class Unsupported(ValueError):
 @dataclass(frozen=True, slots=True)
 class Site:
     """``name``: the module's path, which its operators are named by. ``known``: our parameters by identity of PyTorch's.
-    ``training``: whether the module is in training while the whole is."""
+    ``training``: whether the module is in training while the whole is. ``names``: paths of PyTorch's parameters by identity."""
 
     name: str
     graph: OperatorGraph
     known: dict[int, Parameter] = field(default_factory=dict)
     training: bool = True
+    names: dict[int, str] = field(default_factory=dict)
 
     def below(self, name: str) -> Site:
         """The same for a module in this one."""
-        return Site(f"{self.name}.{name}", self.graph, self.known, self.training)
+        return Site(f"{self.name}.{name}", self.graph, self.known, self.training, self.names)
+
+    def named(self, parameter: Any, name: str) -> Site:
+        """Where a parameter of this module lies: by the first of its paths if it has several, else ``name`` in this one."""
+        return Site(self.names.get(id(parameter), f"{self.name}.{name}"), self.graph, self.known, self.training, self.names)
+
+    def has(self, parameter: Any) -> bool:
+        """True if a layer before has this parameter of PyTorch's, too."""
+        return id(parameter) in self.known
 
     def shared(self, *theirs: Any) -> Sequence[Parameter] | None:
         """Our parameters for these of PyTorch's (None among them: it has none) if a layer before has them too; None if they are
@@ -63,7 +72,8 @@ class Held:
     @property
     def layer(self) -> Site:
         """The module whose parameter it is."""
-        return Site(self.site.name.rpartition(".")[0] or self.site.name, self.site.graph, self.site.known)
+        name = self.site.name.rpartition(".")[0] or self.site.name
+        return Site(name, self.site.graph, self.site.known, names=self.site.names)
 
 
 def require(fine: bool, why: str) -> None:

@@ -41,6 +41,7 @@ class TorchStep:
     where: str = ""  # the module in whose code it stands
     training: bool = True  # of the module that it is
     grad: bool = True  # whether gradients are recorded there
+    line: tuple[str, int] | None = None  # file and line of the module's code that calls it
 
     @property
     def name(self) -> str:

@@ -23,6 +23,7 @@ from taskflow.mapper import choose
 from taskflow.models.pytorch.follow import WATCHING, Followed, Watch, follow
 from taskflow.models.pytorch.steps import TorchStep, leaves
 from taskflow.models.pytorch.weights import weights_of
+from taskflow.operators.flash_attention import FlashAttention
 from taskflow.operators.operator import Init
 from taskflow.operators.tensor import Tensor
 from taskflow.rules import SGD
@@ -79,6 +80,8 @@ def without_dropout(graph: OperatorGraph) -> None:
     for number, node in enumerate(graph.nodes):
         if node.operator.kind in ("dropout", "stochastic_depth"):
             graph.nodes[number] = replace(node, operator=type(node.operator)(0.0))  # type: ignore[call-arg]
+        elif isinstance(node.operator, FlashAttention):
+            graph.nodes[number] = replace(node, operator=replace(node.operator, dropout=0.0))
 
 
 class _NoDropout(TorchFunctionMode):

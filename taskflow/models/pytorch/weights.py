@@ -24,9 +24,11 @@ def weights_of(module: Any) -> StoredWeights:
 def _all(module: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
     import torch
 
+    from taskflow.models.pytorch.experts import is_experts, parts_of
+
     seen: set[int] = set()
     for path, part in module.named_modules():
-        prefix = f"{path}." if path else ""
+        prefix, experts = f"{path}." if path else "", is_experts(part)
         for name, tensor in (*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)):
             kept = tensor.requires_grad if isinstance(tensor, torch.nn.Parameter) else (
                 isinstance(part, torch.nn.modules.batchnorm._BatchNorm) and name in STATISTICS
@@ -43,6 +45,11 @@ def _all(module: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
                 shape = (third, *tensor.shape[1:])
                 for i, which in enumerate("qkv"):
                     yield f"{prefix}{which}_proj.{name[8:]}", (shape, _reader(tensor, shape, slice(i * third, (i + 1) * third)))
+            elif experts:
+                for ours, theirs, rows in parts_of(part):
+                    if theirs == name:
+                        shape = tuple(tensor[:, rows].shape)
+                        yield f"{prefix}{ours}", (shape, _reader(tensor, shape, (slice(None), rows)))
             else:
                 yield f"{prefix}{name}", (tensor.shape, _reader(tensor, tuple(tensor.shape)))
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from taskflow.floats import sum_bytes
 from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper import OpConfig, Sync
 from taskflow.operators.tensor import Parameter
@@ -78,7 +79,7 @@ def layer_sync(
     for number, bundle in enumerate(bundles):
         if bundle.trained:
             group = _group(bundle, image)
-            table = make_sync_table(sync, (True,) * len(group), bundle.size, bundle.item)
+            table = make_sync_table(sync, (True,) * len(group), bundle.size, sum_bytes(bundle.item))
             begin = len(rows)
             for task in sync_tasks(table, first_root(sync, first + number, len(group)))[0]:
                 waits = sorted({wait for holder in task.gradients for wait in bundle.waits[group[holder]]})
@@ -97,7 +98,7 @@ def kind_of_sync(sync: Sync, bundles: Sequence[HeldBundle], first: int, image: S
         if bundle.trained:
             group = _group(bundle, image)
             by = (first + number) % len(group)
-            count = chunk_count(sync, len(group), bundle.size, bundle.item)
+            count = chunk_count(sync, len(group), bundle.size, sum_bytes(bundle.item))
             found.append((sync.travel, sync.place, count, *group[by:], *group[:by]) if len(group) > 1 else group[0])
     return tuple(found)
 

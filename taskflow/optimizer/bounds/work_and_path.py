@@ -167,8 +167,7 @@ def least_update(
         return 0.0, 0.0
 
     def update(volume: int) -> float:
-        nbytes = volume * item * (3 + 2 * rule.buffers)
-        return min(costs.other(Kind.UPDATE, p, rule.flops(volume), nbytes) for p in processors)
+        return min(costs.other(Kind.UPDATE, p, rule.flops(volume), rule.nbytes(volume, item)) for p in processors)
 
     rate, size = inf, 1
     while size <= total:

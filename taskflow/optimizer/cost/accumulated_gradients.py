@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
+from taskflow.floats import sums_in
 from taskflow.operators.operator import Operator, Spec
 from taskflow.optimizer.cost.phases import arrays
 from taskflow.regions import Rect
@@ -23,7 +24,7 @@ Adding = tuple[bool, ...]  # for each input of an operator, then for each weight
 def target_bytes(operator: Operator, inputs: Sequence[Spec], piece: Rect, wanted: Sequence[bool]) -> tuple[int, ...]:
     """Bytes of every gradient that backward gives: of each input (0 if it is not wanted), then of each weight."""
     touched = arrays(operator, tuple(inputs), piece)
-    return (*[nbytes * w for nbytes, w in zip(touched.inputs, wanted)], *touched.weights)
+    return (*[nbytes * w for nbytes, w in zip(touched.inputs, wanted)], *touched.weight_gradients)
 
 
 def adding(sizes: Sequence[int], inputs: int, nbytes: int) -> Adding:
@@ -65,7 +66,7 @@ def added_bytes(work: Compute) -> int:
     node, reads = work.node, work.node.reads(work.piece)
     pairs = [
         *zip(work.grad_inputs, zip(reads.inputs, (t.dtype for t in node.inputs))),
-        *zip(work.grad_weights, zip(reads.weights, (p.spec.dtype for p in node.parameters))),
+        *zip(work.grad_weights, zip(reads.weights, (sums_in(p.spec.dtype) for p in node.parameters))),
     ]
     return sum(
         rect.volume * dtype.itemsize for target, (rect, dtype) in pairs if target is not None and target.accumulate

@@ -70,8 +70,9 @@ def spent(
         if backward and len(touched.weights) > 1:  # the bias's gradient, by a pass over the output's
             seconds, kernels = seconds + sum(touched.outputs) / memory, kernels + 1
         # A product does not add: what is added to is read, added, and written.
-        added = [n for n, a in zip((*touched.inputs, *touched.weights), adds) if a]
-        seconds, kernels = seconds + 3 * sum(added) / memory, kernels + len(added)
+        results, sums = (*touched.inputs, *touched.weights), (*touched.inputs, *touched.weight_gradients)
+        added = [n + 2 * m for n, m, a in zip(results, sums, adds) if a]
+        seconds, kernels = seconds + sum(added) / memory, kernels + len(added)
     else:
         for phase in phases(operator, inputs, piece, backward, wanted, adds):
             if free(operator, backward):  # only what is added

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from taskflow.mapper import Strategy
 from taskflow.optimizer.cost.library import Spent
-from taskflow.tasks import Compute, Cost, Kind, Purpose, Task, TaskGraph
+from taskflow.tasks import Compute, Cost, Kind, Task, TaskGraph
 
 
 def paced(graph: TaskGraph, strategy: Strategy, spent: Callable[[Task], Spent | None], message_seconds: float, cost: Cost) -> Cost:
@@ -40,25 +40,15 @@ def paced(graph: TaskGraph, strategy: Strategy, spent: Callable[[Task], Spent | 
 
 
 def _passes(graph: TaskGraph) -> tuple[list[list[int]], dict[int, int]]:
-    """The operators' tasks by pass, and which pass a task belongs to: on each processor, those that go on through the graph in one
-    direction. What is computed once more belongs to the backward pass."""
-    passes: list[list[int]] = []
-    of: dict[int, int] = {}
-    last: dict[int, tuple[bool, int, int]] = {}  # processor -> direction and number of its pass, and its last operator's number
-    for task in graph.tasks:
-        if not isinstance(task.work, Compute):
-            continue
-        back = task.work.backward or task.topic.purpose is Purpose.RECOMPUTED
-        was, at = last.get(task.processor), task.work.node.number
-        again = back and not task.work.backward
-        goes_on = was is not None and was[0] == back and (again or (at <= was[2] if back else at >= was[2]))
-        if was is None or not goes_on:
-            was = back, len(passes), len(graph.tasks) if again else at
-            passes.append([])
-        last[task.processor] = back, was[1], was[2] if again else at
-        passes[was[1]].append(task.number)
-        of[task.number] = was[1]
-    return passes, of
+    """The operators' tasks by pass and processor, and which of these a task belongs to. What is computed once more belongs to the
+    backward pass that it is for."""
+    passes: dict[tuple[int, int], list[int]] = {}  # (pass, processor) -> tasks
+    for number, (_, first, last) in enumerate(graph.passes):
+        for task in graph.tasks[first:last]:
+            if isinstance(task.work, Compute):
+                passes.setdefault((number, task.processor), []).append(task.number)
+    tasks = list(passes.values())
+    return tasks, {task: number for number, of_pass in enumerate(tasks) for task in of_pass}
 
 
 def _collectives(graph: TaskGraph, of: dict[int, int]) -> dict[int, list[int]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from taskflow.floats import sum_bytes
 from taskflow.operators.operator import Operator, Spec, Work, outputs_of
 from taskflow.regions import Rect
 
@@ -37,6 +38,7 @@ class Arrays:
 
     inputs: tuple[int, ...]
     weights: tuple[int, ...]
+    weight_gradients: tuple[int, ...]
     outputs: tuple[int, ...]
     saved: int
     input_elements: tuple[int, ...]
@@ -55,9 +57,11 @@ def arrays(operator: Operator, inputs: tuple[Spec, ...], piece: Rect) -> Arrays:
     reads = operator.reads_in(inputs, piece, training=True)
     writes, outputs = operator.writes(inputs, piece), outputs_of(operator, inputs)
     itemsize = weight_type(outputs).itemsize
+    summed = sum_bytes(itemsize)
     return Arrays(
         tuple(r.volume * s.dtype.itemsize for r, s in zip(reads.inputs, inputs)),
         tuple(r.volume * itemsize for r in reads.weights),
+        tuple(r.volume * summed for r in reads.weights),
         tuple(r.volume * s.dtype.itemsize for r, s in zip(writes, outputs)),
         sum(s.nbytes for s in operator.saves(inputs, piece)),
         tuple(r.volume for r in reads.inputs), tuple(r.volume for r in reads.weights),
@@ -93,7 +97,7 @@ def phases(
 
 def _added(touched: Arrays, adds: Sequence[bool]) -> int:
     """Bytes of the gradients that are added to."""
-    return sum(n for n, a in zip((*touched.inputs, *touched.weights), adds) if a)
+    return sum(n for n, a in zip((*touched.inputs, *touched.weight_gradients), adds) if a)
 
 
 def _pass_bytes(
@@ -109,12 +113,14 @@ def _pass_bytes(
     read = (
         sum(touched.inputs) * keeps.inputs + read_weights * keeps.weights + sum(touched.outputs) * (1 + keeps.outputs)
     )
-    written = sum(n for n, w in zip(touched.inputs, wanted) if w) + sum(touched.weights) + _added(touched, adds)
+    gradients = touched.weight_gradients
+    written = sum(n for n, w in zip(touched.inputs, wanted) if w) + sum(gradients) + _added(touched, adds)
     for i, some in picked.items():
         # Only to what was looked at something is added, which is read for that; the rest is set to zero, but not by a task
         # that adds to a gradient that is there.
         adding = adds[len(touched.inputs) + i] if adds else False
-        written += 2 * (some - touched.weights[i]) if adding else some
+        some *= gradients[i] // touched.weights[i] if touched.weights[i] else 1
+        written += 2 * (some - gradients[i]) if adding else some
     return read + touched.saved + written
 
 
@@ -125,11 +131,12 @@ def _products(
     other factor. Biases, far smaller, are left out."""
     given = len(touched.inputs)
     adding = [*adds[:given], *adds[given : given + 1]] if adds else [False] * (given + 1)
+    wider = [g - w for g, w in zip(touched.weight_gradients[:1], touched.weights)]  # a gradient than its weight
     factors = [
-        (elements, needed, size * again)
-        for elements, needed, size, again in zip(
+        (elements, needed, size * again + more)
+        for elements, needed, size, again, more in zip(
             (*touched.input_elements, *touched.weight_elements[:1]), (*wanted, True),
-            (*touched.inputs, *touched.weights[:1]), adding,
+            (*touched.inputs, *touched.weight_gradients[:1]), adding, (*(0 for _ in touched.inputs), *wider),
         )
     ]
     # Each reads the output's gradient and the other factor, and writes as much as its own factor is.
@@ -179,7 +186,7 @@ def _recurrent(
         max(1, touched.output_elements[0] // steps), steps, 2,
     )
     weights = Phase(
-        Work.RECURRENT, flops / 2, 4 * y + x + y + input_weight + recurrent_weight + _added(touched, adds),
+        Work.RECURRENT, flops / 2, 4 * y + x + y + sum(touched.weight_gradients[:2]) + _added(touched, adds),
         _width(flops / 2, sum(touched.weight_elements[:2])),
     )
     towards_input = Phase(Work.RECURRENT, flops * (1 - share) / 2, 4 * y + input_weight + x, max(1, touched.input_elements[0]))

@@ -34,8 +34,8 @@ SIMULATIONS = ("full", "delta")
 
 
 class CompiledEvaluator(Evaluator):
-    """Evaluates proposals in C++. Seconds, tasks and timelines are bit for bit those of `PythonEvaluator`. Strategies with an order
-    of passes or with recomputation (`Strategy.ordered`), which the core does not know, go to an `OrderedEvaluator`."""
+    """Evaluates proposals in C++. Seconds, tasks and timelines are bit for bit those of `PythonEvaluator`. Strategies that the core
+    does not know (`Strategy.ordered`: an order of passes, recomputation, shares), go to an `OrderedEvaluator`."""
 
     reference: OrderedEvaluator | None = None
     """What evaluates the current strategy, if the core does not."""
@@ -268,6 +268,9 @@ class CompiledEvaluator(Evaluator):
             self.strategy  # noqa: B018
         self.proposals += 1
         self._proposed = False
+        if self.reference is None and any(sync.zero > 1 for sync in syncs.values()):
+            self.reference = OrderedEvaluator(self.graph, self.machine, self.costs, self.rule, self.clip_norm)
+            self.reference.set(self.strategy)
         if self.reference is not None:
             return self.reference.propose(changes, limit, syncs, sums)
         self._core.begin()

@@ -42,6 +42,7 @@ _WORK = {
     Purpose.NORM: TaskPurpose.SYNC,
     Purpose.WEIGHT_GRADIENTS: TaskPurpose.SYNC,
     Purpose.NEW_WEIGHTS: TaskPurpose.SYNC,
+    Purpose.UNSHARDED: TaskPurpose.SYNC,
     Purpose.UPDATE: TaskPurpose.UPDATE,
 }
 """What tasks are for whose purpose says it alone; others are transfers between processors and computation within one."""

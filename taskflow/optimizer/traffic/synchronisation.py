@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from taskflow.floats import sum_bytes
 from taskflow.graph import Node
 from taskflow.mapper import OpConfig, Sync
 from taskflow.operators.tensor import Parameter
@@ -35,8 +36,14 @@ def ring_bytes(held: Holders, parameters: Sequence[Parameter], processors: int) 
     synchronise sends less."""
     messages = np.zeros(processors**2)
     for (i, read), group in held.items():
-        around(group, read.volume * parameters[i].spec.dtype.itemsize, messages, processors)
+        around(group, read.volume * _both_ways(parameters[i]), messages, processors)
     return messages
+
+
+def _both_ways(parameter: Parameter) -> int:
+    """Bytes of an element on its way to a sum and on the way back, in the mean: as a gradient and as a weight."""
+    itemsize = parameter.spec.dtype.itemsize
+    return (sum_bytes(itemsize) + itemsize) // 2
 
 
 def around(group: Iterable[int], size: float, messages: Vector, processors: int) -> None:
@@ -54,7 +61,7 @@ def share_bytes(held: Holders, parameters: Sequence[Parameter], processors: int)
     for (i, read), holding in held.items():
         if len(holding) > 1:
             key = tuple(sorted(holding))
-            nbytes[key] = nbytes.get(key, 0) + read.volume * parameters[i].spec.dtype.itemsize
+            nbytes[key] = nbytes.get(key, 0) + read.volume * _both_ways(parameters[i])
     messages = np.zeros((processors, processors))
     for key, size in nbytes.items():
         messages[np.ix_(key, key)] += size // len(key)

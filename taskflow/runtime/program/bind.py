@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from math import sqrt
+from math import isfinite, isnan, nan, sqrt
 from typing import Any
 
 import numpy as np
 
+from taskflow.floats import is_narrow
 from taskflow.kernels import KernelSet
 from taskflow.operators.operator import Call, StepState, Target
+from taskflow.operators.sixteen_bit import add_up, round_into, task_action
 from taskflow.runtime.program.bind_collective import bind_collective
 from taskflow.runtime.program.schedule import root_of
 from taskflow.runtime.program.storage import Storage
@@ -50,12 +52,12 @@ def bind(task: Task, storage: Storage, kernels: KernelSet, state: StepState) -> 
             return partial(_sum, kernels, storage.part(target), [storage.part(s) for s in sources], fresh)
         case AllReduce() | ReduceScatter() | AllGather() | AllToAll() as work:
             return bind_collective(work, storage)
-        case Filling(target, value):
-            return partial(storage.part(target).fill, value)
+        case Filling(target, value, scaled):
+            return partial(_fill_scaled if scaled else _fill, storage.part(target), value, state)
         case Norm(source, into, accumulate):
             return partial(_norm, kernels, storage.part(source), storage.array(into), accumulate)
         case Clip(parts, into, limit):
-            clip = _clip if storage.device.waits else _clip_there
+            clip = partial(_clip, state) if storage.device.waits else _clip_there
             return partial(clip, [storage.array(p) for p in parts], storage.array(into), limit)
         case Update() as work:
             return _update(work, storage, kernels, state)
@@ -83,7 +85,15 @@ def _compute(work: Compute, storage: Storage, kernels: KernelSet, state: StepSta
         tuple(b is not None and root_of(storage.graph, b).kept for b in work.weights),
         tuple(storage.room(b, wanted[b]) if b in wanted else None for b in work.weights) if wanted else (),
     )
-    return partial(node.operator.backward if work.backward else node.operator.forward, call)
+    return task_action(node.operator, call, work.backward)
+
+
+def _fill(target: Any, value: float, state: StepState) -> None:
+    target.fill(value)
+
+
+def _fill_scaled(target: Any, value: float, state: StepState) -> None:
+    target.fill(value if state.scaling is None else value * state.scaling.scale)
 
 
 def _nothing() -> None:
@@ -91,6 +101,9 @@ def _nothing() -> None:
 
 
 def _sum(kernels: KernelSet, target: Any, sources: list[Any], fresh: bool) -> None:
+    if is_narrow(target.dtype):
+        add_up(target, sources, fresh)
+        return
     if fresh:
         kernels.copy(sources[0], target)
     for source in sources[1:] if fresh else sources:
@@ -102,10 +115,15 @@ def _norm(kernels: KernelSet, source: Any, target: Any, accumulate: bool) -> Non
     target[0] = target[0] + squares if accumulate else squares
 
 
-def _clip(parts: list[Any], target: Any, limit: float) -> None:
-    norm = sqrt(sum(float(part[0]) for part in parts))
+def _clip(state: StepState, parts: list[Any], target: Any, limit: float) -> None:
+    squares = sum(float(part[0]) for part in parts)
+    if state.scaling is not None:
+        if not isfinite(squares):
+            target[0] = nan
+            return
+        squares /= state.scaling.scale**2
     # The same arithmetic as torch.nn.utils.clip_grad_norm_.
-    target[0] = min(1.0, limit / (norm + 1e-6))
+    target[0] = min(1.0, limit / (sqrt(squares) + 1e-6))
 
 
 def _clip_there(parts: list[Any], target: Any, limit: float) -> None:
@@ -118,13 +136,21 @@ def _clip_there(parts: list[Any], target: Any, limit: float) -> None:
 
 def _update(work: Update, storage: Storage, kernels: KernelSet, state: StepState) -> Action:
     weights, gradients = storage.part(work.weights), storage.part(work.gradients)
+    changed = weights if work.master is None else storage.array(work.master)
     buffers = tuple(storage.array(b) for b in work.state)
     scale = None if work.scale is None else storage.array(work.scale)
 
     def update() -> None:
+        factor = 1.0 if scale is None else storage.device.number(scale[0])
+        if state.scaling is not None:
+            if isnan(factor):  # some gradient was not finite, here or elsewhere: nobody updates
+                return
+            factor /= state.scaling.scale
         work.rule.update(
-            kernels, weights, gradients, buffers, lr=work.rule.lr if state.lr is None else state.lr,
-            step=state.step + 1, scale=1.0 if scale is None else storage.device.number(scale[0]),
+            kernels, changed, gradients, buffers, lr=work.rule.lr if state.lr is None else state.lr,
+            step=state.step + 1 - state.skipped, scale=factor,
         )
+        if changed is not weights:
+            round_into(changed, weights)
 
     return update

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.runtime.program.bind_exchange import exchange, gather_shares, reduce_shares
+from taskflow.runtime.program.bind_exchange import add, exchange, gather_shares, reduce_shares
 from taskflow.runtime.program.storage import Storage
 from taskflow.tasks import AllGather, AllReduce, AllToAll, Collective, Part, ReduceScatter
 
@@ -39,7 +39,7 @@ def all_reduced(storage: Storage, parts: Sequence[Part]) -> Around:
     total, *others = (storage.part(part) for part in parts)
     if not others:
         return total, None, None
-    return total, partial(_add, total, others), partial(_spread, total, others)
+    return total, partial(add, total, others), partial(_spread, total, others)
 
 
 def reduce_scattered(storage: Storage, parts: Sequence[Part], shares: Sequence[Part]) -> Around:
@@ -48,7 +48,7 @@ def reduce_scattered(storage: Storage, parts: Sequence[Part], shares: Sequence[P
     if not others:
         return total, None, None
     places = _places(parts, shares)[1:]
-    return total, partial(_add, total, others), partial(_hand_out, total, others, places)
+    return total, partial(add, total, others), partial(_hand_out, total, others, places)
 
 
 def all_gathered(storage: Storage, parts: Sequence[Part], shares: Sequence[Part]) -> Around:
@@ -64,11 +64,6 @@ def _places(parts: Sequence[Part], shares: Sequence[Part]) -> list[slice]:
     """Where in the array of each one-dimensional part its share lies."""
     starts = [part.rect.lo[0] for part in parts]
     return [slice(share.rect.lo[0] - start, share.rect.hi[0] - start) for start, share in zip(starts, shares)]
-
-
-def _add(total: Any, others: list[Any]) -> None:
-    for array in others:
-        np.add(total, array, out=total)
 
 
 def _spread(whole: Any, others: list[Any]) -> None:
@@ -88,13 +83,13 @@ def _take_in(whole: Any, others: list[Any], places: list[slice]) -> None:
 
 def _all_reduce(parts: list[Any]) -> None:
     total, *others = parts
-    _add(total, others)
+    add(total, others)
     _spread(total, others)
 
 
 def _reduce_scatter(parts: list[Any], places: list[slice]) -> None:
     for own, (total, place) in enumerate(zip(parts, places)):
-        _add(total[place], [part[place] for number, part in enumerate(parts) if number != own])
+        add(total[place], [part[place] for number, part in enumerate(parts) if number != own])
 
 
 def _all_gather(parts: list[Any], places: list[slice]) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from taskflow.floats import is_narrow
+from taskflow.operators.sixteen_bit import add_up
 from taskflow.regions import Rect
 from taskflow.runtime.program.storage import Storage
 from taskflow.tasks import AllGather, AllToAll, Block, ReduceScatter, StartCollective
@@ -43,8 +45,7 @@ def shares_reduced(storage: Storage, item: StartCollective, work: ReduceScatter,
     after = [(spans[n], storage.part(work.shares[n])) for n in own if not work.shares[n].rect.empty]
 
     def before() -> None:
-        for other in others:
-            np.add(first, other, out=first)
+        add(first, others)
         _copy(pack)
 
     return flat, before, partial(_copy, after)
@@ -128,6 +129,18 @@ def _copy(copies: Copies) -> None:
 
 def _add_up(sums: list[tuple[Any, list[Any]]]) -> None:
     for total, (first, second, *others) in sums:
+        if is_narrow(total.dtype):
+            np.copyto(total, first)
+            add_up(total, [second, *others])
+            continue
         np.add(first, second, out=total)
-        for other in others:
-            np.add(total, other, out=total)
+        add(total, others)
+
+
+def add(total: Any, others: Sequence[Any]) -> None:
+    """Add arrays to the first one; those of 16-bit floats in float32, rounded once."""
+    if is_narrow(total.dtype):
+        add_up(total, others)
+        return
+    for array in others:
+        np.add(total, array, out=total)

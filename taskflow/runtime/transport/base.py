@@ -63,12 +63,13 @@ def verify_shares(who: str, array: Any, counts: Sequence[int], ranks: Sequence[i
     return tuple(accumulate(counts, initial=0))
 
 
-def verify_exchange(who: str, array: Any, counts: Sequence[Sequence[int]], place: int) -> int:
-    """How many elements the rank at ``place`` gives in an all-to-all. ValueError, which begins with ``who``, if the counts are not
+def verify_exchange(who: str, array: Any, counts: Sequence[Sequence[int]], ranks: Sequence[int], rank: int) -> int:
+    """How many elements ``rank`` gives in an all-to-all. ValueError, which begins with ``who``, if the counts are not
     as `Transport.all_to_all` wants them."""
-    given, got = sum(counts[place]), sum(row[place] for row in counts)
-    square = all(len(row) == len(counts) and min(row) >= 0 for row in counts) and not any(counts[n][n] for n in range(len(counts)))
-    if not square or array.shape != (given + got,):
+    count, place = len(ranks), list(ranks).index(rank)
+    square = len(counts) == count and all(len(row) == count and min(row) >= 0 and row[n] == 0 for n, row in enumerate(counts))
+    given, got = (sum(counts[place]), sum(row[place] for row in counts)) if square else (0, -1)
+    if array.shape != (given + got,):
         raise ValueError(
             f"{who}: needs for each rank how many elements, 0 or more, it gives each other one, and a one-dimensional array of "
             f"what this one gives and gets; got {[list(row) for row in counts]} for an array of shape {array.shape}"

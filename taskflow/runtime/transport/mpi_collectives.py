@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from taskflow.floats import is_float, is_narrow
 from taskflow.machine import ring_share
 from taskflow.runtime.transport.base import Collective, verify_exchange, verify_shares
 
 if TYPE_CHECKING:
-    import numpy as np
     from mpi4py import MPI
 
     from taskflow.runtime.transport.mpi import MPITransport
@@ -40,28 +42,38 @@ class Communicators:
 
 
 class MPICollective(Collective, ABC):
-    """Requests for one array, several where a count would not fit. Made by MPITransport."""
+    """Requests for one array, several where a count would not fit. Made by MPITransport.
+
+    MPI has no 16-bit floats. Where it only moves them, it gets their bytes; where it ``sums``, it gets a copy in float32 (which is
+    what is sent, and counted), whose sum is rounded once.
+    """
 
     halves = 1
     name = "collective"
     sums = True  # elements of the array
-    __slots__ = ("_array", "_comm", "_requests", "_transport")
+    __slots__ = ("_array", "_comm", "_narrow", "_requests", "_transport")
 
     def __init__(self, transport: MPITransport, comm: MPI.Intracomm, array: np.ndarray[Any, Any], ranks: Sequence[int]) -> None:
         who = f"{self.name} of ranks {list(ranks)}"
-        of_floats = not self.sums or array.dtype.kind == "f"
+        of_floats = not self.sums or is_float(array.dtype)
         if not of_floats or not array.flags.c_contiguous or not getattr(array.flags, "writeable", True):
             raise ValueError(
                 f"{who}: needs a writable C-contiguous array{' of floating type' * self.sums}, got {array.dtype}, strides "
                 f"{array.strides}"
             )
-        super().__init__(ranks, transport.rank, array.nbytes)
-        self._transport, self._comm, self._array = transport, comm, array.reshape(-1)
+        flat = array.reshape(-1)
+        self._narrow = flat if is_narrow(array.dtype) and self.sums else None
+        if is_narrow(array.dtype):
+            flat = flat.astype(np.float32) if self.sums else flat.view(np.uint16)
+        super().__init__(ranks, transport.rank, flat.nbytes)
+        self._transport, self._comm, self._array = transport, comm, flat
         self._requests: list[MPI.Request] = []
 
     def start(self) -> None:
         if not self.done():
             raise RuntimeError(f"{self}: started again before the last one was over; wait for it first")
+        if self._narrow is not None:
+            self._array[:] = self._narrow
         transport, size = self._transport, self.longest
         step = max(1, transport.message_nbytes // self._array.itemsize)
         self._requests = [self.ask(at, min(at + step, size)) for at in range(0, max(1, size), step)]
@@ -80,7 +92,14 @@ class MPICollective(Collective, ABC):
         """MPI's request for elements ``low`` to ``high``."""
 
     def end(self) -> None:
-        """What is done when it is over."""
+        """What is done when it is over: by default, a sum of 16-bit floats is rounded."""
+        self.round(slice(None))
+
+    def round(self, part: slice) -> None:
+        """Put a part of a sum of 16-bit floats where it belongs."""
+        if self._narrow is not None:
+            with np.errstate(over="ignore"):
+                self._narrow[part] = self._array[part]
 
     def done(self) -> bool:
         if self._requests and self._transport.all_ended(self._requests):
@@ -141,25 +160,31 @@ class MPIShares(MPICollective):
 
 
 class MPIReduceScatter(MPIShares):
-    """MPI_Ireduce_scatter. MPI may not put the share where it is to be, within what it adds up: it goes to an array beside."""
+    """MPI_Ireduce_scatter in place. It leaves the share at the beginning of what it adds up; from there it goes to its place, so
+    that a step with many of them needs no memory for each."""
 
     name = "reduce-scatter"
-    __slots__ = ("_share",)
+    __slots__ = ("_asked",)
 
     def __init__(
         self, transport: MPITransport, comm: MPI.Intracomm, array: np.ndarray[Any, Any], counts: Sequence[int],
         ranks: Sequence[int],
     ) -> None:
         super().__init__(transport, comm, array, counts, ranks)
-        self._share = self._array[self.own].copy()  # of the device's memory, if that is where the array is
+        self._asked: list[tuple[int, int]] = []
 
     def ask(self, low: int, high: int) -> MPI.Request:
-        counts, first = self.within(low, high), max(low, self.own.start) - self.own.start
-        mine = self._share[first : first + counts[self.ranks.index(self._transport.rank)]]
-        return self._comm.Ireduce_scatter(self._array[low:high], mine, counts)
+        self._asked.append((low, high))
+        return self._comm.Ireduce_scatter(self._transport.in_place, self._array[low:high], self.within(low, high))
 
     def end(self) -> None:
-        self._array[self.own] = self._share
+        for low, high in self._asked:
+            first, count = max(low, self.own.start), self.within(low, high)[self.ranks.index(self._transport.rank)]
+            if count and first != low:
+                found = self._array[low : low + count]
+                self._array[first : first + count] = found.copy() if first < low + count else found
+        self._asked.clear()
+        self.round(self.own)
 
     def __str__(self) -> str:
         return f"add up {self.nbytes} bytes of ranks {', '.join(map(str, self.ranks))}, a share for each"
@@ -190,7 +215,7 @@ class MPIAllToAll(MPICollective):
     ) -> None:
         super().__init__(transport, comm, array, ranks)
         self._place = list(ranks).index(transport.rank)
-        self._given = verify_exchange(f"{self.name} of ranks {list(ranks)}", array, counts, self._place)
+        self._given = verify_exchange(f"{self.name} of ranks {list(ranks)}", array, counts, ranks, transport.rank)
         self._counts = [list(row) for row in counts]
 
     @property

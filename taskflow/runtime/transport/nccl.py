@@ -271,7 +271,7 @@ class NCCLAllToAll(NCCLCollective):
 
     def __init__(self, transport: NCCLTransport, array: Any, counts: Sequence[Sequence[int]], ranks: tuple[int, ...]) -> None:
         super().__init__(transport, array, ranks)
-        verify_exchange(f"{self.name} of ranks {list(ranks)}", array, counts, self.place)
+        verify_exchange(f"{self.name} of ranks {list(ranks)}", array, counts, ranks, transport.rank)
         row, column = counts[self.place], [row[self.place] for row in counts]
         starts = [start * array.dtype.itemsize for start in accumulate((*row, *column), initial=0)]
         blocks = [(start, end - start) for start, end in zip(starts, starts[1:])]  # first byte and bytes

@@ -4,21 +4,26 @@ from taskflow.runtime.weights.aliased_memory import share_weights
 from taskflow.runtime.weights.array_layout import (
     TRAINING,
     ArrayLayout,
+    HeldElements,
     carried_of,
     flat_memory,
+    masters_of,
     training_state_of,
     weights_of,
 )
 from taskflow.runtime.weights.from_executor import SharedWeights
-from taskflow.runtime.weights.initial import initialise
+from taskflow.runtime.weights.initial import fill_part, initialise
 
 __all__ = [
     "TRAINING",
     "ArrayLayout",
+    "HeldElements",
     "SharedWeights",
     "carried_of",
+    "fill_part",
     "flat_memory",
     "initialise",
+    "masters_of",
     "share_weights",
     "training_state_of",
     "weights_of",

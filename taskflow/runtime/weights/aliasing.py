@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from taskflow.regions import Rect
 from taskflow.tasks import Kind, Part, Placement, Task, TaskGraph, Transfer
 
 Span = tuple[int, int]  # first element and the one after the last, of a flat buffer
@@ -54,10 +55,11 @@ def one_copy(
 
 
 def _candidates(graph: TaskGraph, smallest_bytes: int) -> list[_Use]:
-    found: dict[str, list[int]] = {}
+    found: dict[tuple[str, Rect], list[int]] = {}
     for (bundle, _), number in graph.weights.items():
-        if graph.buffers[number].nbytes >= smallest_bytes:
-            found.setdefault(bundle, []).append(number)
+        buffer = graph.buffers[number]
+        if buffer.nbytes >= smallest_bytes:
+            found.setdefault((bundle, buffer.rect), []).append(number)
     return [_Use(tuple(buffers)) for buffers in found.values() if len(buffers) > 1]
 
 

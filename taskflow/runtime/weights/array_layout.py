@@ -6,18 +6,20 @@ training keeps beside them: the update rule's and the carried state.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from taskflow.floats import sums_in
 from taskflow.graph import OperatorGraph
 from taskflow.operators.operator import Spec
 from taskflow.operators.state import State
 from taskflow.regions import Rect
 from taskflow.runtime.program import PersistentBuffers
-from taskflow.tasks import Bundle, Cell, TaskGraph, Update
+from taskflow.runtime.weights.stretches import rects_of
+from taskflow.tasks import Buffer, Bundle, Cell, TaskGraph, Update
 from taskflow.tasks.lower import LASTING, CutGraph
 
 TRAINING = "training/"  # how the names begin of what only training needs
@@ -96,29 +98,35 @@ def weights_of(graph: OperatorGraph, cut: CutGraph) -> dict[str, ArrayLayout]:
     held: dict[str, list[HeldElements]] = {p.name: [] for p in graph.parameters}
     for bundle in cut.layout.bundles:
         for processor in bundle.group:
-            memory = flat_memory(bundle, processor)
-            for cell in bundle.cells:
-                held[cell.parameter].append(HeldElements(cell.rect, memory, cell.offset, 0, cell.rect.volume))
+            span = cut.kept(bundle, processor)
+            memory = flat_memory(bundle, processor, span)
+            for parameter, rect, offset in elements_of(bundle, span):
+                held[parameter].append(HeldElements(rect, memory, offset, 0, rect.volume))
     found = {p.name: ArrayLayout(p.name, p.spec, tuple(held[p.name])) for p in graph.parameters}
     return found | _states(graph, cut, LASTING, "", lasting=True)
+
+
+def masters_of(graph: OperatorGraph, cut: CutGraph, tasks: TaskGraph) -> dict[str, ArrayLayout]:
+    """The float32 copies of 16-bit parameters, by the parameters' names: who updates an element holds it."""
+    specs = {p.name: Spec(p.shape, sums_in(p.spec.dtype)) for p in graph.parameters}
+    held: dict[str, list[HeldElements]] = {}
+    for update, bundle, span in _updates(cut, tasks):
+        if update.master is not None:
+            for cell, elements in _held_of(bundle, span, tasks.buffers[update.master]):
+                held.setdefault(cell.parameter, []).append(elements)
+    return {name: ArrayLayout(name, specs[name], tuple(parts)) for name, parts in held.items()}
 
 
 def training_state_of(graph: OperatorGraph, cut: CutGraph, tasks: TaskGraph, prefix: str) -> dict[str, ArrayLayout]:
     """What training keeps beside the weights, by names that begin with ``training/``: the update rule's arrays, as
     ``training/adam0/conv1.weight``, and carried state, as ``training/carried/lstm.h0``."""
-    bundles = {bundle.name: bundle for bundle in cut.layout.bundles}
-    specs = {p.name: p.spec for p in graph.parameters}
+    specs = {p.name: Spec(p.shape, sums_in(p.spec.dtype)) for p in graph.parameters}
     held: dict[tuple[str, str], list[HeldElements]] = {}
-    for task in tasks:
-        if isinstance(task.work, Update):
-            bundle, span = bundles[tasks.buffers[task.work.weights.buffer].region], task.work.weights.rect
-            for i, number in enumerate(task.work.state):
-                buffer = tasks.buffers[number]
-                memory = Memory(buffer.name, buffer.shape, buffer.dtype, buffer.processor)
-                kind = f"{TRAINING}{type(task.work.rule).__name__.lower()}{i}/"
-                for cell, (first, last) in _cells_in(bundle.cells, span):
-                    offset = cell.offset + first - span.lo[0]
-                    held.setdefault((kind, cell.parameter), []).append(HeldElements(cell.rect, memory, offset, first, last))
+    for update, bundle, span in _updates(cut, tasks):
+        for i, number in enumerate(update.state):
+            kind = f"{TRAINING}{type(update.rule).__name__.lower()}{i}/"
+            for cell, elements in _held_of(bundle, span, tasks.buffers[number]):
+                held.setdefault((kind, cell.parameter), []).append(elements)
     found = {kind + p: ArrayLayout(kind + p, specs[p], tuple(parts)) for (kind, p), parts in held.items()}
     return found | _states(graph, cut, prefix, f"{TRAINING}carried/", lasting=False)
 
@@ -128,10 +136,18 @@ def carried_of(graph: OperatorGraph, cut: CutGraph, prefix: str) -> dict[str, Ar
     return _states(graph, cut, prefix, "", lasting=False)
 
 
-def flat_memory(bundle: Bundle, processor: int) -> Memory:
-    """The flat weights of a bundle on a processor."""
-    span = Rect((0,), (bundle.size,))
+def flat_memory(bundle: Bundle, processor: int, span: Rect) -> Memory:
+    """The elements ``span`` of a bundle's flat weights on a processor."""
     return Memory(f"{bundle.name}{span} @ {processor}", span.shape, bundle.dtype, processor)
+
+
+def elements_of(bundle: Bundle, span: Rect) -> Iterator[tuple[str, Rect, int]]:
+    """What elements ``span`` of a bundle's flat weights are: Rects of parameters, each with its offset in the span."""
+    for cell, (first, last) in _cells_in(bundle.cells, span):
+        offset = cell.offset + first - span.lo[0]
+        for rect in rects_of(cell.rect, first, last):
+            yield cell.parameter, rect, offset
+            offset += rect.volume
 
 
 def _states(graph: OperatorGraph, cut: CutGraph, prefix: str, show: str, *, lasting: bool) -> dict[str, ArrayLayout]:
@@ -149,6 +165,23 @@ def _states(graph: OperatorGraph, cut: CutGraph, prefix: str, show: str, *, last
             parts.append(HeldElements(rect, memory, 0, 0, rect.volume))
         found[show + tensor.name] = ArrayLayout(show + tensor.name, tensor.spec, tuple(parts))
     return found
+
+
+def _updates(cut: CutGraph, tasks: TaskGraph) -> Iterable[tuple[Update, Bundle, Rect]]:
+    """Every update of a step, the bundle of its weights, and which elements of that it changes."""
+    bundles = {bundle.name: bundle for bundle in cut.layout.bundles}
+    for task in tasks:
+        if isinstance(task.work, Update):
+            flat, part = tasks.buffers[task.work.weights.buffer], task.work.weights.rect
+            (first,) = flat.rect.lo  # of weights that are kept as shares
+            yield task.work, bundles[flat.region], Rect((part.lo[0] + first,), (part.hi[0] + first,))
+
+
+def _held_of(bundle: Bundle, span: Rect, buffer: Buffer) -> Iterable[tuple[Cell, HeldElements]]:
+    """What of parameters lies in an array that belongs to elements ``span`` of a bundle."""
+    memory = Memory(buffer.name, buffer.shape, buffer.dtype, buffer.processor)
+    for cell, (first, last) in _cells_in(bundle.cells, span):
+        yield cell, HeldElements(cell.rect, memory, cell.offset + first - span.lo[0], first, last)
 
 
 def _cells_in(cells: Sequence[Cell], span: Rect) -> Iterable[tuple[Cell, tuple[int, int]]]:

@@ -6,24 +6,38 @@ from collections.abc import Mapping
 from typing import Any
 from zlib import crc32
 
+import numpy as np
+
+from taskflow.floats import is_narrow
 from taskflow.kernels import KernelSet
 from taskflow.operators.tensor import Parameter
 from taskflow.regions import Rect
+from taskflow.runtime.weights.array_layout import HeldElements, elements_of
 from taskflow.tasks import Bundle
 
 
 def initialise(
-    flat: Any, bundle: Bundle, parameters: Mapping[str, Parameter], kernels: KernelSet, seed: int
+    flat: Any, bundle: Bundle, span: Rect, parameters: Mapping[str, Parameter], kernels: KernelSet, seed: int
 ) -> None:
-    """Fill a bundle's flat weights as the parameters' `Init` says."""
-    for cell in bundle.cells:
-        parameter = parameters[cell.parameter]
-        out = flat[cell.offset : cell.offset + cell.rect.volume].reshape(cell.rect.shape)
-        fill(out, parameter, cell.rect, kernels, seed)
+    """Fill the elements ``span`` of a bundle's flat weights as the parameters' `Init` says."""
+    for parameter, rect, offset in elements_of(bundle, span):
+        fill(flat[offset : offset + rect.volume].reshape(rect.shape), parameters[parameter], rect, kernels, seed)
+
+
+def fill_part(out: Any, parameter: Parameter, held: HeldElements, kernels: KernelSet, seed: int) -> None:
+    """Fill an array of one dimension with the start of what of a parameter lies there, of whatever type the array is."""
+    whole = kernels.xp.empty(held.rect.shape, out.dtype)
+    fill(whole, parameter, held.rect, kernels, seed)
+    out[...] = whole.reshape(-1)[held.first : held.last]
 
 
 def fill(out: Any, parameter: Parameter, rect: Rect, kernels: KernelSet, seed: int) -> None:
-    """Fill the array of one Rect of a parameter with its start."""
+    """Fill the array of one Rect of a parameter with its start; one of 16-bit numbers with float32's, rounded."""
+    if is_narrow(out.dtype):
+        exact = kernels.xp.empty(out.shape, np.float32)
+        fill(exact, parameter, rect, kernels, seed)
+        out[...] = exact
+        return
     init = parameter.init
     key = (seed & 0xFFFFFFFF, crc32(parameter.name.encode()))
     if init.kind == "uniform":

@@ -19,8 +19,10 @@ from taskflow.tasks.lower.sync_table import (
     make_sync_table,
     sync_tasks,
 )
+from taskflow.tasks.lower.synchronise import FACTOR
 
 __all__ = [
+    "FACTOR",
     "LASTING",
     "ChunkPattern",
     "CutGraph",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from taskflow.floats import sums_in
 from taskflow.graph import Node, OperatorGraph
 from taskflow.operators.operator import Keeps
 from taskflow.operators.tensor import Parameter, Tensor
@@ -13,7 +14,7 @@ from taskflow.regions import Rect, covers
 from taskflow.tasks.lower.exchange import exchange_gradients, gather
 from taskflow.tasks.lower.recompute import compute_again
 from taskflow.tasks.lower.state import Lowering, Piece, TensorKey
-from taskflow.tasks.task import Compute, GradientTo, Kind, OtherHalf, Part
+from taskflow.tasks.task import Bundle, Compute, GradientTo, Kind, OtherHalf, Part
 from taskflow.tasks.topic import Purpose, Topic
 
 
@@ -198,7 +199,7 @@ def _owner_gradient(
     target = emit.buffer(name, rect, owner, tensor.dtype)
     fresh: list[Rect] = []  # what already has a value
     if seed:
-        emit.fill(f"{name}{rect}", emit.whole(target), 1.0)
+        emit.fill(f"{name}{rect}", emit.whole(target), 1.0, scaled=True)
         fresh.append(rect)
     elif not covers([shared for *_, shared in parts], rect) or _partial_overlap([s for *_, s in parts]):
         emit.fill(f"{name}{rect}", emit.whole(target), 0.0)
@@ -241,6 +242,10 @@ def _task(state: Lowering, piece: Piece, grads: tuple[int | None, ...], gives: G
     half = _half(state, piece, gives)
     if half is None:
         return
+    # Gradients of weights do not depend on the weights, which therefore are not gathered for them alone.
+    reads_weights = keeps.weights and not (half is Gives.WEIGHTS and state.gathers.any_of(node.parameters))
+    if reads_weights:
+        weights = state.weights_again(piece, weights)
     grad_inputs = (None,) * len(node.inputs) if half is Gives.WEIGHTS else tuple(
         _input_target(state, tensor, rect, piece.processor) for tensor, rect in zip(node.inputs, piece.reads.inputs)
     )
@@ -250,7 +255,7 @@ def _task(state: Lowering, piece: Piece, grads: tuple[int | None, ...], gives: G
     )
     targets = [t for t in (*grad_inputs, *grad_weights) if t is not None]
     used = [
-        *(inputs if keeps.inputs else ()), *(weights if keeps.weights else ()),
+        *(inputs if keeps.inputs else ()), *(weights if reads_weights else ()),
         *(outputs if keeps.outputs else ()), *saved, *(g for g in grads if g is not None),
         *(t.buffer for t in targets if t.accumulate),
     ]
@@ -262,15 +267,16 @@ def _task(state: Lowering, piece: Piece, grads: tuple[int | None, ...], gives: G
         Compute(
             node, piece.rect, True,
             inputs if keeps.inputs else (None,) * len(inputs),
-            weights if keeps.weights else (None,) * len(weights),
+            weights if reads_weights else (None,) * len(weights),
             outputs if keeps.outputs else (None,) * len(outputs),
             saved, grads, grad_inputs, grad_weights, None if half is Gives.ALL else _other_half(state, piece, half),
         ),
         [emit.whole(b) for b in used],
         [emit.whole(t.buffer) for t in targets],
         flops=flops if half is Gives.ALL else flops // 2,
-        also_after=state.chain(piece.processor),
+        also_after=(*state.chain(piece.processor), *(state.room_for_gradients(node, piece.processor) if any(grad_weights) else ())),
     )
+    state.gathers.ran(node, piece.processor, state.last[piece.processor])
 
 
 def _half(state: Lowering, piece: Piece, gives: Gives) -> Gives | None:
@@ -294,7 +300,7 @@ def _wanted(state: Lowering, piece: Piece) -> tuple[bool, ...]:
 def _other_half(state: Lowering, piece: Piece, half: Gives) -> OtherHalf:
     node, (inputs, weights) = piece.node, (piece.reads.inputs, piece.reads.weights)
     if half is Gives.INPUTS:
-        missing = sum(r.volume * p.spec.dtype.itemsize for p, r in zip(node.parameters, weights))
+        missing = sum(r.volume * sums_in(p.spec.dtype).itemsize for p, r in zip(node.parameters, weights))
     else:
         missing = sum(r.volume * t.dtype.itemsize for t, r, w in zip(node.inputs, inputs, _wanted(state, piece)) if w)
     return OtherHalf(_wanted(state, piece), missing)
@@ -320,34 +326,38 @@ def _weight_target(state: Lowering, parameter: Parameter, rect: Rect, processor:
     if len(cells) == 1 and cells[0][1] not in state.filled_cells.get((cells[0][0].name, processor), ()):
         bundle, cell = cells[0]
         buffer = state.emit.alias(
-            flat_gradient(state, bundle.name, processor),
+            flat_gradient(state, bundle, processor),
             Rect((cell.offset,), (cell.offset + rect.volume,)), f"d {parameter.name}", rect,
         )
         state.filled_cells.setdefault((bundle.name, processor), set()).add(cell)
     else:
-        buffer = state.emit.buffer(f"d {parameter.name}", rect, processor, parameter.spec.dtype)
+        buffer = state.emit.buffer(f"d {parameter.name}", rect, processor, sums_in(parameter.spec.dtype))
     state.weight_gradients[key] = buffer
     return GradientTo(buffer, False)
 
 
-def flat_gradient(state: Lowering, bundle: str, processor: int) -> int:
-    """The flat gradient buffer of a bundle on a processor."""
-    key = (bundle, processor)
+def flat_gradient(state: Lowering, bundle: Bundle, processor: int) -> int:
+    """The flat gradient buffer of a bundle on a processor: in float32 for 16-bit weights, so that micro-batches and processors
+    add up in float32."""
+    key = (bundle.name, processor)
     if key not in state.flat_gradients:
-        flat = state.emit.graph.buffers[state.flat_weights[key]]
-        state.flat_gradients[key] = state.emit.buffer(f"d {bundle}", flat.rect, processor, flat.dtype)
+        whole = Rect((0,), (bundle.size,))
+        state.flat_gradients[key] = state.emit.buffer(f"d {bundle.name}", whole, processor, sums_in(bundle.dtype))
     return state.flat_gradients[key]
 
 
-def collect_weight_gradients(state: Lowering) -> None:
-    """Bring gradients that were accumulated over several cells into the flat buffers; zero what nothing reached."""
+def collect_weight_gradients(state: Lowering, layer: str | None = None) -> None:
+    """Bring gradients that were accumulated over several cells into the flat buffers; zero what nothing reached. ``layer``: those
+    of one layer, and zeros in those of its bundles that are kept as shares."""
     emit = state.emit
     for (name, processor, rect), buffer in list(state.weight_gradients.items()):
         if emit.graph.buffers[buffer].base is not None:
             continue
+        if layer is not None and state.layout.cells[name][0][0].layer != layer:
+            continue
         for bundle, cell in [(b, c) for b, c in state.layout.cells[name] if rect.contains(c.rect)]:
             emit.topic = Topic(Purpose.WEIGHT_GRADIENTS, bundle.layer)
-            flat = flat_gradient(state, bundle.name, processor)
+            flat = flat_gradient(state, bundle, processor)
             span = Rect((cell.offset,), (cell.offset + cell.rect.volume,))
             into = emit.alias(flat, span, f"d {name}", cell.rect)
             filled = state.filled_cells.setdefault((bundle.name, processor), set())
@@ -355,7 +365,7 @@ def collect_weight_gradients(state: Lowering) -> None:
                 f"d {name}{cell.rect}", emit.part(buffer, cell.rect), emit.whole(into), add=cell in filled
             )
             filled.add(cell)
-    for bundle in state.layout.bundles:
+    for bundle in state.layout.bundles if layer is None else state.sharded_layers[layer]:
         emit.topic = Topic(Purpose.WEIGHT_GRADIENTS, bundle.layer)
         for processor in bundle.group:
             flat_or_none = state.flat_gradients.get((bundle.name, processor))

@@ -129,18 +129,25 @@ class Emitter:
         )
         return number
 
-    def transfer(self, name: str, source: Part, target: Part, *, add: bool = False, topic: Topic | None = None) -> int:
+    def transfer(
+        self, name: str, source: Part, target: Part, *, add: bool = False, topic: Topic | None = None,
+        also_after: Sequence[int] = (),
+    ) -> int:
         """Copy between two buffers: a message if they are on different processors."""
         giver, taker = self.graph.buffers[source.buffer].processor, self.graph.buffers[target.buffer].processor
         runs = self._runs(source), self._runs(target)
         if giver == taker:
             reads = (source, target) if add else (source,)
-            return self.emit(Kind.MOVE, name, taker, Transfer(source, target, add), reads, (target,), topic=topic, runs=runs)
+            return self.emit(
+                Kind.MOVE, name, taker, Transfer(source, target, add), reads, (target,), also_after=also_after, topic=topic,
+                runs=runs,
+            )
         if add:
             raise ValueError(f"{name}: a copy between processors cannot add")
         return self.emit(
             Kind.COPY, name, taker, Transfer(source, target), (source,), (target,), source=giver,
-            nbytes=source.rect.volume * self.graph.buffers[source.buffer].dtype.itemsize, topic=topic, runs=runs,
+            nbytes=source.rect.volume * self.graph.buffers[source.buffer].dtype.itemsize, also_after=also_after, topic=topic,
+            runs=runs,
         )
 
     def transfers(self, copies: Sequence[Copying]) -> None:
@@ -191,7 +198,8 @@ class Emitter:
         )
 
     def all_gather(
-        self, name: str, parts: Sequence[Part], cuts: Sequence[int], among: Sequence[int] | None = None
+        self, name: str, parts: Sequence[Part], cuts: Sequence[int], among: Sequence[int] | None = None,
+        also_after: Sequence[int] = (),
     ) -> int:
         """All of the one-dimensional parts, on two or more different processors and of one size, get what the nth processor in
         rising order has as elements ``cuts[n]`` to ``cuts[n + 1]``."""
@@ -199,7 +207,7 @@ class Emitter:
         shares = _shares(name, ordered, cuts, self._places(group, ordered))
         return self.emit(
             Kind.COLLECTIVE, name, group[0], AllGather(group, ordered, shares), _some(shares), ordered,
-            nbytes=ring_bytes(len(group), self._sizes(ordered[0])[1], AllGather.halves),
+            nbytes=ring_bytes(len(group), self._sizes(ordered[0])[1], AllGather.halves), also_after=also_after,
         )
 
     def reduce_shares(self, name: str, parts: Sequence[Part], shares: Sequence[Part], places: Sequence[Rect]) -> int:
@@ -284,10 +292,10 @@ class Emitter:
         size = part.rect.volume
         return size, size * self.graph.buffers[part.buffer].dtype.itemsize
 
-    def fill(self, name: str, target: Part, value: float) -> int:
-        """Set every element of a part."""
+    def fill(self, name: str, target: Part, value: float, *, scaled: bool = False) -> int:
+        """Set every element of a part; ``scaled``: times the loss scale."""
         processor = self.graph.buffers[target.buffer].processor
-        return self.emit(Kind.FILL, name, processor, Filling(target, value), (), (target,))
+        return self.emit(Kind.FILL, name, processor, Filling(target, value, scaled), (), (target,))
 
     def _runs(self, part: Part) -> int:
         whole = (self._known[part.buffer] or self._learn(part.buffer)).whole

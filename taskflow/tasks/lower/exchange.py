@@ -8,8 +8,9 @@ else as an all-to-all. Where some only give and others only take, as between the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect, covers
@@ -17,6 +18,7 @@ from taskflow.tasks.lower.emit import Emitter
 from taskflow.tasks.task import Part
 
 Held = tuple[Rect, int, int]  # elements of a tensor, the processor where they are, and the buffer
+Item = TypeVar("Item")
 Given = tuple[int, Rect, int]  # the same of a reader's gradient, in the order that the backward pass has it in
 
 
@@ -35,8 +37,8 @@ def exchange_values(emit: Emitter, wanted: Sequence[Wanted], reading: set[int]) 
     """Emit the collectives that fill instances of one tensor; the others are returned. ``reading``: all processors that read the
     tensor now, those too that have at hand what they need."""
     left: list[Wanted] = []
-    for members in _groups((giver, one.processor) for one in wanted for _, giver, _ in one.sources):
-        some = [one for one in wanted if one.processor in members]
+    groups = _groups((giver, one.processor) for one in wanted for _, giver, _ in one.sources)
+    for members, some in zip(groups, _sorted(wanted, [one.processor for one in wanted], groups)):
         readers = reading & members
         givers = {giver for one in some for _, giver, _ in one.sources} | readers - {one.processor for one in some}
         if len(members) == 1 or members not in (givers, readers):
@@ -96,10 +98,10 @@ def exchange_gradients(
     for rect, parts in given.items():
         for part in parts:
             meets.setdefault(part, []).append(rect)
-    for members in _groups((part[0], owners[rect]) for part, rects in meets.items() for rect in rects):
-        some = [part for part in meets if part[0] in members]
-        owned = [rect for rect in owners if owners[rect] in members and rect in given]
-        if len(members) == 1 or members not in ({part[0] for part in some}, {owners[rect] for rect in owned}):
+    groups = _groups((part[0], owners[rect]) for part, rects in meets.items() for rect in rects)
+    for members, some in zip(groups, _sorted(list(meets), [part[0] for part in meets], groups)):
+        owning = {owners[rect] for part in some for rect in meets[part]}
+        if len(members) == 1 or members not in ({part[0] for part in some}, owning):
             continue
         far = [part for part in some if any(owners[rect] != part[0] for rect in meets[part])]
         for read in dict.fromkeys(read for _, read, _ in far):
@@ -169,7 +171,16 @@ def _nothing(like: Part) -> Part:
     return Part(like.buffer, Rect((0,) * like.rect.ndim, (0,) * like.rect.ndim))
 
 
-def _groups(pairs: Iterable[tuple[int, int]]) -> Iterator[set[int]]:
+def _sorted(items: Sequence[Item], processors: Sequence[int], groups: Sequence[set[int]]) -> list[list[Item]]:
+    """The items of each group, by the processor of each."""
+    place = {processor: number for number, members in enumerate(groups) for processor in members}
+    found: list[list[Item]] = [[] for _ in groups]
+    for item, processor in zip(items, processors):
+        found[place[processor]].append(item)
+    return found
+
+
+def _groups(pairs: Iterable[tuple[int, int]]) -> list[set[int]]:
     """The sets of processors that pairs connect, in the order in which they come."""
     group: dict[int, set[int]] = {}
     for one, other in pairs:
@@ -178,8 +189,4 @@ def _groups(pairs: Iterable[tuple[int, int]]) -> Iterator[set[int]]:
             small, large = sorted((first, second), key=len)
             large |= small
             group.update(dict.fromkeys(small, large))
-    seen: set[int] = set()
-    for members in group.values():
-        if id(members) not in seen:
-            seen.add(id(members))
-            yield members
+    return list({id(members): members for members in group.values()}.values())

@@ -93,11 +93,14 @@ def place_shares(state: Lowering, tensor: Tensor, written: Collection[Rect]) -> 
         })
 
 
-def partial_values(state: Lowering, tensor: Tensor) -> dict[Rect, list[tuple[int, int]]]:
-    """Of an output, by Rect, processor and buffer of each piece's values."""
+def partial_values(
+    state: Lowering, tensor: Tensor, written: Collection[Rect] | None = None
+) -> dict[Rect, list[tuple[int, int]]]:
+    """Of an output, by Rect (those ``written``; None: all), processor and buffer of each piece's values."""
+    writers = state.writers[tensor.node, tensor.index]
     return {
-        rect: [(piece.processor, state.outputs[tensor.node, piece.index][tensor.index]) for piece in pieces]
-        for rect, pieces in state.writers[tensor.node, tensor.index].items()
+        rect: [(piece.processor, state.outputs[tensor.node, piece.index][tensor.index]) for piece in writers[rect]]
+        for rect in (writers if written is None else written)
     }
 
 
@@ -233,4 +236,4 @@ def _task(state: Lowering, piece: Piece, inputs: tuple[int, ...], outputs: tuple
         flops=node.operator.flops(node.specs, piece.rect),
         also_after=state.chain(piece.processor),
     )
-
+    state.gathers.ran(node, piece.processor, state.last[piece.processor])

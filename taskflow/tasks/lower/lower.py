@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -13,15 +13,17 @@ from taskflow.operators.state import State
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
-from taskflow.tasks.lower.backward import backward, gradient_flow
+from taskflow.tasks.lower.backward import gradient_flow
 from taskflow.tasks.lower.emit import Emitter
 from taskflow.tasks.lower.forward import forward
 from taskflow.tasks.lower.parameters import ParameterLayout, lay_out
 from taskflow.tasks.lower.part import NotAlikeError, StepPart
-from taskflow.tasks.lower.passes import forward_and_backward
+from taskflow.tasks.lower.passes import backward_pass, forward_and_backward
+from taskflow.tasks.lower.sharded import end_pass
+from taskflow.tasks.lower.shards import Shards, shards_of
 from taskflow.tasks.lower.state import Lowering, Piece, SourceSelector, TensorKey
 from taskflow.tasks.lower.synchronise import synchronise
-from taskflow.tasks.task import TaskGraph
+from taskflow.tasks.task import Bundle, TaskGraph
 from taskflow.tasks.topic import Purpose, Topic
 
 
@@ -34,6 +36,12 @@ class CutGraph:
     active: set[int]
     needs_gradient: set[TensorKey]
     layout: ParameterLayout
+    shards: Mapping[str, Shards] = field(default_factory=dict)  # of bundles whose gradients, or weights too, are kept as shares
+
+    def kept(self, bundle: Bundle, processor: int) -> Rect:
+        """The elements of a bundle's weights that a holder keeps from step to step; it may be empty."""
+        shards = self.shards.get(bundle.name)
+        return Rect((0,), (bundle.size,)) if shards is None or shards.zero < 3 else shards.span(processor)
 
 
 def cut_graph(graph: OperatorGraph, strategy: Strategy, part: StepPart | None = None) -> CutGraph:
@@ -49,7 +57,11 @@ def cut_graph(graph: OperatorGraph, strategy: Strategy, part: StepPart | None = 
             parameter: {image: rects for p, rects in table.items() for image in part.images[p]}
             for parameter, table in uses.items()
         }
-    return CutGraph(pieces, active, needs_gradient, lay_out(graph, uses, trained))
+    layout = lay_out(graph, uses, trained)
+    shards = shards_of(graph, strategy, layout.bundles)
+    if part is not None and shards:
+        raise NotAlikeError("lower: gradients and weights by shares are not lowered in part")
+    return CutGraph(pieces, active, needs_gradient, layout, shards)
 
 
 def lower(
@@ -58,6 +70,7 @@ def lower(
     rule: UpdateRule | None,
     *,
     clip_norm: float | None = None,
+    scaled: bool = False,
     fetch: Sequence[Tensor] = (),
     select_source: SourceSelector | None = None,
     prefix: str = "",
@@ -71,7 +84,8 @@ def lower(
     (evaluation). The tensors in ``fetch``, and the losses, are brought to processor 0. Kept buffers that are not
     parameters (the state carried between steps) get ``prefix`` before their name, unless they are lasting. With ``wanted``
     (and no rule) only what evaluation needs for these tensors is run, and they alone are brought to processor 0. ``shared``: the
-    answer of `cut_graph`, if it is at hand. With ``part`` (of a training step) only that part is lowered.
+    answer of `cut_graph`, if it is at hand. ``scaled``: the loss has a scale, so that each processor is told whether some gradient
+    has overflowed (see `FACTOR`). With ``part`` (of a training step) only that part is lowered.
 
     Raises ValueError that names the operator if the strategy does not fit the graph; NotAlikeError if it cannot be lowered in part.
     """
@@ -81,10 +95,15 @@ def lower(
     emit, layout = Emitter(strategy.processors), made.layout
     needed = None if wanted is None else needed_for(graph, wanted)
     pieces = made.pieces if needed is None else _in_evaluation(made.pieces)
-    state = Lowering(graph, strategy, emit, pieces, layout, made.active, made.needs_gradient, select_source, prefix, needed)
+    state = Lowering(
+        graph, strategy, emit, pieces, layout, made.active, made.needs_gradient, select_source, prefix, needed, made.shards
+    )
     state.part = part
     for bundle in layout.bundles:
         for processor in bundle.group if part is None else [p for p in bundle.group if p in part.images]:
+            if bundle.name in state.gathers:
+                state.gathers.keep(bundle, processor)
+                continue
             flat = emit.buffer(bundle.name, Rect((0,), (bundle.size,)), processor, bundle.dtype, kept=True)
             state.flat_weights[bundle.name, processor] = flat
     pipeline = strategy.pipeline if rule is not None else None
@@ -94,14 +113,14 @@ def lower(
         for node in graph:
             if needed is None or node.number in needed:
                 forward(state, node)
-    emit.graph.bundles, emit.graph.weights = list(layout.bundles), state.flat_weights
+        end_pass(state)
+    emit.graph.bundles, emit.graph.weights = list(layout.bundles), {**state.flat_weights, **state.gathers.shares}
     for tensor in (*graph.losses, *fetch) if wanted is None else wanted:
         emit.graph.fetched[tensor.name] = state.read(tensor, tensor.spec.rect, 0)
     if rule is not None:
-        for node in reversed(graph.nodes) if pipeline is None else ():
-            if node.number in made.active:
-                backward(state, node)
-        synchronise(state, rule, clip_norm)
+        if pipeline is None:
+            backward_pass(state, graph.nodes[::-1])
+        synchronise(state, rule, clip_norm, scaled)
     for carried, becomes in graph.carries:
         if needed is None or (carried.node in needed and not _lasts(graph, carried)):
             _carry(state, carried, becomes)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from taskflow.graph import Node
 from taskflow.mapper import Pass, PassKind, Pipeline, PipelineSchedule
 from taskflow.tasks.lower.backward import Gives, backward
 from taskflow.tasks.lower.forward import forward
+from taskflow.tasks.lower.sharded import end_pass, layers_ending, scatter_gradients
 from taskflow.tasks.lower.state import Lowering, Piece
 
 
@@ -24,19 +27,30 @@ def forward_and_backward(state: Lowering, pipeline: Pipeline) -> None:
             forward(state, node)
         else:
             stages[pipeline.stage(node.name)].append((node, pieces))
+    end_pass(state)
+    ending = [layers_ending(state, [node for node, _ in reversed(stage)]) for stage in stages]
     for one in pipeline.passes():
         if state.part is not None:
             if one.micro_batch not in state.part.kept:
                 continue
             state.last.clear()  # whoever repeats passes chains them
         first = len(state.emit.graph)
-        _emit(state, one, stages[one.stage], pipeline.schedule is PipelineSchedule.ZERO_BUBBLE)
+        _emit(state, one, stages[one.stage], pipeline.schedule is PipelineSchedule.ZERO_BUBBLE, ending[one.stage])
+        end_pass(state)
         state.emit.graph.passes.append((one, first, len(state.emit.graph)))
     if state.part is not None:
         state.last.clear()
-    for node in reversed(whole):
+    backward_pass(state, whole[::-1])
+
+
+def backward_pass(state: Lowering, nodes: Sequence[Node]) -> None:
+    """Emit the backward tasks of operators that are not taken in micro-batches."""
+    ending = layers_ending(state, nodes)
+    for node in nodes:
         if node.number in state.active:
             backward(state, node)
+            scatter_gradients(state, ending.get(node.number, ()))
+    end_pass(state)
 
 
 def _by_micro_batch(state: Lowering, pipeline: Pipeline, node: Node) -> list[list[Piece]] | None:
@@ -50,7 +64,9 @@ def _by_micro_batch(state: Lowering, pipeline: Pipeline, node: Node) -> list[lis
     return found
 
 
-def _emit(state: Lowering, one: Pass, stage: list[tuple[Node, list[list[Piece]]]], halves: bool) -> None:
+def _emit(
+    state: Lowering, one: Pass, stage: list[tuple[Node, list[list[Piece]]]], halves: bool, ending: Mapping[int, Sequence[str]]
+) -> None:
     if one.kind is PassKind.FORWARD:
         for node, pieces in stage:
             forward(state, node, pieces[one.micro_batch])
@@ -59,3 +75,4 @@ def _emit(state: Lowering, one: Pass, stage: list[tuple[Node, list[list[Piece]]]
     for node, pieces in reversed(stage):
         if node.number in state.active:
             backward(state, node, pieces[one.micro_batch], gives)
+            scatter_gradients(state, ending.get(node.number, ()))

@@ -65,7 +65,10 @@ def _recompute(state: Lowering, node: Node, pieces: Sequence[Piece]) -> None:
     run_pieces(state, node, pieces, Topic(Purpose.RECOMPUTED, node.name))
     # What pieces of several micro-batches add up to, such as a loss, stays where it is.
     whole = [
-        {rect for rect, writers in state.writers[node.number, t.index].items() if first.keys() >= {p.index for p in writers}}
+        {
+            rect for rect in {piece.writes[t.index] for piece in pieces}
+            if first.keys() >= {p.index for p in state.writers[node.number, t.index][rect]}
+        }
         for t in node.outputs
     ]
     for piece in pieces:
@@ -75,8 +78,7 @@ def _recompute(state: Lowering, node: Node, pieces: Sequence[Piece]) -> None:
             for new, old, rect, again in zip(state.outputs[place], first[piece.index], piece.writes, whole)
         )
     for tensor, again in zip(node.outputs, whole):
-        table, owners = partial_values(state, tensor), state.owners[node.number, tensor.index]
-        owners.replace({rect: table[rect] for rect in again})
+        state.owners[node.number, tensor.index].replace(partial_values(state, tensor, again))
         place_shares(state, tensor, again)
         state.forget(tensor, again)
     add_partial_values(state, node, pieces, set(first))

@@ -13,9 +13,11 @@ from taskflow.partition import Grid
 from taskflow.regions import Rect
 from taskflow.tasks.lower.emit import Copying, Emitter
 from taskflow.tasks.lower.exchange import Held, Wanted, exchange_values
+from taskflow.tasks.lower.gather import WeightGathers
 from taskflow.tasks.lower.parameters import ParameterLayout
 from taskflow.tasks.lower.part import NotAlikeError, StepPart
-from taskflow.tasks.task import Cell
+from taskflow.tasks.lower.shards import Shards
+from taskflow.tasks.task import Bundle, Cell
 from taskflow.tasks.topic import Purpose, Topic
 
 TensorKey = tuple[int, int]  # (node, output)
@@ -140,8 +142,11 @@ class Lowering:
     select_source: SourceSelector | None = None
     prefix: str = ""  # of kept buffers that are not parameters
     needed: set[int] | None = None  # the nodes that evaluation runs; None: all, in training
+    shards: Mapping[str, Shards] = field(default_factory=dict)  # of bundles that are kept as shares
     owners: dict[TensorKey, Owners] = field(default_factory=dict)
     readers: dict[TensorKey, dict[ReaderKey, int]] = field(default_factory=dict)
+    reads: dict[TensorKey, dict[Rect, list[ReaderKey]]] = field(default_factory=dict)
+    """Of a tensor that is recomputed, by owning piece, the instances in ``readers`` that share elements with it."""
     holders: dict[TensorKey, list[tuple[Rect, int, int]]] = field(default_factory=dict)
     weight_uses: dict[tuple[str, int, Rect], int] = field(default_factory=dict)
     flat_weights: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -165,6 +170,11 @@ class Lowering:
     reading: dict[TensorKey, set[int]] = field(default_factory=dict)
     """Of a tensor, the processors that have wanted some of it since the last `bring`; only with `together`."""
     together: bool = field(init=False)  # what is cut anew within a group of processors goes as collectives
+    gathers: WeightGathers = field(init=False)  # of the weights that are kept as shares
+    gradient_shares: dict[tuple[str, int], int] = field(default_factory=dict)  # of those gradients, as flat_gradients
+    sharded_layers: dict[str, list[Bundle]] = field(default_factory=dict)  # their bundles
+    scattered: dict[int, list[int]] = field(default_factory=dict)
+    """By processor, for each layer and pass, the task after which a whole gradient is no longer needed there."""
     topics: list[Topic] = field(init=False)  # of copies of a node's outputs, by node
     _users: dict[TensorKey, list[tuple[Node, int]]] = field(default_factory=dict)  # tensor -> (reader, which input)
 
@@ -172,17 +182,22 @@ class Lowering:
         self.topics = [Topic(Purpose.OUTPUT, node.name) for node in self.graph]
         # A mapper that picks sources says for each copy where it is from.
         self.together = self.strategy.exchange is Exchange.COLLECTIVES and self.select_source is None
+        self.gathers = WeightGathers(self.emit, self.shards)
+        for bundle in self.layout.bundles if self.shards else ():
+            if bundle.name in self.shards:
+                self.sharded_layers.setdefault(bundle.layer, []).append(bundle)
 
     def chain(self, processor: int) -> tuple[int, ...]:
         """What the next task of an operator on a processor comes after, whether or not it needs it."""
         return (self.last[processor],) if self.chained and processor in self.last else ()
 
     def forget(self, tensor: Tensor, rects: Collection[Rect]) -> None:
-        """Whoever wants these elements from now on does not get the instances of before."""
+        """Whoever wants these elements from now on, of Rects that pieces write, does not get the instances of before."""
         key = tensor.node, tensor.index
-        readers = self.readers.get(key, {})
-        for processor, read in [k for k in readers if any(k[1].overlaps(rect) for rect in rects)]:
-            del readers[processor, read]
+        readers, reads, owners = self.readers.get(key, {}), self.reads.get(key, {}), self.owners[key]
+        for owned in [owned for rect in rects for owned, _ in owners.of(rect)]:
+            for reader in reads.pop(owned, ()):
+                readers.pop(reader, None)
         if key in self.holders:
             self.holders[key] = [h for h in self.holders[key] if not any(h[0].overlaps(rect) for rect in rects)]
 
@@ -240,6 +255,10 @@ class Lowering:
         of_tensor = self.owners[tensor.node, tensor.index]
         pieces = of_tensor.overlapping(rect)
         near = [of_tensor.nearest(*piece, processor) for piece in pieces]
+        if self.graph.nodes[tensor.node].name in self.strategy.recompute:
+            reads = self.reads.setdefault((tensor.node, tensor.index), {})
+            for owned, *_ in pieces:
+                reads.setdefault(owned, []).append(key)
         if len(near) == 1 and near[0][0] == processor:
             view = self.emit.view(near[0][1], name, rect)
             if view is not None:
@@ -254,7 +273,8 @@ class Lowering:
         self.wanted.append(Wanted(tensor, rect, processor, buffer, tuple(sources)))
         if self.select_source is not None:
             self.bring()
-        self.holders.setdefault((tensor.node, tensor.index), []).append((rect, processor, buffer))
+        if self.select_source is not None:
+            self.holders.setdefault((tensor.node, tensor.index), []).append((rect, processor, buffer))
         readers[key] = buffer
         return buffer
 
@@ -286,17 +306,19 @@ class Lowering:
         if key in self.weight_uses:
             return self.weight_uses[key]
         cells = self.layout.covering(parameter, rect) if not rect.empty else []
+        if any(bundle.name in self.gathers for bundle, _ in cells):
+            self.gathers.uses.append(key)
         if len(cells) == 1:
             bundle, cell = cells[0]
             buffer = self.emit.alias(
-                self.flat_weights[bundle.name, processor],
+                self._flat(bundle, processor),
                 Rect((cell.offset,), (cell.offset + rect.volume,)), parameter.name, rect,
             )
         else:
             buffer = self.emit.buffer(parameter.name, rect, processor, parameter.spec.dtype)
             topic = Topic(Purpose.GATHERED, parameter.layer)
             for bundle, cell in cells:
-                flat = self.flat_weights[bundle.name, processor]
+                flat = self._flat(bundle, processor)
                 shown = self.emit.alias(
                     flat, Rect((cell.offset,), (cell.offset + cell.rect.volume,)), parameter.name, cell.rect
                 )
@@ -305,3 +327,22 @@ class Lowering:
                 )
         self.weight_uses[key] = buffer
         return buffer
+
+    def weights_again(self, piece: Piece, before: tuple[int, ...]) -> tuple[int, ...]:
+        """The instances of weights that a backward task reads: those of ``before``, its forward task, unless they were gathered."""
+        if not self.sharded_layers:
+            return before
+        return tuple(self.weight(p, rect, piece.processor) for p, rect in zip(piece.node.parameters, piece.reads.weights))
+
+    def room_for_gradients(self, node: Node, processor: int) -> tuple[int, ...]:
+        """What a backward task waits for so that whole gradients of no more than two layers live at once: one that comes about and
+        one that is being summed."""
+        done = self.scattered.get(processor, ())
+        if len(done) < 2 or not any(p.layer in self.sharded_layers for p in node.parameters):
+            return ()
+        return (done[-2],)
+
+    def _flat(self, bundle: Bundle, processor: int) -> int:
+        if bundle.name in self.gathers:
+            return self.gathers.weights(bundle, processor)
+        return self.flat_weights[bundle.name, processor]

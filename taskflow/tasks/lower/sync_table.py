@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property, lru_cache
 
+from taskflow.floats import sum_bytes
 from taskflow.machine import ring_bytes
 from taskflow.mapper import Sync, SyncAlgorithm, UpdatePlacement
 from taskflow.partition import even_cuts
@@ -135,8 +136,8 @@ class SyncTable:
 
 @lru_cache(maxsize=4096)
 def make_sync_table(sync: Sync, giving: tuple[bool, ...], size: int, itemsize: int) -> SyncTable:
-    """How a bundle of ``size`` elements of ``itemsize`` bytes is synchronised. ``giving``: of each holder, from the first
-    chunk's root on, whether it has a gradient. ValueError if none has, or for a way that is not known."""
+    """How a bundle of ``size`` elements, whose gradients have ``itemsize`` bytes, is synchronised. ``giving``: of each holder, from
+    the first chunk's root on, whether it has a gradient. ValueError if none has, or for a way that is not known."""
     if not any(giving):
         raise ValueError(f"make_sync_table: at least one of {len(giving)} holders must have a gradient")
     holders = len(giving)
@@ -320,16 +321,17 @@ class SyncTask:
     readers: tuple[int, ...]
 
     def work(self, holders: int, itemsize: int, rule: UpdateRule) -> tuple[int, int]:
-        """Flops, and bytes that are sent or touched."""
+        """Flops, and bytes that are sent or touched. ``itemsize``: of the weights, whose gradients may be of a larger type."""
         size = self.high - self.low
+        news = self.step in (SyncStep.SEND_WEIGHTS, SyncStep.ALL_GATHER)
+        nbytes = size * (itemsize if news else sum_bytes(itemsize))
         if self.step.is_collective:
-            sums, halves = self.step is not SyncStep.ALL_GATHER, self.halves
-            return (holders - 1) * size * sums, ring_bytes(holders, size * itemsize, halves)
+            return (holders - 1) * size * (not news), ring_bytes(holders, nbytes, self.halves)
         if self.step is SyncStep.ADD:
-            return self.parts * size, (self.parts + 2) * size * itemsize
+            return self.parts * size, (self.parts + 2) * nbytes
         if self.step is SyncStep.UPDATE:
-            return rule.flops(size), (3 + 2 * rule.buffers) * size * itemsize
-        return 0, size * itemsize
+            return rule.flops(size), rule.nbytes(size, itemsize)
+        return 0, nbytes
 
     @property
     def halves(self) -> int:

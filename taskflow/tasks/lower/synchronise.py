@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
 
+from taskflow.floats import sum_bytes, sums_in
 from taskflow.mapper import UpdatePlacement
 from taskflow.partition import even_cuts
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
 from taskflow.tasks.lower.backward import collect_weight_gradients, flat_gradient
 from taskflow.tasks.lower.part import NotAlikeError
+from taskflow.tasks.lower.sharded import send_weights, sharded_bundles, sum_shares
 from taskflow.tasks.lower.state import Lowering
 from taskflow.tasks.lower.sync_table import (
     SyncPhase,
@@ -31,6 +34,8 @@ from taskflow.tasks.topic import Purpose, Topic
 
 DOUBLE = np.dtype(np.float64)
 ONE = Rect((0,), (1,))
+FACTOR = "clip"  # what gradients are multiplied by
+MASTER = "master"  # how the name of a float32 copy of weights ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +64,45 @@ class SyncedBundle:
     arrivals: dict[int, Part] = field(default_factory=dict)  # task -> the buffer in which a gradient arrives
 
 
-def synchronise(state: Lowering, rule: UpdateRule, clip_norm: float | None) -> None:
-    """Emit everything between the last backward task and the updated weights."""
+def synchronise(state: Lowering, rule: UpdateRule, clip_norm: float | None, scaled: bool = False) -> None:
+    """Emit everything between the last backward task and the updated weights. ``scaled``: gradients may overflow, and every
+    processor is to know whether some have."""
     collect_weight_gradients(state)
     # All before the first root that has no gradient of its own gets a buffer for the sum.
     bundles = [
         _divide(state, bundle) for bundle in state.layout.bundles
         if any((bundle.name, p) in state.flat_gradients for p in bundle.group)  # of a part of a step, those that are lowered
     ]
+    sharded = sharded_bundles(state)
     scales: dict[int, int] = {}
     for phase in SyncPhase:
         for of in bundles:
             for stage in of.stages:
                 if stage.phase is phase:
                     _emit(state, rule, of, stage, scales)
-        if phase is SyncPhase.SUMS and clip_norm is not None:
-            scales = _clip(state, [chunk for of in bundles for chunk in of.chunks], clip_norm)
+        for bundle in sharded:
+            _emit_shares(state, rule, bundle, phase, scales)
+        if phase is SyncPhase.SUMS and (clip_norm is not None or scaled):
+            limit = inf if clip_norm is None else clip_norm
+            chunks = [chunk for of in bundles for chunk in of.chunks]
+            scales = _clip(
+                state, chunks + [chunk for bundle in sharded for chunk in _shares(state, bundle)], limit, scaled
+            )
+
+
+def _emit_shares(state: Lowering, rule: UpdateRule, bundle: Bundle, phase: SyncPhase, scales: Mapping[int, int]) -> None:
+    """The same of a bundle whose gradients are kept as shares."""
+    if phase is SyncPhase.SUMS:
+        sum_shares(state, bundle)
+    elif phase is SyncPhase.SENDS:
+        for chunk in _shares(state, bundle):
+            for processor in chunk.updaters:
+                _update(state, rule, bundle, chunk.span, processor, scales)
+        send_weights(state, bundle)
+
+
+def _shares(state: Lowering, bundle: Bundle) -> list[SyncedChunk]:
+    return [SyncedChunk(bundle, span, keepers[0], keepers) for span, keepers in state.shards[bundle.name].sharers()]
 
 
 def _divide(state: Lowering, bundle: Bundle) -> SyncedBundle:
@@ -83,7 +111,7 @@ def _divide(state: Lowering, bundle: Bundle) -> SyncedBundle:
     order = group[first:] + group[:first]
     known = {} if state.part is None else state.part.known
     giving = tuple((bundle.name, known.get(p, p)) in state.flat_gradients for p in order)
-    table = make_sync_table(sync, giving, bundle.size, bundle.dtype.itemsize)
+    table = make_sync_table(sync, giving, bundle.size, sum_bytes(bundle.dtype.itemsize))
     everywhere = sync.place is UpdatePlacement.EVERY
     chunks = []
     for chunk in table.chunks:
@@ -96,7 +124,7 @@ def _emit(state: Lowering, rule: UpdateRule, of: SyncedBundle, stage: TaskStage,
     tasks = [(number, of.tasks[number]) for number in stage.tasks]
     if any(task.step is SyncStep.SEND_SUM for _, task in tasks):
         for processor in of.order:  # those that had no gradient of their own
-            flat_gradient(state, of.bundle.name, processor)
+            flat_gradient(state, of.bundle, processor)
     if stage.in_rounds:
         state.emit.topic = _topic(of.bundle.layer, tasks[0][1]) if tasks else state.emit.topic
         state.emit.transfers([_copy(state, of, number, task) for number, task in tasks])
@@ -129,7 +157,7 @@ def _name(bundle: Bundle, task: SyncTask) -> str:
 
 
 def _gradient(state: Lowering, bundle: Bundle, task: SyncTask, holder: int) -> Part:
-    return Part(flat_gradient(state, bundle.name, bundle.group[holder]), Rect((task.low,), (task.high,)))
+    return Part(flat_gradient(state, bundle, bundle.group[holder]), Rect((task.low,), (task.high,)))
 
 
 def _copy(state: Lowering, of: SyncedBundle, number: int, task: SyncTask) -> tuple[str, Part, Part]:
@@ -143,7 +171,7 @@ def _copy(state: Lowering, of: SyncedBundle, number: int, task: SyncTask) -> tup
     if task.step is SyncStep.SEND_SUM:
         return name, source, _gradient(state, bundle, task, task.holder)
     rect = Rect((0,), (task.high - task.low,))
-    buffer = state.emit.buffer(f"{name} arriving", rect, bundle.group[task.holder], bundle.dtype)
+    buffer = state.emit.buffer(f"{name} arriving", rect, bundle.group[task.holder], sums_in(bundle.dtype))
     of.arrivals[number] = state.emit.whole(buffer)
     return name, source, of.arrivals[number]
 
@@ -170,8 +198,9 @@ def _collective(state: Lowering, bundle: Bundle, task: SyncTask) -> None:
         emit.reduce_scatter(name, parts, even_cuts(bundle.size, holders), bundle.group)
 
 
-def _clip(state: Lowering, chunks: Sequence[SyncedChunk], limit: float) -> dict[int, int]:
-    """The factor that keeps the global gradient norm below ``limit``, on every processor that updates."""
+def _clip(state: Lowering, chunks: Sequence[SyncedChunk], limit: float, scaled: bool) -> dict[int, int]:
+    """The factor that keeps the global gradient norm below ``limit``, on every processor that updates. ``scaled``: on all, kept for
+    the end of the step, and not a number if the norm is not finite."""
     emit = state.emit
     squares: dict[int, int] = {}
     for chunk in chunks:
@@ -179,7 +208,7 @@ def _clip(state: Lowering, chunks: Sequence[SyncedChunk], limit: float) -> dict[
         if not accumulate:
             squares[chunk.root] = emit.buffer("sum of squares", ONE, chunk.root, DOUBLE)
         target = squares[chunk.root]
-        source = Part(state.flat_gradients[chunk.bundle.name, chunk.root], chunk.span)
+        source = emit.part(state.flat_gradients[chunk.bundle.name, chunk.root], chunk.span)
         whole = emit.whole(target)
         emit.topic = Topic(Purpose.NORM, chunk.bundle.layer)
         emit.emit(
@@ -189,9 +218,9 @@ def _clip(state: Lowering, chunks: Sequence[SyncedChunk], limit: float) -> dict[
     if not squares:
         return {}
     emit.topic = Topic(Purpose.NORM, "")
-    updaters = {p for chunk in chunks for p in chunk.updaters}
+    updaters = set(range(emit.graph.processors)) if scaled else {p for chunk in chunks for p in chunk.updaters}
     if state.together and len(updaters | squares.keys()) > 1:
-        return _clip_together(state, squares, updaters, limit)
+        return _clip_together(state, squares, updaters, limit, scaled)
     first = min(squares)
     arrived = []
     for processor in sorted(squares):
@@ -201,15 +230,17 @@ def _clip(state: Lowering, chunks: Sequence[SyncedChunk], limit: float) -> dict[
             emit.transfer("sum of squares", part, emit.whole(staging))
             part = emit.whole(staging)
         arrived.append(part)
-    factor = _factor(state, first, arrived, limit)
+    factor = _factor(state, first, arrived, limit, scaled)
     scales = {first: factor}
     for processor in sorted(updaters - {first}):
-        scales[processor] = emit.buffer("clip", ONE, processor, DOUBLE)
+        scales[processor] = emit.buffer(FACTOR, ONE, processor, DOUBLE, kept=scaled)
         emit.transfer("clip", emit.whole(factor), emit.whole(scales[processor]))
     return scales
 
 
-def _clip_together(state: Lowering, squares: dict[int, int], updaters: set[int], limit: float) -> dict[int, int]:
+def _clip_together(
+    state: Lowering, squares: dict[int, int], updaters: set[int], limit: float, scaled: bool
+) -> dict[int, int]:
     """The same by one all-reduce of everyone's sum of squares, after which each that updates has the norm itself."""
     emit = state.emit
     for processor in sorted(updaters - squares.keys()):
@@ -217,13 +248,13 @@ def _clip_together(state: Lowering, squares: dict[int, int], updaters: set[int],
         emit.fill("sum of squares", emit.whole(squares[processor]), 0.0)
     parts = {processor: emit.whole(buffer) for processor, buffer in squares.items()}
     emit.all_reduce("sum of squares", list(parts.values()))
-    return {processor: _factor(state, processor, [parts[processor]], limit) for processor in sorted(updaters)}
+    return {processor: _factor(state, processor, [parts[processor]], limit, scaled) for processor in sorted(updaters)}
 
 
-def _factor(state: Lowering, processor: int, squares: Sequence[Part], limit: float) -> int:
+def _factor(state: Lowering, processor: int, squares: Sequence[Part], limit: float, scaled: bool) -> int:
     """What a processor's gradients are to be multiplied by, from sums of squares that are there."""
     emit = state.emit
-    factor = emit.buffer("clip", ONE, processor, DOUBLE)
+    factor = emit.buffer(FACTOR, ONE, processor, DOUBLE, kept=scaled)
     emit.emit(
         Kind.CLIP, "clip", processor, Clip(tuple(part.buffer for part in squares), factor, limit), squares,
         (emit.whole(factor),), flops=len(squares),
@@ -235,20 +266,23 @@ def _update(
     state: Lowering, rule: UpdateRule, bundle: Bundle, span: Rect, processor: int, scales: Mapping[int, int]
 ) -> None:
     emit = state.emit
-    weights = Part(state.flat_weights[bundle.name, processor], span)
-    gradients = Part(state.flat_gradients[bundle.name, processor], span)
-    buffers = tuple(
-        emit.buffer(f"{bundle.name}.{type(rule).__name__.lower()}{i}", span, processor, bundle.dtype, kept=True)
-        for i in range(rule.buffers)
-    )
+    weights = emit.part(state.flat_weights[bundle.name, processor], span)
+    gradients = emit.part(state.flat_gradients[bundle.name, processor], span)
+    kind = sums_in(bundle.dtype)
+
+    def kept(what: str) -> int:
+        return emit.buffer(f"{bundle.name}.{what}", span, processor, kind, kept=True)
+
+    buffers = tuple(kept(f"{type(rule).__name__.lower()}{i}") for i in range(rule.buffers))
+    master = None if kind == bundle.dtype else kept(MASTER)
     scale = scales.get(processor)
-    state_parts = tuple(emit.whole(b) for b in buffers)
+    state_parts = tuple(emit.whole(b) for b in (*buffers, *(() if master is None else (master,))))
     emit.emit(
         Kind.UPDATE,
         f"update {bundle.name}{span}",
         processor,
-        Update(rule, weights, gradients, buffers, scale),
-        (weights, gradients, *state_parts, *((emit.whole(scale),) if scale is not None else ())),
+        Update(rule, weights, gradients, buffers, scale, master),
+        (*((weights,) if master is None else ()), gradients, *state_parts, *((emit.whole(scale),) if scale is not None else ())),
         (weights, *state_parts),
         flops=rule.flops(span.volume),
         topic=Topic(Purpose.UPDATE, bundle.layer),

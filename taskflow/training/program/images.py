@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from taskflow.floats import float_type, sums_in
 from taskflow.graph import OperatorGraph
 from taskflow.runtime.job import node_cores
 from taskflow.training.data import Background
@@ -69,7 +70,9 @@ def load_images(
         train, valid = digits(size, channels)
         background = Background(workers or 0)  # enlarging 8 x 8 pixels is not worth a process
         where = "scikit-learn's digits"
-    shared: dict[str, Any] = {"seed": run.seed, "dtype": run.dtype, "background": background, "name": name, "flat": flat}
+    shared: dict[str, Any] = {
+        "seed": run.seed, "dtype": sums_in(float_type(run.dtype)).name, "background": background, "name": name, "flat": flat
+    }
     describe = (
         f"{len(train.labels):,} pictures of {len(train.classes)} classes, {len(valid.labels):,} for validation ({where})"
     )

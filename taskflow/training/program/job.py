@@ -12,6 +12,7 @@ import click
 from taskflow.asking import check_processors
 from taskflow.checkpoint import load_checkpoint, on_first_rank
 from taskflow.kernels import KernelSet, kernels_on
+from taskflow.loss_scaling import LossScaling
 from taskflow.machine import Cluster, host, load_machine
 from taskflow.mapper import save
 from taskflow.runtime import Executor
@@ -135,6 +136,7 @@ def _executor(
     executor = Executor(
         graph, strategy, preset.rule, transport=transport, machine=machine, seed=seed,
         clip_norm=preset.clip_norm, mapper=chooser, kernels=kernels,
+        loss_scaling=LossScaling() if options.loss_scale is None else LossScaling.fixed(options.loss_scale),
     )
     executor.set_parameters(training.initial)
     rows = rows_read(graph, strategy, executor.placement, transport.rank)
@@ -149,6 +151,13 @@ def _executor(
 
 def _many(count: int, called: str) -> str:
     return f"{count} {called}{'s' * (count != 1)}"
+
+
+def _scaling(executor: Executor) -> str:
+    """What there is to say about a loss with a scale."""
+    if executor.scaler is None:
+        return ""
+    return f", loss scale {executor.scaler.scale:g}, {_many(executor.state.skipped, 'step')} skipped"
 
 
 def _known(value: float | None) -> float | None:
@@ -168,7 +177,10 @@ def _report(executor: Executor, training: Training, options: Options, job: Train
         "mapper": options.mapper,
         "strategy": executor.strategy.name,
         "kernels": executor.kernels.name,
+        "dtype": str(executor.graph.dtype),
         "steps": len(result.losses),
+        "skipped_steps": executor.state.skipped,
+        "loss_scale": None if executor.scaler is None else executor.scaler.scale,
         "loss_first": _known(result.losses[0]),
         "loss_last": _known(result.losses[-1]),
         **{f"{name}_valid": _known(measured.get(name)) for name in training.measures},
@@ -185,7 +197,7 @@ def _report(executor: Executor, training: Training, options: Options, job: Train
     if not (options.quiet and options.as_json):  # with --quiet alone, this is the result
         click.echo(
             f"loss {result.losses[0]:.3f} -> {result.losses[-1]:.3f} in {len(result.losses)} steps, "
-            f"{result.items_per_second:,.0f} {training.unit}/s, {moved / 1e6:.1f} MB moved a step", err=True
+            f"{result.items_per_second:,.0f} {training.unit}/s, {moved / 1e6:.1f} MB moved a step{_scaling(executor)}", err=True
         )
     if options.as_json:
         click.echo(json_text(report))

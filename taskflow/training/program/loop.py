@@ -67,8 +67,11 @@ def train(
             if batch.reset and k > 0:
                 executor.reset_state()
             lr = None if schedule is None else schedule.at(k, batch.epoch)
+            skipped = executor.state.skipped
             loss = executor.train(batch.feeds, lr=lr)
             seconds = perf_counter() - start
+            if executor.state.skipped > skipped and executor.scaler is not None:
+                say(f"step {k + 1}: gradients overflowed, weights stay; the loss scale is {executor.scaler.scale:g} from here")
             if k > first or steps - first == 1:  # the first step also compiles and touches all memory
                 speed.add(batches.items_per_step, seconds)
             if loss is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from taskflow.asking import Seconds
+from taskflow.asking import FloatName, Seconds
 from taskflow.optimizer.cost import ANALYTIC, COSTS
 from taskflow.training.program.plan import SEARCH_BUDGET
 
@@ -27,6 +27,7 @@ class Options:
     steps: int | None
     seed: int | None
     dtype: str
+    loss_scale: float | None
     watchdog: float | None
     save_strategy: str | None
     checkpoint: str | None
@@ -77,8 +78,10 @@ def shared_options(presets: Sequence[str], data: str, data_help: str) -> list[Ca
         click.option("--steps", type=click.IntRange(1),
                      help="Training steps, those before --resume included (default: the preset's)."),
         click.option("--seed", type=click.IntRange(0), help="Of weights, dropout and the data's order (default: 0)."),
-        click.option("--dtype", type=click.Choice(["float32", "float64"]), default="float32", show_default=True,
-                     help="Of weights and activations."),
+        click.option("--dtype", "--precision", type=FloatName(), default="float32", show_default=True,
+                     help="Of weights and activations: float32, float64, or bf16 and fp16 with float32 copies of the weights."),
+        click.option("--loss-scale", type=click.FloatRange(0, min_open=True), metavar="NUMBER",
+                     help="Of fp16: a scale that stays (default: one that falls when gradients overflow, and rises again)."),
         click.option("--watchdog", type=Seconds(0), metavar="SECONDS", help="End the job if a rank waits longer."),
         click.option("--save-strategy", metavar="FILE", help="Write the strategy that is used."),
         click.option("--checkpoint", metavar="FILE", help="Write everything that --resume needs, at the end (.safetensors)."),

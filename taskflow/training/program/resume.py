@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from taskflow.checkpoint import Checkpoint, on_first_rank, read_checkpoint, save_checkpoint
+from taskflow.checkpoint import Checkpoint, on_first_rank, read_checkpoint, same_sums, save_checkpoint
+from taskflow.floats import float_type
 from taskflow.reading import read_as
 from taskflow.runtime import Executor
 from taskflow.runtime.transport import Transport
@@ -66,7 +67,7 @@ def check_resume(options: Options, saved: tuple[Checkpoint, Position], model: st
     """ValueError if the checkpoint is of another network than ``model``, of another float type, or of other data."""
     if saved[0].model != model:
         raise ValueError(f"{options.resume}: is a checkpoint of {saved[0].model}, but this trains {model}")
-    if saved[0].dtype != dtype:
+    if not same_sums(saved[0].dtype, float_type(dtype)):
         raise ValueError(f"{options.resume}: is in {saved[0].dtype}, this run in {dtype}; give --dtype {saved[0].dtype}")
     if digest != saved[1].digest:
         raise ValueError(

@@ -202,7 +202,40 @@ def shares(transport, steps=20):
     for ask in (transport.reduce_scatter, transport.all_gather):
         for counts in ([1] * size, [2, *[0] * size], [4, -1, *[0] * (size - 2)]):
             assert "a count of each rank's elements" in refused(ValueError, ask, np.zeros(3 + size), counts, range(size))
-        assert "floating type" in refused(ValueError, ask, np.zeros(size, int), [1] * size, range(size))
+    assert "floating type" in refused(ValueError, transport.reduce_scatter, np.zeros(size, int), [1] * size, range(size))
+
+
+def exchanges(transport, steps=20):
+    """All-to-alls of all ranks and of two of them, of any types and sizes, also nothing, several on their way at once."""
+    rank, size = transport.rank, transport.size
+    groups = list(dict.fromkeys([tuple(range(size)), (0, size - 1)]))
+    for kind, most in ((np.float32, 40), (np.int64, 3000), (np.float64, 1), (np.bool_, 7)):
+        mine = []
+        for ranks in (ranks for ranks in groups if rank in ranks):
+            random, count = np.random.default_rng(most), len(ranks)
+            counts = [[int(random.integers(0, most + 1)) if a != b else 0 for b in range(count)] for a in range(count)]
+            place = ranks.index(rank)
+            given, got = sum(counts[place]), sum(row[place] for row in counts)
+            array = np.zeros(given + got, kind)
+            mine.append((ranks, counts, place, given, array, transport.all_to_all(array, counts, ranks)))
+        before = transport.bytes_sent, transport.bytes_received
+        for step in range(steps):
+            for ranks, counts, place, given, array, channel in mine:
+                array[:given] = np.concatenate(
+                    [(np.arange(n) + 7 * rank + other + step) % 5 for n, other in zip(counts[place], ranks)]
+                ).astype(kind)
+                array[given:] = 0
+                channel.start()
+            for ranks, counts, place, given, array, channel in mine:
+                transport.wait(channel, "exchange")
+                wanted = [(np.arange(row[place]) + 7 * other + rank + step) % 5 for row, other in zip(counts, ranks)]
+                assert (array[given:] == np.concatenate(wanted).astype(kind)).all(), (ranks, kind)
+        sent, received = transport.bytes_sent - before[0], transport.bytes_received - before[1]
+        assert sent == steps * sum(m[3] for m in mine) * np.dtype(kind).itemsize
+        assert received == steps * sum(len(m[4]) - m[3] for m in mine) * np.dtype(kind).itemsize
+    for counts in ([[0] * size] * (size - 1), [[1] * size] * size, [[-1] * size] * size):
+        assert "how many elements, 0 or more" in refused(ValueError, transport.all_to_all, np.zeros(3), counts, range(size))
+    assert "exchange" in str(mine[0][-1])
 
 
 def main():
@@ -217,6 +250,7 @@ def main():
         values(transport)
         all_reduces(transport)
         shares(transport)
+        exchanges(transport)
     assert first.bytes_sent == second.bytes_sent
     errors(first)
     second.barrier()

@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from taskflow.floats import is_float, sums_in
 from taskflow.kernels import KernelSet
 from taskflow.operators.operator import Array, Call, Operator, Spec, StepState, Target
+from taskflow.operators.sixteen_bit import task_action
 from taskflow.optimizer.cost.measured.store import Measurement
 from taskflow.optimizer.cost.phases import weight_type
 from taskflow.regions import Rect
@@ -126,11 +128,11 @@ def piece_action(
     if operator.kind == "input":
         call.state.feeds[NAME] = np.ones(outputs[0].shape, outputs[0].dtype)  # written, so that there is memory behind it
     if not backward:
-        return partial(operator.forward, call), tuple(a for a in call.inputs if a.size)
-    operator.forward(call)
+        return task_action(operator, call, False), tuple(a for a in call.inputs if a.size)
+    task_action(operator, call, False)()
     _prepare_backward(call, operator, inputs, outputs, wanted, adds or (False,) * (len(inputs) + len(call.weights)), numbers)
     near = (*call.grad_outputs, *(t.array for t in call.grad_inputs if t is not None))
-    return partial(operator.backward, call), tuple(g for g in near if g is not None and g.size)
+    return task_action(operator, call, True), tuple(g for g in near if g is not None and g.size)
 
 
 def _prepare_backward(
@@ -149,7 +151,7 @@ def _prepare_backward(
         for r, s, w, a in zip(call.reads.inputs, inputs, wanted, adds)
     )
     call.grad_weights = tuple(
-        None if r.empty else Target(xp.zeros(r.shape, dtype), a)
+        None if r.empty else Target(xp.zeros(r.shape, sums_in(dtype)), a)
         for r, a in zip(call.reads.weights, adds[len(inputs) :])
     )
     for name, kept in (("inputs", keeps.inputs), ("weights", keeps.weights), ("outputs", keeps.outputs)):
@@ -179,7 +181,7 @@ def _values(
 def _host_values(
     shape: tuple[int, ...], dtype: np.dtype[Any], high: int, numbers: np.random.Generator
 ) -> np.ndarray[Any, Any]:
-    if dtype.kind == "f":
+    if is_float(dtype):
         return numbers.standard_normal(shape, np.float32).astype(dtype)
     if dtype.kind in "iu":
         return numbers.integers(0, min(high, int(np.iinfo(dtype).max)), shape).astype(dtype)

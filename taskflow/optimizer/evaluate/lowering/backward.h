@@ -84,7 +84,7 @@ inline void Lowering::backward_piece(int n, int piece, Backward& made) {
         int64_t& last = weight_gradient(n, int(k), piece, fresh);
         if (!fresh && last != task) wait(int32_t(last));
         last = task;
-        nbytes += (fresh ? 1 : 2) * region.volume * m.parameters[node.parameters[k]].itemsize;
+        nbytes += (fresh ? 1 : 2) * region.volume * m.parameters[node.parameters[k]].gradient_bytes();
     }
     const double cost = m.seconds(BACKWARD, processor, cut.backward_flops[piece], nbytes, cut.id, cut.like[piece], n);
     made.task.push_back(end(BACKWARD, processor, cut.backward_flops[piece], nbytes, cost, n));

@@ -17,10 +17,15 @@ struct Sync {
     bool rotates = false;  // whether the first root differs from bundle to bundle
 };
 
+// Bytes of a number in which floats of ``itemsize`` bytes are summed: taskflow/floats.py.
+inline int sum_bytes(int itemsize) { return std::max(itemsize, 4); }
+
 struct ParameterInfo {
     int layer, whole, itemsize;  // whole: the region
     bool trained;
     int dtype;
+
+    int gradient_bytes() const { return sum_bytes(itemsize); }
 };
 
 struct NodeInfo {
@@ -50,6 +55,7 @@ struct BundlePlan {
     bool trained = false;
     int first_index = 0;  // of (first group member, first cell) in the layer's tables of group members x cells
 
+    int gradient_bytes() const { return sum_bytes(itemsize); }
     int place(int processor) const {
         return int(std::lower_bound(group.begin(), group.end(), processor) - group.begin());
     }

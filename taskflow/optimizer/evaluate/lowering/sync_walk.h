@@ -49,7 +49,7 @@ inline void Lowering::divide(int layer) {
         int count = 0;
         for (int place = 0; place < holders; ++place) count += gives(layer, k, place);
         if (!count) continue;
-        sync_key_.way = sync.way, sync_key_.holders = holders, sync_key_.itemsize = b.itemsize, sync_key_.size = b.size;
+        sync_key_.way = sync.way, sync_key_.holders = holders, sync_key_.itemsize = b.gradient_bytes(), sync_key_.size = b.size;
         sync_key_.giving.clear();
         for (int i = 0; i < holders && count < holders; ++i)
             sync_key_.giving.push_back(gives(layer, k, (first_root + i) % holders));
@@ -114,7 +114,8 @@ inline void Lowering::emit(const Synced& b, const Chunk& c, const Chunk& range, 
     if (row.sums)
         for (uint32_t k = b.first; k < b.last; ++k) wait_sum(b, chunks_[k], member_of(b, c, row.place));
     const std::vector<int32_t>& group = b.plan->group;
-    const int64_t volume = range.high - range.low, nbytes = volume * b.plan->itemsize, others = int64_t(group.size()) - 1;
+    const int64_t volume = range.high - range.low, others = int64_t(group.size()) - 1;
+    const int64_t nbytes = volume * b.plan->gradient_bytes(), weights = volume * b.plan->itemsize;
     const int at = processor(b, c, row.place);
     int32_t& task = done_[c.done + number];
     switch (row.step) {
@@ -123,11 +124,12 @@ inline void Lowering::emit(const Synced& b, const Chunk& c, const Chunk& range, 
     case UPDATE_WEIGHTS:
         wait(scales_[at]);
         task = end(UPDATE, at, m.rule_flops * volume,
-                   nbytes * (3 + 2 * m.rule_buffers) + (scales_[at] >= 0 ? DOUBLE_BYTES : 0));
+                   nbytes * (3 + 2 * m.rule_buffers) + (weights < nbytes ? weights : 0) + (scales_[at] >= 0 ? DOUBLE_BYTES : 0));
         break;
     case ALL_REDUCE: task = end_collective(group, others * volume, 2 * others * nbytes, 2); break;
     case REDUCE_SCATTER: task = end_collective(group, others * volume, others * nbytes, 1); break;
-    case ALL_GATHER: task = end_collective(group, 0, others * nbytes, 1); break;
+    case ALL_GATHER: task = end_collective(group, 0, others * weights, 1); break;
+    case SEND_WEIGHTS: task = end_copy(processor(b, c, row.source), at, weights); break;
     default: task = end_copy(processor(b, c, row.source), at, nbytes);
     }
 }
@@ -178,7 +180,7 @@ inline void Lowering::clip() {
             begin();
             wait_sum(b, c, c.shift);
             wait(norms_[root]);
-            norms_[root] = end(NORM, root, 2 * volume, volume * b.plan->itemsize + (norms_[root] >= 0 ? 2 : 1) * DOUBLE_BYTES);
+            norms_[root] = end(NORM, root, 2 * volume, volume * b.plan->gradient_bytes() + (norms_[root] >= 0 ? 2 : 1) * DOUBLE_BYTES);
         }
     int first = 0;
     while (first < m.processors && norms_[first] < 0) ++first;

@@ -70,7 +70,7 @@ inline void Lowering::collect_gathered(int n) {
                 begin();
                 wait(int32_t(gradient));
                 wait(writer);
-                const int64_t nbytes = b.cells[at.cell].volume * b.itemsize;
+                const int64_t nbytes = b.cells[at.cell].volume * b.gradient_bytes();
                 writer = end(MOVE, processor, 0, (writer >= 0 ? 3 : 2) * nbytes, at.runs);
                 c.flat[member(layer, at.bundle, b.place(processor))] = 1;
             }
@@ -90,7 +90,7 @@ inline void Lowering::fill_up(int layer) {
                 int32_t& writer = c.writer[b.index(place, cell)];
                 if (writer >= 0) continue;
                 begin();
-                writer = end(FILL, b.group[place], 0, b.cells[cell].volume * b.itemsize);
+                writer = end(FILL, b.group[place], 0, b.cells[cell].volume * b.gradient_bytes());
             }
         }
     }

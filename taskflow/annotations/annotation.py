@@ -1,0 +1,129 @@
+"""Annotations: what a user says of single tensors of a model, as in GShard (Lepikhin et al., arXiv 2006.16668, section
+3.1): split along a dimension, replicated, or laid out by a table of processors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from taskflow.graph import OperatorGraph
+from taskflow.operators.tensor import Parameter, Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A parameter of a graph, to be annotated."""
+
+    graph: OperatorGraph
+    parameter: Parameter
+
+    @property
+    def name(self) -> str:
+        return self.parameter.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.parameter.shape
+
+
+T = TypeVar("T", Tensor, Weight)
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """``degrees[i]`` pieces along dimension i of the tensor called ``tensor``, piece k (the last dimension fastest) on
+    ``processors[k]``. All degrees 1 and no processors: each reader has the whole. ``said``: as the user wrote it."""
+
+    tensor: str
+    degrees: tuple[int, ...]
+    processors: tuple[int, ...]
+    said: str
+
+    @property
+    def replicated(self) -> bool:
+        """Whether nobody's copy may be cut."""
+        return not self.processors
+
+    def __str__(self) -> str:
+        return f"{self.said} of {self.tensor}"
+
+
+_of_graphs: WeakKeyDictionary[OperatorGraph, dict[str, Annotation]] = WeakKeyDictionary()
+
+
+def split(tensor: T, dim: int, parts: int, processors: Sequence[int] | None = None) -> T:
+    """Say that the readers of a tensor, or of a parameter, have it cut into ``parts`` pieces along ``dim``, on processors 0,
+    1, ... (or on ``processors``). Returns the tensor. ValueError if there is no such dimension, or another annotation."""
+    at = dim % max(1, len(tensor.shape))
+    if not -len(tensor.shape) <= dim < len(tensor.shape) or not 1 <= parts <= tensor.shape[at]:
+        raise ValueError(f"split: {tensor.name} {list(tensor.shape)} cannot be cut into {parts} parts along dimension {dim}")
+    degrees = tuple(parts if i == at else 1 for i in range(len(tensor.shape)))
+    return _kept(tensor, degrees, tuple(range(parts)) if processors is None else tuple(processors), f"split({dim}, {parts})")
+
+
+def replicate(tensor: T) -> T:
+    """Say that the readers of a tensor, or of a parameter, have the whole of it. Returns the tensor."""
+    return _kept(tensor, (1,) * len(tensor.shape), (), "replicate")
+
+
+def shard(tensor: T, assignment: Any) -> T:
+    """Say how the readers of a tensor have it by a table of processors with as many dimensions as the tensor: its shape says
+    into how many pieces each is cut, its entries which processor has which piece. Returns the tensor."""
+    table = np.asarray(assignment)
+    fits = table.ndim == len(tensor.shape) and all(0 < k <= n for k, n in zip(table.shape, tensor.shape))
+    if not fits or table.dtype.kind not in "iu":
+        raise ValueError(
+            f"shard: {tensor.name} {list(tensor.shape)} needs a table of processors with {len(tensor.shape)} dimensions, each at "
+            f"most the tensor's, got {table.dtype} {list(table.shape)}"
+        )
+    cut = "x".join(map(str, table.shape))
+    return _kept(tensor, table.shape, tuple(int(p) for p in table.reshape(-1)), f"shard({cut})")
+
+
+def annotate(graph: OperatorGraph, patterns: Mapping[str, Sequence[Any]]) -> None:
+    """Annotate from outside of a model: a pattern of names of tensors and parameters (``*``, ``?`` as in a shell) ->
+    ("split", dim, parts), ("replicate",) or ("shard", table). ValueError if a pattern matches none."""
+    kinds: dict[str, Any] = {"split": split, "replicate": replicate, "shard": shard}
+    there_are: dict[str, Any] = {t.name: t for node in graph for t in node.outputs}
+    there_are |= {p.name: Weight(graph, p) for p in graph.parameters}
+    for pattern, (kind, *arguments) in patterns.items():
+        found = [value for name, value in there_are.items() if name == pattern or fnmatchcase(name, pattern)]
+        if kind not in kinds or not found:
+            why = f"no annotation {kind!r}; there are {', '.join(kinds)}" if kind not in kinds else "no tensor has such a name"
+            raise ValueError(f"annotate: {pattern!r}: {why}")
+        for value in found:
+            kinds[kind](value, *arguments)
+
+
+def annotations_of(graph: OperatorGraph) -> dict[str, Annotation]:
+    """What was said of a graph's tensors and parameters, by their names."""
+    return dict(_of_graphs.get(graph, {}))
+
+
+def weight(tensor: Tensor, number: int = 0) -> Weight:
+    """A parameter of the operator that makes a tensor, to be annotated: `replicate(weight(scores))`."""
+    graph = tensor.graph
+    if not isinstance(graph, OperatorGraph):
+        raise ValueError(f"weight: {tensor.name} belongs to no graph")
+    found = graph.parameters_of(tensor)
+    if not 0 <= number < len(found):
+        raise ValueError(f"weight: {tensor.name} has {len(found)} parameters, no number {number}")
+    return Weight(graph, found[number])
+
+
+def _kept(tensor: T, degrees: tuple[int, ...], processors: tuple[int, ...], said: str) -> T:
+    graph = tensor.graph
+    if not isinstance(graph, OperatorGraph):
+        raise ValueError(f"{said}: {tensor.name} belongs to no graph")
+    if int(np.prod(degrees)) != len(processors) and processors:
+        raise ValueError(f"{said}: {tensor.name} has {np.prod(degrees)} pieces, got {len(processors)} processors")
+    made = Annotation(tensor.name, degrees, processors, said)
+    before = _of_graphs.setdefault(graph, {}).setdefault(tensor.name, made)
+    if (before.degrees, before.processors) != (degrees, processors):
+        raise ValueError(f"{tensor.name} is annotated twice: {before.said}, and {said}")
+    return tensor

@@ -1,0 +1,115 @@
+"""taskflow export: a plan for the framework that trains it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from taskflow.cli import completing
+from taskflow.cli.problem import (
+    FAILED,
+    Problem,
+    describe,
+    emit,
+    named_strategy,
+    output_options,
+    plan_options,
+    plan_problem,
+    seed_option,
+    writable,
+)
+from taskflow.cli.progress import working
+from taskflow.cli.tables import nbytes, seconds, tell
+from taskflow.export import TARGETS, Exported, exported
+from taskflow.mapper import Strategy
+from taskflow.writing import replacing
+
+MOST_LISTED = 20  # operators that differ
+
+
+@click.command("export", short_help="Write a plan for PyTorch, Megatron-LM or torchtitan.")
+@click.argument("plan", shell_complete=completing.strategies)
+@click.option("--to", "target", type=click.Choice(TARGETS), required=True, help="The framework.")
+@click.option("--out", type=click.Path(dir_okay=False), required=True, help="The file to write.")
+@click.option("--nearest", is_flag=True, help="If the framework cannot express the plan, write the nearest one that it can.")
+@plan_options
+@seed_option
+@output_options
+def export_command(
+    plan: str, target: str, out: str, nearest: bool, seed: int, as_json: bool, quiet: bool, **asked: Any
+) -> None:
+    """Write PLAN as a program or as flags for the framework that trains it.
+
+    For torch the model must have been made by taskflow.from_torch. What the framework cannot express is listed operator
+    by operator, with the nearest plan that it can and what that costs; then the exit code is 1, and nothing is written unless
+    --nearest is given.
+
+    \b
+    Examples:
+      taskflow export plan.json --to torch --out parallel.py
+      taskflow export 't2 d2' --model minigpt.py:graph -m a100 -n 4 --to torch --out parallel.py
+      taskflow export plan.json --to torch --out parallel.py --nearest
+    """
+    writable(out)
+    with working("exporting"):
+        problem = plan_problem(plan, **asked)
+        strategy = named_strategy(problem, plan, seed)
+        found = exported(problem.graph, strategy, target, Path(out).name)
+        before = _row(problem, strategy)
+        after = _row(problem, found.nearest) if found.differences else before
+    fine = nearest or not found.differences
+    written = _write(found, Path(out)) if fine else []
+    if as_json:
+        emit({
+            **problem.header(), "plan": plan, "to": target, "written": written,
+            "iteration_seconds": before["iteration_seconds"], "nearest_iteration_seconds": after["iteration_seconds"],
+            "differences": [{"operator": d.operator, "cut": d.cut, "why": d.why} for d in found.differences],
+            "notes": list(found.notes), "ranks": found.ranks,
+        })
+    else:
+        _tell(problem, found, plan, target, before, after, quiet)
+        for path in written:
+            tell(f"wrote {path}: {found.ranks} ranks")
+        if not fine:
+            tell("nothing was written; --nearest writes the nearest plan")
+    if not fine:
+        sys.exit(FAILED)
+
+
+def _row(problem: Problem, strategy: Strategy) -> dict[str, Any]:
+    return describe(problem, strategy)
+
+
+def _write(found: Exported, out: Path) -> list[str]:
+    written = []
+    for name, text in found.files.items():
+        path = out.with_name(name)
+        with replacing(path) as file:
+            file.write_text(text)
+        written.append(str(path))
+    return written
+
+
+def _tell(
+    problem: Problem, found: Exported, plan: str, target: str, before: dict[str, Any], after: dict[str, Any], quiet: bool
+) -> None:
+    if quiet:
+        return
+    tell(f"{problem.graph} on {problem.machine}; costs: {problem.header()['costs']}")
+    memory = nbytes(before["peak_memory_bytes"])
+    tell(f"{plan}: {seconds(before['iteration_seconds'])} a step predicted, {memory} at most on a device")
+    for note in found.notes:
+        tell(f"note: {note}")
+    if not found.differences:
+        return
+    tell(f"{target} cannot express {len(found.differences)} of {len(problem.graph)} operators as planned:")
+    for difference in found.differences[:MOST_LISTED]:
+        tell(f"  {difference}")
+    if (left := len(found.differences) - MOST_LISTED) > 0:
+        tell(f"  and {left} more (--json lists all)")
+    change = after["iteration_seconds"] / before["iteration_seconds"] - 1
+    tell(f"the nearest plan that it can: {seconds(after['iteration_seconds'])} a step predicted ({change:+.1%}), "
+         f"{nbytes(after['peak_memory_bytes'])} at most on a device")  # fmt: skip

@@ -1,0 +1,106 @@
+"""MODEL from elsewhere: Hugging Face's config.json, and modules of PyTorch that a function returns, without their weights."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+
+from taskflow.graph import OperatorGraph
+from taskflow.runtime.job import say_once
+
+HUGGING_FACE = "hf:"
+OPTIONS = ("loss", "verify")  # settings of every import
+
+
+def hugging_face(name: str, batch: int | None, settings: Mapping[str, str]) -> OperatorGraph:
+    """The graph of ``hf:CONFIG.json``. ``settings``: steps, loss, verify, and entries of the config that are others."""
+    from taskflow.models.huggingface import from_config
+
+    values = {key: _plain(text) for key, text in settings.items()}
+    if "batch" in values:
+        if batch is not None:
+            raise ValueError(f"model {name}: --batch {batch} and --set batch={values['batch']} say the same twice; give one")
+        batch = values.pop("batch")
+    options = _options(values)
+    graph = from_config(name.removeprefix(HUGGING_FACE), batch, **options, **values)
+    _say_unverified(name, bool(options["verify"]))
+    return graph
+
+
+def onnx_file(name: str, batch: int | None, settings: Mapping[str, str]) -> OperatorGraph:
+    """The graph of an ONNX file. ``settings``: loss."""
+    from taskflow.models.onnx import from_onnx
+
+    if other := sorted(settings.keys() - {"loss"}):
+        raise ValueError(f"model {name}: an ONNX file has no setting {other[0]!r}; there is loss")
+    return from_onnx(name, loss=settings.get("loss", "cross_entropy"), batch=batch)
+
+
+def without_weights(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+    """What a function of the user's returns. Where torch is loaded, modules that it makes have no weights, unless it imports them
+    by itself."""
+    if "torch" not in sys.modules:
+        return function(**values)
+    from taskflow.models.pytorch import NumbersWantedError, on_meta
+
+    try:
+        with on_meta():
+            return function(**values)
+    except NumbersWantedError:
+        return function(**values)
+
+
+def graph_of(name: str, made: Any, options: Mapping[str, Any]) -> Any:
+    """The graph of a module of PyTorch, which a function returned alone or with examples; what is none, as it is."""
+    if isinstance(made, OperatorGraph) or "torch" not in sys.modules:
+        return made
+    from torch import nn
+
+    from taskflow.models.huggingface import DEFAULT_BATCH, examples_for
+    from taskflow.models.pytorch import from_torch
+
+    module, *examples = made if isinstance(made, tuple) and made else (made,)
+    if not isinstance(module, nn.Module):
+        return made
+    chosen = _options(dict(options))
+    loss, verify = chosen["loss"] or "cross_entropy", bool(chosen["verify"])
+    keywords: dict[str, Any] = {}
+    if examples and isinstance(examples[-1], Mapping):
+        keywords = dict(examples.pop())
+    elif not examples and hasattr(module, "main_input_name") and hasattr(module, "config"):
+        examples, keywords = examples_for(module, DEFAULT_BATCH, None)
+    elif not examples:
+        raise ValueError(
+            f"model {name}: returned a {type(module).__name__} alone; return (module, example, ...): for each argument of forward "
+            "a shape, or a tensor like those of the steps, or at the end a dict of examples by name"
+        )
+    graph = from_torch(module, *examples, keywords=keywords, loss=loss, verify=verify)
+    _say_unverified(name, verify)
+    return graph
+
+
+def _options(values: dict[str, Any]) -> dict[str, Any]:
+    """Take the settings of the import itself out of ``values``."""
+    found = {key: values.pop(key, None) for key in OPTIONS}
+    if found["verify"] not in (None, True, False):
+        raise ValueError(f"--set verify={found['verify']}: must be True or False")
+    return found | {"verify": bool(found["verify"])}
+
+
+def _say_unverified(name: str, verified: bool) -> None:
+    context = click.get_current_context(silent=True)
+    if not verified and not (context is not None and context.params.get("quiet")):
+        say_once(f"{name}: imported without weights, so not verified (--set verify=True compares it with PyTorch)")
+
+
+def _plain(text: str) -> Any:
+    """A setting as Python writes it, or as it is."""
+    known = {"true": True, "false": False, "yes": True, "no": False, "none": None, "null": None}
+    try:
+        return known[text.lower()] if text.lower() in known else ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

@@ -1,0 +1,80 @@
+"""exported: a plan as files for a framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from taskflow.export.difference import Difference
+from taskflow.export.hybrid import hybrid_of
+from taskflow.export.megatron import megatron_flags, megatron_text
+from taskflow.export.torchtitan import torchtitan_text
+from taskflow.graph import OperatorGraph
+from taskflow.mapper import Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """``files``: name -> text. ``nearest``: the strategy that they are; the given one if there are no ``differences``, which say
+    operator by operator what the framework cannot express. ``notes``: what is done otherwise, to the same result."""
+
+    files: Mapping[str, str]
+    ranks: int
+    nearest: Strategy
+    differences: Sequence[Difference] = ()
+    notes: Sequence[str] = ()
+
+
+def exported(graph: OperatorGraph, strategy: Strategy, target: str, file: str) -> Exported:
+    """A plan for a framework, as files of which the first is called ``file``. ValueError says why it cannot be, and what to do."""
+    if target not in _WRITERS:
+        raise ValueError(f"target must be one of {', '.join(TARGETS)}, got {target!r}")
+    return _WRITERS[target](graph, strategy, file)
+
+
+def nearest_plan(graph: OperatorGraph, strategy: Strategy, target: str) -> Strategy:
+    """The strategy itself if a framework can express it, else the nearest that it can, in one step or two."""
+    name = {"torch": "plan.py"}.get(target, "plan")
+    found = exported(graph, strategy, target, name)
+    if not found.differences:
+        return strategy
+    again = exported(graph, found.nearest, target, name)
+    if again.differences:
+        raise ValueError(f"{target}: the nearest plan is none that it can express: {again.differences[0]}")
+    return found.nearest
+
+
+def _torch(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
+    from taskflow.export.pytorch import torch_code, torch_plan
+
+    if not file.endswith(".py"):
+        raise ValueError(f"--to torch writes a Python module; call it parallel.py, not {file}")
+    plan = torch_plan(graph, strategy)
+    about = f"The plan is {plan.nearest.name}."
+    files = {file: torch_code(plan, graph.name, about, file)}
+    if plan.devices:
+        files[f"{file.removesuffix('.py')}.ranks"] = _rank_file(plan.devices)
+    return Exported(files, plan.mesh.ranks, plan.nearest, plan.differences, plan.notes)
+
+
+def _rank_file(devices: Sequence[int]) -> str:
+    lines = [f"{rank} {device}" for rank, device in enumerate(devices)]
+    return "# rank, and the device of the plan that it must be: start each rank there\n" + "\n".join(lines) + "\n"
+
+
+def _megatron(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
+    hybrid = hybrid_of(graph, strategy)
+    text = megatron_text(megatron_flags(graph, hybrid), f"{graph.name} as {hybrid.plan}")
+    return Exported({file: text}, hybrid.ranks, hybrid.strategy, hybrid.differences, (f"as {hybrid.plan}",))
+
+
+def _torchtitan(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
+    hybrid = hybrid_of(graph, strategy)
+    text = torchtitan_text(graph, hybrid, f"{graph.name} as {hybrid.plan}")
+    return Exported({file: text}, hybrid.ranks, hybrid.strategy, hybrid.differences, (f"as {hybrid.plan}",))
+
+
+_WRITERS: dict[str, Callable[[OperatorGraph, Strategy, str], Exported]] = {
+    "torch": _torch, "megatron": _megatron, "torchtitan": _torchtitan,
+}
+TARGETS = tuple(_WRITERS)

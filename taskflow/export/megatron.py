@@ -1,0 +1,90 @@
+"""Plans as arguments of Megatron-LM: t, p, v, d, micro-batches, recomputation and a distributed optimiser.
+
+The rules are those that its own parser checks (megatron/training/arguments.py: layers divide among stages unless a layout is given;
+interleaving needs p >= 2 and micro-batches in multiples of p; --sequence-parallel needs t >= 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from taskflow.export.hybrid import Hybrid
+from taskflow.graph import OperatorGraph
+from taskflow.mapper import HybridPlan, PipelineSchedule, attends, layer_numbers, samples, stages_of
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """Arguments, each with its values, and what is not said by them."""
+
+    words: Sequence[str]
+    notes: Sequence[str]
+
+
+def megatron_flags(graph: OperatorGraph, hybrid: Hybrid) -> Flags:
+    """ValueError with the reason if Megatron-LM has no such plan."""
+    plan = hybrid.plan
+    require_transformer(graph, "Megatron-LM")
+    if plan.schedule is not PipelineSchedule.ONE_F_ONE_B and plan.pipeline > 1:
+        raise ValueError(
+            f"Megatron-LM's schedules are 1F1B and interleaved 1F1B, not {plan.schedule.value}; use schedule=1f1b"
+        )
+    data, micro = plan.data or 1, plan.micro_batch or 1
+    many = samples(graph) // (data * micro)
+    if plan.virtual > 1 and many % plan.pipeline:
+        raise ValueError(f"interleaved 1F1B needs micro-batches in multiples of p = {plan.pipeline}, got {many}")
+    words = [
+        f"--tensor-model-parallel-size {plan.tensor}", f"--pipeline-model-parallel-size {plan.pipeline}",
+        f"--micro-batch-size {micro}", f"--global-batch-size {samples(graph)}",
+    ]
+    if plan.tensor > 1:
+        words.append("--sequence-parallel")
+    words += _stages(graph, plan)
+    if plan.zero:
+        words.append("--use-distributed-optimizer")
+    if plan.recompute == "selective":
+        words.append("--recompute-granularity selective")
+    elif plan.recompute == "full":
+        words += ["--recompute-granularity full", "--recompute-method uniform", "--recompute-num-layers 1"]
+    return Flags(words, (
+        f"{plan.tensor * plan.pipeline * data} GPUs, in Megatron-LM's order of ranks tp-cp-ep-dp-pp, which is the plan's; the "
+        "network's sizes are arguments of your own",
+    ))
+
+
+def _stages(graph: OperatorGraph, plan: HybridPlan) -> list[str]:
+    """How layers are dealt: evenly by numbers, else by a layout."""
+    if plan.pipeline == 1:
+        return []
+    count = plan.pipeline * plan.virtual
+    numbers = layers_read(graph)
+    stage_of = stages_of(graph, count, plan.stages)
+    dealt = [len({layer for name, layer in numbers.items() if stage_of[name] == stage}) for stage in range(count)]
+    if not all(dealt):
+        raise ValueError("a stage without layers; Megatron-LM's stages are made of whole layers")
+    if len(set(dealt)) == 1:
+        return [f"--num-virtual-stages-per-pipeline-rank {plan.virtual}"] if plan.virtual > 1 else []
+    parts = ["t" * layers for layers in dealt]
+    parts[0], parts[-1] = f"E{parts[0]}", f"{parts[-1]}L"
+    return [f"--pipeline-model-parallel-layout '{'|'.join(parts)}'"]
+
+
+def layers_read(graph: OperatorGraph) -> dict[str, int]:
+    """Operator -> its layer, of those that have inputs: what has none is where it is read."""
+    numbers = layer_numbers(graph)
+    return {node.name: numbers[node.name] for node in graph if node.inputs and node.name in numbers}
+
+
+def require_transformer(graph: OperatorGraph, who: str) -> None:
+    """ValueError unless a network is one of numbered layers with attention."""
+    if not attends(graph) or not layer_numbers(graph):
+        raise ValueError(
+            f"{who} trains Transformers; {graph.name} is none, or its layers have no numbers in their names (h.3). Use --to "
+            "torch"
+        )
+
+
+def megatron_text(flags: Flags, title: str) -> str:
+    """A file of arguments, one a line, for a shell: ``pretrain_gpt.py $(grep -v '^#' FILE)``."""
+    return "\n".join([f"# {title}", *(f"# {note}" for note in flags.notes), *flags.words]) + "\n"

@@ -1,0 +1,234 @@
+"""Ranks as a mesh: which mesh dimensions each operator's cuts lie along.
+
+A plan puts pieces on processors one by one. Other frameworks have a mesh of ranks, and cut a tensor along its dimensions. Here the
+ranks of a stage become a mesh of prime sizes, and each operator's cut an assignment: for each mesh dimension one of the operator's
+dimensions, or none (the same on all ranks along it). Neighbouring mesh dimensions that all operators use alike become one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from taskflow.graph import Node, OperatorGraph
+from taskflow.mapper import OpConfig, Pipeline, Strategy, UpdatePlacement, in_micro_batches, sample_dim
+from taskflow.operators.operator import Soap
+
+Assignment = tuple[int | None, ...]  # for each mesh dimension the operator's dimension that is cut along it
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """``sizes``: of the dimensions within one pipeline rank, the slowest first. ``orders``: for each pipeline rank the plan's
+    processors in the order of the mesh. ``assignments``: operator -> how it is cut; operators that no assignment describes are
+    in ``refused`` with the reason. ``redundant``: operators that the plan computes on some ranks, and a mesh on all."""
+
+    sizes: tuple[int, ...]
+    orders: tuple[tuple[int, ...], ...]
+    assignments: Mapping[str, Assignment]
+    refused: Mapping[str, str]
+    redundant: tuple[str, ...]
+
+    @property
+    def ranks(self) -> int:
+        """Of the whole plan."""
+        return prod(self.sizes) * len(self.orders)
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """For each rank, which ascend in the mesh, the plan's processor."""
+        return tuple(processor for order in self.orders for processor in order)
+
+    def coordinates(self) -> list[tuple[int, ...]]:
+        """Of the ranks of one pipeline rank, in order."""
+        return list(product(*(range(size) for size in self.sizes)))
+
+    def config(self, node: Node, assignment: Assignment, pipeline: Pipeline | None) -> OpConfig:
+        """The configuration that an assignment stands for; of what lies on all ranks along a dimension the first computes it."""
+        degrees = [1] * len(node.dims)
+        for size, dim in zip(self.sizes, assignment):
+            if dim is not None:
+                degrees[dim] *= size
+        rank = pipeline.stage(node.name) % pipeline.ranks if pipeline is not None else 0
+        places = {}
+        for processor, at in reversed(list(zip(self.orders[rank], self.coordinates()))):
+            places[_color(at, self.sizes, assignment, len(degrees))] = processor
+        config = OpConfig(tuple(degrees), tuple(places[color] for color in product(*(range(d) for d in degrees))))
+        return config if pipeline is None else in_micro_batches(node, config, pipeline.micro_batches)
+
+
+def mesh_of(graph: OperatorGraph, strategy: Strategy) -> Mesh:
+    """The mesh of a plan. ValueError if its pipeline's ranks are not equally many devices, each of their own."""
+    pipeline = strategy.pipeline
+    groups = _groups(graph, strategy)
+    size = len(groups[0])
+    if len({*map(len, groups)}) > 1 or len({p for group in groups for p in group}) < size * len(groups):
+        said = "; ".join(f"rank {i}: {list(group)}" for i, group in enumerate(groups))
+        raise ValueError(f"the pipeline's ranks must be equally many devices each, and share none; got {said}")
+    nodes = {node.name: node for node in graph}
+    configs: dict[str, OpConfig] = {}
+    refused: dict[str, str] = {}
+    for node in graph:
+        try:
+            configs[node.name] = one_micro_batch(node, strategy[node.name], pipeline)
+        except ValueError as error:
+            refused[node.name] = str(error)
+    primes = _primes(size)
+    at = {node.name: pipeline.stage(node.name) % pipeline.ranks if pipeline is not None else 0 for node in graph}
+    orders = tuple(
+        _order(group, [config for name, config in configs.items() if at[name] == number], primes)
+        for number, group in enumerate(groups)
+    )
+    assignments: dict[str, Assignment] = {}
+    for name, config in configs.items():
+        if (why := _why_not(nodes[name], config)) is not None:
+            refused[name] = why
+            continue
+        found = assigned(config, orders[at[name]], primes)
+        if found is None:
+            refused[name] = "its pieces do not lie along the dimensions of a mesh of ascending ranks"
+        else:
+            assignments[name] = found
+    redundant = tuple(name for name, found in assignments.items() if len(configs[name].processors) < size)
+    sizes, assignments = _merged(primes, assignments)
+    return Mesh(sizes, orders, assignments, refused, redundant)
+
+
+def data_dims(graph: OperatorGraph, mesh: Mesh) -> tuple[int, ...]:
+    """The mesh dimensions along which every operator that has samples is cut by them, and no other is cut: replicas."""
+
+    def replicas(j: int) -> bool:
+        cut = False
+        for node in graph:
+            assignment = mesh.assignments.get(node.name)
+            if assignment is None:
+                continue
+            dim, own = sample_dim(node), assignment[j]
+            if own is not None and own != dim and node.dims[own].soap is not Soap.REDUCTION:
+                return False
+            if dim is not None and own != dim and node.inputs:
+                return False
+            if dim is not None and own is not None and dim != own:
+                return False
+            cut = cut or own == dim
+        return cut
+
+    return tuple(j for j in range(len(mesh.sizes)) if replicas(j))
+
+
+def mostly_shared(graph: OperatorGraph, strategy: Strategy) -> bool:
+    """Whether most weights are updated by shares."""
+    spread = sum((1 if strategy.sync(p.layer).place is UpdatePlacement.SPREAD else -1) * prod(p.shape) for p in graph.parameters)
+    return spread > 0
+
+
+def one_micro_batch(node: Node, config: OpConfig, pipeline: Pipeline | None) -> OpConfig:
+    """How one micro-batch of an operator is cut and placed. ValueError if micro-batches differ in that."""
+    dim = sample_dim(node)
+    if pipeline is None or pipeline.micro_batches == 1 or dim is None or config.degrees[dim] % pipeline.micro_batches:
+        return config
+    many = pipeline.micro_batches
+    degrees = tuple(d // many if i == dim else d for i, d in enumerate(config.degrees))
+    places = tuple(
+        config.processors[number] for number in range(len(config.processors)) if pipeline.micro_batch(node, config, number) == 0
+    )
+    found = OpConfig(degrees, places)
+    if in_micro_batches(node, found, many).processors != config.processors:
+        raise ValueError("its micro-batches are cut or placed in different ways")
+    return found
+
+
+def assigned(config: OpConfig, order: Sequence[int], sizes: Sequence[int]) -> Assignment | None:
+    """The assignment that a configuration is on processors in this order; None if it is none."""
+    at = dict(zip(order, product(*(range(size) for size in sizes))))
+    if any(processor not in at for processor in config.processors) or len(set(config.processors)) < len(config.processors):
+        return None
+    colors = list(product(*(range(d) for d in config.degrees)))
+
+    def fits(found: Assignment) -> bool:
+        return all(
+            _color(at[processor], sizes, found, len(config.degrees)) == color
+            for processor, color in zip(config.processors, colors)
+        )
+
+    def search(found: Assignment, left: tuple[int, ...]) -> Assignment | None:
+        if len(found) == len(sizes):
+            return found if prod(left) == 1 and fits(found) else None
+        size = sizes[len(found)]
+        for dim in [i for i, degree in enumerate(left) if degree % size == 0]:
+            rest = tuple(d // size if i == dim else d for i, d in enumerate(left))
+            if (complete := search((*found, dim), rest)) is not None:
+                return complete
+        if prod(left) <= prod(sizes[len(found) + 1 :]):
+            return search((*found, None), left)
+        return None
+
+    return search((), config.degrees)
+
+
+def _color(at: Sequence[int], sizes: Sequence[int], assignment: Assignment, dims: int) -> tuple[int, ...]:
+    """The piece of the rank at these coordinates."""
+    color = [0] * dims
+    for number, size, dim in zip(at, sizes, assignment):
+        if dim is not None:
+            color[dim] = color[dim] * size + number
+    return tuple(color)
+
+
+def _why_not(node: Node, config: OpConfig) -> str | None:
+    """Why no framework can cut an operator so."""
+    if any(config.weights):
+        return "its pieces have proportions (weights); frameworks cut evenly"
+    for dim, degree in zip(node.dims, config.degrees):
+        if degree > 1 and dim.size % degree:
+            return f"{dim.name}/{degree} does not divide its {dim.size} elements; frameworks then cut otherwise than here"
+    if len(set(config.processors)) < len(config.processors):
+        return "a device has several of its pieces"
+    return None
+
+
+def _groups(graph: OperatorGraph, strategy: Strategy) -> list[tuple[int, ...]]:
+    """The devices of each pipeline rank, ascending."""
+    pipeline = strategy.pipeline
+    found: list[set[int]] = [set() for _ in range(pipeline.ranks if pipeline is not None else 1)]
+    for node in graph:
+        rank = pipeline.stage(node.name) % pipeline.ranks if pipeline is not None else 0
+        found[rank].update(strategy[node.name].processors)
+    return [tuple(sorted(group)) for group in found]
+
+
+def _order(group: tuple[int, ...], configs: Sequence[OpConfig], sizes: Sequence[int]) -> tuple[int, ...]:
+    """The order of a group's devices under which most operators lie along a mesh: ascending, or that of some operator."""
+    counted = Counter(configs)
+    orders = dict.fromkeys([group, *(c.processors for c, _ in counted.most_common() if set(c.processors) == set(group))])
+
+    def lost(order: tuple[int, ...]) -> int:
+        return sum(count for config, count in counted.items() if assigned(config, order, sizes) is None)
+
+    return min(list(orders)[:64], key=lost)
+
+
+def _primes(number: int) -> tuple[int, ...]:
+    found, divisor = [], 2
+    while number > 1:
+        while number % divisor == 0:
+            found.append(divisor)
+            number //= divisor
+        divisor += 1
+    return tuple(found)
+
+
+def _merged(sizes: Sequence[int], assignments: Mapping[str, Assignment]) -> tuple[tuple[int, ...], dict[str, Assignment]]:
+    """Neighbouring mesh dimensions that all operators use alike, as one."""
+    kept: list[int] = []
+    merged: list[int] = []
+    for number, size in enumerate(sizes):
+        if kept and all(found[number] == found[kept[-1]] for found in assignments.values()):
+            merged[-1] *= size
+        else:
+            kept.append(number)
+            merged.append(size)
+    return tuple(merged), {name: tuple(found[i] for i in kept) for name, found in assignments.items()}

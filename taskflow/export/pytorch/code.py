@@ -1,0 +1,164 @@
+"""The text of an exported module: the plan first, then what every such module has (support.py)."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from taskflow.export.cuts import Lies
+from taskflow.export.pytorch.layers import CutLayer, Lying
+from taskflow.export.pytorch.plan import NUMBER, TorchPlan
+
+SUPPORT = Path(__file__).with_name("support")
+FILES = ("plan", "parallel", "stages", "layers", "statistics", "modules")  # in the order in which they are read best
+RULE = "# ---- The same in every exported module " + "-" * 80
+
+
+def torch_code(plan: TorchPlan, title: str, about: str, file: str) -> str:
+    """A module with the function ``parallelize``. ``title``: the network's name. ``about``: sentences for its docstring.
+    ``file``: what it will be called."""
+    imports, bodies = _support()
+    if plan.stages:
+        imports = sorted([*imports, "import operator"], key=_import_order)
+    parts = [
+        _docstring(title, about, file, plan.mesh.ranks, plan), "from __future__ import annotations", _joined(imports),
+        _parallelize(), _plan(plan), *(stage.code.replace("_operator.", "operator.") for stage in plan.stages), RULE[:120], *bodies,
+    ]
+    return re.sub(r"\n{4,}", "\n\n\n", "\n\n\n".join(parts) + "\n")
+
+
+def _support() -> tuple[list[str], list[str]]:
+    """The imports that the files of support need together, and what is in them."""
+    found: dict[str, set[str]] = {}
+    bodies = []
+    for name in FILES:
+        text = SUPPORT.joinpath(f"{name}.py").read_text()
+        tree = ast.parse(text)
+        statements = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
+        for node in statements:
+            module = node.module if isinstance(node, ast.ImportFrom) else None
+            if module is None:
+                found.setdefault(ast.unparse(node), set())
+            elif not module.startswith(("taskflow", "__future__")):
+                found.setdefault(f"from {module} import", set()).update(alias.name for alias in node.names)
+        bodies.append("\n".join(text.splitlines()[statements[-1].end_lineno :]).strip())
+    lines = [f"{start} {', '.join(sorted(names, key=str.lower))}" if names else start for start, names in found.items()]
+    return sorted(lines, key=_import_order), bodies
+
+
+def _import_order(line: str) -> tuple[bool, bool, str]:
+    """Python's own first, then torch."""
+    return "torch" in line, line.startswith("from"), line
+
+
+def _joined(imports: list[str]) -> str:
+    own = [line for line in imports if "torch" not in line]
+    return "\n".join([*own, "", *(line for line in imports if "torch" in line)])
+
+
+def _docstring(title: str, about: str, file: str, ranks: int, plan: TorchPlan) -> str:
+    name = file.removesuffix(".py")
+    notes = "".join(f"\n{note}" for note in plan.notes)
+    return f'''"""{title} on {ranks} ranks. Written by taskflow export; needs PyTorch alone.
+
+{about}{notes}
+
+    torchrun --nproc-per-node {ranks} train.py
+
+with in train.py:
+
+    model = {name}.parallelize({title}())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for inputs, targets in batches:  # the whole batch, the same on every rank
+        optimizer.zero_grad()
+        loss = model.step(loss_function, [inputs], targets)
+        optimizer.step()
+"""'''
+
+
+def _parallelize() -> str:
+    return '''def parallelize(module: nn.Module, device: str | None = None) -> Parallel:
+    """The module on the ranks of this plan. ``device``: "cuda" or "cpu"; None: what is there. All ranks get rank 0's weights."""
+    return Parallel(module, plan(), device)
+'''
+
+
+def _plan(plan: TorchPlan) -> str:
+    axes = sorted({lies.axis for lies in _all_lies(plan) if lies.axis is not None})
+    names = [f"S{axis} = Shard({axis})" for axis in axes]
+    if plan.tensor:
+        names += ["R = Replicate()", "P = Partial()"]
+    lines = [f"mesh={_mapping(plan.names)}", f"layers={_layers(plan.layers)}"]
+    for key in ("data", "tensor", "units", "again", "devices"):
+        if value := getattr(plan, key):
+            lines.append(f"{key}={value!r}")
+    for key in ("sharded", "statistics"):
+        if getattr(plan, key):
+            lines.append(f"{key}=True")
+    if plan.micro_batches > 1:
+        lines.append(f"micro_batches={plan.micro_batches}")
+    if plan.stages:
+        lines += [f"schedule={plan.schedule!r}", f"inputs={plan.inputs!r}", f"stages=({_stages(plan)}\n        )"]
+    if plan.tensor:
+        lines += [f"output={_lying(plan.output)}", f"target={_lying(plan.target)}"] if plan.output else [
+            f"output={_lying(tuple(Lies() for _ in plan.tensor))}", f"target={_lying(tuple(Lies() for _ in plan.tensor))}"
+        ]
+    body = ",\n        ".join(lines)
+    given = "".join(f"    {line}\n" for line in names)
+    return f'def plan() -> ParallelPlan:\n    """How it is divided."""\n{given}    return ParallelPlan(\n        {body},\n    )\n'
+
+
+def _all_lies(plan: TorchPlan) -> Iterable[Lies]:
+    for layer in plan.layers.values():
+        for lying in (*layer.inputs, *layer.weights.values(), layer.makes, layer.output):
+            yield from lying
+    for arriving in plan.arrives:
+        for lying in arriving:
+            yield from lying
+    yield from (*plan.output, *plan.target)
+
+
+def _layers(layers: Mapping[str, CutLayer]) -> str:
+    """Layers by pattern; layers whose patterns are equal but whose cuts differ by their paths."""
+    texts = {path: _layer(layer) for path, layer in layers.items()}
+    by_pattern: dict[str, set[str]] = {}
+    for path, text in texts.items():
+        by_pattern.setdefault(NUMBER.sub("#", path), set()).add(text)
+    lines: dict[str, str] = {}
+    for path, text in texts.items():
+        pattern = NUMBER.sub("#", path)
+        lines[pattern if len(by_pattern[pattern]) == 1 else path] = text
+    if not lines:
+        return "{}"
+    return "{\n" + "".join(f'            "{path}": {text},\n' for path, text in lines.items()) + "        }"
+
+
+def _layer(layer: CutLayer) -> str:
+    words = [
+        f"({', '.join(map(_lying, layer.inputs))},)",
+        "{" + ", ".join(f'"{name}": {_lying(lying)}' for name, lying in layer.weights.items()) + "}",
+        _lying(layer.makes), _lying(layer.output),
+    ]
+    if layer.once:
+        words.append(f"once={layer.once!r}")
+    if layer.rows:
+        words.append("rows=True")
+    return f"LayerPlan({', '.join(words)})"
+
+
+def _stages(plan: TorchPlan) -> str:
+    found = ""
+    for number, (stage, arrives) in enumerate(zip(plan.stages, plan.arrives)):
+        lies = "".join(f"{_lying(lying)}, " for lying in arrives) if plan.tensor else ""
+        found += f"\n            StagePlan(stage_{number}, {stage.parts!r}, {stage.inputs!r}, ({lies.strip()})),"
+    return found
+
+
+def _mapping(names: Mapping[str, int]) -> str:
+    return "{" + ", ".join(f'"{name}": {size}' for name, size in names.items()) + "}"
+
+
+def _lying(lying: Lying) -> str:
+    return f"({', '.join('P' if lies.partial else 'R' if lies.axis is None else f'S{lies.axis}' for lies in lying)},)"

@@ -1,0 +1,193 @@
+"""A strategy as what PyTorch needs to know: mesh, layers, stages, what is replicated, sharded and computed again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from taskflow.export.cuts import WHOLE
+from taskflow.export.difference import Difference
+from taskflow.export.mesh import Mesh, data_dims, mesh_of, mostly_shared
+from taskflow.export.pytorch.layers import CutLayer, Expressed, Lying, express
+from taskflow.export.pytorch.stages import StageText, stages_of_module
+from taskflow.graph import OperatorGraph
+from taskflow.mapper import PipelineSchedule, Strategy
+from taskflow.models.pytorch import OperatorSite, origin_of, sites_of
+
+SCHEDULES = {  # (schedule, whether a rank has several stages): the class of torch.distributed.pipelining
+    (PipelineSchedule.GPIPE, False): "ScheduleGPipe", (PipelineSchedule.GPIPE, True): "ScheduleLoopedBFS",
+    (PipelineSchedule.ONE_F_ONE_B, False): "Schedule1F1B", (PipelineSchedule.ONE_F_ONE_B, True): "ScheduleInterleaved1F1B",
+    (PipelineSchedule.ZERO_BUBBLE, False): "ScheduleInterleavedZeroBubble",
+}
+NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
+
+
+@dataclass(slots=True)
+class TorchPlan:
+    """What a generated module says. ``names``: of the mesh's dimensions (the pipeline's first). ``nearest``: the strategy that it
+    is, the given one if there are no ``differences``. ``notes``: what is done otherwise without another result."""
+
+    mesh: Mesh
+    names: Mapping[str, int]
+    data: tuple[str, ...]
+    tensor: tuple[str, ...]
+    layers: Mapping[str, CutLayer]
+    nearest: Strategy
+    differences: Sequence[Difference]
+    sharded: bool = False
+    units: tuple[str, ...] = ()
+    again: tuple[str, ...] = ()
+    micro_batches: int = 1
+    schedule: str = ""
+    stages: tuple[StageText, ...] = ()
+    arrives: tuple[tuple[Lying, ...], ...] = ()
+    inputs: tuple[str, ...] = ()
+    output: Lying = ()
+    target: Lying = ()
+    statistics: bool = False
+    devices: tuple[int, ...] = ()
+    notes: list[str] = field(default_factory=list)
+
+
+def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
+    """The plan in PyTorch's terms. ValueError if the graph is not of `from_torch`, or if nothing near the plan can be expressed."""
+    sites, result = sites_of(graph)
+    origin = origin_of(graph)
+    assert origin is not None and result is not None, "sites_of found them"
+    strategy.verify(graph)
+    mesh = mesh_of(graph, strategy)
+    data = data_dims(graph, mesh)
+    cuts = {node.name: strategy[node.name].describe(node) for node in graph}
+    found = express(graph, mesh, data, sites, result, cuts)
+    pipeline = strategy.pipeline
+    configs = {node.name: mesh.config(node, found.assignments[node.name], pipeline) for node in graph}
+    again, kept = recomputed_modules(graph, strategy, sites)
+    found.differences += [
+        Difference(name, "recomputed", "only whole modules can be computed again, and the module around it is not") for name in kept
+    ]
+    nearest = strategy if not found.differences else replace(
+        strategy, configs=configs, name=f"{strategy.name} (for torch)", recompute=strategy.recompute - set(kept)
+    )
+    names, data_names, tensor_names = _mesh_names(mesh, data)
+    leaves = [path for path in {site.path for site in sites.values() if site.kind == "module"}]
+    _require_layers(origin.module, leaves, bool(tensor_names), found)
+    plan = TorchPlan(
+        mesh, names, data_names, tensor_names, found.layers if tensor_names else {}, nearest, found.differences,
+        sharded=mostly_shared(graph, strategy), units=_units(origin.module), again=again, inputs=_inputs(graph, sites),
+        output=found.output, target=found.target,
+        statistics=bool(data) and any(node.operator.kind == "running_statistics" for node in graph),
+        devices=mesh.devices if list(mesh.devices) != sorted(mesh.devices) else (),
+    )
+    if pipeline is not None:
+        plan.micro_batches = pipeline.micro_batches
+        if pipeline.count > 1:
+            _add_stages(plan, graph, strategy, origin, sites, found)
+    return plan
+
+
+def recomputed_modules(
+    graph: OperatorGraph, strategy: Strategy, sites: Mapping[str, OperatorSite]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The outermost modules all of whose layers (but the last, whose output is read outside) are computed again; and
+    operators to be computed again that are in none. The functions between the layers are computed again with them, and
+    attention's scores by PyTorch's kernels in any case."""
+    layers: dict[str, list[str]] = {}
+    for node in graph:
+        site = sites.get(node.name)
+        if site is None or site.kind != "module":
+            continue
+        parts = site.path.split(".")
+        for depth in range(1, len(parts)):
+            layers.setdefault(".".join(parts[:depth]), []).append(node.name)
+    whole = [
+        path for path, names in layers.items() if len(names) > 1 and set(names[:-1]) <= strategy.recompute and strategy.recompute
+    ]
+    outer = [path for path in whole if not any(path.startswith(f"{other}.") for other in whole)]
+
+    def covered(name: str) -> bool:
+        site = sites.get(name)
+        return site is not None and (
+            site.name == "scaled_dot_product_attention" or any(f"{site.path}.".startswith(f"{path}.") for path in outer)
+        )
+
+    return patterns(outer), tuple(node.name for node in graph if node.name in strategy.recompute and not covered(node.name))
+
+
+def patterns(paths: Sequence[str]) -> tuple[str, ...]:
+    """Paths with ``#`` for their numbers, each once."""
+    return tuple(dict.fromkeys(NUMBER.sub("#", path) for path in paths))
+
+
+def _mesh_names(mesh: Mesh, data: Sequence[int]) -> tuple[dict[str, int], tuple[str, ...], tuple[str, ...]]:
+    names: dict[str, int] = {"pipeline": len(mesh.orders)} if len(mesh.orders) > 1 else {}
+    found: tuple[list[str], list[str]] = ([], [])
+    for j, size in enumerate(mesh.sizes):
+        kind = 0 if j in data else 1
+        many = (len(data), len(mesh.sizes) - len(data))[kind]
+        name = ("data", "tensor")[kind] + (str(len(found[kind])) if many > 1 else "")
+        names[name] = size
+        found[kind].append(name)
+    if not names:
+        names = {"data": 1}
+        found[0].append("data")
+    return names, tuple(found[0]), tuple(found[1])
+
+
+def _require_layers(module: Any, paths: Sequence[str], tensor: bool, found: Expressed) -> None:
+    """ValueError for layers whose parameters cannot be DTensors."""
+    from torch import nn
+
+    if not tensor:
+        return
+    for path in sorted(paths):
+        part = module.get_submodule(path)
+        if isinstance(part, (nn.LSTM, nn.MultiheadAttention)):
+            raise ValueError(
+                f"{path} is a torch.nn.{type(part).__name__}, which PyTorch cannot have beside layers that are cut; export a "
+                "plan that cuts samples alone (such as data), or write it with Linear layers"
+            )
+
+
+def _units(module: Any) -> tuple[str, ...]:
+    """Modules of a list, which most networks are made of."""
+    paths = [path for path, _ in module.named_modules() if path.rpartition(".")[2].isdecimal()]
+    parts = [path for path in paths if next(module.get_submodule(path).parameters(), None) is not None]
+    outer = [path for path in parts if not any(path.startswith(f"{other}.") for other in parts)]
+    return patterns(outer)
+
+
+def _inputs(graph: OperatorGraph, sites: Mapping[str, OperatorSite]) -> tuple[str, ...]:
+    """The arguments of forward."""
+    return tuple(sites[node.name].name for node in graph if node.name in sites and sites[node.name].kind == "input")
+
+
+def _add_stages(
+    plan: TorchPlan, graph: OperatorGraph, strategy: Strategy, origin: Any, sites: Mapping[str, OperatorSite], found: Expressed
+) -> None:
+    pipeline = strategy.pipeline
+    assert pipeline is not None, "it has stages"
+    several = pipeline.count > pipeline.ranks
+    if (pipeline.schedule, several) not in SCHEDULES:
+        raise ValueError(f"torch.distributed.pipelining has no {pipeline.schedule.value} with several stages a rank")
+    plan.schedule = SCHEDULES[pipeline.schedule, several]
+    plan.stages = stages_of_module(origin.module, len(origin.examples), pipeline, sites)
+    plan.arrives = tuple(_arriving(graph, strategy, number, len(stage.arrives), plan, found)
+                         for number, stage in enumerate(plan.stages))
+
+
+def _arriving(
+    graph: OperatorGraph, strategy: Strategy, number: int, count: int, plan: TorchPlan, found: Expressed
+) -> tuple[Lying, ...]:
+    """How the values that a stage gets lie along the tensor dimensions: as its operators read them, if it is one value."""
+    pipeline = strategy.pipeline
+    assert pipeline is not None
+    crossing = {
+        tensor.name for node in graph for tensor in node.inputs
+        if pipeline.stage(node.name) >= number > pipeline.stage(graph.nodes[tensor.node].name) and tensor.spec.differentiable
+        and graph.nodes[tensor.node].inputs
+    }
+    if count == 1 and len(crossing) == 1:
+        return (found.lies[crossing.pop()],)
+    return ((WHOLE,) * len(plan.tensor),) * count

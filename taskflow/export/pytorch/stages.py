@@ -1,0 +1,158 @@
+"""Stages of a module as code: what its forward does at the level where stages meet, traced by torch.fx.
+
+Modules that lie within one stage stay what they are. Only the code around them is written anew, one function a stage.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from taskflow.mapper import Pipeline
+from taskflow.models.pytorch import OperatorSite
+
+
+@dataclass(frozen=True, slots=True)
+class StageText:
+    """``code``: of a function of ``part`` (what has the stage's modules), the values that arrive from the stage before, and
+    ``inputs``: arguments of the module's forward that it reads itself. ``parts``: paths of modules, parameters and buffers."""
+
+    code: str
+    parts: tuple[str, ...]
+    inputs: tuple[str, ...]
+    arrives: tuple[str, ...]
+
+
+def stages_of_module(
+    module: Any, given: int, pipeline: Pipeline, sites: Mapping[str, OperatorSite]
+) -> tuple[StageText, ...]:
+    """The stages of a module whose forward is called with ``given`` arguments. ValueError if its code cannot be divided there."""
+    import torch.fx
+
+    found: dict[str, set[int]] = {}
+    for name, site in sites.items():
+        if site.kind == "input":
+            continue
+        parts = site.path.split(".") if site.path else []
+        for depth in range(len(parts) + 1):
+            found.setdefault(".".join(parts[:depth]), set()).add(pipeline.stage(name))
+
+    class AroundStages(torch.fx.Tracer):
+        def is_leaf_module(self, m: Any, module_qualified_name: str) -> bool:
+            return len(found.get(module_qualified_name, ())) <= 1
+
+    names = list(inspect.signature(module.forward).parameters.values())
+    fixed = {p.name: p.default for p in names[given:] if p.default is not inspect.Parameter.empty}
+    try:
+        graph = AroundStages().trace(module, concrete_args=fixed or None)
+    except Exception as error:  # whatever the module's code does with what has no numbers
+        said = (str(error).splitlines() or [""])[0]
+        raise ValueError(
+            f"the code of {type(module).__name__} around its layers cannot be divided into stages ({said}); put what "
+            "depends on shapes or numbers into the layers, or export a plan without a pipeline"
+        ) from error
+    stage_of = _stages(graph, found)
+    return tuple(_Writer(graph, stage_of, number, pipeline.count).stage() for number in range(pipeline.count))
+
+
+def _stages(graph: Any, found: Mapping[str, set[int]]) -> dict[Any, int | None]:
+    """The stage of each node; None for what depends on no module, which every stage computes that needs it."""
+    stage_of: dict[Any, int | None] = {}
+    for node in graph.nodes:
+        known = [stage for before in node.all_input_nodes if (stage := stage_of[before]) is not None]
+        if node.op == "call_module" and found.get(node.target):
+            (own,) = found[node.target]
+            if known and max(known) > own:
+                raise ValueError(f"{node.target} is in stage {own}, but reads what stage {max(known)} makes")
+            stage_of[node] = own
+        else:
+            stage_of[node] = max(known, default=None)
+    return stage_of
+
+
+class _Writer:
+    """Writes one stage."""
+
+    def __init__(self, graph: Any, stage_of: Mapping[Any, int | None], number: int, count: int) -> None:
+        self.nodes, self.stage_of, self.number, self.count = list(graph.nodes), stage_of, number, count
+        self.result = self.nodes[-1]
+        self.lines: list[str] = []
+        self.parts: list[str] = []
+        self.inputs: list[str] = []
+        self.written: set[Any] = set()
+
+    def arrives(self, number: int) -> list[Any]:
+        """What goes from the stages before ``number`` to it and to those behind."""
+        return [
+            node for node in self.nodes
+            if (stage := self.stage_of[node]) is not None and stage < number
+            and any(user.op == "output" or (self.stage_of[user] or 0) >= number for user in node.users)
+        ]
+
+    def stage(self) -> StageText:
+        arriving = self.arrives(self.number)
+        self.written.update(arriving)
+        for node in self.nodes:
+            if self.stage_of[node] == self.number and node.op != "output":
+                self._write(node)
+        if self.number == self.count - 1:
+            for node in self.result.all_input_nodes:
+                self._write(node)
+            returned = _text(self.result.args[0])
+        else:
+            leaving = self.arrives(self.number + 1)
+            returned = ", ".join(node.name for node in leaving)
+        taken = ", ".join(["part", *(node.name for node in arriving), *self.inputs])
+        body = "\n    ".join([*self.lines, f"return {returned}"])
+        return StageText(
+            f"def stage_{self.number}({taken}):\n    {body}\n", tuple(dict.fromkeys(self.parts)), tuple(self.inputs),
+            tuple(node.name for node in arriving),
+        )
+
+    def _write(self, node: Any) -> None:
+        if node in self.written:
+            return
+        self.written.add(node)
+        for before in node.all_input_nodes:
+            self._write(before)
+        if node.op == "placeholder":
+            self.inputs.append(node.name)
+            return
+        arguments = [_text(value) for value in node.args] + [f"{key}={_text(value)}" for key, value in node.kwargs.items()]
+        if node.op == "call_module":
+            self.parts.append(node.target)
+            called = f'part.get_submodule("{node.target}")({", ".join(arguments)})'
+        elif node.op == "get_attr":
+            self.parts.append(node.target)
+            called = f'held(part, "{node.target}")'
+        elif node.op == "call_method":
+            called = f"{arguments[0]}.{node.target}({', '.join(arguments[1:])})"
+        else:
+            called = f"{_function(node.target)}({', '.join(arguments)})"
+        self.lines.append(f"{node.name} = {called}")
+
+
+def _function(target: Callable[..., Any]) -> str:
+    from torch.fx.node import _get_qualified_name
+
+    if getattr(target, "__module__", "") == "builtins" or target is getattr:
+        return target.__name__
+    return _get_qualified_name(target).removeprefix("_")
+
+
+class _Name:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def _text(value: Any) -> str:
+    """An argument as code."""
+    from torch.fx.node import map_arg
+
+    named: Any = map_arg
+    return repr(named(value, lambda node: _Name(node.name)))

@@ -1,0 +1,166 @@
+"""Layers that compute on this rank's pieces, with DTensors between them."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor.experimental import implicit_replication
+from torch.overrides import TorchFunctionMode
+
+from taskflow.export.pytorch.support.modules import named_layer
+from taskflow.export.pytorch.support.plan import LayerPlan, Placements
+
+
+def cut_layers(module: nn.Module, layers: Mapping[str, LayerPlan], mesh: DeviceMesh, made: dict[int, nn.Parameter]) -> None:
+    """Make every parameter a DTensor, and the layers that are named compute on their pieces. ``made``: those of other parts."""
+    for path, part in list(module.named_modules()):
+        layer = named_layer(layers, path)
+        for name, parameter in list(part._parameters.items()):
+            if parameter is None:
+                continue
+            if id(parameter) not in made:
+                whole = (Replicate(),) * mesh.ndim
+                piece = _piece(parameter.detach(), mesh, layer.weights.get(name, whole) if layer else whole)
+                made[id(parameter)] = nn.Parameter(piece, requires_grad=parameter.requires_grad)
+            part._parameters[name] = made[id(parameter)]
+        if layer is not None:
+            _compute_locally(part, layer, mesh)
+
+
+def _compute_locally(part: nn.Module, layer: LayerPlan, mesh: DeviceMesh) -> None:
+    """Replace ``forward`` by one that takes its pieces of arguments and weights, and returns a DTensor of what it made."""
+    bare = copy.copy(part)
+    cut = tuple(not isinstance(placement, Replicate) for placement in layer.makes)
+
+    def gradient(placements: Placements) -> Placements:
+        # Of what several ranks have whole and each uses for its own piece, each has a part of the gradient.
+        return tuple(Partial() if used and isinstance(p, Replicate) else p for p, used in zip(placements, cut))
+
+    def weight(name: str, parameter: DTensor) -> torch.Tensor:
+        wanted = layer.weights.get(name, (Replicate(),) * mesh.ndim)
+        value = parameter if parameter.placements == wanted else parameter.redistribute(placements=wanted)
+        local: torch.Tensor = value.to_local(grad_placements=gradient(wanted))
+        if name in layer.once:
+            first = all(at == 0 for at, p in zip(mesh.get_coordinate() or (), layer.makes) if isinstance(p, Partial))
+            local = local if first else local * 0
+        return local
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        given = [
+            as_placed(value, mesh, wanted).to_local(grad_placements=gradient(wanted)) if isinstance(value, torch.Tensor) else value
+            for value, wanted in itertools.zip_longest(args, layer.inputs[: len(args)])
+        ]
+        weights: dict[str, Any] = {
+            name: weight(name, p) if isinstance(p, DTensor) else p for name, p in part._parameters.items()
+        }
+        if layer.rows:
+            made = _look_up(given[0], weights["weight"], layer.weights["weight"], mesh)
+        else:
+            bare.__dict__["_parameters"] = weights
+            made = type(bare).forward(bare, *given, **kwargs)
+        return mapped_leaves(lambda value: _wrapped(value, mesh, layer), made)
+
+    part.forward = forward
+
+
+def _wrapped(value: Any, mesh: DeviceMesh, layer: LayerPlan) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    made = DTensor.from_local(value, mesh, layer.makes, run_check=False)
+    return made if layer.makes == layer.output else made.redistribute(placements=layer.output)
+
+
+def _look_up(words: torch.Tensor, table: torch.Tensor, placements: Placements, mesh: DeviceMesh) -> torch.Tensor:
+    """Rows of a table of which each rank has some; zeros for words whose rows are elsewhere."""
+    number = 0
+    for size, at, placement in zip(mesh.shape, mesh.get_coordinate() or (), placements):
+        if isinstance(placement, Shard):
+            number = number * size + at
+    here = words - number * len(table)
+    inside = (here >= 0) & (here < len(table))
+    return nn.functional.embedding(here.where(inside, torch.zeros_like(here)), table) * inside.unsqueeze(-1)
+
+
+class OnPieces(TorchFunctionMode):
+    """Functions that DTensor has no rule for on some devices, but that take each sample, head or channel by itself: they are
+    computed on this rank's pieces, all cut as the first argument."""
+
+    APART: Mapping[Any, int] = {  # function: how many dimensions from the left are taken by themselves; negative: all but so many
+        nn.functional.scaled_dot_product_attention: -2, nn.functional.max_pool2d: 2, nn.functional.avg_pool2d: 2,
+        nn.functional.adaptive_avg_pool2d: 2, nn.functional.interpolate: 2,
+    }
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        given = [value for value in (*args, *kwargs.values()) if isinstance(value, DTensor)]
+        if func not in self.APART or not given:
+            return func(*args, **kwargs)
+        mesh, first = given[0].device_mesh, given[0]
+        apart = self.APART[func] if self.APART[func] > 0 else first.ndim + self.APART[func]
+        if any(value.ndim != first.ndim for value in given):
+            return func(*args, **kwargs)
+        placements = tuple(p if isinstance(p, Shard) and p.dim < apart else Replicate() for p in first.placements)
+
+        def local(value: Any) -> Any:
+            return local_piece(value, mesh, placements) if isinstance(value, DTensor) else value
+
+        made = func(*map(local, args), **{key: local(value) for key, value in kwargs.items()})
+        return mapped_leaves(lambda value: DTensor.from_local(value, mesh, placements, run_check=False), made)
+
+
+class _Divided:
+    """Whether functions are being given DTensors on this thread."""
+
+    now = False
+
+
+@contextlib.contextmanager
+def divided() -> Iterator[None]:
+    """What functions in a module's code need while activations are DTensors: plain tensors count as whole, and `OnPieces`. Also for
+    what is computed again in the backward pass; entered a second time it changes nothing."""
+    if _Divided.now:
+        yield
+        return
+    _Divided.now = True
+    try:
+        with implicit_replication(), OnPieces():
+            yield
+    finally:
+        _Divided.now = False
+
+
+# ---- tensors ---------------------------------------------------------------------------------------------------------
+
+
+def as_placed(value: torch.Tensor, mesh: DeviceMesh, placements: Placements) -> DTensor:
+    """A tensor as it is wanted; one that is no DTensor is whole on every rank."""
+    if not isinstance(value, DTensor):
+        value = DTensor.from_local(value, mesh, (Replicate(),) * mesh.ndim, run_check=False)
+    return value if value.placements == placements else value.redistribute(placements=placements)
+
+
+def _piece(value: torch.Tensor, mesh: DeviceMesh, placements: Placements) -> DTensor:
+    """This rank's piece of what every rank has, in memory of its own."""
+    whole = DTensor.from_local(value, mesh, (Replicate(),) * mesh.ndim, run_check=False)
+    local = whole.redistribute(placements=placements).to_local().clone(memory_format=torch.contiguous_format)
+    return DTensor.from_local(local, mesh, placements, run_check=False, shape=value.shape, stride=value.stride())
+
+
+def local_piece(value: Any, mesh: DeviceMesh, placements: Placements) -> Any:
+    """This rank's piece of a tensor; what is none as it is."""
+    return as_placed(value, mesh, placements).to_local() if isinstance(value, torch.Tensor) else value
+
+
+def mapped_leaves(change: Callable[[Any], Any], value: Any) -> Any:
+    """``change`` of every leaf of a nest of tuples and lists."""
+    if isinstance(value, (tuple, list)):
+        return type(value)(mapped_leaves(change, part) for part in value)
+    return change(value)

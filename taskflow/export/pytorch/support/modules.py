@@ -1,0 +1,54 @@
+"""Modules by their paths, and what is done to them before they are divided."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from taskflow.export.pytorch.support.plan import LayerPlan
+
+
+def named_layer(layers: Mapping[str, LayerPlan], path: str) -> LayerPlan | None:
+    """The plan of the layer at a path; None if it is not cut."""
+    return next((layer for pattern, layer in layers.items() if _is(path, pattern)), None)
+
+
+def matching(module: nn.Module, patterns: Iterable[str]) -> list[str]:
+    """The paths of the modules that match."""
+    return [path for path, _ in module.named_modules() if path and any(_is(path, pattern) for pattern in patterns)]
+
+
+def _is(path: str, pattern: str) -> bool:
+    return re.fullmatch(re.escape(pattern).replace("\\#", r"\d+"), path) is not None
+
+
+def is_meta(module: nn.Module) -> bool:
+    """Whether a module has shapes alone, and no numbers."""
+    return any(parameter.is_meta for parameter in module.parameters())
+
+
+def broadcast(module: nn.Module) -> None:
+    """All ranks start with the weights of rank 0."""
+    for value in (*module.parameters(), *module.buffers()):
+        if not value.is_meta:
+            dist.broadcast(value.detach(), 0)
+
+
+def recompute(part: nn.Module, around: Callable[[], AbstractContextManager[None]]) -> None:
+    """Keep nothing of what a module computes on the way; compute it again for the backward pass, in the context ``around``."""
+    forward = part.forward
+
+    def within(*args: Any, **kwargs: Any) -> Any:
+        with around():
+            return forward(*args, **kwargs)
+
+    def again(*args: Any, **kwargs: Any) -> Any:
+        return checkpoint(within, *args, use_reentrant=False, **kwargs)
+
+    part.forward = again

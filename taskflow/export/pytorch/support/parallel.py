@@ -1,0 +1,245 @@
+"""A module on the ranks of a plan."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed._composable.replicate_with_fsdp import replicate
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.pipelining import PipelineStage, schedules
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from taskflow.export.pytorch.support.layers import as_placed, cut_layers, divided, local_piece, mapped_leaves
+from taskflow.export.pytorch.support.modules import broadcast, is_meta, matching, recompute
+from taskflow.export.pytorch.support.plan import ParallelPlan
+from taskflow.export.pytorch.support.stages import StagePart, parameters_of
+from taskflow.export.pytorch.support.statistics import share_statistics
+
+
+class Parallel:
+    """A module on the ranks of a plan. `step` trains one step but for the optimizer's; `parameters` are for the optimizer."""
+
+    def __init__(self, module: nn.Module, plan: ParallelPlan, device: str | None = None) -> None:
+        self.plan, self.device = plan, started(plan, device)
+        self.mesh = init_device_mesh(self.device.type, tuple(plan.mesh.values()), mesh_dim_names=tuple(plan.mesh))
+        self.tensor = self.mesh[plan.tensor] if plan.tensor else None
+        self.data = self._data_mesh()
+        broadcast(module)
+        module.to(self.device) if not is_meta(module) else None
+        for path in matching(module, plan.again):
+            recompute(module.get_submodule(path), divided if self.tensor is not None else contextlib.nullcontext)
+        if plan.statistics and self.data is not None:
+            share_statistics(module, self.data.get_group())
+        self.tied = self._tied(module)
+        self._tied_groups = [self._group_of_stages(found) for found in self.tied]
+        self.parts = self._parts(module)
+        self.schedule: Any = None
+        self._losses: list[torch.Tensor] = []
+        self._criterion: Callable[[Any, Any], torch.Tensor] | None = None
+        if plan.stages:
+            self.schedule = self._pipeline()
+
+    # ---- what users call ---------------------------------------------------------------------------------------------
+
+    def step(self, loss: Callable[[Any, Any], torch.Tensor], inputs: Sequence[Any], target: Any) -> float:
+        """Forward and backward of one step; gradients are in the parameters' ``grad`` afterwards. ``inputs``, ``target``: the whole
+        batch, the same on every rank. ``loss(output, target)``: a mean over samples. Returns its mean over the whole batch."""
+        inputs, target = [self.rows(value) for value in inputs], self.rows(target)
+        if self.schedule is not None:
+            found = self._step_of_stages(loss, inputs, target)
+        else:
+            found = torch.zeros((), device=self.device)
+            chunks = zip(*(value.chunk(self.plan.micro_batches) for value in (*inputs, target)))
+            for number, (*given, wanted) in enumerate(chunks):
+                self._synchronise(number == self.plan.micro_batches - 1)
+                part = self._loss(loss)(self._run(self.parts[0], given), wanted) / self.plan.micro_batches
+                torch.autograd.backward(part)
+                found += part.detach()
+        self._finish()
+        dist.all_reduce(found)
+        return float(found) * self._loss_pieces() * self.plan.mesh.get("pipeline", 1) / dist.get_world_size()
+
+    def rows(self, value: Any) -> Any:
+        """This replica's samples of a batch."""
+        if self.data is None or not isinstance(value, torch.Tensor):
+            return value.to(self.device) if isinstance(value, torch.Tensor) else value
+        if len(value) % (self.data.size() * self.plan.micro_batches):
+            raise ValueError(f"{len(value)} samples do not divide into {self.data.size()} x {self.plan.micro_batches}")
+        return value.chunk(self.data.size())[self.data.get_local_rank()].to(self.device)
+
+    def __call__(self, *inputs: Any) -> Any:
+        """What the module returns for this replica's inputs, whole on every rank. Not for pipelines: those have `step`."""
+        if self.schedule is not None:
+            raise ValueError("a rank of a pipeline has a part of the module; call step")
+        return mapped_leaves(_whole, self._run(self.parts[0], inputs))
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """This rank's pieces."""
+        return itertools.chain.from_iterable(part.parameters() for part in self.parts)
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """The same with the names that the module has for them."""
+        return itertools.chain.from_iterable(part.named_parameters() for part in self.parts)
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """The whole weights of this rank's stages, by the module's names. All ranks must call it."""
+        found = {name: value for part in self.parts for name, value in part.state_dict().items()}
+        return {name: _whole(value) for name, value in found.items()}
+
+    # ---- parts -------------------------------------------------------------------------------------------------------
+
+    def _data_mesh(self) -> DeviceMesh | None:
+        if not self.plan.data:
+            return None
+        mesh = self.mesh[self.plan.data]
+        return mesh if mesh.ndim == 1 else mesh._flatten("replicas")
+
+    def _parts(self, module: nn.Module) -> list[nn.Module]:
+        parts = [module]
+        if self.plan.stages:
+            count, rank = self.plan.mesh["pipeline"], self.mesh.get_local_rank("pipeline")
+            mine = range(rank, len(self.plan.stages), count)
+            parts = [StagePart(module, self.plan, number, self.tensor) for number in mine]
+        made: dict[int, nn.Parameter] = {}
+        for part in parts:
+            if self.tensor is not None:
+                cut_layers(part, self.plan.layers, self.tensor, made)
+            if self.data is not None:
+                spread: Any = fully_shard if self.plan.sharded else replicate
+                options = {"reshard_after_forward": False} if self.plan.sharded else {}
+                for path in matching(part, self.plan.units):
+                    spread(part.get_submodule(path), mesh=self.data, **options)
+                spread(part, mesh=self.data, **options)
+        return parts
+
+    def _run(self, part: nn.Module, inputs: Sequence[Any]) -> Any:
+        if self.tensor is None:
+            return part(*inputs)
+        whole = (Replicate(),) * self.tensor.ndim
+        with divided():
+            return part(*[as_placed(value, self.tensor, whole) if isinstance(value, torch.Tensor) else value for value in inputs])
+
+    def _loss(self, loss: Callable[[Any, Any], torch.Tensor]) -> Callable[[Any, Any], torch.Tensor]:
+        """The mean over this rank's part of a sample's positions, divided by how many ranks have a part."""
+        mesh = self.tensor
+        if mesh is None:
+            return loss
+
+        def piece(value: Any) -> Any:  # a stage returns its piece as it is
+            return local_piece(value, mesh, self.plan.output) if isinstance(value, DTensor) else value
+
+        def local(output: Any, target: Any) -> torch.Tensor:
+            output = mapped_leaves(piece, output)
+            return loss(output, local_piece(target, mesh, self.plan.target)) / self._loss_pieces()
+
+        return local
+
+    def _loss_pieces(self) -> int:
+        """Among how many ranks the positions of a sample are dealt when the loss is computed."""
+        sizes = self.tensor.shape if self.tensor is not None else ()
+        return math.prod(size for size, placement in zip(sizes, self.plan.output) if isinstance(placement, Shard))
+
+    # ---- gradients ---------------------------------------------------------------------------------------------------
+
+    def _synchronise(self, now: bool) -> None:
+        """Whether the next backward pass adds up gradients over the replicas."""
+        for part in self.parts:
+            if isinstance(part, FSDPModule):
+                part.set_requires_gradient_sync(now)
+
+    def _finish(self) -> None:
+        """Add up what ranks have of one weight's gradient: of a weight that several hold whole, and of one of several stages."""
+        for parameter in self.parameters():
+            grad = parameter.grad
+            if isinstance(grad, DTensor) and isinstance(parameter, DTensor) and grad.placements != parameter.placements:
+                parameter.grad = grad.redistribute(placements=parameter.placements)
+        for parameter, group in self._tied_here():
+            grad = parameter.grad
+            if grad is not None:
+                dist.all_reduce(grad.to_local() if isinstance(grad, DTensor) else grad, group=group)
+
+    def _tied(self, module: nn.Module) -> list[list[str]]:
+        """Parameters that several stages share: for each that name which each stage has for it ("": none)."""
+        names = [parameters_of(module, stage.parts) for stage in self.plan.stages]
+        shared = {key for number, found in enumerate(names) for key in found if any(key in other for other in names[:number])}
+        return [[found.get(key, "") for found in names] for key in shared]
+
+    def _tied_here(self) -> Iterator[tuple[nn.Parameter, Any]]:
+        for found, group in zip(self.tied, self._tied_groups):
+            here = dict(self.named_parameters())
+            name = next((name for name in found if name in here), None)
+            if name is not None and group is not None:
+                yield here[name], group
+
+    # ---- pipelines ---------------------------------------------------------------------------------------------------
+
+    def _pipeline(self) -> Any:
+        plan, group = self.plan, self.mesh.get_group("pipeline")
+        count, rank = plan.mesh["pipeline"], self.mesh.get_local_rank("pipeline")
+        stages = [
+            PipelineStage(part, rank + i * count, len(plan.stages), self.device, group=group) for i, part in enumerate(self.parts)
+        ]
+        kind = getattr(schedules, plan.schedule)
+        options = {"loss_fn": self._loss_of_stage, "scale_grads": False}
+        several = issubclass(kind, schedules.PipelineScheduleMulti)
+        return kind(stages if several else stages[0], plan.micro_batches, **options)
+
+    def _group_of_stages(self, names: Sequence[str]) -> Any:
+        """The ranks, with this one's place among the replicas, of the stages that have a parameter. All ranks make all groups."""
+        count = self.plan.mesh["pipeline"]
+        holders = sorted({number % count for number, name in enumerate(names) if name})
+        mine = None
+        for column in self.mesh.mesh.flatten(1).T.tolist() if self.mesh.ndim > 1 else [self.mesh.mesh.tolist()]:
+            ranks = [column[number] for number in holders]
+            group = dist.new_group(ranks) if len(ranks) > 1 else None
+            if dist.get_rank() in ranks:
+                mine = group
+        return mine
+
+    def _loss_of_stage(self, output: Any, target: Any) -> torch.Tensor:
+        assert self._criterion is not None, "step sets it"
+        found = self._loss(self._criterion)(output, target) / self.plan.micro_batches
+        self._losses.append(found.detach())
+        return found
+
+    def _step_of_stages(self, loss: Callable[[Any, Any], torch.Tensor], inputs: Sequence[Any], target: Any) -> torch.Tensor:
+        self._criterion = loss
+        self._losses = []
+        rank, last = self.mesh.get_local_rank("pipeline"), (len(self.plan.stages) - 1) % self.plan.mesh["pipeline"]
+        here = {name for part in self.parts if isinstance(part, StagePart) and not part.first for name in part.stage.inputs}
+        given = dict(zip(self.plan.inputs, inputs))
+        first = [given[name] for name in self.plan.stages[0].inputs] if rank == 0 else []
+        later = {name: given[name] for name in self.plan.inputs if name in here}
+        self.schedule.step(*first, **later, **({"target": target} if rank == last else {}))
+        found = self._losses[-self.plan.micro_batches :]  # the first step's begin with those of a trial that finds shapes
+        return sum(found, torch.zeros((), device=self.device))
+
+
+def _whole(value: Any) -> Any:
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def started(plan: ParallelPlan, device: str | None) -> torch.device:
+    """The device of this rank, with the process group started. ValueError if there are other ranks than planned."""
+    kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if kind == "cuda" else "gloo")
+    ranks = 1
+    for size in plan.mesh.values():
+        ranks *= size
+    if dist.get_world_size() != ranks:
+        raise ValueError(f"this plan is for {ranks} ranks ({plan.mesh}), but there are {dist.get_world_size()}")
+    if kind == "cuda":
+        local = int(os.environ.get("LOCAL_RANK", 0))
+        torch.cuda.set_device(plan.devices[dist.get_rank()] % torch.cuda.device_count() if plan.devices else local)
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device(kind)

@@ -1,0 +1,57 @@
+"""Plans as the sections [parallelism], [training] and [activation_checkpoint] of torchtitan's TOML.
+
+The keys are those of torchtitan's job_config.py. Its rules: replicas are sharded or not, tensor parallelism comes with sequence
+parallelism, and the batch of a rank is what a pipeline divides into micro-batches.
+"""
+
+from __future__ import annotations
+
+from taskflow.export.hybrid import Hybrid
+from taskflow.export.megatron import layers_read, require_transformer
+from taskflow.graph import OperatorGraph
+from taskflow.mapper import PipelineSchedule, samples, stages_of
+
+SCHEDULES = {
+    (PipelineSchedule.GPIPE, False): "GPipe", (PipelineSchedule.GPIPE, True): "LoopedBFS",
+    (PipelineSchedule.ONE_F_ONE_B, False): "1F1B", (PipelineSchedule.ONE_F_ONE_B, True): "Interleaved1F1B",
+    (PipelineSchedule.ZERO_BUBBLE, False): "InterleavedZeroBubble",
+}
+
+
+def torchtitan_text(graph: OperatorGraph, hybrid: Hybrid, title: str) -> str:
+    """The sections. ValueError with the reason if torchtitan has no such plan."""
+    plan = hybrid.plan
+    require_transformer(graph, "torchtitan")
+    data, micro = plan.data or 1, plan.micro_batch or 1
+    batch = samples(graph)
+    local = batch // data if plan.pipeline > 1 else micro
+    lines = [
+        f"# {title}", "[parallelism]",
+        f"data_parallel_replicate_degree = {1 if plan.zero else data}",
+        f"data_parallel_shard_degree = {data if plan.zero else 1}",
+        'fsdp_reshard_after_forward = "never"',
+        f"tensor_parallel_degree = {plan.tensor}", "context_parallel_degree = 1", "expert_parallel_degree = 1",
+        f"pipeline_parallel_degree = {plan.pipeline}",
+    ]
+    if plan.pipeline > 1:
+        lines += [
+            f'pipeline_parallel_schedule = "{SCHEDULES[plan.schedule, plan.virtual > 1]}"',
+            f"pipeline_parallel_microbatch_size = {micro}", f"pipeline_parallel_split_points = {_points(graph, hybrid)}",
+        ]
+    lines += ["", "[training]", f"local_batch_size = {local}", f"global_batch_size = {batch}"]
+    mode = {"none": "none", "selective": "selective", "full": "full"}[plan.recompute]
+    lines += ["", "[activation_checkpoint]", f'mode = "{mode}"']
+    if mode == "selective":
+        lines.append('selective_ac_option = "op"')
+    return "\n".join(lines) + "\n"
+
+
+def _points(graph: OperatorGraph, hybrid: Hybrid) -> str:
+    """The first layer of each stage but the first, by torchtitan's names."""
+    plan = hybrid.plan
+    numbers, count = layers_read(graph), plan.pipeline * plan.virtual
+    stage_of = stages_of(graph, count, plan.stages)
+    first = [min((layer for name, layer in numbers.items() if stage_of[name] == s), default=None) for s in range(count)]
+    if None in first:
+        raise ValueError("a stage without layers; torchtitan's split points are layers")
+    return "[" + ", ".join(f'"layers.{layer}"' for layer in first[1:]) + "]"

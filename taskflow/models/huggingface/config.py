@@ -1,0 +1,144 @@
+"""Networks of Hugging Face's transformers, from a config.json alone: the class it names, without weights, as an operator graph.
+
+    graph = taskflow.models.huggingface.from_config("llama-70b/config.json", batch=64, steps=4096)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from taskflow.graph import OperatorGraph
+
+DEFAULT_BATCH = 8
+MOST_STEPS = 2048  # tokens of a sample if nobody says how many: at most those that the model has positions for
+TASKS = ("CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "MASKED_LM", "IMAGE_CLASSIFICATION")
+"""Heads that are looked for where a config names no architecture, in this order."""
+POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length")
+
+
+def from_config(
+    config: str | Path | Mapping[str, Any], batch: int | None = None, steps: int | None = None, *, verify: bool = False,
+    loss: str | None = None, name: str | None = None, **changes: Any,
+) -> OperatorGraph:
+    """The operator graph of the network that a config.json of Hugging Face describes; its weights are never made.
+
+    Args: ``config``: the file, its folder, or what is in it. ``batch``: samples (8 if None); ``steps``: tokens of a sample (as
+    many as the model has positions for, at most 2048, if None). ``changes``: entries of the config that are others. ``loss``: as
+    `from_torch` has it (cross-entropy of the logits if None). ``verify``: compare module and graph on random numbers, which
+    needs the weights' memory. Inputs of the graph have the names of forward's arguments; ``labels`` are the next tokens, not
+    the tokens themselves: nothing is shifted.
+
+    Raises ImportError without torch or transformers, FileNotFoundError, and ValueError for what is not understood.
+    """
+    from taskflow.models.pytorch import from_torch
+
+    module = module_of(config, **changes)
+    positional, keywords = examples_for(module, batch or DEFAULT_BATCH, steps)
+    kind = type(module).__name__
+    if loss is None and kind.endswith("Model") and "LMHead" not in kind:
+        raise ValueError(
+            f"hf: {kind} gives features, not scores of classes; name a class with a head in "
+            '"architectures", or choose loss=mse_loss'
+        )
+    return from_torch(module, *positional, keywords=keywords, loss=loss or "cross_entropy", name=name, verify=verify)
+
+
+def module_of(config: str | Path | Mapping[str, Any], *, weights: bool = False, **changes: Any) -> Any:
+    """The torch.nn.Module of a config, in training, float32. Without ``weights`` its parameters are on the device meta, its
+    buffers (tables of positions) are there."""
+    transformers = _transformers()
+    plain = _read(config)
+    said = plain | changes
+    kind = said.get("model_type")
+    if kind is None:
+        raise ValueError('hf: the config has no "model_type"; it must be a config.json of Hugging Face\'s transformers')
+    known = _known(transformers, kind, plain)
+    unknown = [key for key in changes if key not in known]
+    if unknown:
+        raise ValueError(f"hf: the config of {kind} has no entry {', '.join(unknown)}")
+    try:
+        made = transformers.AutoConfig.for_model(**said)
+    except Exception as error:  # whatever its checks raise
+        raise ValueError(f"hf: transformers {transformers.__version__} does not take the config: {error}") from error
+    made.use_cache = False  # caches are for generating; training has none
+    cls = _class_of(transformers, made)
+    import torch
+
+    from taskflow.models.pytorch import on_meta
+
+    with nullcontext() if weights else on_meta():
+        module = cls._from_config(made, dtype=torch.float32)
+    return module.train()
+
+
+def examples_for(module: Any, batch: int, steps: int | None) -> tuple[list[Any], dict[str, Any]]:
+    """Examples of forward's arguments, one after another and by name, of a module of transformers."""
+    import torch
+
+    config, wanted = module.config, module.main_input_name
+    if wanted == "input_ids":
+        steps = steps or min(MOST_STEPS, *(p for p in (getattr(config, key, None) for key in POSITIONS) if p), MOST_STEPS)
+        tokens = torch.empty(batch, steps, dtype=torch.long, device="meta")
+        return [], {"input_ids": tokens} | ({"decoder_input_ids": tokens} if config.is_encoder_decoder else {})
+    if wanted == "pixel_values":
+        if steps is not None:
+            raise ValueError(f"hf: {type(module).__name__} reads images; it has no steps")
+        side = config.image_size
+        rows, columns = side if isinstance(side, (tuple, list)) else (side, side)
+        return [], {"pixel_values": torch.empty(batch, config.num_channels, rows, columns, device="meta")}
+    raise ValueError(
+        f"hf: {type(module).__name__} reads {wanted}; only input_ids and pixel_values are known. Write a function that returns "
+        "the module and examples, and give FILE.py:FUNCTION"
+    )
+
+
+def _read(config: str | Path | Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(config, Mapping):
+        return dict(config)
+    path = Path(config)
+    path = path / "config.json" if path.is_dir() else path
+    if not path.is_file():
+        raise FileNotFoundError(f"hf: there is no file {path}; give a config.json, or the folder of a model")
+    try:
+        said = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"hf: {path} is not JSON: {error}") from error
+    if not isinstance(said, dict):
+        raise ValueError(f"hf: {path} must hold an object, got {type(said).__name__}")
+    return said
+
+
+def _transformers() -> Any:
+    try:
+        import torch  # noqa: F401
+        import transformers
+    except ImportError as error:
+        raise ImportError("hf: needs PyTorch and transformers, to build the network: pip install 'soap-taskflow[hf]'") from error
+    return transformers
+
+
+def _known(transformers: Any, kind: str, said: Mapping[str, Any]) -> set[str]:
+    """Entries that a config of this kind has."""
+    try:
+        plain = transformers.AutoConfig.for_model(kind)
+    except Exception as error:
+        raise ValueError(f"hf: transformers {transformers.__version__} has no model_type {kind!r}") from error
+    return {*plain.to_dict(), *plain.attribute_map, *said} - {"use_cache"} | {"architectures"}
+
+
+def _class_of(transformers: Any, config: Any) -> Any:
+    """The class that the config names, or the first head there is for its kind."""
+    for name in config.architectures or ():
+        found = getattr(transformers, name, None)
+        if found is None:
+            raise ValueError(f"hf: transformers {transformers.__version__} has no class {name}, which the config names")
+        return found
+    for task in TASKS:
+        name = getattr(transformers.models.auto.modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES").get(config.model_type)
+        if name is not None:
+            return getattr(transformers, name if isinstance(name, str) else name[0])
+    raise ValueError(f'hf: the config names no "architectures", and {config.model_type} has no head for {", ".join(TASKS).lower()}')

@@ -1,0 +1,256 @@
+"""Plans as ONNX: device configurations and sharding specs of each node (ONNX IR version 14).
+
+A node's specs say how its inputs, weights and outputs lie. What ONNX has no words for (summed dimensions that are cut, uneven
+pieces, synchronisation, schedules) is in metadata; so is each operator's configuration, which specs of other writers lack.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from taskflow.annotations import FREE, CutLinks, links
+from taskflow.graph import Node, OperatorGraph
+from taskflow.mapper import OpConfig, Pipeline, PipelineSchedule, Strategy, Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.models.onnx.needed import onnx_package
+
+CONFIGURATION, DOMAIN, IR = "plan", "taskflow", 14
+Spec = tuple[str, tuple[int, ...], tuple[tuple[int, ...], ...]]
+"""A tensor, its pieces along each dimension, and for each piece (the last dimension fastest) the devices that have it."""
+
+
+def export_onnx(graph: OperatorGraph, strategy: Strategy, path: str | Path | None = None) -> Any:
+    """A plan as an ONNX model, which is returned, and written to ``path``. Nodes are taskflow's operators in a domain of their
+    own; weights are inputs, without numbers. ImportError without onnx."""
+    onnx = onnx_package()
+    strategy.verify(graph)
+    types = onnx.helper.np_dtype_to_tensor_dtype
+    infos = {
+        t.name: onnx.helper.make_tensor_value_info(t.name, types(t.spec.dtype), t.shape) for node in graph for t in node.outputs
+    }
+    weights = [onnx.helper.make_tensor_value_info(p.name, types(p.spec.dtype), p.shape) for p in graph.parameters]
+    nodes = [_node(onnx, node, strategy) for node in graph]
+    outputs = [infos[t.name] for t in (graph.losses or [graph.nodes[-1].outputs[0]])]
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph(nodes, graph.name, weights, outputs, value_info=list(infos.values())),
+        opset_imports=[onnx.helper.make_opsetid(DOMAIN, 1)], ir_version=IR, producer_name="taskflow",
+    )
+    devices = model.configuration.add(name=CONFIGURATION, num_devices=strategy.processors)
+    devices.device.extend(str(number) for number in range(strategy.processors))
+    for key, value in _whole(strategy).items():
+        model.metadata_props.add(key=f"{DOMAIN}.{key}", value=json.dumps(value))
+    model.metadata_props.add(key=f"{DOMAIN}.graph", value=graph.fingerprint())
+    if path is not None:
+        onnx.save(model, str(path))
+    return model
+
+
+def read_onnx_plan(model: Any, graph: OperatorGraph) -> Strategy:
+    """The plan in an ONNX model (or its file) of a graph. Configurations come from metadata where they are there, and must then
+    be what the specs say; else from the specs alone. ValueError if the model is of another graph, or names what is not clear."""
+    onnx = onnx_package()
+    where = str(model) if isinstance(model, (str, Path)) else "ONNX model"
+    model = onnx.load(str(model)) if isinstance(model, (str, Path)) else model
+    said = {entry.key.removeprefix(f"{DOMAIN}."): entry.value for entry in model.metadata_props}
+    if said.get("graph", graph.fingerprint()) != graph.fingerprint():
+        raise ValueError(f"{where}: the plan is of another graph than {graph.name}; make the model as it was for the plan")
+    found = next((c for c in model.configuration if c.name == CONFIGURATION), None) or next(iter(model.configuration), None)
+    if found is None:
+        raise ValueError(f"{where}: has no device configuration")
+    there = {node.name: node for node in model.graph.node}
+    configs = {}
+    for node in graph:
+        if node.name not in there:
+            raise ValueError(f"{where}: has no node {node.name}")
+        theirs = next((c for c in there[node.name].device_configurations if c.configuration_id == found.name), None)
+        if theirs is None:
+            raise ValueError(f"{where}: node {node.name} has no device configuration {found.name!r}")
+        specs = [_read_spec(spec, node) for spec in theirs.sharding_spec]
+        meta = {entry.key: entry.value for entry in there[node.name].metadata_props}
+        config = _from_meta(meta) if f"{DOMAIN}.degrees" in meta else config_of(node, specs)
+        if config is None or list(specs_of(node, config)) != specs:
+            raise ValueError(f"{where}: node {node.name}: its sharding specs are not those of a configuration of the operator")
+        configs[node.name] = config
+    strategy = _strategy(said, found.num_devices, configs)
+    strategy.verify(graph)
+    return strategy
+
+
+# ---- specs -------------------------------------------------------------------------------------------------------------------
+
+
+def specs_of(node: Node, config: OpConfig) -> Iterator[Spec]:
+    """How an operator's inputs, weights and outputs lie under a configuration. A tensor whose pieces overlap in more than one
+    dimension is given as a whole, which all devices of the operator have."""
+    cut = [i for i, k in enumerate(config.degrees) if k > 1]
+    of_dims = {i: links(node, i, config.degrees[i], {}) for i in cut}
+    groups: Sequence[tuple[str, Sequence[Any]]] = (
+        ("inputs", node.inputs), ("weights", node.parameters), ("outputs", node.outputs)
+    )
+    seen: set[str] = set()
+    for group, tensors in groups:
+        for number, tensor in enumerate(tensors):
+            if tensor.name not in seen:
+                seen.add(tensor.name)
+                yield _spec(config, tensor.name, tensor.shape, {i: _axis(of, group, number) for i, of in of_dims.items()})
+
+
+def _axis(of: CutLinks, group: str, number: int) -> int:
+    return int(getattr(of, group)[number])
+
+
+def _spec(config: OpConfig, name: str, shape: Sequence[int], axes: dict[int, int]) -> Spec:
+    cut = [axis for axis in axes.values() if axis != FREE]
+    if any(axis < 0 for axis in cut) or len(set(cut)) < len(cut):
+        return name, (1,) * len(shape), (tuple(dict.fromkeys(config.processors)),)
+    degrees = [1] * len(shape)
+    for dim, axis in axes.items():
+        if axis != FREE:
+            degrees[axis] = config.degrees[dim]
+    holders: dict[tuple[int, ...], dict[int, None]] = {}
+    for color, processor in zip(product(*map(range, config.degrees)), config.processors):
+        place = [0] * len(shape)
+        for dim, axis in axes.items():
+            if axis != FREE:
+                place[axis] = color[dim]
+        holders.setdefault(tuple(place), {})[processor] = None
+    return name, tuple(degrees), tuple(tuple(holders[place]) for place in product(*map(range, degrees)))
+
+
+def config_of(node: Node, specs: Sequence[Spec]) -> OpConfig | None:
+    """The configuration of which these are the specs; None if they do not say one. Dimensions are looked for among the degrees
+    that the specs have; a piece runs on the device that all its shares have in common."""
+    wanted = list(specs)
+    if not wanted:
+        return None
+    degrees_there = sorted({k for _, degrees, _ in wanted for k in degrees if k > 1})
+    choices = [
+        [1, *(k for k in degrees_there if dim.divisible and k <= dim.size and _seen(node, i, k))] for i, dim in enumerate(node.dims)
+    ]
+    for degrees in product(*choices):
+        cut = [i for i, k in enumerate(degrees) if k > 1]
+        of_dims = {i: links(node, i, degrees[i], {}) for i in cut}
+        processors = []
+        for color in product(*map(range, degrees)):
+            having: set[int] | None = None
+            for (_, parts, devices), axes in zip(wanted, _axes_of(node, of_dims)):
+                index, clear = [0] * len(parts), all(axis >= 0 for axis in axes.values() if axis != FREE)
+                for dim, axis in axes.items():
+                    if clear and axis != FREE:
+                        index[axis] = color[dim]
+                if clear and all(at < part for at, part in zip(index, parts)):
+                    number = sum(at * prod(parts[j + 1 :]) for j, at in enumerate(index))
+                    having = set(devices[number]) if having is None else having & set(devices[number])
+            if having is None or len(having) != 1:
+                break
+            processors.append(having.pop())
+        else:
+            config = OpConfig(degrees, tuple(processors))
+            if list(specs_of(node, config)) == wanted:
+                return config
+    return None
+
+
+def _seen(node: Node, dim: int, degree: int) -> bool:
+    of = links(node, dim, degree, {})
+    return any(axis >= 0 for axis in (*of.inputs, *of.weights, *of.outputs))
+
+
+def _axes_of(node: Node, of_dims: dict[int, CutLinks]) -> Iterator[dict[int, int]]:
+    """For each tensor, as `specs_of` has them, the dimension that is cut with each of the operator's."""
+    seen: set[str] = set()
+    groups: Sequence[tuple[str, Sequence[Any]]] = (
+        ("inputs", node.inputs), ("weights", node.parameters), ("outputs", node.outputs)
+    )
+    for group, tensors in groups:
+        for number, tensor in enumerate(tensors):
+            if tensor.name not in seen:
+                seen.add(tensor.name)
+                yield {i: _axis(of, group, number) for i, of in of_dims.items()}
+
+
+# ---- ONNX's messages -----------------------------------------------------------------------------------------------------------
+
+
+def _node(onnx: Any, node: Node, strategy: Strategy) -> Any:
+    inputs = [*(t.name for t in node.inputs), *(p.name for p in node.parameters)]
+    made = onnx.helper.make_node(
+        node.operator.kind, inputs, [t.name for t in node.outputs], name=node.name, domain=DOMAIN
+    )
+    config = strategy[node.name]
+    theirs = made.device_configurations.add(configuration_id=CONFIGURATION)
+    if strategy.pipeline is not None:
+        theirs.pipeline_stage = strategy.pipeline.stages.get(node.name, 0)
+    for name, degrees, devices in specs_of(node, config):
+        spec = theirs.sharding_spec.add(tensor_name=name)
+        for group in devices:
+            if len(group) > 1:  # a group has a negative number, since devices have the others
+                entry = next((e for e in spec.index_to_device_group_map if tuple(e.value) == group), None)
+                if entry is None:
+                    entry = spec.index_to_device_group_map.add(key=-1 - len(spec.index_to_device_group_map))
+                    entry.value.extend(group)
+                spec.device.append(entry.key)
+            else:
+                spec.device.append(group[0])
+        shapes = _shapes(node)
+        for axis, degree in enumerate(degrees):
+            if degree > 1:
+                spec.sharded_dim.add(axis=axis).simple_sharding.add(dim_value=shapes[name][axis], num_shards=degree)
+    meta = {"dims": [d.name for d in node.dims], "degrees": config.degrees, "processors": config.processors}
+    for key, value in (meta | ({"weights": config.weights} if config.weights else {})).items():
+        made.metadata_props.add(key=f"{DOMAIN}.{key}", value=json.dumps(value))
+    return made
+
+
+def _shapes(node: Node) -> dict[str, tuple[int, ...]]:
+    found = {t.name: t.shape for t in (*node.inputs, *node.outputs)}
+    return found | {p.name: p.shape for p in node.parameters}
+
+
+def _read_spec(spec: Any, node: Node) -> Spec:
+    shapes = _shapes(node)
+    if spec.tensor_name not in shapes:
+        raise ValueError(f"node {node.name}: a sharding spec is of {spec.tensor_name!r}, which it neither reads nor writes")
+    degrees = [1] * len(shapes[spec.tensor_name])
+    for dim in spec.sharded_dim:
+        degrees[dim.axis] = prod(s.num_shards for s in dim.simple_sharding)
+    groups = {entry.key: tuple(entry.value) for entry in spec.index_to_device_group_map}
+    return spec.tensor_name, tuple(degrees), tuple(groups.get(d, (d,)) for d in spec.device)
+
+
+def _from_meta(meta: dict[str, str]) -> OpConfig:
+    weights = tuple(tuple(w) for w in json.loads(meta.get(f"{DOMAIN}.weights", "[]")))
+    return OpConfig(
+        tuple(json.loads(meta[f"{DOMAIN}.degrees"])), tuple(json.loads(meta[f"{DOMAIN}.processors"])), weights
+    )
+
+
+def _whole(strategy: Strategy) -> dict[str, Any]:
+    """What a plan says beside its operators' configurations."""
+    said: dict[str, Any] = {
+        "name": strategy.name, "sums": strategy.sums.value, "recompute": sorted(strategy.recompute),
+        "syncs": {layer: [s.travel.value, s.place.value, s.chunks] for layer, s in strategy.syncs.items()},
+    }
+    if (p := strategy.pipeline) is not None:
+        said["pipeline"] = [p.micro_batches, dict(p.stages), p.ranks, p.schedule.value]
+    return said
+
+
+def _strategy(said: dict[str, str], processors: int, configs: dict[str, OpConfig]) -> Strategy:
+    told = {key: json.loads(value) for key, value in said.items() if key != "graph"}
+    syncs = {
+        layer: Sync(SyncAlgorithm(travel), UpdatePlacement(place), chunks)
+        for layer, (travel, place, chunks) in told.get("syncs", {}).items()
+    }
+    pipeline = None
+    if "pipeline" in told:
+        count, stages, ranks, schedule = told["pipeline"]
+        pipeline = Pipeline(count, stages, ranks, PipelineSchedule(schedule))
+    return Strategy(
+        processors, configs, syncs, told.get("name", "custom"), SyncAlgorithm(told.get("sums", "owner")), pipeline,
+        frozenset(told.get("recompute", ())),
+    )

@@ -1,0 +1,94 @@
+"""Operators of ONNX that move, cut and repeat elements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from taskflow import operators as ops
+from taskflow.models.onnx.handlers import Context, Unknown, name_of, says
+from taskflow.operators.tensor import Tensor
+
+
+@says("Reshape")
+def reshape(c: Context, node: Any) -> Tensor:
+    """The same elements under another shape; 0: as it was."""
+    said, x = c.attributes(node, allowzero=0), c.tensor(node, 0)
+    shape = [int(s) for s in c.array(node, 1)]
+    if said["allowzero"]:
+        raise Unknown("allowzero")
+    return ops.reshape(x, [x.shape[i] if s == 0 else s for i, s in enumerate(shape)], name=name_of(node))
+
+
+@says("Flatten")
+def flatten(c: Context, node: Any) -> Tensor:
+    """Two dimensions."""
+    axis, x = c.attributes(node, axis=1)["axis"], c.tensor(node, 0)
+    return ops.reshape(x, (int(np.prod(x.shape[:axis])), -1), name=name_of(node))
+
+
+@says("Squeeze", "Unsqueeze")
+def squeezed(c: Context, node: Any) -> Tensor:
+    """Dimensions of size 1 less, or more."""
+    said, x = c.attributes(node, axes=None), c.tensor(node, 0)
+    axes = [int(a) for a in (c.array(node, 1) if len(node.input) > 1 else said["axes"])]
+    if node.op_type == "Squeeze":
+        gone = {a % x.ndim for a in axes}
+        return ops.reshape(x, [n for i, n in enumerate(x.shape) if i not in gone], name=name_of(node))
+    shape = list(x.shape)
+    for axis in sorted(a % (x.ndim + len(axes)) for a in axes):
+        shape.insert(axis, 1)
+    return ops.reshape(x, shape, name=name_of(node))
+
+
+@says("Transpose")
+def transpose(c: Context, node: Any) -> Tensor:
+    """Dimensions in another order."""
+    x = c.tensor(node, 0)
+    wanted = c.attributes(node, perm=list(range(x.ndim))[::-1])["perm"]
+    now = list(range(x.ndim))
+    for i, dim in enumerate(wanted):
+        if (j := now.index(dim)) != i:
+            x = ops.transpose(x, i, j, name=name_of(node))
+            now[i], now[j] = now[j], now[i]
+    return x
+
+
+@says("Concat")
+def concat(c: Context, node: Any) -> Tensor:
+    """One after another."""
+    return ops.concat([c.tensor(node, i) for i in range(len(node.input))], c.attributes(node, axis=0)["axis"], name=name_of(node))
+
+
+@says("Split")
+def split(c: Context, node: Any) -> tuple[Tensor, ...]:
+    """Parts of given sizes, or of one size."""
+    said, x = c.attributes(node, axis=0, num_outputs=len(node.output), split=None), c.tensor(node, 0)
+    sizes = c.array(node, 1) if len(node.input) > 1 else said["split"]
+    axis = said["axis"] % x.ndim
+    parts = -(-x.shape[axis] // said["num_outputs"]) if sizes is None else [int(s) for s in sizes]
+    return tuple(ops.split(x, parts, axis, name=name_of(node)))
+
+
+@says("Expand")
+def expand(c: Context, node: Any) -> Tensor:
+    """Dimensions of size 1 repeated."""
+    x = c.tensor(node, 0)
+    return ops.expand(x, np.broadcast_shapes(x.shape, tuple(int(s) for s in c.array(node, 1))), name=name_of(node))
+
+
+@says("Slice")
+def sliced(c: Context, node: Any) -> Tensor:
+    """Ranges of dimensions, in steps of 1."""
+    c.attributes(node)
+    x = c.tensor(node, 0)
+    starts, ends = c.array(node, 1), c.array(node, 2)
+    axes = c.array(node, 3) if len(node.input) > 3 else range(len(starts))
+    steps = c.array(node, 4) if len(node.input) > 4 else [1] * len(starts)
+    for start, end, axis, step in zip(starts, ends, axes, steps):
+        low, high, by = slice(int(start), int(end), int(step)).indices(x.shape[int(axis)])
+        if by != 1 or low >= high:
+            raise Unknown("only steps of 1 that leave elements")
+        x = ops.narrow(x, int(axis), low, high - low, name=name_of(node)) if high - low < x.shape[int(axis)] else x
+    return x

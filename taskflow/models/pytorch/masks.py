@@ -1,0 +1,203 @@
+"""Masks that forward computes from inputs: which tokens are padding, which positions belong together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from taskflow import operators as ops
+from taskflow.graph import OperatorGraph
+from taskflow.models.pytorch.registry import FUNCTIONS, array_of, constant, number_of, tensor_of
+from taskflow.models.pytorch.site import Unsupported, require
+from taskflow.models.pytorch.steps import Fixed, leaves
+from taskflow.operators.tensor import Tensor
+
+MASKED = 1e9
+"""What is taken off the scores of keys that are hidden: their exponentials are 0 beside any real score's."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mask:
+    """A tensor of truth values of PyTorch's: here floats, 1 for True and 0 for False."""
+
+    tensor: Tensor
+
+
+Handler = Callable[..., Any]
+OF_MASKS: dict[Any, Handler] = {}
+"""What functions of torch do where an argument is a `Mask`, or where they make one."""
+
+
+def _says(*names: str) -> Callable[[Handler], Handler]:
+    def add(handler: Handler) -> Handler:
+        found = [getattr(space, name) for space in (torch, torch.Tensor) for name in names if hasattr(space, name)]
+        OF_MASKS.update(dict.fromkeys(found, handler))
+        return handler
+
+    return add
+
+
+def makes_mask(target: Any, args: Any, kwargs: Any) -> bool:
+    """True for a call that is about masks: one is given, or the function returns one."""
+    asked = torch.bool in [leaf for leaf in leaves((args, kwargs)) if isinstance(leaf, torch.dtype)]
+    return any(isinstance(leaf, Mask) for leaf in leaves((args, kwargs))) or target in MAKERS or (
+        asked and target in (torch.Tensor.to, torch.Tensor.type)
+    )
+
+
+def masked_call(target: Any, name: str, graph: OperatorGraph, args: Any, kwargs: Any) -> Any:
+    """What a function makes of masks: a mask, or a tensor. Raises Unsupported for those that are not understood."""
+    if target in OF_MASKS:
+        return OF_MASKS[target](graph, name, *args, **kwargs)
+    if getattr(target, "__name__", "") in MOVING and args and isinstance(args[0], Mask):
+        return Mask(FUNCTIONS[target](name, args[0].tensor, *args[1:], **kwargs))
+    raise Unsupported("a mask that is computed from inputs is not understood here; make a float tensor of it (mask.to(x.dtype))")
+
+
+def as_floats(graph: OperatorGraph, name: str, value: Any) -> Tensor | float:
+    """A mask, a fixed tensor or a number as zeros and ones."""
+    if isinstance(value, Mask):
+        return value.tensor
+    if isinstance(value, bool):
+        return float(value)
+    if isinstance(value, Fixed) and value.tensor.dtype is torch.bool:
+        return constant(graph, array_of(value).astype(graph.dtype), f"{name}.constant")
+    raise Unsupported(f"must be truth values, got {type(value).__name__}")
+
+
+# ---- comparisons -----------------------------------------------------------------------------------------------------------
+
+
+def _compared(relation: str) -> Handler:
+    def made(graph: OperatorGraph, name: str, input: Any, other: Any) -> Mask:
+        number = number_of(other)
+        if isinstance(other, Fixed) and number is None:
+            other = tensor_of(other, graph, name)
+        input = tensor_of(input, graph, name)
+        both = [value for value in (input, other if number is None else None) if value is not None]
+        require(
+            all(isinstance(value, Tensor) and value.dtype.kind in "iu" for value in both)
+            and (number is None or number == int(number)),
+            "only integers are compared: of a float tensor the graph would hide which side a number is on",
+        )
+        return Mask(ops.compare(input, relation, other if number is None else int(number), name=name))
+
+    return made
+
+
+for _relation in ("eq", "ne", "lt", "le", "gt", "ge"):
+    _says(_relation, f"__{_relation}__")(_compared(_relation))
+for _name, _relation in (("not_equal", "ne"), ("less", "lt"), ("less_equal", "le"), ("greater", "gt"), ("greater_equal", "ge")):
+    _says(_name)(_compared(_relation))
+
+
+# ---- logic -----------------------------------------------------------------------------------------------------------------
+
+
+@_says("logical_and", "bitwise_and", "__and__", "__rand__", "__iand__")
+def both(graph: OperatorGraph, name: str, input: Any, other: Any) -> Mask:
+    """True where both are."""
+    a, b = as_floats(graph, name, input), as_floats(graph, name, other)
+    if isinstance(a, float) or isinstance(b, float):
+        x, number = (b, a) if isinstance(a, float) else (a, b)
+        return Mask(ops.scale(x, number, name=name))  # type: ignore[arg-type]
+    return Mask(ops.mul(a, b, name=name))
+
+
+@_says("logical_not", "bitwise_not", "__invert__")
+def opposite(graph: OperatorGraph, name: str, input: Any) -> Mask:
+    """True where it is not."""
+    return Mask(ops.shift(ops.scale(input.tensor, -1.0, name=f"{name}.minus"), 1.0, name=name))
+
+
+@_says("logical_or", "bitwise_or", "__or__", "__ror__", "__ior__")
+def either(graph: OperatorGraph, name: str, input: Any, other: Any) -> Mask:
+    """True where one is: where not both are not."""
+    turned = [_opposite_of(graph, f"{name}.{at}", value) for at, value in (("first", input), ("second", other))]
+    made: Mask = opposite(graph, name, both(graph, f"{name}.neither", *turned))
+    return made
+
+
+def _opposite_of(graph: OperatorGraph, name: str, value: Any) -> Any:
+    if isinstance(value, Fixed):
+        require(value.tensor.dtype is torch.bool, "must be truth values")
+        return Fixed(~value.tensor, 0)
+    return not value if isinstance(value, bool) else opposite(graph, name, value)
+
+
+# ---- types -----------------------------------------------------------------------------------------------------------------
+
+
+@_says("to", "type")
+def converted(graph: OperatorGraph, name: str, input: Any, *args: Any, **options: Any) -> Any:
+    """Truth values of integers, zeros and ones of truth values; the type of the result is compared with PyTorch's."""
+    kinds = [value for value in (*args, *options.values()) if isinstance(value, torch.dtype)]
+    if isinstance(input, Mask):
+        return input if not kinds or kinds[0] is torch.bool else input.tensor
+    require(input.dtype.kind in "iu", "truth values of floats")
+    return Mask(ops.compare(input, "ne", 0, name=name))
+
+
+@_says("bool")
+def truth(graph: OperatorGraph, name: str, input: Any) -> Any:
+    """Truth values of integers: what is not 0."""
+    return converted(graph, name, input, torch.bool)
+
+
+@_says("float", "double", "type_as")
+def numbers(graph: OperatorGraph, name: str, input: Any, *args: Any) -> Any:
+    """Zeros and ones of truth values."""
+    return input.tensor
+
+
+@_says("contiguous", "clone", "detach", "cpu", "cuda")
+def unchanged(graph: OperatorGraph, name: str, input: Any, *args: Any, **options: Any) -> Any:
+    """The same truth values."""
+    return input
+
+
+# ---- use -------------------------------------------------------------------------------------------------------------------
+
+
+@_says("masked_fill", "masked_fill_")
+def filled(graph: OperatorGraph, name: str, input: Any, mask: Any, value: Any) -> Any:
+    """``value`` where the mask is True."""
+    number = number_of(value)
+    require(
+        number is not None and math.isfinite(number),
+        "value must be a finite number where the mask comes from inputs; write torch.finfo(x.dtype).min for minus infinity",
+    )
+    return chosen(graph, name, mask, number, input)
+
+
+@_says("where")
+def chosen(graph: OperatorGraph, name: str, condition: Any, input: Any, other: Any) -> Any:
+    """input where the condition is True, else other."""
+    require(isinstance(condition, Mask), "the condition must be a mask")
+    turned = opposite(graph, f"{name}.other", condition).tensor
+    parts = []
+    for at, mask, value in (("first", condition.tensor, input), ("second", turned, other)):
+        if isinstance(value, (Mask, bool)) or (isinstance(value, Fixed) and value.tensor.dtype is torch.bool):
+            raise Unsupported("where of truth values")
+        number = number_of(value)
+        if number is None:
+            parts.append(ops.mul(tensor_of(value, graph, name), mask, name=f"{name}.{at}"))
+            continue
+        require(math.isfinite(number), "only finite numbers where the mask comes from inputs; write torch.finfo(x.dtype).min")
+        if number:
+            parts.append(ops.scale(mask, number, name=f"{name}.{at}"))
+    if not parts:
+        return ops.scale(condition.tensor, 0.0, name=name)
+    return parts[0] if len(parts) == 1 else ops.add(parts[0], parts[1], name=name)
+
+
+MAKERS = {target for target, handler in OF_MASKS.items() if handler is truth or handler.__qualname__.startswith("_compared")}
+MOVING = {
+    "view", "reshape", "unsqueeze", "squeeze", "expand", "expand_as", "broadcast_to", "transpose", "permute", "__getitem__",
+    "flatten", "unflatten", "repeat", "repeat_interleave", "narrow", "select", "swapaxes", "movedim", "roll",
+}
+"""Functions that move elements, whichever they are."""

@@ -1,0 +1,42 @@
+"""Modules without numbers: parameters that are made in a block are on the device meta, so that any size fits into memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_depth = 0  # blocks of `on_meta` that are open
+
+
+class NumbersWantedError(Exception):
+    """Inside of `on_meta` somebody needs a module's numbers."""
+
+
+@contextmanager
+def on_meta() -> Iterator[None]:
+    """Modules that are made in the block have parameters on the device meta; buffers (tables of positions, masks) have numbers.
+    An array's address space is reserved for a moment, and never written to."""
+    global _depth
+    from torch import nn
+
+    plain = nn.Module.register_parameter
+
+    def register(self: Any, name: str, param: Any) -> None:
+        if param is not None and not param.is_meta:
+            param = nn.Parameter(param.detach().to("meta"), requires_grad=param.requires_grad)
+        plain(self, name, param)
+
+    nn.Module.register_parameter = register  # type: ignore[method-assign]
+    _depth += 1
+    try:
+        yield
+    finally:
+        _depth -= 1
+        nn.Module.register_parameter = plain  # type: ignore[method-assign]
+
+
+def require_numbers() -> None:
+    """Raise NumbersWantedError inside of `on_meta`."""
+    if _depth:
+        raise NumbersWantedError("a module's weights are asked for where modules are made without")

@@ -1,0 +1,85 @@
+"""Where the operators of a graph come from: the module that it was made of, and for each operator the step of the module's code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from taskflow.graph import OperatorGraph
+from taskflow.operators.tensor import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A module and what its forward was tried with, one for each argument."""
+
+    module: Any
+    examples: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSite:
+    """A step of a module's code. ``path``: of the layer that it is, or of the module in whose code the function stands.
+    ``inputs``: what it takes, in the order of its arguments, and ``outputs``: what it returns; by the names of our tensors, None
+    where it is no tensor of the graph. ``operators``: what it became."""
+
+    step: int
+    kind: str
+    path: str
+    name: str
+    inputs: tuple[str | None, ...]
+    outputs: tuple[str | None, ...]
+    operators: tuple[str, ...]
+
+
+_ORIGINS: WeakKeyDictionary[OperatorGraph, Origin] = WeakKeyDictionary()
+
+
+def remember(graph: OperatorGraph, module: Any, examples: Any) -> None:
+    """Say what a graph was made of."""
+    _ORIGINS[graph] = Origin(module, tuple(examples))
+
+
+def origin_of(graph: OperatorGraph) -> Origin | None:
+    """What `from_torch` made a graph of; None if it did not."""
+    return _ORIGINS.get(graph)
+
+
+def sites_of(graph: OperatorGraph) -> tuple[Mapping[str, OperatorSite], str | None]:
+    """Operator -> the step that it is of (the loss has none), and the name of the tensor that the module returns (the first of
+    several). ValueError if the graph is not of `from_torch`."""
+    from taskflow.models.pytorch.follow import follow
+    from taskflow.models.pytorch.steps import Ref, leaves
+
+    origin = origin_of(graph)
+    if origin is None:
+        raise ValueError(f"{graph.name} was not made by taskflow.from_torch, so that there is no module to go back to")
+    ends: dict[int, int] = {}  # step -> how many operators there are after it
+
+    def watch(step: Any, index: int, ours: Tensor) -> Tensor:
+        ends[step.number] = len(ours.graph.nodes)  # type: ignore[attr-defined]
+        return ours
+
+    followed = follow(origin.module, list(origin.examples), graph.name, watch)
+
+    def name_of(value: Any) -> str | None:
+        found = followed.values.get(value) if isinstance(value, Ref) else None
+        return found.name if isinstance(found, Tensor) else None
+
+    found: dict[str, OperatorSite] = {}
+    begin = 0
+    for step in followed.recording.steps:
+        end = ends.get(step.number, begin)
+        nodes = followed.graph.nodes[begin:end]
+        begin = max(begin, end)
+        site = OperatorSite(
+            step.number, step.kind, step.target if step.kind == "module" else step.where, step.name,
+            tuple(name_of(value) for value in (*leaves(step.args), *leaves(step.kwargs))),
+            tuple(name_of(value) for value in leaves(step.result)), tuple(node.name for node in nodes),
+        )
+        found.update(dict.fromkeys(site.operators, site))
+    result = followed.result
+    output = result[0] if isinstance(result, (tuple, list)) and result else result
+    return found, output.name if isinstance(output, Tensor) else None

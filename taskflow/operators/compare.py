@@ -1,0 +1,90 @@
+"""compare: 1 where numbers stand in a relation, else 0 (PyTorch: torch.eq, ne, lt, le, gt, ge, as floats)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from taskflow.operators.binary import seen_by
+from taskflow.operators.operator import (
+    Call,
+    Dim,
+    Example,
+    Keeps,
+    Operator,
+    Reads,
+    Spec,
+    register,
+    sample_and_attributes,
+)
+from taskflow.operators.tensor import Tensor
+from taskflow.regions import Rect
+
+RELATIONS: dict[str, Any] = {
+    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
+}
+
+
+@register("compare")
+@dataclass(frozen=True, slots=True)
+class Compare(Operator):
+    """Integers a, and a number or integers b that broadcast with them -> y floats of ``dtype``: 1 where a and b stand in
+    the relation, 0 elsewhere. Every dimension can be cut. There is no gradient."""
+
+    relation: str
+    number: int | None
+    dtype: np.dtype[Any]
+
+    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+        if self.relation not in RELATIONS:
+            raise ValueError(f"compare: relation must be one of {', '.join(RELATIONS)}, got {self.relation!r}")
+        wanted = 1 if self.number is not None else 2
+        if len(inputs) != wanted or any(spec.dtype.kind not in "iu" for spec in inputs):
+            given = ", ".join(map(str, inputs))
+            raise ValueError(f"compare: takes {wanted} integer tensor{'s' if wanted > 1 else ''}, got {given}")
+        try:
+            shape = np.broadcast_shapes(*(spec.shape for spec in inputs))
+        except ValueError:
+            raise ValueError(f"compare: sizes must be equal or 1, got {inputs[0]} and {inputs[1]}") from None
+        return (Spec(tuple(shape), self.dtype),)
+
+    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
+        return sample_and_attributes(self.output(inputs)[0].shape)
+
+    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
+        return Reads(tuple(seen_by(spec.shape, piece) for spec in inputs))
+
+    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
+        return (piece,)
+
+    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
+        return Keeps(inputs=False, weights=False, outputs=False)
+
+    def forward(self, call: Call) -> None:
+        other = call.inputs[1] if self.number is None else self.number
+        call.outputs[0][...] = RELATIONS[self.relation](call.inputs[0], other)
+
+    def backward(self, call: Call) -> None:
+        pass  # integers have no gradient
+
+    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return piece.volume
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        shape = tuple(random.randint(1, 4) for _ in range(random.randint(1, 3)))
+        second = tuple(random.choice((1, size)) for size in shape)
+        number = random.choice((None, 1))
+        specs = [Spec(s, np.dtype(np.int64)) for s in ((shape, second) if number is None else (shape,))]
+        return Example(cls(random.choice(list(RELATIONS)), number, np.dtype(np.float64)), tuple(specs), high=3)
+
+
+def compare(input: Tensor, relation: str, other: Tensor | int, *, name: str | None = None) -> Tensor:
+    """1.0 where integers stand in a relation ("eq", "ne", "lt", "le", "gt", "ge") to a number, or to other integers that
+    broadcast with them, else 0.0; in the graph's float type. For masks."""
+    number, inputs = (None, (input, other)) if isinstance(other, Tensor) else (int(other), (input,))
+    return input.graph.apply(Compare(relation, number, np.dtype(input.graph.dtype)), inputs, name=name)[0]

@@ -1,0 +1,76 @@
+"""expand: dimensions of size 1, or missing ones before the first, repeated (PyTorch: torch.Tensor.expand)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+
+from taskflow.operators.binary import seen_by, summed_into
+from taskflow.operators.operator import (
+    Call,
+    Dim,
+    Example,
+    Keeps,
+    Operator,
+    Reads,
+    Spec,
+    register,
+    sample_and_attributes,
+    takes,
+)
+from taskflow.operators.tensor import Tensor
+from taskflow.regions import Rect
+
+
+@register("expand")
+@dataclass(frozen=True, slots=True)
+class Expand(Operator):
+    """x -> y of a shape that x broadcasts to; the gradient is the sum over the repetitions. Every dimension of y can be
+    cut; where it repeats, each piece reads the same of x."""
+
+    shape: tuple[int, ...]
+
+    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+        takes("expand", inputs, 1)
+        (x,) = inputs
+        skip = len(self.shape) - len(x.shape)
+        fits = skip >= 0 and all(mine in (1, size) for mine, size in zip(x.shape, self.shape[skip:]))
+        if not fits or any(size < 1 for size in self.shape):
+            raise ValueError(f"expand: sizes must be 1 or those of {list(self.shape)}, counted from the last, got {x}")
+        return (Spec(self.shape, x.dtype),)
+
+    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
+        return sample_and_attributes(self.shape)
+
+    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
+        return Reads((seen_by(inputs[0].shape, piece),))
+
+    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
+        return (piece,)
+
+    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
+        return Keeps(inputs=False, weights=False, outputs=False)
+
+    def forward(self, call: Call) -> None:
+        call.outputs[0][...] = call.inputs[0]
+
+    def backward(self, call: Call) -> None:
+        if (target := call.grad_inputs[0]) is not None:
+            summed_into(call, target, call.grad)
+
+    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return 0  # it moves memory
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        shape = tuple(random.randint(1, 4) for _ in range(random.randint(1, 4)))
+        given = tuple(random.choice((1, size)) for size in shape[random.randint(0, len(shape) - 1) :])
+        return Example(cls(shape), (Spec(given, np.dtype(np.float64)),))
+
+
+def expand(input: Tensor, shape: Sequence[int], *, name: str | None = None) -> Tensor:
+    """Repeat dimensions of size 1 to those of ``shape``: (N, 1, C) -> (N, T, C); further ones come before the first."""
+    return input.graph.apply(Expand(tuple(shape)), (input,), name=name)[0]

@@ -1,0 +1,87 @@
+"""Tasks on 16-bit arrays: the operator computes in float32, and each result is rounded once.
+
+This is the only place that converts. Operators and kernels see float32 arrays, and need no variant of their own. On the host
+the copies in float32 live as long as the task; they are no part of the memory plan, as little as numpy's temporaries are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from taskflow.floats import is_narrow, sums_in
+from taskflow.operators.operator import Array, Call, Operator, Target
+
+Action = Callable[[], object]
+
+
+def task_action(operator: Operator, call: Call, backward: bool) -> Action:
+    """What runs the forward or backward task of a call."""
+    action = operator.backward if backward else operator.forward
+    if not operator.calculates or not any(is_narrow(array.dtype) for array in _arrays(call)):
+        return partial(action, call)
+    return partial(_in_float32, action, call, backward)
+
+
+def _arrays(call: Call) -> list[Array]:
+    targets = [t.array for t in (*call.grad_inputs, *call.grad_weights) if t is not None]
+    given = [g for g in call.grad_outputs if g is not None]
+    return [*call.inputs, *call.weights, *call.outputs, *call.saved, *given, *targets]
+
+
+def _in_float32(action: Callable[[Call], None], call: Call, backward: bool) -> None:
+    """Run a task on float32 copies of its 16-bit arrays, and round what it has written. No weight is ``steady`` in a copy, and
+    none is laid out for the next task."""
+    written: dict[int, tuple[Array, Array]] = {}  # by the array's identity: two gradients may be one array
+
+    def read(arrays: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(None if a is None else wide(a) for a in arrays)
+
+    def write(array: Array, keeps: bool) -> Array:
+        if not is_narrow(array.dtype):
+            return array
+        if id(array) not in written:
+            written[id(array)] = array, wide(array) if keeps else np.empty(array.shape, np.float32)
+        return written[id(array)][1]
+
+    def targets(wanted: Sequence[Target | None]) -> tuple[Target | None, ...]:
+        return tuple(None if t is None else Target(write(t.array, t.accumulate), t.accumulate) for t in wanted)
+
+    def results(arrays: Sequence[Array]) -> tuple[Array, ...]:
+        return read(arrays) if backward else tuple(write(array, False) for array in arrays)
+
+    with np.errstate(all="ignore") if call.state.scaling is not None else nullcontext():  # gradients may overflow, which is noticed
+        action(replace(
+            call, specs=tuple(replace(spec, dtype=sums_in(spec.dtype)) for spec in call.specs),
+            inputs=read(call.inputs), weights=read(call.weights), outputs=results(call.outputs), saved=results(call.saved),
+            grad_outputs=read(call.grad_outputs), grad_inputs=targets(call.grad_inputs), grad_weights=targets(call.grad_weights),
+            steady=(), rooms=(),
+        ))  # fmt: skip
+    for array, value in written.values():
+        round_into(value, array)
+
+
+def wide(array: Array) -> Array:
+    """A 16-bit array as float32, every other one as it is."""
+    return array.astype(np.float32) if is_narrow(array.dtype) else array
+
+
+def round_into(value: Array, out: Array) -> None:
+    """Round to the nearest of ``out``'s numbers, of two the even one. What is too large for float16 becomes infinite."""
+    with np.errstate(over="ignore"):
+        out[...] = value
+
+
+def add_up(total: Array, others: Sequence[Array], fresh: bool = False) -> None:
+    """Add 16-bit arrays to one in float32, in their order, and round once; ``fresh``: what is in ``total`` does not count."""
+    first, *rest = others if fresh else (total, *others)
+    value = wide(first)
+    with np.errstate(invalid="ignore", over="ignore"):  # gradients may have overflowed, which is noticed at the step's end
+        for other in rest:
+            value += other
+    round_into(value, total)

@@ -1,0 +1,103 @@
+"""top_k: the largest numbers of the last dimension and where they stand (PyTorch: torch.topk)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+
+from taskflow.operators.operator import (
+    Array,
+    Call,
+    Dim,
+    Example,
+    Keeps,
+    Operator,
+    Reads,
+    Soap,
+    Spec,
+    positive,
+    register,
+    sample_and_attributes,
+    takes,
+)
+from taskflow.operators.tensor import Tensor
+from taskflow.regions import Rect
+
+INTEGER = np.dtype(np.int64)
+
+
+@register("top_k")
+@dataclass(frozen=True, slots=True)
+class TopK(Operator):
+    """x (N, ..., E) -> values (N, ..., k) in falling order, and their places (N, ..., k), integers below E. Of equal
+    numbers the first is taken first. Every dimension but E can be cut."""
+
+    k: int
+
+    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+        takes("top_k", inputs, 1)
+        (x,) = inputs
+        positive("top_k", k=self.k)
+        if len(x.shape) < 2 or not x.differentiable or self.k > x.shape[-1]:
+            raise ValueError(f"top_k: input must be floats (N, ..., E) of at least {self.k} numbers E, got {x}")
+        return Spec((*x.shape[:-1], self.k), x.dtype), Spec((*x.shape[:-1], self.k), INTEGER)
+
+    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
+        *rows, size = inputs[0].shape
+        return (*sample_and_attributes(rows), Dim("e", size, Soap.REDUCTION, divisible=False))
+
+    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
+        return Reads((piece,))
+
+    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
+        part = Rect((*piece.lo[:-1], 0), (*piece.hi[:-1], self.k))
+        return part, part
+
+    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
+        return Keeps(inputs=False, weights=False, outputs=False)
+
+    def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
+        return (Spec((*piece.shape[:-1], self.k), INTEGER),)
+
+    def forward(self, call: Call) -> None:
+        (x,), (values, places), xp = call.inputs, call.outputs, call.kernels.xp
+        left, every = x, _numbers(call, x.shape[-1])
+        for i in range(self.k):
+            at = xp.argmax(left, axis=-1)
+            places[..., i] = call.saved[0][..., i] = at
+            values[..., i] = left.max(axis=-1)
+            left = xp.where(at[..., None] == every, left.dtype.type(-np.inf), left)
+
+    def backward(self, call: Call) -> None:
+        (target,), given = call.grad_inputs, call.grad_outputs[0]
+        if target is None:
+            return
+        every = _numbers(call, target.array.shape[-1])
+        made = call.kernels.xp.zeros(target.array.shape, target.array.dtype)
+        if given is not None:
+            for i in range(self.k):
+                made += (call.saved[0][..., i, None] == every) * given[..., i, None]
+        target.put(made)
+
+    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return 2 * self.k * piece.volume  # a comparison, and leaving out what was found
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        shape = (*(random.randint(1, 4) for _ in range(random.randint(1, 2))), random.randint(3, 6))
+        return Example(cls(random.randint(1, 3)), (Spec(shape, np.dtype(np.float64)),))
+
+
+def _numbers(call: Call, count: int) -> Array:
+    """0, 1, ... below a count."""
+    return call.kernels.constant(("experts", count), lambda: np.arange(count))
+
+
+def top_k(input: Tensor, k: int, *, name: str | None = None) -> tuple[Tensor, Tensor]:
+    """The k largest numbers of the last dimension of (N, ..., E), in falling order, and their places: (N, ..., k) of the
+    input's type, which gradients go through, and (N, ..., k) int64."""
+    values, places = input.graph.apply(TopK(k), (input,), name=name)
+    return values, places

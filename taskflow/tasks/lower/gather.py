@@ -1,0 +1,113 @@
+"""WeightGathers: weights that are kept as shares (ZeRO's stage 3, FSDP) come together for each pass that reads them.
+
+A pass is a stage's forward or backward pass for one micro-batch; without a pipeline, the step's. The gathered weights live until
+the pass's last task that reads them. Their all-gather waits for nothing but the shares, and, so that not all weights are
+gathered at the beginning, for a layer some layers before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from taskflow.graph import Node
+from taskflow.operators.tensor import Parameter
+from taskflow.regions import Rect
+from taskflow.tasks.lower.emit import Emitter
+from taskflow.tasks.lower.shards import Shards
+from taskflow.tasks.task import Bundle, Part
+from taskflow.tasks.topic import Purpose, Topic
+
+WeightUse = tuple[str, int, Rect]  # (parameter, processor, Rect read)
+
+
+@dataclass(slots=True)
+class _Visit:
+    """A layer whose weights a processor has for a pass. ``place``: how many there were before; ``last``: the task that came last
+    of those that read them."""
+
+    place: int
+    last: int | None = None
+
+
+@dataclass(slots=True)
+class WeightGathers:
+    """What is gathered at present. ``shares``: by bundle and processor, the kept buffer of its share, where that is not empty."""
+
+    emit: Emitter
+    shards: Mapping[str, Shards]
+    shares: dict[tuple[str, int], int] = field(default_factory=dict)
+    uses: list[WeightUse] = field(default_factory=list)
+    """What tasks of this pass read of gathered weights."""
+    layers: set[str] = field(default_factory=set)  # that have weights as shares
+    _gathered: dict[tuple[str, int], int] = field(default_factory=dict)
+    _now: dict[tuple[str, int], _Visit] = field(default_factory=dict)  # by layer and processor, in this pass
+    _visits: dict[int, list[_Visit]] = field(default_factory=dict)
+
+    def keep(self, bundle: Bundle, processor: int) -> None:
+        """Make the buffer of a share."""
+        self.layers.add(bundle.layer)
+        span = self.shards[bundle.name].span(processor)
+        if not span.empty:
+            self.shares[bundle.name, processor] = self.emit.buffer(bundle.name, span, processor, bundle.dtype, kept=True)
+
+    def __contains__(self, bundle: str) -> bool:
+        """Whether a bundle's weights are kept as shares."""
+        return bundle in self.shards and self.shards[bundle].zero == 3
+
+    def any_of(self, parameters: Sequence[Parameter]) -> bool:
+        """Whether some of these are of a layer that has weights as shares."""
+        return bool(self.layers) and any(parameter.layer in self.layers for parameter in parameters)
+
+    def weights(self, bundle: Bundle, processor: int) -> int:
+        """The buffer of all weights of a bundle in this pass; gathered when they are first asked for."""
+        if (bundle.name, processor) not in self._gathered:
+            self._gather(bundle, self.shards[bundle.name], self.shards[bundle.name].group(processor))
+        return self._gathered[bundle.name, processor]
+
+    def ran(self, node: Node, processor: int, task: int) -> None:
+        """A task of an operator is emitted."""
+        if self._now:
+            for parameter in node.parameters:
+                if visit := self._now.get((parameter.layer, processor)):
+                    visit.last = task
+
+    def end_pass(self) -> list[WeightUse]:
+        """Forget what was gathered; returns which uses end with it."""
+        ended = list(self.uses)
+        self.uses.clear()
+        self._gathered.clear()
+        self._now.clear()
+        return ended
+
+    def _gather(self, bundle: Bundle, shards: Shards, group: Sequence[int]) -> None:
+        emit, whole = self.emit, Rect((0,), (bundle.size,))
+        before, emit.topic = emit.topic, Topic(Purpose.UNSHARDED, bundle.layer)
+        late: list[int] = []
+        for processor in group:
+            full = self._gathered[bundle.name, processor] = emit.buffer(bundle.name, whole, processor, bundle.dtype)
+            waits = self._before(bundle.layer, processor, shards.prefetch)
+            share = self.shares.get((bundle.name, processor))
+            if share is None:
+                late += waits
+            else:
+                span = shards.span(processor)
+                emit.transfer(f"weights {bundle.name}{span}", emit.whole(share), Part(full, span), also_after=waits)
+        parts = [emit.whole(self._gathered[bundle.name, processor]) for processor in group]
+        emit.all_gather(f"weights {bundle.name}", parts, shards.cuts, also_after=late)
+        emit.topic = before
+
+    def _before(self, layer: str, processor: int, prefetch: int) -> list[int]:
+        """What a gather for the next layer on a processor waits for: the last task of the layer ``prefetch`` + 1 before it. Layers
+        of which it computes nothing do not count."""
+        visits = self._visits.setdefault(processor, [])
+        visit = self._now.get((layer, processor))
+        if visit is None:
+            visit = self._now[layer, processor] = _Visit(len(visits))
+            visits.append(visit)
+        place = visit.place - 1 - prefetch
+        while place >= 0:
+            if (last := visits[place].last) is not None:
+                return [last]
+            place -= 1
+        return []

@@ -1,0 +1,112 @@
+"""Gradients that are kept as shares (ZeRO's stages 2 and 3): a reduce-scatter in each backward pass, and what follows at the end
+of the step: sums between the groups of hybrid sharding, updates of shares, and with stage 2 an all-gather of new weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from taskflow.floats import sums_in
+from taskflow.graph import Node
+from taskflow.tasks.lower.backward import collect_weight_gradients, flat_gradient
+from taskflow.tasks.lower.shards import Shards
+from taskflow.tasks.lower.state import Lowering
+from taskflow.tasks.task import Bundle, Part
+from taskflow.tasks.topic import Purpose, Topic
+
+
+def layers_ending(state: Lowering, nodes: Iterable[Node]) -> dict[int, list[str]]:
+    """Of a pass whose backward tasks come in the order of ``nodes``: by node, the layers whose gradients it completes, among those
+    with gradients by shares."""
+    found: dict[int, list[str]] = {}
+    last = {
+        parameter.layer: node.number for node in nodes for parameter in node.parameters
+        if parameter.layer in state.sharded_layers and node.number in state.active
+    }
+    for layer, number in last.items():
+        found.setdefault(number, []).append(layer)
+    return found
+
+
+def scatter_gradients(state: Lowering, layers: Sequence[str]) -> None:
+    """The gradients of layers are complete in this pass: sum them, a share on each holder, and free the rest."""
+    for layer in layers:
+        collect_weight_gradients(state, layer)
+        freed: set[int] = set()
+        ends: dict[int, int] = {}
+        for bundle in state.sharded_layers[layer]:
+            for group in state.shards[bundle.name].groups:
+                if any((bundle.name, p) in state.flat_gradients for p in group):
+                    freed.update(_scatter(state, bundle, state.shards[bundle.name], group, ends))
+        for processor, task in ends.items():
+            state.scattered.setdefault(processor, []).append(task)
+        buffers = state.emit.graph.buffers
+        for key, number in list(state.weight_gradients.items()):
+            base = buffers[number].base
+            if base in freed or (base is None and state.layout.cells[key[0]][0][0].layer == layer):
+                del state.weight_gradients[key]
+
+
+def end_pass(state: Lowering) -> None:
+    """What was gathered for a pass is of no use to the next one."""
+    for use in state.gathers.end_pass():
+        state.weight_uses.pop(use, None)
+
+
+def _scatter(state: Lowering, bundle: Bundle, shards: Shards, group: Sequence[int], ends: dict[int, int]) -> list[int]:
+    """Returns the buffers that nobody needs any more; ``ends`` gets, by processor, the task after which that is so."""
+    emit, name = state.emit, f"d {bundle.name}"
+    emit.topic = Topic(Purpose.WEIGHT_GRADIENTS, bundle.layer)
+    for processor in group:
+        if (bundle.name, processor) not in state.flat_gradients:
+            emit.fill(name, emit.whole(flat_gradient(state, bundle, processor)), 0.0)
+    flat = [state.flat_gradients.pop((bundle.name, processor)) for processor in group]
+    ends.update(dict.fromkeys(group, emit.reduce_scatter(name, [emit.whole(buffer) for buffer in flat], shards.cuts)))
+    for processor, buffer in zip(group, flat):
+        state.filled_cells.pop((bundle.name, processor), None)
+        span = shards.span(processor)
+        if span.empty:
+            continue
+        key = bundle.name, processor
+        first = key not in state.gradient_shares
+        if first:
+            state.gradient_shares[key] = emit.buffer(name, span, processor, sums_in(bundle.dtype))
+        share = emit.whole(state.gradient_shares[key])
+        ends[processor] = emit.transfer(f"{name}{span}", Part(buffer, span), share, add=not first)
+    return flat
+
+
+# ---- the end of a step -----------------------------------------------------------------------------------------------
+def sharded_bundles(state: Lowering) -> list[Bundle]:
+    """Those of which some pass gave gradients."""
+    given = {name for name, _ in state.gradient_shares}
+    return [bundle for bundle in state.layout.bundles if bundle.name in given]
+
+
+def sum_shares(state: Lowering, bundle: Bundle) -> None:
+    """Sum a bundle's gradients between groups, so that who keeps the same share has the same sum; from now on the flat buffers are
+    those of shares."""
+    emit, shards = state.emit, state.shards[bundle.name]
+    emit.topic = Topic(Purpose.WEIGHT_GRADIENTS, bundle.layer)
+    for span, keepers in shards.sharers():
+        for processor in keepers:
+            key = bundle.name, processor
+            if key not in state.gradient_shares:
+                state.gradient_shares[key] = emit.buffer(f"d {bundle.name}", span, processor, sums_in(bundle.dtype))
+                emit.fill(f"d {bundle.name}{span}", emit.whole(state.gradient_shares[key]), 0.0)
+            state.flat_gradients[key] = state.gradient_shares[key]
+            if bundle.name in state.gathers:
+                state.flat_weights[key] = state.gathers.shares[key]
+        if len(keepers) > 1:
+            emit.all_reduce(f"d {bundle.name}{span}", [emit.whole(state.gradient_shares[bundle.name, p]) for p in keepers])
+
+
+def send_weights(state: Lowering, bundle: Bundle) -> None:
+    """With stage 2, give each holder the new weights of the others of its group."""
+    emit, shards = state.emit, state.shards[bundle.name]
+    if shards.zero == 2:
+        emit.topic = Topic(Purpose.NEW_WEIGHTS, bundle.layer)
+        for group in shards.groups:
+            parts = [emit.whole(state.flat_weights[bundle.name, p]) for p in group]
+            emit.all_gather(f"weights {bundle.name}", parts, shards.cuts)
+

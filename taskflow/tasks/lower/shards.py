@@ -1,0 +1,85 @@
+"""Shards: which processors keep which share of a bundle's gradients and weights (stages 2 and 3 of ZeRO, FSDP).
+
+Rajbhandari et al., "ZeRO: Memory optimizations toward training trillion parameter models", arXiv 1910.02054; Zhao et al.,
+"PyTorch FSDP: Experiences on scaling fully sharded data parallel", arXiv 2304.11277 (hybrid sharding: its section 3.2.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from taskflow.graph import OperatorGraph
+from taskflow.mapper import Strategy
+from taskflow.partition import even_cuts
+from taskflow.regions import Rect
+from taskflow.tasks.task import Bundle
+
+
+@dataclass(frozen=True)
+class Shards:
+    """How holders divide what they keep of a bundle. The holders of each of the ``groups``, which have one size, have all of it
+    together: the nth has elements ``cuts[n]`` to ``cuts[n + 1]``. ``zero``: 2 if they keep shares of gradients and of the update
+    rule's state, 3 if of weights too. ``prefetch``: as in `Sync`."""
+
+    zero: int
+    groups: tuple[tuple[int, ...], ...]
+    cuts: tuple[int, ...]
+    prefetch: int
+
+    @cached_property
+    def _places(self) -> dict[int, tuple[tuple[int, ...], Rect]]:
+        spans = [Rect((low,), (high,)) for low, high in zip(self.cuts, self.cuts[1:])]
+        return {processor: (group, span) for group in self.groups for processor, span in zip(group, spans)}
+
+    def group(self, processor: int) -> tuple[int, ...]:
+        """The holders that have all shares together with this one."""
+        return self._places[processor][0]
+
+    def span(self, processor: int) -> Rect:
+        """The elements that a holder keeps; it may be empty."""
+        return self._places[processor][1]
+
+    def sharers(self) -> list[tuple[Rect, tuple[int, ...]]]:
+        """Each share that is not empty, and who keeps it: one of each group."""
+        spans = [Rect((low,), (high,)) for low, high in zip(self.cuts, self.cuts[1:])]
+        return [(span, keepers) for span, keepers in zip(spans, zip(*self.groups)) if not span.empty]
+
+
+def shards_of(graph: OperatorGraph, strategy: Strategy, bundles: Iterable[Bundle]) -> dict[str, Shards]:
+    """By bundle's name, those that are kept as shares beyond ZeRO's stage 1. What one processor holds alone is not."""
+    found: dict[str, Shards] = {}
+    using: dict[str, list[str]] | None = None
+    for bundle in bundles:
+        sync = strategy.sync(bundle.layer)
+        if sync.zero == 1 or len(bundle.group) == 1:
+            continue
+        if using is None:
+            using = {}
+            for node in graph:
+                for layer in {p.layer for p in node.parameters}:
+                    using.setdefault(layer, []).append(node.name)
+        classes = _by_stages(strategy, bundle, using[bundle.layer])
+        most = min(sync.shard_group or len(classes[0]), len(classes[0]))
+        size = next(n for n in range(most, 0, -1) if len(classes[0]) % n == 0)
+        if size > 1:
+            groups = tuple(tuple(c[i : i + size]) for c in classes for i in range(0, len(c), size))
+            found[bundle.name] = Shards(sync.zero, groups, tuple(even_cuts(bundle.size, size)), sync.prefetch)
+    return found
+
+
+def _by_stages(strategy: Strategy, bundle: Bundle, operators: Sequence[str]) -> list[list[int]]:
+    """The holders of a bundle by the pipeline's stages that use its layer, so that no stage takes part in the collectives of
+    another's passes (first and last stage may share an embedding); all together if that leaves sets of several sizes."""
+    together = [list(bundle.group)]
+    if strategy.pipeline is None or len({strategy.pipeline.stage(name) for name in operators}) == 1:
+        return together
+    stages: dict[int, set[int]] = {}
+    for name in operators:
+        for processor in strategy[name].processors:
+            stages.setdefault(processor, set()).add(strategy.pipeline.stage(name))
+    classes: dict[frozenset[int], list[int]] = {}
+    for processor in bundle.group:
+        classes.setdefault(frozenset(stages.get(processor, ())), []).append(processor)
+    return list(classes.values()) if len({len(c) for c in classes.values()}) == 1 else together

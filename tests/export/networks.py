@@ -1,0 +1,161 @@
+"""Small networks of PyTorch for the tests of exported plans: a Llama, a GPT-2 with tied weights, a ResNet, a plain convolutional
+network. Imported by the tests and by the program that torchrun starts (train_beside.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import taskflow
+
+BATCH, STEPS, WORDS = 8, 16, 64
+
+
+class Attention(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.wq, self.wk, self.wv, self.wo = (nn.Linear(width, width, bias=False) for _ in range(4))
+
+    def forward(self, x: Any) -> Any:
+        n, s, w = x.shape
+        q, k, v = (f(x).view(n, s, self.heads, w // self.heads).transpose(1, 2) for f in (self.wq, self.wk, self.wv))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.wo(y.transpose(1, 2).reshape(n, s, w))
+
+
+class Gated(nn.Module):
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.w1, self.w3 = nn.Linear(width, hidden, bias=False), nn.Linear(width, hidden, bias=False)
+        self.w2 = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x: Any) -> Any:
+        return self.w2(F.silu(self.w1(x)) * self.w3(x))
+
+
+class LlamaBlock(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.attention, self.mlp = Attention(width, heads), Gated(width, 2 * width)
+
+    def forward(self, x: Any) -> Any:
+        x = x + self.attention(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class Llama(nn.Module):
+    def __init__(self, width: int = 32, heads: int = 4, depth: int = 2) -> None:
+        super().__init__()
+        self.table = nn.Embedding(WORDS, width)
+        self.blocks = nn.Sequential(*(LlamaBlock(width, heads) for _ in range(depth)))
+        self.norm, self.head = nn.RMSNorm(width), nn.Linear(width, WORDS, bias=False)
+
+    def forward(self, tokens: Any) -> Any:
+        return self.head(self.norm(self.blocks(self.table(tokens))))
+
+
+class GPTBlock(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: Any) -> Any:
+        n, s, w = x.shape
+        y = self.norm1(x)
+        q, k, v = (f(y).view(n, s, self.heads, -1).transpose(1, 2) for f in (self.q, self.k, self.v))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(n, s, w)
+        x = x + self.out(y)
+        return x + self.mlp(self.norm2(x))
+
+
+class GPT(nn.Module):
+    """With the table of words as output layer, too."""
+
+    def __init__(self, width: int = 32, heads: int = 4, depth: int = 4) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(WORDS, width), nn.Embedding(STEPS, width)
+        nn.init.normal_(self.words.weight, std=0.02)
+        self.h = nn.ModuleList(GPTBlock(width, heads) for _ in range(depth))
+        self.norm, self.scores = nn.LayerNorm(width), nn.Linear(width, WORDS, bias=False)
+        self.scores.weight = self.words.weight
+
+    def forward(self, tokens: Any, positions: Any) -> Any:
+        x = self.words(tokens) + self.places(positions)
+        for block in self.h:
+            x = block(x)
+        return self.scores(self.norm(x))
+
+
+class Residual(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels)
+        self.conv2, self.bn2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels)
+
+    def forward(self, x: Any) -> Any:
+        y = torch.relu(self.bn1(self.conv1(x)))
+        return torch.relu(x + self.bn2(self.conv2(y)))
+
+
+class ResNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.bn, self.pool = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.MaxPool2d(2)
+        self.layers = nn.Sequential(Residual(8), Residual(8))
+        self.head = nn.Linear(8, WORDS)
+
+    def forward(self, x: Any) -> Any:
+        x = self.layers(self.pool(torch.relu(self.bn(self.stem(x)))))
+        return self.head(x.mean((2, 3)))
+
+
+class CNN(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 16, 3, padding=1)
+        self.fc1, self.fc2 = nn.Linear(256, 32), nn.Linear(32, WORDS)
+
+    def forward(self, x: Any) -> Any:
+        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
+        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
+        return self.fc2(F.relu(self.fc1(torch.flatten(x, 1))))
+
+
+MODULES: dict[str, type[nn.Module]] = {"llama": Llama, "gpt": GPT, "resnet": ResNet, "cnn": CNN}
+
+
+def examples(name: str) -> list[Any]:
+    """Arguments of forward for `from_torch`."""
+    if name in ("resnet", "cnn"):
+        return [(BATCH, 3, 16, 16)]
+    tokens = torch.zeros(BATCH, STEPS, dtype=torch.long)
+    return [tokens, tokens] if name == "gpt" else [tokens]
+
+
+def graph(name: str = "llama", batch: int = BATCH) -> taskflow.OperatorGraph:
+    """The network's graph."""
+    assert batch == BATCH
+    torch.manual_seed(0)
+    return taskflow.from_torch(MODULES[name](), *examples(name), name=name)
+
+
+def batch_of(name: str, generator: Any) -> tuple[list[Any], Any]:
+    """A random batch: inputs and labels."""
+    if name in ("resnet", "cnn"):
+        return [torch.randn(BATCH, 3, 16, 16, generator=generator)], torch.randint(WORDS, (BATCH,), generator=generator)
+    tokens = torch.randint(WORDS, (BATCH, STEPS), generator=generator)
+    inputs = [tokens, torch.arange(STEPS).repeat(BATCH, 1)] if name == "gpt" else [tokens]
+    return inputs, torch.randint(WORDS, (BATCH, STEPS), generator=generator)
+
+
+def loss(output: Any, target: Any) -> Any:
+    """Mean cross-entropy over samples and positions."""
+    return F.cross_entropy(output.flatten(0, -2), target.flatten())

@@ -1,0 +1,130 @@
+"""Flags for Megatron-LM and sections for torchtitan: what they say of plans, under the rules of those projects' parsers."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from argparse import ArgumentParser, Namespace
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import taskflow
+from taskflow.export import exported
+from taskflow.export.hybrid import hybrid_of
+from taskflow.mapper import OpConfig, parse_plan
+from taskflow.models import build
+
+LAYERS, BATCH = 8, 16
+PLANS = [
+    "d8 mb2", "t2 d4 mb1", "t8 d1 mb16", "p4 d2 mb1", "t2 p2 d2 mb1 zero1", "p4 v2 d2 mb1", "t2 p2 d2 mb2 recompute=full",
+    "t2 p2 d2 mb1 recompute=selective", "p2 d4 mb1 stages=3,5", "p2 v2 t2 d2 mb1 stages=1,3,3,1",
+]
+
+
+def gpt() -> taskflow.OperatorGraph:
+    return build("gpt-2", BATCH, 8, preset="small", layers=LAYERS, hidden=16, heads=8, steps=8, vocabulary=64)
+
+
+def strategy_of(graph: taskflow.OperatorGraph, plan: str) -> taskflow.Strategy:
+    return taskflow.choose(plan, graph, taskflow.load_machine("h100", 8))[0]
+
+
+def parsed(text: str) -> Namespace:
+    """As Megatron-LM's parser reads it; its checks that are about plans are below."""
+    parser = ArgumentParser()
+    for name in ("tensor-model-parallel-size", "pipeline-model-parallel-size", "micro-batch-size", "global-batch-size",
+                 "num-virtual-stages-per-pipeline-rank", "recompute-num-layers"):
+        parser.add_argument(f"--{name}", type=int)
+    parser.add_argument("--pipeline-model-parallel-layout")
+    parser.add_argument("--recompute-granularity", choices=["full", "selective"])
+    parser.add_argument("--recompute-method", choices=["uniform", "block"])
+    for name in ("sequence-parallel", "use-distributed-optimizer"):
+        parser.add_argument(f"--{name}", action="store_true")
+    return parser.parse_args(shlex.split(text, comments=True))
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_megatrons_parser_takes_the_flags_and_they_say_the_plan(plan: str) -> None:
+    graph, wanted = gpt(), parse_plan(plan)
+    found = exported(graph, strategy_of(graph, plan), "megatron", "plan.args")
+    assert not found.differences and found.ranks == 8
+    flags = parsed(found.files["plan.args"])
+    t, p = flags.tensor_model_parallel_size, flags.pipeline_model_parallel_size
+    assert (t, p) == (wanted.tensor, wanted.pipeline) and (flags.micro_batch_size, flags.global_batch_size) == (
+        wanted.micro_batch, BATCH
+    )
+    data = 8 // (t * p)
+    assert BATCH % (flags.micro_batch_size * data) == 0 and flags.use_distributed_optimizer is bool(wanted.zero)
+    assert flags.sequence_parallel is (t > 1)  # Megatron-LM turns it off without t
+    assert (flags.recompute_granularity or "none") == wanted.recompute
+    assert (flags.recompute_method is not None) is (wanted.recompute == "full")
+    layout = flags.pipeline_model_parallel_layout
+    assert not (layout and flags.num_virtual_stages_per_pipeline_rank)  # at most one of them
+    if layout:
+        stages = layout.split("|")
+        assert len(stages) == p * wanted.virtual and stages[0][0] == "E" and stages[-1][-1] == "L"
+        counts = [stage.count("t") for stage in stages]
+        assert sum(counts) == LAYERS and (not wanted.stages or tuple(counts) == wanted.stages)
+    else:
+        assert LAYERS % (p * wanted.virtual) == 0 and (flags.num_virtual_stages_per_pipeline_rank or 1) == wanted.virtual
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib came with Python 3.11")
+@pytest.mark.parametrize("plan", [*PLANS, "p4 d2 mb1 schedule=gpipe", "p4 d2 mb1 schedule=zb-h1"])
+def test_torchtitans_sections_say_the_plan(plan: str) -> None:
+    import tomllib
+
+    graph, wanted = gpt(), parse_plan(plan)
+    found = exported(graph, strategy_of(graph, plan), "torchtitan", "plan.toml")
+    said: dict[str, Any] = tomllib.loads(found.files["plan.toml"])
+    parallel, training = said["parallelism"], said["training"]
+    data = parallel["data_parallel_replicate_degree"] * parallel["data_parallel_shard_degree"]
+    assert data * parallel["tensor_parallel_degree"] * parallel["pipeline_parallel_degree"] == 8
+    assert (parallel["data_parallel_shard_degree"] > 1) is bool(wanted.zero)
+    assert training["global_batch_size"] == BATCH
+    if wanted.pipeline > 1:
+        assert training["local_batch_size"] == BATCH // data and parallel["pipeline_parallel_microbatch_size"] == wanted.micro_batch
+        assert len(parallel["pipeline_parallel_split_points"]) == wanted.pipeline * wanted.virtual - 1
+        assert (parallel["pipeline_parallel_schedule"] == "Interleaved1F1B") is (wanted.virtual > 1)
+    else:
+        assert training["local_batch_size"] == wanted.micro_batch
+    assert said["activation_checkpoint"]["mode"] == wanted.recompute
+
+
+def test_a_plan_that_is_none_of_degrees_is_answered_with_the_nearest() -> None:
+    graph = gpt()
+    strategy = strategy_of(graph, "t2 d4 mb4")
+    node = graph.node("h.3.mlp.c_fc")
+    odd = replace(strategy, configs={**strategy.configs, node.name: OpConfig((8, 1, 1, 1), tuple(range(8)))})
+    found = exported(graph, odd, "megatron", "plan.args")
+    assert [d.operator for d in found.differences] == [node.name]
+    assert str(found.differences[0]).startswith("h.3.mlp.c_fc (n/8 @ 0-7): would be n/4 c/2 @ 0-7")
+    assert found.nearest.configs == strategy.configs
+
+
+@pytest.mark.parametrize("plan,target,why", [
+    ("p4 d2 mb1 schedule=gpipe", "megatron", "1f1b"), ("p4 d2 mb1 schedule=zb-h1", "megatron", "zb-h1"),
+])
+def test_what_a_framework_has_not_is_refused_with_the_reason(plan: str, target: str, why: str) -> None:
+    graph = gpt()
+    with pytest.raises(ValueError, match=why):
+        exported(graph, strategy_of(graph, plan), target, "plan")
+
+
+@pytest.mark.parametrize("target", ["megatron", "torchtitan"])
+def test_networks_that_are_no_transformers_are_refused(target: str) -> None:
+    graph = build("lenet", 16, 4, preset="small")
+    strategy = taskflow.choose("data", graph, taskflow.load_machine("k80", 4))[0]
+    with pytest.raises(ValueError, match="trains Transformers; LeNet is none"):
+        exported(graph, strategy, target, "plan")
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_strategy_is_the_plan_that_it_was_made_from(plan: str) -> None:
+    graph = gpt()
+    strategy = strategy_of(graph, plan)
+    again = hybrid_of(graph, strategy)
+    assert not again.differences and again.strategy.configs == strategy.configs
+    assert again.strategy.pipeline == strategy.pipeline and again.strategy.recompute == strategy.recompute

@@ -1,0 +1,75 @@
+"""Searches for a framework: what they return can be exported without a difference, and is no slower than data parallelism."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import taskflow
+from taskflow.cli.main import main
+from taskflow.export import constraints_for, exported
+from taskflow.models import build
+
+HERE = Path(__file__).parent
+
+
+def run(*arguments: str) -> Any:
+    done = CliRunner().invoke(main, [*arguments, "--json"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_halos_and_weights_of_other_operators_are_kept_out() -> None:
+    graph = build("lenet", 16, 4, preset="small")
+    rules = {rule.pattern: rule.forbid for rule in constraints_for(graph).rules}
+    conv = graph.node("conv1")
+    assert set(rules["conv1"]) == {dim.name for dim in conv.dims if dim.name.startswith("a") or dim.name in ("h", "w")}
+    assert "fc1" not in rules
+
+
+def test_a_search_for_megatron_finds_flags(tmp_path: Path) -> None:
+    plan = str(tmp_path / "plan.json")
+    where = ("gpt-2", "--size", "small", "--set", "heads=4", "-m", "p100", "-n", "4", "--batch", "8")
+    found = run("search", *where, "--budget", "100p", "--for", "megatron", "--out", plan)
+    out = run("export", plan, "--to", "megatron", "--out", str(tmp_path / "plan.args"))
+    assert out["differences"] == [] and out["written"] and out["ranks"] == 4
+    assert out["iteration_seconds"] == found["iteration_seconds"]
+    data = run("simulate", *where, "--strategy", "data")
+    assert found["iteration_seconds"] <= data["iteration_seconds"] * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("name", ["llama", "cnn"])
+def test_a_search_for_torch_finds_what_can_be_exported(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
+    plan, model = str(tmp_path / "plan.json"), f"{HERE / 'networks.py'}:graph"
+    where = (model, "--set", f"name={name}", "-m", "p100", "-n", "4")
+    found = run("search", *where, "--budget", "200p", "--for", "torch", "--out", plan)
+    out = run("export", plan, "--to", "torch", "--out", str(tmp_path / "parallel.py"))
+    assert out["differences"] == [] and out["written"] == [str(tmp_path / "parallel.py")]
+    assert found["iteration_seconds"] <= run("simulate", *where, "--strategy", "data")["iteration_seconds"] * (1 + 1e-12)
+    compile((tmp_path / "parallel.py").read_text(), "parallel.py", "exec")
+
+
+def test_what_cannot_be_expressed_is_not_written_but_said(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
+    out = tmp_path / "parallel.py"
+    arguments = ["export", "random", "--model", f"{HERE / 'networks.py'}:graph", "-m", "p100", "-n", "4", "--to", "torch", "--out",
+                 str(out)]
+    done = CliRunner().invoke(main, [*arguments, "--json"], catch_exceptions=False)
+    said = json.loads(done.stdout)
+    assert done.exit_code == 1 and not out.exists() and said["differences"] and said["nearest_iteration_seconds"] > 0
+    assert all(row["operator"] and row["cut"] and row["why"] for row in said["differences"])
+    done = CliRunner().invoke(main, [*arguments, "--nearest", "--json"], catch_exceptions=False)
+    assert done.exit_code == 0 and out.exists() and os.path.samefile(json.loads(done.stdout)["written"][0], out)
+
+
+def test_a_graph_without_a_module_is_refused() -> None:
+    graph = build("mlp", 16, 4, preset="small")
+    strategy = taskflow.choose("data", graph, taskflow.load_machine("k80", 2))[0]
+    with pytest.raises((ValueError, ImportError), match="torch"):
+        exported(graph, strategy, "torch", "parallel.py")

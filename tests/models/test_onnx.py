@@ -1,0 +1,207 @@
+"""ONNX: networks from files compute what ONNX's reference computes; plans as device configurations are read back as they were."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from pipelines import decoder, random_pipeline
+from random_networks import network
+
+import taskflow
+from taskflow.cli.main import main
+from taskflow.mapper import DataParallel, OpConfig, Strategy, Sync, SyncAlgorithm, UpdatePlacement, map_graph
+from taskflow.models import build
+from taskflow.models.onnx import config_of, export_onnx, from_onnx, read_onnx_plan, specs_of
+
+onnx = pytest.importorskip("onnx", reason="onnx is not installed: pip install 'soap-taskflow[onnx]'")
+from onnx.reference import ReferenceEvaluator  # noqa: E402
+
+H = onnx.helper
+FLOAT, LONG = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
+
+
+def model(nodes: list[Any], inputs: dict[str, tuple[int | str, ...]], **arrays: Any) -> Any:
+    """A model whose last node's first output is its output; inputs called ``ids`` are integers."""
+    given = [H.make_tensor_value_info(name, LONG if name == "ids" else FLOAT, shape) for name, shape in inputs.items()]
+    kept = [onnx.numpy_helper.from_array(np.asarray(a), name) for name, a in arrays.items()]
+    output = H.make_empty_tensor_value_info(nodes[-1].output[0])
+    graph = H.make_graph(nodes, "net", given, [output], initializer=kept)
+    return H.make_model(graph, opset_imports=[H.make_opsetid("", 20)])
+
+
+def weights(*shape: int, seed: int = 0) -> Any:
+    return (np.random.default_rng(seed + len(shape)).normal(size=shape) * 0.5).astype("float32")
+
+
+def convolutions() -> Any:
+    return model(
+        [
+            H.make_node("Conv", ["x", "w", "b"], ["c"], "conv", pads=[1, 1, 1, 1]), H.make_node("Relu", ["c"], ["r"], "relu"),
+            H.make_node("MaxPool", ["r"], ["p"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
+            H.make_node("Flatten", ["p"], ["f"], "flat"), H.make_node("Gemm", ["f", "v", "d"], ["y"], "scores", transB=1),
+        ], {"x": (4, 3, 6, 6)}, w=weights(5, 3, 3, 3), b=weights(5), v=weights(7, 45), d=weights(7),
+    )
+
+
+def attention() -> Any:
+    """Words, a norm, a product with a matrix, shapes computed of shapes, scores of equal words."""
+    numbers = {"two": np.array([2], np.int64), "shape": np.array([0, 5, 2, 4], np.int64), "half": np.float32(0.5)}
+    return model(
+        [
+            H.make_node("Gather", ["table", "ids"], ["e"], "words"),
+            H.make_node("LayerNormalization", ["e", "g", "h"], ["n"], "norm"),
+            H.make_node("MatMul", ["n", "w"], ["m"], "qkv"), H.make_node("Add", ["m", "b"], ["q"], "biased"),
+            H.make_node("Reshape", ["q", "shape"], ["s"], "heads"),
+            H.make_node("Transpose", ["s"], ["t"], "turned", perm=[0, 2, 1, 3]),
+            H.make_node("Transpose", ["s"], ["k"], "keys", perm=[0, 2, 3, 1]), H.make_node("MatMul", ["t", "k"], ["a"], "scores"),
+            H.make_node("Mul", ["a", "half"], ["l"], "scaled"), H.make_node("Softmax", ["l"], ["z"], "soft", axis=-1),
+            H.make_node("MatMul", ["z", "t"], ["o"], "values"), H.make_node("Transpose", ["o"], ["u"], "back", perm=[0, 2, 1, 3]),
+            H.make_node("Shape", ["e"], ["es"], "size"), H.make_node("Reshape", ["u", "es"], ["j"], "joined"),
+            H.make_node("Add", ["j", "e"], ["r"], "residual"), H.make_node("Gelu", ["r"], ["y0"], "gelu"),
+            H.make_node("MatMul", ["y0", "v"], ["y"], "out"),
+        ], {"ids": (3, 5)}, table=weights(11, 8), g=weights(8), h=weights(8, seed=1), w=weights(8, 8), b=weights(8, seed=2),
+        v=weights(8, 11), **numbers,
+    )
+
+
+def shapes() -> Any:
+    return model(
+        [
+            H.make_node("Split", ["x"], ["a", "b"], "split", axis=1, num_outputs=2), H.make_node("Sub", ["a", "b"], ["s"], "sub"),
+            H.make_node("Concat", ["s", "a"], ["c"], "cat", axis=1), H.make_node("Slice", ["c", "lo", "hi", "ax"], ["d"], "slice"),
+            H.make_node("Unsqueeze", ["d", "ax"], ["u"], "wide"), H.make_node("Squeeze", ["u", "ax"], ["q"], "flat"),
+            H.make_node("Pow", ["q", "p"], ["w"], "square"), H.make_node("ReduceMean", ["w", "ax"], ["m"], "mean", keepdims=1),
+            H.make_node("Sqrt", ["m"], ["r"], "root"), H.make_node("Div", ["q", "r"], ["y"], "unit"),
+        ], {"x": (4, 6)}, lo=np.array([1], np.int64), hi=np.array([5], np.int64), ax=np.array([1], np.int64), p=np.float32(2),
+    )
+
+
+@pytest.mark.parametrize("make", [convolutions, attention, shapes])
+def test_a_file_computes_what_onnx_computes(make: Any, tmp_path: Path) -> None:
+    file, made, found = tmp_path / "net.onnx", make(), {}
+    onnx.save(made, str(file))
+    graph = from_onnx(file, weights=found)
+    assert graph.name == "net" and set(found) == {p.name for p in graph.parameters}
+    numbers = np.random.default_rng(3)
+    feeds = {
+        i.name: numbers.integers(0, 11, [d.dim_value for d in i.type.tensor_type.shape.dim]) if i.name == "ids"
+        else numbers.normal(size=[d.dim_value for d in i.type.tensor_type.shape.dim]).astype("float32") for i in made.graph.input
+    }
+    (theirs,) = ReferenceEvaluator(made).run(None, feeds)
+    scores = next(node for node in graph if node.operator.kind == "cross_entropy").inputs[0]
+    run = taskflow.Executor(graph, taskflow.choose("data", graph, taskflow.host(2))[0], taskflow.SGD(lr=0.1))
+    run.set_parameters(found)
+    ours = run.evaluate_with(feeds | {"labels": np.zeros(scores.shape[:-1], np.int64)}, [scores])[1][scores.name]
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_a_file_is_a_model_on_the_command_line(tmp_path: Path) -> None:
+    file = tmp_path / "net.onnx"
+    onnx.save(convolutions(), str(file))
+    done = CliRunner().invoke(main, ["search", str(file), "-m", "a100", "-n", "2", "--budget", "20p"])
+    assert done.exit_code == 0 and "net: 8 operators" in done.stdout, done.output
+    wrong = CliRunner().invoke(main, ["search", str(file), "--set", "width=3", "-m", "a100", "-n", "2"])
+    assert wrong.exit_code == 2 and "an ONNX file has no setting 'width'" in wrong.stderr
+
+
+@pytest.mark.parametrize("made, why", [
+    (lambda: model([H.make_node("Einsum", ["x", "x"], ["y"], "products", equation="ij,ij->i")], {"x": (2, 3)}),
+     r"net: node products \(Einsum\): no counterpart"),
+    (lambda: model([H.make_node("Softmax", ["x"], ["y"], "soft", strange=3)], {"x": (2, 3)}), "soft .*strange=3 is not understood"),
+    (lambda: model([H.make_node("Relu", ["x"], ["y"], "r")], {"x": ("n", 3)}),
+     r"input x: dimension 0 \(n\) has no size; give batch"),
+    (lambda: model([H.make_node("MatMul", ["x", "x"], ["y"], "m")], {"x": (3, 3)}), "leading dimensions must be equal"),
+])
+def test_what_is_not_understood_is_refused_by_its_node(made: Any, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        from_onnx(made())
+
+
+def test_a_batch_is_given_to_an_input_without_one() -> None:
+    made = model([H.make_node("Gemm", ["x", "w"], ["y"], "fc", transB=1)], {"x": ("n", 3)}, w=weights(5, 3))
+    assert from_onnx(made, batch=6).node("fc").outputs[0].shape == (6, 5)
+
+
+# ---- plans -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["LeNet", "Llama", "MoE", "NMT", "RNNLM"])
+@pytest.mark.parametrize("mapper", ["data", "expert", "random", "megatron"])
+def test_a_plan_is_read_back_as_it_was(name: str, mapper: str, tmp_path: Path) -> None:
+    graph = build(name, 8, 4, preset="small")
+    strategy, _ = taskflow.choose(mapper, graph, taskflow.load_machine("a100", 4), seed=5)
+    made = export_onnx(graph, strategy, tmp_path / "plan.onnx")
+    onnx.checker.check_model(made)
+    assert made.ir_version == 14 and made.configuration[0].num_devices == 4
+    assert read_onnx_plan(tmp_path / "plan.onnx", graph) == strategy
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_networks_and_device_sets_are_read_back_also_from_specs_alone(seed: int) -> None:
+    graph = network(seed)[0]
+    strategy, _ = taskflow.choose("random", graph, taskflow.host(5), seed=seed)
+    made = export_onnx(graph, strategy)
+    assert read_onnx_plan(made, graph) == strategy
+    for node in graph:
+        specs = list(specs_of(node, strategy[node.name]))
+        again = config_of(node, specs)
+        if again is not None:
+            assert list(specs_of(node, again)) == specs
+
+
+def test_specs_alone_say_plans_whose_pieces_are_pieces_of_tensors() -> None:
+    graph = build("Llama", 8, 4, preset="small")
+    for mapper in ("data", "megatron", "random"):
+        strategy, _ = taskflow.choose(mapper, graph, taskflow.load_machine("a100", 4), seed=1)
+        made = export_onnx(graph, strategy)
+        for node in made.graph.node:
+            del node.metadata_props[:]
+        assert read_onnx_plan(made, graph) == strategy
+
+
+def test_what_onnx_has_no_words_for_is_kept_too() -> None:
+    for seed in range(4):
+        graph = decoder()
+        strategy = random_pipeline(graph, 4, Random(seed))
+        made = export_onnx(graph, strategy)
+        assert read_onnx_plan(made, graph) == strategy
+        if strategy.pipeline is not None:
+            stages = {n.name: n.device_configurations[0].pipeline_stage for n in made.graph.node}
+            assert stages == {node.name: strategy.pipeline.stages.get(node.name, 0) for node in graph}
+    graph = build("mlp", 8, 2, preset="small")
+    plain = map_graph(DataParallel(), graph, taskflow.host(2))
+    node = next(n for n in graph if n.parameters)
+    uneven = OpConfig(plain[node.name].degrees, (1, 0), tuple((1.0, 3.0) if k > 1 else () for k in plain[node.name].degrees))
+    strategy = Strategy(
+        2, {**plain.configs, node.name: uneven}, {node.name: Sync(SyncAlgorithm.RING, UpdatePlacement.EVERY, 2)}, "mine",
+        SyncAlgorithm.COLLECTIVE,
+    )
+    assert read_onnx_plan(export_onnx(graph, strategy), graph) == strategy
+
+
+def test_specs_say_who_has_what() -> None:
+    graph = taskflow.OperatorGraph()
+    taskflow.linear(taskflow.input(graph, (8, 6), name="x"), 4, name="fc")
+    configs = {"x": OpConfig((1, 1), (3,)), "fc": OpConfig((2, 2, 1), (3, 1, 2, 0))}
+    made = export_onnx(graph, Strategy(4, configs))
+    specs = {s.tensor_name: s for s in made.graph.node[1].device_configurations[0].sharding_spec}
+    groups = {e.key: list(e.value) for e in specs["x"].index_to_device_group_map}
+    assert [groups[d] for d in specs["x"].device] == [[3, 1], [2, 0]], "halves of x, each at two devices"
+    assert [(d.axis, d.simple_sharding[0].num_shards) for d in specs["fc"].sharded_dim] == [(0, 2), (1, 2)]
+    assert list(specs["fc"].device) == [3, 1, 2, 0]
+
+
+def test_a_changed_spec_or_another_graph_is_refused() -> None:
+    graph = build("mlp", 8, 2, preset="small")
+    strategy = map_graph(DataParallel(), graph, taskflow.host(2))
+    made = export_onnx(graph, strategy)
+    with pytest.raises(ValueError, match="the plan is of another graph"):
+        read_onnx_plan(made, build("mlp", 16, 2, preset="small"))
+    next(n for n in made.graph.node if n.input).device_configurations[0].sharding_spec[0].device[0] = 1
+    with pytest.raises(ValueError, match="its sharding specs are not those of a configuration"):
+        read_onnx_plan(made, graph)
