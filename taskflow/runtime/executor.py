@@ -365,8 +365,7 @@ class Executor:
         parameters = {p.name: p for p in self.graph.parameters}
         for bundle in self.cut.layout.bundles:
             for processor in bundle.group:
-                span = self.cut.kept(bundle, processor)
-                memory = flat_memory(bundle, processor, span)
+                memory = flat_memory(bundle, processor, span := self.cut.kept(bundle, processor))
                 here = self.placement.rank(processor) == self.transport.rank and not span.empty
                 if here and not self.kept.lent(memory.name):
                     initialise(memory.flat(self.kept), bundle, span, parameters, self.kernels, self.state.seed)

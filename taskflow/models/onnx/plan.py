@@ -17,6 +17,7 @@ from taskflow.annotations import FREE, CutLinks, links
 from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper import OpConfig, Pipeline, PipelineSchedule, Strategy, Sync, SyncAlgorithm, UpdatePlacement
 from taskflow.models.onnx.needed import onnx_package
+from taskflow.writing import json_text
 
 CONFIGURATION, DOMAIN, IR = "plan", "taskflow", 14
 Spec = tuple[str, tuple[int, ...], tuple[tuple[int, ...], ...]]
@@ -42,7 +43,7 @@ def export_onnx(graph: OperatorGraph, strategy: Strategy, path: str | Path | Non
     devices = model.configuration.add(name=CONFIGURATION, num_devices=strategy.processors)
     devices.device.extend(str(number) for number in range(strategy.processors))
     for key, value in _whole(strategy).items():
-        model.metadata_props.add(key=f"{DOMAIN}.{key}", value=json.dumps(value))
+        model.metadata_props.add(key=f"{DOMAIN}.{key}", value=json_text(value))
     model.metadata_props.add(key=f"{DOMAIN}.graph", value=graph.fingerprint())
     if path is not None:
         onnx.save(model, str(path))
@@ -202,7 +203,7 @@ def _node(onnx: Any, node: Node, strategy: Strategy) -> Any:
                 spec.sharded_dim.add(axis=axis).simple_sharding.add(dim_value=shapes[name][axis], num_shards=degree)
     meta = {"dims": [d.name for d in node.dims], "degrees": config.degrees, "processors": config.processors}
     for key, value in (meta | ({"weights": config.weights} if config.weights else {})).items():
-        made.metadata_props.add(key=f"{DOMAIN}.{key}", value=json.dumps(value))
+        made.metadata_props.add(key=f"{DOMAIN}.{key}", value=json_text(value))
     return made
 
 

@@ -11,9 +11,7 @@ from taskflow.mapper import PassKind
 from taskflow.optimizer.evaluate.folded.step import FoldedStep
 from taskflow.optimizer.evaluate.folded.template import Segment
 from taskflow.optimizer.memory import MemoryUse, kept_bytes, packed_bytes
-from taskflow.tasks.items import rooms
-from taskflow.tasks.memory import ALIGNMENT
-from taskflow.tasks.task import Kind, Task
+from taskflow.tasks import ALIGNMENT, Kind, Task, rooms
 
 Array = np.ndarray  # type: ignore[type-arg]
 

@@ -14,9 +14,8 @@ from enum import Enum
 import numpy as np
 
 from taskflow.mapper import Pass, PassKind
-from taskflow.tasks import Compute, Task, TaskGraph
+from taskflow.tasks import Compute, Summation, Task, TaskGraph
 from taskflow.tasks.lower import NotAlikeError
-from taskflow.tasks.task import Summation
 
 LOWERED = 4
 """How many micro-batches are lowered of a step with more."""
