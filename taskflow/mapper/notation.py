@@ -52,9 +52,9 @@ def parse_sync(text: str, who: str) -> Sync:
         or len(set(kinds)) < len(kinds)
     ):
         raise ValueError(
-            f"{who}: write TRAVEL/PLACE or TRAVEL/PLACE/CHUNKS, such as ring/every or owner/spread/8, with TRAVEL one of "
-            f"{', '.join(travels)} and PLACE one of {', '.join(places)}; or collective/zero2, collective/zero3 (fsdp), after which "
-            f"hsdpN and prefetchN may stand; got {text!r}"
+            f"{who}: write TRAVEL/PLACE or TRAVEL/PLACE/CHUNKS, such as ring/every or owner/spread/8, or for shares of gradients "
+            f"or weights collective/zero2 or collective/zero3, which hsdpN and prefetchN may follow, with TRAVEL one of "
+            f"{', '.join(travels)} and PLACE one of {', '.join(places)}; got {text!r}"
         )
     said = {_SYNC_FIELDS[match[1]]: int(match[2]) for match in numbers if match is not None}
     if words[1] in _STAGES:
