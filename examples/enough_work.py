@@ -1,7 +1,7 @@
 """A mapper of your own: operators are cut by samples, but only so far that every piece has enough to do.
 
     mpirun -n 4 python examples/mlp.py --mapper enough_work:EnoughWork    # any program takes it by name
-    python examples/enough_work.py --machine h100 --devices 16 AlexNet    # what is predicted for a machine you do not have
+    python examples/enough_work.py --machine p100 --devices 16 AlexNet    # what is predicted for a machine you do not have
 
 Small operators stay on few processors, so that less is sent and fewer kernels are started. docs/guide/mappers.md has all
 that a mapper can be asked.

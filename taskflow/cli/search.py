@@ -63,7 +63,6 @@ def search_command(
     Examples:
       taskflow search nmt --machine k80 --devices 4 --budget 10s --out plan.json
       taskflow search rnnlm -m p100 --set hidden=1024 --set steps=20 --budget 20000p --seed 7 --json
-      taskflow search my_model.py:build -m machine.json --batch 256 --algorithm mcmc
       taskflow search minigpt.py:graph -m a100 -n 8 --for torch --out plan.json
       taskflow search alexnet -m k80 -n 4 --pin 'classifier.6=c/4 @ 0-3' --limit '*: degree<=4' --pin-sync 'features.*=ring/every'
     """

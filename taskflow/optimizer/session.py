@@ -11,7 +11,7 @@ from time import perf_counter
 from taskflow.mapper import OpConfig, Strategy, Sync, SyncAlgorithm
 from taskflow.optimizer.budget import Admission, BudgetExhausted, BudgetShare, Deadline, End, Restart
 from taskflow.optimizer.cost.measured import before_measuring
-from taskflow.optimizer.evaluate import NO_SYNCS, Evaluator
+from taskflow.optimizer.evaluate import NO_SYNCS, Evaluator, TooManyTasksError
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import Improvement, Progress, SearchResult
 from taskflow.optimizer.space import repaired, repaired_strategy
@@ -125,6 +125,11 @@ class SearchSession:
         except BudgetExhausted:
             self.leave_out(f"{strategy.name} (no time to evaluate it)")
             raise
+        except TooManyTasksError:
+            if not self.starts:
+                raise
+            self.leave_out(f"{strategy.name} (too many tasks)")
+            return False
         return True
 
     def propose(

@@ -54,6 +54,9 @@ class Silent(Transport):
 
     all_gather = reduce_scatter
 
+    def all_to_all(self, array: Any, counts: Sequence[Sequence[int]], ranks: Sequence[int]) -> Channel:
+        return self.sender(array, ranks[0], 0)
+
     def wait(self, channel: Channel, what: Any) -> None: ...
 
     def broadcast(self, value: Any, root: int = 0) -> Any:

@@ -7,7 +7,7 @@ the use of devices and links.
 
 from taskflow.optimizer.evaluate.choose import evaluator
 from taskflow.optimizer.evaluate.critical_path import PathSegment, critical_path
-from taskflow.optimizer.evaluate.evaluator import ALGORITHMS, NO_SYNCS, Evaluator, timeline_json
+from taskflow.optimizer.evaluate.evaluator import ALGORITHMS, NO_SYNCS, Evaluator, TooManyTasksError, timeline_json
 from taskflow.optimizer.evaluate.usage import where_time_goes
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "NO_SYNCS",
     "Evaluator",
     "PathSegment",
+    "TooManyTasksError",
     "critical_path",
     "evaluator",
     "timeline_json",

@@ -15,7 +15,7 @@ from taskflow.optimizer.cost import Costs, Roofline
 from taskflow.optimizer.evaluate._core import Core
 from taskflow.optimizer.evaluate.core_tables import CoreTables
 from taskflow.optimizer.evaluate.equivalence import alike, first_equal, shapes
-from taskflow.optimizer.evaluate.evaluator import NO_SYNCS, Evaluator, Usage, same_processors
+from taskflow.optimizer.evaluate.evaluator import NO_SYNCS, Evaluator, TooManyTasksError, Usage, same_processors
 from taskflow.optimizer.evaluate.evaluator import usage as usage_of
 from taskflow.optimizer.evaluate.folded import FoldedStep
 from taskflow.optimizer.evaluate.ordered import OrderedEvaluator
@@ -253,7 +253,14 @@ class CompiledEvaluator(Evaluator):
         for layer in self._layers:
             self._change_sync(layer, strategy.sync(layer))
         self._change_sums(strategy.sums)
-        self._seconds = self._core.evaluate(inf)
+        seconds = self._core.evaluate(inf)
+        if seconds == inf:
+            raise TooManyTasksError(
+                f"evaluator: strategy {strategy.name} has more tasks on {strategy.processors} processors than the compiled evaluator "
+                "can number; cut its operators into fewer pieces, or take a plan such as 't8 p4 mb1', of which only what differs is "
+                "evaluated"
+            )
+        self._seconds = seconds
         self._core.accept()
         self.reference, self._strategy, self._proposed, self._stale = None, strategy, False, False
         self._configs, self._syncs, self._sums = dict(strategy.configs), dict(strategy.syncs), strategy.sums

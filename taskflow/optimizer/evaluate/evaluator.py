@@ -40,6 +40,10 @@ class Usage:
     critical: tuple[str, ...]
 
 
+class TooManyTasksError(ValueError):
+    """A strategy has more tasks than an evaluator can number."""
+
+
 class Evaluator(ABC):
     """Predicts step times. ``set`` first; then any number of ``propose``, each of which may be followed by ``accept``."""
 

@@ -103,14 +103,15 @@ public:
     enum Algorithm { FULL, DELTA };
     int algorithm = FULL;
 
-    // Seconds of the proposal; infinity as soon as it is certain to pass the limit, or if Python says at a checkpoint that it is not to
-    // go on: then the current plan stays, and the proposal must not be accepted.
+    // Seconds of the proposal; infinity as soon as it is certain to pass the limit, if it has more tasks than there are numbers for, or
+    // if Python says at a checkpoint that it is not to go on: then the current plan stays, and the proposal must not be accepted.
     double evaluate(double limit) {
         try {
             return evaluate_proposal(limit);
         } catch (const Interrupted&) {
-            return std::numeric_limits<double>::infinity();
+        } catch (const std::length_error&) {
         }
+        return std::numeric_limits<double>::infinity();
     }
     void accept() {
         load();

@@ -160,30 +160,26 @@ class MPIShares(MPICollective):
 
 
 class MPIReduceScatter(MPIShares):
-    """MPI_Ireduce_scatter in place. It leaves the share at the beginning of what it adds up; from there it goes to its place, so
-    that a step with many of them needs no memory for each."""
+    """MPI_Ireduce_scatter. MPI may not put the share where it is to be, within what it adds up (and MPICH's in place stops where it
+    copies between overlapping ranges): it goes to an array beside."""
 
     name = "reduce-scatter"
-    __slots__ = ("_asked",)
+    __slots__ = ("_share",)
 
     def __init__(
         self, transport: MPITransport, comm: MPI.Intracomm, array: np.ndarray[Any, Any], counts: Sequence[int],
         ranks: Sequence[int],
     ) -> None:
         super().__init__(transport, comm, array, counts, ranks)
-        self._asked: list[tuple[int, int]] = []
+        self._share = self._array[self.own].copy()  # of the device's memory, if that is where the array is
 
     def ask(self, low: int, high: int) -> MPI.Request:
-        self._asked.append((low, high))
-        return self._comm.Ireduce_scatter(self._transport.in_place, self._array[low:high], self.within(low, high))
+        counts, first = self.within(low, high), max(low, self.own.start) - self.own.start
+        mine = self._share[first : first + counts[self.ranks.index(self._transport.rank)]]
+        return self._comm.Ireduce_scatter(self._array[low:high], mine, counts)
 
     def end(self) -> None:
-        for low, high in self._asked:
-            first, count = max(low, self.own.start), self.within(low, high)[self.ranks.index(self._transport.rank)]
-            if count and first != low:
-                found = self._array[low : low + count]
-                self._array[first : first + count] = found.copy() if first < low + count else found
-        self._asked.clear()
+        self._array[self.own] = self._share
         self.round(self.own)
 
     def __str__(self) -> str:

@@ -190,7 +190,7 @@ class Emitter:
         """Of the sum of the one-dimensional parts, on two or more different processors and of one size, the nth processor in
         rising order gets elements ``cuts[n]`` to ``cuts[n + 1]``, in its part; what else is there is lost."""
         group, ordered = self._group(name, parts, among)
-        shares = _shares(name, ordered, cuts, self._places(group, ordered))
+        shares = _shares(name, ordered, cuts, self._places(group, ordered), len(group))
         size, nbytes = self._sizes(ordered[0])
         return self.emit(
             Kind.COLLECTIVE, name, group[0], ReduceScatter(group, ordered, shares), ordered, _some(shares),
@@ -204,7 +204,7 @@ class Emitter:
         """All of the one-dimensional parts, on two or more different processors and of one size, get what the nth processor in
         rising order has as elements ``cuts[n]`` to ``cuts[n + 1]``."""
         group, ordered = self._group(name, parts, among)
-        shares = _shares(name, ordered, cuts, self._places(group, ordered))
+        shares = _shares(name, ordered, cuts, self._places(group, ordered), len(group))
         return self.emit(
             Kind.COLLECTIVE, name, group[0], AllGather(group, ordered, shares), _some(shares), ordered,
             nbytes=ring_bytes(len(group), self._sizes(ordered[0])[1], AllGather.halves), also_after=also_after,
@@ -333,11 +333,13 @@ class _Known:
     alias: bool
 
 
-def _shares(name: str, parts: Sequence[Part], cuts: Sequence[int], places: Sequence[int]) -> tuple[Part, ...]:
-    """The share of each part that ``cuts`` gives it. ``places``: the numbers of the parts' shares."""
+def _shares(
+    name: str, parts: Sequence[Part], cuts: Sequence[int], places: Sequence[int], count: int
+) -> tuple[Part, ...]:
+    """The share of each part that ``cuts`` gives it. ``places``: the numbers of the parts' shares, of ``count`` in all."""
     size = parts[0].rect.volume
-    if len(cuts) <= max(places) + 1 or list(cuts) != sorted(cuts) or (cuts[0], cuts[-1]) != (0, size):
-        raise ValueError(f"{name}: {len(parts)} shares of {size} elements need cuts from 0 to {size}, rising, got {list(cuts)}")
+    if len(cuts) != count + 1 or list(cuts) != sorted(cuts) or (cuts[0], cuts[-1]) != (0, size):
+        raise ValueError(f"{name}: {count} shares of {size} elements need cuts from 0 to {size}, rising, got {list(cuts)}")
     starts = [part.rect.lo[0] for part in parts]
     return tuple(
         Part(part.buffer, Rect((start + cuts[place],), (start + cuts[place + 1],)))
