@@ -1,7 +1,15 @@
 """Machine: the processors that run tasks, and the links that carry copies between them."""
 
 from taskflow.machine.cluster import Cluster
-from taskflow.machine.collectives import Channels, Collectives, between_nodes, collective, collective_links, exchange
+from taskflow.machine.collectives import (
+    Around,
+    Channels,
+    Collectives,
+    between_nodes,
+    collective,
+    collective_links,
+    exchange,
+)
 from taskflow.machine.format import unparse
 from taskflow.machine.host import host
 from taskflow.machine.parts import Device, Ends, HostProgram, Link, Machine, Processor, transfer_seconds
@@ -11,6 +19,7 @@ from taskflow.machine.template import NETWORK, Group, NodeTemplate, Wire
 
 __all__ = [
     "NETWORK",
+    "Around",
     "Channels",
     "Cluster",
     "Collectives",

@@ -56,7 +56,7 @@ class OpConfig:
             raise ValueError(
                 f"{who}: {prod(self.degrees)} pieces need as many processors, got {len(self.processors)}"
             )
-        for processor in self.processors:
+        for processor in set(self.processors):  # of micro-batches there are many, on few processors
             if not isinstance(processor, int) or not 0 <= processor < processors:
                 raise ValueError(f"{who}: processor {processor!r} does not exist; there are 0 to {processors - 1}")
         if self.weights:

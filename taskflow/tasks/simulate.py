@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from taskflow.drawing import Drawing
-from taskflow.machine import Machine, all_pairs, collective, collective_links, exchange
+from taskflow.machine import Around, Machine, all_pairs, collective, collective_links, exchange
 from taskflow.tasks.task import AllToAll, Collective, Kind, Task, TaskGraph
 
 
@@ -113,13 +113,14 @@ def roofline(machine: Machine) -> Cost:
 
 
 def all_reduce_seconds(
-    machine: Machine, group: Sequence[int], nbytes: int, flops: int, within: Callable[[int, int, int], float], halves: int = 2
+    machine: Machine, group: Sequence[int], nbytes: int, flops: int, within: Callable[[int, int, int], float], halves: int = 2,
+    around: Around | None = None,
 ) -> float:
     """Seconds of an all-reduce (`collective`), or of one of its ``halves``, given bytes and flops of all its members together;
     with 0 halves of an all-to-all (`exchange`).
     Where processors copy by themselves, they also add what has come (an all-gather adds nothing): ``within(processor, flops,
-    nbytes)`` are the seconds of a sum there. GPUs add while they send."""
-    around = collective(machine, group) if halves else exchange(machine, group)
+    nbytes)`` are the seconds of a sum there. GPUs add while they send. ``around``: the collective or exchange, if it is at hand."""
+    around = around or (collective(machine, group) if halves else exchange(machine, group))
     seconds = around.seconds(nbytes, halves)
     if around.copies and flops:  # each adds to all of the array but an nth, reading two arrays and writing one
         count = len(group)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from taskflow.graph import Node, OperatorGraph
-from taskflow.machine import Cluster
+from taskflow.machine import Around, Cluster, collective, exchange
 from taskflow.mapper import Strategy
 from taskflow.optimizer.cost.accumulated_gradients import target_bytes
 from taskflow.optimizer.cost.analytic import AnalyticCosts
@@ -36,6 +36,7 @@ class ModelCosts(Costs):
         self._known: dict[tuple[object, ...], float] = {}
         self._backward: dict[tuple[int, Rect], _Backward] = {}
         self._least: dict[tuple[object, ...], float] = {}
+        self._around: dict[tuple[tuple[int, ...], bool], Around] = {}
         first: dict[object, int] = {}
         self._like = [first.setdefault((n.operator, n.specs, wanted, given), n.number)
                       for n, wanted, given in zip(graph, self._wanted, self._given)]
@@ -135,7 +136,10 @@ class ModelCosts(Costs):
         return self.model.transfer_seconds(source, target, nbytes, runs)
 
     def collective(self, group: Sequence[int], nbytes: int, flops: int, halves: int = 2) -> float:
-        return all_reduce_seconds(self._machine, group, nbytes, flops, self._sum, halves)
+        key = tuple(group), halves > 0
+        if key not in self._around:  # of many messages few groups
+            self._around[key] = collective(self._machine, group) if halves else exchange(self._machine, group)
+        return all_reduce_seconds(self._machine, group, nbytes, flops, self._sum, halves, self._around[key])
 
     def _sum(self, processor: int, flops: int, nbytes: int) -> float:
         return self.other(Kind.SUM, processor, flops, nbytes)

@@ -71,7 +71,9 @@ def _messages(graph: TaskGraph, strategy: Strategy, of: dict[int, int]) -> list[
     """How often each pass exchanges something with another stage's processors: with each other stage once in a direction."""
     assert strategy.pipeline is not None
     ranks = strategy.pipeline.ranks
-    home = {p: strategy.pipeline.stage(name) % ranks for name, config in strategy.configs.items() for p in config.processors}
+    home: dict[int, int] = {}
+    for name, config in strategy.configs.items():
+        home.update(dict.fromkeys(set(config.processors), strategy.pipeline.stage(name) % ranks))
     found: dict[int, set[tuple[int, bool]]] = {}
     arriving: dict[int, int] = {}  # copy -> rank that it comes from
     for task in graph.tasks:

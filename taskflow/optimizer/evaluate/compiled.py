@@ -256,9 +256,9 @@ class CompiledEvaluator(Evaluator):
         seconds = self._core.evaluate(inf)
         if seconds == inf:
             raise TooManyTasksError(
-                f"evaluator: strategy {strategy.name} has more tasks on {strategy.processors} processors than the compiled evaluator "
-                "can number; cut its operators into fewer pieces, or take a plan such as 't8 p4 mb1', of which only what differs is "
-                "evaluated"
+                f"evaluator: strategy {strategy.name} has more tasks on {strategy.processors} processors than the compiled "
+                "evaluator can number; cut its operators into fewer pieces, or take a plan such as 't8 p4 mb1', of which only what "
+                "differs is evaluated"
             )
         self._seconds = seconds
         self._core.accept()

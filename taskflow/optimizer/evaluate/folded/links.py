@@ -18,6 +18,7 @@ class FoldedResources:
         self._known = {image: p for p, of in images.items() for image in of}
         self._least: dict[int, int] = {}  # link -> one that is used alike, at last the least
         self._joined: set[tuple[int, int]] = set()
+        self._occupied: dict[tuple[object, ...], tuple[int, ...]] = {}
 
     def join(self, task: Task) -> None:
         """Note the links that a task of the first replica uses. All tasks come before `of`."""
@@ -68,6 +69,12 @@ class FoldedResources:
 
     def of(self, task: Task) -> tuple[int, ...]:
         """What the task occupies, one thing after another."""
+        ends = type(task.work), task.source, task.processors
+        if ends not in self._occupied:
+            self._occupied[ends] = self._occupies(task)
+        return self._occupied[ends]
+
+    def _occupies(self, task: Task) -> tuple[int, ...]:
         found: dict[int, None] = {}
         for r in resources(task, self._machine):
             found[self._known[r] if r < self._first else self._first + self._find(r - self._first)] = None

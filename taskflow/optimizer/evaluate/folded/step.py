@@ -73,21 +73,20 @@ class FoldedStep:
     def _times_done(self) -> np.ndarray:  # type: ignore[type-arg]
         """Of each lowered task, how many tasks are like it: one a replica, but for collectives among several replicas, and for what
         brings the loss to one processor."""
-        brought = set(self.lowered.fetched.values())
-        return np.array([
-            1 if task.kind is Kind.COPY and task.writes[0].buffer in brought else self._images(task) for task in self.lowered
-        ], np.int64)
+        brought, count, images = set(self.lowered.fetched.values()), self.replicas.count, self.replicas.images
+        place = {image: (p, k) for p, of in images.items() for k, image in enumerate(of)}
+        groups: dict[tuple[int, ...], int] = {}
 
-    def _images(self, task: Task) -> int:
-        if not isinstance(task.work, Collective):
-            return self.replicas.count
-        known = {image: (p, k) for p, of in self.replicas.images.items() for k, image in enumerate(of)}
-        first = [known[p] for p in task.work.group]
-        groups = {
-            frozenset(self.replicas.images[p][(k + shift) % self.replicas.count] for p, k in first)
-            for shift in range(self.replicas.count)
-        }
-        return len(groups)
+        def times(task: Task) -> int:
+            if not isinstance(task.work, Collective):
+                return 1 if task.kind is Kind.COPY and task.writes[0].buffer in brought else count
+            if (group := task.work.group) not in groups:
+                first = [place[p] for p in group]
+                shifted = {frozenset(images[p][(k + shift) % count] for p, k in first) for shift in range(count)}
+                groups[group] = len(shifted)
+            return groups[group]
+
+        return np.array([times(task) for task in self.lowered], np.int64)
 
 
 def folded_step(
