@@ -15,8 +15,8 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # Lowest first; rooms of one row do not import each other (but the faces may, see FACES).
 ROWS = (
-    ("floats",), ("kernels", "cache", "asking", "drawing", "lazy", "moved", "reading", "working", "writing"), ("regions",),
-    ("partition",),
+    ("floats",), ("kernels", "cache", "asking", "collector", "drawing", "lazy", "moved", "reading", "working", "writing"),
+    ("regions",), ("partition",),
     ("machine", "machines"), ("operators",), ("graph",),
     ("rules", "loss_scaling"), ("mapper",), ("tasks", "annotations"), ("optimizer", "runtime"), ("checkpoint", "testing"),
     ("models",), ("export",), ("training", "cli", "report", "__main__"),

@@ -20,6 +20,7 @@ from taskflow.cli.problem import (
 )
 from taskflow.cli.progress import working
 from taskflow.cli.tables import tell
+from taskflow.collector import paused_collector
 from taskflow.optimizer.evaluate import ALGORITHMS as SIMULATIONS
 from taskflow.optimizer.evaluate import timeline_json
 from taskflow.writing import json_text, replacing
@@ -48,7 +49,7 @@ def simulate_command(
       taskflow simulate my_model.py:build --set width=512 -m my_machine.json --json
     """
     writable(timeline)
-    with working("simulating"):
+    with working("simulating"), paused_collector():
         problem = make_problem(**asked, algorithm=algorithm)
         chosen = named_strategy(problem, strategy, seed)
         row = {**problem.header(), "algorithm": algorithm, **describe(problem, chosen)}

@@ -225,6 +225,12 @@ def in_micro_batches(node: Node, config: OpConfig, micro_batches: int) -> OpConf
     return OpConfig(degrees, tuple(p for row in rows for _ in range(micro_batches) for p in row), weights)
 
 
+MOST_RIGHT = 10_000
+_RIGHT: set[tuple[object, ...]] = set()
+"""Pairs of operators, and how they are cut, of which each piece reads its own micro-batch only: layers are alike, and there may be
+a hundred; and a plan is verified more than once."""
+
+
 def verify_pipeline(graph: OperatorGraph, configs: Mapping[str, OpConfig], pipeline: Pipeline) -> None:
     """ValueError that names the operator if the passes of a pipeline cannot run in its order: an operator before one that it
     reads in a later stage, or one that takes several micro-batches together."""
@@ -246,19 +252,20 @@ def verify_pipeline(graph: OperatorGraph, configs: Mapping[str, OpConfig], pipel
     if pipeline.micro_batches == 1:
         return
     found: dict[tuple[object, ...], _Apart | None] = {}
-    right: set[tuple[object, ...]] = set()  # layers are alike, and there may be a hundred
     for node in graph:
         for index, tensor in enumerate(node.inputs):
             if tensor.node in whole:
                 continue
             source = graph.nodes[tensor.node]
             of_source = (*_cut_like(source, configs), tensor.index)
-            if (both := (*_cut_like(node, configs), index, *of_source)) in right:
+            if (both := (pipeline.micro_batches, *_cut_like(node, configs), index, *of_source)) in _RIGHT:
                 continue
             if of_source not in found:
                 found[of_source] = _apart(source, configs, pipeline, tensor.index)
             _one_micro_batch(node, configs[node.name], pipeline, index, source, found[of_source])
-            right.add(both)
+            if len(_RIGHT) > MOST_RIGHT:
+                _RIGHT.clear()
+            _RIGHT.add(both)
 
 
 def _cut_like(node: Node, configs: Mapping[str, OpConfig]) -> tuple[object, ...]:

@@ -93,9 +93,8 @@ class MemoryCheck:
                 return ""
         if self._plannable(strategy):
             return explain(self.machine, self._plan(strategy))
-        if (folded := self._folded(strategy)) is not None:
-            return explain(self.machine, folded)
-        likely = self._estimate(strategy)
+        folded = self._folded(strategy)
+        likely = self._estimate(strategy) if folded is None else [use.nbytes for use in folded]
         lacking = [(n, p) for n, p in zip(likely, self.machine.processors) if n > (1 - SPARE) * p.memory_bytes]
         if not lacking:
             return ""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from taskflow.lazy import lazily
 
 if TYPE_CHECKING:
-    from taskflow.runtime.collector import paused_collector as paused_collector
+    from taskflow.collector import paused_collector as paused_collector
     from taskflow.runtime.connect import connect as connect
     from taskflow.runtime.executor import Executor as Executor
     from taskflow.runtime.inference import answers_of as answers_of
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __getattr__ = lazily(
     __name__,
     {
-        "paused_collector": "taskflow.runtime.collector",
+        "paused_collector": "taskflow.collector",
         "connect": "taskflow.runtime.connect",
         "Executor": "taskflow.runtime.executor",
         "answers_of": "taskflow.runtime.inference",

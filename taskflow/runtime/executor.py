@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from taskflow.collector import paused_collector
 from taskflow.graph import OperatorGraph
 from taskflow.kernels import KernelSet, kernels_on
 from taskflow.loss_scaling import LossScaling
@@ -18,7 +19,6 @@ from taskflow.mapper import Mapper, Profile, Strategy
 from taskflow.operators.operator import StepState
 from taskflow.operators.tensor import Tensor
 from taskflow.rules import UpdateRule
-from taskflow.runtime.collector import paused_collector
 from taskflow.runtime.consistency import agree, lines
 from taskflow.runtime.inference import Outputs, Predictions, outputs_of, predict
 from taskflow.runtime.overflow import DYNAMIC, note_overflow, require_finite, scaler_of, told

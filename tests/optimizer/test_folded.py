@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from collections import Counter
 from dataclasses import replace
 from random import Random
@@ -49,10 +48,13 @@ def fold(evaluator: Evaluator, strategy: Strategy) -> FoldedStep:
     return folded_step(evaluator.graph, strategy, evaluator.machine, evaluator.costs, RULE, None)
 
 
-@pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize(("name", "batch"), [("llama", 64), ("gpt", 64)])
-def test_times_tasks_bytes_and_memory_are_those_of_the_whole_step(name: str, batch: int, plan: str) -> None:
-    evaluator = whole(network(name, batch))
+@pytest.mark.parametrize(("name", "plan"), [
+    ("llama", PLANS[0]), ("gpt", PLANS[3]),
+    *(pytest.param("llama", plan, marks=pytest.mark.slow) for plan in PLANS[1:]),
+    pytest.param("gpt", PLANS[0], marks=pytest.mark.slow),
+])
+def test_times_tasks_bytes_and_memory_are_those_of_the_whole_step(name: str, plan: str) -> None:
+    evaluator = whole(network(name, 48))
     strategy = map_graph(HybridParallel(plan), evaluator.graph, MACHINE)
     step, seconds = fold(evaluator, strategy), evaluator.set(strategy)
     assert step.replicas.count > 1
@@ -65,10 +67,10 @@ def test_times_tasks_bytes_and_memory_are_those_of_the_whole_step(name: str, bat
         assert folded.buffers == pytest.approx(use.buffers, rel=0.06)
 
 
-@pytest.mark.parametrize("plan", PLANS[:6])
+@pytest.mark.parametrize("plan", [PLANS[2], *(pytest.param(PLANS[i], marks=pytest.mark.slow) for i in (0, 1, 3))])
 def test_every_task_begins_and_ends_when_it_does_in_the_whole_step(plan: str) -> None:
     """Where no collective waits halfway around its ring, all times are equal, bit for bit."""
-    evaluator = whole(network("llama", 64))
+    evaluator = whole(network("llama", 48))
     strategy = map_graph(HybridParallel(plan), evaluator.graph, MACHINE)
     step = fold(evaluator, strategy)
     evaluator.set(strategy)
@@ -133,7 +135,7 @@ def test_micro_batches_of_unequal_size_are_not_folded(batch: int) -> None:
 
 
 def test_the_evaluator_folds_large_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = network("llama", 64)
+    graph = network("llama", 48)
     evaluator = make_evaluator(graph, MACHINE, rule=RULE)
     strategy = map_graph(HybridParallel("p2 d8 mb1"), graph, MACHINE)
     seconds, usage = evaluator.set(strategy), evaluator.usage()
@@ -154,17 +156,15 @@ def test_the_evaluator_folds_large_steps(monkeypatch: pytest.MonkeyPatch) -> Non
     assert folding.propose(changes) == evaluator.propose(changes)
 
 
+@pytest.mark.slow
 def test_a_step_of_millions_of_tasks_is_evaluated_and_says_what_it_cannot_give() -> None:
-    """4 layers of 8,192 on 512 GPUs, 1,024 sequences of 4,096 words: 2.8 million tasks."""
+    """2 layers of 8,192 on 512 GPUs, 1,024 sequences of 4,096 words: 1.6 million tasks."""
     machine = load_machine("h100:bf16", 512)
-    config = replace(GPTConfig.small(), batch=1024, layers=4, hidden=8192, heads=64, steps=4096, vocabulary=128256)
+    config = replace(GPTConfig.small(), batch=1024, layers=2, hidden=8192, heads=64, steps=4096, vocabulary=128256)
     graph = gpt(config)
     evaluator = OrderedEvaluator(graph, machine, make_evaluator(graph, machine, rule=RULE).costs, RULE, None)
-    tracemalloc.start()
-    seconds = evaluator.set(map_graph(HybridParallel("t8 p4 d16 mb1 recompute=full"), graph, machine))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert 0.5 < seconds < 5 and evaluator.tasks > 2_000_000
-    assert peak < 1 << 30
+    seconds = evaluator.set(map_graph(HybridParallel("t8 p2 d32 mb1 recompute=full"), graph, machine))
+    assert 0.2 < seconds < 5 and evaluator.tasks > 1_000_000
+    assert len(evaluator.step.lowered) < 20_000  # type: ignore[union-attr]
     with pytest.raises(ValueError, match=r"what needs every task \(timelines, explanations, reports\) can be had of at most"):
         evaluator.timeline()

@@ -255,11 +255,7 @@ class CompiledEvaluator(Evaluator):
         self._change_sums(strategy.sums)
         seconds = self._core.evaluate(inf)
         if seconds == inf:
-            raise TooManyTasksError(
-                f"evaluator: strategy {strategy.name} has more tasks on {strategy.processors} processors than the compiled "
-                "evaluator can number; cut its operators into fewer pieces, or take a plan such as 't8 p4 mb1', of which only what "
-                "differs is evaluated"
-            )
+            raise TooManyTasksError(strategy)
         self._seconds = seconds
         self._core.accept()
         self.reference, self._strategy, self._proposed, self._stale = None, strategy, False, False

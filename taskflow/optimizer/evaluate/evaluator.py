@@ -43,6 +43,13 @@ class Usage:
 class TooManyTasksError(ValueError):
     """A strategy has more tasks than an evaluator can number."""
 
+    def __init__(self, strategy: Strategy) -> None:
+        super().__init__(
+            f"evaluator: strategy {strategy.name} has more tasks on {strategy.processors} processors than the compiled evaluator "
+            "can number; cut its operators into fewer pieces, or take a plan such as 't8 p4 mb1', of which only what differs is "
+            "evaluated"
+        )
+
 
 class Evaluator(ABC):
     """Predicts step times. ``set`` first; then any number of ``propose``, each of which may be followed by ``accept``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import inf
 
+from taskflow.collector import paused_collector
 from taskflow.mapper import OpConfig, Strategy, Sync, SyncAlgorithm
 from taskflow.optimizer.evaluate.evaluator import NO_SYNCS, PythonEvaluator, Usage, same_processors
 from taskflow.optimizer.evaluate.folded import FoldedStep, folded_step
@@ -90,9 +91,10 @@ class OrderedEvaluator(PythonEvaluator):
     def _fold(self, strategy: Strategy) -> FoldedStep | None:
         if _pieces(strategy) <= MOST_WHOLE or self.rule is None:
             return None
-        strategy.verify(self.graph)
         try:
-            return folded_step(self.graph, strategy, self.machine, self.costs, self.rule, self.clip_norm, self.checkpoint)
+            with paused_collector():
+                strategy.verify(self.graph)
+                return folded_step(self.graph, strategy, self.machine, self.costs, self.rule, self.clip_norm, self.checkpoint)
         except NotAlikeError:
             return None
 
