@@ -158,13 +158,13 @@ def test_the_evaluator_folds_large_steps(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.slow
 def test_a_step_of_millions_of_tasks_is_evaluated_and_says_what_it_cannot_give() -> None:
-    """2 layers of 8,192 on 512 GPUs, 1,024 sequences of 4,096 words: 1.6 million tasks."""
+    """4 layers of 8,192 on 512 GPUs, 1,024 sequences of 4,096 words: 2.8 million tasks."""
     machine = load_machine("h100:bf16", 512)
-    config = replace(GPTConfig.small(), batch=1024, layers=2, hidden=8192, heads=64, steps=4096, vocabulary=128256)
+    config = replace(GPTConfig.small(), batch=1024, layers=4, hidden=8192, heads=64, steps=4096, vocabulary=128256)
     graph = gpt(config)
     evaluator = OrderedEvaluator(graph, machine, make_evaluator(graph, machine, rule=RULE).costs, RULE, None)
-    seconds = evaluator.set(map_graph(HybridParallel("t8 p2 d32 mb1 recompute=full"), graph, machine))
+    seconds = evaluator.set(map_graph(HybridParallel("t8 p4 d16 mb1 recompute=full"), graph, machine))
     assert 0.2 < seconds < 5 and evaluator.tasks > 1_000_000
-    assert len(evaluator.step.lowered) < 20_000  # type: ignore[union-attr]
+    assert len(evaluator.step.lowered) < 30_000  # type: ignore[union-attr]
     with pytest.raises(ValueError, match=r"what needs every task \(timelines, explanations, reports\) can be had of at most"):
         evaluator.timeline()
