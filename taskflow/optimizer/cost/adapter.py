@@ -66,11 +66,11 @@ class ModelCosts(Costs):
         # Fewer bytes than any task touches: what is asked for is the least that the piece may take, for a bound.
         return seconds(added) if added >= 0 else min(seconds(0), seconds(targets))
 
-    def pace(self, graph: TaskGraph, strategy: Strategy) -> Cost:
+    def pace(self, graph: TaskGraph, strategy: Strategy, copies: Sequence[int] | None = None) -> Cost:
         programs = [program for device in self._machine.kinds if (program := device.program) is not None]
         if strategy.pipeline is None or not programs or not isinstance(self.model, AnalyticCosts):
             return self.task
-        return paced(graph, strategy, self.spent, max(p.message_seconds for p in programs), self.task)
+        return paced(graph, strategy, self.spent, max(p.message_seconds for p in programs), self.task, copies)
 
     def spent(self, task: Task) -> Spent | None:
         """Seconds of device and host for the task of a piece; None if the model does not tell them apart."""

@@ -7,16 +7,21 @@ message of another stage, or sends one, the program waits too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from taskflow.mapper import Strategy
 from taskflow.optimizer.cost.library import Spent
 from taskflow.tasks import Compute, Cost, Kind, Task, TaskGraph
 
 
-def paced(graph: TaskGraph, strategy: Strategy, spent: Callable[[Task], Spent | None], message_seconds: float, cost: Cost) -> Cost:
+def paced(
+    graph: TaskGraph, strategy: Strategy, spent: Callable[[Task], Spent | None], message_seconds: float, cost: Cost,
+    copies: Sequence[int] | None = None,
+) -> Cost:
     """``cost`` with the operators' tasks of each pass stretched or shortened to what the pass takes together. ``spent``: seconds of
-    device and host of such a task, None if they are not known (it keeps its cost)."""
+    device and host of such a task, None if they are not known (it keeps its cost). ``copies``: for how many tasks of a pass each
+    task stands, if not for one."""
+    times = copies if copies is not None else [1] * len(graph)
     passes, of = _passes(graph)
     messages = _messages(graph, strategy, of) if message_seconds else [0] * len(passes)
     factors: dict[int, float] = {}
@@ -24,10 +29,10 @@ def paced(graph: TaskGraph, strategy: Strategy, spent: Callable[[Task], Spent | 
     within = _collectives(graph, of)
     for number, (tasks, waits) in enumerate(zip(passes, messages)):
         both = [(task, found) for task in tasks if (found := spent(graph.tasks[task])) is not None]
-        device, host = sum(s.device for _, s in both), sum(s.host for _, s in both)
-        alone = sum(s.seconds for _, s in both)
+        device, host = (sum(getattr(s, what) * times[task] for task, s in both) for what in ("device", "host"))
+        alone = sum(s.seconds * times[task] for task, s in both)
         if alone > 0:
-            meanwhile = sum(cost(graph.tasks[task]) for task in within.get(number, ()))
+            meanwhile = sum(cost(graph.tasks[task]) * times[task] for task in within.get(number, ()))
             factor = (max(device, host - meanwhile) + waits * message_seconds) / alone
             for task, one in both:
                 factors[task], known[task] = factor, one

@@ -39,8 +39,9 @@ class Costs(ABC):
     def close(self) -> None:
         """End what was started for measuring, processes for instance; it starts again where it is needed."""
 
-    def pace(self, graph: TaskGraph, strategy: Strategy) -> Cost:
-        """Seconds of the tasks of a graph; of a pipeline's, by its passes (`paced`), where that differs from `task`."""
+    def pace(self, graph: TaskGraph, strategy: Strategy, copies: Sequence[int] | None = None) -> Cost:
+        """Seconds of the tasks of a graph; of a pipeline's, by its passes (`paced`), where that differs from `task`.
+        ``copies``: for how many tasks of a pass each task stands, if not for one."""
         return self.task
 
     @abstractmethod

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Machine, host
@@ -26,6 +27,8 @@ from taskflow.tasks import (
     simulate,
 )
 from taskflow.tasks.lower import contiguous, lower
+
+NO_COPIES: Mapping[int, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +100,9 @@ def orders(tasks: TaskGraph, order: Sequence[int]) -> list[list[int]]:
     return [list(dict.fromkeys(numbers)) for numbers in found]
 
 
-def kept_bytes(tasks: TaskGraph) -> tuple[list[int], list[int], list[int]]:
-    """By processor: bytes of weights, of what else is kept from step to step, and of packed messages."""
+def kept_bytes(tasks: TaskGraph, copies: Mapping[int, int] = NO_COPIES) -> tuple[list[int], list[int], list[int]]:
+    """By processor: bytes of weights, of what else is kept from step to step, and of packed messages. ``copies``: of buffers that
+    stand for several, how many."""
     count = tasks.processors
     weights, state, packed = [0] * count, [0] * count, [0] * count
     flat = set(tasks.weights.values())
@@ -106,9 +110,9 @@ def kept_bytes(tasks: TaskGraph) -> tuple[list[int], list[int], list[int]]:
     for buffer in tasks.buffers:
         if buffer.kept and buffer.base is None:
             if buffer.number in flat:
-                weights[buffer.processor] += buffer.nbytes
+                weights[buffer.processor] += buffer.nbytes * copies.get(buffer.number, 1)
             elif buffer.number in used:  # what no task touches is never made
-                state[buffer.processor] += buffer.nbytes
+                state[buffer.processor] += buffer.nbytes * copies.get(buffer.number, 1)
     for task in tasks:
         if task.kind is Kind.COPY:
             packed[task.source] += packed_bytes(tasks, task.reads[0])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from taskflow.mapper import PassKind
+from taskflow.optimizer.evaluate.folded.repeat import Layout, every_pair
 from taskflow.optimizer.evaluate.folded.step import FoldedStep
 from taskflow.optimizer.evaluate.folded.template import Segment
 from taskflow.optimizer.memory import MemoryUse, kept_bytes, packed_bytes
@@ -29,7 +30,7 @@ class _Lives:
 def folded_use(step: FoldedStep, checkpoint: Callable[[], object] = lambda: None) -> tuple[MemoryUse, ...]:
     """What every processor needs, as `memory_use` says it of a whole step; ``buffers`` are `live_bytes`."""
     tasks = step.lowered
-    weights, state, _ = kept_bytes(tasks)
+    weights, state, _ = kept_bytes(tasks, step.template.buffer_copies)
     packed = [0] * tasks.processors
     repeats = np.bincount(step.whole.origin, minlength=len(tasks)).tolist()
     for task, repeat in zip(tasks, repeats):
@@ -69,8 +70,13 @@ def _peak(nbytes: Array, first: Array, last: Array) -> int:
     return int(np.cumsum(change[order]).max(initial=0))
 
 
+Instance = tuple[int, int]  # an array, and for which of its layers
+NOWHERE = (np.zeros(0, np.int64),) * 2
+
+
 class _Finder:
-    """Finds the lifetimes of all arrays: of those that a micro-batch makes, one for each micro-batch that is like it."""
+    """Finds the lifetimes of all arrays: of those that a micro-batch makes, one for each micro-batch that is like it, and of those
+    of a layer, one for each layer that is like it."""
 
     def __init__(self, step: FoldedStep, position: Array, until: Array, checkpoint: Callable[[], object]) -> None:
         self.step, self.position, self.until, self.checkpoint = step, position, until, checkpoint
@@ -79,6 +85,10 @@ class _Finder:
         self.counted = [not graph.buffers[r].kept for r in self.roots]
         self.maker: dict[int, int | None] = {}  # array -> which of the lowered micro-batches makes it; None: none of them
         self.sizes: dict[int, tuple[int, int]] = {}  # array -> (processor, bytes)
+        self.layer: dict[int, tuple[int, int]] = {}  # array -> the label of its layer, and for how many layers it is
+        self.twin: dict[int, int] = {}  # array of a second layer -> the third one's that is like it
+        self.first: dict[Instance, Array] = {}  # by micro-batch of those that are like its maker
+        self.last: dict[Instance, Array] = {}
 
     def lives(self) -> _Lives:
         template, whole, like = self.step.template, self.step.whole, self.step.template.like
@@ -88,63 +98,83 @@ class _Finder:
         for (kind, stage, of), segment in template.passes.items():
             parts.append((of, segment, self._begins(kind, stage)[numbers[of]]))
         parts.append((None, template.after, np.array([whole.end], np.int64)))
-        first: dict[int, Array] = {}
-        last: dict[int, Array] = {}
         for which, segment, bases in parts:
             self.checkpoint()
-            self._use(which, segment, bases, numbers, first, last)
-        for buffer in self.step.lowered.fetched.values():
-            if self.roots[buffer] in last:
-                last[self.roots[buffer]] = np.full_like(last[self.roots[buffer]], len(self.position))
-        keys = list(first)
-        repeats = [len(first[key]) for key in keys]
+            self._use(which, segment, bases, numbers)
+        fetched = {self.roots[buffer] for buffer in self.step.lowered.fetched.values()}
+        for one in self.last:
+            if one[0] in fetched:
+                self.last[one] = np.full_like(self.last[one], len(self.position))
+        repeats = [len(first) for first in self.first.values()]
+        sizes = [self.sizes[key] for key, _ in self.first]
         return _Lives(
-            np.repeat([self.sizes[key][0] for key in keys], repeats), np.repeat([self.sizes[key][1] for key in keys], repeats),
-            np.concatenate([first[key] for key in keys]), np.concatenate([last[key] for key in keys]),
+            np.repeat([processor for processor, _ in sizes], repeats), np.repeat([nbytes for _, nbytes in sizes], repeats),
+            np.concatenate(list(self.first.values())), np.concatenate([self.last[one] for one in self.first]),
         )
 
     def _begins(self, kind: PassKind, stage: int) -> Array:
         return self.step.whole.begins[kind, stage]
 
-    def _use(
-        self, of: int | None, segment: Segment, bases: Array, numbers: list[Array], first: dict[int, Array], last: dict[int, Array]
-    ) -> None:
+    def _use(self, of: int | None, segment: Segment, bases: Array, numbers: list[Array]) -> None:
         """Count the uses of a segment's tasks, which stand at ``bases``."""
-        own: dict[int, list[int]] = {}  # arrays of these micro-batches -> tasks
-        others: dict[int, list[int]] = {}
+        uses: list[tuple[int, int]] = []  # tasks and arrays
+        made: list[list[int]] = []  # by task
         for local, task in enumerate(self.step.lowered.tasks[segment.first : segment.first + segment.count]):
-            for key in self._keys(task, of):
-                (own if self.maker[key] == of else others).setdefault(key, []).append(local)
-        for table, several in ((own, True), (others, False)):
-            if not table:
-                continue
-            tasks = np.array([local for locals_ in table.values() for local in locals_])
-            starts = np.cumsum([0, *(len(locals_) for locals_ in table.values())])[:-1]
-            at = bases[:, None] + tasks
-            begins = np.minimum.reduceat(self.position[at], starts, axis=1)
-            ends = np.maximum.reduceat(self.until[at], starts, axis=1)
-            for i, key in enumerate(table):
-                low, high = begins[:, i], ends[:, i]
-                if not several:
-                    maker = self.maker[key]
-                    copies = 1 if maker is None else len(numbers[maker])
-                    low, high = np.full(copies, low.min()), np.full(copies, high.max())
-                first[key] = np.minimum(first[key], low) if key in first else low
-                last[key] = np.maximum(last[key], high) if key in last else high
+            keys, new = self._keys(task, of, segment, local)
+            uses += [(local, key) for key in keys]
+            made.append(new)
+        for local in np.flatnonzero(segment.layout.twin >= 0).tolist():
+            self.twin.update(zip(made[local], made[segment.layout.twin[local]]))
+        for own in (True, False):
+            some = [use for use in uses if (self.maker[use[1]] == of) == own]
+            if some:
+                self._add(some, segment, bases, None if own else numbers)
 
-    def _keys(self, task: Task, of: int | None) -> list[int]:
-        """The arrays that a task uses, and what it wants to lay weights out in."""
+    def _add(
+        self, uses: Sequence[tuple[int, int]], segment: Segment, bases: Array, numbers: list[Array] | None
+    ) -> None:
+        """Uses of arrays of the same micro-batches, or (with ``numbers``) of others, by a segment's tasks."""
+        keys = list(dict.fromkeys(key for _, key in uses))
+        keys = list(dict.fromkeys([*keys, *(self.twin[key] for key in keys if key in self.twin)]))
+        dense = {key: i for i, key in enumerate(keys)}
+        labels = [self.layer[key] for key in keys]
+        arrays = Layout(
+            np.array([label for label, _ in labels]), np.array([dense.get(self.twin.get(key, -1), -1) for key in keys]),
+            np.array([copies for _, copies in labels]), *NOWHERE, 0,
+        )
+        which, used = np.array(uses).T
+        tasks, task_copy, of_array, copy = every_pair(
+            segment.layout, which, arrays, np.array([dense[key] for key in used.tolist()]), strict=False
+        )
+        order = np.lexsort((copy, of_array))
+        of_array, copy = of_array[order], copy[order]
+        starts = np.flatnonzero(np.concatenate([[True], (np.diff(of_array) != 0) | (np.diff(copy) != 0)]))
+        at = bases[:, None] + segment.layout.place(tasks, task_copy)[order]
+        begins = np.minimum.reduceat(self.position[at], starts, axis=1)
+        ends = np.maximum.reduceat(self.until[at], starts, axis=1)
+        for i, one in enumerate(zip([keys[k] for k in of_array[starts].tolist()], copy[starts].tolist())):
+            low, high = begins[:, i], ends[:, i]
+            if numbers is not None:
+                maker = self.maker[one[0]]
+                count = 1 if maker is None else len(numbers[maker])
+                low, high = np.full(count, low.min()), np.full(count, high.max())
+            self.first[one] = np.minimum(self.first[one], low) if one in self.first else low
+            self.last[one] = np.maximum(self.last[one], high) if one in self.last else high
+
+    def _keys(self, task: Task, of: int | None, segment: Segment, local: int) -> tuple[list[int], list[int]]:
+        """The arrays that a task uses, and what it wants to lay weights out in; and which of these are new."""
+        layer = int(segment.layout.label[local]), int(segment.layout.copies[local])
         found = dict.fromkeys(self.roots[p.buffer] for p in (*task.reads, *task.writes) if self.counted[p.buffer])
-        for key in found:
-            if key not in self.maker:
-                buffer = self.step.lowered.buffers[key]
-                self.maker[key], self.sizes[key] = of, (buffer.processor, _rounded(buffer.nbytes))
+        new = [key for key in found if key not in self.maker]
+        for key in new:
+            buffer = self.step.lowered.buffers[key]
+            self.maker[key], self.sizes[key], self.layer[key] = of, (buffer.processor, _rounded(buffer.nbytes)), layer
         if task.kind is Kind.FORWARD:
             for buffer_number, nbytes in rooms(task.work).items():
                 key = ~buffer_number
-                self.maker[key], self.sizes[key] = None, (task.processor, _rounded(nbytes))
+                self.maker[key], self.sizes[key], self.layer[key] = None, (task.processor, _rounded(nbytes)), layer
                 found[key] = None
-        return list(found)
+        return list(found), new
 
 
 def _rounded(nbytes: int) -> int:

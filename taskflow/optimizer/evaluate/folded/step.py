@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,11 +12,12 @@ from taskflow.machine import Machine
 from taskflow.mapper import Strategy, sample_dim
 from taskflow.optimizer.cost import Costs
 from taskflow.optimizer.evaluate.evaluator import Usage
+from taskflow.optimizer.evaluate.folded.layers import FewerLayers, every_layer, fewer_layers
 from taskflow.optimizer.evaluate.folded.links import FoldedResources
 from taskflow.optimizer.evaluate.folded.replicas import Replicas, replicas
 from taskflow.optimizer.evaluate.folded.template import StepTemplate, WholeStep, expand, kept, make_template
 from taskflow.rules import UpdateRule
-from taskflow.tasks import Collective, Kind, Task, TaskGraph, on_grid
+from taskflow.tasks import Collective, Compute, Kind, Task, TaskGraph, on_grid
 from taskflow.tasks.lower import NotAlikeError, StepPart, lower
 
 try:
@@ -93,37 +94,45 @@ def folded_step(
     graph: OperatorGraph, strategy: Strategy, machine: Machine, costs: Costs, rule: UpdateRule | None, clip_norm: float | None,
     checkpoint: Callable[[], object] = lambda: None,
 ) -> FoldedStep:
-    """A training step under a strategy that fits the graph (`Strategy.verify`). NotAlikeError if it cannot be lowered in part."""
-    micro_batches = 1 if strategy.pipeline is None else strategy.pipeline.micro_batches
-    if not _even(graph, strategy, micro_batches):
-        raise NotAlikeError("micro-batches differ in size")
+    """A training step under a strategy. ValueError if it does not fit the graph (`Strategy.verify`), NotAlikeError if it cannot be
+    lowered in part."""
     reason: NotAlikeError | None = None
-    for found in replicas(graph, strategy, machine):
-        try:
-            return _folded(graph, strategy, machine, costs, rule, clip_norm, found, micro_batches, checkpoint)
-        except NotAlikeError as error:
-            reason = reason or error
+    for fewer in (fewer_layers(graph, strategy), every_layer(graph, strategy)):
+        if fewer is None:
+            continue
+        fewer.strategy.verify(fewer.graph)
+        if not _even(fewer.graph, fewer.strategy):
+            raise NotAlikeError("micro-batches differ in size")
+        for found in replicas(fewer.graph, fewer.strategy, machine):
+            try:
+                return _folded(fewer, machine, costs, rule, clip_norm, found, checkpoint)
+            except NotAlikeError as error:
+                reason = reason or error
     raise reason or NotAlikeError("there are no replicas")
 
 
-def _even(graph: OperatorGraph, strategy: Strategy, micro_batches: int) -> bool:
+def _even(graph: OperatorGraph, strategy: Strategy) -> bool:
     """Whether all micro-batches have as many samples."""
     for node in graph:
         dim, config = sample_dim(node), strategy[node.name]
         if dim is not None and config.degrees[dim] > 1 and (node.dims[dim].size % config.degrees[dim] or config.weights):
             return False
-    return micro_batches > 0
+    return True
 
 
 def _folded(
-    graph: OperatorGraph, strategy: Strategy, machine: Machine, costs: Costs, rule: UpdateRule | None, clip_norm: float | None,
-    found: Replicas, micro_batches: int, checkpoint: Callable[[], object],
+    fewer: FewerLayers, machine: Machine, costs: Costs, rule: UpdateRule | None, clip_norm: float | None,
+    found: Replicas, checkpoint: Callable[[], object],
 ) -> FoldedStep:
+    pipeline = fewer.strategy.pipeline
+    micro_batches = 1 if pipeline is None else pipeline.micro_batches
     part = StepPart(found.images, found.count, kept(micro_batches))
-    tasks = lower(graph, strategy, rule, clip_norm=clip_norm, part=part)
-    template = make_template(tasks, micro_batches)
-    passes = [] if strategy.pipeline is None else strategy.pipeline.passes()
-    whole = expand(template, passes, checkpoint)
+    tasks = lower(fewer.graph, fewer.strategy, rule, clip_norm=clip_norm, part=part)
+    for i, task in enumerate(tasks.tasks if len(fewer.copies) else ()):  # costs know the nodes of the whole graph
+        if isinstance(task.work, Compute):
+            tasks.tasks[i] = replace(task, work=replace(task.work, node=fewer.whole[task.work.node.number]))
+    template = make_template(tasks, micro_batches, fewer.labels, fewer.copies)
+    whole = expand(template, [] if pipeline is None else pipeline.passes(), checkpoint)
     occupies = FoldedResources(machine, found.images)
     for task in template.tasks:
         occupies.join(task)
@@ -132,7 +141,7 @@ def _folded(
     count = len(machine.processors)
     place = np.empty(len(template.tasks), np.int64)
     seconds = np.empty(len(template.tasks))
-    paced = costs.pace(tasks, strategy)
+    paced = costs.pace(tasks, fewer.strategy, template.copies)
     for i, task in enumerate(template.tasks):
         if not i % 256:
             checkpoint()

@@ -7,18 +7,22 @@ That 1 and 2 have the same tasks is verified.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from types import MappingProxyType
 
 import numpy as np
 
 from taskflow.mapper import Pass, PassKind
+from taskflow.optimizer.evaluate.folded.layers import Label
+from taskflow.optimizer.evaluate.folded.repeat import Layout, every_pair, lay_out
 from taskflow.tasks import Compute, Summation, Task, TaskGraph
 from taskflow.tasks.lower import NotAlikeError
 
 LOWERED = 4
 """How many micro-batches are lowered of a step with more."""
+NO_LABELS: Mapping[str, Label] = MappingProxyType({})
 
 
 class Which(Enum):
@@ -47,24 +51,61 @@ class Waits:
 @dataclass(frozen=True, slots=True)
 class Segment:
     """Tasks that follow each other: of a pass, or those before or after all passes. ``first``: the number of its first task in the
-    lowered graph. ``ends``: by processor the first and the last operator's task, counted from the first task."""
+    lowered graph. ``ends``: by processor the first and the last operator's task, counted from the first task. ``layout``: where the
+    tasks stand among those of all layers."""
 
     first: int
     count: int
     waits: tuple[Waits, ...]
     ends: dict[int, tuple[int, int]]
+    layout: Layout
+
+    @property
+    def bounds(self) -> dict[int, tuple[int, int]]:
+        """As `ends`, of all layers."""
+        at, step, copies = self.layout.at, self.layout.step, self.layout.copies
+        return {
+            processor: (
+                int(at[first] + min(0, (copies[first] - 1) * step[first])), int(at[last] + max(0, (copies[last] - 1) * step[last]))
+            )
+            for processor, (first, last) in self.ends.items()
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class StepTemplate:
     """``passes``: by kind, stage and which of the lowered micro-batches. ``tasks``: the lowered ones, with the sizes of the whole
-    step."""
+    step. ``bases``: of each buffer the one that it is a part of, or itself."""
 
     micro_batches: int
     before: Segment
     passes: dict[tuple[PassKind, int, int], Segment]
     after: Segment
     tasks: list[Task]
+    bases: list[int]
+
+    def awaited(self, wait: Waits, own: int) -> Segment:
+        """A segment that tasks of lowered micro-batch ``own`` wait for, or one that is laid out as it is."""
+        if wait.kind is None:
+            return self.after if wait.stage else self.before
+        which = {Which.OWN: own, Which.THAT: kept(self.micro_batches).index(wait.number) if wait.which is Which.THAT else 0}
+        return self.passes[wait.kind, wait.stage, which.get(wait.which, 2)]
+
+    @property
+    def copies(self) -> list[int]:
+        """Of each lowered task, of how many layers it is in a micro-batch."""
+        segments = sorted((self.before, *self.passes.values(), self.after), key=lambda segment: segment.first)
+        return np.concatenate([segment.layout.copies for segment in segments]).tolist()  # type: ignore[no-any-return]
+
+    @property
+    def buffer_copies(self) -> dict[int, int]:
+        """Of buffers that only tasks of a third layer use, of how many layers they are."""
+        found: dict[int, int] = {}
+        for task, copies in zip(self.tasks, self.copies):
+            for part in (*task.reads, *task.writes):
+                base = self.bases[part.buffer]
+                found[base] = min(copies, found.get(base, copies))
+        return found
 
     @property
     def like(self) -> list[int]:
@@ -78,10 +119,12 @@ def kept(micro_batches: int) -> tuple[int, ...]:
     return tuple(range(micro_batches)) if micro_batches <= LOWERED else (*range(LOWERED - 1), micro_batches - 1)
 
 
-def make_template(graph: TaskGraph, micro_batches: int) -> StepTemplate:
-    """The template of a step that was lowered in part (`StepPart`, with `kept`). NotAlikeError if its micro-batches differ in more
-    than they may."""
-    return _Maker(graph, micro_batches).template()
+def make_template(
+    graph: TaskGraph, micro_batches: int, labels: Mapping[str, Label] = NO_LABELS, copies: Sequence[int] = ()
+) -> StepTemplate:
+    """The template of a step that was lowered in part (`StepPart`, with `kept`), perhaps with fewer layers (`FewerLayers`).
+    NotAlikeError if its micro-batches or layers differ in more than they may."""
+    return _Maker(graph, micro_batches, labels, copies).template()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +137,13 @@ class _Place:
 
 
 class _Maker:
-    def __init__(self, graph: TaskGraph, micro_batches: int) -> None:
+    def __init__(self, graph: TaskGraph, micro_batches: int, labels: Mapping[str, Label], copies: Sequence[int]) -> None:
         self.graph, self.micro_batches = graph, micro_batches
+        self.labels, self.copies = labels, copies
+        self.makers: dict[int, int] = {}  # buffer -> the first task that writes it
+        for task in graph:
+            for part in task.writes:
+                self.makers.setdefault(part.buffer, task.number)
         self.numbers = {number: i for i, number in enumerate(kept(micro_batches))}
         self.repeats = micro_batches > LOWERED
         spans = [(self._key(one), first, last) for one, first, last in graph.passes]
@@ -119,12 +167,13 @@ class _Maker:
         return StepTemplate(
             self.micro_batches, self._segment(0, self.start, None), passes, self._segment(self.end, len(self.graph), None),
             [self._whole(task) for task in self.graph],
+            [buffer.number if buffer.base is None else buffer.base for buffer in self.graph.buffers],
         )
 
     def _same(self, one: Segment, other: Segment) -> bool:
         def signs(segment: Segment) -> Iterable[object]:
             for task in self.graph.tasks[segment.first : segment.first + segment.count]:
-                yield task.kind, task.processor, task.source, task.flops, task.nbytes, task.runs
+                yield task.kind, task.processor, task.source, task.flops, task.nbytes, task.runs, task.topic
 
         return one.count == other.count and all(a == b for a, b in zip(signs(one), signs(other)))
 
@@ -140,7 +189,8 @@ class _Maker:
             if isinstance(task.work, Compute):
                 ends[task.processor] = ends.get(task.processor, (local, local))[0], local
         waits = tuple(Waits(*key, np.array(t, np.int64), np.array(b, np.int64)) for key, (t, b) in found.items())
-        return Segment(first, last - first, waits, ends)
+        layout = lay_out(self.graph.tasks[first:last], self.labels, self.copies)
+        return Segment(first, last - first, waits, ends, layout)
 
     def _waits(
         self, task: Task, class_: int | None
@@ -191,12 +241,7 @@ class _Maker:
         return replace(task, flops=task.flops + more * size, nbytes=task.nbytes + more * size * itemsize)
 
     def _class_of(self, buffer: int) -> int | None:
-        if not hasattr(self, "_makers"):
-            self._makers: dict[int, int] = {}
-            for task in self.graph:
-                for part in task.writes:
-                    self._makers.setdefault(part.buffer, task.number)
-        at = self.place[self._makers[buffer]]
+        at = self.place[self.makers[buffer]]
         return None if at.key is None else at.class_
 
 
@@ -218,35 +263,39 @@ def expand(template: StepTemplate, passes: Sequence[Pass], checkpoint: Callable[
     """The tasks of all ``passes``, in that order. Operators' tasks on a processor follow each other."""
     m, class_of = template.micro_batches, template.like
     base: dict[tuple[PassKind, int], np.ndarray] = {}  # type: ignore[type-arg]  # by micro-batch
-    total = template.before.count
+    total = template.before.layout.count
     for one in passes:
         base.setdefault((one.kind, one.stage), np.zeros(m, np.int64))[one.micro_batch] = total
-        total += template.passes[one.kind, one.stage, class_of[one.micro_batch]].count
+        total += template.passes[one.kind, one.stage, class_of[one.micro_batch]].layout.count
     end = total
-    total += template.after.count
+    total += template.after.layout.count
     origin = np.empty(total, np.int64)
     edges: list[tuple[np.ndarray, np.ndarray]] = []  # type: ignore[type-arg]
 
-    def place(segment: Segment, at: np.ndarray, numbers: np.ndarray) -> None:  # type: ignore[type-arg]
+    def place(segment: Segment, at: np.ndarray, numbers: np.ndarray, own: int = 0) -> None:  # type: ignore[type-arg]
         checkpoint()
-        origin[(at[:, None] + np.arange(segment.count)).ravel()] = np.tile(segment.first + np.arange(segment.count), len(at))
+        layout = segment.layout
+        origin[(at[:, None] + np.arange(layout.count)).ravel()] = np.tile(segment.first + layout.origin, len(at))
         for wait in segment.waits:
-            tasks = at[:, None] + wait.tasks
+            other = template.awaited(wait, own).layout
+            which_tasks, copies, which_befores, before_copies = every_pair(layout, wait.tasks, other, wait.befores)
+            tasks = at[:, None] + layout.place(which_tasks, copies)
+            befores = other.place(which_befores, before_copies)
             if wait.kind is None:
-                edges.append((tasks, np.broadcast_to((0 if wait.stage == 0 else end) + wait.befores, tasks.shape)))
+                edges.append((tasks, np.broadcast_to((0 if wait.stage == 0 else end) + befores, tasks.shape)))
                 continue
             bases = base[wait.kind, wait.stage]
             if wait.which is Which.MIDDLE:
                 for number in range(2, m - 1):
-                    edges.append((tasks, np.broadcast_to(bases[number] + wait.befores, tasks.shape)))
+                    edges.append((tasks, np.broadcast_to(bases[number] + befores, tasks.shape)))
                 continue
             which = {Which.OWN: numbers, Which.BEFORE: numbers - 1, Which.THAT: np.full_like(numbers, wait.number)}[wait.which]
-            edges.append((tasks, bases[which][:, None] + wait.befores))
+            edges.append((tasks, bases[which][:, None] + befores))
 
     place(template.before, np.zeros(1, np.int64), np.zeros(1, np.int64))
     for (kind, stage, class_), segment in template.passes.items():
         numbers = np.array([i for i in range(m) if class_of[i] == class_], np.int64)
-        place(segment, base[kind, stage][numbers], numbers)
+        place(segment, base[kind, stage][numbers], numbers, class_)
     place(template.after, np.array([end], np.int64), np.zeros(1, np.int64))
     edges.append(_chains(template, passes, class_of, base, end))
     tasks = np.concatenate([t.ravel() for t, _ in edges])
@@ -264,10 +313,10 @@ def _chains(
     """From each pass's first operator task on a processor to the last one before it there."""
     tasks: list[int] = []
     befores: list[int] = []
-    last = {processor: local for processor, (_, local) in template.before.ends.items()}
+    last = {processor: local for processor, (_, local) in template.before.bounds.items()}
 
     def follow(segment: Segment, at: int) -> None:
-        for processor, (first, final) in segment.ends.items():
+        for processor, (first, final) in segment.bounds.items():
             if processor in last:
                 tasks.append(at + first)
                 befores.append(last[processor])

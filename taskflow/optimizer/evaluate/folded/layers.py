@@ -1,0 +1,149 @@
+"""Which layers of a network are alike, and the network with fewer of them.
+
+Of layers that follow each other in one stage, the first, the second, the third and the last are kept: all between the third
+and the last are like the third, which waits for the second as the fourth does for the third.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from taskflow.graph import Node, OperatorGraph
+from taskflow.mapper import Strategy
+from taskflow.operators.tensor import Tensor
+
+KEPT = 4
+"""Layers that are kept of those that are alike."""
+NUMBERED = re.compile(r"((?:^|.*?\.)\d+)(?=\.|$)")
+
+Label = tuple[int, int]  # a group of layers, and which of the four that are kept
+
+
+@dataclass(frozen=True, slots=True)
+class FewerLayers:
+    """``graph`` and ``strategy`` without the layers that are like others. ``labels``: of the operators that are left, and of the
+    layers of weights that they declare, those of a group of layers. ``copies``: by group, for how many layers its third one
+    stands. ``whole``: of each node the one in the whole graph."""
+
+    graph: OperatorGraph
+    strategy: Strategy
+    labels: Mapping[str, Label]
+    copies: tuple[int, ...]
+    whole: tuple[Node, ...]
+
+
+def fewer_layers(graph: OperatorGraph, strategy: Strategy) -> FewerLayers | None:
+    """What is left of a network without the layers that are like others; None if there are none."""
+    if graph.carries:
+        return None
+    layers: dict[tuple[int, str], dict[str, list[Node]]] = {}  # by stage and by name without number
+    for node in graph:
+        if match := NUMBERED.match(node.name):
+            stage = 0 if strategy.pipeline is None else strategy.pipeline.stage(node.name)
+            family = match[1].rstrip("0123456789")
+            layers.setdefault((stage, family), {}).setdefault(match[1], []).append(node)
+    groups = [found for of in layers.values() if len(of) > KEPT and (found := _Group(graph, strategy, list(of.values()))).alike()]
+    groups = [group for group in groups if group.read_by_the_next_only()]
+    if not groups:
+        return None
+    return _without(graph, strategy, groups)
+
+
+def every_layer(graph: OperatorGraph, strategy: Strategy) -> FewerLayers:
+    """The whole network."""
+    return FewerLayers(graph, strategy, {}, (), tuple(graph))
+
+
+class _Group:
+    """Layers of one stage, in order."""
+
+    def __init__(self, graph: OperatorGraph, strategy: Strategy, layers: Sequence[Sequence[Node]]) -> None:
+        self.graph, self.strategy, self.layers = graph, strategy, layers
+        self.place = {node.number: (i, k) for i, layer in enumerate(layers) for k, node in enumerate(layer)}
+        self.names = [{node.name for node in layer} for layer in layers]
+
+    def alike(self) -> bool:
+        """Whether all layers but the first and the last have the same operators, cut and placed in the same way, which read the
+        same of the layer before."""
+        third = [self._sign(2, node) for node in self.layers[2]]
+        return None not in third and all(
+            len(self.layers[i]) == len(third) and all(self._sign(i, n) == s for n, s in zip(self.layers[i], third))
+            for i in range(1, len(self.layers) - 1)
+        )
+
+    def _sign(self, layer: int, node: Node) -> object:
+        """What says whether another layer's node is like this one; None if no other is."""
+        reads: list[object] = []
+        for tensor in node.inputs:
+            at = self.place.get(tensor.node)
+            if at is None:
+                reads.append((None, tensor.node, tensor.index))
+            elif layer - at[0] in (0, 1):
+                reads.append((layer - at[0], at[1], tensor.index))
+            else:
+                return None
+        own = self.names[layer]
+        if any(parameter.layer not in own for parameter in node.parameters):
+            return None
+        strategy = self.strategy
+        return (
+            node.operator, node.specs, node.dims, strategy[node.name], node.name in strategy.recompute, tuple(reads),
+            tuple((p.spec, strategy.sync(p.layer), p.layer == node.name) for p in node.parameters),
+        )
+
+    def read_by_the_next_only(self) -> bool:
+        """Whether layers that would be left out are read by the next one only, and the last one reads no others of these."""
+        low, high = 2, len(self.layers) - 2  # the third, and those that are like it
+        for node in self.graph:
+            own = self.place.get(node.number)
+            for tensor in node.inputs:
+                at = self.place.get(tensor.node)
+                if at is not None and low <= at[0] <= high and (own is None or own[0] not in (at[0], at[0] + 1)):
+                    return False
+        return not any(tensor.node in self.place and self.place[tensor.node][0] > 1 for tensor in self.graph.losses)
+
+    @property
+    def left_out(self) -> set[int]:
+        """The numbers of the nodes of all layers between the third and the last."""
+        return {node.number for layer in self.layers[KEPT - 1 : -1] for node in layer}
+
+    @property
+    def kept(self) -> list[Sequence[Node]]:
+        return [*self.layers[: KEPT - 1], self.layers[-1]]
+
+
+def _without(graph: OperatorGraph, strategy: Strategy, groups: Sequence[_Group]) -> FewerLayers:
+    left_out: set[int] = set().union(*(group.left_out for group in groups))
+    instead = {  # of nodes of the last layer but one: the third one's
+        old.number: new.number for group in groups for old, new in zip(group.layers[-2], group.layers[KEPT - 2])
+    }
+    found = OperatorGraph(graph.dtype, graph.name)
+    numbers: dict[int, int] = {}
+
+    def tensor(of: Tensor) -> Tensor:
+        return found.nodes[numbers[instead.get(of.node, of.node)]].outputs[of.index]
+
+    whole = [node for node in graph if node.number not in left_out]
+    for node in whole:
+        number = numbers[node.number] = len(found.nodes)
+        outputs = tuple(Tensor(found, number, t.index, t.name, t.spec) for t in node.outputs)
+        found.nodes.append(replace(node, number=number, inputs=tuple(map(tensor, node.inputs)), outputs=outputs))
+    used = {parameter.name for node in whole for parameter in node.parameters}
+    found.parameters = [parameter for parameter in graph.parameters if parameter.name in used]
+    found.losses = [tensor(loss) for loss in graph.losses]
+    names = {node.name for node in whole}
+    pipeline = strategy.pipeline
+    return FewerLayers(
+        found,
+        replace(
+            strategy, configs={node.name: strategy[node.name] for node in whole}, recompute=strategy.recompute & names,
+            pipeline=None if pipeline is None else replace(
+                pipeline, stages={name: stage for name, stage in pipeline.stages.items() if name in names}
+            ),
+        ),
+        {node.name: (g, c) for g, group in enumerate(groups) for c, layer in enumerate(group.kept) for node in layer},
+        tuple(len(group.layers) - KEPT + 1 for group in groups),
+        tuple(whole),
+    )

@@ -1,0 +1,170 @@
+"""Layers that are alike are lowered once: the step is the same as if all were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from taskflow.graph import OperatorGraph
+from taskflow.machine import load_machine
+from taskflow.mapper import HybridParallel, Strategy, map_graph
+from taskflow.models.gpt import GPTConfig, gpt
+from taskflow.models.llama import LlamaConfig, llama
+from taskflow.optimizer import make_evaluator
+from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
+from taskflow.optimizer.evaluate.folded import folded_step, folded_use
+from taskflow.optimizer.evaluate.folded.layers import KEPT, Label, fewer_layers
+from taskflow.optimizer.evaluate.folded.repeat import Layout, every_pair, lay_out
+from taskflow.optimizer.memory import memory_use
+from taskflow.rules import Adam
+from taskflow.tasks import Kind
+from taskflow.tasks.lower import NotAlikeError
+from taskflow.tasks.topic import Purpose, Topic
+
+MACHINE = load_machine("h100", 8)
+RULE = Adam()
+
+
+def network(name: str, layers: int) -> OperatorGraph:
+    if name == "llama":
+        return llama(replace(LlamaConfig.small(), batch=16, layers=layers))
+    return gpt(replace(GPTConfig.small(), batch=16, layers=layers))
+
+
+@pytest.mark.parametrize(("name", "layers", "plan"), [
+    ("llama", 7, "d8 mb1"), ("gpt", 11, "p2 d4 mb1"),
+    pytest.param("gpt", 20, "p2 d4 mb1 v2", marks=pytest.mark.slow),
+    pytest.param("llama", 11, "p2 d4 mb1 schedule=zb-h1", marks=pytest.mark.slow),
+    pytest.param("llama", 11, "p2 d4 mb1 zero1 recompute=full", marks=pytest.mark.slow),
+    pytest.param("llama", 10, "t2 d4 mb1 recompute=selective", marks=pytest.mark.slow),
+    pytest.param("gpt", 9, "t2 p2 d2 mb1 recompute=full", marks=pytest.mark.slow),
+    pytest.param("gpt", 13, "p2 d4 mb1 stages=6,7", marks=pytest.mark.slow),
+])
+def test_time_tasks_bytes_and_memory_are_those_of_all_layers(name: str, layers: int, plan: str) -> None:
+    graph = network(name, layers)
+    evaluator = PythonEvaluator(graph, MACHINE, make_evaluator(graph, MACHINE, rule=RULE).costs, RULE, None)
+    strategy = map_graph(HybridParallel(plan), graph, MACHINE)
+    fewer = fewer_layers(graph, strategy)
+    assert fewer is not None and len(fewer.graph) < len(graph)
+    step, seconds = folded_step(graph, strategy, MACHINE, evaluator.costs, RULE, None), evaluator.set(strategy)
+    assert step.makespan == pytest.approx(seconds, rel=5e-3 if "t2" in plan else 1e-12)
+    assert len(step.lowered) < len(step.whole.origin)
+    assert step.tasks == evaluator.tasks
+    tasks = evaluator.lowered()
+    assert step.transfer_bytes == tasks.transfer_bytes
+    for folded, use in zip(folded_use(step), memory_use(tasks, evaluator.timeline().begun(tasks))):
+        assert (folded.weights, folded.state, folded.packed) == (use.weights, use.state, use.packed)
+        assert folded.buffers == pytest.approx(use.buffers, rel=0.06)
+
+
+def test_copies_are_the_layers_that_are_left_out_and_the_third() -> None:
+    graph = network("gpt", 11)
+    fewer = fewer_layers(graph, map_graph(HybridParallel("p2 d4 mb1"), graph, MACHINE))
+    assert fewer is not None
+    assert sorted(fewer.copies) == [2, 3]  # 5 and 6 layers
+    left = {name.split(".")[1] for name in fewer.labels}
+    assert len(left) == 2 * KEPT
+    assert {node.name for node in graph if not node.name.startswith("h.")} <= {node.name for node in fewer.graph}
+    assert [node.name for node in fewer.whole] == [node.name for node in fewer.graph]
+
+
+def test_a_layer_that_is_cut_in_another_way_is_not_left_out() -> None:
+    graph = network("llama", 8)
+    strategy = map_graph(HybridParallel("t2 d4 mb2"), graph, MACHINE)
+    other = map_graph(HybridParallel("t4 d2 mb2"), graph, MACHINE)
+    name = "layers.4.mlp.down_proj"
+    assert fewer_layers(graph, strategy) is not None
+    assert fewer_layers(graph, replace(strategy, configs={**strategy.configs, name: other[name]})) is None
+    assert fewer_layers(graph, replace(strategy, recompute=frozenset({name}))) is None
+    assert fewer_layers(graph, replace(strategy, recompute=frozenset({"layers.0.mlp.down_proj"}))) is not None
+
+
+def test_few_layers_are_all_lowered() -> None:
+    graph = network("llama", KEPT)
+    assert fewer_layers(graph, map_graph(HybridParallel("d8 mb1"), graph, MACHINE)) is None
+
+
+def test_a_plan_that_does_not_fit_says_so() -> None:
+    graph = network("llama", 8)
+    strategy = map_graph(HybridParallel("d8 mb1"), graph, MACHINE)
+    configs = {name: config for name, config in strategy.configs.items() if name != "layers.0.mlp.up_proj"}
+    evaluator = make_evaluator(graph, MACHINE, rule=RULE)
+    with pytest.raises(ValueError, match=r"no configuration for: layers\.0\.mlp\.up_proj"):
+        evaluator.set(Strategy(8, configs, pipeline=strategy.pipeline))
+
+
+# ---- lists of tasks, without a network -------------------------------------------------------------------------------
+def task(layer: int | None, what: int) -> Any:
+    name = "outside" if layer is None else f"h.{layer}"
+    return SimpleNamespace(
+        kind=Kind.FORWARD, processor=what, source=what, flops=what, nbytes=what, runs=(1, 1), topic=Topic(Purpose.FORWARD, name),
+    )
+
+
+Name = tuple[int | None, int]  # layer, and which of its tasks
+
+
+def names(layers: int, each: int, down: bool) -> list[Name]:
+    order = range(layers - 1, -1, -1) if down else range(layers)
+    return [(None, 0), *((layer, what) for layer in order for what in range(each)), (None, 1)]
+
+
+def waits(some: Sequence[Name], relative: Sequence[tuple[int, int, int]], layers: int) -> list[tuple[int, int]]:
+    """Pairs of places: by layer offset, task and what it waits for; all wait for the first, and the last waits for all."""
+    place = {name: i for i, name in enumerate(some)}
+    found = []
+    for layer in range(layers):
+        found += [
+            (place[layer, a], place[layer + offset, b]) for offset, a, b in relative if 0 <= layer + offset < layers
+        ]
+        found += [(place[layer, 0], place[None, 0]), (place[None, 1], place[layer, 0])]
+    return found
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_pairs_are_those_of_all_layers(seed: int) -> None:
+    random = Random(seed)
+    each, layers, down = random.randint(1, 4), random.randint(5, 9), random.random() < 0.5
+    relative = sorted({
+        (random.choice((-1, 0, 1)), random.randrange(each), random.randrange(each)) for _ in range(random.randint(1, 8))
+    })
+    every = names(layers, each, down)
+    expected = waits(every, relative, layers)
+    lowered = names(KEPT, each, down)
+    labels: dict[str, Label] = {f"h.{kept}": (0, kept) for kept in range(KEPT)}
+    layout = lay_out([task(layer, what) for layer, what in lowered], labels, (layers - KEPT + 1,))
+    pairs = np.array(waits(lowered, relative, KEPT))
+    a, i, b, k = every_pair(layout, pairs[:, 0], layout, pairs[:, 1])
+    assert layout.count == len(every)
+    assert [lowered[o][1] for o in layout.origin] == [what for _, what in every]
+    assert sorted(zip(layout.place(a, i).tolist(), layout.place(b, k).tolist())) == sorted(expected)
+
+
+def simple() -> Layout:
+    labels: dict[str, Label] = {f"h.{kept}": (0, kept) for kept in range(KEPT)}
+    return lay_out([task(layer, what) for layer, what in names(KEPT, 1, False)], labels, (3,))
+
+
+@pytest.mark.parametrize(("pair", "says"), [
+    ((3, 1), "others than the next"), ((1, 3), "others than the next"), ((4, 2), "others than the next"),
+    ((3, 0), "another one does not wait for"), ((5, 3), "another one does not wait for"),
+    ((3, 3), "another one does not wait for"),
+])
+def test_pairs_that_only_some_layers_have_are_refused(pair: tuple[int, int], says: str) -> None:
+    layout = simple()
+    with pytest.raises(NotAlikeError, match=says):
+        every_pair(layout, np.array([pair[0]]), layout, np.array([pair[1]]))
+
+
+def test_layers_with_other_tasks_are_refused() -> None:
+    labels: dict[str, Label] = {f"h.{kept}": (0, kept) for kept in range(KEPT)}
+    tasks = [task(layer, what) for layer, what in names(KEPT, 2, False)]
+    tasks[3].flops += 1
+    with pytest.raises(NotAlikeError, match="differ"):
+        lay_out(tasks, labels, (3,))
