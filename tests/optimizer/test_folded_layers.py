@@ -20,7 +20,7 @@ from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
 from taskflow.optimizer.evaluate.folded import folded_step, folded_use
 from taskflow.optimizer.evaluate.folded.layers import KEPT, Label, fewer_layers
-from taskflow.optimizer.evaluate.folded.repeat import Layout, every_pair, lay_out
+from taskflow.optimizer.evaluate.folded.repeat import TaskPlaces, every_pair, lay_out
 from taskflow.optimizer.memory import memory_use
 from taskflow.rules import Adam
 from taskflow.tasks import Kind
@@ -146,7 +146,7 @@ def test_pairs_are_those_of_all_layers(seed: int) -> None:
     assert sorted(zip(layout.place(a, i).tolist(), layout.place(b, k).tolist())) == sorted(expected)
 
 
-def simple() -> Layout:
+def simple() -> TaskPlaces:
     labels: dict[str, Label] = {f"h.{kept}": (0, kept) for kept in range(KEPT)}
     return lay_out([task(layer, what) for layer, what in names(KEPT, 1, False)], labels, (3,))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from taskflow.mapper import PassKind
-from taskflow.optimizer.evaluate.folded.repeat import Layout, every_pair
+from taskflow.optimizer.evaluate.folded.repeat import TaskPlaces, every_pair
 from taskflow.optimizer.evaluate.folded.step import FoldedStep
 from taskflow.optimizer.evaluate.folded.template import Segment
 from taskflow.optimizer.memory import MemoryUse, kept_bytes, packed_bytes
@@ -138,7 +138,7 @@ class _Finder:
         keys = list(dict.fromkeys([*keys, *(self.twin[key] for key in keys if key in self.twin)]))
         dense = {key: i for i, key in enumerate(keys)}
         labels = [self.layer[key] for key in keys]
-        arrays = Layout(
+        arrays = TaskPlaces(
             np.array([label for label, _ in labels]), np.array([dense.get(self.twin.get(key, -1), -1) for key in keys]),
             np.array([copies for _, copies in labels]), *NOWHERE, 0,
         )

@@ -21,7 +21,7 @@ NONE = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TaskPlaces:
     """A list of tasks, or of arrays, some of which stand for several. ``label``: KEPT times the group of layers and which of the
     kept layers it is; or NONE. ``twin``: of one of a second layer, that of the third that is like it, else NONE. ``copies``: for
     how many each stands. Copy j of i stands at ``at[i] + j * step[i]`` of the ``count`` places of all."""
@@ -52,7 +52,7 @@ def every_copy(which: Array, copies: Array) -> tuple[Array, Array]:
     return repeated, np.arange(len(repeated)) - np.repeat(np.cumsum(copies) - copies, copies)
 
 
-def lay_out(tasks: Sequence[Task], labels: Mapping[str, Label], copies: Sequence[int]) -> Layout:
+def lay_out(tasks: Sequence[Task], labels: Mapping[str, Label], copies: Sequence[int]) -> TaskPlaces:
     """Tasks that follow each other, with those that were not lowered: the copies of each stretch of a third layer's tasks follow
     each other, upwards or downwards as the layers do there. NotAlikeError if a second layer's tasks are not like a third one's."""
     coded = {name: KEPT * group + kept for name, (group, kept) in labels.items()}
@@ -76,7 +76,7 @@ def lay_out(tasks: Sequence[Task], labels: Mapping[str, Label], copies: Sequence
         down = _next_kept(label, low, high) == SECOND
         at[low:high] = begin + within + (length * (n - 1) if down else 0)
         step[low:high] = -length if down else length
-    return Layout(label, twin, many, at, step, int(many.sum()))
+    return TaskPlaces(label, twin, many, at, step, int(many.sum()))
 
 
 def _sign(task: Task) -> tuple[object, ...]:
@@ -105,7 +105,7 @@ def _next_kept(label: Array, low: int, high: int) -> int:
 Pairs = tuple[Array, Array, Array, Array]  # tasks and their copies, what they wait for (or use) and its copies
 
 
-def every_pair(tasks: Layout, which: Array, others: Layout, befores: Array, strict: bool = True) -> Pairs:
+def every_pair(tasks: TaskPlaces, which: Array, others: TaskPlaces, befores: Array, strict: bool = True) -> Pairs:
     """All pairs of copies of which ``which[i]``, which waits for ``befores[i]``, is one. NotAlikeError (if ``strict``) if layers
     wait for others than the next, or some for what others do not wait for."""
     a, b = tasks.label[which], others.label[befores]
@@ -152,7 +152,7 @@ def every_pair(tasks: Layout, which: Array, others: Layout, befores: Array, stri
 
 
 def _verify(
-    tasks: Layout, which: Array, others: Layout, befores: Array, kept: Array, of: Array, together: Array
+    tasks: TaskPlaces, which: Array, others: TaskPlaces, befores: Array, kept: Array, of: Array, together: Array
 ) -> None:
     """NotAlikeError unless layers wait for the next ones only, and the second and the third for the same."""
     if (together & (abs(kept - of) == THIRD)).any():

@@ -16,7 +16,7 @@ import numpy as np
 
 from taskflow.mapper import Pass, PassKind
 from taskflow.optimizer.evaluate.folded.layers import Label
-from taskflow.optimizer.evaluate.folded.repeat import Layout, every_pair, lay_out
+from taskflow.optimizer.evaluate.folded.repeat import TaskPlaces, every_pair, lay_out
 from taskflow.tasks import Compute, Summation, Task, TaskGraph
 from taskflow.tasks.lower import NotAlikeError
 
@@ -58,7 +58,7 @@ class Segment:
     count: int
     waits: tuple[Waits, ...]
     ends: dict[int, tuple[int, int]]
-    layout: Layout
+    layout: TaskPlaces
 
     @property
     def bounds(self) -> dict[int, tuple[int, int]]:
