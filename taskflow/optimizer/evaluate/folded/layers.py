@@ -44,7 +44,7 @@ def fewer_layers(graph: OperatorGraph, strategy: Strategy) -> FewerLayers | None
             stage = 0 if strategy.pipeline is None else strategy.pipeline.stage(node.name)
             family = match[1].rstrip("0123456789")
             layers.setdefault((stage, family), {}).setdefault(match[1], []).append(node)
-    groups = [found for of in layers.values() if len(of) > KEPT and (found := _Group(graph, strategy, list(of.values()))).alike()]
+    groups = [found for of in layers.values() if len(of) > KEPT and (found := _LayerGroup(graph, strategy, list(of.values()))).alike()]
     groups = [group for group in groups if group.read_by_the_next_only()]
     if not groups:
         return None
@@ -56,7 +56,7 @@ def every_layer(graph: OperatorGraph, strategy: Strategy) -> FewerLayers:
     return FewerLayers(graph, strategy, {}, (), tuple(graph))
 
 
-class _Group:
+class _LayerGroup:
     """Layers of one stage, in order."""
 
     def __init__(self, graph: OperatorGraph, strategy: Strategy, layers: Sequence[Sequence[Node]]) -> None:
@@ -114,7 +114,7 @@ class _Group:
         return [*self.layers[: KEPT - 1], self.layers[-1]]
 
 
-def _without(graph: OperatorGraph, strategy: Strategy, groups: Sequence[_Group]) -> FewerLayers:
+def _without(graph: OperatorGraph, strategy: Strategy, groups: Sequence[_LayerGroup]) -> FewerLayers:
     left_out: set[int] = set().union(*(group.left_out for group in groups))
     instead = {  # of nodes of the last layer but one: the third one's
         old.number: new.number for group in groups for old, new in zip(group.layers[-2], group.layers[KEPT - 2])
