@@ -13,6 +13,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from math import prod
+from typing import Any
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine, host
@@ -44,6 +46,8 @@ class HybridParallel(Mapper):
         self._experts = _experts(graph, plan)
         self._stages = stages_of(graph, plan.pipeline * plan.virtual, plan.stages)
         self._group = group
+        self._places: dict[tuple[Any, ...], list[int]] = {}
+        self._last: tuple[Node | None, Sequence[int], list[int]] = None, (), []
         self._micro_batches = samples(graph) // ((plan.data or 1) * (plan.micro_batch or 1))
 
     def slice_task(self, node: Node, machine: Machine) -> Sequence[int]:
@@ -58,8 +62,22 @@ class HybridParallel(Mapper):
         return degrees
 
     def map_task(self, node: Node, piece: int, degrees: Sequence[int], machine: Machine) -> int:
-        plan, dim, shared = self.plan, sample_dim(node), self._shared(node)
-        sequence, expert = self._sequence.get(node.name), self._experts.get(node.name)
+        if self._last[:2] != (node, degrees):  # its pieces come one after another, and other operators' lie as they do
+            key = (
+                tuple(degrees), sample_dim(node), self._shared(node), self._sequence.get(node.name), self._experts.get(node.name),
+                self._stages[node.name] % self.plan.pipeline,
+            )
+            if key not in self._places:
+                self._places[key] = [self._place(piece, *key) for piece in range(prod(degrees))]
+            self._last = node, degrees, self._places[key]
+        return self._last[2][piece]
+
+    def _place(
+        self, piece: int, degrees: Sequence[int], dim: int | None, shared: int | None, sequence: int | None, expert: int | None,
+        rank: int,
+    ) -> int:
+        """The processor of a piece. Dimensions: samples, what a tensor-parallel group shares, the sequence, experts."""
+        plan = self.plan
         replica = place = member = 0
         for i in reversed(range(len(degrees))):
             piece, at = divmod(piece, degrees[i])
@@ -73,7 +91,6 @@ class HybridParallel(Mapper):
                 place, at = divmod(at, plan.tensor) if i == shared else (at, 0)
             if i == shared:
                 member = at
-        rank = self._stages[node.name] % plan.pipeline
         return rank * self._group + (replica * plan.context + place) * plan.tensor + member
 
     def select_reduction(self, layer: str, nbytes: int, holders: Sequence[int], machine: Machine) -> Sync:

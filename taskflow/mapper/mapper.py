@@ -128,7 +128,11 @@ def map_graph(mapper: Mapper, graph: OperatorGraph, machine: Machine) -> Strateg
     count = len(machine.processors)
     pipeline = mapper.select_pipeline(graph, machine)
     micro_batches = 1 if pipeline is None else pipeline.micro_batches
-    configs = {node.name: in_micro_batches(node, _configure(mapper, node, machine), micro_batches) for node in graph}
+    known: dict[OpConfig, OpConfig] = {}  # layers are alike: one object is quick to compare, and holds less memory
+    configs: dict[str, OpConfig] = {}
+    for node in graph:
+        config = in_micro_batches(node, _configure(mapper, node, machine), micro_batches)
+        configs[node.name] = known.setdefault(config, config)
     holders: dict[str, set[int]] = {}
     nbytes: dict[str, int] = {}
     for parameter in graph.parameters:
@@ -142,7 +146,7 @@ def map_graph(mapper: Mapper, graph: OperatorGraph, machine: Machine) -> Strateg
         if not isinstance(answer, Sync):
             raise ValueError(f"mapper {mapper.name}: select_reduction of {layer} must return a Sync, got {answer!r}")
         syncs[layer] = answer
-    used = tuple(sorted({p for config in configs.values() for p in config.processors}))
+    used = tuple(sorted({p for config in known for p in config.processors}))
     sums: Any = mapper.select_sums(used, machine)
     if sums not in SUMS:
         raise ValueError(

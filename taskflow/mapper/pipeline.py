@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import pairwise, product
+from itertools import chain, pairwise, product
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper.config import OpConfig
@@ -221,8 +221,8 @@ def in_micro_batches(node: Node, config: OpConfig, micro_batches: int) -> OpConf
         inner *= d
     for d in config.degrees[:dim]:
         outer_count *= d
-    rows = [config.processors[i * inner : (i + 1) * inner] for i in range(outer_count)]
-    return OpConfig(degrees, tuple(p for row in rows for _ in range(micro_batches) for p in row), weights)
+    rows = (config.processors[i * inner : (i + 1) * inner] * micro_batches for i in range(outer_count))
+    return OpConfig(degrees, tuple(chain.from_iterable(rows)), weights)
 
 
 MOST_RIGHT = 10_000

@@ -44,8 +44,8 @@ def fewer_layers(graph: OperatorGraph, strategy: Strategy) -> FewerLayers | None
             stage = 0 if strategy.pipeline is None else strategy.pipeline.stage(node.name)
             family = match[1].rstrip("0123456789")
             layers.setdefault((stage, family), {}).setdefault(match[1], []).append(node)
-    groups = [found for of in layers.values() if len(of) > KEPT and (found := _LayerGroup(graph, strategy, list(of.values()))).alike()]
-    groups = [group for group in groups if group.read_by_the_next_only()]
+    groups = [_LayerGroup(graph, strategy, list(of.values())) for of in layers.values() if len(of) > KEPT]
+    groups = [group for group in groups if group.alike() and group.read_by_the_next_only()]
     if not groups:
         return None
     return _without(graph, strategy, groups)
