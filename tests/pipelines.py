@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from math import prod
 from random import Random
 from typing import Any
@@ -65,6 +67,25 @@ def hybrid(text: str) -> tuple[OperatorGraph, Strategy]:
     graph = build(name, GPT.batch, preset="small", dtype="float64", layers=2)
     count = prod(int(word[1:]) for word in plan.split() if word[0] in "tcpd" and word[1:].isdecimal())
     return graph, map_graph(HybridParallel(plan), graph, host(count))
+
+
+def rank_cases(ranks: int, random: int, shares: int, hybrids: int | None = None) -> list[str]:
+    """Names of cases that so many ranks train (`rank_case`): random plans, random plans with shares, and plans of `HYBRIDS`."""
+    return [
+        *(f"random {seed}" for seed in range(random)), *(f"shares {seed}" for seed in range(shares)),
+        *HYBRIDS.get(ranks, ())[:hybrids],
+    ]
+
+
+def rank_case(name: str, ranks: int) -> tuple[OperatorGraph, Strategy, Callable[[int], dict[str, Any]]]:
+    """The network, the plan and the batches (by step) of a case, the same wherever they are made."""
+    kind, _, seed = name.partition(" ")
+    if kind not in ("random", "shares"):
+        graph, strategy = hybrid(name)
+        return graph, strategy, partial(words, graph)
+    graph, generator = decoder(), Random(int(seed))
+    strategy = fitting(graph, ranks, generator)
+    return graph, random_shares(graph, strategy, generator) if kind == "shares" else strategy, tokens
 
 
 def words(graph: OperatorGraph, step: int) -> dict[str, Any]:
