@@ -1,4 +1,11 @@
-"""The paper's full simulation (Algorithm 1), as short as it can be: what order and time mean for a TaskGraph."""
+"""The paper's full simulation (Algorithm 1), as short as it can be: what order and time mean for a TaskGraph.
+
+The compiled twins in optimizer/evaluate/simulation/, and the tests that hold each equal to it:
+
+- full.h (Algorithm 1): tests/optimizer/test_core_equal.py
+- propagate.h (Algorithm 2): tests/optimizer/test_core_delta.py
+- by_fragment.h (without the flat task graph): tests/optimizer/test_core_apart.py
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Evaluator: the predicted step time of strategies that differ in a few operators from a current one."""
+"""Evaluator: the predicted step time of strategies that differ in a few operators from a current one.
+
+`PythonEvaluator` defines them, with what it calls: `tasks.lower`, and `tasks.simulate`. The compiled twin is
+optimizer/evaluate/_core.pyx; tests/optimizer/test_core_equal.py holds them equal. The headers that it includes name
+their parts.
+"""
 
 from __future__ import annotations
 

@@ -7,6 +7,10 @@ processors (optimizer/evaluate/lowering/sync_walk.h), the lower bound adds costs
 A bundle is divided into chunks, each with a root where its gradient is summed. All chunks go the same way, so that a
 table has the rows of one chunk, and for each chunk its range and its root. Places count from the root: the holder after
 the root is place 1. `sync_tasks` writes the rows out for all chunks.
+
+The compiled twins in optimizer/evaluate/lowering/, and the test that holds each equal:
+
+- sync_table.h (keeps the tables) and sync_walk.h (writes their rows out): tests/optimizer/test_core_sync_table.py
 """
 
 from __future__ import annotations
