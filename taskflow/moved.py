@@ -6,6 +6,7 @@ Programs written for 0.1 go on; the warning says what to write instead. To be de
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import EnumMeta
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -79,12 +80,37 @@ NAMES: Mapping[str, Mapping[str, str]] = {
 }
 """Module -> old name -> new name."""
 
+MEMBERS: Mapping[str, Mapping[str, str]] = {"UpdatePlacement": {"EVERY": "REPLICATED", "SPREAD": "SHARDED"}}
+"""Enumeration -> old member -> new member."""
+
 
 def renamed(module: str, name: str) -> str | None:
     """Return the new name of a module's old one, with a warning; None if it never had that name."""
     new = NAMES.get(module, {}).get(name)
     if new is not None:
         warn(f"{module}.{name} is now called {new}; the old name goes with version 0.3", DeprecationWarning, stacklevel=4)
+    return new
+
+
+class RenamedMembers(EnumMeta):
+    """Of an enumeration whose members have old names (MEMBERS): ``Color.OLD`` and ``Color["OLD"]`` warn, and are the new member."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if (new := _renamed_member(cls.__name__, name)) is not None:
+            return cls.__members__[new]
+        if (above := getattr(super(), "__getattr__", None)) is not None:  # Python 3.10 and 3.11 find all members this way
+            return above(name)
+        raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
+
+    def __getitem__(cls, name: str) -> Any:
+        return super().__getitem__(_renamed_member(cls.__name__, name) or name)
+
+
+def _renamed_member(enumeration: str, name: str) -> str | None:
+    new = MEMBERS.get(enumeration, {}).get(name)
+    if new is not None:
+        old = f"{enumeration}.{name}"
+        warn(f"{old} is now called {enumeration}.{new}; the old name goes with version 0.3", DeprecationWarning, stacklevel=3)
     return new
 
 

@@ -137,7 +137,7 @@ def random_shares(graph: OperatorGraph, strategy: Strategy, random: Random) -> S
     for layer in dict.fromkeys(p.layer for p in graph.parameters):
         if random.random() < often:
             syncs[layer] = Sync(
-                SyncAlgorithm.COLLECTIVE, UpdatePlacement.SPREAD, zero=random.choice((2, 3)),
+                SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED, zero=random.choice((2, 3)),
                 shard_group=random.choice((0, 0, 2, 3)), prefetch=random.choice((0, 1, 1, 3)),
             )
     return replace(strategy, syncs=syncs)

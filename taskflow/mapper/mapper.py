@@ -60,9 +60,9 @@ class Mapper(ABC):
         (reduce-scatter, all-gather): fewer messages, no link to spare, and update state is held once.
         """
         return (
-            Sync(SyncAlgorithm.OWNER, UpdatePlacement.SPREAD)
+            Sync(SyncAlgorithm.OWNER, UpdatePlacement.SHARDED)
             if _copying(holders, machine)
-            else Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.EVERY)
+            else Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.REPLICATED)
         )
 
     def select_sums(self, processors: Sequence[int], machine: Machine) -> SyncAlgorithm:

@@ -58,7 +58,7 @@ def parse_sync(text: str, who: str) -> Sync:
         )
     said = {_SYNC_FIELDS[match[1]]: int(match[2]) for match in numbers if match is not None}
     if words[1] in _STAGES:
-        return Sync(SyncAlgorithm(words[0]), UpdatePlacement.SPREAD, zero=_STAGES[words[1]], **said)
+        return Sync(SyncAlgorithm(words[0]), UpdatePlacement.SHARDED, zero=_STAGES[words[1]], **said)
     return Sync(SyncAlgorithm(words[0]), UpdatePlacement(words[1]), **said)
 
 

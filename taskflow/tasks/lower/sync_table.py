@@ -161,7 +161,7 @@ def chunk_count(sync: Sync, holders: int, size: int, itemsize: int) -> int:
     the bundle as it is."""
     if sync.place is UpdatePlacement.OWNER:
         return 1
-    if sync.place is UpdatePlacement.EVERY and sync.travel is not SyncAlgorithm.RING:
+    if sync.place is UpdatePlacement.REPLICATED and sync.travel is not SyncAlgorithm.RING:
         return 1
     wanted = sync.chunks or max(1, size * itemsize // SMALLEST_CHUNK_BYTES)
     return min(holders, holders if _collective(sync) else wanted, size)
@@ -201,7 +201,7 @@ def _unknown(way: SyncAlgorithm | UpdatePlacement) -> ValueError:
 @lru_cache(maxsize=1024)
 def _pattern(travel: SyncAlgorithm, place: UpdatePlacement, giving: tuple[bool, ...], count: int) -> ChunkPattern:
     """The rows of a chunk, its root first; of collectives, those of all ``count`` chunks."""
-    if place not in (UpdatePlacement.EVERY, UpdatePlacement.OWNER, UpdatePlacement.SPREAD):
+    if place not in (UpdatePlacement.REPLICATED, UpdatePlacement.OWNER, UpdatePlacement.SHARDED):
         raise _unknown(place)
     if travel is SyncAlgorithm.COLLECTIVE:
         return _by_collectives(place, giving, count)
@@ -244,10 +244,10 @@ class _RowWriter:
 
 
 def _by_messages(travel: SyncAlgorithm, place: UpdatePlacement, giving: tuple[bool, ...]) -> ChunkPattern:
-    """Gradients come together at the root. With EVERY the sum goes to all, who update; else the root updates, and new weights go
-    to all. Holders without a gradient send nothing; if the root is one of them, it starts from zero."""
+    """Gradients come together at the root. If REPLICATED, the sum goes to all, who update; else the root updates, and new
+    weights go to all. Holders without a gradient send nothing; if the root is one of them, it starts from zero."""
     write = _RowWriter([None] * len(giving))
-    value, everywhere = write.value, place is UpdatePlacement.EVERY
+    value, everywhere = write.value, place is UpdatePlacement.REPLICATED
     write.stage(SyncPhase.SUMS, EmitOrder.EACH)
     if not giving[0]:
         value[0] = write.row(SyncStep.FILL, 0)
@@ -285,7 +285,7 @@ def _by_collectives(place: UpdatePlacement, giving: tuple[bool, ...], count: int
     """All holders' gradients are summed at once, on all of them or a share on each; holders without one give zeros."""
     holders = range(len(giving))
     write = _RowWriter([None] * len(giving))
-    everywhere, alone = place is UpdatePlacement.EVERY, len(giving) == 1
+    everywhere, alone = place is UpdatePlacement.REPLICATED, len(giving) == 1
     write.stage(SyncPhase.SUMS, EmitOrder.ONCE)
     for p in holders:
         if not giving[p]:
