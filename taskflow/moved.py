@@ -6,7 +6,6 @@ Programs written for 0.1 go on; the warning says what to write instead. To be de
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import EnumMeta
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -80,9 +79,6 @@ NAMES: Mapping[str, Mapping[str, str]] = {
 }
 """Module -> old name -> new name."""
 
-MEMBERS: Mapping[str, Mapping[str, str]] = {"UpdatePlacement": {"EVERY": "REPLICATED", "SPREAD": "SHARDED"}}
-"""Enumeration -> old member -> new member."""
-
 
 def renamed(module: str, name: str) -> str | None:
     """Return the new name of a module's old one, with a warning; None if it never had that name."""
@@ -92,26 +88,21 @@ def renamed(module: str, name: str) -> str | None:
     return new
 
 
-class RenamedMembers(EnumMeta):
-    """Of an enumeration whose members have old names (MEMBERS): ``Color.OLD`` and ``Color["OLD"]`` warn, and are the new member."""
+class OldMember:
+    """The old name of a member of an enumeration, for one line of its class: reading it warns, and gives the new member.
 
-    def __getattr__(cls, name: str) -> Any:
-        if (new := _renamed_member(cls.__name__, name)) is not None:
-            return cls.__members__[new]
-        if (above := getattr(super(), "__getattr__", None)) is not None:  # Python 3.10 and 3.11 find all members this way
-            return above(name)
-        raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
+    It is a descriptor, so that the enumeration does not take it for a member of its own."""
 
-    def __getitem__(cls, name: str) -> Any:
-        return super().__getitem__(_renamed_member(cls.__name__, name) or name)
+    def __init__(self, new: str) -> None:
+        self.new, self.old = new, ""
 
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.old = name
 
-def _renamed_member(enumeration: str, name: str) -> str | None:
-    new = MEMBERS.get(enumeration, {}).get(name)
-    if new is not None:
-        old = f"{enumeration}.{name}"
-        warn(f"{old} is now called {enumeration}.{new}; the old name goes with version 0.3", DeprecationWarning, stacklevel=3)
-    return new
+    def __get__(self, instance: object, owner: type[Any]) -> Any:
+        old, new = f"{owner.__name__}.{self.old}", f"{owner.__name__}.{self.new}"
+        warn(f"{old} is now called {new}; the old name goes with version 0.3", DeprecationWarning, stacklevel=2)
+        return getattr(owner, self.new)
 
 
 class OldModules(MetaPathFinder, Loader):

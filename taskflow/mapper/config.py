@@ -9,7 +9,7 @@ from typing import Any
 
 from taskflow.drawing import Drawing
 from taskflow.graph import Node
-from taskflow.moved import RenamedMembers
+from taskflow.moved import OldMember
 from taskflow.partition import Grid, even_cuts, weighted_cuts
 from taskflow.regions import Rect
 
@@ -100,7 +100,7 @@ class Exchange(Enum):
     COLLECTIVES = "collectives"
 
 
-class UpdatePlacement(Enum, metaclass=RenamedMembers):
+class UpdatePlacement(Enum):
     """Where a parameter is updated. REPLICATED: at every processor that holds it (gradients are all-reduced). OWNER: at one
     of them, which sends new weights. SHARDED: each holder updates its share and sends that (reduce-scatter, then
     all-gather). The values are the words of strategy files and of `--pin-sync`."""
@@ -108,6 +108,8 @@ class UpdatePlacement(Enum, metaclass=RenamedMembers):
     REPLICATED = "every"
     OWNER = "owner"
     SHARDED = "spread"
+    EVERY = OldMember("REPLICATED")
+    SPREAD = OldMember("SHARDED")
 
 
 @dataclass(frozen=True, slots=True)
