@@ -210,13 +210,15 @@ def _pattern(travel: SyncAlgorithm, place: UpdatePlacement, giving: tuple[bool, 
 
 @dataclass(slots=True)
 class _RowWriter:
-    """Rows that follow each other, and of each place what completes its value: a row, or None: its own gradient."""
+    """Collects the rows of a pattern, stage by stage. ``value``: by place, the row that completes what it has so far; None: it
+    has its own gradient."""
 
     value: list[int | None]
     rows: list[SyncRow] = field(default_factory=list)
     stages: list[RowStage] = field(default_factory=list)
 
     def stage(self, phase: SyncPhase, order: EmitOrder) -> None:
+        """Rows from now on are of a new stage."""
         self._close()
         self.stages.append(RowStage(phase, order, len(self.rows), len(self.rows)))
 
@@ -224,16 +226,16 @@ class _RowWriter:
         self, step: SyncStep, place: int, needs: Sequence[int] = (), *, source: int | None = None, after: Sequence[int] = (),
         readers: Sequence[int] = (), parts: int = 0, share: int | None = None, sums: bool = False,
     ) -> int:
-        """``needs``: the places whose values it waits for, besides the rows ``after``."""
+        """Add a row, and return its number. ``needs``: the places whose values it waits for, besides the rows ``after``."""
         rows = [row for row in (self.value[p] for p in needs) if row is not None]
-        own = tuple(p for p in needs if self.value[p] is None)
         self.rows.append(SyncRow(
-            step, place, place if source is None else source, tuple(dict.fromkeys((*after, *rows))), own, tuple(readers),
-            parts, share, sums,
+            step, place, place if source is None else source, after=tuple(dict.fromkeys((*after, *rows))),
+            gradients=tuple(p for p in needs if self.value[p] is None), readers=tuple(readers), parts=parts, share=share, sums=sums,
         ))  # fmt: skip
         return len(self.rows) - 1
 
     def pattern(self, sums: Sequence[int | None]) -> ChunkPattern:
+        """All rows so far."""
         self._close()
         return ChunkPattern(tuple(self.rows), tuple(self.stages), tuple(sums))
 
@@ -356,44 +358,47 @@ def sync_tasks(table: SyncTable, first: int) -> tuple[list[SyncTask], list[TaskS
     """The rows of all chunks, in program order but for rounds. ``first``: the first chunk's root (`first_root`)."""
     tasks: list[SyncTask] = []
     stages: list[TaskStage] = []
-    number: list[dict[int, int]] = [{} for _ in table.chunks]  # by chunk: row -> task
+    written: list[dict[int, int]] = [{} for _ in table.chunks]  # by chunk: the task of each row so far
 
-    def holder(place: int, chunk: int = 0) -> int:
+    def holder(place: int, chunk: int) -> int:
         return (place + table.chunks[chunk].root + first) % table.holders
 
-    def write(chunk: int, row: int, once: bool) -> None:
-        pattern = table.chunks[chunk].pattern
-        of = pattern.rows[row]
-        where = of.share if once else chunk
-        after = [number[chunk][a] for a in of.after]
-        gradients = list(of.gradients)
-        if of.sums:
-            for c, other in enumerate(table.chunks):
-                place = (of.place - other.root) % table.holders
-                came = other.pattern.sums[place]
-                if came is None:
-                    gradients.append(of.place)
-                else:
-                    after.append(number[c][came])
-        number[chunk][row] = len(tasks)
+    def all_sums(place: int) -> tuple[list[int], list[int]]:
+        """What completes the sums of all chunks at a place of the first one: tasks, and places of which the own gradient is
+        the sum."""
+        after, own = [], []
+        for chunk, of in enumerate(table.chunks):
+            row = of.pattern.sums[(place - of.root) % table.holders]
+            if row is None:
+                own.append(place)
+            else:
+                after.append(written[chunk][row])
+        return after, own
+
+    def write(chunk: int, number: int, about: int | None) -> None:
+        """Append the task of a chunk's row. ``about``: the chunk whose elements it works on; None: the whole bundle."""
+        row = table.chunks[chunk].pattern.rows[number]
+        after, own = all_sums(row.place) if row.sums else ([], [])
+        after = [*(written[chunk][before] for before in row.after), *after]
+        gradients = [holder(place, chunk) for place in (*row.gradients, *own)]
+        low, high = (0, table.size) if about is None else (table.chunks[about].low, table.chunks[about].high)
+        written[chunk][number] = len(tasks)
         tasks.append(SyncTask(
-            of.step, holder(of.place, chunk), holder(of.source, chunk), where,
-            0 if where is None else table.chunks[where].low,
-            table.size if where is None else table.chunks[where].high, of.parts,
-            tuple(dict.fromkeys(after)), tuple(dict.fromkeys(holder(p, chunk) for p in gradients)),
-            tuple(holder(p, chunk) for p in of.readers),
+            row.step, holder(row.place, chunk), holder(row.source, chunk), about, low, high, row.parts,
+            after=tuple(dict.fromkeys(after)), gradients=tuple(dict.fromkeys(gradients)),
+            readers=tuple(holder(place, chunk) for place in row.readers),
         ))  # fmt: skip
 
-    for place, stage in enumerate(table.chunks[0].pattern.stages):
+    pattern = table.chunks[0].pattern
+    for number, stage in enumerate(pattern.stages):
         begin = len(tasks)
         if stage.order is EmitOrder.ONCE:
-            rows = table.chunks[0].pattern.rows
-            for row in sorted(range(stage.first, stage.last), key=lambda row: holder(rows[row].place)):
-                write(0, row, True)
+            for row in sorted(range(stage.first, stage.last), key=lambda row: holder(pattern.rows[row].place, 0)):
+                write(0, row, pattern.rows[row].share)
         else:
-            for c, chunk in enumerate(table.chunks):
-                own = chunk.pattern.stages[place]
+            for chunk, of in enumerate(table.chunks):
+                own = of.pattern.stages[number]  # patterns differ in how many rows a stage has
                 for row in range(own.first, own.last):
-                    write(c, row, False)
+                    write(chunk, row, chunk)
         stages.append(TaskStage(stage.phase, stage.order is EmitOrder.ROUNDS, range(begin, len(tasks))))
     return tasks, stages
