@@ -82,7 +82,7 @@ class OpConfig:
 
 
 class SyncAlgorithm(Enum):
-    """How a sum travels between processors: around a ring, up and down a binomial tree, or straight to its owner, each as
+    """The way of a sum between processors: around a ring, up and down a binomial tree, or straight to its owner, each as
     messages of our own; or as collectives of the communication library (NCCL's between GPUs, else MPI's)."""
 
     RING = "ring"
@@ -101,9 +101,9 @@ class Exchange(Enum):
 
 
 class UpdatePlacement(Enum):
-    """Where a parameter is updated. REPLICATED: at every processor that holds it (gradients are all-reduced). OWNER: at one
-    of them, which sends new weights. SHARDED: each holder updates its share and sends that (reduce-scatter, then
-    all-gather). The values are the words of strategy files and of `--pin-sync`."""
+    """The place where a parameter is updated. REPLICATED: at every processor that holds it (gradients are all-reduced).
+    OWNER: at one of them, which sends new weights. SHARDED: each holder updates its share and sends that (reduce-scatter,
+    then all-gather). The values are the words of strategy files and of `--pin-sync`."""
 
     REPLICATED = "every"
     OWNER = "owner"
@@ -114,7 +114,7 @@ class UpdatePlacement(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """How the weights of a layer are synchronised among the processors that hold them.
+    """The way in which a layer's weights are synchronised among the processors that hold them.
 
     ``chunks``: into how many parts a SHARDED update or a RING is divided (at most one a holder); 0: as many as leave each
     at least 1 MiB. A COLLECTIVE decides by itself. REPLICATED, it is one all-reduce. SHARDED, it is one reduce-scatter of

@@ -151,7 +151,7 @@ class HybridPlan:
 
 
 def is_plan(text: str) -> bool:
-    """Whether a mapper's name is meant to be a plan such as ``t2 p2 mb1``: whether its first word is one of the notation's."""
+    """True if a mapper's name is meant to be a plan such as ``t2 p2 mb1``: whether its first word is one of the notation's."""
     words = text.split()
     return bool(words) and (words[0] == "fsdp" or (_TOKEN.fullmatch(words[0]) or _SETTING.fullmatch(words[0])) is not None)
 

@@ -45,7 +45,7 @@ SYNCS = (
 
 
 class OperatorGroups:
-    """Which operators belong together."""
+    """Groups of operators that belong together."""
 
     def __init__(self, graph: OperatorGraph) -> None:
         self.nodes = {node.name: node for node in graph}

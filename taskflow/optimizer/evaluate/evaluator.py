@@ -92,7 +92,7 @@ class Evaluator(ABC):
         return self._strategy
 
     def at(self, strategy: Strategy) -> bool:
-        """Whether this very object is the current strategy, so that there is no need to `set` it."""
+        """True if this very object is the current strategy, so that there is no need to `set` it."""
         return self._strategy is strategy
 
     @property
@@ -128,7 +128,7 @@ class Evaluator(ABC):
 
     @abstractmethod
     def timeline(self) -> Timeline:
-        """When each task of the current strategy is ready, starts and ends; tasks numbered as `lower` numbers them."""
+        """Return when each task of the current strategy is ready, starts and ends; tasks numbered as `lower` numbers them."""
 
     @abstractmethod
     def usage(self) -> Usage:
