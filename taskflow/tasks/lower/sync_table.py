@@ -8,9 +8,8 @@ A bundle is divided into chunks, each with a root where its gradient is summed. 
 table has the rows of one chunk, and for each chunk its range and its root. Places count from the root: the holder after
 the root is place 1. `sync_tasks` writes the rows out for all chunks.
 
-The compiled twins in optimizer/evaluate/lowering/, and the test that holds each equal:
-
-- sync_table.h (keeps the tables) and sync_walk.h (writes their rows out): tests/optimizer/test_core_sync_table.py
+The compiled twins are optimizer/evaluate/lowering/sync_table.h, which keeps tables, and sync_walk.h, which writes rows
+out; tests/optimizer/test_core_sync_table.py holds them equal.
 """
 
 from __future__ import annotations
@@ -235,7 +234,6 @@ class _RowWriter:
         return len(self.rows) - 1
 
     def pattern(self, sums: Sequence[int | None]) -> ChunkPattern:
-        """All rows so far."""
         self._close()
         return ChunkPattern(tuple(self.rows), tuple(self.stages), tuple(sums))
 
@@ -356,16 +354,14 @@ class TaskStage:
 
 def sync_tasks(table: SyncTable, first: int) -> tuple[list[SyncTask], list[TaskStage]]:
     """The rows of all chunks, in program order but for rounds. ``first``: the first chunk's root (`first_root`)."""
-    tasks: list[SyncTask] = []
-    stages: list[TaskStage] = []
+    tasks, stages = list[SyncTask](), list[TaskStage]()
     written: list[dict[int, int]] = [{} for _ in table.chunks]  # by chunk: the task of each row so far
 
     def holder(place: int, chunk: int) -> int:
         return (place + table.chunks[chunk].root + first) % table.holders
 
     def all_sums(place: int) -> tuple[list[int], list[int]]:
-        """What completes the sums of all chunks at a place of the first one: tasks, and places of which the own gradient is
-        the sum."""
+        """What completes all chunks' sums at a place of the first one: tasks, and the place where its own gradient does."""
         after, own = [], []
         for chunk, of in enumerate(table.chunks):
             row = of.pattern.sums[(place - of.root) % table.holders]
@@ -378,8 +374,8 @@ def sync_tasks(table: SyncTable, first: int) -> tuple[list[SyncTask], list[TaskS
     def write(chunk: int, number: int, about: int | None) -> None:
         """Append the task of a chunk's row. ``about``: the chunk whose elements it works on; None: the whole bundle."""
         row = table.chunks[chunk].pattern.rows[number]
-        after, own = all_sums(row.place) if row.sums else ([], [])
-        after = [*(written[chunk][before] for before in row.after), *after]
+        sums, own = all_sums(row.place) if row.sums else ([], [])
+        after = [*(written[chunk][before] for before in row.after), *sums]
         gradients = [holder(place, chunk) for place in (*row.gradients, *own)]
         low, high = (0, table.size) if about is None else (table.chunks[about].low, table.chunks[about].high)
         written[chunk][number] = len(tasks)
