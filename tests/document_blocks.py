@@ -38,7 +38,7 @@ TEXTS_NOT_COMPARED = {
 
 SLOW = ("alexnet.py", "inception.py", "resnet.py", "rnntc.py", "nmt.py", "transformer.py", " train ", " profile ", " --devices 64 ")
 """Commands with one of these words run in make test-slow only; the examples' own tests start each program otherwise."""
-SLOW_PAGES = ("docs/guide/cluster.md", "docs/guide/export.md")
+SLOW_PAGES = ("docs/guide/cluster.md", "docs/guide/export.md", "docs/guide/gpus.md", "docs/guide/machines.md")
 """Pages of which all commands do: tests/cli and tests/export start such commands otherwise."""
 
 
