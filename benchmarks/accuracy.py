@@ -132,7 +132,7 @@ class Predictor:
             folder=Path(self._folder.name), seconds=SECONDS, company=self._company,
         )
         self.used |= {"reuse_bytes": self._costs.between.nbytes, "aged": str(self._costs.between.age)}
-        self._judge = make_evaluator(self._graph, self._machine, costs=self._costs, rule=self._rule)
+        self._evaluator = make_evaluator(self._graph, self._machine, costs=self._costs, rule=self._rule)
 
     def search(self, budget: str) -> Any:
         """The strategy that a search finds with these predictions."""
@@ -141,7 +141,7 @@ class Predictor:
 
         self._time_kernels()
         began, space = perf_counter(), SpaceOptions("powers", reduction=False)
-        found = search(self._graph, self._machine, budget=budget, seed=0, use=self._judge, space=space, memory=False)
+        found = search(self._graph, self._machine, budget=budget, seed=0, use=self._evaluator, space=space, memory=False)
         self.used |= {"name": self._costs.name, "search_seconds": perf_counter() - began}
         return found.strategy
 
@@ -159,11 +159,11 @@ class Predictor:
         from taskflow.tasks import Kind
 
         if not self._virtual:
-            return float(self._judge.set(strategy))
+            return float(self._evaluator.set(strategy))
         return sum(
             self._costs.memory_seconds(Kind.MOVE, 2 * t.nbytes, 0, runs=max(t.runs)) if t.kind is Kind.COPY
-            else self._judge.costs.task(t)
-            for t in self._judge.lowered(strategy)
+            else self._evaluator.costs.task(t)
+            for t in self._evaluator.lowered(strategy)
         )
 
 

@@ -189,14 +189,14 @@ def accuracy(network: str, precision: str, steps: int, device: str, preset: str)
         save(measure(LocalTransport(), "here", kernels, processors=PROCESSORS), path)
         machine = load_machine(str(path))
         costs = choose_costs("measured", graph, machine, rule, ranks=1, kernels=kernels, folder=Path(folder))
-        judge = make_evaluator(graph, machine, costs=costs, rule=rule)
+        evaluator = make_evaluator(graph, machine, costs=costs, rule=rule)
         for name, processors in (("one", 1), *((name, PROCESSORS) for name in STRATEGIES)):
             chosen, _ = taskflow.choose("data" if processors == 1 else name, graph, taskflow.host(processors), seed=1)
-            tasks = judge.lowered(on_all(chosen, PROCESSORS))
+            tasks = evaluator.lowered(on_all(chosen, PROCESSORS))
             of = machine.processors[0].device
             predicted = sum(
                 costs.memory_seconds(Kind.MOVE, 2 * t.nbytes, 0, device=of, runs=max(t.runs)) if t.kind is Kind.COPY
-                else judge.costs.task(t)
+                else evaluator.costs.task(t)
                 for t in tasks
             )
             run = taskflow.Executor(graph, chosen, rule, kernels=kernels)

@@ -74,21 +74,21 @@ def searched(graph: Any, machine: Any, rule: Any, ranks: int, budget: str, seed:
 
     with ExitStack() as last:
         there = folder or last.enter_context(tempfile.TemporaryDirectory())
-        judges = {
+        evaluators = {
             name: make_evaluator(graph, machine, rule=rule, costs=choose_costs(
                 name, graph, machine, rule, ranks=ranks, folder=Path(there)
             )) for name in COSTS
         }  # fmt: skip
-        for judge in judges.values():
-            last.callback(judge.costs.close)  # before anything trains beside it
+        for evaluator in evaluators.values():
+            last.callback(evaluator.costs.close)  # before anything trains beside it
         plans = [{"plan": DATA, "strategy": taskflow.choose(DATA, graph, machine)[0], "search_seconds": 0.0}]
-        for name, judge in judges.items():
+        for name, evaluator in evaluators.items():
             began = perf_counter()
-            found = search(graph, machine, budget=budget, seed=seed, use=judge)
+            found = search(graph, machine, budget=budget, seed=seed, use=evaluator)
             plans.append({"plan": name, "strategy": found.strategy, "search_seconds": perf_counter() - began,
-                          "proposals": found.proposals, "costs": judge.costs.name})  # fmt: skip
+                          "proposals": found.proposals, "costs": evaluator.costs.name})  # fmt: skip
         for plan in plans:
-            plan["predicted_seconds"] = {name: judge.set(plan["strategy"]) for name, judge in judges.items()}
+            plan["predicted_seconds"] = {name: evaluator.set(plan["strategy"]) for name, evaluator in evaluators.items()}
     return plans
 
 

@@ -53,20 +53,20 @@ MORE = (
 QUICK = 1.0  # seconds of the default search in part 1
 
 
-def default(judge: Evaluator, seconds: float, space: SpaceOptions) -> SearchResult:
+def default(evaluator: Evaluator, seconds: float, space: SpaceOptions) -> SearchResult:
     """The default search, as `search` runs it."""
-    return ALGORITHMS["guided"](judge, SearchOptions(
-        Budget(seconds=seconds), space=space, rivals=known(judge.graph, judge.machine), deadline=Deadline(seconds, process_time),
-        bound=lambda over: lower_bound(judge, space, over),
+    return ALGORITHMS["guided"](evaluator, SearchOptions(
+        Budget(seconds=seconds), space=space, rivals=known(evaluator.graph, evaluator.machine),
+        deadline=Deadline(seconds, process_time), bound=lambda over: lower_bound(evaluator, space, over),
     ))  # fmt: skip
 
 
 def optimum(model: str, space: SpaceOptions, seconds: float, tolerance: float) -> dict:
     graph, machine = build(model, devices=4), load_machine("p100", 4)
     quick = default(make_evaluator(graph, machine), QUICK, replace(space, follow="none"))
-    judge, within = make_evaluator(graph, machine), space.follow != "none"
+    evaluator, within = make_evaluator(graph, machine), space.follow != "none"
     begin = process_time()
-    proof = exact(judge, SearchOptions(
+    proof = exact(evaluator, SearchOptions(
         Budget(seconds=seconds), space=space, rivals=() if within else (quick.strategy,), tolerance=tolerance,
         deadline=Deadline(seconds, process_time),
     ), within=within)  # fmt: skip
@@ -90,18 +90,18 @@ def _options(space: SpaceOptions) -> dict:
 
 def neighbours(model: str, devices: int, seconds: float, polish: float) -> dict:
     graph, machine = build(model, devices=devices), load_machine("p100", devices)
-    judge = make_evaluator(graph, machine)
+    evaluator = make_evaluator(graph, machine)
     begin = process_time()
-    first = default(judge, seconds, SpaceOptions())
+    first = default(evaluator, seconds, SpaceOptions())
     searched = process_time()
-    found = polished(judge, first, SearchOptions(Budget(seconds=polish), deadline=Deadline(polish, process_time)))
+    found = polished(evaluator, first, SearchOptions(Budget(seconds=polish), deadline=Deadline(polish, process_time)))
     done = process_time()
-    judge.set(found.strategy)
+    evaluator.set(found.strategy)
     space, tried, better = SearchSpace(graph, devices), 0, 0
     for node in graph:
         for config in space[node]:
             tried += 1
-            better += judge.propose({node.name: config}, nextafter(found.seconds, 0.0)) < found.seconds
+            better += evaluator.propose({node.name: config}, nextafter(found.seconds, 0.0)) < found.seconds
     return {
         "model": model, "machine": machine.name, "devices": devices, "iteration_seconds": found.seconds,
         "before_polishing_seconds": first.seconds, "lower_bound_seconds": first.lower_bound,

@@ -47,13 +47,13 @@ WHY = {
 }
 
 
-def best_sync(judge: Evaluator, strategy: Strategy) -> tuple[Strategy, str]:
+def best_sync(evaluator: Evaluator, strategy: Strategy) -> tuple[Strategy, str]:
     """The strategy with every layer synchronised in the way that makes it fastest, and that way."""
-    layers = sorted({p.layer for p in judge.graph.parameters})
-    kept, best, way = strategy, judge.set(strategy), ", ".join(sorted({str(s) for s in strategy.syncs.values()}))
+    layers = sorted({p.layer for p in evaluator.graph.parameters})
+    kept, best, way = strategy, evaluator.set(strategy), ", ".join(sorted({str(s) for s in strategy.syncs.values()}))
     for sync in SYNCS:
         syncs = {layer: sync for layer in layers}
-        seconds = judge.propose({}, best, syncs)
+        seconds = evaluator.propose({}, best, syncs)
         if seconds < best:
             kept, best, way = replace(strategy, syncs=syncs), seconds, str(sync)
     return kept, way
@@ -71,17 +71,17 @@ def entry(figure: str, quantity: str, ours: float, paper: tuple[float, float], w
 def compare(model: str, machine: str, devices: int, budget: float, seed: int) -> Iterator[dict]:
     """Figure 7's rows; for NMT on 64 K80 Figure 8's too."""
     graph, cluster = build(model, devices=devices), load_machine(machine, devices)
-    judge = make_evaluator(graph, cluster)
-    plans: dict[str, tuple[Strategy, str]] = {s.name: best_sync(judge, s) for s in known(graph, cluster)[:2]}
+    evaluator = make_evaluator(graph, cluster)
+    plans: dict[str, tuple[Strategy, str]] = {s.name: best_sync(evaluator, s) for s in known(graph, cluster)[:2]}
     found = search(
-        graph, cluster, budget=Budget(seconds=budget), seed=seed, use=judge, memory=False, starts=[
+        graph, cluster, budget=Budget(seconds=budget), seed=seed, use=evaluator, memory=False, starts=[
             replace(plan, name=f"{name} {way}") for name, (plan, way) in plans.items()
         ],
     )
     plans["found"] = (found.strategy, "by layer")
     seconds, usages = {}, {}
     for name, (plan, _) in plans.items():
-        seconds[name], usages[name] = judge.set(plan), where_time_goes(judge)
+        seconds[name], usages[name] = evaluator.set(plan), where_time_goes(evaluator)
     where = {"model": model, "machine": cluster.name, "devices": devices}
     samples = graph.nodes[0].space.shape[0]
     for rival in ("data", "expert"):
@@ -112,10 +112,10 @@ def compare(model: str, machine: str, devices: int, budget: float, seed: int) ->
 def against(model: str, algorithm: str, machine: str, devices: int, budget: float, seed: int) -> dict:
     """A row of Figure 10."""
     graph, cluster = build(model, devices=devices), load_machine(machine, devices)
-    judge = make_evaluator(graph, cluster)
+    evaluator = make_evaluator(graph, cluster)
     rival, found = (
         search(
-            graph, cluster, budget=Budget(seconds=budget), seed=seed, use=judge, memory=False, algorithm=a,
+            graph, cluster, budget=Budget(seconds=budget), seed=seed, use=evaluator, memory=False, algorithm=a,
             alone=a != "guided", workers=1,
         )
         for a in (algorithm, "guided")

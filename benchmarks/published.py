@@ -114,8 +114,8 @@ def decoder_row(case: Decoder) -> dict:
         layers=case.layers, dtype="float16",
     )
     cluster = load_machine("a100", case.devices)
-    judge = make_evaluator(graph, cluster, rule=Adam())
-    seconds = judge.set(best_sync(judge, map_graph(Megatron(case.shared_by), graph, cluster))[0])
+    evaluator = make_evaluator(graph, cluster, rule=Adam())
+    seconds = evaluator.set(best_sync(evaluator, map_graph(Megatron(case.shared_by), graph, cluster))[0])
     ours = case.flops() / seconds / case.devices / 1e12
     return {
         "source": "megatron", "machine": "a100", "network": f"GPT, {case.billions} billion", "devices": case.devices,
@@ -128,9 +128,9 @@ def decoder_row(case: Decoder) -> dict:
 def predicted(case: Case, devices: int) -> float:
     """Images a second of data parallelism, synchronised in the way that is fastest."""
     graph, cluster = build(case.model, case.batch * devices, devices, **case.sizes), load_machine(case.machine, devices)
-    judge = make_evaluator(graph, cluster)
+    evaluator = make_evaluator(graph, cluster)
     data = next(plan for plan in known(graph, cluster) if plan.name == "data")
-    return case.batch * devices / judge.set(best_sync(judge, data)[0] if devices > 1 else data)
+    return case.batch * devices / evaluator.set(best_sync(evaluator, data)[0] if devices > 1 else data)
 
 
 def compare(case: Case, most: int) -> list[dict]:

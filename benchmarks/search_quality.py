@@ -26,18 +26,18 @@ from taskflow.optimizer.evaluate import Evaluator
 SIX = ("AlexNet", "Inception-v3", "ResNet-101", "RNNTC", "RNNLM", "NMT")
 
 
-def one(judge: Evaluator, algorithm: str, seconds: float, seed: int) -> SearchResult:
+def one(evaluator: Evaluator, algorithm: str, seconds: float, seed: int) -> SearchResult:
     """One search, which begins with an evaluator that knows nothing yet."""
-    rivals = () if algorithm == "optcnn" else known(judge.graph, judge.machine)
+    rivals = () if algorithm == "optcnn" else known(evaluator.graph, evaluator.machine)
     options = SearchOptions(Budget(seconds=seconds), seed, rivals=rivals, deadline=Deadline(seconds, process_time))
-    return ALGORITHMS[algorithm](judge, options)
+    return ALGORITHMS[algorithm](evaluator, options)
 
 
 def measure(model: str, machine_name: str, devices: int, seconds: float, seeds: int) -> dict:
     graph, machine = build(model, devices=devices), load_machine(machine_name, devices)
-    judge = make_evaluator(graph, machine)
+    evaluator = make_evaluator(graph, machine)
     row: dict = {"model": model, "machine": machine.name, "devices": devices, "budget_seconds": seconds, "seeds": seeds}
-    row["starts_iteration_seconds"] = {s.name: judge.set(s) for s in known(graph, machine)}
+    row["starts_iteration_seconds"] = {s.name: evaluator.set(s) for s in known(graph, machine)}
     row["starts_sync"] = {s.name: ", ".join(sorted({str(y) for y in s.syncs.values()})) for s in known(graph, machine)}
     for algorithm in ("optcnn", "mcmc", "guided"):
         runs = [

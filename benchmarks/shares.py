@@ -30,10 +30,10 @@ def plans(graph: OperatorGraph, machine: Machine) -> list[Strategy]:
     return [replace(plan, syncs=dict.fromkeys(plan.syncs, parse_sync(way, "way"))) for way in WAYS]
 
 
-def peak(judge: Evaluator, plan: Strategy) -> int:
+def peak(evaluator: Evaluator, plan: Strategy) -> int:
     """Bytes of the processor that needs most."""
-    judge.set(plan)
-    return max(use.nbytes for use in memory_use(judge.lowered(plan), judge.timeline().order))
+    evaluator.set(plan)
+    return max(use.nbytes for use in memory_use(evaluator.lowered(plan), evaluator.timeline().order))
 
 
 def ratio(every: float, spread: float) -> str:
@@ -54,11 +54,11 @@ def main(machines: tuple[str, ...], memory: bool, networks: tuple[str, ...]) -> 
             graph = build(network, devices=int(devices))
             cells = [f"{network}, {devices} {name}", f"{graph.parameter_count / 1e6:.1f}"]
             for rule in RULES.values():
-                judge, ways = make_evaluator(graph, machine, rule=rule), plans(graph, machine)
-                seconds = [judge.set(plan) for plan in ways]
+                evaluator, ways = make_evaluator(graph, machine, rule=rule), plans(graph, machine)
+                seconds = [evaluator.set(plan) for plan in ways]
                 cells += [*(f"{1e3 * s:.4g}" for s in seconds), ratio(*seconds)]
                 if memory:
-                    cells += [f"{peak(judge, plan) / 1e9:.3g}" for plan in ways]
+                    cells += [f"{peak(evaluator, plan) / 1e9:.3g}" for plan in ways]
             print("| " + " | ".join(cells) + " |", flush=True)
 
 

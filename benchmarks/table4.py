@@ -54,14 +54,15 @@ def cell(model: str, devices: int, machine: str, algorithm: str, starts: int, bu
     space = SearchSpace(graph, devices, choice)
     begin, took, walls, proposals, found = process_time(), [], [], [], []
     here, wall = process_time(), perf_counter()
-    judge = make_evaluator(graph, cluster, algorithm=algorithm)
+    evaluator = make_evaluator(graph, cluster, algorithm=algorithm)
     for seed in range(starts):
         left = budget - (process_time() - begin)
         if left <= 0:
             break
         random = random_start(graph, cluster, space, Random(f"table4 {seed}"), f"random {seed}")
         deadline = Deadline(left, process_time)
-        result = mcmc(judge, SearchOptions(Budget(seconds=left), seed, choice, starts=(random,), deadline=deadline), patient=False)
+        options = SearchOptions(Budget(seconds=left), seed, choice, starts=(random,), deadline=deadline)
+        result = mcmc(evaluator, options, patient=False)
         if result.stopped == "stalled":
             took.append(process_time() - here)
             walls.append(perf_counter() - wall)

@@ -58,9 +58,9 @@ class EnoughWork(Mapper):
 
     def select_reduction(self, layer: str, nbytes: int, holders: Sequence[int], machine: Machine) -> Sync:
         return (
-            Sync(SyncAlgorithm.RING, UpdatePlacement.EVERY)
+            Sync(SyncAlgorithm.RING, UpdatePlacement.REPLICATED)
             if nbytes > 1 << 20
-            else Sync(SyncAlgorithm.TREE, UpdatePlacement.EVERY)
+            else Sync(SyncAlgorithm.TREE, UpdatePlacement.REPLICATED)
         )
 
 
@@ -71,11 +71,12 @@ class EnoughWork(Mapper):
 @click.option("--batch", type=click.IntRange(1), default=64, show_default=True, help="Samples a step, of all devices.")
 def main(model: str, machine: str, devices: int, batch: int) -> None:
     graph, cluster = build(model, batch=batch), taskflow.load_machine(machine, devices)
-    judge = make_evaluator(graph, cluster)
+    evaluator = make_evaluator(graph, cluster)
     for mapper in (taskflow.choose("data", graph, cluster)[1], EnoughWork()):
         strategy = taskflow.map_graph(mapper, graph, cluster)
         pieces = [len(strategy[node.name].processors) for node in graph]
-        click.echo(f"{mapper.name}: {judge.set(strategy) * 1e3:.4g} ms a step, {min(pieces)} to {max(pieces)} pieces an operator")
+        milliseconds = evaluator.set(strategy) * 1e3
+        click.echo(f"{mapper.name}: {milliseconds:.4g} ms a step, {min(pieces)} to {max(pieces)} pieces an operator")
 
 
 if __name__ == "__main__":

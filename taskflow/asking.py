@@ -46,7 +46,7 @@ class FloatName(click.ParamType):  # type: ignore[type-arg]
 
 
 def check_processors(processors: int | None, ranks: int) -> int:
-    """How many processors a run of so many ranks has. ValueError if there are too many virtual ones."""
+    """Return the number of processors of a run on so many ranks. ValueError if there are too many virtual ones."""
     if processors is not None and processors > max(ranks, MOST_PROCESSORS):
         raise ValueError(
             f"--processors {processors}: must be at most {MOST_PROCESSORS}. Virtual processors take turns on the cores of "

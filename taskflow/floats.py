@@ -39,12 +39,12 @@ def _bfloat16() -> np.dtype[Any]:
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
-    """Whether numbers of this type are floats: gradients flow through them."""
+    """True if numbers of this type are floats: gradients flow through them."""
     return dtype.kind == "f" or dtype.name == "bfloat16"  # to numpy bfloat16 is of kind "V", a type that is not its own
 
 
 def is_narrow(dtype: np.dtype[Any]) -> bool:
-    """Whether it is a float type of 16 bits: such numbers are stored and sent, but not calculated with."""
+    """True if it is a float type of 16 bits: such numbers are stored and sent, but not calculated with."""
     return dtype.itemsize < FLOAT32_BYTES and is_float(dtype)
 
 

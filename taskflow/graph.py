@@ -57,8 +57,8 @@ class Node:
 
 
 class OperatorGraph:
-    """What model code builds. Operators' builder functions (``taskflow.linear(x, 10)``) find it through their tensors;
-    ``taskflow.input(graph, ...)`` starts it.
+    """Operators and the tensors between them, as model code builds them. Operators' builder functions
+    (``taskflow.linear(x, 10)``) find it through their tensors; ``taskflow.input(graph, ...)`` starts it.
 
     Nodes are in program order, which is a topological order. ``dtype`` is the type of float inputs and parameters: float32,
     float64, or one of 16 bits, bfloat16 or float16. Of 16-bit parameters training keeps a float32 copy, which it updates.

@@ -88,6 +88,23 @@ def renamed(module: str, name: str) -> str | None:
     return new
 
 
+class OldMember:
+    """The old name of a member of an enumeration, for one line of its class: reading it warns, and gives the new member.
+
+    It is a descriptor, so that the enumeration does not take it for a member of its own."""
+
+    def __init__(self, new: str) -> None:
+        self.new, self.old = new, ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.old = name
+
+    def __get__(self, instance: object, owner: type[Any]) -> Any:
+        old, new = f"{owner.__name__}.{self.old}", f"{owner.__name__}.{self.new}"
+        warn(f"{old} is now called {new}; the old name goes with version 0.3", DeprecationWarning, stacklevel=2)
+        return getattr(owner, self.new)
+
+
 class OldModules(MetaPathFinder, Loader):
     """Finds the modules of MODULES, which look like the new ones with the old names added."""
 

@@ -130,7 +130,7 @@ def named(place: Place) -> str:
 
 
 def short(value: Any) -> str:
-    """What was given, as far as it tells what is wrong with it."""
+    """Shorten what was given to what tells what is wrong with it."""
     text = str(value).lower() if value is None or isinstance(value, bool) else repr(value)
     return text if len(text) <= 60 else f"{text[:40]}... ({len(text)} characters)"
 

@@ -38,6 +38,8 @@ TEXTS_NOT_COMPARED = {
 
 SLOW = ("alexnet.py", "inception.py", "resnet.py", "rnntc.py", "nmt.py", "transformer.py", " train ", " profile ", " --devices 64 ")
 """Commands with one of these words run in make test-slow only; the examples' own tests start each program otherwise."""
+SLOW_PAGES = ("docs/guide/cluster.md", "docs/guide/export.md", "docs/guide/gpus.md", "docs/guide/machines.md")
+"""Pages of which all commands do: tests/cli and tests/export start such commands otherwise."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +63,11 @@ class Command:
 
     text: str
     shown: str | None
+    page: Path
 
     @property
     def slow(self) -> bool:
-        return any(word in self.text for word in SLOW)
+        return any(word in self.text for word in SLOW) or self.page in [ROOT / name for name in SLOW_PAGES]
 
 
 def blocks(page: Path) -> list[Block]:
@@ -102,7 +105,7 @@ def commands(page: Path) -> list[Command]:
         if block.language == "sh":
             lines = block.lines
             kept = [None] * (len(lines) - 1) + [shown]
-            result += [Command(line, out) for line, out in zip(lines, kept) if reason_not_run(line) is None]
+            result += [Command(line, out, page) for line, out in zip(lines, kept) if reason_not_run(line) is None]
     return result
 
 

@@ -25,7 +25,7 @@ def ways(*chunks: int) -> list[Sync]:
         for place in UpdatePlacement
         for n in chunks
     ]
-    return [*found, Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.EVERY), Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.SPREAD)]
+    return found + [Sync(SyncAlgorithm.COLLECTIVE, place) for place in (UpdatePlacement.REPLICATED, UpdatePlacement.SHARDED)]
 
 
 def feeds(step: int, config: RNNLMConfig = CONFIG) -> dict[str, np.ndarray]:

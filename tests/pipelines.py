@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from math import prod
 from random import Random
 from typing import Any
@@ -67,6 +69,25 @@ def hybrid(text: str) -> tuple[OperatorGraph, Strategy]:
     return graph, map_graph(HybridParallel(plan), graph, host(count))
 
 
+def rank_cases(ranks: int, random: int, shares: int, hybrids: int | None = None) -> list[str]:
+    """Names of cases that so many ranks train (`rank_case`): random plans, random plans with shares, and plans of `HYBRIDS`."""
+    return [
+        *(f"random {seed}" for seed in range(random)), *(f"shares {seed}" for seed in range(shares)),
+        *HYBRIDS.get(ranks, ())[:hybrids],
+    ]
+
+
+def rank_case(name: str, ranks: int) -> tuple[OperatorGraph, Strategy, Callable[[int], dict[str, Any]]]:
+    """The network, the plan and the batches (by step) of a case, the same wherever they are made."""
+    kind, _, seed = name.partition(" ")
+    if kind not in ("random", "shares"):
+        graph, strategy = hybrid(name)
+        return graph, strategy, partial(words, graph)
+    graph, generator = decoder(), Random(int(seed))
+    strategy = fitting(graph, ranks, generator)
+    return graph, random_shares(graph, strategy, generator) if kind == "shares" else strategy, tokens
+
+
 def words(graph: OperatorGraph, step: int) -> dict[str, Any]:
     """A batch for any of these networks, the same for the same step."""
     random = np.random.default_rng(step)
@@ -116,7 +137,7 @@ def random_shares(graph: OperatorGraph, strategy: Strategy, random: Random) -> S
     for layer in dict.fromkeys(p.layer for p in graph.parameters):
         if random.random() < often:
             syncs[layer] = Sync(
-                SyncAlgorithm.COLLECTIVE, UpdatePlacement.SPREAD, zero=random.choice((2, 3)),
+                SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED, zero=random.choice((2, 3)),
                 shard_group=random.choice((0, 0, 2, 3)), prefetch=random.choice((0, 1, 1, 3)),
             )
     return replace(strategy, syncs=syncs)

@@ -26,12 +26,12 @@ class Case:
 
 
 RING, COLLECTIVE = SyncAlgorithm.RING, SyncAlgorithm.COLLECTIVE
-EVERY, SPREAD = UpdatePlacement.EVERY, UpdatePlacement.SPREAD
+REPLICATED, SHARDED = UpdatePlacement.REPLICATED, UpdatePlacement.SHARDED
 CASES = (
-    Case("bfloat16", "data", Sync(COLLECTIVE, EVERY)),
-    Case("bfloat16", "data", Sync(COLLECTIVE, SPREAD)),
-    Case("float16", "data", Sync(RING, SPREAD, 3)),
-    Case("float16", "data", Sync(COLLECTIVE, SPREAD), scale=2.0**40),  # the first steps overflow
+    Case("bfloat16", "data", Sync(COLLECTIVE, REPLICATED)),
+    Case("bfloat16", "data", Sync(COLLECTIVE, SHARDED)),
+    Case("float16", "data", Sync(RING, SHARDED, 3)),
+    Case("float16", "data", Sync(COLLECTIVE, SHARDED), scale=2.0**40),  # the first steps overflow
     Case("bfloat16", 7, sums=SyncAlgorithm.COLLECTIVE),  # partial values of 16 bits are all-reduced
     Case("float16", 8, sums=SyncAlgorithm.COLLECTIVE),
     *(Case(dtype, seed) for seed, dtype in enumerate(("bfloat16", "float16", "bfloat16", "float16"))),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import pickle
 import sys
+from enum import EnumMeta
 
 import pytest
 
 import taskflow
+from taskflow.mapper import UpdatePlacement
 from taskflow.moved import MODULES, NAMES
 
 
@@ -34,6 +37,25 @@ def test_old_names_warn() -> None:
     with pytest.warns(DeprecationWarning, match=r"taskflow\.mapper\.Place is now called UpdatePlacement"):
         from taskflow.mapper import Place
     assert Place is taskflow.UpdatePlacement
+
+
+@pytest.mark.parametrize(("old", "new"), [("EVERY", "REPLICATED"), ("SPREAD", "SHARDED")])
+def test_old_members_warn_and_are_the_new_ones(old: str, new: str) -> None:
+    member = UpdatePlacement.__members__[new]
+    with pytest.warns(DeprecationWarning, match=rf"UpdatePlacement\.{old} is now called UpdatePlacement\.{new}") as seen:
+        assert getattr(UpdatePlacement, old) is member
+    assert seen[0].filename == __file__ and type(UpdatePlacement) is EnumMeta  # which msgspec asks for
+    assert old not in UpdatePlacement.__members__ and member.name == new
+
+
+@pytest.mark.filterwarnings("error")
+def test_new_members_do_not_warn() -> None:
+    assert [UpdatePlacement[place.name] for place in UpdatePlacement] == list(UpdatePlacement) and len(UpdatePlacement) == 3
+    assert pickle.loads(pickle.dumps(UpdatePlacement.SHARDED)) is UpdatePlacement.SHARDED
+    assert [place.value for place in UpdatePlacement] == ["every", "owner", "spread"], "as strategy files have them"
+    for name in ("EVER", "_missing"):
+        with pytest.raises(AttributeError, match=name):
+            getattr(UpdatePlacement, name)
 
 
 def test_what_never_was_is_no_attribute() -> None:

@@ -46,7 +46,7 @@ class Annotation:
 
     @property
     def replicated(self) -> bool:
-        """Whether nobody's copy may be cut."""
+        """True if nobody's copy may be cut."""
         return not self.processors
 
     def __str__(self) -> str:
@@ -101,7 +101,7 @@ def annotate(graph: OperatorGraph, patterns: Mapping[str, Sequence[Any]]) -> Non
 
 
 def annotations_of(graph: OperatorGraph) -> dict[str, Annotation]:
-    """What was said of a graph's tensors and parameters, by their names."""
+    """Return what was said of a graph's tensors and parameters, by their names."""
     return dict(_of_graphs.get(graph, {}))
 
 

@@ -42,8 +42,8 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why an operator is cut as it is. ``origin``: the annotation that it comes from; ``through``: the tensor that it came by
-    last; ``way``: place in `WAYS`; ``hops``: operators from the annotation."""
+    """The reason why an operator is cut as it is. ``origin``: the annotation that it comes from; ``through``: the tensor that
+    it came by last; ``way``: place in `WAYS`; ``hops``: operators from the annotation."""
 
     origin: str
     through: str
@@ -80,7 +80,7 @@ class TensorRow:
 
 @dataclass(slots=True)
 class Propagated:
-    """What annotations say of a graph. ``configs`` and ``reasons``: by operators that they reach. ``conflicts``: where two
+    """All that annotations say of a graph. ``configs`` and ``reasons``: by operators that they reach. ``conflicts``: where two
     annotations meet."""
 
     graph: OperatorGraph

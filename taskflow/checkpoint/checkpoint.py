@@ -83,12 +83,12 @@ def load_checkpoint(executor: Executor, path: str | Path) -> Checkpoint:
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
-    """What a checkpoint says beside its arrays, to plan a run before there is an Executor. Raises as `load_checkpoint`."""
+    """Read what a checkpoint says beside its arrays, to plan a run before there is an Executor. Raises as `load_checkpoint`."""
     return _said(read_weights(path))
 
 
 def same_sums(dtype: str, other: np.dtype[Any]) -> bool:
-    """Whether training in two float types keeps its state in one: a checkpoint of one then serves the other."""
+    """True if training in two float types keeps its state in one: a checkpoint of one then serves the other."""
     return dtype == str(other) or (sums_in(other) == np.float32 and dtype in ("float32", "float16", "bfloat16"))
 
 

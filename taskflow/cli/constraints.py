@@ -49,7 +49,7 @@ def taken_from(options: dict[str, Any]) -> Constraints:
 def gathered(
     file: str | None, pins: tuple[str, ...], syncs: tuple[str, ...], forbids: tuple[str, ...], limits: tuple[str, ...]
 ) -> Constraints:
-    """What a file and options say together. ValueError or FileNotFoundError if one cannot be read."""
+    """Join what a file and options say. ValueError or FileNotFoundError if one cannot be read."""
     found = Constraints.load(file) if file is not None else Constraints()
     for text in pins:
         pattern, equals, pin = text.partition("=")

@@ -52,7 +52,7 @@ def gpu() -> Iterator[Finding]:
 
 
 def works(mend: str = INSTALL) -> Iterator[Finding]:
-    """Whether a kernel and a product run, tried in a process of its own; ``mend`` brings cuDNN where it is missing."""
+    """Try in a process of its own whether a kernel and a product run; ``mend`` brings cuDNN where it is missing."""
     code, text = tried(sys.executable, "-c", TRY, environ={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     lines = text.splitlines() or ["no message"]
     if code:

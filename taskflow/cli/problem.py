@@ -175,7 +175,7 @@ def command_path(context: click.Context) -> str:
 
 
 def given_settings(context: click.Context | None) -> dict[str, str]:
-    """What --set says, and --dtype as one more of the model's parameters."""
+    """Read --set, and --dtype as one more of the model's parameters."""
     if context is None:
         return {}
     found = parse_settings(context.meta.get(SETTINGS, ()))
@@ -233,7 +233,7 @@ def plan_problem(
 
 
 def recorded(path: str) -> dict[str, Any]:
-    """What a strategy file says that it was made for. Files that were not written by the command line name model, machine
+    """Return what a strategy file says that it was made for. Files that were not written by the command line name model, machine
     and processors only. ValueError or FileNotFoundError if it is not a strategy file."""
     file = read_strategy(path)
     if file.made_from is UNSET:

@@ -10,7 +10,7 @@ from taskflow.working import Working
 
 
 def wanted(context: click.Context | None = None) -> bool:
-    """Whether the command that runs should show progress."""
+    """True if the command that runs should show progress."""
     context = context or click.get_current_context(silent=True)
     options = context.params if context is not None else {}
     return sys.stderr.isatty() and not options.get("quiet") and not options.get("as_json")

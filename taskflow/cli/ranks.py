@@ -9,5 +9,5 @@ TOGETHER = ("taskflow profile", "taskflow machine measure")
 
 
 def works(path: str) -> bool:
-    """Whether this process is to run the command ``path``, such as ``taskflow search``."""
+    """True if this process is to run the command ``path``, such as ``taskflow search``."""
     return path in TOGETHER or speaks()

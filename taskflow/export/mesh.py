@@ -121,7 +121,7 @@ def data_dims(graph: OperatorGraph, mesh: Mesh) -> tuple[int, ...]:
 
 def mostly_shared(graph: OperatorGraph, strategy: Strategy) -> bool:
     """Whether most weights are updated by shares."""
-    spread = sum((1 if strategy.sync(p.layer).place is UpdatePlacement.SPREAD else -1) * prod(p.shape) for p in graph.parameters)
+    spread = sum((1 if strategy.sync(p.layer).place is UpdatePlacement.SHARDED else -1) * prod(p.shape) for p in graph.parameters)
     return spread > 0
 
 

@@ -21,7 +21,7 @@ CHOICES = ("onednn", "native", "numpy")  # from the fastest to the most portable
 
 
 def native_built() -> bool:
-    """Whether the compiled kernels are there."""
+    """True if the compiled kernels are there."""
     return _missing is None
 
 

@@ -1,4 +1,13 @@
-"""NumpyKernels: the readable reference of every kernel."""
+"""NumpyKernels: the readable reference of every kernel.
+
+The compiled twins, and the tests that hold each equal to it:
+
+- native/_native.pyx and native/_losses.pyx: tests/kernels/test_kernels_agree.py
+- native/_products.pyx: tests/kernels/test_kernels_matmul.py
+- native/_pointwise.pyx: tests/kernels/test_kernels_pointwise.py
+- native/_images.pyx: tests/kernels/test_kernels_images.py
+- onednn/_onednn.pyx: tests/kernels/test_onednn_kernels.py
+"""
 
 from __future__ import annotations
 

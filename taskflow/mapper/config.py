@@ -9,6 +9,7 @@ from typing import Any
 
 from taskflow.drawing import Drawing
 from taskflow.graph import Node
+from taskflow.moved import OldMember
 from taskflow.partition import Grid, even_cuts, weighted_cuts
 from taskflow.regions import Rect
 
@@ -81,7 +82,7 @@ class OpConfig:
 
 
 class SyncAlgorithm(Enum):
-    """How a sum travels between processors: around a ring, up and down a binomial tree, or straight to its owner, each as
+    """The way of a sum between processors: around a ring, up and down a binomial tree, or straight to its owner, each as
     messages of our own; or as collectives of the communication library (NCCL's between GPUs, else MPI's)."""
 
     RING = "ring"
@@ -100,31 +101,35 @@ class Exchange(Enum):
 
 
 class UpdatePlacement(Enum):
-    """Where a parameter is updated: at every processor that holds it (gradients are all-reduced), at one owner (which
-    sends new weights), or spread: each holder updates its share and sends that (reduce-scatter, then all-gather)."""
+    """The place where a parameter is updated. REPLICATED: at every processor that holds it (gradients are all-reduced).
+    OWNER: at one of them, which sends new weights. SHARDED: each holder updates its share and sends that (reduce-scatter,
+    then all-gather). The values are the words of strategy files and of `--pin-sync`."""
 
-    EVERY = "every"
+    REPLICATED = "every"
     OWNER = "owner"
-    SPREAD = "spread"
+    SHARDED = "spread"
+    EVERY = OldMember("REPLICATED")
+    SPREAD = OldMember("SHARDED")
 
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """How the weights of a layer are synchronised among the processors that hold them. ``chunks``: into how many parts a
-    SPREAD update or a RING is divided (at most one a holder); 0: as many as leave each at least 1 MiB. A COLLECTIVE decides by
-    itself: with UpdatePlacement.EVERY it is one all-reduce; with UpdatePlacement.SPREAD one reduce-scatter of the
-    gradients, by which every holder
-    gets the sum of one share of equal size, and, when each has updated its share, one all-gather of the new weights (ZeRO's
-    stage 1: Rajbhandari et al., "ZeRO: Memory optimizations toward training trillion parameter models", arXiv 1910.02054).
+    """The way in which a layer's weights are synchronised among the processors that hold them.
 
-    ``zero``: the stage of ZeRO, for a COLLECTIVE with SPREAD. 2: gradients too are kept as shares only, after a reduce-scatter in
-    each backward pass. 3 (FSDP): weights too; an all-gather brings them together for each pass that reads them.
+    ``chunks``: into how many parts a SHARDED update or a RING is divided (at most one a holder); 0: as many as leave each
+    at least 1 MiB. A COLLECTIVE decides by itself. REPLICATED, it is one all-reduce. SHARDED, it is one reduce-scatter of
+    the gradients, by which every holder gets the sum of one share of equal size, and, when each has updated its share, one
+    all-gather of the new weights (ZeRO's stage 1: Rajbhandari et al., "ZeRO: Memory optimizations toward training trillion
+    parameter models", arXiv 1910.02054).
+
+    ``zero``: the stage of ZeRO, for a COLLECTIVE that is SHARDED. 2: gradients too are kept as shares only, after a
+    reduce-scatter in each backward pass. 3 (FSDP): weights too; an all-gather brings them together for each pass that reads them.
     ``shard_group``: how many holders, neighbours in the order of their numbers, have all shares together (hybrid sharding, HSDP;
     at most so many, since groups have one size); between groups the shares' gradients are all-reduced. 0: all holders.
     ``prefetch``: with stage 3, how many layers ahead of the one that is computed weights are gathered."""
 
     travel: SyncAlgorithm = SyncAlgorithm.OWNER
-    place: UpdatePlacement = UpdatePlacement.SPREAD
+    place: UpdatePlacement = UpdatePlacement.SHARDED
     chunks: int = 0
     zero: int = 1
     shard_group: int = 0
@@ -141,7 +146,7 @@ class Sync:
                 f"Sync: a collective leaves each holder with the whole sum, or with a share of it, so that it goes with place "
                 f"'every' or 'spread' and 0 chunks; got {self.place.value!r} and {self.chunks}"
             )
-        if self.zero > 1 and (self.travel, self.place) != (SyncAlgorithm.COLLECTIVE, UpdatePlacement.SPREAD):
+        if self.zero > 1 and (self.travel, self.place) != (SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED):
             raise ValueError(
                 f"Sync: zero {self.zero} keeps shares by reduce-scatter and all-gather, so that it goes with travel "
                 f"'collective' and place 'spread'; got {self.travel.value!r} and {self.place.value!r}"

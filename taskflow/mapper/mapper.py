@@ -42,31 +42,31 @@ class Mapper(ABC):
 
     @abstractmethod
     def slice_task(self, node: Node, machine: Machine) -> Sequence[int]:
-        """How the operator is cut: a degree for each of ``node.dims``."""
+        """Cut the operator: a degree for each of ``node.dims``."""
 
     @abstractmethod
     def map_task(self, node: Node, piece: int, degrees: Sequence[int], machine: Machine) -> int:
         """The processor that runs a piece (numbered with the last dimension fastest)."""
 
     def select_task_sources(self, request: CopyRequest) -> int:
-        """Which of ``request.candidates`` sends the copy. Default: the owner."""
+        """Choose which of ``request.candidates`` sends the copy. Default: the owner."""
         return request.candidates[0]
 
     def select_reduction(self, layer: str, nbytes: int, holders: Sequence[int], machine: Machine) -> Sync:
-        """How the gradients of a layer travel between the processors that hold its weights, and where these are updated.
+        """Choose how the gradients of a layer travel between the processors that hold its weights, and where these are updated.
 
         Default: between devices the library's all-reduce, and every holder updates. Between CPU ranks of one machine, which
         copy on their own cores, gradients go straight to owners, each of which updates its share and sends that
         (reduce-scatter, all-gather): fewer messages, no link to spare, and update state is held once.
         """
         return (
-            Sync(SyncAlgorithm.OWNER, UpdatePlacement.SPREAD)
+            Sync(SyncAlgorithm.OWNER, UpdatePlacement.SHARDED)
             if _copying(holders, machine)
-            else Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.EVERY)
+            else Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.REPLICATED)
         )
 
     def select_sums(self, processors: Sequence[int], machine: Machine) -> SyncAlgorithm:
-        """How partial values (of operators that are cut along a contracted dimension, or of a batch's statistics) are summed
+        """Choose how partial values (of operators that are cut along a contracted dimension, or of a batch's statistics) are summed
         between the ``processors`` that the strategy uses: `Strategy.sums`.
 
         Default: between devices by the library's all-reduce, where all that have a part also need the sum. Between CPU ranks of
@@ -84,7 +84,7 @@ class Mapper(ABC):
         return frozenset()
 
     def select_exchange(self, graph: OperatorGraph, machine: Machine) -> Exchange:
-        """How tensors are cut anew within a group of processors: `Strategy.exchange`. Default: by copies."""
+        """Choose how tensors are cut anew within a group of processors: `Strategy.exchange`. Default: by copies."""
         return Exchange.COPIES
 
     def order_tasks(self, name: str, operator: str | None, kind: str) -> int:
@@ -92,7 +92,7 @@ class Mapper(ABC):
         return 0
 
     def memoize(self, trace: str) -> bool:
-        """Whether a trace of the generic task API is compiled and replayed once it repeats. Default: yes."""
+        """True if a trace of the generic task API is compiled and replayed once it repeats. Default: yes."""
         return True
 
     def report_profiling(self, profile: Profile) -> None:

@@ -95,13 +95,13 @@ class Megatron(Mapper):
 
 
 def suits(graph: OperatorGraph) -> bool:
-    """Whether a network is of the kind that is trained so: matrix products, no convolutions, no recurrence."""
+    """True if a network is of the kind that is trained so: matrix products, no convolutions, no recurrence."""
     works = {node.operator.work for node in graph}
     return Work.CONTRACTION in works and not works & {Work.CONVOLUTION, Work.RECURRENT}
 
 
 def attends(graph: OperatorGraph) -> bool:
-    """Whether a network is one of them whose activations are multiplied with each other, as attention does."""
+    """True if a network is one of them whose activations are multiplied with each other, as attention does."""
     return suits(graph) and any(node.operator.kind in ("matmul", "flash_attention", "attention_blocks") for node in graph)
 
 

@@ -58,7 +58,7 @@ def parse_sync(text: str, who: str) -> Sync:
         )
     said = {_SYNC_FIELDS[match[1]]: int(match[2]) for match in numbers if match is not None}
     if words[1] in _STAGES:
-        return Sync(SyncAlgorithm(words[0]), UpdatePlacement.SPREAD, zero=_STAGES[words[1]], **said)
+        return Sync(SyncAlgorithm(words[0]), UpdatePlacement.SHARDED, zero=_STAGES[words[1]], **said)
     return Sync(SyncAlgorithm(words[0]), UpdatePlacement(words[1]), **said)
 
 
@@ -151,7 +151,7 @@ class HybridPlan:
 
 
 def is_plan(text: str) -> bool:
-    """Whether a mapper's name is meant to be a plan such as ``t2 p2 mb1``: whether its first word is one of the notation's."""
+    """True if a mapper's name is meant to be a plan such as ``t2 p2 mb1``: whether its first word is one of the notation's."""
     words = text.split()
     return bool(words) and (words[0] == "fsdp" or (_TOKEN.fullmatch(words[0]) or _SETTING.fullmatch(words[0])) is not None)
 

@@ -35,8 +35,8 @@ class PipelineSchedule(Enum):
 
 
 class PassKind(Enum):
-    """What a pass computes of one stage for one micro-batch. Under ZERO_BUBBLE, BACKWARD gives the gradients of inputs and
-    WEIGHTS those of weights; else BACKWARD gives both."""
+    """The computation that a pass does of one stage for one micro-batch. Under ZERO_BUBBLE, BACKWARD gives the gradients of
+    inputs and WEIGHTS those of weights; else BACKWARD gives both."""
 
     FORWARD = "F"
     BACKWARD = "B"
@@ -80,7 +80,7 @@ class Pipeline:
 
     @property
     def count(self) -> int:
-        """How many stages there are."""
+        """The number of stages."""
         return max(self.stages.values(), default=0) + 1
 
     def stage(self, operator: str) -> int:

@@ -113,7 +113,7 @@ class RandomMapper(Mapper):
         random = Random(crc32(f"{self._seed} {layer}".encode()))
         travel = random.choice(list(SyncAlgorithm))
         if travel is SyncAlgorithm.COLLECTIVE:
-            return Sync(travel, random.choice((UpdatePlacement.EVERY, UpdatePlacement.SPREAD)))
+            return Sync(travel, random.choice((UpdatePlacement.REPLICATED, UpdatePlacement.SHARDED)))
         return Sync(travel, random.choice(list(UpdatePlacement)), random.randint(0, len(holders)))
 
     def select_sums(self, processors: Sequence[int], machine: Machine) -> SyncAlgorithm:

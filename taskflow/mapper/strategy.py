@@ -55,11 +55,11 @@ class Strategy:
         return self.configs[operator]
 
     def sync(self, layer: str) -> Sync:
-        """How the weights of a layer are kept equal."""
+        """Return the way in which the weights of a layer are kept equal."""
         return self.syncs.get(layer, Sync())
 
     def partial(self, node: Node) -> bool:
-        """Whether several processors compute partial values of one Rect of an output of ``node``: `sums` then says how these
+        """True if several processors compute partial values of one Rect of an output of ``node``: `sums` then says how these
         become their sum."""
         makers: dict[tuple[int, Rect], set[int]] = {}
         for rect, processor in self[node.name].pieces(node):
@@ -88,7 +88,7 @@ class Strategy:
 
     @property
     def ordered(self) -> bool:
-        """Whether it says more than cuts, places and sums: an order of passes, what is computed again, collectives that cut tensors
+        """True if it says more than cuts, places and sums: an order of passes, what is computed again, collectives that cut tensors
         anew, or gradients or weights that are kept as shares."""
         shares = any(sync.zero > 1 for sync in self.syncs.values())
         return self.pipeline is not None or bool(self.recompute) or self.exchange is not Exchange.COPIES or shares

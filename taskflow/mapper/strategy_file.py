@@ -20,7 +20,7 @@ Stage = Annotated[int, Meta(ge=1, le=3)]
 
 
 class OperatorEntry(Entry, frozen=True, kw_only=True):
-    """How one operator is cut and placed."""
+    """The cut and the places of one operator."""
 
     dims: Annotated[list[Name], Meta(description="Names of the dimensions of its iteration space.")] | UnsetType = UNSET
     degrees: Annotated[list[Count], Meta(description="Pieces along each of these dimensions.")]
@@ -32,7 +32,7 @@ class OperatorEntry(Entry, frozen=True, kw_only=True):
 
 
 class SyncEntry(Entry, frozen=True, kw_only=True):
-    """How a layer's weights are kept equal."""
+    """The way in which a layer's weights are kept equal."""
 
     travel: Annotated[SyncAlgorithm, Meta(description="How sums of gradients travel.")]
     place: Annotated[UpdatePlacement, Meta(description="Where the weights are updated.")]
@@ -52,7 +52,7 @@ class PipelineEntry(Entry, frozen=True, kw_only=True):
 
 
 class MadeFrom(Entry, frozen=True, kw_only=True):
-    """What the command line was asked for. It makes the same model and machine from it again."""
+    """Options of the command that made the plan. It makes the same model and machine from it again."""
 
     model: Annotated[Name, Meta(description="A network's name, or file.py:function.")] | UnsetType | None = UNSET
     machine: Annotated[Name, Meta(description="A machine's name or file.")] | UnsetType | None = UNSET
@@ -73,7 +73,7 @@ class ImprovementEntry(Entry, frozen=True, kw_only=True):
 
 
 class ProofEntry(Entry, frozen=True, kw_only=True):
-    """What an exact search did."""
+    """Figures of an exact search's proof."""
 
     strategies: Number
     renumberings: Number
@@ -85,7 +85,7 @@ class ProofEntry(Entry, frozen=True, kw_only=True):
 
 
 class SearchEntry(Entry, frozen=True, kw_only=True):
-    """How the plan was found. Reports show it."""
+    """Figures of the search that found the plan. Reports show it."""
 
     algorithm: str | UnsetType = UNSET
     seed: int | UnsetType = UNSET
@@ -133,7 +133,7 @@ class StrategyFile(Entry, frozen=True, kw_only=True):
 
 
 def read_strategy(path: str | Path) -> StrategyFile:
-    """What a strategy file says. ValueError with the file's name and the key's place if it says anything that none may say;
+    """Read a strategy file. ValueError with the file's name and the key's place if it says anything that none may say;
     FileNotFoundError if it is not there."""
     return as_file(read_json(path, "strategy file"), str(path))
 

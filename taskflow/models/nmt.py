@@ -84,7 +84,7 @@ class NMTEncoder:
 
 
 def nmt_encoder(config: NMTConfig, dtype: str = "float32") -> NMTEncoder:
-    """What runs once a sentence to translate; without dropout."""
+    """The part that runs once a sentence to translate; without dropout."""
     graph = OperatorGraph(dtype, "NMT encoder")
     source = ops.input(graph, (config.batch, config.steps), "int64", name="source")
     memory, state = _encode(config, SharedLayers(), source, 0.0)
@@ -107,7 +107,7 @@ class NMTDecoder:
 
 
 def nmt_decoder(config: NMTConfig, beams: int, dtype: str = "float32") -> NMTDecoder:
-    """What runs once a word to say; without dropout."""
+    """The part that runs once a word to say; without dropout."""
     c = config
     graph = OperatorGraph(dtype, "NMT decoder")
     words, parents = (ops.input(graph, (c.batch, beams), "int64", name=name) for name in ("words", "parents"))

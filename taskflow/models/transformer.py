@@ -75,7 +75,7 @@ class TransformerEncoder:
 
 
 def transformer_encoder(config: TransformerConfig, dtype: str = "float32") -> TransformerEncoder:
-    """What runs once a sentence to translate; without dropout."""
+    """The part that runs once a sentence to translate; without dropout."""
     c = replace(config, dropout=0.0)
     graph = OperatorGraph(dtype, "Transformer encoder")
     source = ops.input(graph, (c.batch, c.steps), "int64", name="source")
@@ -102,7 +102,7 @@ class TransformerDecoder:
 
 
 def transformer_decoder(config: TransformerConfig, beams: int, dtype: str = "float32") -> TransformerDecoder:
-    """What runs once a word to say; without dropout. Keys and values of earlier words are carried from step to step."""
+    """The part that runs once a word to say; without dropout. Keys and values of earlier words are carried from step to step."""
     c = replace(config, dropout=0.0)
     graph = OperatorGraph(dtype, "Transformer decoder")
     rows, each = c.batch * beams, c.hidden // c.heads

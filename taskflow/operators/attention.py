@@ -92,9 +92,9 @@ def attend_heads(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, padding: tuple[Tensor, int] | None = None,
     lengths: Tensor | None = None, dropout: float = 0.0, bias: bool = True, name: str,
 ) -> Tensor:
-    """What `multi_head_attention` does once queries q (N, heads, T, F), keys and values k, v (N, heads, S, F) are there, such as
-    those of earlier positions that a decoder keeps. ``lengths`` (N) integers: sample n has so many keys, the others are nothing.
-    Returns (N, T, heads F), through the linear layer ``name.out_proj``."""
+    """Attend as `multi_head_attention` does once queries q (N, heads, T, F), keys and values k, v (N, heads, S, F) are there,
+    such as those of earlier positions that a decoder keeps. ``lengths`` (N) integers: sample n has so many keys, the others
+    are nothing. Returns (N, T, heads F), through the linear layer ``name.out_proj``."""
     samples, heads, steps, each = q.shape
     scores = _masked(matmul(q, k, transpose_other=True, name=f"{name}.scores"), padding, name)
     weights = softmax(scores, -1, causal=causal, lengths=lengths, name=f"{name}.softmax")

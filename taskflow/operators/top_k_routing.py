@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 import numpy as np
 
@@ -132,32 +133,40 @@ class TopKRouting(Operator):
         weights, slots, _, load, full = (array[part] for array in call.outputs)
         experts = gates.shape[-1]
         every = call.kernels.constant(("experts", experts), lambda: np.arange(experts))
-        left, values = gates, []
-        for i in range(self.k):
-            chosen[..., i] = xp.argmax(left, axis=-1)
-            values.append(left.max(axis=-1))
-            left = xp.where(_hot(chosen, i, every), left.dtype.type(-1), left)
+        values = self._choose(xp, gates, chosen, every)
         total = sum(values[1:], values[0]) if self.normalize else 1
-        before = xp.zeros(load.shape, INTEGER)  # how many tokens an expert has of earlier choices
+        placed = xp.zeros(load.shape, INTEGER)  # the places of each expert that earlier choices use up
         counts[...] = 0
         load[...] = 0
         for i, value in enumerate(values):
             hot, weight = _hot(chosen, i, every), value / total
-            wants = 2 * weight > numbers if numbers is not None and i else weight >= 0
             if i < self.balance:
                 counts += hot.sum(axis=1)
+            # A token goes where it wants if its expert has a place; what counts uses up a place even if it does not fit.
+            wants = 2 * weight > numbers if numbers is not None and i else weight >= 0
             counted = hot if self.count_all else hot & wants[..., None]
-            place = ((xp.cumsum(counted, axis=1) + before[:, None]) * counted).sum(axis=-1) - 1
-            fits = wants if self.capacity is None else wants & (place < self.capacity)
-            before = before + counted.sum(axis=1)
-            if not self.count_all and self.capacity is not None:
-                before = np.minimum(before, self.capacity)
+            place = ((xp.cumsum(counted, axis=1) + placed[:, None]) * counted).sum(axis=-1) - 1
+            placed = placed + counted.sum(axis=1)
+            if self.capacity is None:
+                fits, slot = wants, chosen[..., i]
+            else:
+                fits, slot = wants & (place < self.capacity), chosen[..., i] * self.capacity + place
+                if not self.count_all:
+                    placed = np.minimum(placed, self.capacity)
             taken[..., i] = fits
             weights[..., i] = weight * fits
-            slot = chosen[..., i] if self.capacity is None else chosen[..., i] * self.capacity + place
             slots[..., i] = xp.where(fits, slot, -1)
             load += (hot & fits[..., None]).sum(axis=1)
             full[..., i] = wants.sum(axis=1) - fits.sum(axis=1)
+
+    def _choose(self, xp: Any, gates: Array, chosen: Array, every: Array) -> list[Array]:
+        """Fill in the k experts with the largest gates, best first; their gates (groups, tokens), choice by choice."""
+        left, values = gates, []
+        for i in range(self.k):
+            chosen[..., i] = xp.argmax(left, axis=-1)
+            values.append(left.max(axis=-1))
+            left = xp.where(_hot(chosen, i, every), left.dtype.type(-1), left)  # gates are positive: never chosen again
+        return values
 
     def backward(self, call: Call) -> None:
         xp, (dweights, _, dloss, *_), (gates, chosen, taken, counts) = call.kernels.xp, call.grad_outputs, call.saved

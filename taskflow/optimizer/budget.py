@@ -30,7 +30,7 @@ class BudgetExhausted(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a search may spend: seconds, proposals, or both (whichever ends first). A budget of proposals alone makes a
+    """The seconds or proposals that a search may spend, or both (whichever ends first). A budget of proposals alone makes a
     search reproducible bit for bit."""
 
     seconds: float = inf
@@ -61,7 +61,7 @@ class Budget:
 
     @property
     def finite(self) -> bool:
-        """Whether it ever ends."""
+        """True if it ever ends."""
         return isfinite(self.seconds) or isfinite(self.proposals)
 
 
@@ -69,8 +69,8 @@ TEN_SECONDS = Budget(seconds=10.0)
 
 
 class Deadline:
-    """When a search must end, counted from its making. ``seconds``: of the whole search. ``stopped``: the user wants it to end now.
-    ``now``: another timer (benchmarks beside other work count the processor's time)."""
+    """The time at which a search must end, counted from its making. ``seconds``: of the whole search. ``stopped``: the user
+    wants it to end now. ``now``: another timer (benchmarks beside other work count the processor's time)."""
 
     def __init__(self, seconds: float = inf, now: Callable[[], float] = time.perf_counter) -> None:
         self.seconds, self.stopped = seconds, False
@@ -88,13 +88,13 @@ class Deadline:
 
     @property
     def expired(self) -> bool:
-        """Whether there is no time left."""
+        """True if there is no time left."""
         return self.left <= 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """When something is over: after so many seconds or so many proposals of its search, whichever comes first."""
+    """The end of something: after so many seconds or so many proposals of its search, whichever comes first."""
 
     seconds: float = inf
     proposals: float = inf
@@ -121,7 +121,7 @@ class Restart:
 
 
 class Spending(Protocol):
-    """What has a budget: a `taskflow.optimizer.session.SearchSession`."""
+    """Anything that has a budget: a `taskflow.optimizer.session.SearchSession`."""
 
     proposals: int
 
@@ -131,11 +131,11 @@ class Spending(Protocol):
 
     @property
     def end(self) -> End:
-        """When the budget is over, or the restart that it is at."""
+        """The end of the budget, or of the restart that it is at."""
 
     @property
     def expired(self) -> bool:
-        """Whether there is no time left."""
+        """True if there is no time left."""
 
 
 class BudgetShare:
@@ -151,30 +151,30 @@ class BudgetShare:
 
     @property
     def used(self) -> float:
-        """How much of it is spent, 0 to 1: of its seconds or its proposals, whichever is more."""
+        """The share of it that is spent, 0 to 1: of its seconds or its proposals, whichever is more."""
         first, last = self._from.proposals, self._to.proposals
         proposals = (self._search.proposals - first) / (last - first) if first < last < inf else last <= first
         return min(1.0, max(self.time, proposals))
 
     @property
     def time(self) -> float:
-        """How much of its time is spent, 0 to 1; 0 if that is endless."""
+        """The share of its time that is spent, 0 to 1; 0 if that is endless."""
         first, last = self._from.seconds, self._to.seconds
         return min(1.0, (self._search.elapsed - first) / (last - first)) if first < last < inf else float(last <= first)
 
     @property
     def proposals(self) -> float:
-        """How many it has."""
+        """The number of proposals that it has."""
         return self._to.proposals - self._from.proposals
 
     def has(self, seconds: float, proposals: float) -> bool:
-        """Whether so many seconds and proposals are left of it."""
+        """True if so many seconds and proposals are left of it."""
         search, end = self._search, self._to
         return search.elapsed + seconds <= end.seconds and search.proposals + proposals <= end.proposals
 
     @property
     def expired(self) -> bool:
-        """Whether it is spent, or the search's time is over."""
+        """True if it is spent, or the search's time is over."""
         search, end = self._search, self._to
         return search.expired or search.proposals >= end.proposals or search.elapsed >= end.seconds
 
@@ -192,15 +192,15 @@ class Admission:
 
     @property
     def counts(self) -> bool:
-        """Whether it has to be asked at all."""
+        """True if it has to be asked at all."""
         return self._messages is not None
 
     def allows(self, changes: Mapping[str, OpConfig], syncs: Mapping[str, Sync] = NO_SYNCS) -> bool:
-        """Whether changes to the current strategy may be evaluated."""
+        """True if changes to the current strategy may be evaluated."""
         return self._messages is None or self._few(self._messages, self._evaluator.strategy.configs, changes, syncs)
 
     def allows_whole(self, strategy: Strategy) -> bool:
-        """Whether a strategy of which nothing is the same as now may be evaluated."""
+        """True if a strategy of which nothing is the same as now may be evaluated."""
         return self._messages is None or self._few(self._messages, {}, strategy.configs, NO_SYNCS)
 
     @staticmethod

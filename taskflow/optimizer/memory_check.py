@@ -199,12 +199,12 @@ class MemoryCheck:
             summed = sum(n * wider[read[0]] for read, n in sizes.items())
             masters = summed - sum(n for read, n in sizes.items() if wider[read[0]] == 1)
             updated = summed  # by others' messages in chunks of 1 MiB and more, which may be all of a layer
-            if sync.travel is SyncAlgorithm.COLLECTIVE and sync.place is UpdatePlacement.SPREAD:
+            if sync.travel is SyncAlgorithm.COLLECTIVE and sync.place is UpdatePlacement.SHARDED:
                 shares = {read: -(-n * wider[read[0]] // alike[layer, read[0], read[1]]) for read, n in sizes.items()}
                 updated = sum(shares.values())
                 masters = sum(n for read, n in shares.items() if wider[read[0]] > 1)
             # One owner may receive everybody's gradient at once; a chunk's owner everybody's chunk.
-            gathers = sync.travel is SyncAlgorithm.OWNER and sync.place is not UpdatePlacement.SPREAD
+            gathers = sync.travel is SyncAlgorithm.OWNER and sync.place is not UpdatePlacement.SHARDED
             total[processor] += size + summed * (1 + (holders[layer] if gathers else 2)) + updated * buffers + masters
         return total
 

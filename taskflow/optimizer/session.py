@@ -57,7 +57,7 @@ class SearchSession:
 
     @property
     def expired(self) -> bool:
-        """Whether there is no time left. Whoever works for long asks, which also shows progress."""
+        """True if there is no time left. Whoever works for long asks, which also shows progress."""
         self._tell()
         return self.deadline.expired
 
@@ -77,7 +77,7 @@ class SearchSession:
 
     @property
     def spent(self) -> bool:
-        """Whether the budget allows no more proposals."""
+        """True if the budget allows no more proposals."""
         return self.expired or self.proposals >= self.options.budget.proposals
 
     def enter(self, phase: str) -> None:
@@ -181,7 +181,7 @@ class SearchSession:
 
     @property
     def restarted(self) -> bool:
-        """Whether a restart is in progress."""
+        """True if a restart is in progress."""
         return self._restart is not None
 
     def end_restart(self) -> None:

@@ -38,7 +38,7 @@ def headline(value: dict[str, Any]) -> str:
 
 
 def facts(value: dict[str, Any]) -> str:
-    """What was planned, for what, and where the figures come from."""
+    """List what was planned, for what, and where the figures come from."""
     model, machine = value["model"], value["machine"]
     same = f" (the same as {' and '.join(value['same_as'])})" if value["same_as"] else ""
     entries = [

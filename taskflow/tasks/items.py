@@ -113,13 +113,13 @@ class Placement:
 
 
 def items_of(graph: TaskGraph, order: Sequence[int], placement: Placement, rank: int) -> list[Planned]:
-    """What ``rank`` does of the global ``order`` (a topological order of all tasks), less the Flushes, which depend on
+    """Return what ``rank`` does of the global ``order`` (a topological order of all tasks), less the Flushes, which depend on
     where memory lies."""
     return _with_arrivals(graph, _own(graph, order, placement, rank))
 
 
 def needs(task: Task, copy: Task) -> bool:
-    """Whether a task that comes after ``copy`` needs what has arrived: it runs there, or sends from there. (Others wait for it to
+    """True if a task that comes after ``copy`` needs what has arrived: it runs there, or sends from there. (Others wait for it to
     have left.)"""
     return copy.processor in task.processors
 
@@ -237,7 +237,7 @@ def root_of(graph: TaskGraph, buffer: int) -> Buffer:
 
 
 def lifetimes(graph: TaskGraph, items: Sequence[Planned], local: set[int]) -> list[Lifetime]:
-    """When each buffer that is not kept is in use, by position in ``items``; ``local`` are the rank's processors."""
+    """Return when each buffer that is not kept is in use, by position in ``items``; ``local`` are the rank's processors."""
     # By buffer: the one whose memory it is, and whether that is neither kept nor elsewhere.
     roots = [number if (base := of.base) is None else base for number, of in enumerate(graph.buffers)]
     counted = [not graph.buffers[r].kept and graph.buffers[r].processor in local for r in roots]

@@ -1,4 +1,11 @@
-"""The paper's full simulation (Algorithm 1), as short as it can be: what order and time mean for a TaskGraph."""
+"""The paper's full simulation (Algorithm 1), as short as it can be: what order and time mean for a TaskGraph.
+
+The compiled twins in optimizer/evaluate/simulation/, and the tests that hold each equal to it:
+
+- full.h (Algorithm 1): tests/optimizer/test_core_equal.py
+- propagate.h (Algorithm 2): tests/optimizer/test_core_delta.py
+- by_fragment.h (without the flat task graph): tests/optimizer/test_core_apart.py
+"""
 
 from __future__ import annotations
 
@@ -14,7 +21,7 @@ from taskflow.tasks.task import AllToAll, Collective, Kind, Task, TaskGraph
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """When one task was ready, started and ended, in seconds from the start of the step.
+    """The times at which one task was ready, started and ended, in seconds from the start of the step.
 
     A copy or collective goes over the things that it occupies one after another: ``starts`` has when it got hold of each, in the
     order of `resources`, ``start`` is the last of them, and it keeps each for ``end - start``. Of other tasks ``starts`` is empty.

@@ -33,7 +33,7 @@ class Kind(Enum):
 
     @property
     def travels(self) -> bool:
-        """Whether it is between processors, and occupies links."""
+        """True if it is between processors, and occupies links."""
         return self is Kind.COPY or self is Kind.COLLECTIVE
 
 

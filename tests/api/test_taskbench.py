@@ -54,6 +54,7 @@ def test_a_wrong_input_is_noticed():
         bench.trace(1)
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
 def test_two_ranks(ranks):
     out = ranks(

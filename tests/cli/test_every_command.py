@@ -24,6 +24,7 @@ import click
 import pytest
 from click.shell_completion import ShellComplete, get_completion_class
 from click.testing import CliRunner
+from fast_and_slow import fast_among
 
 from taskflow.cli.main import COMMANDS, main
 from taskflow.models import MODELS
@@ -183,7 +184,7 @@ def on_a_terminal(folder: Path, columns: int, *arguments: str) -> tuple[int, str
     return job.wait(timeout=250), "\n".join(line.rpartition("\r")[2] for line in text.split("\n"))
 
 
-@pytest.mark.parametrize("columns", [80, 200])
+@pytest.mark.parametrize("columns", fast_among([80, 200], [80]))
 @pytest.mark.parametrize("arguments", [
     ("explain", "expert", "--model", "lenet", "-m", "k80", "-n", "4"),
     ("explain", "expert", "fc1", "--model", "lenet", "-m", "k80", "-n", "4", "--what-if", "links=2x"),

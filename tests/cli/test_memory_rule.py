@@ -30,11 +30,11 @@ RULE = SGD(lr=0.1)
 def large() -> tuple[Problem, Strategy, list[int]]:
     """A plan of too many tasks to be planned exactly within a search, and the bytes that it is estimated to take."""
     graph, machine = build("Transformer", preset="small", batch=64), taskflow.load_machine("k80", 16)
-    judge = make_evaluator(graph, machine, rule=RULE)
+    evaluator = make_evaluator(graph, machine, rule=RULE)
     plan = known(graph, machine)[0]
-    judge.set(plan)
-    assert MOST_TASKS < judge.tasks < 4 * MOST_TASKS
-    return Problem(graph, machine, judge), plan, MemoryCheck(judge).in_order(plan)
+    evaluator.set(plan)
+    assert MOST_TASKS < evaluator.tasks < 4 * MOST_TASKS
+    return Problem(graph, machine, evaluator), plan, MemoryCheck(evaluator).in_order(plan)
 
 
 def with_memory(problem: Problem, limit: float) -> Problem:
@@ -66,9 +66,9 @@ def test_an_estimate_keeps_memory_spare_everywhere(share: float, fits: bool) -> 
 @pytest.mark.parametrize(("share", "fits"), [(0.95, True), (0.999, True), (1.001, False)])
 def test_a_planned_step_may_use_all_memory(share: float, fits: bool) -> None:
     graph, machine = build("MLP", preset="small"), taskflow.load_machine("k80", 4)
-    judge = make_evaluator(graph, machine, rule=RULE)
+    evaluator = make_evaluator(graph, machine, rule=RULE)
     plan = known(graph, machine)[0]
-    problem = Problem(graph, machine, judge)
+    problem = Problem(graph, machine, evaluator)
     row = describe(problem, plan)
     assert row["peak_memory_is"] == "planned"
     small = with_memory(problem, row["peak_memory_bytes"] / share)

@@ -7,6 +7,7 @@ import subprocess
 import click
 import pytest
 from click.testing import CliRunner
+from fast_and_slow import fast_among
 from starting import needs_mpi, run_python
 
 from taskflow.cli.main import main
@@ -19,7 +20,7 @@ def on_ranks(*words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.mpi
 @needs_mpi
-@pytest.mark.parametrize("words,code,once", [
+@pytest.mark.parametrize("words,code,once", fast_among(SAID := [
     (["--help"], 0, "Usage: taskflow [OPTIONS] COMMAND"),
     (["search", "--help"], 0, "Usage: taskflow search [OPTIONS] MODEL"),
     (["train", "lenet", "--help"], 0, "Usage: taskflow train lenet"),
@@ -28,7 +29,7 @@ def on_ranks(*words: str) -> subprocess.CompletedProcess[str]:
     (["search", "lenet", "-m", "nowhere"], 2, "no machine 'nowhere'"),
     (["machine", "measure", "--out", "/nowhere/m.json"], 2, "cannot write /nowhere/m.json"),
     (["simulate", "lenet", "-m", "k80", "-n", "2", "-q"], 0, "moved MB"),
-])
+], [SAID[1], SAID[4], SAID[7]]))
 def test_ranks_say_it_once(words: list[str], code: int, once: str) -> None:
     done = on_ranks(*words)
     assert done.returncode == code, done.stderr

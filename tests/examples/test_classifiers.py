@@ -26,7 +26,7 @@ FALLS = {
     "mlp": (20, 0.4), "lenet": (40, 0.6), "rnntc": (100, 0.95), "resnet": (20, 0.6), "alexnet": (30, 0.9),
     "inception": (20, 0.9),
 }  # fmt: skip
-SLOW = ("alexnet", "inception", "resnet")
+SLOW = ("alexnet", "inception", "resnet", "rnntc")
 
 
 @pytest.fixture(autouse=True)

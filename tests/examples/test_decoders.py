@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fast_and_slow import fast_among
 from starting import ROOT, needs_mpi, run_python
 
 from taskflow.mapper import OpConfig, Strategy
@@ -44,16 +45,18 @@ def trained(folder: Path, example: str, *arguments: str, ranks: int = 0) -> dict
 @pytest.mark.mpi
 @needs_mpi
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("example", ["llama.py", "moe.py"])
-def test_ranks_train_as_one_process_does(folder: Path, example: str) -> None:
+@pytest.mark.parametrize(("example", "mapper", "ranks"), fast_among(
+    [(example, *plan) for example in ("llama.py", "moe.py") for plan in (("megatron", 4), ("data", 2))],
+    [("llama.py", "data", 2), ("moe.py", "megatron", 4)],
+))
+def test_ranks_train_as_one_process_does(folder: Path, example: str, mapper: str, ranks: int) -> None:
     alone = trained(folder, example, "--processors", "1")
     assert alone["loss_last"] < alone["loss_first"]
-    for mapper, ranks in (("megatron", 4), ("data", 2)):
-        shared = trained(folder, example, "--mapper", mapper, ranks=ranks)
-        np.testing.assert_allclose(shared["losses"], alone["losses"], rtol=1e-5)
-        assert shared["loss_valid"] == pytest.approx(alone["loss_valid"], rel=1e-5)
-        if example == "moe.py":
-            assert 0 < shared["overflow_valid"] < 1 < shared["busiest_valid"] <= 8
+    shared = trained(folder, example, "--mapper", mapper, ranks=ranks)
+    np.testing.assert_allclose(shared["losses"], alone["losses"], rtol=1e-5)
+    assert shared["loss_valid"] == pytest.approx(alone["loss_valid"], rel=1e-5)
+    if example == "moe.py":
+        assert 0 < shared["overflow_valid"] < 1 < shared["busiest_valid"] <= 8
 
 
 def test_validation_counts_what_the_experts_take() -> None:

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from fast_and_slow import fast_among
 from starting import ROOT, needs_mpi, run_python
 
 WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "while", "seven", "wise", "owls", "watch")
@@ -29,7 +30,7 @@ class Columns(Mapper):
         return len(machine.processors) - 1 - piece
 
     def select_reduction(self, layer, nbytes, holders, machine):
-        return Sync(SyncAlgorithm.RING, UpdatePlacement.EVERY)
+        return Sync(SyncAlgorithm.RING, UpdatePlacement.REPLICATED)
 '''
 
 
@@ -102,7 +103,7 @@ def test_quiet_says_the_result_only(folder: Path) -> None:
 @pytest.mark.mpi
 @needs_mpi
 @pytest.mark.timeout(2 * LIMIT_SECONDS)
-@pytest.mark.parametrize("mapper", ["model", "random", "own_mapper:Columns"])
+@pytest.mark.parametrize("mapper", fast_among(["model", "random", "own_mapper:Columns"], ["own_mapper:Columns"]))
 def test_ranks_and_mappers_change_no_loss(folder: Path, alone: dict, mapper: str) -> None:
     found = report(start(folder, "--mapper", mapper, "--steps", "8", "--json", "--quiet", ranks=3))
     same_losses(found, alone)
@@ -148,6 +149,11 @@ MISTAKES = [
 ]
 
 
+ON_RANKS = [
+    MISTAKES[0], MISTAKES[5], MISTAKES[-1], (["--processors", "1"], "2 ranks need at least as many processors, got 1"),
+]
+
+
 @pytest.mark.parametrize("arguments,message", MISTAKES)
 def test_mistakes_are_named_in_one_line(folder: Path, arguments: list[str], message: str) -> None:
     (folder / "text.json").write_text("this is no JSON")
@@ -157,9 +163,7 @@ def test_mistakes_are_named_in_one_line(folder: Path, arguments: list[str], mess
 @pytest.mark.mpi
 @needs_mpi
 @pytest.mark.timeout(2 * LIMIT_SECONDS)
-@pytest.mark.parametrize("arguments,message", [
-    MISTAKES[0], MISTAKES[5], MISTAKES[-1], (["--processors", "1"], "2 ranks need at least as many processors, got 1"),
-])
+@pytest.mark.parametrize("arguments,message", fast_among(ON_RANKS, ON_RANKS[2:]))
 def test_mistakes_are_named_once_by_all_ranks(folder: Path, arguments: list[str], message: str) -> None:
     refused(start(folder, "--steps", "1", *arguments, ranks=2), message)
 

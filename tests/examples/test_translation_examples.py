@@ -42,10 +42,13 @@ def report(done: subprocess.CompletedProcess[str]) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_the_loss_falls_the_same_under_every_mapper(folder: Path, name: str) -> None:
+@pytest.mark.parametrize(("name", "mappers"), [
+    ("nmt", ("data", "search")), ("transformer", ("data", "expert")),
+    *(pytest.param(name, ("data", "expert", "search"), marks=pytest.mark.slow) for name in EXAMPLES),
+])
+def test_the_loss_falls_the_same_under_every_mapper(folder: Path, name: str, mappers: tuple[str, ...]) -> None:
     losses = {}
-    for mapper in ("data", "expert", "search"):
+    for mapper in mappers:
         done = start(
             folder, name, "--processors", "4", "--mapper", mapper, "--search-budget", "200p", "--steps", "8", "--json",
             "--beams", "2", "--sentences", "3",
@@ -59,7 +62,7 @@ def test_the_loss_falls_the_same_under_every_mapper(folder: Path, name: str) -> 
         assert 0 <= found["bleu_valid"] <= 100
         assert done.stderr.count("  source: ") == done.stderr.count("  said: ") == 3
         assert "perplexity" in done.stderr.splitlines()[-2]
-    for mapper in ("expert", "search"):
+    for mapper in mappers[1:]:
         assert losses[mapper] == pytest.approx(losses["data"], rel=1e-3)
 
 

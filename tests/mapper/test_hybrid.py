@@ -57,7 +57,7 @@ def test_shares_are_said_in_the_words_of_zero_and_fsdp() -> None:
     assert is_plan("fsdp") and is_plan("hsdp4 t2") and not is_plan("fsdp2")
     for text in ("t1 p1 d4 zero2 hsdp2", "t1 p1 zero3 prefetch=0", "t1 p1 d4 zero3 hsdp2 prefetch=2"):
         assert str(parse_plan(text)) == text
-    sync = Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.SPREAD, zero=3, shard_group=2, prefetch=0)
+    sync = Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED, zero=3, shard_group=2, prefetch=0)
     assert set(planned("d4 hsdp2 prefetch=0", 4).syncs.values()) == {sync}
 
 
@@ -112,9 +112,9 @@ def test_pieces_run_where_megatron_has_them() -> None:
     assert pipeline.stage("tokens") == 0 and pipeline.stage("targets") == 1  # with the loss that reads it
     assert {pipeline.stage(f"h.{i}.mlp.add") for i in range(3)} == {0}
     assert pipeline.stage("lm_head") == pipeline.stage("h.3.ln_1") == 1
-    assert set(strategy.syncs.values()) == {Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.EVERY)}
+    assert set(strategy.syncs.values()) == {Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.REPLICATED)}
     sharded = planned("d2 zero1", 2)
-    assert set(sharded.syncs.values()) == {Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.SPREAD)}
+    assert set(sharded.syncs.values()) == {Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED)}
 
 
 def test_sequences_and_experts_are_cut_within_replicas() -> None:

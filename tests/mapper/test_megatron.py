@@ -108,7 +108,7 @@ def test_which_networks_are_trained_so() -> None:
 
 def test_a_search_starts_from_it() -> None:
     graph, machine = build("Transformer", batch=16, vocabulary=2000, hidden=2048, inner=8192), taskflow.load_machine("h100", 16)
-    judge = make_evaluator(graph, machine, rule=Adam())
-    shared = judge.set(map_graph(Megatron(), graph, machine))
-    assert shared < judge.set(map_graph(taskflow.choose("data", graph, machine)[1], graph, machine))
+    evaluator = make_evaluator(graph, machine, rule=Adam())
+    shared = evaluator.set(map_graph(Megatron(), graph, machine))
+    assert shared < evaluator.set(map_graph(taskflow.choose("data", graph, machine)[1], graph, machine))
     assert search(graph, machine, budget=Budget(proposals=1), rule=Adam(), workers=1).seconds <= shared

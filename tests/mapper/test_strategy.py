@@ -29,7 +29,7 @@ def test_round_trip(seed: int, tmp_path: Path) -> None:
 
 def test_a_file_says_what_is_kept_as_shares_and_nothing_new_without(tmp_path: Path) -> None:
     graph = model()
-    sharded = Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.SPREAD, zero=3, shard_group=2, prefetch=0)
+    sharded = Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED, zero=3, shard_group=2, prefetch=0)
     strategy = replace(random_strategy(graph, 4, Random(2)), syncs={"softmax": sharded, "embedding": Sync()})
     save(strategy, graph, "host", tmp_path / "plan.json")
     assert load(tmp_path / "plan.json", graph, 4) == strategy and strategy.ordered
@@ -60,9 +60,9 @@ def test_a_file_trains_like_the_strategy_it_was_made_of(tmp_path: Path) -> None:
 def test_what_is_not_in_a_file_has_its_default(tmp_path: Path) -> None:
     graph = model()
     path = write(tmp_path, lambda content: content.pop("syncs"))
-    assert load(path, graph, 2).sync("softmax") == Sync(SyncAlgorithm.OWNER, UpdatePlacement.SPREAD)
+    assert load(path, graph, 2).sync("softmax") == Sync(SyncAlgorithm.OWNER, UpdatePlacement.SHARDED)
     path = write(tmp_path, lambda content: content["syncs"].update({"softmax": {"travel": "ring", "place": "every"}}))
-    assert load(path, graph, 2).sync("softmax") == Sync(SyncAlgorithm.RING, UpdatePlacement.EVERY, 0)
+    assert load(path, graph, 2).sync("softmax") == Sync(SyncAlgorithm.RING, UpdatePlacement.REPLICATED, 0)
 
 
 def write(folder: Path, change: Callable[[dict], object] = lambda content: None, processors: int = 2) -> Path:
@@ -213,7 +213,7 @@ def test_a_strategy_prints_itself() -> None:
     assert whole.describe(graph.node("softmax")) == "whole @ 2"
     mixed = OpConfig((2, 1, 2, 1), (0, 1, 3, 1))
     assert mixed.describe(graph.node("softmax")) == "n/2 c/2 @ 0-1,3,1"
-    assert str(Sync()) == "owner/spread" and str(Sync(SyncAlgorithm.RING, UpdatePlacement.EVERY, 3)) == "ring/every/3"
+    assert str(Sync()) == "owner/spread" and str(Sync(SyncAlgorithm.RING, UpdatePlacement.REPLICATED, 3)) == "ring/every/3"
 
 
 def test_a_strategy_that_does_not_fit_is_refused_by_the_executor() -> None:

@@ -178,7 +178,7 @@ def test_what_onnx_has_no_words_for_is_kept_too() -> None:
     node = next(n for n in graph if n.parameters)
     uneven = OpConfig(plain[node.name].degrees, (1, 0), tuple((1.0, 3.0) if k > 1 else () for k in plain[node.name].degrees))
     strategy = Strategy(
-        2, {**plain.configs, node.name: uneven}, {node.name: Sync(SyncAlgorithm.RING, UpdatePlacement.EVERY, 2)}, "mine",
+        2, {**plain.configs, node.name: uneven}, {node.name: Sync(SyncAlgorithm.RING, UpdatePlacement.REPLICATED, 2)}, "mine",
         SyncAlgorithm.COLLECTIVE,
     )
     assert read_onnx_plan(export_onnx(graph, strategy), graph) == strategy

@@ -72,11 +72,11 @@ def rules(draw: Any, graph: OperatorGraph, processors: int) -> dict[str, Any]:
 class Watched:
     """Every strategy that an evaluator is set to, and every proposal, respects the constraints."""
 
-    def __init__(self, judge: Evaluator, constraints: Constraints) -> None:
-        self.permitted = constraints.resolve(judge.graph, len(judge.machine.processors))
-        self.syncs = constraints.syncs(judge.graph)
+    def __init__(self, evaluator: Evaluator, constraints: Constraints) -> None:
+        self.permitted = constraints.resolve(evaluator.graph, len(evaluator.machine.processors))
+        self.syncs = constraints.syncs(evaluator.graph)
         self.seen = 0
-        plain_set, plain_propose = judge.set, judge.propose
+        plain_set, plain_propose = evaluator.set, evaluator.propose
 
         def watch_set(strategy: Strategy) -> float:
             self.check(strategy.configs)
@@ -88,7 +88,7 @@ class Watched:
             assert all(syncs.get(layer, sync) == sync for layer, sync in self.syncs.items())
             return plain_propose(changes, limit, syncs, sums)
 
-        judge.set, judge.propose = watch_set, watch_propose  # type: ignore[method-assign, assignment]
+        evaluator.set, evaluator.propose = watch_set, watch_propose  # type: ignore[method-assign, assignment]
 
     def check(self, configs: Any) -> None:
         self.seen += 1
@@ -104,11 +104,11 @@ def test_no_search_goes_outside(algorithm: str, data: Any) -> None:
     name, devices = data.draw(st.sampled_from(sorted(GRAPHS))), data.draw(st.sampled_from([3, 4, 8]))
     graph, machine = GRAPHS[name], load_machine("k80", devices)
     table = data.draw(rules(graph, devices))
-    constraints, judge = Constraints.parse(table), make_evaluator(graph, machine)
-    watched = Watched(judge, constraints)
+    constraints, evaluator = Constraints.parse(table), make_evaluator(graph, machine)
+    watched = Watched(evaluator, constraints)
     seed = data.draw(st.integers(0, 99))
     placements = data.draw(st.sampled_from(["structured", "arbitrary"]))
-    found = search(graph, machine, budget="150p", seed=seed, algorithm=algorithm, constraints=table, use=judge,
+    found = search(graph, machine, budget="150p", seed=seed, algorithm=algorithm, constraints=table, use=evaluator,
                    space=SpaceOptions(placements=placements))  # fmt: skip
     constraints.verify(found.strategy, graph)
     assert watched.seen >= 2 and found.seconds <= min(found.starts.values()) * (1 + 1e-12)
@@ -145,11 +145,11 @@ def test_exact_search_takes_a_pinned_synchronisation_for_the_only_one(pinned: st
     assert found.optimal and free.optimal and str(found.strategy.sync("fc1")) == pinned
     assert found.strategy.sync("fc2") == Sync(SyncAlgorithm.OWNER, UpdatePlacement.OWNER)
     assert found.proof is not None and free.proof is not None and found.proof.strategies < free.proof.strategies
-    judge, random = make_evaluator(graph, machine), Random(0)
+    evaluator, random = make_evaluator(graph, machine), Random(0)
     space = SearchSpace(graph, 2, replace(options, constraints=Constraints.parse(table)))
     syncs = Constraints.parse(table).syncs(graph)
     for _ in range(300):
-        assert judge.set(Strategy(2, space.random(random), syncs)) >= found.seconds * (1 - 1e-9)
+        assert evaluator.set(Strategy(2, space.random(random), syncs)) >= found.seconds * (1 - 1e-9)
 
 
 def test_synchronisation_is_matched_by_layer_or_operator() -> None:
@@ -177,9 +177,9 @@ def test_exact_search_finds_the_best_that_is_permitted(data: Any) -> None:
     graph, machine = small(), load_machine("k80", 2)
     table = data.draw(rules(graph, 2))
     options = SpaceOptions("powers", reduction=False, follow="passive")
-    judge = make_evaluator(graph, machine)
-    Watched(judge, Constraints.parse(table))
-    found = search(graph, machine, algorithm="exact", budget="60000p", constraints=table, space=options, use=judge)
+    evaluator = make_evaluator(graph, machine)
+    Watched(evaluator, Constraints.parse(table))
+    found = search(graph, machine, algorithm="exact", budget="60000p", constraints=table, space=options, use=evaluator)
     free = search(graph, machine, algorithm="exact", budget="60000p", space=options)
     assert found.optimal and free.optimal and found.proof is not None and free.proof is not None
     Constraints.parse(table).verify(found.strategy, graph)
@@ -198,14 +198,14 @@ def test_polish_and_the_lower_bound_stay_inside() -> None:
     graph, machine = GRAPHS["mlp"], load_machine("k80", 4)
     table = {"fc1": {"pin": "c/2 @ 2-3"}, "fc2": {"devices": [1, 3]}, "relu*": {"forbid": ["n"]}}
     constraints = Constraints.parse(table)
-    judge = make_evaluator(graph, machine)
-    found = search(graph, machine, budget="100p", constraints=table, use=judge)
+    evaluator = make_evaluator(graph, machine)
+    found = search(graph, machine, budget="100p", constraints=table, use=evaluator)
     options = SearchOptions(Budget(proposals=5000), space=SpaceOptions(constraints=constraints))
-    constraints.verify(polished(judge, found, options).strategy, graph)
+    constraints.verify(polished(evaluator, found, options).strategy, graph)
     # Of equal operators, one of them pinned, each counts with its own cuts: the bound must not take one for the other.
-    bound, free = lower_bound(judge, options.space), lower_bound(judge, SpaceOptions())
+    bound, free = lower_bound(evaluator, options.space), lower_bound(evaluator, SpaceOptions())
     space, random = SearchSpace(graph, 4, options.space), Random(0)
-    plans = [judge.set(Strategy(4, space.random(random))) for _ in range(100)]
+    plans = [evaluator.set(Strategy(4, space.random(random))) for _ in range(100)]
     assert free <= bound * (1 + 1e-12) and bound <= min(plans) * (1 + 1e-9)
 
 
@@ -215,11 +215,11 @@ def test_equal_operators_with_different_constraints_have_a_valid_bound() -> None
     for i in range(3):
         x = taskflow.linear(x, 512, name=f"fc{i}")
     machine = load_machine("p100", 4)
-    judge = make_evaluator(graph, machine, rule=None)
+    evaluator = make_evaluator(graph, machine, rule=None)
     options = SpaceOptions(constraints=Constraints.parse({"fc0": {"pin": "whole @ 0"}}))
     plan = {node.name: OpConfig((4, *(1,) * (len(node.dims) - 1)), (0, 1, 2, 3)) for node in graph}
     plan["fc0"] = OpConfig((1,) * len(graph.node("fc0").dims), (0,))
-    assert lower_bound(judge, options) <= judge.set(Strategy(4, plan)) * (1 + 1e-9)
+    assert lower_bound(evaluator, options) <= evaluator.set(Strategy(4, plan)) * (1 + 1e-9)
 
 
 # ---- spaces ----------------------------------------------------------------------------------------------------------

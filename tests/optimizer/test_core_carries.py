@@ -37,8 +37,8 @@ def network(together: bool) -> taskflow.OperatorGraph:
 def test_moves_leave_the_other_states_as_they_were(seed: int, together: bool) -> None:
     random, graph = Random(seed), network(together)
     machine, rule = shared(random.randint(2, 5)), random.choice((SGD(0.1), None))
-    judges = [kind(graph, machine, Odd(2), rule, None) for kind in (PythonEvaluator, core.CompiledEvaluator)]
-    reference, compiled = judges
+    evaluators = [kind(graph, machine, Odd(2), rule, None) for kind in (PythonEvaluator, core.CompiledEvaluator)]
+    reference, compiled = evaluators
     processors = len(machine.processors)
     start = random_strategy(graph, processors, random)
     assert compiled.set(start) == reference.set(start)
@@ -46,6 +46,6 @@ def test_moves_leave_the_other_states_as_they_were(seed: int, together: bool) ->
         changes = random_changes(graph, random_strategy(graph, processors, random), random)
         assert compiled.propose(changes) == reference.propose(changes)
         if random.random() < 0.6:
-            for judge in judges:
-                judge.accept()
+            for evaluator in evaluators:
+                evaluator.accept()
             same(reference, compiled)

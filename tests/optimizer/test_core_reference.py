@@ -16,7 +16,7 @@ from taskflow.mapper import Strategy
 from taskflow.optimizer.cost.adapter import ModelCosts
 from taskflow.optimizer.cost.analytic import AnalyticCosts
 from taskflow.optimizer.cost.task_costs import Roofline
-from taskflow.optimizer.evaluate import evaluator
+from taskflow.optimizer.evaluate import evaluator as new_evaluator
 from taskflow.optimizer.evaluate.critical_path import critical_path
 from taskflow.optimizer.evaluate.evaluator import PythonEvaluator, timeline_json
 from taskflow.optimizer.search import DEFAULT_RULE, make_evaluator
@@ -57,17 +57,18 @@ def test_says_what_is_wrong():
     with pytest.raises(ValueError, match="is for 2 processors, host-3 has 3"):
         here.set(Strategy(2, {}))
     with pytest.raises(ValueError, match="algorithm must be one of"):
-        evaluator(here.graph, here.machine, here.costs, here.rule, algorithm="quick")
+        new_evaluator(here.graph, here.machine, here.costs, here.rule, algorithm="quick")
 
 
 def test_costs_have_their_default_in_one_place():
     """A second function with defaults of its own gave the same plan another time."""
     graph, machine = model(), taskflow.load_machine("k80", 2)
     with pytest.raises(TypeError, match="'costs' and 'rule'"):
-        evaluator(graph, machine)
-    plan, judge = random_strategy(graph, 2, Random(0)), make_evaluator(graph, machine)
-    assert isinstance(judge.costs, ModelCosts) and isinstance(judge.costs.model, AnalyticCosts) and judge.rule == DEFAULT_RULE
-    assert evaluator(graph, machine, judge.costs, judge.rule).set(plan) == judge.set(plan)
+        new_evaluator(graph, machine)
+    plan, evaluator = random_strategy(graph, 2, Random(0)), make_evaluator(graph, machine)
+    assert isinstance(evaluator.costs, ModelCosts) and isinstance(evaluator.costs.model, AnalyticCosts)
+    assert evaluator.rule == DEFAULT_RULE
+    assert new_evaluator(graph, machine, evaluator.costs, evaluator.rule).set(plan) == evaluator.set(plan)
     assert isinstance(make_evaluator(graph, shared(2)).costs, Roofline)
 
 

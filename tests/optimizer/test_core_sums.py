@@ -151,11 +151,11 @@ def test_of_networks_of_the_paper(name: str) -> None:
 
 def test_only_two_ways() -> None:
     graph, machine = network(), load_machine("k80", 2)
-    judge = core.CompiledEvaluator(graph, machine, Roofline(machine), SGD(0.1), None)
+    evaluator = core.CompiledEvaluator(graph, machine, Roofline(machine), SGD(0.1), None)
     start = known(graph, machine)[0]
-    judge.set(start)
+    evaluator.set(start)
     with pytest.raises(ValueError, match=r"SyncAlgorithm\.OWNER or SyncAlgorithm\.COLLECTIVE, got .*RING"):
-        judge.propose({}, sums=SyncAlgorithm.RING)
+        evaluator.propose({}, sums=SyncAlgorithm.RING)
     with pytest.raises(ValueError, match="partial values are summed by 'owner' or 'collective'"):
         replace(start, sums=SyncAlgorithm.TREE)
 
@@ -163,18 +163,18 @@ def test_only_two_ways() -> None:
 @pytest.mark.parametrize("here", SUMS)
 def test_the_default_search_tries_the_other_way(here: SyncAlgorithm) -> None:
     graph, machine = build("Inception-v3", devices=4), load_machine("p100", 4)
-    judge = make_evaluator(graph, machine)
+    evaluator = make_evaluator(graph, machine)
     start = replace(known(graph, machine)[0], sums=here)
-    both = [judge.set(replace(start, sums=sums)) for sums in SUMS]
+    both = [evaluator.set(replace(start, sums=sums)) for sums in SUMS]
     assert both[0] != both[1]
-    tried, ask = [], judge.propose
+    tried, ask = [], evaluator.propose
 
     def propose(changes, limit=inf, syncs=NO_SYNCS, sums=None):
         tried.append(sums)
         return ask(changes, limit, syncs, sums)
 
-    judge.propose = propose
-    found = guided(judge, SearchOptions(Budget(proposals=3), starts=(start,)))
+    evaluator.propose = propose
+    found = guided(evaluator, SearchOptions(Budget(proposals=3), starts=(start,)))
     assert [sums for sums in tried if sums is not None] == [SUMS[1 - SUMS.index(here)]]
     assert found.seconds <= min(both) and (found.strategy.sums is here) == (both[SUMS.index(here)] == min(both))
 
@@ -182,17 +182,17 @@ def test_the_default_search_tries_the_other_way(here: SyncAlgorithm) -> None:
 def test_plans_that_sum_in_another_way_are_compared() -> None:
     """The way is no layer's, so it comes after all layers; it is no difference where there is nothing to sum."""
     graph, machine = network(), load_machine("k80", 4)
-    judge = make_evaluator(graph, machine)
+    evaluator = make_evaluator(graph, machine)
     owner = replace(known(graph, machine)[0], sums=SyncAlgorithm.OWNER)
     other = replace(owner, sums=SyncAlgorithm.COLLECTIVE, configs={**owner.configs, "fc3": OpConfig((1, 3, 1), (0, 1, 2))})
-    first, last = difference(judge, owner, other)
+    first, last = difference(evaluator, owner, other)
     assert list(first.operators) == ["fc3"] and first.sums is None
     assert last.sums == (SyncAlgorithm.OWNER, SyncAlgorithm.COLLECTIVE) and not last.operators and not last.syncs
-    assert first.before == judge.set(owner) and first.after == last.before and last.after == judge.set(other)
+    assert first.before == evaluator.set(owner) and first.after == last.before and last.after == evaluator.set(other)
     whole = {node.name: OpConfig((1,) * len(node.dims), (0,)) for node in graph}
     alone = Strategy(4, whole)
-    assert difference(judge, alone, replace(alone, sums=SyncAlgorithm.COLLECTIVE)) == ()
-    assert judge.strategy.sums is SyncAlgorithm.COLLECTIVE
+    assert difference(evaluator, alone, replace(alone, sums=SyncAlgorithm.COLLECTIVE)) == ()
+    assert evaluator.strategy.sums is SyncAlgorithm.COLLECTIVE
 
 
 def test_plans_show_how_they_sum() -> None:

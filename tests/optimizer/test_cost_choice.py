@@ -130,23 +130,23 @@ def test_a_search_measures_and_the_next_one_knows(stopwatch: Stopwatch) -> None:
     again = search(SMALL, PAIR, budget="100p", costs="measured", rule=RULE)
     assert stopwatch.count == measured
     assert (again.strategy, again.seconds, again.starts) == (first.strategy, first.seconds, first.starts)
-    judge = make_evaluator(SMALL, PAIR, costs="measured", rule=RULE)
-    assert judge.set(first.strategy) == first.seconds and judge.costs.name.startswith("measured ")
+    evaluator = make_evaluator(SMALL, PAIR, costs="measured", rule=RULE)
+    assert evaluator.set(first.strategy) == first.seconds and evaluator.costs.name.startswith("measured ")
 
 
 def test_nothing_but_data_parallelism_is_measured_without_time(stopwatch: Stopwatch) -> None:
     found = search(SMALL, PAIR, budget=Budget(1e-6), costs="measured", rule=RULE)
     assert list(found.starts) == ["data"] and found.stopped == "budget"
     measured = stopwatch.count
-    judge = make_evaluator(SMALL, PAIR, costs="measured", rule=RULE)
-    assert judge.set(known(SMALL, PAIR)[0]) == found.seconds
+    evaluator = make_evaluator(SMALL, PAIR, costs="measured", rule=RULE)
+    assert evaluator.set(known(SMALL, PAIR)[0]) == found.seconds
     assert stopwatch.count == measured, "the search has measured what data parallelism needs, and nothing else"
 
 
 def test_measuring_ends_with_the_time_and_what_was_measured_stays(stopwatch: Stopwatch, monkeypatch: pytest.MonkeyPatch) -> None:
     """The time is over while the second strategy's tasks are being measured."""
-    judge = make_evaluator(SMALL, PAIR, costs="measured", rule=RULE)
-    judge.set(known(SMALL, PAIR)[0])
+    evaluator = make_evaluator(SMALL, PAIR, costs="measured", rule=RULE)
+    evaluator.set(known(SMALL, PAIR)[0])
     of_data, elapsed = stopwatch.count, 0.0
 
     def at(number: int) -> None:
@@ -155,18 +155,18 @@ def test_measuring_ends_with_the_time_and_what_was_measured_stays(stopwatch: Sto
 
     stopwatch.at = at
     monkeypatch.setattr(module_of(search), "Deadline", lambda seconds: Deadline(seconds, lambda: elapsed))
-    found = search(SMALL, PAIR, budget="50s", use=judge)
+    found = search(SMALL, PAIR, budget="50s", use=evaluator)
     assert list(found.starts) == ["data"] and stopwatch.count == of_data + 3
     assert found.left_out == ("expert (no time to evaluate it)", "model (no time to evaluate it)")
     elapsed, stopwatch.at = 0.0, lambda number: None
     fresh = make_evaluator(SMALL, PAIR, costs="measured", rule=RULE)
     for plan in known(SMALL, PAIR):  # of the evaluation that was broken off nothing wrong is left
-        assert judge.set(plan) == fresh.set(plan)
+        assert evaluator.set(plan) == fresh.set(plan)
 
 
 def test_ctrl_c_while_measuring_gives_the_best_so_far(stopwatch: Stopwatch) -> None:
-    judge = make_evaluator(SMALL, PAIR, costs="measured", rule=RULE)
-    judge.set(known(SMALL, PAIR)[0])
+    evaluator = make_evaluator(SMALL, PAIR, costs="measured", rule=RULE)
+    evaluator.set(known(SMALL, PAIR)[0])
     of_data = stopwatch.count
 
     def at(number: int) -> None:
@@ -174,11 +174,11 @@ def test_ctrl_c_while_measuring_gives_the_best_so_far(stopwatch: Stopwatch) -> N
             raise KeyboardInterrupt
 
     stopwatch.at = at
-    found = search(SMALL, PAIR, budget="1000p", use=judge)
+    found = search(SMALL, PAIR, budget="1000p", use=evaluator)
     assert found.stopped == "interrupted" and found.strategy.name == "data" and stopwatch.count == of_data + 2
     fresh = make_evaluator(SMALL, PAIR, costs="measured", rule=RULE)
     for plan in known(SMALL, PAIR):
-        assert judge.set(plan) == fresh.set(plan)
+        assert evaluator.set(plan) == fresh.set(plan)
 
 
 def test_a_cost_that_is_no_number_is_an_error() -> None:
@@ -186,11 +186,11 @@ def test_a_cost_that_is_no_number_is_an_error() -> None:
         def compute_seconds(self, *_: object, **__: object) -> float:
             return nan
 
-    judge = make_evaluator(SMALL, PAIR, costs=Broken(PAIR), rule=RULE)
-    if type(judge).__name__ != "CompiledEvaluator":
+    evaluator = make_evaluator(SMALL, PAIR, costs=Broken(PAIR), rule=RULE)
+    if type(evaluator).__name__ != "CompiledEvaluator":
         pytest.skip("not compiled")
     with pytest.raises(ValueError, match="must be a number, got NaN"):
-        judge.set(known(SMALL, PAIR)[0])
+        evaluator.set(known(SMALL, PAIR)[0])
 
 
 # ---- bounds and proofs -----------------------------------------------------------------------------------------------
@@ -203,21 +203,21 @@ def tiny() -> OperatorGraph:
 
 def test_nothing_is_measured_for_a_bound(stopwatch: Stopwatch) -> None:
     graph = tiny()
-    judge = make_evaluator(graph, PAIR, costs="measured", rule=RULE)
-    assert lower_bound(judge) == 0.0 and stopwatch.count == 0
-    found = search(graph, PAIR, budget="20000p", use=judge)
+    evaluator = make_evaluator(graph, PAIR, costs="measured", rule=RULE)
+    assert lower_bound(evaluator) == 0.0 and stopwatch.count == 0
+    found = search(graph, PAIR, budget="20000p", use=evaluator)
     measured = stopwatch.count
-    bound = lower_bound(judge)
+    bound = lower_bound(evaluator)
     assert 0 < bound <= found.seconds and found.lower_bound == bound and stopwatch.count == measured
 
 
 def test_a_proof_under_measured_costs(stopwatch: Stopwatch) -> None:
     graph = tiny()
-    judge = make_evaluator(graph, PAIR, costs="measured", rule=RULE)
-    proved = search(graph, PAIR, budget="50000p", algorithm="exact", use=judge)
+    evaluator = make_evaluator(graph, PAIR, costs="measured", rule=RULE)
+    proved = search(graph, PAIR, budget="50000p", algorithm="exact", use=evaluator)
     assert proved.optimal and proved.lower_bound == proved.seconds
     for algorithm in ("guided", "optcnn", "mcmc"):
-        assert search(graph, PAIR, budget="2000p", algorithm=algorithm, use=judge).seconds >= proved.seconds
+        assert search(graph, PAIR, budget="2000p", algorithm=algorithm, use=evaluator).seconds >= proved.seconds
 
 
 def test_a_proof_that_would_have_to_measure_too_much_is_left_out(stopwatch: Stopwatch) -> None:
@@ -249,7 +249,7 @@ def test_one_thread_searches_unless_more_are_asked_for(stopwatch: Stopwatch, mon
     monkeypatch.setattr(module, "cores", lambda: 4)
     used: list[int] = []
 
-    def portfolio(judge: object, options: object, searcher: object, workers: int) -> None:
+    def portfolio(evaluator: object, options: object, searcher: object, workers: int) -> None:
         used.append(workers)
         raise InterruptedError
 

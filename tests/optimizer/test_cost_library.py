@@ -88,9 +88,9 @@ def test_a_softmax_that_the_fused_kernel_does_not_take_has_more_kernels() -> Non
 def stepped(machine: Cluster, plan: str, batch: int = 8) -> tuple[float, float]:
     """Seconds of a step of a small decoder, and how long its busiest processor computes."""
     graph = build("GPT-2", batch=batch, steps=64, vocabulary=256, hidden=256, heads=4, layers=4, dtype="float16")
-    judge = make_evaluator(graph, machine, rule=Adam())
-    seconds = judge.set(map_graph(HybridParallel(plan), graph, machine))
-    return seconds, max(judge.usage().processor_seconds)
+    evaluator = make_evaluator(graph, machine, rule=Adam())
+    seconds = evaluator.set(map_graph(HybridParallel(plan), graph, machine))
+    return seconds, max(evaluator.usage().processor_seconds)
 
 
 def test_a_pass_takes_what_host_or_device_need_together() -> None:
@@ -99,9 +99,9 @@ def test_a_pass_takes_what_host_or_device_need_together() -> None:
     machine = load_machine("a100", 1)
     strategy = map_graph(HybridParallel("mb1 recompute=full"), graph, machine)
     costs = ModelCosts(AnalyticCosts(machine), graph, machine, Adam())
-    judge = make_evaluator(graph, machine, costs=costs, rule=Adam())
-    judge.set(strategy)
-    tasks = judge.lowered(strategy)
+    evaluator = make_evaluator(graph, machine, costs=costs, rule=Adam())
+    evaluator.set(strategy)
+    tasks = evaluator.lowered(strategy)
     paced = costs.pace(tasks, strategy)
     work = [task for task in tasks if isinstance(task.work, Compute)]
     both = [costs.spent(task) for task in work]

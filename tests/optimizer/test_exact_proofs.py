@@ -19,7 +19,7 @@ from taskflow.optimizer.algorithms.exact import exact, within_space
 from taskflow.optimizer.algorithms.guided import guided
 from taskflow.optimizer.algorithms.moves import SYNCS
 from taskflow.optimizer.budget import Budget
-from taskflow.optimizer.evaluate import evaluator
+from taskflow.optimizer.evaluate import evaluator as new_evaluator
 from taskflow.optimizer.evaluate.evaluator import Evaluator
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import SearchResult
@@ -48,24 +48,24 @@ def steps(random: Random, samples: int, width: int) -> OperatorGraph:
     return graph
 
 
-def decided(judge: Evaluator, options: SpaceOptions) -> list[Decision]:
+def decided(evaluator: Evaluator, options: SpaceOptions) -> list[Decision]:
     """Operator by operator."""
-    space = SearchSpace(judge.graph, len(judge.machine.processors), options)
-    return decisions(judge.graph, space, fixing_order(judge), options.follow)
+    space = SearchSpace(evaluator.graph, len(evaluator.machine.processors), options)
+    return decisions(evaluator.graph, space, fixing_order(evaluator), options.follow)
 
 
-def least(judge: Evaluator, options: SpaceOptions) -> tuple[float, Strategy, int]:
+def least(evaluator: Evaluator, options: SpaceOptions) -> tuple[float, Strategy, int]:
     """Seconds of the fastest strategy, the next fastest that takes longer, and how many there are."""
-    found = decided(judge, options)
-    layers = list(dict.fromkeys(p.layer for p in judge.graph.parameters))
-    judge.set(map_graph(DataParallel(), judge.graph, judge.machine))
+    found = decided(evaluator, options)
+    layers = list(dict.fromkeys(p.layer for p in evaluator.graph.parameters))
+    evaluator.set(map_graph(DataParallel(), evaluator.graph, evaluator.machine))
     ranked, count = dict[float, Strategy](), 0
     for choices in product(*(decision.choices for decision in found)):
         configs = {n.name: c for decision, of in zip(found, choices) for n, c in zip(decision.nodes, of)}
         for ways in product(SYNCS, repeat=len(layers)):
-            seconds, count = judge.propose(configs, inf, dict(zip(layers, ways))), count + 1
+            seconds, count = evaluator.propose(configs, inf, dict(zip(layers, ways))), count + 1
             if seconds not in ranked and (len(ranked) < 2 or seconds < max(ranked)):
-                ranked[seconds] = Strategy(judge.strategy.processors, configs, dict(zip(layers, ways)))
+                ranked[seconds] = Strategy(evaluator.strategy.processors, configs, dict(zip(layers, ways)))
                 if len(ranked) > 2:
                     del ranked[max(ranked)]
     return min(ranked), ranked[max(ranked)], count
@@ -78,38 +78,38 @@ def test_a_proved_optimum_is_the_least_of_all(seed: int, monkeypatch: pytest.Mon
     samples, width = random.choice(((4, 8), (64, 256), (1024, 256), (2048, 64)))
     graph, options = steps(random, samples, width), SpaceOptions("powers", reduction=False, follow="weightless")
     if seed % 2:
-        judge = evaluator(graph, shared(2), Odd(2), SGD(0.1, momentum=0.9), None)
+        evaluator = new_evaluator(graph, shared(2), Odd(2), SGD(0.1, momentum=0.9), None)
     else:
-        judge = make_evaluator(graph, taskflow.load_machine("p100", devices=2))
-    best, second, count = least(judge, options)
+        evaluator = make_evaluator(graph, taskflow.load_machine("p100", devices=2))
+    best, second, count = least(evaluator, options)
 
-    def almost(judge: Evaluator, options: SearchOptions) -> SearchResult:
-        found = guided(judge, replace(options, budget=Budget(proposals=1)))
+    def almost(evaluator: Evaluator, options: SearchOptions) -> SearchResult:
+        found = guided(evaluator, replace(options, budget=Budget(proposals=1)))
         return replace(found, strategy=second, starts={}, lower_bound=0.0)
 
     monkeypatch.setattr(module_of(exact), "guided", almost)
-    found = exact(judge, SearchOptions(PLENTY, space=options))
+    found = exact(evaluator, SearchOptions(PLENTY, space=options))
     assert found.optimal and found.proof is not None and found.proof.complete
-    assert found.seconds == found.lower_bound == best == judge.set(found.strategy)
-    assert found.proof.strategies == count == prod(len(d.choices) for d in decided(judge, options)) * len(SYNCS) ** 2
-    for decision in decided(judge, options):
+    assert found.seconds == found.lower_bound == best == evaluator.set(found.strategy)
+    assert found.proof.strategies == count == prod(len(d.choices) for d in decided(evaluator, options)) * len(SYNCS) ** 2
+    for decision in decided(evaluator, options):
         assert tuple(found.strategy[node.name] for node in decision.nodes) in decision.choices
 
 
 def test_a_rival_outside_the_space_is_beaten_or_kept() -> None:
     """Without ``within`` the plan may come from outside; then it is at least as fast as all in the space."""
     graph = steps(Random(1), 64, 256)
-    judge = make_evaluator(graph, taskflow.load_machine("p100", devices=2))
+    evaluator = make_evaluator(graph, taskflow.load_machine("p100", devices=2))
     options = SpaceOptions("powers", reduction=False, follow="weightless")
-    own = exact(judge, SearchOptions(PLENTY, space=options), within=True)
-    whole = exact(judge, SearchOptions(PLENTY, space=options))
+    own = exact(evaluator, SearchOptions(PLENTY, space=options), within=True)
+    whole = exact(evaluator, SearchOptions(PLENTY, space=options))
     assert whole.optimal and whole.seconds <= own.seconds
 
 
 def test_operators_of_one_layer_are_decided_about_together() -> None:
     graph = build("RNNLM-2", preset="small")
-    judge = make_evaluator(graph, taskflow.load_machine("p100", devices=2))
-    alone = decided(judge, SpaceOptions("powers", reduction=False, follow="weightless"))
+    evaluator = make_evaluator(graph, taskflow.load_machine("p100", devices=2))
+    alone = decided(evaluator, SpaceOptions("powers", reduction=False, follow="weightless"))
     together = joined(alone, 10_000)
     assert [d.nodes[0].name for d in together] == ["embedding", "lstm0", "lstm1", "softmax"]
     assert prod(len(d.choices) for d in together) == prod(len(d.choices) for d in alone)
@@ -122,7 +122,7 @@ def test_operators_of_one_layer_are_decided_about_together() -> None:
 
 def test_the_nearest_plan_in_a_space_keeps_what_is_in_it() -> None:
     graph = build("RNNLM-2", preset="small")
-    judge = make_evaluator(graph, taskflow.load_machine("p100", devices=2))
-    found = decided(judge, SpaceOptions("powers", reduction=False, follow="weightless"))
+    evaluator = make_evaluator(graph, taskflow.load_machine("p100", devices=2))
+    found = decided(evaluator, SpaceOptions("powers", reduction=False, follow="weightless"))
     configs = {n.name: c for d in found for n, c in zip(d.nodes, d.choices[-1])}
     assert within_space(joined(found, 10_000), Strategy(2, configs)).configs == configs

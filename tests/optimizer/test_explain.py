@@ -27,21 +27,23 @@ from taskflow.tasks.task import Compute, Kind
 MODELS = ("nmt", "rnnlm", "alexnet", "transformer")
 
 
-def judged(model: str, mapper: str, machine: str = "k80", devices: int = 6, seed: int = 0, clip: float | None = None) -> Evaluator:
+def evaluator_at(
+    model: str, mapper: str, machine: str = "k80", devices: int = 6, seed: int = 0, clip: float | None = None
+) -> Evaluator:
     cluster = load_machine(machine, devices)
     graph = build(model, preset="small")
-    judge = make_evaluator(graph, cluster, clip_norm=clip)
-    judge.set(choose(mapper, graph, cluster, seed=seed)[0])
-    return judge
+    evaluator = make_evaluator(graph, cluster, clip_norm=clip)
+    evaluator.set(choose(mapper, graph, cluster, seed=seed)[0])
+    return evaluator
 
 
 @pytest.mark.parametrize("mapper", ["data", "expert", "random"])
 @pytest.mark.parametrize("model", ["nmt", "rnnlm", "alexnet"])
 def test_the_critical_path_is_the_step_and_the_table_the_tasks(model: str, mapper: str) -> None:
-    judge = judged(model, mapper, clip=1.0 if model == "rnnlm" else None)
-    tasks, timeline = judge.lowered(), judge.timeline()
-    found = explain(judge)  # verifies that the path has no gap
-    assert found.seconds == timeline.makespan == judge.seconds
+    evaluator = evaluator_at(model, mapper, clip=1.0 if model == "rnnlm" else None)
+    tasks, timeline = evaluator.lowered(), evaluator.timeline()
+    found = explain(evaluator)  # verifies that the path has no gap
+    assert found.seconds == timeline.makespan == evaluator.seconds
     for parts in (
         [s.seconds for s in found.steps], [s.seconds for s in found.stretches], list(found.shares.values()),
         [o.critical for o in found.operators],
@@ -55,7 +57,7 @@ def test_the_critical_path_is_the_step_and_the_table_the_tasks(model: str, mappe
     assert sum(o.tasks for o in found.operators) == len(tasks)
     assert fsum(o.waiting for o in found.operators) == pytest.approx(fsum(s.start - s.ready for s in timeline.spans), abs=1e-12)
     # What limits it agrees with the evaluator's own account of processors and links.
-    usage = judge.usage()
+    usage = evaluator.usage()
     busy = {b.name: b.seconds for b in found.busy}
     for p, s in enumerate(usage.processor_seconds):
         assert busy.get(f"device {p}", 0.0) == pytest.approx(s, abs=1e-12)
@@ -66,8 +68,8 @@ def test_the_critical_path_is_the_step_and_the_table_the_tasks(model: str, mappe
 
 @pytest.mark.parametrize("model", [*MODELS, "inception-v3"])
 def test_labels_say_what_tasks_are_for(model: str) -> None:
-    judge = judged(model, "random", devices=3, seed=3)
-    graph, tasks = judge.graph, judge.lowered()
+    evaluator = evaluator_at(model, "random", devices=3, seed=3)
+    graph, tasks = evaluator.graph, evaluator.lowered()
     names, layers = {n.name for n in graph}, {p.layer for p in graph.parameters}
     weight_regions = {b.name for b in tasks.bundles}
     for task, label in zip(tasks, labels(tasks)):
@@ -89,9 +91,9 @@ def test_labels_say_what_tasks_are_for(model: str) -> None:
 
 
 def test_a_path_with_a_gap_is_refused() -> None:
-    judge = judged("rnnlm", "data")
-    timeline = judge.timeline()
-    path = critical_path(judge.lowered(), timeline, judge.machine)
+    evaluator = evaluator_at("rnnlm", "data")
+    timeline = evaluator.timeline()
+    path = critical_path(evaluator.lowered(), timeline, evaluator.machine)
     verify(path, timeline)
     with pytest.raises(AssertionError, match="gap"):
         verify((*path[:2], *path[3:]), timeline)
@@ -100,9 +102,9 @@ def test_a_path_with_a_gap_is_refused() -> None:
 
 
 def test_the_reason_of_each_lap() -> None:
-    judge = judged("nmt", "random", seed=5)
-    tasks, timeline = judge.lowered(), judge.timeline()
-    path = critical_path(tasks, timeline, judge.machine)
+    evaluator = evaluator_at("nmt", "random", seed=5)
+    tasks, timeline = evaluator.lowered(), evaluator.timeline()
+    path = critical_path(tasks, timeline, evaluator.machine)
     assert path[0].because == "start" and {lap.because for lap in path[1:]} == {"needs", "busy"}
     for before, lap in zip(path, path[1:]):
         if lap.because == "needs":
@@ -113,11 +115,11 @@ def test_the_reason_of_each_lap() -> None:
 
 def test_forward_only_and_stretches() -> None:
     cluster, graph = load_machine("p100", 4), build("inception-v3", preset="small")
-    judge = make_evaluator(graph, cluster, rule=None)
-    judge.set(choose("data", graph, cluster)[0])
-    found = explain(judge)
+    evaluator = make_evaluator(graph, cluster, rule=None)
+    evaluator.set(choose("data", graph, cluster)[0])
+    found = explain(evaluator)
     assert {s.kind for s in found.stretches} <= {"forward", "transfers"} and found.shares[TaskPurpose.SYNC] == 0
-    trained = explain(judged("nmt", "data", devices=4))
+    trained = explain(evaluator_at("nmt", "data", devices=4))
     kinds = [s.kind for s in trained.stretches]
     assert kinds[0] == "forward" and kinds[-1] == "synchronisation" and "backward" in kinds
     assert len(trained.stretches) < len(trained.steps)
@@ -128,25 +130,26 @@ def test_forward_only_and_stretches() -> None:
 # ---- alternatives ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("model", "operator"), [("nmt", "softmax"), ("alexnet", "features.3"), ("mlp", "fc1")])
 def test_alternatives_are_what_simulation_says(model: str, operator: str) -> None:
-    judge = judged(model, "data", devices=4)
-    start, now = judge.strategy, explain(judge)
-    found = alternatives(judge, operator, most=6)
-    assert judge.strategy == start and judge.seconds == now.seconds
+    evaluator = evaluator_at(model, "data", devices=4)
+    start, now = evaluator.strategy, explain(evaluator)
+    found = alternatives(evaluator, operator, most=6)
+    assert evaluator.strategy == start and evaluator.seconds == now.seconds
     reasons = {a.reason for a in found} | ({"data parallel"} if start[operator].degrees[0] == 4 else set())
     assert {"data parallel", "whole on one device"} <= reasons
     assert [a.seconds for a in found] == sorted(a.seconds for a in found)
     assert len({a.config for a in found}) == len(found) and start[operator] not in {a.config for a in found}
     for other in found:
-        judge.set(judge.changed({operator: other.config}, {}) if judge.strategy == start else _with(start, operator, other.config))
-        explained = explain(judge)
+        unchanged = evaluator.strategy == start
+        evaluator.set(evaluator.changed({operator: other.config}, {}) if unchanged else _with(start, operator, other.config))
+        explained = explain(evaluator)
         assert explained.seconds == other.seconds
         assert other.grows is not None
         assert fsum(other.grows.values()) == pytest.approx(other.seconds - now.seconds, abs=1e-12)
         for work in TaskPurpose:
             assert now.shares[work] + other.grows[work] == pytest.approx(explained.shares[work], abs=1e-12)
-        judge.set(start)
+        evaluator.set(start)
     with pytest.raises(KeyError, match="no operator 'nothing'"):
-        alternatives(judge, "nothing")
+        alternatives(evaluator, "nothing")
 
 
 def _with(strategy: Strategy, operator: str, config: taskflow.OpConfig) -> Strategy:
@@ -241,22 +244,22 @@ def test_searching_again_on_the_changed_machine() -> None:
 # ---- difference ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("model", MODELS)
 def test_effects_of_layers_add_up(model: str) -> None:
-    judge = judged(model, "data")
-    graph, first = judge.graph, judge.strategy
-    second = choose("random", graph, judge.machine, seed=1)[0]
+    evaluator = evaluator_at(model, "data")
+    graph, first = evaluator.graph, evaluator.strategy
+    second = choose("random", graph, evaluator.machine, seed=1)[0]
     groups = grouped(graph)
     assert sorted(name for _, names, _ in groups for name in names) == sorted(node.name for node in graph)
-    before = judge.seconds
-    found = difference(judge, first, second)
-    assert judge.seconds == make_evaluator(graph, judge.machine).set(second)
-    assert found[0].before == before and found[-1].after == judge.seconds
+    before = evaluator.seconds
+    found = difference(evaluator, first, second)
+    assert evaluator.seconds == make_evaluator(graph, evaluator.machine).set(second)
+    assert found[0].before == before and found[-1].after == evaluator.seconds
     assert all(a.after == b.before for a, b in zip(found, found[1:]))
-    assert fsum(c.effect for c in found) == pytest.approx(judge.seconds - before, abs=1e-12)
+    assert fsum(c.effect for c in found) == pytest.approx(evaluator.seconds - before, abs=1e-12)
     told = {name: pair for change in found for name, pair in change.operators.items()}
     assert told == {n.name: (first[n.name], second[n.name]) for n in graph if first[n.name] != second[n.name]}
-    assert difference(judge, second, second) == ()
+    assert difference(evaluator, second, second) == ()
 
 
 def test_an_explanation_is_a_value() -> None:
-    assert isinstance(explain(judged("mlp", "data", devices=2)), Explanation)
-    assert explain(judged("mlp", "data", devices=2)) == explain(judged("mlp", "data", devices=2))
+    assert isinstance(explain(evaluator_at("mlp", "data", devices=2)), Explanation)
+    assert explain(evaluator_at("mlp", "data", devices=2)) == explain(evaluator_at("mlp", "data", devices=2))

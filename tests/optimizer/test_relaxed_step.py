@@ -10,6 +10,7 @@ from random import Random
 import padded_kernels
 import pytest
 from core_cases import Odd, shared
+from fast_and_slow import fast_among
 
 import taskflow
 from taskflow.graph import OperatorGraph
@@ -18,7 +19,7 @@ from taskflow.mapper.strategy import SUMS
 from taskflow.models import build
 from taskflow.optimizer.algorithms.moves import SYNCS
 from taskflow.optimizer.bounds import sync as relax_sync
-from taskflow.optimizer.evaluate import evaluator
+from taskflow.optimizer.evaluate import evaluator as new_evaluator
 from taskflow.optimizer.evaluate.evaluator import Evaluator
 from taskflow.optimizer.search import make_evaluator
 from taskflow.optimizer.space.space import SearchSpace, SpaceOptions
@@ -61,21 +62,21 @@ def random_graph(random: Random) -> OperatorGraph:
     return graph
 
 
-def check(judge: Evaluator, options: SpaceOptions, random: Random, plans: int) -> float:
+def check(evaluator: Evaluator, options: SpaceOptions, random: Random, plans: int) -> float:
     """Bounds of partial plans, fixed in a random order, against the time of their completion. The largest share of a
     complete plan's time that its bound is."""
-    graph, processors = judge.graph, len(judge.machine.processors)
+    graph, processors = evaluator.graph, len(evaluator.machine.processors)
     space = SearchSpace(graph, processors, options)
     choices = {node.name: list(dict.fromkeys(space[node].draw(random) for _ in range(6))) for node in graph}
     syncs, sums = random.sample(SYNCS, 2), random.choice(SUMS)
-    relaxation = relax.Relaxation(judge, choices, syncs, sums=sums)
+    relaxation = relax.Relaxation(evaluator, choices, syncs, sums=sums)
     root = relaxation.seconds(NO_LIMIT)[0]
     best = 0.0
     for _ in range(plans):
         picks = [random.randrange(len(configs)) for configs in relaxation.choices]
         configs = {node.name: of[i] for node, of, i in zip(relaxation.order, relaxation.choices, picks)}
         ways = {layer: random.choice(syncs) for layer in relaxation.layers}
-        seconds = judge.set(Strategy(processors, configs, ways, sums=sums)) * (1 + 1e-9)
+        seconds = evaluator.set(Strategy(processors, configs, ways, sums=sums)) * (1 + 1e-9)
         order = list(range(len(picks)))
         if random.random() < 0.5:
             random.shuffle(order)
@@ -105,41 +106,41 @@ def test_no_completion_of_a_random_graph_is_faster(seed: int) -> None:
     rule = random.choice((SGD(0.1, momentum=0.9), SGD(0.1), Adam(), None))
     clip = random.choice((None, 1.0))
     if seed % 2:
-        judge = evaluator(random_graph(random), shared(processors), Odd(2), rule, clip)
+        evaluator = new_evaluator(random_graph(random), shared(processors), Odd(2), rule, clip)
     else:
         machine = taskflow.load_machine(random.choice(("k80", "p100")), devices=processors)
-        judge = make_evaluator(random_graph(random), machine, rule=rule, clip_norm=clip)
-    check(judge, random.choice((STRUCTURED, ARBITRARY)), random, 6)
+        evaluator = make_evaluator(random_graph(random), machine, rule=rule, clip_norm=clip)
+    check(evaluator, random.choice((STRUCTURED, ARBITRARY)), random, 6)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_what_of_a_kernel_no_task_uses_is_in_the_bound(seed: int) -> None:
     random = Random(seed)
-    check(evaluator(padded_kernels.network(), shared(3), Odd(2), random.choice((SGD(0.1), Adam())), None), ARBITRARY, random, 4)
+    check(new_evaluator(padded_kernels.network(), shared(3), Odd(2), random.choice((SGD(0.1), Adam())), None), ARBITRARY, random, 4)
 
 
-@pytest.mark.parametrize("seed", range(46))
+@pytest.mark.parametrize("seed", fast_among(range(46), (*range(12), 40, 41)))
 def test_a_layers_synchronisation_is_what_is_lowered(seed: int) -> None:
     """Task by task, on random processors: what is sent, added and updated, where, and what it costs."""
     random, processors = Random(seed), 4
     graph = random_graph(random) if seed < 40 else padded_kernels.network()
-    judge = evaluator(graph, shared(processors), Odd(2), random.choice((SGD(0.1, momentum=0.9), Adam())), None)
-    assert judge.rule is not None
-    space, (active, _, trained) = SearchSpace(judge.graph, processors, ARBITRARY), gradient_flow(judge.graph)
+    evaluator = new_evaluator(graph, shared(processors), Odd(2), random.choice((SGD(0.1, momentum=0.9), Adam())), None)
+    assert evaluator.rule is not None
+    space, (active, _, trained) = SearchSpace(evaluator.graph, processors, ARBITRARY), gradient_flow(evaluator.graph)
     for way in SYNCS:
-        configs = {node.name: space[node].draw(random) for node in judge.graph}
-        plan = Strategy(processors, configs, {p.layer: way for p in judge.graph.parameters})
-        lowered = judge.lowered(plan)
-        layers = dict.fromkeys(p.layer for p in judge.graph.parameters)
+        configs = {node.name: space[node].draw(random) for node in evaluator.graph}
+        plan = Strategy(processors, configs, {p.layer: way for p in evaluator.graph.parameters})
+        lowered = evaluator.lowered(plan)
+        layers = dict.fromkeys(p.layer for p in evaluator.graph.parameters)
         for number, layer in enumerate(layers):
-            users = [(n, configs[n.name]) for n in judge.graph if any(p.layer == layer for p in n.parameters)]
+            users = [(n, configs[n.name]) for n in evaluator.graph if any(p.layer == layer for p in n.parameters)]
             if any(node.number not in active for node, _ in users):
                 continue  # some holders make no gradient; the bound says nothing of such a layer
-            bundles = relax_sync.bundles_of(judge.graph, users, trained)
-            rows = relax_sync.layer_sync(relax_sync.Prices(judge.costs), judge.rule, way, bundles, number)
+            bundles = relax_sync.bundles_of(evaluator.graph, users, trained)
+            rows = relax_sync.layer_sync(relax_sync.Prices(evaluator.costs), evaluator.rule, way, bundles, number)
             kinds = (Kind.COPY, Kind.SUM, Kind.UPDATE, Kind.COLLECTIVE)
             wanted = Counter(
-                (-1 if task.kind.travels else task.processor, judge.costs.task(task))
+                (-1 if task.kind.travels else task.processor, evaluator.costs.task(task))
                 for task in lowered.tasks if task.topic.name == layer and task.kind in kinds
                 and task.topic.purpose in (Purpose.WEIGHT_GRADIENTS, Purpose.NEW_WEIGHTS, Purpose.UPDATE)
             )
@@ -152,20 +153,20 @@ def test_an_unknown_way_to_synchronise_is_refused() -> None:
     class Other(Enum):
         PIGEON = "pigeon"
 
-    judge = make_evaluator(build("MLP", preset="small"), taskflow.load_machine("p100", devices=2))
-    prices, held = relax_sync.Prices(judge.costs), relax_sync.HeldBundle(8, 4, True, {0: ((0, 0),), 1: ((0, 1),)})
-    assert judge.rule is not None
-    for way in (Sync(Other.PIGEON, UpdatePlacement.SPREAD), Sync(SyncAlgorithm.RING, Other.PIGEON)):  # type: ignore[arg-type]
+    evaluator = make_evaluator(build("MLP", preset="small"), taskflow.load_machine("p100", devices=2))
+    prices, held = relax_sync.Prices(evaluator.costs), relax_sync.HeldBundle(8, 4, True, {0: ((0, 0),), 1: ((0, 1),)})
+    assert evaluator.rule is not None
+    for way in (Sync(Other.PIGEON, UpdatePlacement.SHARDED), Sync(SyncAlgorithm.RING, Other.PIGEON)):  # type: ignore[arg-type]
         with pytest.raises(ValueError, match=r"does not know .* Other\.PIGEON"):
-            relax_sync.layer_sync(prices, judge.rule, way, [held], 0)
+            relax_sync.layer_sync(prices, evaluator.rule, way, [held], 0)
 
 
 @pytest.mark.parametrize("model", ["LeNet", "RNNLM-2", "MLP", "AlexNet", "RNNTC"])
 def test_no_completion_of_a_network_is_faster(model: str) -> None:
     random = Random(model)
     for machine, devices, options in (("p100", 4, STRUCTURED), ("k80", 4, ARBITRARY), ("p100", 8, STRUCTURED)):
-        judge = make_evaluator(build(model, preset="small"), taskflow.load_machine(machine, devices=devices))
-        check(judge, options, random, 3)
+        evaluator = make_evaluator(build(model, preset="small"), taskflow.load_machine(machine, devices=devices))
+        check(evaluator, options, random, 3)
 
 
 @pytest.mark.slow
@@ -179,14 +180,14 @@ def test_all_completions_of_all_partial_plans(rule: SGD | None) -> None:
     graph = OperatorGraph(name="one layer")
     x, labels = taskflow.input(graph, (64, 64), name="x"), taskflow.input(graph, (64,), "int64", name="labels")
     graph.minimize(taskflow.cross_entropy(taskflow.linear(x, 128, name="fc"), labels, name="loss"))
-    judge = make_evaluator(graph, taskflow.load_machine("p100", devices=2), rule=rule)
+    evaluator = make_evaluator(graph, taskflow.load_machine("p100", devices=2), rule=rule)
     space = SearchSpace(graph, 2, SpaceOptions("powers", reduction=False))
-    relaxation = relax.Relaxation(judge, {node.name: list(space[node]) for node in graph}, SYNCS)
+    relaxation = relax.Relaxation(evaluator, {node.name: list(space[node]) for node in graph}, SYNCS)
     ways = SYNCS if rule else (Sync(),)
     seconds = {}
     for picks in product(*(range(len(configs)) for configs in relaxation.choices)):
         configs = {node.name: of[i] for node, of, i in zip(relaxation.order, relaxation.choices, picks)}
-        seconds[picks] = min(judge.set(Strategy(2, configs, {"fc": way})) for way in ways)
+        seconds[picks] = min(evaluator.set(Strategy(2, configs, {"fc": way})) for way in ways)
     for depth in range(len(relaxation.order) + 1):
         least: dict[tuple[int, ...], float] = {}
         for picks, value in seconds.items():
@@ -200,34 +201,34 @@ def test_all_completions_of_all_partial_plans(rule: SGD | None) -> None:
 @pytest.mark.parametrize(("model", "share"), [("LeNet", 0.99), ("AlexNet", 0.95), ("RNNLM-2", 0.95)])
 def test_a_found_plans_bound_is_close(model: str, share: float) -> None:
     graph, cluster = build(model, devices=4), taskflow.load_machine("p100", devices=4)
-    judge = make_evaluator(graph, cluster)
+    evaluator = make_evaluator(graph, cluster)
     ways = {"*": {"sync": "owner/spread"}}  # a strategy's default, which bound and plan are asked with
-    found = taskflow.search(graph, cluster, use=judge, budget="1500p", memory=False, constraints=ways)
+    found = taskflow.search(graph, cluster, use=evaluator, budget="1500p", memory=False, constraints=ways)
     configs = found.strategy.configs
-    relaxation = relax.Relaxation(judge, {name: [config] for name, config in configs.items()})
+    relaxation = relax.Relaxation(evaluator, {name: [config] for name, config in configs.items()})
     everything = range(len(relaxation.order))
     relaxation.fix(everything, [0] * len(everything))
     bound = relaxation.seconds(NO_LIMIT)[0]
-    assert judge.set(Strategy(4, configs)) == found.seconds
+    assert evaluator.set(Strategy(4, configs)) == found.seconds
     assert share * found.seconds < bound <= found.seconds * (1 + 1e-9)  # sums in another order
 
 
 def test_a_bound_over_renumberings_holds_for_each() -> None:
     graph, cluster = build("LeNet", preset="small"), taskflow.load_machine("p100", devices=4)
-    judge, random = make_evaluator(graph, cluster), Random(0)
-    group = renumberings(judge.costs, 4)
+    evaluator, random = make_evaluator(graph, cluster), Random(0)
+    group = renumberings(evaluator.costs, 4)
     assert len(group) == 24
     space = SearchSpace(graph, 4, ARBITRARY)
     for _ in range(6):
         configs = {node.name: space[node].draw(random) for node in graph}
-        relaxation = relax.Relaxation(judge, {name: [config] for name, config in configs.items()}, SYNCS[:2], group)
+        relaxation = relax.Relaxation(evaluator, {name: [config] for name, config in configs.items()}, SYNCS[:2], group)
         everything = range(len(relaxation.order))
         relaxation.fix(everything, [0] * len(everything))
         bound = relaxation.seconds(NO_LIMIT)[0]
         for number, image in enumerate(group):
             plan = {name: renumbered(config, image) for name, config in configs.items()}
             for way in SYNCS[:2]:
-                seconds = judge.set(Strategy(4, plan, dict.fromkeys(relaxation.layers, way)))
+                seconds = evaluator.set(Strategy(4, plan, dict.fromkeys(relaxation.layers, way)))
                 for layer in range(len(relaxation.layers)):
                     relaxation.use(layer, way, number)
                 assert bound * (1 - 1e-9) <= relaxation.seconds(NO_LIMIT)[0] <= seconds * (1 + 1e-9)
@@ -236,8 +237,8 @@ def test_a_bound_over_renumberings_holds_for_each() -> None:
 @pytest.mark.parametrize(("machine", "devices", "count"), [("p100", 4, 24), ("k80", 4, 8), ("p100", 8, 2 * 24**2), ("k80", 2, 2)])
 def test_renumberings_are_the_machines_symmetries(machine: str, devices: int, count: int) -> None:
     cluster = taskflow.load_machine(machine, devices=devices)
-    judge = make_evaluator(build("MLP", preset="small"), cluster)
-    group = renumberings(judge.costs, devices)
+    evaluator = make_evaluator(build("MLP", preset="small"), cluster)
+    group = renumberings(evaluator.costs, devices)
     assert len(set(group)) == len(group) == count and group[0] == tuple(range(devices))
     for image in group[:: max(1, count // 30)]:
         assert any(all(other[image[p]] == p for p in range(devices)) for other in group)

@@ -43,23 +43,23 @@ def counted(room: MemoryCheck, strategy: Strategy) -> list[int]:
 @pytest.mark.parametrize("cut", ["n", "c"])
 def test_bytes_of_unused_elements_are_the_plans(cut: str) -> None:
     graph, machine = centre(), host(4)
-    judge = make_evaluator(graph, machine, rule=SGD(0.1))
+    evaluator = make_evaluator(graph, machine, rule=SGD(0.1))
     plan = map_graph(DataParallel(), graph, machine)
     if cut == "c":
         degrees = tuple(4 if dim.name == "c" else 1 for dim in graph.node("conv").dims)
         plan = Strategy(4, {**plan.configs, "conv": OpConfig(degrees, (2, 3, 1, 0))}, plan.syncs)
-    judge.set(plan)
+    evaluator.set(plan)
     planned = [use.weights for use in peak_bytes(graph, plan, SGD(0.1), machine=machine)]
-    assert counted(MemoryCheck(judge), plan) == planned
+    assert counted(MemoryCheck(evaluator), plan) == planned
     assert max(planned) > 24 * 16 * 32 * 4
 
 
 def test_what_is_not_used_at_all_is_processor_0s_alone() -> None:
     graph, machine = network(), host(2)
-    judge = make_evaluator(graph, machine, rule=Adam())
+    evaluator = make_evaluator(graph, machine, rule=Adam())
     plan = map_graph(DataParallel(), graph, machine)
-    judge.set(plan)
-    assert counted(MemoryCheck(judge), plan) == [use.weights for use in peak_bytes(graph, plan, Adam(), machine=machine)]
+    evaluator.set(plan)
+    assert counted(MemoryCheck(evaluator), plan) == [use.weights for use in peak_bytes(graph, plan, Adam(), machine=machine)]
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -67,12 +67,12 @@ def test_the_estimate_is_above_the_plan(seed: int) -> None:
     random = Random(seed)
     graph = random.choice((network, lambda: centre(1), lambda: centre(2)))()
     processors, rule = random.randint(1, 5), random.choice((SGD(0.1), SGD(0.1, momentum=0.9), Adam()))
-    judge = make_evaluator(graph, host(processors), rule=rule)
+    evaluator = make_evaluator(graph, host(processors), rule=rule)
     strategy = random_strategy(graph, processors, random)
-    judge.set(strategy)
-    room = MemoryCheck(judge)
+    evaluator.set(strategy)
+    room = MemoryCheck(evaluator)
     weights, most = counted(room, strategy), room.at_most(strategy)
-    for use in peak_bytes(graph, strategy, rule, machine=judge.machine):
+    for use in peak_bytes(graph, strategy, rule, machine=evaluator.machine):
         # A processor's own pieces may read Rects that overlap, which are counted once each; the plan begins arrays at lines.
         assert use.weights <= weights[use.processor] and use.nbytes <= most[use.processor] + 64 * len(graph)
 

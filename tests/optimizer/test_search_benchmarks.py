@@ -75,6 +75,7 @@ def test_decoders_reach_what_was_published() -> None:
         assert 0.75 < row["ratio"] < 1.33 and row["teraflops_per_device"] < 312
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
 @needs_mpi
 def test_plans_of_both_costs_are_measured() -> None:

@@ -9,6 +9,7 @@ from math import inf
 from random import Random
 
 import pytest
+from fast_and_slow import fast_among
 
 from taskflow.machine import load_machine
 from taskflow.mapper import OpConfig, Strategy
@@ -65,10 +66,10 @@ class Slow(Table):
 def test_a_small_budget_holds_on_a_large_machine(model: str, devices: int, algorithm: str) -> None:
     graph, machine = build(model, devices=devices), load_machine("h100", devices)
     begin = time.process_time()
-    judge = make_evaluator(graph, machine)
+    evaluator = make_evaluator(graph, machine)
     data = known(graph, machine)[0]
-    seconds = judge.set(data)
-    MemoryCheck(judge)(data)
+    seconds = evaluator.set(data)
+    MemoryCheck(evaluator)(data)
     least = time.process_time() - begin  # what evaluating data parallelism alone takes
     begin, started = time.process_time(), time.perf_counter()
     found = search(graph, machine, budget="1s", algorithm=algorithm, workers=1)
@@ -84,20 +85,20 @@ def test_a_small_budget_holds_on_a_large_machine(model: str, devices: int, algor
 @pytest.mark.parametrize("search_of", [guided, mcmc])
 def test_slow_evaluations_are_broken_off_when_the_budget_ends(search_of) -> None:  # type: ignore[no-untyped-def]
     graph = tiny(3, 4)
-    judge = Slow(graph, 4, rugged)
+    evaluator = Slow(graph, 4, rugged)
 
     def searched(seconds: float) -> SearchResult:
-        clock = Deadline(seconds, judge.now)
-        return search_of(judge, SearchOptions(Budget(seconds), rivals=known(graph, judge.machine), deadline=clock))
+        clock = Deadline(seconds, evaluator.now)
+        return search_of(evaluator, SearchOptions(Budget(seconds), rivals=known(graph, evaluator.machine), deadline=clock))
 
     found = searched(0.6)
-    assert judge.time <= 0.62 and found.proposals >= 1
-    judge.takes, begin = 2.0, judge.time
+    assert evaluator.time <= 0.62 and found.proposals >= 1
+    evaluator.takes, begin = 2.0, evaluator.time
     found = searched(4.2)
-    assert judge.time - begin <= 4.22 and len(found.starts) == 2 and "model (no time to evaluate it)" in found.left_out
-    judge.takes, begin = 0.7, judge.time
+    assert evaluator.time - begin <= 4.22 and len(found.starts) == 2 and "model (no time to evaluate it)" in found.left_out
+    evaluator.takes, begin = 0.7, evaluator.time
     found = searched(0.2)
-    assert judge.time - begin <= 0.72  # the first strategy of all is evaluated to its end
+    assert evaluator.time - begin <= 0.72  # the first strategy of all is evaluated to its end
     assert set(found.starts) == {"data"} and found.proposals == 0 and found.stopped == "budget"
     assert {"expert (no time to evaluate it)", "model (no time to evaluate it)"} <= set(found.left_out)
     assert found.as_json()["left_out"] == list(found.left_out)
@@ -106,16 +107,16 @@ def test_slow_evaluations_are_broken_off_when_the_budget_ends(search_of) -> None
 def test_proposals_that_would_be_too_large_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budgets, "MANY_PROCESSORS", 8)
     graph, machine = build("mlp", preset="small", batch=8), load_machine("p100", 8)
-    judge, tried = make_evaluator(graph, machine), []
+    evaluator, tried = make_evaluator(graph, machine), []
     monkeypatch.setattr(budgets, "MOST_MESSAGES", 20)
-    counted, ask = Messages(graph), judge.propose
+    counted, ask = Messages(graph), evaluator.propose
 
     def propose(changes, limit=inf, syncs=NO_SYNCS, sums=None):  # type: ignore[no-untyped-def]
-        tried.append(counted.around(judge.strategy.configs, changes))
+        tried.append(counted.around(evaluator.strategy.configs, changes))
         return ask(changes, limit, syncs, sums)
 
-    monkeypatch.setattr(judge, "propose", propose)
-    guided(judge, SearchOptions(Budget(seconds=100, proposals=300), rivals=known(graph, machine)))
+    monkeypatch.setattr(evaluator, "propose", propose)
+    guided(evaluator, SearchOptions(Budget(seconds=100, proposals=300), rivals=known(graph, machine)))
     assert tried and max(tried) <= 20
 
 
@@ -133,21 +134,21 @@ def test_messages_are_counted_about_right(degrees: tuple[int, ...]) -> None:
 
 def test_a_bound_that_is_cut_short_still_holds() -> None:
     graph, machine = build("AlexNet", devices=4), load_machine("p100", 4)
-    judge = make_evaluator(graph, machine)
-    whole, asked = lower_bound(judge), []
+    evaluator = make_evaluator(graph, machine)
+    whole, asked = lower_bound(evaluator), []
 
     def over() -> bool:
         asked.append(0)
         return len(asked) > 5
 
-    assert 0 < lower_bound(judge, over=over) < whole
-    assert lower_bound(judge, over=lambda: True) <= lower_bound(judge, over=over)
+    assert 0 < lower_bound(evaluator, over=over) < whole
+    assert lower_bound(evaluator, over=lambda: True) <= lower_bound(evaluator, over=over)
 
 
 def test_dynamic_programming_says_what_it_leaves_out() -> None:
-    judge = make_evaluator(build("mlp", preset="small"), load_machine("h100", 2 * MOST_PROCESSORS))
+    evaluator = make_evaluator(build("mlp", preset="small"), load_machine("h100", 2 * MOST_PROCESSORS))
     with pytest.raises(TimeoutError, match=f"more than {MOST_PROCESSORS} processors"):
-        additive_plan(judge, over=lambda: False)
+        additive_plan(evaluator, over=lambda: False)
     small = make_evaluator(build("mlp", preset="small"), load_machine("h100", 8))
     with pytest.raises(TimeoutError, match="no time"):
         additive_plan(small, over=lambda: True)
@@ -157,9 +158,9 @@ def test_dynamic_programming_says_what_it_leaves_out() -> None:
 def test_interrupting_any_phase_returns_the_best_so_far() -> None:
     graph, machine = build("NMT", devices=64), load_machine("k80", 64)
     for delay in (0.3, 2.0):
-        judge, ctrl_c = make_evaluator(graph, machine), CtrlC(delay)
-        judge.set(known(graph, machine)[0])
-        found = search(graph, machine, budget="200s", workers=1, use=judge, progress=ctrl_c)
+        evaluator, ctrl_c = make_evaluator(graph, machine), CtrlC(delay)
+        evaluator.set(known(graph, machine)[0])
+        found = search(graph, machine, budget="200s", workers=1, use=evaluator, progress=ctrl_c)
         assert found.stopped == "interrupted" and "data" in found.starts and 0 <= ctrl_c.seconds < 8
 
 
@@ -178,7 +179,7 @@ class Enough(Exception):
 
 
 @pytest.mark.parametrize(("algorithm", "clip"), [("full", None), ("full", 1.0), ("delta", None)])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", fast_among(range(4), range(1, 3)))
 def test_what_is_broken_off_leaves_nothing_behind(seed: int, algorithm: str, clip: float | None) -> None:
     """Evaluations end at any checkpoint; those that come to their end give what a new evaluator gives, bit for bit."""
     core = pytest.importorskip("taskflow.optimizer.evaluate.compiled", reason="the compiled core is not built")
@@ -227,10 +228,10 @@ def test_a_search_on_1024_devices_ends_within_a_second_of_its_budget(seconds: fl
     module = import_module("taskflow.optimizer.search")
     monkeypatch.setattr(module, "Deadline", lambda seconds: Deadline(seconds, time.process_time))
     graph, machine = build("NMT", devices=1024), load_machine("h100", 1024)
-    judge = make_evaluator(graph, machine)
-    MemoryCheck(judge)(known(graph, machine)[0])
+    evaluator = make_evaluator(graph, machine)
+    MemoryCheck(evaluator)(known(graph, machine)[0])
     begin = time.process_time()
-    found = search(graph, machine, budget=seconds, use=judge, workers=1)
+    found = search(graph, machine, budget=seconds, use=evaluator, workers=1)
     took = time.process_time() - begin
     first = found.history[0].elapsed  # until data parallelism had been evaluated, which is done in any case
     assert took <= max(seconds, first) + 1.0, f"{took:.1f} s: {found}"

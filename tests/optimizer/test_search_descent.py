@@ -97,12 +97,12 @@ def test_layers_of_a_stretch_have_no_cut_that_they_may_not_have() -> None:
 def test_a_search_begins_with_it() -> None:
     graph, machine = build("AlexNet", devices=16), taskflow.load_machine("p100", 16)
     told: list[str] = []
-    judge = make_evaluator(graph, machine, rule=taskflow.SGD(0.1, momentum=0.9))
+    evaluator = make_evaluator(graph, machine, rule=taskflow.SGD(0.1, momentum=0.9))
     options = SearchOptions(Budget(proposals=9000), 1, progress=lambda p: told.append(p.phase), progress_every=0.0)
-    found = guided(judge, options)
+    found = guided(evaluator, options)
     phases = list(dict.fromkeys(told))
     assert phases.index("descent over layers") < phases.index("layers")
-    data = judge.set(known(graph, machine)[0])
+    data = evaluator.set(known(graph, machine)[0])
     assert found.seconds < 0.75 * data  # with annealing alone 0.8 of it and more
 
 

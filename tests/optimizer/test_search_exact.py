@@ -31,9 +31,9 @@ fixing_order = pytest.importorskip("taskflow.optimizer.bounds.partial_plan", rea
 @pytest.mark.parametrize("options", [SpaceOptions("powers"), SpaceOptions("powers", "arbitrary")])
 def test_exact_search_equals_enumeration(machine: str, options: SpaceOptions) -> None:
     graph, cluster = tiny(4, 8), taskflow.load_machine(machine, devices=2)
-    judge = make_evaluator(graph, cluster, rule=None)
-    best = min(judge.set(Strategy(2, configs)) for configs in every(graph, 2, options))
-    found = search(graph, cluster, algorithm="exact", space=options, use=judge, budget="100000p", alone=True)
+    evaluator = make_evaluator(graph, cluster, rule=None)
+    best = min(evaluator.set(Strategy(2, configs)) for configs in every(graph, 2, options))
+    found = search(graph, cluster, algorithm="exact", space=options, use=evaluator, budget="100000p", alone=True)
     assert found.optimal and found.stopped == "finished"
     assert found.seconds == best == found.lower_bound
     assert found.proof is not None and found.proof.complete
@@ -46,32 +46,32 @@ def test_exact_search_proves_a_trained_network(samples: int) -> None:
     graph, cluster = OperatorGraph(name="one layer"), taskflow.load_machine("p100", devices=2)
     x, labels = taskflow.input(graph, (samples, 64), name="x"), taskflow.input(graph, (samples,), "int64", name="labels")
     graph.minimize(taskflow.cross_entropy(taskflow.linear(x, 128, name="fc"), labels, name="loss"))
-    judge, options = make_evaluator(graph, cluster), SpaceOptions("powers", reduction=False)
-    seconds = [judge.set(Strategy(2, configs, {"fc": way})) for configs in every(graph, 2, options) for way in SYNCS]
+    evaluator, options = make_evaluator(graph, cluster), SpaceOptions("powers", reduction=False)
+    seconds = [evaluator.set(Strategy(2, configs, {"fc": way})) for configs in every(graph, 2, options) for way in SYNCS]
     # The last of all is an incumbent that leaves everything to the proof.
     alone = SearchOptions(Budget(proposals=50_000), space=options, starts=(Strategy(2, every(graph, 2, options)[-1]),))
-    found = exact(judge, alone)
+    found = exact(evaluator, alone)
     assert found.optimal and found.proof is not None and found.proof.strategies == len(seconds)
     assert found.lower_bound == found.seconds <= min(seconds)
     assert found.proof.renumberings == 2 and found.proof.simulated < len(seconds) / 4
-    assert judge.set(found.strategy) == found.seconds
+    assert evaluator.set(found.strategy) == found.seconds
 
 
 def test_a_renumbered_plan_that_is_faster_is_found() -> None:
     """The loss goes to processor 0, so plans that differ in names only differ in time; all are simulated."""
     graph, cluster = tiny(3, 4), taskflow.load_machine("p100", devices=4)
-    options, judge = SpaceOptions("powers"), make_evaluator(graph, cluster, rule=None)
+    options, evaluator = SpaceOptions("powers"), make_evaluator(graph, cluster, rule=None)
     graph.losses.append(graph.nodes[-1].outputs[0])
-    judge = make_evaluator(graph, cluster, rule=None)
-    best = min(judge.set(Strategy(4, configs)) for configs in every(graph, 4, options))
-    found = exact(judge, SearchOptions(Budget(proposals=100_000), space=options))
+    evaluator = make_evaluator(graph, cluster, rule=None)
+    best = min(evaluator.set(Strategy(4, configs)) for configs in every(graph, 4, options))
+    found = exact(evaluator, SearchOptions(Budget(proposals=100_000), space=options))
     assert found.optimal and found.seconds == best
 
 
 def test_tolerance_leaves_out_what_is_hardly_faster() -> None:
     graph, cluster = build("LeNet", preset="small"), taskflow.load_machine("p100", devices=2)
-    judge, budget = make_evaluator(graph, cluster), Budget(proposals=20_000)
-    found = exact(judge, SearchOptions(budget, space=SpaceOptions("powers"), tolerance=0.2))
+    evaluator, budget = make_evaluator(graph, cluster), Budget(proposals=20_000)
+    found = exact(evaluator, SearchOptions(budget, space=SpaceOptions("powers"), tolerance=0.2))
     assert found.stopped == "finished" and not found.optimal and found.proof is not None and found.proof.complete
     assert found.gap == pytest.approx(0.2)
 
@@ -79,9 +79,9 @@ def test_tolerance_leaves_out_what_is_hardly_faster() -> None:
 @pytest.mark.parametrize("follow", ["passive", "weightless"])
 def test_followers_do_not_choose(follow: str) -> None:
     graph, cluster = build("RNNLM-2", preset="small"), taskflow.load_machine("p100", devices=2)
-    judge, options = make_evaluator(graph, cluster), SpaceOptions("powers", reduction=False, follow=follow)
+    evaluator, options = make_evaluator(graph, cluster), SpaceOptions("powers", reduction=False, follow=follow)
     space = SearchSpace(graph, 2, options)
-    found = decisions(graph, space, fixing_order(judge), follow)
+    found = decisions(graph, space, fixing_order(evaluator), follow)
     chooses = {decision.nodes[0].name for decision in found}
     weights = {node.name for node in graph if node.parameters}
     passive = {"tokens", "targets", "lstm.h0", "lstm.c1", "targets.split", "mean", "mean.1"}
@@ -129,11 +129,11 @@ def test_a_short_budget_is_no_proof_and_a_large_space_is_refused() -> None:
 def test_partial_plans_need_budget_too() -> None:
     """A proof that needs no simulation at all, but hundreds of bounds."""
     graph, cluster = build("LeNet", devices=4), taskflow.load_machine("p100", devices=4)
-    judge, space = make_evaluator(graph, cluster), SpaceOptions("powers", reduction=False)
-    good = search(graph, cluster, use=judge, budget="6000p", memory=False, space=space).strategy
+    evaluator, space = make_evaluator(graph, cluster), SpaceOptions("powers", reduction=False)
+    good = search(graph, cluster, use=evaluator, budget="6000p", memory=False, space=space).strategy
 
     def prove(budget: Budget) -> tuple[str, Proof]:
-        found = exact(judge, SearchOptions(budget, space=space, rivals=(good,), tolerance=0.015))
+        found = exact(evaluator, SearchOptions(budget, space=space, rivals=(good,), tolerance=0.015))
         assert found.proof is not None and found.proof.simulated == 0
         return found.stopped, found.proof
 
@@ -148,9 +148,9 @@ def test_partial_plans_need_budget_too() -> None:
 
 def test_an_interrupted_proof_says_how_far_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, cluster = build("MLP", preset="small"), taskflow.load_machine("p100", devices=2)
-    judge, calls = make_evaluator(graph, cluster), []
+    evaluator, calls = make_evaluator(graph, cluster), []
     options = SearchOptions(Budget(proposals=20_000), space=SpaceOptions("powers"))
-    whole = exact(judge, options)
+    whole = exact(evaluator, options)
 
     def interrupt(self: object, partial: int) -> None:
         calls.append(partial)
@@ -158,26 +158,27 @@ def test_an_interrupted_proof_says_how_far_it_came(monkeypatch: pytest.MonkeyPat
             raise KeyboardInterrupt
 
     monkeypatch.setattr(module_of(exact)._Branch, "_count", interrupt)
-    found = exact(judge, options)
+    found = exact(evaluator, options)
     assert found.stopped == "interrupted" and not found.optimal
     assert 0 < found.lower_bound <= whole.seconds
 
 
 def test_placement_finds_the_best_placement() -> None:
     graph, cluster = build("MLP", preset="small"), taskflow.load_machine("p100", devices=2)
-    judge = make_evaluator(graph, cluster)
+    evaluator = make_evaluator(graph, cluster)
     names = [node.name for node in graph]
     best = min(
-        judge.set(Strategy(2, {n: OpConfig((1,) * len(graph.node(n).dims), (p,)) for n, p in zip(names, chosen)}))
+        evaluator.set(Strategy(2, {n: OpConfig((1,) * len(graph.node(n).dims), (p,)) for n, p in zip(names, chosen)}))
         for chosen in product(range(2), repeat=len(names))
     )
-    found = search(graph, cluster, algorithm="placement", use=judge, budget="4000p", alone=True)
+    found = search(graph, cluster, algorithm="placement", use=evaluator, budget="4000p", alone=True)
     assert all(len(c.processors) == 1 for c in found.strategy.configs.values())
     assert found.seconds <= best and found.strategy.name in ("placement", "model", "one processor")
-    beaten = search(graph, cluster, algorithm="placement", use=judge, budget="4000p")
+    beaten = search(graph, cluster, algorithm="placement", use=evaluator, budget="4000p")
     assert beaten.seconds <= min(beaten.starts.values())
 
 
+@pytest.mark.slow
 def test_lenet_on_four_devices_is_proved() -> None:
     """3.6e25 strategies, each with 9**5 ways to synchronise its layers (the paper's search took 0.8 h for about 1e11)."""
     graph, cluster = build("LeNet", devices=4), taskflow.load_machine("p100", devices=4)
@@ -189,13 +190,13 @@ def test_lenet_on_four_devices_is_proved() -> None:
 
 def test_polish_ends_where_no_change_of_one_operator_helps() -> None:
     graph, cluster = build("MLP", preset="small"), taskflow.load_machine("p100", devices=4)
-    judge, options = make_evaluator(graph, cluster), SearchOptions(Budget(proposals=100_000))
-    worst = search(graph, cluster, use=judge, budget="5p", memory=False, algorithm="mcmc")
-    found = polished(judge, worst, options)
+    evaluator, options = make_evaluator(graph, cluster), SearchOptions(Budget(proposals=100_000))
+    worst = search(graph, cluster, use=evaluator, budget="5p", memory=False, algorithm="mcmc")
+    found = polished(evaluator, worst, options)
     assert found.local and found.stopped == "finished" and found.seconds < worst.seconds
     assert found.starts == worst.starts and found.proposals > worst.proposals
-    judge.set(found.strategy)
+    evaluator.set(found.strategy)
     space = SearchSpace(graph, 4)
-    assert all(judge.propose({node.name: config}) >= found.seconds for node in graph for config in space[node])
-    short = polished(judge, worst, SearchOptions(Budget(proposals=3)))
+    assert all(evaluator.propose({node.name: config}) >= found.seconds for node in graph for config in space[node])
+    short = polished(evaluator, worst, SearchOptions(Budget(proposals=3)))
     assert not short.local and short.stopped == "budget" and short.seconds <= worst.seconds

@@ -87,10 +87,10 @@ def test_followers_are_cut_where_their_tensor_is() -> None:
 def test_loads_of_partial_values(sums: SyncAlgorithm) -> None:
     """A network with batch normalisations, cut by samples: from every device to all others there are no messages."""
     graph, machine = build("ResNet-101", devices=8), taskflow.load_machine("k80", 8)
-    judge = make_evaluator(graph, machine)
+    evaluator = make_evaluator(graph, machine)
     strategy = replace(known(graph, machine)[0], sums=sums)
-    judge.set(strategy)
-    most, loads = max(where_time_goes(judge).link_seconds.values()), Loads(judge, sums=sums).of(strategy.configs)
+    evaluator.set(strategy)
+    most, loads = max(where_time_goes(evaluator).link_seconds.values()), Loads(evaluator, sums=sums).of(strategy.configs)
     # Of a ring's rounds only the first one's latency counts, so a little less.
     assert 0.85 * most <= loads[8:].max() <= most
 
@@ -98,11 +98,11 @@ def test_loads_of_partial_values(sums: SyncAlgorithm) -> None:
 @pytest.mark.parametrize(("model", "devices"), [("NMT", 8), ("AlexNet", 12)])
 def test_loads_are_what_the_evaluator_says(model: str, devices: int) -> None:
     graph, machine = build(model, devices=devices), taskflow.load_machine("k80", devices)
-    judge = make_evaluator(graph, machine)
-    measured, space = Loads(judge), SearchSpace(graph, devices)
+    evaluator = make_evaluator(graph, machine)
+    measured, space = Loads(evaluator), SearchSpace(graph, devices)
     for strategy in known(graph, machine):
-        seconds = judge.set(strategy)
-        usage, loads = where_time_goes(judge), measured.of(strategy.configs)
+        seconds = evaluator.set(strategy)
+        usage, loads = where_time_goes(evaluator), measured.of(strategy.configs)
         # Sums and updates are left out, so a little less.
         assert 0.85 * max(usage.processor_seconds) <= loads[:devices].max() <= max(usage.processor_seconds) <= seconds
         most = max(usage.link_seconds.values(), default=0.0)
@@ -118,9 +118,9 @@ def test_loads_are_what_the_evaluator_says(model: str, devices: int) -> None:
 def test_what_alike_layers_share_is_what_each_has(sums: SyncAlgorithm) -> None:
     """Loads that have answered before say bit for bit what ones made anew say, and what is spread for one layer suits another."""
     graph, machine = build("GPT-2", devices=8, preset="small", layers=3), taskflow.load_machine("k80", 8)
-    judge, space = make_evaluator(graph, machine), SearchSpace(graph, 8)
-    judge.set(known(graph, machine)[0])
-    shared, spreads, random, parts = Loads(judge, sums=sums), Spreads(), Random(5), layers(graph)
+    evaluator, space = make_evaluator(graph, machine), SearchSpace(graph, 8)
+    evaluator.set(known(graph, machine)[0])
+    shared, spreads, random, parts = Loads(evaluator, sums=sums), Spreads(), Random(5), layers(graph)
     configs = dict(random_start(graph, machine, space, random).configs)
     for _ in range(12):
         cut = {layer: space[layer.leaders[0]].draw(random) for layer in parts}
@@ -129,9 +129,9 @@ def test_what_alike_layers_share_is_what_each_has(sums: SyncAlgorithm) -> None:
             changes = spreads(layer, cut[layer])
             assert list(changes.items()) == list(layer.spread(cut[layer]).items())
             before = shared.of(configs)
-            assert np.array_equal(before, Loads(judge, sums=sums).of(configs))
+            assert np.array_equal(before, Loads(evaluator, sums=sums).of(configs))
             after = shared.after(before, configs, changes)
-            assert np.array_equal(after, Loads(judge, sums=sums).after(before, configs, changes))
+            assert np.array_equal(after, Loads(evaluator, sums=sums).after(before, configs, changes))
             configs |= changes
 
 
@@ -144,9 +144,9 @@ def test_layers_that_repeat_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) 
     counts = []
     for blocks in (3, 9):
         graph, machine = build("GPT-2", devices=8, preset="small", layers=blocks), taskflow.load_machine("k80", 8)
-        judge = make_evaluator(graph, machine)
-        judge.set(known(graph, machine)[0])
-        loads, space, parts = Loads(judge), SearchSpace(graph, 8), layers(graph)
+        evaluator = make_evaluator(graph, machine)
+        evaluator.set(known(graph, machine)[0])
+        loads, space, parts = Loads(evaluator), SearchSpace(graph, 8), layers(graph)
         cuts.clear()
         assert list(hybrids(graph, machine, space, parts, loads, lambda: False))
         counts.append(len(cuts))
@@ -155,13 +155,13 @@ def test_layers_that_repeat_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) 
 
 def test_annealing_of_layers_improves_and_keeps_layers_together() -> None:
     graph, machine = build("NMT", devices=8, layers=1, steps=20), taskflow.load_machine("k80", 8)
-    judge = make_evaluator(graph, machine)
-    run = SearchSession("tied", judge, SearchOptions(Budget(proposals=150)))
+    evaluator = make_evaluator(graph, machine)
+    run = SearchSession("tied", evaluator, SearchOptions(Budget(proposals=150)))
     start = run.set(known(graph, machine)[0])
     tied = LayerAnnealing(run, SearchSpace(graph, 8), layers(graph), shapes(machine), Random(0))
     tied.anneal(BudgetShare(run, 1.0), 0.05)
     assert run.best is not None and run.best_seconds < 0.97 * start
-    assert judge.set(run.best) == run.best_seconds
+    assert evaluator.set(run.best) == run.best_seconds
     for layer in tied.layers:
         assert len({run.best[node.name] for node in layer.leaders}) == 1
 
@@ -169,24 +169,24 @@ def test_annealing_of_layers_improves_and_keeps_layers_together() -> None:
 def test_hybrids_cut_the_heavy_layer_where_that_helps() -> None:
     """NMT on two nodes or more: the softmax layer goes to groups of processors on different nodes, which share its weights."""
     graph, machine = build("NMT", devices=16), taskflow.load_machine("k80", 16)
-    judge, space = make_evaluator(graph, machine), SearchSpace(graph, 16)
-    data = judge.set(known(graph, machine)[0])
+    evaluator, space = make_evaluator(graph, machine), SearchSpace(graph, 16)
+    data = evaluator.set(known(graph, machine)[0])
     found = layers(graph)
-    plans = list(hybrids(graph, machine, space, found, Loads(judge), lambda: False))
+    plans = list(hybrids(graph, machine, space, found, Loads(evaluator), lambda: False))
     assert len(plans) >= 2 and len({plan["encoder.lstm0"].processors for plan in plans}) == len(plans)
     for plan in plans:
         plan.verify(graph)
         assert all(plan[node.name] == plan["softmax"] for node in graph if node.name.startswith("softmax."))
-    best = min(plans, key=judge.set)
-    assert judge.set(best) < 0.8 * data
+    best = min(plans, key=evaluator.set)
+    assert evaluator.set(best) < 0.8 * data
     classes = [dim.name for dim in graph.node("softmax").dims].index("c")
     parts = best["softmax"].degrees[classes]
     assert parts > 1
     assert best["loss.blocks"].degrees[-1] == parts and best["loss.blocks"].processors == best["softmax"].processors
     # Without time there is no plan; with time for little, data parallelism on another order of the processors.
-    assert not list(hybrids(graph, machine, space, found, Loads(judge), lambda: True))
+    assert not list(hybrids(graph, machine, space, found, Loads(evaluator), lambda: True))
     asked: list[int] = []
-    (little,) = hybrids(graph, machine, space, found, Loads(judge), lambda: bool(asked) or bool(asked.append(0)))
+    (little,) = hybrids(graph, machine, space, found, Loads(evaluator), lambda: bool(asked) or bool(asked.append(0)))
     assert little["softmax"].degrees[0] == 16 and sorted(little["softmax"].processors) == list(range(16))
 
 

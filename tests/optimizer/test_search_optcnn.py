@@ -68,11 +68,11 @@ def test_what_is_too_large_to_enumerate_is_fixed_and_said_to_be_inexact(monkeypa
 @pytest.mark.parametrize("model", ["MLP", "LeNet"])
 def test_the_plan_of_a_network_has_the_least_additive_cost(model: str) -> None:
     graph = build(model, preset="small")
-    judge = make_evaluator(graph, taskflow.load_machine("k80", devices=2))
-    cost = additive(judge, SpaceOptions("powers"))
+    evaluator = make_evaluator(graph, taskflow.load_machine("k80", devices=2))
+    cost = additive(evaluator, SpaceOptions("powers"))
     best = eliminate(cost.vertices, cost.edges)
     assert best.exact
-    assert additive_plan(judge, SpaceOptions("powers")) == planned(judge, cost, best.chosen)
+    assert additive_plan(evaluator, SpaceOptions("powers")) == planned(evaluator, cost, best.chosen)
     random = Random(0)
     for _ in range(500):
         choice = [random.randrange(len(v)) for v in cost.vertices]
@@ -83,10 +83,10 @@ def test_the_plan_of_a_network_has_the_least_additive_cost(model: str) -> None:
 
 def test_recurrent_steps_decide_together() -> None:
     graph = build("RNNLM", preset="small", batch=8, steps=4, steps_per_operator=1)
-    judge = make_evaluator(graph, taskflow.load_machine("k80", devices=4))
+    evaluator = make_evaluator(graph, taskflow.load_machine("k80", devices=4))
     steps = [[n.name for n in group] for group in fused(graph) if group[0].operator.kind == "lstm"]
     assert [len(names) for names in steps] == [4, 4]
-    plan = additive_plan(judge)
+    plan = additive_plan(evaluator)
     for layer in {p.layer for p in graph.parameters}:
         assert len({plan[n.name] for n in graph if n.parameters and n.parameters[0].layer == layer}) == 1
 

@@ -23,8 +23,8 @@ def test_two_workers_share_what_they_find():
     told = []
     found = search(GRAPH, CLUSTER, budget="2s", workers=2, progress=told.append)
     assert found.seconds <= min(found.starts.values())
-    judge = make_evaluator(GRAPH, CLUSTER)
-    assert judge.set(found.strategy) == found.seconds
+    evaluator = make_evaluator(GRAPH, CLUSTER)
+    assert evaluator.set(found.strategy) == found.seconds
     seconds = [step.seconds for step in found.history]
     assert seconds == sorted(seconds, reverse=True) and seconds[-1] == found.seconds
     assert [step.elapsed for step in found.history] == sorted(step.elapsed for step in found.history)
@@ -36,8 +36,8 @@ def test_a_search_goes_on_from_what_another_has_found():
     best = search(GRAPH, CLUSTER, budget="400p", seed=5, workers=1)
     exchange = SharedIncumbent()
     exchange.publish(best.strategy, best.seconds)
-    judge = make_evaluator(GRAPH, CLUSTER)
-    found = guided(judge, SearchOptions(Budget(proposals=10), incumbent=exchange))
+    evaluator = make_evaluator(GRAPH, CLUSTER)
+    found = guided(evaluator, SearchOptions(Budget(proposals=10), incumbent=exchange))
     assert found.seconds <= best.seconds
     assert exchange.best_seconds == found.seconds
     exchange.publish(choose("data", GRAPH, CLUSTER)[0], 2 * best.seconds)
@@ -45,8 +45,8 @@ def test_a_search_goes_on_from_what_another_has_found():
     clock = Deadline(60.0)
     clock.stopped = True
     data = choose("data", GRAPH, CLUSTER)[0]
-    ended = guided(judge, SearchOptions(Budget(seconds=60), incumbent=exchange, deadline=clock, rivals=(data,)))
-    assert ended.proposals == 0 and ended.seconds == judge.set(data) and ended.stopped == "budget"
+    ended = guided(evaluator, SearchOptions(Budget(seconds=60), incumbent=exchange, deadline=clock, rivals=(data,)))
+    assert ended.proposals == 0 and ended.seconds == evaluator.set(data) and ended.stopped == "budget"
 
 
 @pytest.mark.usefixtures("nothing_else_collects")
@@ -58,13 +58,13 @@ def test_interrupting_two_workers_returns_the_best_so_far():
 
 
 def test_when_threads_are_used():
-    judge = make_evaluator(GRAPH, CLUSTER)
+    evaluator = make_evaluator(GRAPH, CLUSTER)
     small, large = taskflow.host(2), load_machine("k80", 64)
     mlp = build("mlp", preset="small")
     assert not worth(make_evaluator(mlp, small), choose("data", mlp, small)[0])
     nmt = build("nmt", None, 64)
     assert worth(make_evaluator(nmt, large), choose("data", nmt, large)[0])
     with pytest.raises(ValueError, match="workers must be at least 1"):
-        search(GRAPH, CLUSTER, use=judge, workers=0)
+        search(GRAPH, CLUSTER, use=evaluator, workers=0)
     once, again = (search(GRAPH, CLUSTER, budget="200p", seed=3) for _ in range(2))
     assert once.strategy == again.strategy and once.proposals == again.proposals

@@ -112,11 +112,11 @@ def test_a_walk_with_followers_is_the_twins() -> None:
     graph, machine = build("LeNet", devices=4), load_machine("k80", 4)
     options = replace(EVEN, follow="elementwise")
     found = []
-    for judge in (make_evaluator(graph, machine), None):
-        if judge is None:
-            judge = PythonEvaluator(graph, machine, make_evaluator(graph, machine).costs, DEFAULT_RULE, None)
+    for evaluator in (make_evaluator(graph, machine), None):
+        if evaluator is None:
+            evaluator = PythonEvaluator(graph, machine, make_evaluator(graph, machine).costs, DEFAULT_RULE, None)
         start = random_start(graph, machine, SearchSpace(graph, 4, options), Random(5))
-        found.append(mcmc(judge, SearchOptions(Budget(proposals=60), 1, options, starts=(start,)), patient=False))
+        found.append(mcmc(evaluator, SearchOptions(Budget(proposals=60), 1, options, starts=(start,)), patient=False))
     core, twin = found
     assert (core.seconds, core.strategy) == (twin.seconds, twin.strategy)
     assert (core.accepted, core.proposals) == (twin.accepted, twin.proposals)
@@ -127,18 +127,18 @@ def test_a_walk_with_followers_is_the_twins() -> None:
 @pytest.mark.parametrize("model", ["LeNet", "RNNTC"])
 def test_pieces_and_strategy_follow_what_is_accepted(model: str) -> None:
     graph, machine = build(model, devices=4), load_machine("k80", 4)
-    judge, together, random = make_evaluator(graph, machine), moves(graph, "elementwise"), Random(2)
-    judge.set(random_start(graph, machine, SearchSpace(graph, 4, EVEN), random))
-    expected = dict(judge.strategy.configs)
+    evaluator, together, random = make_evaluator(graph, machine), moves(graph, "elementwise"), Random(2)
+    evaluator.set(random_start(graph, machine, SearchSpace(graph, 4, EVEN), random))
+    expected = dict(evaluator.strategy.configs)
     for _ in range(60):
         changes = together.draw(random)
-        judge.propose(changes)
+        evaluator.propose(changes)
         if random.random() < 0.5:
-            judge.accept()
+            evaluator.accept()
             expected |= changes
         if random.random() < 0.3:
-            assert judge.strategy.configs == expected
-        assert judge.pieces == sum(len(c.processors) for c in expected.values())
-    assert judge.strategy.configs == expected
-    seconds = judge.seconds
-    assert make_evaluator(graph, machine).set(judge.strategy) == seconds
+            assert evaluator.strategy.configs == expected
+        assert evaluator.pieces == sum(len(c.processors) for c in expected.values())
+    assert evaluator.strategy.configs == expected
+    seconds = evaluator.seconds
+    assert make_evaluator(graph, machine).set(evaluator.strategy) == seconds

@@ -16,7 +16,7 @@ from taskflow.mapper.strategy import SUMS
 from taskflow.models import build
 from taskflow.operators.tensor import Tensor
 from taskflow.optimizer.cost.pieces import Pieces
-from taskflow.optimizer.evaluate import evaluator
+from taskflow.optimizer.evaluate import evaluator as new_evaluator
 from taskflow.optimizer.space.decisions import Nearest
 from taskflow.optimizer.space.space import SearchSpace, SpaceOptions
 from taskflow.optimizer.traffic.additive import Additive
@@ -155,8 +155,8 @@ def busy(links: dict[int, float], nbytes: Table) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_loads_are_the_seconds_of_all_elements(seed: int, sums: SyncAlgorithm) -> None:
     graph, configs = case(seed)
-    judge = evaluator(graph, shared(N), Odd(2), SGD())
-    pieces = Pieces(graph, judge.costs, True)
+    evaluator = new_evaluator(graph, shared(N), Odd(2), SGD())
+    pieces = Pieces(graph, evaluator.costs, True)
     processors, links = np.zeros(N), dict[int, float]()
     for node in graph:
         for piece, p in configs[node.name].pieces(node):
@@ -169,7 +169,7 @@ def test_loads_are_the_seconds_of_all_elements(seed: int, sums: SyncAlgorithm) -
     for first in {node.parameters[0].name: node for node in graph if node.parameters}.values():
         users = [node for node in graph if node.parameters[:1] == first.parameters[:1]]
         busy(links, weights(users, configs))
-    found = Loads(judge, sums=sums).of(configs)
+    found = Loads(evaluator, sums=sums).of(configs)
     assert found[:N] == pytest.approx(processors, rel=1e-12)  # seconds are added in another order
     assert sorted(s for s in found[N:] if s) == pytest.approx(sorted(links.values()), rel=1e-12)
 
@@ -178,9 +178,9 @@ def test_loads_are_the_seconds_of_all_elements(seed: int, sums: SyncAlgorithm) -
 def test_additive_costs_are_the_busiest_links_seconds(seed: int) -> None:
     """Of tensors without partial values; these are sent by all who have one, as `made` says."""
     graph, random = network(seed)[0], Random(seed)
-    judge = evaluator(graph, shared(N), Odd(2), SGD())
+    evaluator = new_evaluator(graph, shared(N), Odd(2), SGD())
     choices = [[drawn(node, graph, random) for _ in range(3)] for node in graph]
-    cost, flow = Additive(judge, [[node] for node in graph], choices), Pieces(graph, judge.costs, True)
+    cost, flow = Additive(evaluator, [[node] for node in graph], choices), Pieces(graph, evaluator.costs, True)
     expected: dict[tuple[int, int], Table] = {}
     for node in graph:
         for i, tensor in enumerate(node.inputs):

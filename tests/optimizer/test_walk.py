@@ -53,12 +53,12 @@ def lasting(seconds: float, options: SpaceOptions, **more: object) -> SearchOpti
     return SearchOptions(Budget(seconds=seconds), 1, options, deadline=Deadline(seconds, process_time), **more)  # type: ignore[arg-type]
 
 
-def in_python(judge: Evaluator, options: SpaceOptions) -> Evaluator:
+def in_python(evaluator: Evaluator, options: SpaceOptions) -> Evaluator:
     """The same evaluator, whose walks are made proposal by proposal."""
-    space, moves, compiled = walks(judge, options)
+    space, moves, compiled = walks(evaluator, options)
     assert compiled is not None  # else nothing is compared
-    judge.walks[options] = space, moves, None
-    return judge
+    evaluator.walks[options] = space, moves, None
+    return evaluator
 
 
 def outcome(found: SearchResult) -> tuple[object, ...]:
@@ -136,23 +136,23 @@ def test_a_walk_is_that_in_python(
     graph, options = GRAPHS[model], SpaceOptions("even", placements, follow=follow)
     starts = tuple(start_of(graph, devices, options, seed + i) for i in range(3))
     search = SearchOptions(Budget(proposals=budget), seed, options, starts=starts)
-    judge, twin = make_evaluator(graph, K80[devices]), in_python(make_evaluator(graph, K80[devices]), options)
+    evaluator, twin = make_evaluator(graph, K80[devices]), in_python(make_evaluator(graph, K80[devices]), options)
     for again in range(2):  # the second time with the tables of the first
-        here = mcmc(judge, replace(search, seed=seed + again), beta=beta, patient=patient)
+        here = mcmc(evaluator, replace(search, seed=seed + again), beta=beta, patient=patient)
         there = mcmc(twin, replace(search, seed=seed + again), beta=beta, patient=patient)
         assert outcome(here) == outcome(there)
-        assert judge.proposals == twin.proposals and here.proposals <= budget
-        assert judge.strategy.configs == twin.strategy.configs and judge.seconds == twin.seconds
-        assert judge.pieces == sum(len(config.processors) for config in judge.strategy.configs.values())
-        assert make_evaluator(graph, K80[devices]).set(judge.strategy) == judge.seconds
+        assert evaluator.proposals == twin.proposals and here.proposals <= budget
+        assert evaluator.strategy.configs == twin.strategy.configs and evaluator.seconds == twin.seconds
+        assert evaluator.pieces == sum(len(config.processors) for config in evaluator.strategy.configs.values())
+        assert make_evaluator(graph, K80[devices]).set(evaluator.strategy) == evaluator.seconds
 
 
 def test_followers_are_contiguous_where_that_is_asked_for() -> None:
     options = SpaceOptions("even", "contiguous", follow="elementwise")
-    judge = make_evaluator(GRAPHS["LeNet"], K80[4])
-    assert walks(judge, options)[2] is None
+    evaluator = make_evaluator(GRAPHS["LeNet"], K80[4])
+    assert walks(evaluator, options)[2] is None
     start = start_of(GRAPHS["LeNet"], 4, replace(options, placements="arbitrary"), 1)
-    found = mcmc(judge, SearchOptions(Budget(proposals=200), 0, options, starts=(start,)))
+    found = mcmc(evaluator, SearchOptions(Budget(proposals=200), 0, options, starts=(start,)))
     for config in found.strategy.configs.values():
         assert config.processors == tuple((config.processors[0] + i) % 4 for i in range(len(config.processors)))
 
@@ -160,9 +160,9 @@ def test_followers_are_contiguous_where_that_is_asked_for() -> None:
 def test_followers_of_deep_networks_are_the_twins() -> None:
     graph, options = build("ResNet-101", preset="small"), SpaceOptions("even", follow="elementwise")
     search = SearchOptions(Budget(proposals=150), 3, options, starts=(start_of(graph, 4, options, 1),))
-    judge, twin = make_evaluator(graph, K80[4]), in_python(make_evaluator(graph, K80[4]), options)
-    assert outcome(mcmc(judge, search)) == outcome(mcmc(twin, search))
-    assert judge.strategy.configs == twin.strategy.configs
+    evaluator, twin = make_evaluator(graph, K80[4]), in_python(make_evaluator(graph, K80[4]), options)
+    assert outcome(mcmc(evaluator, search)) == outcome(mcmc(twin, search))
+    assert evaluator.strategy.configs == twin.strategy.configs
 
 
 def test_plans_that_do_not_fit_are_refused_as_in_python() -> None:
@@ -170,8 +170,8 @@ def test_plans_that_do_not_fit_are_refused_as_in_python() -> None:
     start = start_of(graph, 4, options, 2)
     crowd = lambda s: "" if sum(0 in c.processors for c in s.configs.values()) < 0.75 * len(s.configs) else "too many"  # noqa: E731
     search = SearchOptions(Budget(proposals=600), 1, options, starts=(start,), fits=crowd)
-    judge, twin = make_evaluator(graph, K80[4]), in_python(make_evaluator(graph, K80[4]), options)
-    here, there = mcmc(judge, search), mcmc(twin, search)
+    evaluator, twin = make_evaluator(graph, K80[4]), in_python(make_evaluator(graph, K80[4]), options)
+    here, there = mcmc(evaluator, search), mcmc(twin, search)
     assert outcome(here) == outcome(there)
     assert here.refused > 0 and not crowd(here.strategy)
 
@@ -182,24 +182,24 @@ def test_constraints_hold_in_both_kinds_of_walk() -> None:
         limits = Constraints.parse(table)
         permitted = limits.resolve(graph, 4)
         options = SpaceOptions("even", follow="elementwise", constraints=limits)
-        judge = make_evaluator(graph, K80[4])
-        assert permitted and (walks(judge, options)[2] is not None) == compiled
-        found = mcmc(judge, SearchOptions(Budget(proposals=200), 1, options))
+        evaluator = make_evaluator(graph, K80[4])
+        assert permitted and (walks(evaluator, options)[2] is not None) == compiled
+        found = mcmc(evaluator, SearchOptions(Budget(proposals=200), 1, options))
         assert found.accepted > 10
         for name, of in permitted.items():
-            assert not of.violation(found.strategy[name]) and not of.violation(judge.strategy[name])
+            assert not of.violation(found.strategy[name]) and not of.violation(evaluator.strategy[name])
 
 
 @pytest.mark.usefixtures("nothing_else_collects")
 def test_an_interrupt_keeps_the_best_plan() -> None:
     graph, options = GRAPHS["RNNLM"], SpaceOptions("even")
-    judge = make_evaluator(graph, K80[4])
-    assert walks(judge, options)[2] is not None
+    evaluator = make_evaluator(graph, K80[4])
+    assert walks(evaluator, options)[2] is not None
     ctrl_c = CtrlC(0.3)
-    found = mcmc(judge, SearchOptions(Budget(proposals=10**9), 1, options, progress=ctrl_c, progress_every=0.0))
+    found = mcmc(evaluator, SearchOptions(Budget(proposals=10**9), 1, options, progress=ctrl_c, progress_every=0.0))
     assert found.stopped == "interrupted" and 0 <= ctrl_c.seconds < 10
     assert make_evaluator(graph, K80[4]).set(found.strategy) == found.seconds == found.history[-1].seconds
-    assert make_evaluator(graph, K80[4]).set(judge.strategy) == judge.seconds  # where it stands is known
+    assert make_evaluator(graph, K80[4]).set(evaluator.strategy) == evaluator.seconds  # where it stands is known
 
 
 class Failing(Roofline):
@@ -217,21 +217,21 @@ class Failing(Roofline):
 def test_what_costs_raise_ends_the_walk() -> None:
     graph, options = GRAPHS["LeNet"], SpaceOptions("even")
     costs = Failing(K80[4])
-    judge = make_evaluator(graph, K80[4], costs=costs)
-    judge.set(start_of(graph, 4, options, 1))
+    evaluator = make_evaluator(graph, K80[4], costs=costs)
+    evaluator.set(start_of(graph, 4, options, 1))
     costs.left = 30
     with pytest.raises(RuntimeError, match="the device is gone"):
-        mcmc(judge, SearchOptions(Budget(proposals=10_000), 1, options, starts=(judge.strategy,)))
+        mcmc(evaluator, SearchOptions(Budget(proposals=10_000), 1, options, starts=(evaluator.strategy,)))
     costs.left = inf
-    assert make_evaluator(graph, K80[4], costs=costs).set(judge.strategy) == judge.seconds
-    assert mcmc(judge, SearchOptions(Budget(proposals=100), 1, options)).proposals == 100
+    assert make_evaluator(graph, K80[4], costs=costs).set(evaluator.strategy) == evaluator.seconds
+    assert mcmc(evaluator, SearchOptions(Budget(proposals=100), 1, options)).proposals == 100
 
 
 def test_a_budget_of_time_is_kept_and_progress_told() -> None:
     graph, options, told = GRAPHS["RNNLM"], SpaceOptions("even"), []
-    judge = make_evaluator(graph, K80[4])
+    evaluator = make_evaluator(graph, K80[4])
     begin = process_time()
-    found = mcmc(judge, lasting(0.5, options, progress=told.append, progress_every=0.05), beta=1.0)
+    found = mcmc(evaluator, lasting(0.5, options, progress=told.append, progress_every=0.05), beta=1.0)
     assert found.proposals > 100 and process_time() - begin < 3
     assert len(told) > 3 and [p.proposals for p in told] == sorted(p.proposals for p in told)
     assert told[-1].proposals == found.proposals and told[-1].best == found.seconds
@@ -240,8 +240,8 @@ def test_a_budget_of_time_is_kept_and_progress_told() -> None:
 def test_half_of_the_time_without_a_better_plan_ends_a_walk() -> None:
     graph, options = GRAPHS["MLP"], SpaceOptions("even")
     starts = (start_of(graph, 2, options, 1),)
-    judge = make_evaluator(graph, K80[2])
-    found = mcmc(judge, lasting(0.6, options, starts=starts), beta=1e9)
+    evaluator = make_evaluator(graph, K80[2])
+    found = mcmc(evaluator, lasting(0.6, options, starts=starts), beta=1e9)
     assert found.stopped == "stalled" and 0.3 < found.search_seconds < 0.59  # the few plans of two devices are soon seen
 
 
@@ -265,8 +265,8 @@ def test_where_messages_are_counted_a_walk_goes_on_in_python(many: int, monkeypa
 
     monkeypatch.setattr(SearchSession, "propose", propose)
     monkeypatch.setattr(SearchSession, "walked", walked)
-    judge = make_evaluator(graph, K80[4])
-    found = mcmc(judge, lasting(0.6, options), beta=1.0)
+    evaluator = make_evaluator(graph, K80[4])
+    found = mcmc(evaluator, lasting(0.6, options), beta=1.0)
     assert found.proposals == sum(asked) + sum(compiled)
     assert sum(compiled) == 0 and sum(asked) > 50 if many == 4 else sum(compiled) > 50 and sum(asked) == 0
     assert make_evaluator(graph, K80[4]).set(found.strategy) == found.seconds
@@ -292,11 +292,11 @@ def alike(layers: int) -> OperatorGraph:
 
 def test_leaders_that_are_alike_share_their_rows() -> None:
     graph, options = alike(6), SpaceOptions("even", follow="elementwise")
-    judges = [make_evaluator(graph, K80[4]) for _ in range(2)]
+    evaluators = [make_evaluator(graph, K80[4]) for _ in range(2)]
     search = SearchOptions(Budget(proposals=400), 3, options, starts=(start_of(graph, 4, options, 1),))
-    compiled, reference = mcmc(judges[0], search), mcmc(in_python(judges[1], options), search)
+    compiled, reference = mcmc(evaluators[0], search), mcmc(in_python(evaluators[1], options), search)
     assert outcome(compiled) == outcome(reference)
-    _, moves, walk = walks(judges[0], options)
+    _, moves, walk = walks(evaluators[0], options)
     assert walk is not None
     kinds = Counter(walk._kinds)
     # The first layer gives no gradient of what it reads, the last one's activation goes with it as the others' do.
@@ -305,5 +305,5 @@ def test_leaders_that_are_alike_share_their_rows() -> None:
     for leader, kind in enumerate(walk._kinds):
         for row, end in enumerate(moves.spaces[leader].ends):
             changes = moves.numbered(leader, end - 1)
-            alone = [(judges[0].cut_of(name, changes[name]), places) for name, places in moves.places(leader, changes)]
+            alone = [(evaluators[0].cut_of(name, changes[name]), places) for name, places in moves.places(leader, changes)]
             assert walk._rows.get((kind, row), alone) == alone

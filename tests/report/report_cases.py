@@ -25,11 +25,11 @@ def judge_of(model: str, devices: int, batch: int | None = None, preset: str = "
 def report_of(
     model: str, mapper: str, devices: int, preset: str = "small", most_rows: int = 250_000, sync: Sync | None = None
 ) -> tuple[Evaluator, Report]:
-    judge = judge_of(model, devices, preset=preset)
-    strategy = choose(mapper, judge.graph, judge.machine)[0]
+    evaluator = judge_of(model, devices, preset=preset)
+    strategy = choose(mapper, evaluator.graph, evaluator.machine)[0]
     if sync is not None:
         strategy = replace(strategy, syncs=dict.fromkeys(strategy.syncs, sync))
-    return judge, report_data(judge, strategy, most_rows=most_rows)
+    return evaluator, report_data(evaluator, strategy, most_rows=most_rows)
 
 
 def evil_report() -> Report:
@@ -38,7 +38,7 @@ def evil_report() -> Report:
     wanted = taskflow.input(graph, (8,), "int64", name="wanted")
     y = taskflow.linear(x, 4, name=f"b{EVIL}")
     graph.minimize(taskflow.cross_entropy(y, wanted))
-    judge = make_evaluator(graph, load_machine("k80", 4))
+    evaluator = make_evaluator(graph, load_machine("k80", 4))
     search = {
         "algorithm": EVIL, "seed": 0, "proposals": 3, "accepted": 1, "search_seconds": 1.0, "stopped": EVIL,
         "iteration_seconds": 1e-3, "starts_iteration_seconds": {EVIL: 2e-3}, "optimal": False, "lower_bound_seconds": None,
@@ -47,4 +47,4 @@ def evil_report() -> Report:
             {"proposal": 3, "elapsed_seconds": 0.9, "iteration_seconds": 1e-3},
         ],
     }
-    return report_data(judge, choose("data", graph, judge.machine)[0], search=search)
+    return report_data(evaluator, choose("data", graph, evaluator.machine)[0], search=search)

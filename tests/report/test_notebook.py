@@ -36,14 +36,14 @@ def boxes(html: str) -> list[tuple[str, str]]:
 
 
 def values() -> list[tuple[object, str]]:
-    judge = judge_of("RNNTC", 4)
-    strategy = choose("expert", judge.graph, judge.machine)[0]
-    seconds = judge.set(strategy)
-    timeline = judge.timeline()
+    evaluator = judge_of("RNNTC", 4)
+    strategy = choose("expert", evaluator.graph, evaluator.machine)[0]
+    seconds = evaluator.set(strategy)
+    timeline = evaluator.timeline()
     return [
-        (judge.graph, f"RNNTC: {len(judge.graph)} operators, {judge.graph.parameter_count:,} parameters, float32"),
-        (strategy, f"expert: {len(judge.graph)} operators in {len(judge.graph)} pieces on 4 of 4 processors"),
-        (judge.machine, "k80: 4 x k80 on 1 node"),
+        (evaluator.graph, f"RNNTC: {len(evaluator.graph)} operators, {evaluator.graph.parameter_count:,} parameters, float32"),
+        (strategy, f"expert: {len(evaluator.graph)} operators in {len(evaluator.graph)} pieces on 4 of 4 processors"),
+        (evaluator.machine, "k80: 4 x k80 on 1 node"),
         (timeline, f"Timeline of {len(timeline.spans)} tasks in {seconds * 1e3:.4g} ms"),
         (Tile((10, 4), (3, 2)), "Tile [0:10, 0:4] cut 3x2"),
         (Replicate((4,), 2), "Replicate [0:4] x 2 copies"),
@@ -98,9 +98,9 @@ def test_an_operators_configuration() -> None:
 
 
 def test_a_gantt_chart_has_every_processor() -> None:
-    judge = judge_of("RNNTC", 4)
-    judge.set(choose("data", judge.graph, judge.machine)[0])
-    drawing = judge.timeline().draw(judge.lowered())
+    evaluator = judge_of("RNNTC", 4)
+    evaluator.set(choose("data", evaluator.graph, evaluator.machine)[0])
+    drawing = evaluator.timeline().draw(evaluator.lowered())
     text = "".join(parsed(drawing.html).itertext())
     assert isinstance(drawing, Drawing) and all(f"processor {p}" in text for p in range(4))
     forward = [title for colour, title in boxes(drawing.html) if colour == "#3f83f8"]

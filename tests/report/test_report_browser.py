@@ -109,8 +109,8 @@ def test_everything_is_drawn(recurrent: Opened) -> None:
 
 
 def test_clicking_an_operator_shows_its_configuration(recurrent: Opened) -> None:
-    judge, report = report_of("RNNTC", "expert", 4)
-    number = next(n.number for n in judge.graph if n.operator.kind == "lstm")
+    evaluator, report = report_of("RNNTC", "expert", 4)
+    number = next(n.number for n in evaluator.graph if n.operator.kind == "lstm")
     operator = report.value["operators"][number]
     recurrent.page.locator("#graph-canvas").scroll_into_view_if_needed()
     place = recurrent.run(f"taskflow.graph.place({number})")
@@ -203,10 +203,10 @@ def test_narrow_screens_need_no_sideways_scrolling(browser: Any, tmp_path: Path,
 
 
 def test_blocks_fold(browser: Any, tmp_path: Path) -> None:
-    judge, report = report_of("Inception-v3", "data", 2)
+    evaluator, report = report_of("Inception-v3", "data", 2)
     write_page(report, tmp_path / "r.html")
     opened = Opened(browser, tmp_path / "r.html")
-    number = judge.graph.node("Mixed_5b.branch1x1.conv").number
+    number = evaluator.graph.node("Mixed_5b.branch1x1.conv").number
     opened.page.locator("#graph-canvas").scroll_into_view_if_needed()
     folded = opened.run(f"taskflow.graph.place({number})")
     opened.page.mouse.move(folded["x"], folded["y"])
@@ -238,7 +238,7 @@ def test_names_do_not_run(browser: Any, tmp_path: Path) -> None:
 
 def test_a_step_of_64_devices_is_ready_and_drawn_quickly(browser: Any, tmp_path: Path) -> None:
     """The paper's NMT on 64 K80, the expert's plan, rings of messages: thousands of tasks. The issue's limit is 2 s."""
-    _, report = report_of("NMT", "expert", 64, preset="paper", sync=Sync(SyncAlgorithm.RING, UpdatePlacement.SPREAD))
+    _, report = report_of("NMT", "expert", 64, preset="paper", sync=Sync(SyncAlgorithm.RING, UpdatePlacement.SHARDED))
     assert report.value["plan"]["tasks"] > 8000
     size = write_page(report, tmp_path / "r.html")
     assert size < 5_000_000

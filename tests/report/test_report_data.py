@@ -30,10 +30,10 @@ def rows_of(task: Task) -> int:
 
 @pytest.mark.parametrize("model,mapper,devices", CASES)
 def test_totals_are_the_simulators(model: str, mapper: str, devices: int) -> None:
-    judge, report = report_of(model, mapper, devices)
-    tasks, timeline = judge.lowered(), judge.timeline()
+    evaluator, report = report_of(model, mapper, devices)
+    tasks, timeline = evaluator.lowered(), evaluator.timeline()
     value, rows = report.value, report.columns
-    assert value["plan"]["seconds"] == timeline.makespan == judge.seconds
+    assert value["plan"]["seconds"] == timeline.makespan == evaluator.seconds
     assert value["plan"]["transfer_bytes"] == tasks.transfer_bytes
     assert value["plan"]["tasks"] == len(tasks)
     assert rows["count"].sum() == sum(rows_of(task) for task in tasks)
@@ -49,41 +49,41 @@ def test_totals_are_the_simulators(model: str, mapper: str, devices: int) -> Non
 
 @pytest.mark.parametrize("model,mapper,devices", CASES)
 def test_every_row_is_a_task(model: str, mapper: str, devices: int) -> None:
-    judge, report = report_of(model, mapper, devices)
-    rows, strategy = report.columns, judge.strategy
+    evaluator, report = report_of(model, mapper, devices)
+    rows, strategy = report.columns, evaluator.strategy
     starts = sorted(
         round(span.start / report.value["tick_seconds"])
-        for task, span in zip(judge.lowered(), judge.timeline().spans) for _ in range(rows_of(task))
+        for task, span in zip(evaluator.lowered(), evaluator.timeline().spans) for _ in range(rows_of(task))
     )
     assert rows["start"].tolist() == starts
     pieces = {}
     for category, operator, piece, processor in zip(rows["category"], rows["operator"], rows["piece"], rows["processor"]):
         if category < 2:
             pieces[int(operator) - 1, int(piece)] = int(processor)
-    for task in judge.lowered():
+    for task in evaluator.lowered():
         if isinstance(task.work, Compute):
             node = task.work.node
             config = strategy[node.name]
             place = [rect for rect, _ in config.pieces(node)].index(task.work.piece)
             assert pieces[node.number, place] == task.processor == config.processors[place]
-    for node, operator in zip(judge.graph, report.value["operators"]):
+    for node, operator in zip(evaluator.graph, report.value["operators"]):
         assert operator["name"] == node.name and operator["processors"] == list(strategy[node.name].processors)
         assert [d[3] for d in operator["dims"]] == list(strategy[node.name].degrees)
 
 
 @pytest.mark.parametrize("model,mapper,devices", CASES)
 def test_the_critical_path_is_the_whole_step(model: str, mapper: str, devices: int) -> None:
-    judge, report = report_of(model, mapper, devices)
+    evaluator, report = report_of(model, mapper, devices)
     path = report.value["critical_path"]
-    assert np.isclose(sum(path["seconds"]), judge.seconds, rtol=1e-9)
-    assert np.isclose(sum(s[2] for s in path["stretches"]), judge.seconds, rtol=1e-9)
+    assert np.isclose(sum(path["seconds"]), evaluator.seconds, rtol=1e-9)
+    assert np.isclose(sum(s[2] for s in path["stretches"]), evaluator.seconds, rtol=1e-9)
     assert sum(s[3] for s in path["stretches"]) == path["tasks"] == report.columns["critical"].sum()
 
 
 @pytest.mark.parametrize("model,mapper,devices", CASES)
 def test_memory_is_the_planners(model: str, mapper: str, devices: int) -> None:
-    judge, report = report_of(model, mapper, devices)
-    tasks, timeline = judge.lowered(), judge.timeline()
+    evaluator, report = report_of(model, mapper, devices)
+    tasks, timeline = evaluator.lowered(), evaluator.timeline()
     profiles = memory_profile(tasks, timeline)
     assert tuple(p.use for p in profiles) == memory_use(tasks, timeline.begun(tasks))
     for profile in profiles:
@@ -98,14 +98,14 @@ def test_memory_is_the_planners(model: str, mapper: str, devices: int) -> None:
 
 @pytest.mark.parametrize("model,mapper,devices", CASES)
 def test_a_device_s_time_adds_up(model: str, mapper: str, devices: int) -> None:
-    judge, _ = report_of(model, mapper, devices)
-    spans = spans_of(judge.lowered(), judge.timeline())
-    split = device_split(spans, judge.machine)
+    evaluator, _ = report_of(model, mapper, devices)
+    spans = spans_of(evaluator.lowered(), evaluator.timeline())
+    split = device_split(spans, evaluator.machine)
     assert split.shape == (devices, len(PARTS)) and (split >= 0).all()
-    assert np.allclose(split.sum(axis=1), judge.seconds, rtol=1e-9)
-    usage = judge.usage()
+    assert np.allclose(split.sum(axis=1), evaluator.seconds, rtol=1e-9)
+    usage = evaluator.usage()
     assert np.allclose(split[:, :3].sum(axis=1), usage.processor_seconds, rtol=1e-9, atol=1e-15)
-    links = {n: s for n, (_, s, _, _) in link_use(spans, judge.machine).items()}
+    links = {n: s for n, (_, s, _, _) in link_use(spans, evaluator.machine).items()}
     assert links.keys() == usage.link_seconds.keys()
     assert all(np.isclose(links[n], s, rtol=1e-9) for n, s in usage.link_seconds.items())
 
@@ -146,21 +146,21 @@ def test_a_message_is_on_its_way_from_its_first_link_on() -> None:
 
 @pytest.mark.parametrize("mapper", ["data", "expert", "random"])
 def test_compiled_and_lowered_spans_agree(mapper: str) -> None:
-    judge = judge_of("RNNTC", 4)
-    judge.set(choose(mapper, judge.graph, judge.machine)[0])
-    one, other = spans_at(judge), spans_of(judge.lowered(), judge.timeline())
+    evaluator = judge_of("RNNTC", 4)
+    evaluator.set(choose(mapper, evaluator.graph, evaluator.machine)[0])
+    one, other = spans_at(evaluator), spans_of(evaluator.lowered(), evaluator.timeline())
     for name in ("processor", "source", "start", "end", "nbytes", "begun"):
         assert (getattr(one, name) == getattr(other, name)).all(), name
     assert (one.message == other.message).all()
     assert (np.minimum(one.category, 5) == np.minimum(other.category, 5)).all()
-    assert one.makespan == judge.seconds
+    assert one.makespan == evaluator.seconds
 
 
 def test_categories_are_the_kinds() -> None:
-    judge = judge_of("RNNTC", 4)
-    judge.set(choose("data", judge.graph, judge.machine)[0])
-    tasks = judge.lowered()
-    spans = spans_of(tasks, judge.timeline())
+    evaluator = judge_of("RNNTC", 4)
+    evaluator.set(choose("data", evaluator.graph, evaluator.machine)[0])
+    tasks = evaluator.lowered()
+    spans = spans_of(tasks, evaluator.timeline())
     names = {kind: {CATEGORIES[c] for c, t in zip(spans.category, spans.task) if tasks.tasks[t].kind is kind} for kind in Kind}
     assert names[Kind.COLLECTIVE] == {"weight gradients between devices"}
     assert names[Kind.FORWARD] == {"forward"} and names[Kind.BACKWARD] == {"backward"} and names[Kind.UPDATE] == {"update"}
@@ -172,15 +172,15 @@ def test_categories_are_the_kinds() -> None:
 
 
 def test_baselines_are_what_they_say() -> None:
-    judge, report = report_of("RNNTC", "random", 4)
+    evaluator, report = report_of("RNNTC", "random", 4)
     rows = {row["name"]: row for row in report.value["baselines"]}
     assert set(rows) == {"data parallel", "model parallel", "expert"}
     for name, mapper in (("data parallel", "data"), ("model parallel", "model"), ("expert", "expert")):
-        other = PythonEvaluator(judge.graph, judge.machine, judge.costs, judge.rule, judge.clip_norm)
-        assert rows[name]["seconds"] == other.set(choose(mapper, judge.graph, judge.machine)[0])
+        other = PythonEvaluator(evaluator.graph, evaluator.machine, evaluator.costs, evaluator.rule, evaluator.clip_norm)
+        assert rows[name]["seconds"] == other.set(choose(mapper, evaluator.graph, evaluator.machine)[0])
         assert rows[name]["transfer_bytes"] == other.lowered().transfer_bytes
         assert np.isclose(sum(rows[name]["split"].values()), rows[name]["seconds"], rtol=1e-9)
-    assert judge.strategy.name == "random"  # back at the plan
+    assert evaluator.strategy.name == "random"  # back at the plan
     _, own = report_of("RNNTC", "expert", 4)
     assert {row["name"] for row in own.value["baselines"]} == {"data parallel"}  # a plan is not beside itself
     assert own.value["same_as"] == ["model parallel"]
@@ -189,9 +189,9 @@ def test_baselines_are_what_they_say() -> None:
 def test_forward_only_has_no_synchronisation() -> None:
     from taskflow.report import report_data
 
-    judge = judge_of("MLP", 2)
-    judge = PythonEvaluator(judge.graph, judge.machine, judge.costs, None, None)
-    report = report_data(judge, choose("data", judge.graph, judge.machine)[0])
+    evaluator = judge_of("MLP", 2)
+    evaluator = PythonEvaluator(evaluator.graph, evaluator.machine, evaluator.costs, None, None)
+    report = report_data(evaluator, choose("data", evaluator.graph, evaluator.machine)[0])
     assert report.value["rule"] is None
     assert set(report.columns["category"].tolist()) <= {0, 2, 5}
 
@@ -239,8 +239,8 @@ def test_all_rule_mappers_have_a_report() -> None:
 
 @pytest.mark.parametrize("model,mapper,devices", CASES)
 def test_messages_are_on_each_link_when_the_simulator_says(model: str, mapper: str, devices: int) -> None:
-    judge, report = report_of(model, mapper, devices)
-    tasks, spans, tick = judge.lowered(), judge.timeline().spans, report.value["tick_seconds"]
+    evaluator, report = report_of(model, mapper, devices)
+    tasks, spans, tick = evaluator.lowered(), evaluator.timeline().spans, report.value["tick_seconds"]
     rows, place = report.columns, 0
     each = [task for task in tasks for _ in range(rows_of(task))]
     by_start = sorted(each, key=lambda task: (round(spans[task.number].start / tick), task.number))
@@ -252,7 +252,7 @@ def test_messages_are_on_each_link_when_the_simulator_says(model: str, mapper: s
             assert lags.tolist() == [round((spans[task.number].start - start) / tick) for start in starts]
             place += len(starts)
         if task.kind is Kind.COLLECTIVE:
-            many = len(message_resources(rows["source"][row], rows["processor"][row], judge.machine))
+            many = len(message_resources(rows["source"][row], rows["processor"][row], evaluator.machine))
             assert not rows["lag"][place : place + many].any()
             place += many
     assert place == len(rows["lag"])

@@ -107,7 +107,7 @@ def test_names_cannot_break_out() -> None:
 
 
 def test_the_largest_small_page_is_small() -> None:
-    _, report = report_of("NMT", "data", 16, preset="paper", sync=Sync(SyncAlgorithm.RING, UpdatePlacement.SPREAD))
+    _, report = report_of("NMT", "data", 16, preset="paper", sync=Sync(SyncAlgorithm.RING, UpdatePlacement.SHARDED))
     assert report.value["plan"]["tasks"] > 4000
     assert len(page(report)) < 600_000
 

@@ -6,6 +6,7 @@ import os
 import sys
 
 import pytest
+from fast_and_slow import fast_among
 from programs.start import MAKER, Ended, mpirun
 from starting import needs_mpi
 
@@ -19,6 +20,12 @@ LATE = "4"  # seconds after which the others have called connect, also on a busy
 mpich = pytest.mark.skipif(MAKER == "Open MPI", reason="Open MPI's mpirun ends the job by itself, and names the rank")
 
 
+ENDS = [
+    ("kill", "killed by signal 9 (SIGKILL)"), ("crash", "killed by signal 11 (SIGSEGV)"), ("exit", "ended with exit code 3"),
+    ("exit well", "ended with exit code 0"), ("import", "ended with exit code 1"), ("gone", "ended with exit code 4"),
+]
+
+
 def early(case: str, seconds: str, ranks: int = 3, **extra: str) -> Ended:
     return mpirun(ranks, "early.py", case, seconds, extra=extra, since="starts\n")
 
@@ -30,10 +37,7 @@ def assert_names_once(ended: Ended, text: str) -> None:
 
 
 @mpich
-@pytest.mark.parametrize(("case", "how"), [
-    ("kill", "killed by signal 9 (SIGKILL)"), ("crash", "killed by signal 11 (SIGSEGV)"), ("exit", "ended with exit code 3"),
-    ("exit well", "ended with exit code 0"), ("import", "ended with exit code 1"), ("gone", "ended with exit code 4"),
-])
+@pytest.mark.parametrize(("case", "how"), fast_among(ENDS, ENDS[3:5]))
 def test_a_rank_that_ends_while_the_others_wait(case: str, how: str) -> None:
     ended = early(case, LATE)
     assert_names_once(ended, f": {how} before it called connect (pid ")
@@ -42,7 +46,7 @@ def test_a_rank_that_ends_while_the_others_wait(case: str, how: str) -> None:
 
 
 @mpich
-@pytest.mark.parametrize("case", ["exit", "exit well", "import", "gone"])
+@pytest.mark.parametrize("case", fast_among(["exit", "exit well", "import", "gone"], ["exit"]))
 def test_a_rank_that_ends_before_anybody_waits(case: str) -> None:
     ended = early(case, "0")
     assert ended.code != 0 and ended.seconds < 60
@@ -75,7 +79,7 @@ def test_the_same_error_everywhere_is_each_ranks_own() -> None:
     assert ended.text.count("ModuleNotFoundError: ") == 3
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", fast_among([2, 3], [2]))
 def test_nothing_is_said_of_ranks_that_come_late(ranks: int) -> None:
     ended = early("late", "7", ranks)  # longer than an absent rank is waited for
     assert (ended.code, ended.text) == (0, "starts\nconnected\n")

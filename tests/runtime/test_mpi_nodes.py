@@ -174,6 +174,7 @@ transport.close()
 """
 
 
+@pytest.mark.slow
 def test_measure_tells_nodes_apart_and_search_plans_for_them(two: Nodes, tmp_path: Path) -> None:
     path = tmp_path / "cluster.json"
     ended = job(two, 4, str(HERE / "measuring.py"), str(path))

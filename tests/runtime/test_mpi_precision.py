@@ -15,12 +15,17 @@ pytest.importorskip("ml_dtypes")
 pytestmark = [pytest.mark.mpi, needs_mpi]
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_ranks_have_the_numbers_of_virtual_processors(ranks: int) -> None:
-    found = rows(ranks, "train_precisions.py", limit=200)
-    assert len(found) == len(CASES)
-    for number, (case, row) in enumerate(zip(CASES, found)):
-        local = executor(number, ranks)
+EVERY_CASE = tuple(range(len(CASES)))
+
+
+@pytest.mark.parametrize(("ranks", "numbers"), [
+    (2, (0, 2, 4)), (3, (1, 3)), *(pytest.param(n, EVERY_CASE, marks=pytest.mark.slow) for n in (2, 3)),
+])
+def test_ranks_have_the_numbers_of_virtual_processors(ranks: int, numbers: tuple[int, ...]) -> None:
+    found = rows(ranks, "train_precisions.py", *map(str, numbers), limit=200)
+    assert len(found) == len(numbers)
+    for number, row in zip(numbers, found):
+        case, local = CASES[number], executor(number, ranks)
         losses = [local.train(tokens(step)) for step in range(4)]
         total = sum(float(np.abs(v).sum()) for _, v in local.gather(local.master_holdings.values()))
         if any(task.kind is Kind.COLLECTIVE for task in local.program("train").graph):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from random import Random
 
 import pytest
@@ -17,11 +18,13 @@ pytestmark = [pytest.mark.mpi, needs_mpi]
 STRATEGIES = 12
 
 
-@pytest.mark.parametrize("one_copy", [False, True], ids=["", "one-copy"])
-@pytest.mark.parametrize("ranks", [2, 3, 5, *(pytest.param(many, marks=pytest.mark.slow) for many in (8, 16))])
-def test_random_strategies_bit_for_bit(ranks, one_copy):
-    found = rows(ranks, "train_everywhere.py", str(STRATEGIES), *["one-copy"] * one_copy, limit=200)
-    assert len(found) == STRATEGIES
+@pytest.mark.parametrize(("ranks", "one_copy", "count"), [
+    (2, False, 6), (5, True, 6),
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in product((2, 3, 5, 8, 16), (False, True), [STRATEGIES])),
+])
+def test_random_strategies_bit_for_bit(ranks, one_copy, count):
+    found = rows(ranks, "train_everywhere.py", str(count), *["one-copy"] * one_copy, limit=200)
+    assert len(found) == count
     for row in found:
         seed = row["seed"]
         config = (CONFIG, ONE_STEP)[seed % 2]

@@ -95,7 +95,7 @@ def test_small_weights_are_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "shared"), [(UpdatePlacement.SPREAD, True), (UpdatePlacement.OWNER, True), (UpdatePlacement.EVERY, False)]
+    ("place", "shared"), [(UpdatePlacement.SHARDED, True), (UpdatePlacement.OWNER, True), (UpdatePlacement.REPLICATED, False)]
 )
 def test_who_updates_decides(place: UpdatePlacement, shared: bool) -> None:
     graph = model("float32", CONFIG)

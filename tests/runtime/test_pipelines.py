@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
+from beside_one_processor import STEPS, compare, compare_network, same, trained
 from language_model import feeds as words
 from language_model import model, undivided
-from pipelines import GPT, HYBRIDS, fitting, hybrid, random_pipeline, tokens
+from pipelines import GPT, HYBRIDS, hybrid, random_pipeline, rank_case, rank_cases, tokens
 from pipelines import decoder as decoder_of
 from pipelines import words as some_words
 from programs.start import mpirun, rows
-from random_networks import network
 from starting import needs_mpi
 
 import taskflow
@@ -31,97 +29,47 @@ from taskflow.models.gpt import gpt
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.explain import alternatives, difference, explain
 from taskflow.optimizer.memory import memory_use
-from taskflow.rules import SGD, Adam, UpdateRule
-from taskflow.runtime.executor import Executor, LossError
+from taskflow.rules import SGD, Adam
+from taskflow.runtime.executor import Executor
 from taskflow.runtime.program import schedule
 from taskflow.tasks import Kind, Placement, roofline, simulate
 from taskflow.tasks.lower import lower
 from taskflow.tasks.topic import Purpose
 
-STEPS = 3
 
-
-def trained(
-    graph: OperatorGraph, strategy: Strategy, batches: list[dict[str, Any]], rule: UpdateRule, clip_norm: float | None
-) -> tuple[list[Any], dict[str, Any]]:
-    """Losses of some steps and the loss in evaluation afterwards; weights."""
-    run = Executor(graph, strategy, rule, seed=3, clip_norm=clip_norm)
-    losses = [run.train(batch) for batch in batches]
-    losses.append(run.evaluate(batches[0]))
-    weights = run.weights()
-    assert weights is not None
-    return losses, weights
-
-
-def same(found: tuple[list[Any], dict[str, Any]], wanted: tuple[list[Any], dict[str, Any]], which: str, dtype: str) -> None:
-    rtol, atol = (1e-10, 1e-12) if dtype == "float64" else (1e-4, 1e-5)
-    np.testing.assert_allclose(found[0], wanted[0], rtol=rtol, atol=atol, err_msg=which)
-    assert found[1].keys() == wanted[1].keys()
-    for name, value in wanted[1].items():
-        np.testing.assert_allclose(found[1][name], value, rtol=100 * rtol, atol=100 * atol, err_msg=f"{which}: {name}")
-
-
-def plans(graph: OperatorGraph, seed: object, count: int) -> Iterator[tuple[int, Strategy]]:
-    """Random ones that fit the graph."""
-    found = 0
-    for number in range(20 * count):
-        random = Random(f"{seed} {number}")
-        strategy = random_pipeline(graph, random.randint(1, 4), random)
-        try:
-            strategy.verify(graph)
-        except ValueError:
-            continue
-        yield number, strategy
-        found += 1
-        if found == count:
-            return
-
-
-def compare(
-    graph_of: Any, batches: list[dict[str, Any]], seed: object, count: int, dtype: str, rule: UpdateRule, clip: float | None
-) -> int:
-    """How many random plans were compared with one processor."""
-    wanted = trained(graph_of(), undivided(graph_of()), batches, rule, clip)
-    if max(map(abs, wanted[0])) > 1e6:  # training diverges: rounding grows as fast
-        return 0
-    compared = 0
-    for number, strategy in plans(graph_of(), seed, count):
-        same(trained(graph_of(), strategy, batches, rule, clip), wanted, f"{seed}, plan {number}: {strategy!r}", dtype)
-        compared += 1
-    return compared
+def plan(graph: OperatorGraph, random: Random, number: int) -> Strategy:
+    return random_pipeline(graph, random.randint(1, 4), random)
 
 
 def decoder(seed: int, count: int) -> int:
     dtype = ("float64", "float32")[seed % 2]
     batches = [tokens(s) for s in range(STEPS)]
-    return compare(lambda: gpt(GPT, dtype), batches, f"gpt {seed}", count, dtype, SGD(0.1, momentum=0.9), 1.0)
+    return compare(lambda: gpt(GPT, dtype), batches, plan, f"gpt {seed}", count, dtype, SGD(0.1, momentum=0.9), 1.0)
 
 
 def recurrent(seed: int, count: int) -> int:
-    return compare(model, [words(s) for s in range(STEPS)], f"rnnlm {seed}", count, "float64", SGD(0.3, momentum=0.9), 1.0)
+    batches = [words(s) for s in range(STEPS)]
+    return compare(model, batches, plan, f"rnnlm {seed}", count, "float64", SGD(0.3, momentum=0.9), 1.0)
 
 
 def any_network(seed: int, count: int) -> int:
-    _, batch, rule, clip = network(seed)
-    try:
-        return compare(lambda: network(seed)[0], [batch] * STEPS, f"network {seed}", count, "float64", rule, clip)
-    except LossError:
-        return 0
+    return compare_network(seed, plan, "network", count)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_decoder_in_any_order(seed: int) -> None:
-    assert decoder(seed, 5) == 5
+@pytest.mark.parametrize(("seed", "count"), [(0, 4), (1, 4), *(pytest.param(s, 5, marks=pytest.mark.slow) for s in range(4))])
+def test_a_decoder_in_any_order(seed: int, count: int) -> None:
+    assert decoder(seed, count) == count
 
 
+@pytest.mark.parametrize("count", [2, pytest.param(6, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["Llama", "MoE", "Mixtral"])
-def test_decoders_of_today_in_any_order(name: str) -> None:
+def test_decoders_of_today_in_any_order(name: str, count: int) -> None:
     def graph() -> OperatorGraph:
         return build(name, 6, preset="small", dtype="float64", layers=3)
 
     random = np.random.default_rng(0)
     batches = [{key: random.integers(0, 17, graph().node(key).space.shape) for key in ("tokens", "targets")} for _ in range(STEPS)]
-    assert compare(graph, batches, name, 6, "float64", SGD(0.1, momentum=0.9), 1.0) == 6
+    assert compare(graph, batches, plan, name, count, "float64", SGD(0.1, momentum=0.9), 1.0) == count
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -224,18 +172,16 @@ def test_gradients_accumulate_and_weights_travel_once_a_step() -> None:
 
 @pytest.mark.mpi
 @needs_mpi
-@pytest.mark.parametrize("ranks", [2, 3, pytest.param(4, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.slow)])
-def test_ranks_train_as_virtual_processors_do(ranks: int) -> None:
-    found = rows(ranks, "train_pipelines.py", "8", limit=300)
-    assert len(found) == 8 + len(HYBRIDS.get(ranks, ()))
+@pytest.mark.parametrize(("ranks", "cases"), [
+    (2, rank_cases(2, random=3, shares=2, hybrids=3)), (3, rank_cases(3, random=3, shares=3, hybrids=3)),
+    *(pytest.param(n, rank_cases(n, random=8, shares=6), marks=pytest.mark.slow) for n in (2, 3, 4, 8)),
+])
+def test_ranks_train_as_virtual_processors_do(ranks: int, cases: list[str]) -> None:
+    """Pipelines and shares in one job, since ranks take seconds to start."""
+    found = rows(ranks, "train_pipelines.py", *cases, limit=400)
+    assert [row["case"] for row in found] == cases
     for row in found:
-        kind, _, seed = row["case"].partition(" ")
-        if kind == "random":
-            graph, batch = decoder_of(), tokens
-            strategy = fitting(graph, ranks, Random(int(seed)))
-        else:
-            graph, strategy = hybrid(row["case"])
-            batch = partial(some_words, graph)
+        graph, strategy, batch = rank_case(row["case"], ranks)
         run = Executor(graph, strategy, SGD(0.1, momentum=0.9), seed=3, clip_norm=1.0)
         losses = [run.train(batch(step)) for step in range(STEPS)]
         weights = run.weights()
@@ -248,7 +194,7 @@ def test_ranks_train_as_virtual_processors_do(ranks: int) -> None:
 @needs_mpi
 @pytest.mark.skipif(sys.platform != "linux", reason="the watcher is for Linux")
 def test_a_rank_killed_in_the_middle_of_a_pipeline_is_named() -> None:
-    ended = mpirun(3, "train_pipelines.py", "0", "kill", since="training\n")
+    ended = mpirun(3, "train_pipelines.py", "kill", since="training\n")
     assert ended.code != 0 and ended.seconds < 10, ended
     lines = [line for line in ended.text.splitlines() if line.startswith("taskflow: rank")]
     assert len(lines) == 1 and "rank 2 of 3: killed by signal 9 (SIGKILL)" in lines[0], ended.text

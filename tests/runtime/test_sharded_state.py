@@ -3,21 +3,17 @@ those of the paper (Rajbhandari et al., arXiv 1910.02054, section 5 and 7)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import numpy as np
 import pytest
+from beside_one_processor import STEPS, compare, compare_network
 from language_model import feeds as words
 from language_model import model, random_strategy, undivided
-from pipelines import GPT, fitting, random_pipeline, random_shares, tokens
+from pipelines import GPT, random_pipeline, random_shares, tokens
 from pipelines import decoder as decoder_of
-from programs.start import rows
-from random_networks import network
-from starting import needs_mpi
 
 import taskflow
 from taskflow.checkpoint import load_checkpoint, save_checkpoint
@@ -31,99 +27,48 @@ from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
 from taskflow.optimizer.explain import difference, explain
 from taskflow.optimizer.memory import memory_use
 from taskflow.rules import SGD, Adam, AdamW, UpdateRule
-from taskflow.runtime.executor import Executor, LossError
+from taskflow.runtime.executor import Executor
 from taskflow.runtime.program import schedule
 from taskflow.tasks import Placement, roofline, simulate
 from taskflow.tasks.lower import lower
 from taskflow.tasks.task import AllGather, AllReduce, Compute, Kind, ReduceScatter, TaskGraph, Transfer, Update
 from taskflow.tasks.topic import Purpose
 
-STEPS = 3
 
-
-def trained(
-    graph: OperatorGraph, strategy: Strategy, batches: list[dict[str, Any]], rule: UpdateRule, clip_norm: float | None
-) -> tuple[list[Any], dict[str, Any]]:
-    """Losses of some steps, with evaluation in between and afterwards; weights."""
-    run = Executor(graph, strategy, rule, seed=3, clip_norm=clip_norm)
-    losses = []
-    for batch in batches:
-        losses += [run.train(batch), run.evaluate(batch)]
-    weights = run.weights()
-    assert weights is not None
-    return losses, weights
-
-
-def same(found: tuple[list[Any], dict[str, Any]], wanted: tuple[list[Any], dict[str, Any]], which: str, dtype: str) -> None:
-    rtol, atol = (1e-10, 1e-12) if dtype == "float64" else (1e-4, 1e-5)
-    np.testing.assert_allclose(found[0], wanted[0], rtol=rtol, atol=atol, err_msg=which)
-    assert found[1].keys() == wanted[1].keys()
-    for name, value in wanted[1].items():
-        np.testing.assert_allclose(found[1][name], value, rtol=100 * rtol, atol=100 * atol, err_msg=f"{which}: {name}")
-
-
-def plans(graph: OperatorGraph, seed: object, count: int) -> Iterator[tuple[int, Strategy]]:
-    """Random ones that fit the graph; every third without micro-batches."""
-    found = 0
-    for number in range(20 * count):
-        random = Random(f"shares {seed} {number}")
-        processors = random.randint(2, 5)
-        base = (random_pipeline if number % 3 else random_strategy)(graph, processors, random)
-        strategy = random_shares(graph, base, random)
-        try:
-            strategy.verify(graph)
-        except ValueError:
-            continue
-        yield number, strategy
-        found += 1
-        if found == count:
-            return
-
-
-def compare(
-    graph_of: Any, batches: list[dict[str, Any]], seed: object, count: int, dtype: str, rule: UpdateRule, clip: float | None
-) -> int:
-    """How many random plans were compared with one processor."""
-    wanted = trained(graph_of(), undivided(graph_of()), batches, rule, clip)
-    if max(map(abs, wanted[0])) > 1e6:  # training diverges: rounding grows as fast
-        return 0
-    compared = 0
-    for number, strategy in plans(graph_of(), seed, count):
-        same(trained(graph_of(), strategy, batches, rule, clip), wanted, f"{seed}, plan {number}: {strategy!r}", dtype)
-        compared += 1
-    return compared
+def plan(graph: OperatorGraph, random: Random, number: int) -> Strategy:
+    """Every third without micro-batches."""
+    processors = random.randint(2, 5)
+    return random_shares(graph, (random_pipeline if number % 3 else random_strategy)(graph, processors, random), random)
 
 
 def decoder(seed: int, count: int) -> int:
     dtype, rule = ("float64", "float32")[seed % 2], (SGD(0.1, momentum=0.9), AdamW(0.003, eps=1e-3))[seed // 2 % 2]
-    return compare(lambda: gpt(GPT, dtype), [tokens(s) for s in range(STEPS)], f"gpt {seed}", count, dtype, rule, 1.0)
+    return compare(lambda: gpt(GPT, dtype), [tokens(s) for s in range(STEPS)], plan, f"shares gpt {seed}", count, dtype, rule, 1.0)
 
 
 def recurrent(seed: int, count: int) -> int:
-    return compare(model, [words(s) for s in range(STEPS)], f"rnnlm {seed}", count, "float64", SGD(0.3, momentum=0.9), 1.0)
+    batches = [words(s) for s in range(STEPS)]
+    return compare(model, batches, plan, f"shares rnnlm {seed}", count, "float64", SGD(0.3, momentum=0.9), 1.0)
 
 
 def any_network(seed: int, count: int) -> int:
-    _, batch, rule, clip = network(seed)
-    try:
-        return compare(lambda: network(seed)[0], [batch] * STEPS, f"network {seed}", count, "float64", rule, clip)
-    except LossError:
-        return 0
+    return compare_network(seed, plan, "shares network", count)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_decoder_by_shares(seed: int) -> None:
-    assert decoder(seed, 6) == 6
+@pytest.mark.parametrize(("seed", "count"), [(0, 3), (3, 3), *(pytest.param(s, 6, marks=pytest.mark.slow) for s in range(4))])
+def test_a_decoder_by_shares(seed: int, count: int) -> None:
+    assert decoder(seed, count) == count
 
 
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["Llama", "Mixtral"])
-def test_decoders_of_today_by_shares(name: str) -> None:
+def test_decoders_of_today_by_shares(name: str, count: int) -> None:
     def graph() -> OperatorGraph:
         return build(name, 6, preset="small", dtype="float64", layers=3)
 
     random = np.random.default_rng(0)
     batches = [{key: random.integers(0, 17, graph().node(key).space.shape) for key in ("tokens", "targets")} for _ in range(STEPS)]
-    assert compare(graph, batches, name, 4, "float64", SGD(0.1, momentum=0.9), 1.0) == 4
+    assert compare(graph, batches, plan, f"shares {name}", count, "float64", SGD(0.1, momentum=0.9), 1.0) == count
 
 
 def test_a_recurrent_network_by_shares() -> None:
@@ -140,23 +85,6 @@ def test_random_networks_by_shares() -> None:
 def test_many_plans_by_shares(seed: int) -> None:
     assert decoder(seed, 40) + recurrent(seed, 20) == 60
     assert sum(any_network(100 * seed + i, 2) for i in range(30)) >= 30
-
-
-@pytest.mark.mpi
-@needs_mpi
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_ranks_train_by_shares_as_virtual_processors_do(ranks: int) -> None:
-    found = rows(ranks, "train_pipelines.py", "6", "shares", limit=200)
-    assert len(found) == 6
-    for row in found:
-        graph, random = decoder_of(), Random(int(row["case"].split()[1]))
-        strategy = random_shares(graph, fitting(graph, ranks, random), random)
-        run = Executor(graph, strategy, SGD(0.1, momentum=0.9), seed=3, clip_norm=1.0)
-        losses = [run.train(tokens(step)) for step in range(STEPS)]
-        weights = run.parameters()
-        assert weights is not None
-        np.testing.assert_allclose(row["losses"], losses, rtol=1e-12)  # MPI's collectives add in an order of their own
-        assert row["parameters"] == pytest.approx(sum(float(abs(v).sum()) for v in weights.values()), rel=1e-12)
 
 
 # ---- what is kept, and what is sent ----------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from taskflow.tasks.lower.lower import lower
 from taskflow.tasks.simulate import simulate
 from taskflow.tasks.task import AllReduce, Kind
 
-COLLECTIVE = Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.EVERY)
+COLLECTIVE = Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.REPLICATED)
 
 
 def synchronised(strategy: Strategy, sync: Sync) -> Strategy:
@@ -56,7 +56,7 @@ def test_the_same_losses_as_by_our_own_messages() -> None:
         run = taskflow.Executor(graph, synchronised(strategy, sync), SGD(0.5, momentum=0.9), seed=3, clip_norm=0.1)
         return [run.train(feeds(step, CONFIG)) for step in range(4)]
 
-    assert losses(COLLECTIVE) == pytest.approx(losses(Sync(SyncAlgorithm.RING, UpdatePlacement.SPREAD)), rel=1e-12)
+    assert losses(COLLECTIVE) == pytest.approx(losses(Sync(SyncAlgorithm.RING, UpdatePlacement.SHARDED)), rel=1e-12)
 
 
 def test_all_wait_for_the_last_one() -> None:
@@ -94,7 +94,7 @@ def test_a_collective_and_a_message_share_a_link() -> None:
 
 
 def test_what_is_refused() -> None:
-    for place, chunks in ((UpdatePlacement.SPREAD, 2), (UpdatePlacement.OWNER, 0), (UpdatePlacement.EVERY, 2)):
+    for place, chunks in ((UpdatePlacement.SHARDED, 2), (UpdatePlacement.OWNER, 0), (UpdatePlacement.REPLICATED, 2)):
         with pytest.raises(ValueError, match="leaves each holder with the whole sum, or with a share of it"):
             Sync(SyncAlgorithm.COLLECTIVE, place, chunks)
     emit = Emitter(2)

@@ -80,9 +80,9 @@ def test_where_all_exchange_with_all_the_links_are_busy(name: str, devices: int)
         if node.name != "second" else taskflow.OpConfig((1, devices, 1), tuple(range(devices)))
         for node in graph
     })
-    judge = make_evaluator(graph, machine, rule=None)
-    judge.set(strategy)
-    tasks, timeline = judge.lowered(), judge.timeline()
+    evaluator = make_evaluator(graph, machine, rule=None)
+    evaluator.set(strategy)
+    tasks, timeline = evaluator.lowered(), evaluator.timeline()
     exchange = [t.number for t in tasks if t.kind is Kind.COPY and t.name.startswith("first")]
     assert len(exchange) == devices * (devices - 1)
     begin = min(timeline.spans[n].ready for n in exchange)

@@ -120,11 +120,11 @@ def test_both_evaluators_count_runs(tmp_path: Path) -> None:
     assert halves
     strategy = replace(strategy, configs={**strategy.configs, **halves}, name="halves")
     costs = ModelCosts(stored(tmp_path, machine), graph, machine, SGD(0.1))
-    judges = [kind(graph, machine, costs, SGD(0.1), None) for kind in (PythonEvaluator, CompiledEvaluator)]
-    for judge in judges:
-        judge.set(strategy)
-    assert judges[0].seconds == judges[1].seconds
-    tasks = judges[0].lowered(strategy)
+    evaluators = [kind(graph, machine, costs, SGD(0.1), None) for kind in (PythonEvaluator, CompiledEvaluator)]
+    for evaluator in evaluators:
+        evaluator.set(strategy)
+    assert evaluators[0].seconds == evaluators[1].seconds
+    tasks = evaluators[0].lowered(strategy)
     assert {max(task.runs) > 1 for task in tasks if task.kind is Kind.COPY} >= {True}
 
 

@@ -25,7 +25,7 @@ from taskflow.tasks.lower.lower import lower
 from taskflow.tasks.task import AllGather, AllReduce, Kind, ReduceScatter, TaskGraph, Update
 from taskflow.tasks.topic import Purpose
 
-SHARES = Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.SPREAD)
+SHARES = Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED)
 RULES = (SGD(0.5), SGD(0.5, momentum=0.9), Adam(0.01))
 
 
@@ -67,7 +67,7 @@ def test_three_tasks_in_place_of_a_ring_of_messages() -> None:
 def test_state_is_held_once() -> None:
     """Adam's two numbers for each weight: on all processors together as often as on one."""
     graph = model()
-    every = synchronised(data_parallel(graph, 3), Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.EVERY))
+    every = synchronised(data_parallel(graph, 3), Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.REPLICATED))
 
     def state(strategy: Strategy) -> int:
         found = lower(graph, strategy, Adam())
@@ -89,8 +89,8 @@ def test_the_same_losses_as_by_other_ways(rule: UpdateRule, clip: float | None) 
     strategy = data_parallel(graph, 4)
     found = losses(graph, strategy, rule, clip)
     for other in (
-        Sync(SyncAlgorithm.RING, UpdatePlacement.SPREAD),
-        Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.EVERY),
+        Sync(SyncAlgorithm.RING, UpdatePlacement.SHARDED),
+        Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.REPLICATED),
         Sync(SyncAlgorithm.TREE, UpdatePlacement.OWNER),
     ):
         assert found == pytest.approx(losses(graph, synchronised(strategy, other), rule, clip), rel=1e-11)

@@ -16,7 +16,7 @@ MESSAGES = [SyncAlgorithm.RING, SyncAlgorithm.TREE, SyncAlgorithm.OWNER]
 def random_sync(random: Random) -> Sync:
     travel = random.choice(list(SyncAlgorithm))
     if travel is SyncAlgorithm.COLLECTIVE:
-        return Sync(travel, random.choice((UpdatePlacement.EVERY, UpdatePlacement.SPREAD)))
+        return Sync(travel, random.choice((UpdatePlacement.REPLICATED, UpdatePlacement.SHARDED)))
     return Sync(travel, random.choice(list(UpdatePlacement)), random.choice((0, 1, 2, 3, 5, 64)))
 
 

@@ -37,7 +37,7 @@ REMEDIES: tuple[tuple[tuple[str, ...], str], ...] = (
 
 
 def remedy(error: BaseException) -> str:
-    """What mends an error, in one clause; what to look at if it is not known."""
+    """Say what mends an error, in one clause; what to look at if it is not known."""
     said = f"{type(error).__name__} {error}".lower()
     for signs, mend in REMEDIES:
         if any(sign in said or sign in said.replace(" ", "") for sign in signs):

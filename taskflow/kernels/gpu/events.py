@@ -22,7 +22,7 @@ class Moment:
 
     @property
     def done(self) -> bool:
-        """Whether it has come to pass. CuPy's own error if the GPU has failed before (its ``Event.done`` is false then, for ever,
+        """True if it has come to pass. CuPy's own error if the GPU has failed before (its ``Event.done`` is false then, for ever,
         and whoever polls would wait until the watchdog ends the job, without the cause)."""
         status = int(self._runtime.eventQuery(self._event.ptr))
         if status not in (READY, NOT_READY):

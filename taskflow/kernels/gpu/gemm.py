@@ -52,7 +52,7 @@ def plan(
 
 
 def matrices(shape: Shape, strides: Shape) -> Matrices | None:
-    """How a stack of matrices (..., R, C) lies, or None if neither rows nor columns are runs of memory, runs overlap, or the
+    """Return how a stack of matrices (..., R, C) lies, or None if neither rows nor columns are runs of memory, runs overlap, or the
     stack has no one step."""
     step = _step(shape[:-2], strides[:-2])
     (rows, columns), (down, along) = shape[-2:], strides[-2:]

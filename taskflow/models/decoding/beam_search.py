@@ -22,7 +22,7 @@ ALPHA = 0.6
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """What is said for one sentence: ``words`` with the one that ends it, unless it was cut at the longest length;
+    """The words said for one sentence: ``words`` with the one that ends it, unless it was cut at the longest length;
     ``log_probability`` of all of them in nats; ``score``: that by length, which beam search ranks by."""
 
     words: tuple[int, ...]
@@ -53,7 +53,7 @@ class Speaker(ABC):
 
 
 def length_penalty(length: int, alpha: float = ALPHA) -> float:
-    """What log probabilities of ``length`` words are divided by to be compared (Wu et al., equation 14)."""
+    """Return the number by which log probabilities of ``length`` words are divided to be compared (Wu et al., equation 14)."""
     return float(((5 + length) / 6) ** alpha)
 
 

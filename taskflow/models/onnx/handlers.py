@@ -83,7 +83,7 @@ class Context:
         return self.weights(build(x, array.shape, init=init, name=name, parameters=self.shared.get(name)), name)
 
     def is_parameter(self, name: str) -> bool:
-        """Whether it is a float initializer of several numbers."""
+        """True if it is a float initializer of several numbers."""
         return name in self.initial and self.arrays[name].dtype.kind == "f" and self.arrays[name].size > 1
 
     def weights(self, made: Tensor, *names: str) -> Tensor:

@@ -46,6 +46,17 @@ def _in_place(target: Any, args: Any, kwargs: Any) -> bool:
         return False
 
 
+def _tensors(nest: Any) -> list[torch.Tensor]:
+    """The tensors among its leaves."""
+    return [value for value in leaves(nest) if isinstance(value, torch.Tensor)]
+
+
+def _changes(name: str, kwargs: dict[str, Any]) -> bool:
+    """True if a function of this name, called with ``kwargs``, writes into one of its arguments."""
+    in_place = name.endswith("_") and not name.startswith("__")
+    return in_place or name == INDEX_ASSIGNMENT or kwargs.get("out") is not None
+
+
 class TorchRecorder(TorchFunctionMode):
     """Records one run of a module on the tensors of a `Shadow`. Functions that are given nothing but fixed tensors are computed
     at once; in-place operations replace what they changed, and what shares its memory may not be read again."""
@@ -178,49 +189,63 @@ class TorchRecorder(TorchFunctionMode):
             return self._written(kind, target, args, kwargs, run)
 
     def _written(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Any) -> Any:
+        """Run a step and record it. What depends on fixed tensors only is computed, and what asks about a tensor is answered."""
         name = target if kind == "module" else getattr(target, "__name__", "")
         args, kwargs = mapped(self._in_shadow, args), mapped(self._in_shadow, kwargs)
-        given = [value for value in leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
-        changes = kind == "function" and (
-            (name.endswith("_") and not name.startswith("__")) or name == INDEX_ASSIGNMENT or kwargs.get("out") is not None
-        )
+        given = _tensors((args, kwargs))
+        changes = kind == "function" and _changes(name, kwargs)
         tracked = [value for value in given if self._tracked(value)]
-        if kind == "function":
-            for value in given:
-                if id(value) in self.of_layers and name not in QUERIES:
-                    raise Unsupported(f"{self.inside or 'forward'} reads {self._said(value)}, which belongs to a layer")
+        if kind == "function" and name not in QUERIES:
+            self._refuse_buffers_of_layers(given)
         if name in ONLY_SHAPES and tracked:
             return self._fixed(kind, target, mapped(_numbers, args), mapped(_numbers, kwargs), run, changes)
         if not tracked and not (kind == "module" and next(run.parameters(), None) is not None):
             return self._fixed(kind, target, args, kwargs, run, changes)
-        if name == "__get__" and name_of(target) in STATE:
-            raise Unsupported(f"{self.inside or 'forward'} reads .{name_of(target)} of a tensor, which changes from step to step")
-        if name in ("__get__", *QUERIES):
+        self._refuse_hidden_state(name, target)
+        if name in QUERIES:
             result = run(*args, **kwargs)
-            if not any(isinstance(value, torch.Tensor) for value in leaves(result)):
+            if not _tensors(result):
                 return result
-        elif name == "__set__" or torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
-            what = f"sets .{name_of(getattr(target, '__self__', target))} of a tensor" if name == "__set__" else "uses autocast"
-            raise Unsupported(f"{self.inside or 'forward'} {what}, which is not understood")
         referred, named = mapped(self._reference_in_nest, (args, kwargs))
-        if changes and isinstance(given[0], torch.Tensor) and not self._tracked(given[0]):
-            raise Unsupported(f"{name} writes into {self._said(given[0])}; use an operation that returns a new tensor")
+        self._refuse_arguments(name, given, changes)
         before = [value._version for value in given]
-        for value in given:
-            if value.is_meta:
-                raise Unsupported(f"{self._said(value)} is on the device meta, which keeps no numbers")
         if kind == "module":
             result = self._run_layer(target, run, args, kwargs)
-        elif name not in ("__get__", *QUERIES):
+        elif name not in QUERIES:
             result = run(*args, **kwargs)
         if name == INDEX_ASSIGNMENT:
             result = args[0]
-        if not any(isinstance(value, torch.Tensor) for value in leaves(result)):
+        if not _tensors(result):
             raise Unsupported(f"{name_of(target)} returns no tensor; it has no counterpart")
         changed = [value for value, version in zip(given, before) if value._version != version]
         self._forget(changed, kind, target)
         self._add(kind, target, referred, named, result, getattr(run, "training", True))
         return result
+
+    def _refuse_buffers_of_layers(self, given: Sequence[torch.Tensor]) -> None:
+        """A function may not read what a layer keeps, since the layer's operator keeps it elsewhere."""
+        for value in given:
+            if id(value) in self.of_layers:
+                raise Unsupported(f"{self.inside or 'forward'} reads {self._said(value)}, which belongs to a layer")
+
+    def _refuse_hidden_state(self, name: str, target: Any) -> None:
+        """Properties that other steps left or will read, and types that depend on where the code stands, are no graph."""
+        who = self.inside or "forward"
+        if name == "__get__" and name_of(target) in STATE:
+            raise Unsupported(f"{who} reads .{name_of(target)} of a tensor, which changes from step to step")
+        if name == "__set__":
+            what = name_of(getattr(target, "__self__", target))
+            raise Unsupported(f"{who} sets .{what} of a tensor, which is not understood")
+        if name not in QUERIES and (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")):
+            raise Unsupported(f"{who} uses autocast, which is not understood")
+
+    def _refuse_arguments(self, name: str, given: Sequence[torch.Tensor], changes: bool) -> None:
+        """A function that ``changes`` its first argument may not change a constant; and all arguments must have numbers."""
+        if changes and not self._tracked(given[0]):
+            raise Unsupported(f"{name} writes into {self._said(given[0])}; use an operation that returns a new tensor")
+        for value in given:
+            if value.is_meta:
+                raise Unsupported(f"{self._said(value)} is on the device meta, which keeps no numbers")
 
     def _run_layer(self, path: str, run: Any, args: Any, kwargs: Any) -> Any:
         state = torch.get_rng_state()
@@ -236,7 +261,7 @@ class TorchRecorder(TorchFunctionMode):
     def _fixed(self, kind: str, target: Any, args: Any, kwargs: Any, run: Any, changes: bool) -> Any:
         """Compute what depends on nothing but fixed tensors."""
         name = getattr(target, "__name__", str(target))
-        given = [value for value in leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
+        given = _tensors((args, kwargs))
         older = {value.untyped_storage()._cdata for value in given} - self.made.keys()
         if changes or name == "__set__" or _in_place(target if kind == "function" else run, args, kwargs):
             into = kwargs.get("out", args[0] if args else None)

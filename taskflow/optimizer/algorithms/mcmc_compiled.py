@@ -31,14 +31,15 @@ UNWATCHED = 0.005  # seconds of a walk in C++ without a look at the clock
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """When a chain ends by itself: after ``least`` proposals, when ``most`` and ``share`` of all went by without a new best."""
+    """The rule by which a chain ends by itself: after ``least`` proposals, when ``most`` and ``share`` of all went by without
+    a new best."""
 
     least: int = 0
     most: float = inf
     share: float = 0.0
 
     def expired(self, count: int, found: int) -> bool:
-        """Whether it ends after ``count`` proposals, of which number ``found`` brought the best."""
+        """True if it ends after ``count`` proposals, of which number ``found`` brought the best."""
         return count >= self.least and count - found > self.most + self.share * count
 
 
@@ -60,7 +61,7 @@ class Chain:
 
     @property
     def stalled(self) -> bool:
-        """Whether it ends by itself, if the last proposal brought no new best."""
+        """True if it ends by itself, if the last proposal brought no new best."""
         return self.patience.expired(self.count, self.found) or (self.timed and self.part.time - self.since > 0.5)
 
 
@@ -109,7 +110,7 @@ class CompiledChain:
         )
 
     def processors(self, leader: int, number: int) -> tuple[int, ...]:
-        """Where the pieces of a configuration run, as the core has it."""
+        """Return the processors of a configuration's pieces, as the core has them."""
         return tuple(self._walk.processors(leader, number))
 
     def chain(self, run: SearchSession, chain: Chain) -> str | None:

@@ -29,23 +29,23 @@ from taskflow.optimizer.space import SearchSpace, orders, place
 
 FINEST = 1 << 20  # chunks: as many as there are holders
 SYNCS = (
-    Sync(SyncAlgorithm.OWNER, UpdatePlacement.SPREAD),
-    Sync(SyncAlgorithm.RING, UpdatePlacement.SPREAD),
-    Sync(SyncAlgorithm.TREE, UpdatePlacement.SPREAD),
+    Sync(SyncAlgorithm.OWNER, UpdatePlacement.SHARDED),
+    Sync(SyncAlgorithm.RING, UpdatePlacement.SHARDED),
+    Sync(SyncAlgorithm.TREE, UpdatePlacement.SHARDED),
     Sync(SyncAlgorithm.OWNER, UpdatePlacement.OWNER),
     Sync(SyncAlgorithm.TREE, UpdatePlacement.OWNER),
-    Sync(SyncAlgorithm.TREE, UpdatePlacement.EVERY),
-    Sync(SyncAlgorithm.RING, UpdatePlacement.EVERY),
-    Sync(SyncAlgorithm.OWNER, UpdatePlacement.EVERY),
-    Sync(SyncAlgorithm.OWNER, UpdatePlacement.SPREAD, FINEST),
-    Sync(SyncAlgorithm.RING, UpdatePlacement.SPREAD, FINEST),
-    Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.EVERY),
-    Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.SPREAD),
+    Sync(SyncAlgorithm.TREE, UpdatePlacement.REPLICATED),
+    Sync(SyncAlgorithm.RING, UpdatePlacement.REPLICATED),
+    Sync(SyncAlgorithm.OWNER, UpdatePlacement.REPLICATED),
+    Sync(SyncAlgorithm.OWNER, UpdatePlacement.SHARDED, FINEST),
+    Sync(SyncAlgorithm.RING, UpdatePlacement.SHARDED, FINEST),
+    Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.REPLICATED),
+    Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED),
 )
 
 
 class OperatorGroups:
-    """Which operators belong together."""
+    """Groups of operators that belong together."""
 
     def __init__(self, graph: OperatorGraph) -> None:
         self.nodes = {node.name: node for node in graph}

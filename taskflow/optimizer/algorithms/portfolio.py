@@ -28,7 +28,7 @@ Searcher = Callable[[Evaluator, SearchOptions], SearchResult]
 
 
 def worth(evaluator: Evaluator, start: Strategy, seconds: float = inf) -> bool:
-    """Whether threads can share the work: an evaluation takes long enough, in compiled code. By the tasks of ``start``, which
+    """True if threads can share the work: an evaluation takes long enough, in compiled code. By the tasks of ``start``, which
     every run counts alike, where a time would differ. Not if the ``seconds`` of the budget allow few first evaluations, which
     are mostly the Python around that. The evaluator is at ``start`` afterwards."""
     try:

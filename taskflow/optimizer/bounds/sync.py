@@ -121,7 +121,7 @@ ANYWHERE = -2  # the processor of a row that runs on any of them, after the firs
 
 
 def least_sync(ways: Sequence[Sequence[Row]]) -> list[Row]:
-    """What several ways to synchronise a layer have in common: of what follows each piece, and of the work of all
+    """The least that several ways to synchronise a layer have in common: of what follows each piece, and of the work of all
     processors together, the least."""
     tails: dict[tuple[int, int], float] = {}
     works = []

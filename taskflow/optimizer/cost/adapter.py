@@ -25,7 +25,7 @@ _Backward = tuple[tuple[bool, ...], int, int]
 
 
 class ModelCosts(Costs):
-    """What ``model`` says about the tasks of a graph that is trained with ``rule``."""
+    """The answers of ``model`` about the tasks of a graph that is trained with ``rule``."""
 
     def __init__(self, model: CostModel, graph: OperatorGraph, machine: Cluster, rule: UpdateRule | None) -> None:
         self.model, self._machine, self._rule = model, machine, rule

@@ -158,7 +158,7 @@ def phase_seconds(phase: Phase, device: Device, rate: float) -> float:
 
 
 def fill(width: int, device: Device) -> float:
-    """Which part of a device a kernel of ``width`` independent results keeps busy: a half if it gives a half of the
+    """Return the part of a device that a kernel of ``width`` independent results keeps busy: a half if it gives a half of the
     multiprocessors a tile, then ever more. More flops per result do not fill it better, unless the contraction is so
     long that libraries split it (`cost_work.SPLIT`)."""
     return width / (width + device.multiprocessors * TILE / 2)

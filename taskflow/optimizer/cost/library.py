@@ -85,7 +85,7 @@ def spent(
 
 
 def free(operator: Operator, backward: bool) -> bool:
-    """Whether a task of this kind is no kernel: a view, or a gradient that is passed on as it is."""
+    """True if a task of this kind is no kernel: a view, or a gradient that is passed on as it is."""
     return operator.kind in VIEWS or (backward and operator.kind == "add")
 
 

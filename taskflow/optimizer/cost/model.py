@@ -17,12 +17,12 @@ Gradients = tuple[bool, ...]  # for each input of an operator: whether backward 
 
 
 class CostModel(Protocol):
-    """What the simulator and the search ask. ``seconds`` serves as a `tasks.simulate.Cost`; the other questions can be
-    asked before there is any task graph, and give the same answers."""
+    """The base of all cost models, which the simulator and the search ask. ``seconds`` serves as a `tasks.simulate.Cost`; the
+    other questions can be asked before there is any task graph, and give the same answers."""
 
     @property
     def name(self) -> str:
-        """Which model and for what, for results: ``analytic k80``, ``measured AMD EPYC``."""
+        """The model and what it is for, as results name it: ``analytic k80``, ``measured AMD EPYC``."""
         ...
 
     @property
@@ -30,11 +30,11 @@ class CostModel(Protocol):
 
     @property
     def by_runs(self) -> bool:
-        """Whether ``runs`` (`Task.runs`) change any answer."""
+        """True if ``runs`` (`Task.runs`) change any answer."""
         ...
 
     def seconds(self, task: Task) -> float:
-        """How long a task of a task graph takes."""
+        """Return the seconds of a task of a task graph."""
         ...
 
     def compute_seconds(
@@ -81,7 +81,7 @@ class RememberedCosts(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """Which model and for what."""
+        """The model and what it is for."""
 
     def seconds(self, task: Task) -> float:
         """As in `CostModel`."""

@@ -36,7 +36,7 @@ class Pieces:
         self._work: dict[tuple[int, Rect], PieceWork] = {}
 
     def work(self, node: Node, piece: Rect) -> PieceWork:
-        """What the piece's tasks do."""
+        """Return the flops and bytes of the piece's tasks."""
         key = (node.number, piece)
         if key not in self._work:
             self._work[key] = self._derive(node, piece)

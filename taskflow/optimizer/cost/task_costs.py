@@ -23,17 +23,17 @@ class Costs(ABC):
 
     @property
     def name(self) -> str:
-        """Which costs, for results."""
+        """The name of these costs in results."""
         return type(self).__name__
 
     @property
     def by_runs(self) -> bool:
-        """Whether what is moved, added or sent takes longer in many stretches of memory (`Task.runs`) than in one."""
+        """True if what is moved, added or sent takes longer in many stretches of memory (`Task.runs`) than in one."""
         return False
 
     @property
     def measures(self) -> bool:
-        """Whether an answer may have to be measured first, which takes a moment and wants the processor for itself."""
+        """True if an answer may have to be measured first, which takes a moment and wants the processor for itself."""
         return False
 
     def close(self) -> None:

@@ -1,4 +1,5 @@
 // Long evaluations ask now and then whether to go on.
+// There is no twin: it calculates nothing; tests/optimizer/test_search_budget.py holds it.
 #pragma once
 
 #include <chrono>

@@ -11,7 +11,7 @@ MOST_PATTERNS, MOST_CHUNKS = 4096, 1_000_000  # that the core keeps
 
 
 class CoreTables:
-    """What one core has been given."""
+    """The tables that one core has been given."""
 
     def __init__(self, core: Core) -> None:
         self._core = core

@@ -11,13 +11,13 @@ from taskflow.tasks.lower import gradient_flow, gradients_given
 
 
 def shapes(rect: Rect, reads: Reads, writes: Sequence[Rect], saves: Sequence[Spec]) -> tuple[object, ...]:
-    """What the cost of a piece depends on, besides its operator and flops (as in `operators.operator.cost_key`)."""
+    """Return all that the cost of a piece depends on, besides its operator and flops (as in `operators.operator.cost_key`)."""
     places = (rect, *reads.inputs, *reads.weights, *writes)
     return tuple([r.shape for r in places]), tuple([spec.shape for spec in saves])
 
 
 def first_equal(keys: Iterable[Hashable]) -> list[int]:
-    """For each key the place of the first equal one."""
+    """Return for each key the place of the first equal one."""
     first: dict[Hashable, int] = {}
     return [first.setdefault(key, i) for i, key in enumerate(keys)]
 

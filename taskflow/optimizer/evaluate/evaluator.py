@@ -1,4 +1,9 @@
-"""Evaluator: the predicted step time of strategies that differ in a few operators from a current one."""
+"""Evaluator: the predicted step time of strategies that differ in a few operators from a current one.
+
+`PythonEvaluator` defines them, with what it calls: `tasks.lower`, and `tasks.simulate`. The compiled twin is
+optimizer/evaluate/_core.pyx; tests/optimizer/test_core_equal.py holds them equal. The headers that it includes name
+their parts.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +92,7 @@ class Evaluator(ABC):
         return self._strategy
 
     def at(self, strategy: Strategy) -> bool:
-        """Whether this very object is the current strategy, so that there is no need to `set` it."""
+        """True if this very object is the current strategy, so that there is no need to `set` it."""
         return self._strategy is strategy
 
     @property
@@ -123,7 +128,7 @@ class Evaluator(ABC):
 
     @abstractmethod
     def timeline(self) -> Timeline:
-        """When each task of the current strategy is ready, starts and ends; tasks numbered as `lower` numbers them."""
+        """Return when each task of the current strategy is ready, starts and ends; tasks numbered as `lower` numbers them."""
 
     @abstractmethod
     def usage(self) -> Usage:

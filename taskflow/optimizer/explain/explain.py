@@ -68,7 +68,7 @@ class OperatorCost:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """How long a processor or link is in use, and of which step."""
+    """The time for which a processor or link is in use, and of which step."""
 
     name: str
     seconds: float

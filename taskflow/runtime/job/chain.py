@@ -12,7 +12,7 @@ _SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """For whom a rank waits, in which task, for which transfer, and for how many seconds it has."""
+    """A rank that another waits for, in which task, for which transfer, and for how many seconds it has."""
 
     peers: tuple[int, ...]
     what: str

@@ -138,7 +138,7 @@ class JobEnd:
         self._closers: list[Callable[[], None]] = []
 
     def watch(self) -> None:
-        """From now on, an uncaught exception ends the job, and the end of the program tells the others."""
+        """Arrange that from now on an uncaught exception ends the job, and the end of the program tells the others."""
         sys.excepthook = self._uncaught
         os._exit = self._exits
         atexit.register(self._leave)

@@ -56,7 +56,7 @@ _VARIABLES = (
 
 
 def launcher(environ: Mapping[str, str] | None = None) -> Launcher | None:
-    """Who started this process as a rank, from its environment; None if nobody did."""
+    """Tell from the environment who started this process as a rank; None if nobody did."""
     environ = os.environ if environ is None else environ
     for name, rank_variable, size_variable, local_variable in _VARIABLES:
         size = _number(environ.get(size_variable))
@@ -74,7 +74,7 @@ def launcher(environ: Mapping[str, str] | None = None) -> Launcher | None:
 
 
 def speaks() -> bool:
-    """Whether this process is to tell the user what every rank could tell: it is no rank, or the first."""
+    """True if this process is to tell the user what every rank could tell: it is no rank, or the first."""
     return (started := launcher()) is None or started.rank == 0
 
 

@@ -60,7 +60,7 @@ class Tracer:
         self._check_folder()
 
     def wants(self, step: int, program: Program | None = None) -> bool:
-        """Whether this step is to be recorded; of several programs, that which is the first."""
+        """True if this step is to be recorded; of several programs, that which is the first."""
         return step in self.steps and not self.written and (program is None or self._program in (None, program))
 
     def run(self, program: Program, step: int) -> None:

@@ -41,7 +41,7 @@ def segments(wanted: Sequence[bool]) -> list[tuple[int, int, bool]]:
 
 
 def recordable(item: Item) -> bool:
-    """Whether an item asks only the device, for the same in every step."""
+    """True if an item asks only the device, for the same in every step."""
     if not isinstance(item, RunTask) or isinstance(item.task.work, UserCall):
         return False
     return not (isinstance(item.task.work, Compute) and isinstance(item.task.work.node.operator, Input))

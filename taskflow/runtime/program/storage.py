@@ -54,7 +54,7 @@ class PersistentBuffers:
                 self._lent.add(name)
 
     def same(self, one: str, other: str) -> bool:
-        """Whether two names, perhaps of another rank's array, mean one memory."""
+        """True if two names, perhaps of another rank's array, mean one memory."""
         return one in self._common and self._common[one] == self._common.get(other)
 
     def name_elsewhere(self, key: str, names: Iterable[str]) -> None:
@@ -62,12 +62,12 @@ class PersistentBuffers:
         self._common.update(dict.fromkeys(names, key))
 
     def lent(self, name: str) -> bool:
-        """Whether another rank, or the array by another name, fills this one."""
+        """True if another rank, or the array by another name, fills this one."""
         return name in self._lent
 
     @property
     def common(self) -> bool:
-        """Whether any memory is shared with other names or ranks."""
+        """True if any memory is shared with other names or ranks."""
         return bool(self._common)
 
     @property
@@ -129,7 +129,7 @@ class Storage:
         return array[tuple(slice(a, b) for a, b in zip(part.rect.lo, part.rect.hi))]
 
     def is_there(self, task: Task) -> bool:
-        """Whether a copy's source and target are one memory, so that nothing has to move."""
+        """True if a copy's source and target are one memory, so that nothing has to move."""
         if not isinstance(task.work, Transfer) or task.work.add or not self.kept.common:
             return False
         source, target = (root_of(self.graph, part.buffer).name for part in (task.work.source, task.work.target))

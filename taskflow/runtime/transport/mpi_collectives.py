@@ -119,7 +119,7 @@ class MPICollective(Collective, ABC):
         return self.sent_bytes
 
     def free(self) -> bool:
-        """Whether nothing is under way: a collective cannot be called off."""
+        """True if nothing is under way: a collective cannot be called off."""
         return self.done()
 
 

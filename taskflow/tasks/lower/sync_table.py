@@ -7,6 +7,9 @@ processors (optimizer/evaluate/lowering/sync_walk.h), the lower bound adds costs
 A bundle is divided into chunks, each with a root where its gradient is summed. All chunks go the same way, so that a
 table has the rows of one chunk, and for each chunk its range and its root. Places count from the root: the holder after
 the root is place 1. `sync_tasks` writes the rows out for all chunks.
+
+The compiled twins are optimizer/evaluate/lowering/sync_table.h, which keeps tables, and sync_walk.h, which writes rows
+out; tests/optimizer/test_core_sync_table.py holds them equal.
 """
 
 from __future__ import annotations
@@ -157,7 +160,7 @@ def chunk_count(sync: Sync, holders: int, size: int, itemsize: int) -> int:
     the bundle as it is."""
     if sync.place is UpdatePlacement.OWNER:
         return 1
-    if sync.place is UpdatePlacement.EVERY and sync.travel is not SyncAlgorithm.RING:
+    if sync.place is UpdatePlacement.REPLICATED and sync.travel is not SyncAlgorithm.RING:
         return 1
     wanted = sync.chunks or max(1, size * itemsize // SMALLEST_CHUNK_BYTES)
     return min(holders, holders if _collective(sync) else wanted, size)
@@ -197,7 +200,7 @@ def _unknown(way: SyncAlgorithm | UpdatePlacement) -> ValueError:
 @lru_cache(maxsize=1024)
 def _pattern(travel: SyncAlgorithm, place: UpdatePlacement, giving: tuple[bool, ...], count: int) -> ChunkPattern:
     """The rows of a chunk, its root first; of collectives, those of all ``count`` chunks."""
-    if place not in (UpdatePlacement.EVERY, UpdatePlacement.OWNER, UpdatePlacement.SPREAD):
+    if place not in (UpdatePlacement.REPLICATED, UpdatePlacement.OWNER, UpdatePlacement.SHARDED):
         raise _unknown(place)
     if travel is SyncAlgorithm.COLLECTIVE:
         return _by_collectives(place, giving, count)
@@ -206,13 +209,15 @@ def _pattern(travel: SyncAlgorithm, place: UpdatePlacement, giving: tuple[bool, 
 
 @dataclass(slots=True)
 class _RowWriter:
-    """Rows that follow each other, and of each place what completes its value: a row, or None: its own gradient."""
+    """Collects the rows of a pattern, stage by stage. ``value``: by place, the row that completes what it has so far; None: it
+    has its own gradient."""
 
     value: list[int | None]
     rows: list[SyncRow] = field(default_factory=list)
     stages: list[RowStage] = field(default_factory=list)
 
     def stage(self, phase: SyncPhase, order: EmitOrder) -> None:
+        """Rows from now on are of a new stage."""
         self._close()
         self.stages.append(RowStage(phase, order, len(self.rows), len(self.rows)))
 
@@ -220,12 +225,11 @@ class _RowWriter:
         self, step: SyncStep, place: int, needs: Sequence[int] = (), *, source: int | None = None, after: Sequence[int] = (),
         readers: Sequence[int] = (), parts: int = 0, share: int | None = None, sums: bool = False,
     ) -> int:
-        """``needs``: the places whose values it waits for, besides the rows ``after``."""
+        """Add a row, and return its number. ``needs``: the places whose values it waits for, besides the rows ``after``."""
         rows = [row for row in (self.value[p] for p in needs) if row is not None]
-        own = tuple(p for p in needs if self.value[p] is None)
         self.rows.append(SyncRow(
-            step, place, place if source is None else source, tuple(dict.fromkeys((*after, *rows))), own, tuple(readers),
-            parts, share, sums,
+            step, place, place if source is None else source, after=tuple(dict.fromkeys((*after, *rows))),
+            gradients=tuple(p for p in needs if self.value[p] is None), readers=tuple(readers), parts=parts, share=share, sums=sums,
         ))  # fmt: skip
         return len(self.rows) - 1
 
@@ -240,10 +244,10 @@ class _RowWriter:
 
 
 def _by_messages(travel: SyncAlgorithm, place: UpdatePlacement, giving: tuple[bool, ...]) -> ChunkPattern:
-    """Gradients come together at the root. With EVERY the sum goes to all, who update; else the root updates, and new weights go
-    to all. Holders without a gradient send nothing; if the root is one of them, it starts from zero."""
+    """Gradients come together at the root. If REPLICATED, the sum goes to all, who update; else the root updates, and new
+    weights go to all. Holders without a gradient send nothing; if the root is one of them, it starts from zero."""
     write = _RowWriter([None] * len(giving))
-    value, everywhere = write.value, place is UpdatePlacement.EVERY
+    value, everywhere = write.value, place is UpdatePlacement.REPLICATED
     write.stage(SyncPhase.SUMS, EmitOrder.EACH)
     if not giving[0]:
         value[0] = write.row(SyncStep.FILL, 0)
@@ -281,7 +285,7 @@ def _by_collectives(place: UpdatePlacement, giving: tuple[bool, ...], count: int
     """All holders' gradients are summed at once, on all of them or a share on each; holders without one give zeros."""
     holders = range(len(giving))
     write = _RowWriter([None] * len(giving))
-    everywhere, alone = place is UpdatePlacement.EVERY, len(giving) == 1
+    everywhere, alone = place is UpdatePlacement.REPLICATED, len(giving) == 1
     write.stage(SyncPhase.SUMS, EmitOrder.ONCE)
     for p in holders:
         if not giving[p]:
@@ -350,46 +354,47 @@ class TaskStage:
 
 def sync_tasks(table: SyncTable, first: int) -> tuple[list[SyncTask], list[TaskStage]]:
     """The rows of all chunks, in program order but for rounds. ``first``: the first chunk's root (`first_root`)."""
-    tasks: list[SyncTask] = []
-    stages: list[TaskStage] = []
-    number: list[dict[int, int]] = [{} for _ in table.chunks]  # by chunk: row -> task
+    tasks, stages = list[SyncTask](), list[TaskStage]()
+    written: list[dict[int, int]] = [{} for _ in table.chunks]  # by chunk: the task of each row so far
 
-    def holder(place: int, chunk: int = 0) -> int:
+    def holder(place: int, chunk: int) -> int:
         return (place + table.chunks[chunk].root + first) % table.holders
 
-    def write(chunk: int, row: int, once: bool) -> None:
-        pattern = table.chunks[chunk].pattern
-        of = pattern.rows[row]
-        where = of.share if once else chunk
-        after = [number[chunk][a] for a in of.after]
-        gradients = list(of.gradients)
-        if of.sums:
-            for c, other in enumerate(table.chunks):
-                place = (of.place - other.root) % table.holders
-                came = other.pattern.sums[place]
-                if came is None:
-                    gradients.append(of.place)
-                else:
-                    after.append(number[c][came])
-        number[chunk][row] = len(tasks)
+    def all_sums(place: int) -> tuple[list[int], list[int]]:
+        """What completes all chunks' sums at a place of the first one: tasks, and the place where its own gradient does."""
+        after, own = [], []
+        for chunk, of in enumerate(table.chunks):
+            row = of.pattern.sums[(place - of.root) % table.holders]
+            if row is None:
+                own.append(place)
+            else:
+                after.append(written[chunk][row])
+        return after, own
+
+    def write(chunk: int, number: int, about: int | None) -> None:
+        """Append the task of a chunk's row. ``about``: the chunk whose elements it works on; None: the whole bundle."""
+        row = table.chunks[chunk].pattern.rows[number]
+        sums, own = all_sums(row.place) if row.sums else ([], [])
+        after = [*(written[chunk][before] for before in row.after), *sums]
+        gradients = [holder(place, chunk) for place in (*row.gradients, *own)]
+        low, high = (0, table.size) if about is None else (table.chunks[about].low, table.chunks[about].high)
+        written[chunk][number] = len(tasks)
         tasks.append(SyncTask(
-            of.step, holder(of.place, chunk), holder(of.source, chunk), where,
-            0 if where is None else table.chunks[where].low,
-            table.size if where is None else table.chunks[where].high, of.parts,
-            tuple(dict.fromkeys(after)), tuple(dict.fromkeys(holder(p, chunk) for p in gradients)),
-            tuple(holder(p, chunk) for p in of.readers),
+            row.step, holder(row.place, chunk), holder(row.source, chunk), about, low, high, row.parts,
+            after=tuple(dict.fromkeys(after)), gradients=tuple(dict.fromkeys(gradients)),
+            readers=tuple(holder(place, chunk) for place in row.readers),
         ))  # fmt: skip
 
-    for place, stage in enumerate(table.chunks[0].pattern.stages):
+    pattern = table.chunks[0].pattern
+    for number, stage in enumerate(pattern.stages):
         begin = len(tasks)
         if stage.order is EmitOrder.ONCE:
-            rows = table.chunks[0].pattern.rows
-            for row in sorted(range(stage.first, stage.last), key=lambda row: holder(rows[row].place)):
-                write(0, row, True)
+            for row in sorted(range(stage.first, stage.last), key=lambda row: holder(pattern.rows[row].place, 0)):
+                write(0, row, pattern.rows[row].share)
         else:
-            for c, chunk in enumerate(table.chunks):
-                own = chunk.pattern.stages[place]
+            for chunk, of in enumerate(table.chunks):
+                own = of.pattern.stages[number]  # patterns differ in how many rows a stage has
                 for row in range(own.first, own.last):
-                    write(c, row, False)
+                    write(chunk, row, chunk)
         stages.append(TaskStage(stage.phase, stage.order is EmitOrder.ROUNDS, range(begin, len(tasks))))
     return tasks, stages

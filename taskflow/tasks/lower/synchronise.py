@@ -112,7 +112,7 @@ def _divide(state: Lowering, bundle: Bundle) -> SyncedBundle:
     known = {} if state.part is None else state.part.known
     giving = tuple((bundle.name, known.get(p, p)) in state.flat_gradients for p in order)
     table = make_sync_table(sync, giving, bundle.size, sum_bytes(bundle.dtype.itemsize))
-    everywhere = sync.place is UpdatePlacement.EVERY
+    everywhere = sync.place is UpdatePlacement.REPLICATED
     chunks = []
     for chunk in table.chunks:
         root = order[chunk.root]

@@ -1,4 +1,5 @@
-"""Started by mpirun: trains a small decoder in 16-bit floats under several plans and prints, on rank 0, one JSON line a plan."""
+"""Started by mpirun: trains a small decoder in 16-bit floats under the plans of `precisions.CASES` whose numbers
+are its arguments, and prints, on rank 0, one JSON line a plan."""
 
 import json
 import sys
@@ -8,10 +9,10 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import taskflow  # isort: skip
 from pipelines import tokens
-from precisions import CASES, executor
+from precisions import executor
 
 transport = taskflow.connect(watchdog_seconds=60)
-for number in range(len(CASES)):
+for number in map(int, sys.argv[1:]):
     run = executor(number, transport.size, transport)
     losses = [run.train(tokens(step)) for step in range(4)]
     weights, masters = run.parameters(), dict(run.gather(run.master_holdings.values()))

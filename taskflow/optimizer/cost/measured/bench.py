@@ -31,7 +31,7 @@ SHORT_SECONDS = 2e-3  # a task whose start is a part of its time that counts
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What comes before each run of what is measured, so that it finds caches as a step would have left them.
+    """The state that is made before each measured run, so that it finds caches as a step would have left them.
 
     ``sweep``: an array that is read first, as the other tasks of a step read theirs: in a real step, a task finds most of what it
     needs no longer in the caches near to the core. ``idle``: for so many seconds nothing of this is touched then, as what one step

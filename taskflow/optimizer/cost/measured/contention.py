@@ -151,7 +151,7 @@ def _work(kernels: KernelSet, request: bytes, out: int) -> None:
 
 
 def main() -> None:
-    """What each process does."""
+    """Run the load of one process."""
     with suppress(OSError, AttributeError):  # a rank that is bound to a core must not keep its company there
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
     out = os.dup(1)

@@ -25,7 +25,7 @@ def before_measuring(ask: Callable[[], object]) -> Iterator[None]:
 
 
 def may_measure() -> None:
-    """What a cost model calls before it measures."""
+    """Ask for leave; a cost model calls it before it measures."""
     if (ask := _ASK.get()) is not None:
         ask()
 

@@ -116,7 +116,7 @@ class MeasuredCosts(RememberedCosts):
 
     @property
     def identity(self) -> Mapping[str, str]:
-        """What the measurements are for."""
+        """The device and versions that the measurements are for."""
         return self._store.identity
 
     @property

@@ -31,7 +31,7 @@ class SpeedProbe:
         self._seconds()
 
     def slow(self) -> bool:
-        """Whether the core takes longer for it now than usually, by more than a fifth."""
+        """True if the core takes longer for it now than usually, by more than a fifth."""
         now = min(self._seconds() for _ in range(TIMES))
         self._seen.append(now)
         return now > LIMIT * median_low(self._seen)

@@ -35,7 +35,7 @@ class CostStore:
         self.entries = self._read()
 
     def get(self, key: str) -> Measurement | None:
-        """What was measured under this key; None if nothing was."""
+        """Return what was measured under this key; None if nothing was."""
         return self.entries.get(key)
 
     def put(self, key: str, value: Measurement) -> None:
