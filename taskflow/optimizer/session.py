@@ -49,6 +49,7 @@ class SearchSession:
         self.unpolished = 0  # operators whose every change has still to be tried against the best plan
         self._history: list[Improvement] = []
         self._shortfall = ""  # why the current strategy does not fit
+        self._refusal = ""  # why the last strategy that was refused did not
         self._told = perf_counter()
 
     @property
@@ -233,7 +234,7 @@ class SearchSession:
         if self.best is None:
             raise NothingFits(
                 f"search: found no plan for {self.evaluator.graph.name} that fits the memory of {self.evaluator.machine.name} "
-                f"({self.refused} refused; the last: {self._shortfall or 'none was looked at'}); use more processors, a smaller "
+                f"({self.refused} refused; the last: {self._refusal or 'none was looked at'}); use more processors, a smaller "
                 f"batch or a larger budget"
             )
         self._tell(final=True)
@@ -257,6 +258,7 @@ class SearchSession:
             return ""
         shortfall = self.options.fits(strategy)
         self.refused += bool(shortfall)
+        self._refusal = shortfall or self._refusal
         return shortfall
 
     def _keep(self, strategy: Strategy) -> None:
