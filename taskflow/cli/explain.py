@@ -36,6 +36,7 @@ from taskflow.optimizer.explain import (
     TaskPurpose,
     alternatives,
     explain,
+    uneven_pieces,
     what_if,
 )
 from taskflow.optimizer.space import Constraints, SpaceOptions
@@ -90,6 +91,8 @@ def explain_command(
         found = explain(problem.evaluator)
         result = {**problem.header(), "plan": plan, "strategy": strategy.name, **as_value(found)}
         result["constraints"] = [str(rule) for rule in constraints.rules]
+        uneven = uneven_pieces(problem.evaluator)
+        result["uneven_pieces"] = uneven.as_json() if uneven is not None else None
         result |= trusted(problem, strategy, found.seconds)
         if operator is not None:
             result["operator"] = _operator(problem, operator, display, constraints, result["operators"])
@@ -106,6 +109,8 @@ def explain_command(
         if not quiet:
             tell(f"{problem.graph} on {problem.machine}; costs: {result['costs']}; plan: {strategy.name}")
         tell(in_words(found, top) if operator is None else operator_in_words(result["operator"], top))
+        if uneven is not None:
+            tell(f"\n{uneven}")
         if "trust" in result:
             tell("\n" + result["trust"]["said"])
         if parsed:

@@ -19,6 +19,7 @@ COMMANDS: dict[str, str] = {
     "search": "taskflow.cli.search:search_command",
     "simulate": "taskflow.cli.simulate:simulate_command",
     "compare": "taskflow.cli.compare:compare_command",
+    "share": "taskflow.cli.share:share_command",
     "explain": "taskflow.cli.explain:explain_command",
     "strategy": "taskflow.cli.strategy:strategy_group",
     "report": "taskflow.cli.report:report_command",

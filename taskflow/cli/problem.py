@@ -84,6 +84,11 @@ def problem_options(command: F, required: bool = True, costs: str = ANALYTIC) ->
     return _shared_options(command, machine="this", size="paper", rule="momentum", costs=costs)
 
 
+def machine_options(command: F) -> F:
+    """The options of `problem_options` without a model, with no defaults but those of a plan's file."""
+    return _shared_options(command, machine=None, size=None, rule=None, costs=None)
+
+
 def plan_options(command: F) -> F:
     """--model and the options that make a `Problem`, each of which may be left to the strategy file (`plan_problem`)."""
     command = click.option(

@@ -26,6 +26,7 @@ from taskflow.cli.tables import tell
 from taskflow.export import fastest_for, space_for
 from taskflow.mapper import save
 from taskflow.optimizer import ALGORITHMS, Budget, Deadline, SearchResult, search
+from taskflow.optimizer.explain import uneven_pieces
 from taskflow.optimizer.space import DEGREES, PLACEMENTS, SpaceOptions
 from taskflow.runtime.job import INTERRUPTED
 
@@ -40,6 +41,8 @@ from taskflow.runtime.job import INTERRUPTED
 @click.option("--placements", type=click.Choice(PLACEMENTS), default="structured", show_default=True,
               help="Which processors pieces may be dealt to.")
 @click.option("--reduction/--no-reduction", default=True, show_default=True, help="Whether contracted dimensions may be cut.")
+@click.option("--uneven/--even", default=True, show_default=True,
+              help="Whether unequal devices may get pieces of uneven size (guided search).")
 @click.option("--memory/--no-memory", default=True, show_default=True, help="Refuse plans that do not fit the memory.")
 @click.option("--workers", type=click.IntRange(1),
               help="Threads of the guided search (default: one a core where that helps; with a budget of proposals, or measured "
@@ -50,8 +53,8 @@ from taskflow.runtime.job import INTERRUPTED
               help="Write the strategy to this file.")
 @output_options
 def search_command(
-    budget: str, seed: int, algorithm: str, degrees: str, placements: str, reduction: bool, memory: bool, workers: int | None,
-    target: str | None, out: str | None, as_json: bool, quiet: bool, **asked: Any,
+    budget: str, seed: int, algorithm: str, degrees: str, placements: str, reduction: bool, uneven: bool, memory: bool,
+    workers: int | None, target: str | None, out: str | None, as_json: bool, quiet: bool, **asked: Any,
 ) -> None:
     """Find a fast strategy for MODEL.
 
@@ -69,7 +72,7 @@ def search_command(
     limit, constraints = Budget.parse(budget), taken_from(asked)
     writable(out)
     problem = make_problem(**asked)
-    space = SpaceOptions(degrees, placements, reduction, constraints=constraints)
+    space = SpaceOptions(degrees, placements, reduction, uneven=uneven, constraints=constraints)
     if target is not None:
         space = space_for(problem.graph, space)
     found = run_search(problem, algorithm, limit, seed, quiet or as_json, space, memory, workers=workers)
@@ -82,6 +85,8 @@ def search_command(
         except OSError as error:  # what was found in an hour is not lost with a full disk: it is printed first
             unsaved = error
     row = {**problem.header(), **describe(problem, found.strategy), **found.as_json()}
+    sizes = uneven_pieces(problem.evaluator)  # at the found strategy since `describe`
+    row["uneven_pieces"] = sizes.as_json() if sizes is not None else None
     row["constraints"] = [str(rule) for rule in constraints.rules]
     if as_json:
         emit(row)
@@ -89,6 +94,8 @@ def search_command(
         tell(f"{problem.graph} on {problem.machine}; costs: {row['costs']}\n{found}")
         moved, peak = row["transfer_bytes"] / 1e6, row["peak_memory_bytes"] / 1e9
         tell(f"{moved:.1f} MB moved a step, {peak:.2f} GB at most on a device")
+        if sizes is not None:
+            tell(str(sizes))
         if "trust" in row:
             tell(row["trust"]["said"])
         if not quiet:

@@ -12,6 +12,7 @@ from taskflow.machine.collectives import (
 )
 from taskflow.machine.format import unparse
 from taskflow.machine.host import host
+from taskflow.machine.part_of import PartOfMachine
 from taskflow.machine.parts import Device, Ends, HostProgram, Link, Machine, Processor, transfer_seconds
 from taskflow.machine.presets import cores, load_machine, preset_names, save
 from taskflow.machine.ring import Ring, all_pairs, ring, ring_bytes, ring_share
@@ -30,6 +31,7 @@ __all__ = [
     "Link",
     "Machine",
     "NodeTemplate",
+    "PartOfMachine",
     "Processor",
     "Ring",
     "Wire",

@@ -76,8 +76,10 @@ class OpConfig:
             raise ValueError(f"{who}: weights {self.weights} leave a piece empty; use a smaller degree")
 
     def describe(self, node: Node) -> str:
-        """One line: ``n/4 c/2 @ 0-7``."""
-        cuts = " ".join(f"{d.name}/{k}" for d, k in zip(node.dims, self.degrees) if k > 1) or "whole"
+        """One line: ``n/4 c/2 @ 0-7``, or with weights ``n/3:3:1:1 @ 0-3``."""
+        weights = self.weights or ((),) * len(self.degrees)
+        counts = [":".join(f"{x:g}" for x in w) if w else str(k) for k, w in zip(self.degrees, weights)]
+        cuts = " ".join(f"{d.name}/{n}" for d, k, n in zip(node.dims, self.degrees, counts) if k > 1) or "whole"
         return f"{cuts} @ {ranges(self.processors)}"
 
 

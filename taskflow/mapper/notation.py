@@ -11,26 +11,32 @@ from taskflow.graph import Node
 from taskflow.mapper.config import OpConfig, Sync, SyncAlgorithm, UpdatePlacement
 from taskflow.mapper.pipeline import PipelineSchedule
 
+_WEIGHT = r"(?:\d+\.?\d*(?:e[+-]?\d+)?)"
+
 
 def parse_config(text: str, node: Node, processors: int) -> OpConfig:
     """The configuration that `OpConfig.describe` writes as ``text``: cuts (``whole`` for none) and, after an ``@``, a processor
-    for each piece; without them pieces run on 0, 1, 2, ... ValueError says what is wrong or does not fit the operator."""
+    for each piece; without them pieces run on 0, 1, 2, ... Of pieces of uneven size the proportions are written: ``n/3:3:1:1``.
+    ValueError says what is wrong or does not fit the operator."""
     cuts, at, places = text.partition("@")
     degrees = [1] * len(node.dims)
+    weights: list[tuple[float, ...]] = [()] * len(node.dims)
     names = [dim.name for dim in node.dims]
     words = cuts.split()
     if not words:
         raise ValueError(f"operator {node.name}: {text!r} has no cut; write whole @ 0, or for example {_example(node)}")
     for word in words if words != ["whole"] else ():
-        match = re.fullmatch(r"(.+)/(\d+)", word)
+        match = re.fullmatch(rf"(.+)/(\d+|{_WEIGHT}(?::{_WEIGHT})+)", word)
         if match is None or match.group(1) not in names:
             raise ValueError(
                 f"operator {node.name}: {word!r} in {text!r} is not a cut; write DIMENSION/PIECES with one of the dimensions "
                 f"{', '.join(names) or '(none)'}, for example {_example(node)}"
             )
-        degrees[names.index(match.group(1))] = int(match.group(2))
+        dim, pieces = names.index(match.group(1)), match.group(2).split(":")
+        degrees[dim] = len(pieces) if len(pieces) > 1 else int(pieces[0])
+        weights[dim] = tuple(map(float, pieces)) if len(pieces) > 1 else ()
     found = parse_ranges(places, f"operator {node.name}: {text!r}") if at else tuple(range(prod(degrees)))
-    config = OpConfig(tuple(degrees), found)
+    config = OpConfig(tuple(degrees), found, tuple(weights) if any(weights) else ())
     config.verify(node, processors)
     return config
 

@@ -20,7 +20,7 @@ from taskflow.optimizer.evaluate import evaluator as new_evaluator
 from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import Progress, SearchResult
-from taskflow.optimizer.space import Constraints, SpaceOptions
+from taskflow.optimizer.space import Constraints, SpaceOptions, uneven_applies
 from taskflow.rules import SGD, UpdateRule
 
 
@@ -100,12 +100,12 @@ def search(
             f"search: constraints pin the weights of {sharded[0]}, and the search does not take gradients or weights by shares "
             "yet; pin collective/spread (ZeRO's stage 1), or simulate a plan that has them"
         )
-    measures = evaluator.costs.measures
+    measures, uneven = evaluator.costs.measures, algorithm == "guided" and uneven_applies(machine, wanted)
     options = SearchOptions(
         limit, seed, wanted, rivals=() if alone else (*known(graph, machine), *starts),
         starts=starts if alone else (),
         fits=_room(evaluator, memory) if evaluator.rule is not None else None, progress=progress, deadline=deadline,
-        bound=None if measures else lambda over: lower_bound(evaluator, wanted, over),
+        bound=None if measures else lambda over: lower_bound(evaluator, wanted, over, uneven=uneven),
     )
     if workers is None:
         alike = algorithm == "guided" and not measures and isinf(options.budget.proposals) and options.rivals
@@ -121,7 +121,7 @@ def search(
     wanted.constraints.verify(found.strategy, graph)  # holds by construction: a plan that violates them must not get out
     if measures:  # nothing is measured for a bound, so it comes when all is known that the search has asked for
         late = Deadline(LATE_BOUND if isfinite(limit.seconds) else inf)
-        bound = lower_bound(evaluator, wanted, lambda: late.expired)
+        bound = lower_bound(evaluator, wanted, lambda: late.expired, uneven=uneven)
         found = replace(found, lower_bound=max(found.lower_bound, bound), search_seconds=deadline.elapsed)
     return replace(found, lower_bound=min(found.seconds, found.lower_bound))
 

@@ -14,7 +14,7 @@ from taskflow.optimizer.cost.measured import before_measuring
 from taskflow.optimizer.evaluate import NO_SYNCS, Evaluator, TooManyTasksError
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import Improvement, Progress, SearchResult
-from taskflow.optimizer.space import repaired, repaired_strategy
+from taskflow.optimizer.space import Weigher, even, repaired, repaired_strategy
 
 BOUND_SHARE = 0.1  # of the budget, at most, for the lower bound
 
@@ -41,6 +41,7 @@ class SearchSession:
         self.best: Strategy | None = None
         self.best_seconds = inf
         self.seconds = inf  # of the current strategy
+        self.weigher: Weigher | None = None  # gives proposals the sizes of their devices' shares, where devices are unequal
         self._restart: Restart | None = None
         self.proposals = self.accepted = self.refused = 0
         self.starts: dict[str, float] = {}
@@ -48,6 +49,7 @@ class SearchSession:
         self.unpolished = 0  # operators whose every change has still to be tried against the best plan
         self._history: list[Improvement] = []
         self._shortfall = ""  # why the current strategy does not fit
+        self._refusal = ""  # why the last strategy that was refused did not
         self._told = perf_counter()
 
     @property
@@ -130,6 +132,10 @@ class SearchSession:
                 raise
             self.leave_out(f"{strategy.name} (too many tasks)")
             return False
+        if self.weigher is not None and even(strategy) is strategy:
+            weighed = self.weigher.strategy(strategy)
+            if weighed.configs != strategy.configs:
+                self.try_set(replace(weighed, name=f"{strategy.name} by speed"))
         return True
 
     def propose(
@@ -143,6 +149,8 @@ class SearchSession:
         self.proposals += 1
         if self.permitted or self.row:
             changes = repaired(self.permitted, changes, self.row)
+        if self.weigher is not None:
+            changes = self.weigher(changes)
         if self.syncs:
             syncs = {layer: self.syncs.get(layer, sync) for layer, sync in syncs.items()}
         if not self.admission.allows(changes, syncs):
@@ -226,7 +234,7 @@ class SearchSession:
         if self.best is None:
             raise NothingFits(
                 f"search: found no plan for {self.evaluator.graph.name} that fits the memory of {self.evaluator.machine.name} "
-                f"({self.refused} refused; the last: {self._shortfall or 'none was looked at'}); use more processors, a smaller "
+                f"({self.refused} refused; the last: {self._refusal or 'none was looked at'}); use more processors, a smaller "
                 f"batch or a larger budget"
             )
         self._tell(final=True)
@@ -250,6 +258,7 @@ class SearchSession:
             return ""
         shortfall = self.options.fits(strategy)
         self.refused += bool(shortfall)
+        self._refusal = shortfall or self._refusal
         return shortfall
 
     def _keep(self, strategy: Strategy) -> None:

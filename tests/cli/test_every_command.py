@@ -39,6 +39,7 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
     "search": ((*MODEL, "--budget", "20p"), (*MODEL, "--budget", "soon"), "soon"),
     "simulate": (MODEL, (*MODEL, "--strategy", "luck"), "no strategy 'luck'"),
     "compare": ((*MODEL, "--budget", "20p"), ("mlpp", *ON), "mlpp"),
+    "share": (("mlp", "mlp", *MODEL[1:], "--budget", "20p"), ("mlp", *MODEL[1:]), "needs two jobs or more, got 1"),
     "explain": (PLAN, (*PLAN, "--what-if", "luck=2x"), "luck"),
     "strategy show": (PLAN, ("gone.json",), "gone.json does not exist"),
     "strategy diff": (("data", "expert", *PLAN[1:]), ("gone.json", "data"), "gone.json does not exist"),

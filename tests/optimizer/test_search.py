@@ -13,7 +13,7 @@ from fast_and_slow import fast_among
 from modules import module_of
 
 import taskflow
-from taskflow.machine import host
+from taskflow.machine import host, load_machine
 from taskflow.mapper import Strategy
 from taskflow.models import build
 from taskflow.optimizer.algorithms.exact import exact
@@ -344,3 +344,11 @@ def test_where_time_goes_is_the_usage() -> None:
         assert totals.processor_seconds == quick.processor_seconds and not totals.critical
         assert (totals.seconds, totals.transfer_bytes) == (quick.seconds, quick.transfer_bytes)
         assert dict(totals.link_seconds) == pytest.approx(dict(quick.link_seconds))
+
+
+@pytest.mark.parametrize("devices", [2, 64])
+def test_placement_says_what_the_last_refused_plan_lacks(devices: int) -> None:
+    machine = load_machine("k80", devices)
+    poor = replace(machine, kinds=tuple(replace(kind, memory_bytes=20_000) for kind in machine.kinds))
+    with pytest.raises(ValueError, match=r"\([1-9]\d* refused; the last: .*lacks? memory.* and has 2e-05\)"):
+        search(build("LeNet", preset="small", batch=64), poor, budget="20p", algorithm="placement", alone=True)

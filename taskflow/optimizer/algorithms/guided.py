@@ -3,6 +3,8 @@
 1. Starts: data, expert and model parallel, variants of the expert's, of Transformers Megatron's (`taskflow.mapper.megatron`),
    and the plan of dynamic programming; where one of the three does not fit the memory, also plans that share weights in groups
    (`taskflow.optimizer.algorithms.layer_groups`).
+   On machines whose devices are unequal also data parallelism with pieces in proportion to their speeds; from then on, pieces have
+   these sizes, which are shifted between rounds (`taskflow.optimizer.algorithms.uneven`).
 2. Layers: from the best start patterns of alike layers (`layer_patterns`; not of deep networks), on 8 processors and more
    instead a descent over all cuts and groups of devices (`layer_descent`). From the same start annealing with the moves of
    `layer_annealing`, again and again where it is quick, each for itself. On 8 and more, hybrids of samples and
@@ -42,6 +44,7 @@ from taskflow.optimizer.algorithms.layer_groups import groups
 from taskflow.optimizer.algorithms.layer_patterns import LayerPatterns
 from taskflow.optimizer.algorithms.local_search import polish
 from taskflow.optimizer.algorithms.moves import SYNCS, Moves
+from taskflow.optimizer.algorithms.uneven import UnevenPieces
 from taskflow.optimizer.budget import BudgetExhausted, BudgetShare
 from taskflow.optimizer.evaluate import Evaluator, where_time_goes
 from taskflow.optimizer.options import SearchOptions
@@ -85,6 +88,7 @@ class _Guided:
         self.tied = LayerAnnealing(run, self.space, parts, teams, random)
         self.descent = LayerDescent(run, self.space, parts, teams)
         self.patterns = LayerPatterns(run, self.space, parts, teams)
+        self.uneven = UnevenPieces(run)
         self.large = self.space.processors >= HIERARCHY
         self._candidates: dict[object, list[OpConfig]] = {}
 
@@ -116,6 +120,7 @@ class _Guided:
 
     def _round(self, number: int) -> None:
         """Annealing of layers and of operators, and descent, from the best plan."""
+        self.uneven.shift(BudgetShare(self.run, 0.1))
         temperature = TEMPERATURES[number % len(TEMPERATURES)]
         if self.large:
             self.run.back_to_best()
@@ -137,6 +142,7 @@ class _Guided:
                 self.run.try_set(strategy, start=True)
         if given:
             return
+        self.uneven.start(self.run.options.rivals or known(self.graph, self.machine))
         if self.run.refused:  # memory is scarce: one of these does not fit
             self.run.enter("groups, to fit the memory")
             for strategy in groups(self.graph, self.machine):
@@ -221,6 +227,7 @@ class _Guided:
         if self.large:
             self._descend_layers(BudgetShare(self.run, 0.2))
         self._layers(BudgetShare(self.run, 0.1 if self.large else 0.3))
+        self.uneven.flatten(self.moves.groups.distinct(self.moves.groups.layer), BudgetShare(self.run, 0.1))
 
     def _descend_layers(self, part: BudgetShare) -> None:
         self.run.enter("descent over layers")

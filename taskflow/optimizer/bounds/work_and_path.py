@@ -53,21 +53,24 @@ class LeastTimes:
 
 
 def lower_bound(
-    evaluator: Evaluator, options: SpaceOptions | None = None, over: Callable[[], bool] = lambda: False
+    evaluator: Evaluator, options: SpaceOptions | None = None, over: Callable[[], bool] = lambda: False, *,
+    uneven: bool = False,
 ) -> float:
-    """Seconds that no strategy of the space takes less than (pieces evenly cut; any placement and synchronisation).
+    """Seconds that no strategy of the space takes less than (any placement and synchronisation). ``uneven``: whatever the sizes of
+    the pieces are; a task may then be as short as one of a single element, and of all tasks of an operator only what the costs say
+    themselves is known. Otherwise pieces are evenly cut.
     0 if the costs are only known for whole tasks. Operators that have not been looked at when ``over`` answers true count as if
     they took no time, so the bound holds then too. Nothing is measured."""
     with before_measuring(nothing_new):
-        return _lower_bound(evaluator, options, over)
+        return _lower_bound(evaluator, options, over, uneven)
 
 
-def _lower_bound(evaluator: Evaluator, options: SpaceOptions | None, over: Callable[[], bool]) -> float:
+def _lower_bound(evaluator: Evaluator, options: SpaceOptions | None, over: Callable[[], bool], uneven: bool) -> float:
     graph, machine = evaluator.graph, evaluator.machine
     pieces = Pieces(graph, evaluator.costs, evaluator.rule is not None)
     processors = representatives(evaluator)
     try:
-        table = _table(pieces, SearchSpace(graph, len(machine.processors), options), processors, over)
+        table = _table(pieces, SearchSpace(graph, len(machine.processors), options), processors, over, uneven)
     except TypeError:  # costs of whole tasks only
         return 0.0
     trained = gradient_flow(graph)[2]
@@ -84,7 +87,9 @@ def _lower_bound(evaluator: Evaluator, options: SpaceOptions | None, over: Calla
     return max(work / len(machine.processors), longest)
 
 
-def _table(pieces: Pieces, space: SearchSpace, processors: Sequence[int], over: Callable[[], bool]) -> list[LeastTimes]:
+def _table(
+    pieces: Pieces, space: SearchSpace, processors: Sequence[int], over: Callable[[], bool], uneven: bool
+) -> list[LeastTimes]:
     """By operator; equal ones are looked at once, and those with most arithmetic in the finest way."""
     graph = pieces.graph
     alike: dict[object, list[Node]] = {}
@@ -109,7 +114,9 @@ def _table(pieces: Pieces, space: SearchSpace, processors: Sequence[int], over: 
         try:
             if over():
                 raise TimeoutError
-            if (each := sum(_kinds(node, degrees) for degrees in tuples)) <= min(MOST_KINDS, left):
+            if uneven:
+                least = _of_any_size(pieces, node, tuples, processors)
+            elif (each := sum(_kinds(node, degrees) for degrees in tuples)) <= min(MOST_KINDS, left):
                 least, left = least_of(pieces, node, so_far(tuples), processors), left - each
             elif not node.operator.uniform:  # a smaller piece may have more arithmetic for its size, and cost more
                 least = _nothing(node)
@@ -124,6 +131,14 @@ def _table(pieces: Pieces, space: SearchSpace, processors: Sequence[int], over: 
         for other in nodes:
             found[other.number] = replace(least, total=max(least.total, together))
     return [found[node.number] for node in graph]
+
+
+def _of_any_size(pieces: Pieces, node: Node, tuples: Sequence[Sequence[int]], processors: Sequence[int]) -> LeastTimes:
+    """Of pieces of any sizes: a task takes no less than one of a single element along every dimension that may be cut."""
+    if not node.operator.uniform or pieces.costs.measures:
+        return _nothing(node)
+    finest = tuple(max(1, dim.size) if any(t[i] > 1 for t in tuples) else 1 for i, dim in enumerate(node.dims))
+    return replace(rounded(pieces, node, [finest], processors, exact=True), total=0.0)
 
 
 def _nothing(node: Node) -> LeastTimes:
@@ -222,13 +237,14 @@ def least_of(pieces: Pieces, node: Node, tuples: Iterable[Sequence[int]], proces
 
 def rounded(
     pieces: Pieces, node: Node, tuples: Sequence[Sequence[int]], processors: Sequence[int], bits: int = 1,
-    one_by_one: Callable[[Iterable[tuple[int, ...]]], Iterable[tuple[int, ...]]] = iter,
+    one_by_one: Callable[[Iterable[tuple[int, ...]]], Iterable[tuple[int, ...]]] = iter, *, exact: bool = False,
 ) -> LeastTimes:
     """`least_of` for many tuples: those that round up to the same powers of 2**``bits`` have at least as many pieces as the
-    one with fewest, each at least as large as the smallest piece of the rounded cut. ``one_by_one`` may raise between two."""
+    one with fewest, each at least as large as the smallest piece of the rounded cut. ``one_by_one`` may raise between two.
+    ``exact``: nothing is rounded."""
     fewest: dict[tuple[int, ...], int] = {}
     for degrees in tuples:
-        finest = _round(degrees, bits)
+        finest = tuple(degrees) if exact else _round(degrees, bits)
         fewest[finest] = min(fewest.get(finest, prod(degrees)), prod(degrees))
     total = forward = backward = inf
     always = [True] * len(node.inputs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from taskflow.graph import Node, OperatorGraph
-from taskflow.machine import Around, Cluster, collective, exchange
+from taskflow.machine import Around, Cluster, PartOfMachine, collective, exchange
 from taskflow.mapper import Strategy
 from taskflow.optimizer.cost.accumulated_gradients import target_bytes
 from taskflow.optimizer.cost.analytic import AnalyticCosts
@@ -27,7 +27,7 @@ _Backward = tuple[tuple[bool, ...], int, int]
 class ModelCosts(Costs):
     """The answers of ``model`` about the tasks of a graph that is trained with ``rule``."""
 
-    def __init__(self, model: CostModel, graph: OperatorGraph, machine: Cluster, rule: UpdateRule | None) -> None:
+    def __init__(self, model: CostModel, graph: OperatorGraph, machine: Cluster | PartOfMachine, rule: UpdateRule | None) -> None:
         self.model, self._machine, self._rule = model, machine, rule
         active, needs, _ = gradient_flow(graph)
         self._given = gradients_given(graph, active, needs)

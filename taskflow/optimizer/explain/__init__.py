@@ -10,22 +10,26 @@ from taskflow.optimizer.explain.difference import LayerChange, difference
 from taskflow.optimizer.explain.explain import Busy, Explanation, Stretch, explain
 from taskflow.optimizer.explain.labels import TaskPurpose
 from taskflow.optimizer.explain.machine_changes import Change
+from taskflow.optimizer.explain.uneven import DeviceKind, UnevenGain, uneven_pieces
 from taskflow.optimizer.explain.what_if import Outcome, Scenario, what_if
 
 __all__ = [
     "Bubble",
     "Busy",
     "Change",
+    "DeviceKind",
     "Explanation",
     "LayerChange",
     "Outcome",
     "Scenario",
     "Stretch",
     "TaskPurpose",
+    "UnevenGain",
     "alternatives",
     "bubble",
     "closed_form",
     "difference",
     "explain",
+    "uneven_pieces",
     "what_if",
 ]

@@ -9,6 +9,17 @@ from taskflow.optimizer.space.decisions import Decision, decisions, joined, stra
 from taskflow.optimizer.space.device_groups import DeviceGroup, on_team, shapes, teams
 from taskflow.optimizer.space.followers import CoupledMoves
 from taskflow.optimizer.space.layers import Layer, Spreads, layers
+from taskflow.optimizer.space.shares import (
+    Weigher,
+    even,
+    kinds_of,
+    shares_by_speed,
+    unequal,
+    uneven_applies,
+    units_of,
+    weighed,
+    whole_shares,
+)
 from taskflow.optimizer.space.space import (
     DEGREES,
     FOLLOW,
@@ -36,8 +47,11 @@ __all__ = [
     "SpaceOptions",
     "Spreads",
     "Symmetry",
+    "Weigher",
     "decisions",
+    "even",
     "joined",
+    "kinds_of",
     "layers",
     "on_team",
     "orders",
@@ -46,6 +60,12 @@ __all__ = [
     "repaired",
     "repaired_strategy",
     "shapes",
+    "shares_by_speed",
     "strategies",
     "teams",
+    "unequal",
+    "uneven_applies",
+    "units_of",
+    "weighed",
+    "whole_shares",
 ]

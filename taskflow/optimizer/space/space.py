@@ -41,7 +41,8 @@ class SpaceOptions:
     processor. ``follow``: which operators do not choose in exact search and in `mcmc` but follow a neighbour: ``none``, the
     ``passive`` ones (inputs, carried state, views, scalars), also the ``elementwise`` ones (activations, normalisation, sums of
     two tensors; not the loss) or all ``weightless`` ones (`optimizer.space.decisions`, `optimizer.space.followers`).
-    ``constraints``: what single operators may have, which comes before everything else.
+    ``uneven``: whether the guided search may give unequal devices pieces of uneven size (`optimizer.space.shares`); machines whose
+    devices are alike have even pieces only. ``constraints``: what single operators may have, which comes before everything else.
     """
 
     degrees: str = "any"
@@ -49,6 +50,7 @@ class SpaceOptions:
     reduction: bool = True
     most_pieces: int = 0
     follow: str = "none"
+    uneven: bool = True
     constraints: Constraints = field(default_factory=Constraints)
 
     def __post_init__(self) -> None:
