@@ -127,10 +127,11 @@ def _reduce_gradients(
     emit: Emitter, tensor: Tensor, read: Rect, parts: Sequence[Given], shares: Mapping[int, Rect], found: dict[Rect, list[Given]]
 ) -> None:
     into: dict[int, Held] = {}
+    added = set(parts)  # a sum of others that came before may be of this Rect too
     for owner, rect in shares.items():
         buffer = emit.buffer(f"d {tensor.name}", rect, owner, tensor.dtype)
         into[owner] = rect, owner, buffer
-        _replace(found[rect], [part for part in found[rect] if part[1] == read], (owner, rect, buffer))
+        _replace(found[rect], [part for part in found[rect] if part in added], (owner, rect, buffer))
     reduce(emit, f"d {tensor.name}{read}", read, {p: emit.whole(buffer) for p, _, buffer in parts}, into)
 
 
