@@ -246,7 +246,7 @@ def test_plans_keep_it_and_searches_do_not_change_it(tmp_path: Path) -> None:
     plain = load(tmp_path / "old.json", graph, 4)  # files of before say nothing
     assert plain == replace(strategy, exchange=Exchange.COPIES) and not plain.ordered
     (tmp_path / "wrong.json").write_text(text.replace('"collectives"', '"messages"'))
-    with pytest.raises(ValueError, match=r"wrong.json: exchange: must be 'copies' or 'collectives', got 'messages'"):
+    with pytest.raises(ValueError, match=r"wrong.json: exchange: must be 'copies', 'collectives' or 'ring', got 'messages'"):
         load(tmp_path / "wrong.json", graph, 4)
     evaluator = make_evaluator(graph, machine, rule=SGD(0.1))
     reference = PythonEvaluator(graph, machine, Roofline(machine), SGD(0.1), None)
