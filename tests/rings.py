@@ -14,7 +14,8 @@ STEPS = 3
 
 def llama(blocks: int | None = 4, dtype: str = "float64", **settings: Any) -> OperatorGraph:
     """Attention in so many blocks of the 12 keys; of 8 samples."""
-    return build("Llama", 8, preset="small", dtype=dtype, **{"steps": 12, "layers": 2, "key_blocks": blocks, **settings})
+    settings = {"batch": 8, "steps": 12, "layers": 2, "key_blocks": blocks, **settings}
+    return build("Llama", settings.pop("batch"), preset="small", dtype=dtype, **settings)
 
 
 def tokens(graph: OperatorGraph, step: int) -> dict[str, Any]:

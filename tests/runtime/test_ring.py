@@ -19,7 +19,11 @@ from starting import needs_mpi
 import taskflow
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
+from taskflow.machine import load_machine
 from taskflow.mapper import Exchange, HybridParallel, OpConfig, Strategy, choose, load, map_graph, parse_plan, save
+from taskflow.optimizer import make_evaluator
+from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
+from taskflow.optimizer.evaluate.folded import folded_step
 from taskflow.optimizer.memory import memory_use
 from taskflow.rules import SGD
 from taskflow.runtime.executor import Executor
@@ -186,3 +190,13 @@ def test_the_notation_says_it_and_files_keep_it(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_a_sentence(plan: str, blocks: int | None, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         map_graph(HybridParallel(plan), llama(blocks), taskflow.host(4))
+
+
+@pytest.mark.parametrize("plan", ["c4 ring d2 p2 mb1", "c2 ring p2 d4 mb2 recompute=full"])
+def test_one_replica_stands_for_all(plan: str) -> None:
+    graph, machine = llama(batch=32, steps=16), load_machine("h100", 16)
+    evaluator = PythonEvaluator(graph, machine, make_evaluator(graph, machine, rule=SGD(0.1)).costs, SGD(0.1), None)
+    strategy = map_graph(HybridParallel(plan), graph, machine)
+    step = folded_step(graph, strategy, machine, evaluator.costs, SGD(0.1), None)
+    assert step.makespan == evaluator.set(strategy) and step.replicas.count > 1
+    assert step.tasks == evaluator.tasks and step.transfer_bytes == evaluator.lowered().transfer_bytes
