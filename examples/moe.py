@@ -5,8 +5,9 @@
     mpirun -n 4 python examples/moe.py --mapper search          # finds a plan first, for 5 seconds
     python examples/moe.py --data book.txt --level byte --steps 1000
 
-The validation says beside the loss how many choices found their expert full, and how much more than its share the
-busiest expert took. The default text is the source of Python's own standard library, which every machine has.
+Training says every so many steps (--every N) which share of the words the busiest expert took, and how many choices
+found their expert full; the validation says the same of other text. The default text is the source of Python's own
+standard library, which every machine has.
 """
 
 from taskflow.training.networks.moe import main

@@ -96,10 +96,12 @@ class SyncAlgorithm(Enum):
 class Exchange(Enum):
     """How a tensor goes between operators that cut it differently, where those who have it and those who read it are the same
     processors: piece by piece from who has it to who reads it, or all of them together, by one of the communication library's
-    collectives."""
+    collectives. RING: as COLLECTIVES, but whole pieces that several of them read one by one (the keys of a context) go from
+    neighbour to neighbour."""
 
     COPIES = "copies"
     COLLECTIVES = "collectives"
+    RING = "ring"
 
 
 class UpdatePlacement(Enum):

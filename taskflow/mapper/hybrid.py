@@ -44,6 +44,7 @@ class HybridParallel(Mapper):
         self._tensor.prepare(graph, host(group))
         self._sequence = _sequence(graph, plan.context)
         self._experts = _experts(graph, plan)
+        self._keys = _keys(graph, plan)
         self._stages = stages_of(graph, plan.pipeline * plan.virtual, plan.stages)
         self._group = group
         self._places: dict[tuple[Any, ...], list[int]] = {}
@@ -56,7 +57,10 @@ class HybridParallel(Mapper):
         dim, shared, sequence = sample_dim(node), self._shared(node), self._sequence.get(node.name)
         if dim is not None and node.dims[dim].size >= data * self._micro_batches:
             degrees[dim] = data
-        for of, many in ((shared, self.plan.tensor), (sequence, self.plan.context), (expert, self.plan.experts)):
+        keys = self._keys.get(node.name)
+        for of, many in (
+            (shared, self.plan.tensor), (sequence, self.plan.context), (expert, self.plan.experts), (keys, self.plan.context),
+        ):
             if of is not None:
                 degrees[of] *= many
         return degrees
@@ -113,6 +117,8 @@ class HybridParallel(Mapper):
         return SyncAlgorithm.COLLECTIVE if self._together() else super().select_sums(processors, machine)
 
     def select_exchange(self, graph: OperatorGraph, machine: Machine) -> Exchange:
+        if self.plan.ring:
+            return Exchange.RING
         return Exchange.COLLECTIVES if self._together() else Exchange.COPIES
 
     def _together(self) -> bool:
@@ -194,6 +200,27 @@ def _experts(graph: OperatorGraph, plan: HybridPlan) -> dict[str, int]:
             _say(node, dim, axes)
     if plan.experts > 1 and not found:
         raise ValueError(f"plan {plan}: eN needs layers of experts with places (expert_linear); {graph.name} has none")
+    return found
+
+
+def _keys(graph: OperatorGraph, plan: HybridPlan) -> dict[str, int]:
+    """Of attention in blocks of keys, the dimension of the blocks, if they go around a ring: a device has them all of its queries.
+    ValueError if there are none, or if the devices of a context cannot have as many each."""
+    found: dict[str, int] = {}
+    for node in graph if plan.ring else ():
+        if node.operator.kind == "attention_blocks":
+            dim = [dim.name for dim in node.dims].index("b")
+            if node.dims[dim].size % plan.context:
+                raise ValueError(
+                    f"plan {plan}: {node.name} has {node.dims[dim].size} blocks of keys, which {plan.context} devices cannot share "
+                    f"evenly; build the network with key_blocks={plan.context}"
+                )
+            found[node.name] = dim
+    if plan.ring and not found:
+        raise ValueError(
+            f"plan {plan}: ring needs attention in blocks of keys, {graph.name} has none; build it with key_blocks={plan.context} "
+            f"(flash_attention, or --set key_blocks={plan.context} of Llama)"
+        )
     return found
 
 

@@ -94,7 +94,8 @@ RECOMPUTE = ("none", "selective", "full")
 _TOKEN = re.compile(r"(mb|zero|hsdp|[tcpdev])(\d+)")
 _SETTING = re.compile(r"(recompute|schedule|stages|prefetch)=(\S+)")
 NOTATION = (
-    "tN (tensor), cN (context), pN (pipeline), dN (data), eN (experts, of replicas), mbN (samples of a micro-batch and replica), "
+    "tN (tensor), cN (context; with ring keys go from neighbour to neighbour), pN (pipeline), dN (data), "
+    "eN (experts, of replicas), mbN (samples of a micro-batch and replica), "
     "vN (stages a rank), zero0 to zero3 (ZeRO's stage; fsdp is zero3), hsdpN (shares within N neighbouring replicas), "
     "prefetch=N (layers gathered ahead), "
     f"recompute={'|'.join(RECOMPUTE)}, schedule={'|'.join(s.value for s in PipelineSchedule)}, "
@@ -106,7 +107,8 @@ NOTATION = (
 class HybridPlan:
     """Degrees of parallelism; ``data`` None: as many replicas as the devices allow. ``context``: devices over which each sequence
     is cut. ``experts``: replicas over which the experts of a layer are dealt. ``stages``: how many layers each stage has; empty:
-    as even as can be. ``zero``: the stage of ZeRO. ``shard_group``: replicas that have all shares together, 0: all."""
+    as even as can be. ``zero``: the stage of ZeRO. ``shard_group``: replicas that have all shares together, 0: all.
+    ``ring``: those that share a sequence have the keys of their own part, which go around."""
 
     tensor: int = 1
     pipeline: int = 1
@@ -121,6 +123,7 @@ class HybridPlan:
     experts: int = 1
     shard_group: int = 0
     prefetch: int = 1
+    ring: bool = False
 
     def __post_init__(self) -> None:
         for what in ("tensor", "pipeline", "data", "micro_batch", "virtual", "context", "experts"):
@@ -136,6 +139,8 @@ class HybridPlan:
             )
         if self.prefetch != 1 and self.zero < 3:
             raise ValueError(f"plan: prefetch={self.prefetch} is how far ahead weights are gathered, which needs zero3 or fsdp")
+        if self.ring and self.context == 1:
+            raise ValueError("plan: ring is how the keys of a context go around, which needs c2 or more")
         if self.recompute not in RECOMPUTE:
             raise ValueError(f"plan: recompute must be one of {', '.join(RECOMPUTE)}, got {self.recompute!r}")
         if self.virtual > 1 and self.pipeline == 1:
@@ -146,7 +151,7 @@ class HybridPlan:
             )
 
     def __str__(self) -> str:
-        said = [f"t{self.tensor}", *[f"c{self.context}"] * (self.context > 1), f"p{self.pipeline}"]
+        said = [f"t{self.tensor}", *[f"c{self.context}"] * (self.context > 1), *["ring"] * self.ring, f"p{self.pipeline}"]
         said += [f"{name}{value}" for name, value in (("d", self.data), ("mb", self.micro_batch)) if value is not None]
         said += [f"e{self.experts}"] * (self.experts > 1)
         said += [f"v{self.virtual}"] * (self.virtual > 1) + [f"zero{self.zero}"] * (self.zero > 0)
@@ -172,10 +177,13 @@ def parse_plan(text: str) -> HybridPlan:
     for word in ("zero3" if word == "fsdp" else word for word in text.split()):
         if word == "sp":  # what lies between shared layers is cut along the sequence in any case
             continue
-        if token := _TOKEN.fullmatch(word):
+        value: object
+        if word == "ring":
+            key, value = "ring", True
+        elif token := _TOKEN.fullmatch(word):
             key, value = names[token[1]], int(token[2])
         elif setting := _SETTING.fullmatch(word):
-            key, value = setting[1], _setting(*setting.groups())  # type: ignore[assignment]
+            key, value = setting[1], _setting(*setting.groups())
         else:
             raise ValueError(f"plan {text!r}: no meaning for {word!r}; a plan has {NOTATION}")
         if key in found:

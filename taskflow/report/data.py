@@ -21,6 +21,7 @@ from taskflow.report.machine import machine_value
 from taskflow.report.memory import memory_columns, memory_values
 from taskflow.report.operators import operator_values, shared_layers
 from taskflow.report.path import path_value
+from taskflow.report.pipeline import micro_batches_of, pipeline_value
 from taskflow.report.plans import baseline_values, known_as, plan_value, samples_of
 from taskflow.report.spans import CATEGORIES, Spans, spans_of
 from taskflow.report.split import PARTS
@@ -69,7 +70,8 @@ def report_data(
     say("memory")
     profiles = memory_profile(tasks, timeline)
     tick = _tick(seconds)
-    rows, joined = thin(_rows(spans, operator, piece_of(tasks, graph, strategy)[spans.task], path, tick), most_rows)
+    pieces, micro = piece_of(tasks, graph, strategy)[spans.task], micro_batches_of(tasks)[spans.task]
+    rows, joined = thin(_rows(spans, operator, pieces, micro, path, tick), most_rows)
     say("baselines")
     samples = samples_of(evaluator)
     room = room or MemoryCheck(evaluator)
@@ -90,6 +92,7 @@ def report_data(
         "categories": list(CATEGORIES),
         "operators": operator_values(graph, strategy, spans, operator),
         "recurrent": shared_layers(graph),
+        "pipeline": pipeline_value(strategy, tasks, timeline),
         "critical_path": path_value(path, spans, operator),
         "memory": memory_values(profiles, machine),
         "search": dict(search) if search is not None else None,
@@ -144,12 +147,12 @@ def _lags(
 
 
 def _rows(
-    spans: Spans, operator: NDArray[np.int64], piece: NDArray[np.int64], path: list[int], tick: float
+    spans: Spans, operator: NDArray[np.int64], piece: NDArray[np.int64], micro: NDArray[np.int64], path: list[int], tick: float
 ) -> Rows:
     start, end = (np.round(times / tick).astype(np.int64) for times in (spans.start, spans.end))
     critical = np.zeros(len(spans), np.int64)
     critical[path] = 1
     return Rows(
         spans.category, spans.processor, spans.source, operator + 1, piece, start, end, end - start, spans.nbytes,
-        np.ones(len(spans), np.int64), critical, spans.task,
+        np.ones(len(spans), np.int64), critical, spans.task, micro,
     )

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from taskflow.report.columns import pack
 from taskflow.report.data import Report
+from taskflow.report.pipeline import pipeline_section
 from taskflow.report.tables import comparison, facts, headline, machine_tables, operator_table
 from taskflow.writing import replacing
 
@@ -35,6 +36,8 @@ def page(report: Report) -> str:
         "headline": headline(value),
         "facts": facts(value),
         "comparison": comparison(value),
+        "pipeline": pipeline_section(value["pipeline"]),
+        "pipeline_link": '<a href="#pipeline">Pipeline</a>' if value["pipeline"] is not None else "",
         "operators": operator_table(value),
         "machine": machine_tables(value),
         "script": "\n".join(_static(name) for name in SCRIPTS),

@@ -46,12 +46,21 @@ def facts(value: dict[str, Any]) -> str:
                   f"{model['samples']:,} samples a step"),
         ("machine", machine["description"]),
         ("plan", f"{value['plan']['name']}{same}, {value['plan']['tasks']:,} tasks a step"),
+        *_pipeline(value),
         *_estimated(value),
         ("update rule", value["rule"] or "none: forward only"),
         ("costs", f"{value['costs']}; all times here are predicted by simulation"),
         ("made by", f"taskflow {value['taskflow']}"),
     ]
     return "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(words)}</dd></div>" for name, words in entries)
+
+
+def _pipeline(value: dict[str, Any]) -> list[tuple[str, str]]:
+    found = value["pipeline"]
+    if found is None:
+        return []
+    idle, least = percent(found["idle_share"]), percent(found["closed_form_share"])
+    return [("pipeline", f"{found['description']}; devices are idle for {idle} of it, {least} with equal stages and no transfers")]
 
 
 def _peak(row: dict[str, Any]) -> str:

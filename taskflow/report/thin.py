@@ -14,7 +14,8 @@ MOST_ROWS = 250_000
 class Rows:
     """What the timeline draws. Times in ticks from the step's start. A row may stand for ``count`` tasks of one category
     on the same processors, which took ``busy`` of its ``start`` to ``end``, moved ``nbytes`` in all, and of which
-    ``operator`` (0: none or several, else its number plus 1) and ``piece`` and ``task`` belong to the first."""
+    ``operator`` (0: none or several, else its number plus 1), ``micro`` (the same of its micro-batch), and ``piece`` and ``task``
+    belong to the first."""
 
     category: NDArray[np.int64]
     processor: NDArray[np.int64]
@@ -28,6 +29,7 @@ class Rows:
     count: NDArray[np.int64]
     critical: NDArray[np.int64]
     task: NDArray[np.int64]
+    micro: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.category)
@@ -59,7 +61,7 @@ def _join(rows: Rows, ticks: int, same_operator: bool) -> Rows:
     """Join neighbours on one lane that are shorter than ``ticks`` and no further apart than that."""
     order = np.lexsort((rows.start, rows.category, rows.source, rows.processor))
     sorted_rows = [getattr(rows, name)[order] for name in Rows.__slots__]
-    category, processor, source, operator, piece, start, end, busy, nbytes, count, critical, task = sorted_rows
+    category, processor, source, operator, piece, start, end, busy, nbytes, count, critical, task, micro = sorted_rows
     short = (end - start < ticks) & (critical == 0)
     joins = np.zeros(len(rows), bool)
     joins[1:] = (
@@ -69,9 +71,10 @@ def _join(rows: Rows, ticks: int, same_operator: bool) -> Rows:
     if same_operator:
         joins[1:] &= operator[1:] == operator[:-1]
     first = np.flatnonzero(~joins)
-    mixed = np.minimum.reduceat(operator, first) != np.maximum.reduceat(operator, first)
+    mixed, several = (np.minimum.reduceat(of, first) != np.maximum.reduceat(of, first) for of in (operator, micro))
     return Rows(
         category[first], processor[first], source[first], np.where(mixed, 0, operator[first]), piece[first], start[first],
         np.maximum.reduceat(end, first), np.add.reduceat(busy, first), np.add.reduceat(nbytes, first),
         np.add.reduceat(count, first), critical[first], task[first],
+        np.where(several, 0, micro[first]),
     )

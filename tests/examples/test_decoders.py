@@ -11,12 +11,14 @@ import pytest
 from fast_and_slow import fast_among
 from starting import ROOT, needs_mpi, run_python
 
-from taskflow.mapper import OpConfig, Strategy
+from taskflow.machine import host
+from taskflow.mapper import HybridParallel, OpConfig, Strategy, map_graph
 from taskflow.models import build
 from taskflow.rules import SGD
 from taskflow.runtime import Executor
 from taskflow.training.data import LanguageModelBatches
-from taskflow.training.evaluation import ExpertEvaluation
+from taskflow.training.evaluation import ExpertEvaluation, ExpertWatch
+from taskflow.training.program.loop import train
 
 TEXT = "the quick brown fox jumps over a lazy dog while seven wise owls watch from old trees in silence"
 
@@ -57,6 +59,7 @@ def test_ranks_train_as_one_process_does(folder: Path, example: str, mapper: str
     assert shared["loss_valid"] == pytest.approx(alone["loss_valid"], rel=1e-5)
     if example == "moe.py":
         assert 0 < shared["overflow_valid"] < 1 < shared["busiest_valid"] <= 8
+        assert shared["experts"] == alone["experts"] and [row["step"] for row in shared["experts"]] == [1, 2, 3]
 
 
 def test_validation_counts_what_the_experts_take() -> None:
@@ -85,3 +88,27 @@ def test_validation_counts_what_the_experts_take() -> None:
         ExpertEvaluation(batches).measure(
             Executor(lenet, Strategy(1, {n.name: OpConfig((1,) * len(n.dims), (0,)) for n in lenet}), SGD(0.1)), print
         )
+
+
+def test_training_shows_load_and_overflow_of_experts() -> None:
+    """Every so many steps, what the steps since had, with micro-batches and stages as on one processor; a step's as its routing
+    says, with the random numbers of training."""
+    lines: dict[str, list[str]] = {}
+    found = []
+    for plan in ("t1", "e2 d2 mb1", "p2 mb2"):
+        graph = build("MoE", preset="small", layers=4, factor=0.5, steps=16, dtype="float64")
+        tokens = np.random.default_rng(1).integers(0, 17, 4 * 16 * 9 + 1)
+        batches, watch = LanguageModelBatches(tokens, 4, 16, np.dtype("int64")), ExpertWatch(graph)
+        machine = host(1 if plan == "t1" else 2)
+        run = Executor(graph, map_graph(HybridParallel(plan), graph, machine), SGD(0.1), seed=3, fetch=watch.tensors)
+        said = lines.setdefault(plan, [])
+        result = train(run, batches, 5, watch=watch, every=2, say=said.append, quiet=True)
+        found.append(result.watched)
+    assert found[0] == found[1] == found[2] and [row["step"] for row in found[0]] == [2, 4, 5]
+    assert len(lines["t1"]) == 3 and lines["t1"] == lines["p2 mb2"]
+    assert lines["t1"][1].startswith("experts in steps 3 to 4: the busiest takes ")
+    routings = [node for node in graph if node.operator.kind == "top_k_routing"]
+    load, full = (np.array([run.fetched(node.outputs[i]) for node in routings]) for i in (3, 4))  # of the last step
+    assert found[0][-1]["busiest_share"] == load.sum(axis=1).max() / (4 * 16) > 0.2
+    assert 0 < found[0][-1]["overflow"] == full.sum() / (full.sum() + load.sum())
+    assert found[0][-1]["even_share"] == 2 / 4

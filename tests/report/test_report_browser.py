@@ -225,6 +225,27 @@ def test_blocks_fold(browser: Any, tmp_path: Path) -> None:
     opened.check()
 
 
+def test_stages_are_lanes_and_micro_batches_colours(browser: Any, tmp_path: Path) -> None:
+    _, report = report_of("GPT-2", "p2 d2 mb1", 4)
+    write_page(report, tmp_path / "r.html")
+    opened = Opened(browser, tmp_path / "r.html")
+    micros = report.value["pipeline"]["micro_batches"]
+    assert opened.page.locator("#pipeline svg").is_visible()
+    assert opened.page.input_value("#colour-by") == "micro"
+    assert opened.page.locator("#category-legend span").count() == micros
+    row = next(i for i, (c, m) in enumerate(zip(report.columns["category"], report.columns["micro"])) if c == 0 and m == 2)
+    opened.page.locator("#timeline-canvas").scroll_into_view_if_needed()
+    place = opened.run(f"taskflow.timeline.middleOf({row})")
+    opened.page.mouse.move(place["x"], place["y"])
+    assert "micro-batch 1" in opened.page.inner_text("#tooltip")
+    opened.page.select_option("#colour-by", "category")
+    opened.check()
+    write_page(report_of("GPT-2", "data", 4)[1], tmp_path / "d.html")
+    plain = Opened(browser, tmp_path / "d.html")
+    assert plain.page.locator("#pipeline").count() == 0 and plain.page.locator("#colour-by option").count() == 2
+    plain.check()
+
+
 def test_names_do_not_run(browser: Any, tmp_path: Path) -> None:
     write_page(evil_report(), tmp_path / "r.html")
     opened = Opened(browser, tmp_path / "r.html")

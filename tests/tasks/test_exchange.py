@@ -156,6 +156,32 @@ def test_a_new_cut_is_one_collective(
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-12)
 
 
+def test_a_gradient_that_is_added_in_two_steps_loses_none() -> None:
+    """Two readers' gradients of both samples go by one reduce-scatter, whose share is of the Rect that another reader's
+    gradients go by in the next."""
+    graph = OperatorGraph("float64")
+    x, label = taskflow.input(graph, (2, 3), name="x"), taskflow.input(graph, (2, 4), name="y")
+    h = taskflow.linear(x, 5, name="h")
+    sums = taskflow.add(taskflow.linear(h, 4, name="a"), taskflow.linear(h, 4, name="b"), name="sums")
+    graph.minimize(taskflow.mse_loss(sums, label, name="loss"))
+    cuts = {"h": OpConfig((2, 1, 1), (0, 1)), "a": OpConfig((1, 2, 1), (0, 1)), "b": OpConfig((2, 2, 1), (0, 0, 0, 1))}
+    batch = {name: np.random.default_rng(0).normal(size=shape) for name, shape in (("x", (2, 3)), ("y", (2, 4)))}
+
+    def trained(some: dict[str, OpConfig], exchange: Exchange) -> dict[str, Any]:
+        configs = {node.name: some.get(node.name, OpConfig((1,) * len(node.dims), (0,))) for node in graph}
+        strategy = replace(Strategy(2, configs), exchange=exchange)
+        collectives = [t for t in lower(graph, strategy, SGD(1.0)) if t.kind is Kind.COLLECTIVE and t.name.startswith("d h[")]
+        assert len(collectives) == (2 if some and exchange is not Exchange.COPIES else 0)
+        run = taskflow.Executor(graph, strategy, SGD(1.0))
+        run.train(batch)
+        return run.parameters() or {}
+
+    wanted = trained({}, Exchange.COPIES)
+    for exchange in Exchange:
+        for name, value in trained(cuts, exchange).items():
+            np.testing.assert_allclose(value, wanted[name], rtol=1e-12, err_msg=f"{exchange} {name}")
+
+
 def test_between_other_processors_copies_stay_copies() -> None:
     graph, strategy = two_operators(OpConfig((1, 2, 1), (2, 3)), OpConfig((1, 1, 2, 1), (0, 1)), "relu")
     about = [task for task in lower(graph, strategy, SGD(0.1)) if task.topic.name == "wrote" and task.kind.travels]
@@ -220,7 +246,7 @@ def test_plans_keep_it_and_searches_do_not_change_it(tmp_path: Path) -> None:
     plain = load(tmp_path / "old.json", graph, 4)  # files of before say nothing
     assert plain == replace(strategy, exchange=Exchange.COPIES) and not plain.ordered
     (tmp_path / "wrong.json").write_text(text.replace('"collectives"', '"messages"'))
-    with pytest.raises(ValueError, match=r"wrong.json: exchange: must be 'copies' or 'collectives', got 'messages'"):
+    with pytest.raises(ValueError, match=r"wrong.json: exchange: must be 'copies', 'collectives' or 'ring', got 'messages'"):
         load(tmp_path / "wrong.json", graph, 4)
     evaluator = make_evaluator(graph, machine, rule=SGD(0.1))
     reference = PythonEvaluator(graph, machine, Roofline(machine), SGD(0.1), None)

@@ -17,6 +17,9 @@ function layerColours(operators) {
   const hue = new Map(layers.map((name, i) => [name, (i * 137.508) % 360]));
   return operators.map((o) => `oklch(0.7 ${o.layer ? 0.15 : 0.06} ${hue.get(o.layer || o.kind).toFixed(1)})`);
 }
+function microColour(micro, count) { // as in taskflow/report/pipeline.py
+  return micro ? `hsl(${((count <= 12 ? (360 * (micro - 1)) / count : (micro - 1) * 137.508) % 360).toFixed(0)} 70% 66%)` : "#94a3b8";
+}
 let inks = null;
 function theme() {
   if (!inks) {

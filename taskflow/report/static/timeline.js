@@ -6,7 +6,9 @@ function startTimeline(report, showOperator) {
   const step = Math.max(1, report.plan.seconds / tick), lanes = buildLanes(report), layers = layerColours(operators);
   const canvas = at("timeline-canvas"), face = surface(canvas), over = surface(at("overview"));
   let view = { from: 0, to: step, top: 0 }, shown = [], only = null, height = 18, hover = -1; // only(lane): rows that are chosen
-  const labels = [...machine.devices.map((_, i) => `device ${i}`), ...machine.links.map((k) => k.name)];
+  const pipeline = report.pipeline, micros = rows.micro.reduce((a, b) => Math.max(a, b), 0);
+  const stages = new Map((pipeline ? pipeline.lanes : []).flatMap((lane) => lane.devices.map((d) => [d, ` · stage ${lane.stages}`])));
+  const labels = [...machine.devices.map((_, i) => `device ${i}${stages.get(i) || ""}`), ...machine.links.map((k) => k.name)];
   const use = [...machine.devices.map((d) => 1 - ["wait for values", "wait for weights", "wait for others"].reduce((s, k) => s + d.split[k], 0) / report.plan.seconds),
     ...machine.links.map((k) => k.busy_seconds / report.plan.seconds)];
 
@@ -38,13 +40,17 @@ function startTimeline(report, showOperator) {
     }
     redraw();
   }
-  const colour = (i, byOperator) => (byOperator ? (rows.operator[i] ? layers[rows.operator[i] - 1] : "#94a3b8") : CATEGORY_COLOURS[rows.category[i]]);
+  const colour = (i, by) => {
+    if (by === "micro") return microColour(rows.micro[i], micros);
+    if (by === "operator") return rows.operator[i] ? layers[rows.operator[i] - 1] : "#94a3b8";
+    return CATEGORY_COLOURS[rows.category[i]];
+  };
 
   function draw() {
     const started = performance.now();
     chooseLanes();
     const { width, height: tall } = face.fit(), c = face.context, ink = theme(), scale = (width - GUTTER) / (view.to - view.from);
-    const byOperator = at("colour-by").value === "operator";
+    const by = at("colour-by").value;
     axis(c, ink, width, tall, scale);
     const first = Math.floor(view.top / height), last = Math.min(shown.length, Math.ceil((view.top + tall - AXIS) / height));
     c.save();
@@ -58,9 +64,9 @@ function startTimeline(report, showOperator) {
       c.rect(GUTTER, y, width - GUTTER, height);
       c.clip();
       if (only) {
-        strip(c, ink, lanes.at(lane), y, scale, byOperator, 0.13, false);
-        strip(c, ink, only(lane), y, scale, byOperator, 1, height >= 14);
-      } else strip(c, ink, lanes.at(lane), y, scale, byOperator, 1, height >= 14);
+        strip(c, ink, lanes.at(lane), y, scale, by, 0.13, false);
+        strip(c, ink, only(lane), y, scale, by, 1, height >= 14);
+      } else strip(c, ink, lanes.at(lane), y, scale, by, 1, height >= 14);
       c.restore();
       label(c, ink, lane, y, k, first);
     }
@@ -68,7 +74,7 @@ function startTimeline(report, showOperator) {
     overview();
     canvas.dataset.drawMilliseconds = (performance.now() - started).toFixed(1);
   }
-  function strip(c, ink, lane, y, scale, byOperator, alpha, words) {
+  function strip(c, ink, lane, y, scale, by, alpha, words) {
     const inner = height > 5 ? height - 2 : height - (height > 3 ? 0.6 : 0.2);
     let run = null; // neighbouring pixels of one colour and strength are one rectangle
     const flush = () => {
@@ -79,7 +85,7 @@ function startTimeline(report, showOperator) {
       run = null;
     };
     paintLane(rows, lane, view.from, view.to, scale, (x0, x1, row, share) => {
-      const paint = colour(row, byOperator), strength = alpha * (0.2 + 0.8 * Math.ceil(share * 5) / 5);
+      const paint = colour(row, by), strength = alpha * (0.2 + 0.8 * Math.ceil(share * 5) / 5);
       if (x1 - x0 <= 1 && run && run.colour === paint && run.alpha === strength && x0 <= run.x1 + 0.01) { run.x1 = x1; return; }
       flush();
       if (x1 - x0 <= 1) { run = { x0, x1, colour: paint, alpha: strength }; return; }
@@ -183,6 +189,8 @@ function startTimeline(report, showOperator) {
     c.strokeRect(x0 + 0.75, 0.75, Math.max(2, x1 - x0 - 1.5), tall - 1.5);
   }
   if (lanes.length <= 48) at("lanes").value = "both";
+  if (micros <= 1) at("colour-by").querySelector("[value=micro]").remove();
+  else if (pipeline) at("colour-by").value = "micro";
   const redraw = onFrame(draw);
   function window_(from, to) {
     const least = Math.max(2, 20e-9 / tick), size = Math.max(least, Math.min(step, to - from));
@@ -224,6 +232,7 @@ function startTimeline(report, showOperator) {
       `from ${(start * 1e3).toFixed(4)} to ${((start + took) * 1e3).toFixed(4)} ms`,
       `${bytes(rows.nbytes[i])} ${message ? "moved" : "touched"}`,
       message ? `over ${machine.routes[`${rows.source[i]} ${rows.processor[i]}`].map((k) => machine.links[k].name).join(", ")}` : "",
+      rows.micro[i] && micros > 1 ? `micro-batch ${rows.micro[i] - 1}` : "",
       rows.critical[i] ? "on the critical path" : "",
     ];
   }
@@ -301,7 +310,10 @@ function startTimeline(report, showOperator) {
 function legend(report, layers) {
   const box = at("category-legend"), entries = new Map(), most = 40; // name -> colour
   if (at("colour-by").value === "operator") report.operators.forEach((o, i) => { if (o.layer) entries.set(o.layer, layers[i]); });
-  else report.categories.forEach((name, k) => { if (report.operators.some((o) => o.tasks[k])) entries.set(name, CATEGORY_COLOURS[k]); });
+  else if (at("colour-by").value === "micro") {
+    const count = report.rows.micro.reduce((a, b) => Math.max(a, b), 0);
+    for (let m = 1; m <= count; m++) entries.set(`micro-batch ${m - 1}`, microColour(m, count));
+  } else report.categories.forEach((name, k) => { if (report.operators.some((o) => o.tasks[k])) entries.set(name, CATEGORY_COLOURS[k]); });
   box.replaceChildren();
   for (const [name, paint] of [...entries].slice(0, most)) {
     const entry = make("span"), colour = make("i");
@@ -309,7 +321,7 @@ function legend(report, layers) {
     entry.append(colour, name);
     box.append(entry);
   }
-  if (entries.size > most) box.append(make("span", `and ${entries.size - most} more layers`));
+  if (entries.size > most) box.append(make("span", `and ${entries.size - most} more`));
 }
 function pathWords(report) {
   const path = report.critical_path, table = make("table", "", { class: "words" }), whole = path.seconds.reduce((a, b) => a + b, 0) || 1;

@@ -13,6 +13,7 @@ from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.regions import Rect, covers
 from taskflow.tasks.lower.exchange import exchange_gradients, gather
 from taskflow.tasks.lower.recompute import compute_again
+from taskflow.tasks.lower.ring import as_they_arrive
 from taskflow.tasks.lower.state import Lowering, Piece, TensorKey
 from taskflow.tasks.task import Bundle, Compute, GradientTo, Kind, OtherHalf, Part
 from taskflow.tasks.topic import Purpose, Topic
@@ -80,7 +81,7 @@ def backward(
     if all(table is None for table in tables):
         return
     state.emit.topic = Topic(Purpose.BACKWARD, node.name)
-    for piece in some:
+    for piece in as_they_arrive(state, some, last_first=True) if state.ring else some:
         _task(state, piece, tuple(
             None if table is None else table[rect, piece.processor] for table, rect in zip(tables, piece.writes)
         ), gives)
@@ -160,7 +161,8 @@ def _gather(
             del asked[rect]
     met = meeting
     if state.together:
-        met = exchange_gradients(state.emit, tensor, asked, {r: parts for r, parts in meeting.items() if r in asked})
+        among = {r: parts for r, parts in meeting.items() if r in asked}
+        met = exchange_gradients(state.emit, tensor, asked, among, state.ring)
     for rect, owner in asked.items():
         gathered[rect, owner] = _owner_gradient(state, tensor, rect, owner, met.get(rect, []), seed, arriving)
     state.emit.transfers(arriving.copies)

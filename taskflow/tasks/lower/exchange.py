@@ -15,6 +15,7 @@ from typing import TypeVar
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect, covers
 from taskflow.tasks.lower.emit import Emitter
+from taskflow.tasks.lower.ring import add_on_the_way, goes_around, pass_on
 from taskflow.tasks.task import Part
 
 Held = tuple[Rect, int, int]  # elements of a tensor, the processor where they are, and the buffer
@@ -33,9 +34,9 @@ class Wanted:
     sources: tuple[Held, ...]
 
 
-def exchange_values(emit: Emitter, wanted: Sequence[Wanted], reading: set[int]) -> list[Wanted]:
+def exchange_values(emit: Emitter, wanted: Sequence[Wanted], reading: set[int], ring: bool = False) -> list[Wanted]:
     """Emit the collectives that fill instances of one tensor; the others are returned. ``reading``: all processors that read the
-    tensor now, those too that have at hand what they need."""
+    tensor now, those too that have at hand what they need. ``ring``: whole pieces that several want go around."""
     left: list[Wanted] = []
     groups = _groups((giver, one.processor) for one in wanted for _, giver, _ in one.sources)
     for members, some in zip(groups, _sorted(wanted, [one.processor for one in wanted], groups)):
@@ -46,6 +47,8 @@ def exchange_values(emit: Emitter, wanted: Sequence[Wanted], reading: set[int]) 
         elif (share := _shares_of_all(some, members)) is not None:
             name, rect = f"{some[0].tensor.name}{some[0].rect}", some[0].rect
             gather(emit, name, rect, share, {one.processor: one.buffer for one in some})
+        elif ring and goes_around(some):
+            pass_on(emit, members, some)
         else:
             emit.all_to_all(some[0].tensor.name, [
                 (emit.part(buffer, shared), emit.part(one.buffer, shared)) for one in some for shared, _, buffer in one.sources
@@ -89,10 +92,12 @@ def reduce(emit: Emitter, name: str, rect: Rect, parts: Mapping[int, Part], shar
 
 
 def exchange_gradients(
-    emit: Emitter, tensor: Tensor, owners: Mapping[Rect, int], given: Mapping[Rect, Sequence[Given]]
+    emit: Emitter, tensor: Tensor, owners: Mapping[Rect, int], given: Mapping[Rect, Sequence[Given]],
+    ring: bool = False,
 ) -> dict[Rect, list[Given]]:
     """Emit the collectives that bring gradients to where a tensor's pieces lie. ``given``: for each of these the gradients that
-    readers have put and that meet it. Returns the same with what has come, and is on the owner now, in place of what it is of."""
+    readers have put and that meet it. ``ring``: those of whole pieces that several have read come the way back. Returns the same
+    with what has come, and is on the owner now, in place of what it is of."""
     found = {rect: list(parts) for rect, parts in given.items()}
     meets: dict[Given, list[Rect]] = {}
     for rect, parts in given.items():
@@ -104,6 +109,13 @@ def exchange_gradients(
         if len(members) == 1 or members not in ({part[0] for part in some}, owning):
             continue
         far = [part for part in some if any(owners[rect] != part[0] for rect in meets[part])]
+        around: dict[Rect, list[Given]] = {}
+        for part in far if ring else ():
+            around.setdefault(part[1], []).append(part)
+        if any(len(parts) > 1 for parts in around.values()) and all(meets[part] == [part[1]] for part in far):
+            for rect, come in add_on_the_way(emit, tensor, members, owners, around).items():
+                _replace(found[rect], around[rect], come)
+            continue
         for read in dict.fromkeys(read for _, read, _ in far):
             parts = [part for part in some if part[1] == read]
             rects = meets[parts[0]]
@@ -127,10 +139,11 @@ def _reduce_gradients(
     emit: Emitter, tensor: Tensor, read: Rect, parts: Sequence[Given], shares: Mapping[int, Rect], found: dict[Rect, list[Given]]
 ) -> None:
     into: dict[int, Held] = {}
+    added = set(parts)  # a sum of others that came before may be of this Rect too
     for owner, rect in shares.items():
         buffer = emit.buffer(f"d {tensor.name}", rect, owner, tensor.dtype)
         into[owner] = rect, owner, buffer
-        _replace(found[rect], [part for part in found[rect] if part[1] == read], (owner, rect, buffer))
+        _replace(found[rect], [part for part in found[rect] if part in added], (owner, rect, buffer))
     reduce(emit, f"d {tensor.name}{read}", read, {p: emit.whole(buffer) for p, _, buffer in parts}, into)
 
 

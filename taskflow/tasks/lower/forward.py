@@ -11,6 +11,7 @@ from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect, covers
 from taskflow.tasks.lower.part import NotAlikeError, StepPart
 from taskflow.tasks.lower.reduce import all_reduce_all, reduce_all, reduce_scatter_all
+from taskflow.tasks.lower.ring import as_they_arrive
 from taskflow.tasks.lower.state import Lowering, Owners, Piece
 from taskflow.tasks.task import Compute, Kind
 from taskflow.tasks.topic import Purpose, Topic
@@ -38,6 +39,8 @@ def forward(state: Lowering, node: Node, pieces: Sequence[Piece] | None = None) 
 def run_pieces(state: Lowering, node: Node, pieces: Sequence[Piece], topic: Topic) -> None:
     """Bring the inputs of pieces, and emit their tasks."""
     kept = isinstance(node.operator, State)
+    if state.ring:
+        pieces = as_they_arrive(state, pieces)
     inputs = [() if kept else _inputs(state, piece) for piece in pieces]
     state.bring()
     state.emit.topic = topic

@@ -170,6 +170,7 @@ class Lowering:
     reading: dict[TensorKey, set[int]] = field(default_factory=dict)
     """Of a tensor, the processors that have wanted some of it since the last `bring`; only with `together`."""
     together: bool = field(init=False)  # what is cut anew within a group of processors goes as collectives
+    ring: bool = field(init=False)  # and whole pieces that several of them read go from neighbour to neighbour
     gathers: WeightGathers = field(init=False)  # of the weights that are kept as shares
     gradient_shares: dict[tuple[str, int], int] = field(default_factory=dict)  # of those gradients, as flat_gradients
     sharded_layers: dict[str, list[Bundle]] = field(default_factory=dict)  # their bundles
@@ -181,7 +182,8 @@ class Lowering:
     def __post_init__(self) -> None:
         self.topics = [Topic(Purpose.OUTPUT, node.name) for node in self.graph]
         # A mapper that picks sources says for each copy where it is from.
-        self.together = self.strategy.exchange is Exchange.COLLECTIVES and self.select_source is None
+        self.together = self.strategy.exchange is not Exchange.COPIES and self.select_source is None
+        self.ring = self.together and self.strategy.exchange is Exchange.RING
         self.gathers = WeightGathers(self.emit, self.shards)
         for bundle in self.layout.bundles if self.shards else ():
             if bundle.name in self.shards:
@@ -229,7 +231,7 @@ class Lowering:
             wanted = []
             for key, some in by_tensor.items():
                 self.emit.topic = self.topics[key[0]]
-                wanted += exchange_values(self.emit, some, reading[key])
+                wanted += exchange_values(self.emit, some, reading[key], self.ring)
         copies: list[Copying] = [
             (
                 f"{one.tensor.name}{shared}", self.emit.part(source, shared), self.emit.part(one.buffer, shared),

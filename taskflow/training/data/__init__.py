@@ -5,7 +5,7 @@ from taskflow.training.data.batches import LanguageModelBatches, Window
 from taskflow.training.data.corpus import Corpus, cached
 from taskflow.training.data.fingerprint import digest_of
 from taskflow.training.data.labelled_text import TextBatches, load_labelled
-from taskflow.training.data.protocols import Batches, LazyBatches, Say, Validation
+from taskflow.training.data.protocols import Batches, LazyBatches, Say, Validation, Watch
 from taskflow.training.data.subwords import BEGIN, END, PAD, Subwords
 from taskflow.training.data.synthetic import random_feeds
 from taskflow.training.data.text import load_corpus, load_files, load_ptb, load_stdlib
@@ -25,6 +25,7 @@ __all__ = [
     "TextBatches",
     "TokenArray",
     "Validation",
+    "Watch",
     "Window",
     "cached",
     "digest_of",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from taskflow.operators.tensor import Tensor
     from taskflow.runtime import Executor
 
 Say = Callable[[str], None]
@@ -88,3 +89,31 @@ class Validation(ABC):
     @abstractmethod
     def measure(self, executor: Executor, say: Say) -> dict[str, float] | None:
         """Every name's value, on rank 0 (None elsewhere). Every rank calls it."""
+
+
+class Watch(ABC):
+    """What is measured of training itself, beside the loss."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What it is about."""
+
+    @property
+    @abstractmethod
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What is brought to processor 0 in each training step for it."""
+
+    @abstractmethod
+    def add(self, executor: Executor) -> None:
+        """A training step is done. Every rank calls it."""
+
+    @abstractmethod
+    def take(self) -> dict[str, float] | None:
+        """What the steps since it was asked last had, on rank 0 (None elsewhere, and if there were none)."""
+
+    @abstractmethod
+    def line(self, found: Mapping[str, float]) -> str:
+        """The same for a person."""

@@ -2,6 +2,7 @@
 
 from taskflow.training.evaluation.classify import MEASURES, ClassifierEvaluation, scores_of
 from taskflow.training.evaluation.evaluate import Evaluation, evaluate
+from taskflow.training.evaluation.expert_load import ExpertWatch
 from taskflow.training.evaluation.experts import ExpertEvaluation
 from taskflow.training.evaluation.language_model import LanguageModelEvaluation
 from taskflow.training.evaluation.metrics import Throughput, perplexity
@@ -11,6 +12,7 @@ __all__ = [
     "ClassifierEvaluation",
     "Evaluation",
     "ExpertEvaluation",
+    "ExpertWatch",
     "LanguageModelEvaluation",
     "Throughput",
     "evaluate",

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from taskflow.graph import OperatorGraph
-from taskflow.operators.tensor import Tensor
-from taskflow.operators.top_k_routing import TopKRouting
 from taskflow.runtime import Executor
 from taskflow.training.data import LanguageModelBatches, Say, Validation
+from taskflow.training.evaluation.expert_load import ExpertLoad, routings_of, tensors_of
 from taskflow.training.evaluation.metrics import perplexity
 
 
@@ -32,29 +28,15 @@ class ExpertEvaluation(Validation):
         return True
 
     def measure(self, executor: Executor, say: Say) -> dict[str, float] | None:
-        graph = executor.graph
-        routings = _routings(graph)
-        wanted = [graph.losses[0], *(tensor for pair in routings for tensor in pair)]
+        loss, routings = executor.graph.losses[0], routings_of(executor.graph)
         executor.reset_state("evaluate")
-        losses, full, asked, loads = [], 0, 0, [np.zeros(load.shape[1], np.int64) for load, _ in routings]
+        losses, load = [], ExpertLoad(routings)
         for k in range(min(self.windows, self.batches.steps_per_epoch)):
-            _, values = executor.evaluate_with(self.batches.at(k).feeds, wanted)
-            if values is None:
-                continue
-            losses.append(float(values[wanted[0].name]))
-            for total, (load, overflow) in zip(loads, routings):
-                total += values[load.name].sum(axis=0)
-                full += int(values[overflow.name].sum())
-                asked += int(values[load.name].sum() + values[overflow.name].sum())
+            _, values = executor.evaluate_with(self.batches.at(k).feeds, (loss, *tensors_of(routings)))
+            if values is not None:
+                losses.append(float(values[loss.name]))
+                load.add(values)
         if not losses:
             return None
-        loss, busiest = sum(losses) / len(losses), max(float(total.max() / max(1, total.mean())) for total in loads)
-        return {"loss": loss, "perplexity": perplexity(loss), "overflow": full / max(1, asked), "busiest": busiest}
-
-
-def _routings(graph: OperatorGraph) -> list[tuple[Tensor, Tensor]]:
-    """The load and the overflow of every layer of experts. ValueError if there is none."""
-    found = [(node.outputs[3], node.outputs[4]) for node in graph if isinstance(node.operator, TopKRouting)]
-    if not found:
-        raise ValueError(f"ExpertEvaluation: {graph.name} routes nothing; use LanguageModelEvaluation")
-    return found
+        mean = sum(losses) / len(losses)
+        return {"loss": mean, "perplexity": perplexity(mean), "overflow": load.overflow, "busiest": load.busiest}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from taskflow.models import MixtralConfig, mixtral
 from taskflow.rules import AdamW
 from taskflow.training import Cosine
-from taskflow.training.evaluation import ExpertEvaluation
+from taskflow.training.evaluation import ExpertEvaluation, ExpertWatch
 from taskflow.training.program import DATA_HELP, Preset, RunConfig, Training, example, language_model, text_options
 
 PRESETS = {
@@ -30,4 +30,4 @@ PRESETS = {
 @text_options
 def main(run: RunConfig, ptb: str | None, level: str) -> Training:
     """Mixtral on windows of text."""
-    return language_model(run, mixtral, ptb, level, ExpertEvaluation)
+    return language_model(run, mixtral, ptb, level, ExpertEvaluation, ExpertWatch)

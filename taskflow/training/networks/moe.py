@@ -8,7 +8,7 @@ from __future__ import annotations
 from taskflow.models import MoEConfig, moe
 from taskflow.rules import Adam, AdamW
 from taskflow.training import InverseSqrt
-from taskflow.training.evaluation import ExpertEvaluation
+from taskflow.training.evaluation import ExpertEvaluation, ExpertWatch
 from taskflow.training.program import DATA_HELP, Preset, RunConfig, Training, example, language_model, text_options
 
 PRESETS = {
@@ -29,4 +29,4 @@ PRESETS = {
 @text_options
 def main(run: RunConfig, ptb: str | None, level: str) -> Training:
     """A decoder with experts on windows of text."""
-    return language_model(run, moe, ptb, level, ExpertEvaluation)
+    return language_model(run, moe, ptb, level, ExpertEvaluation, ExpertWatch)

@@ -8,7 +8,7 @@ from typing import Any
 
 from taskflow.graph import OperatorGraph
 from taskflow.rules import UpdateRule
-from taskflow.training.data import Batches, LazyBatches, Say, Validation
+from taskflow.training.data import Batches, LazyBatches, Say, Validation, Watch
 from taskflow.training.schedules import Schedule
 
 
@@ -44,7 +44,8 @@ class RunConfig:
 @dataclass(frozen=True, slots=True)
 class Training:
     """What to train on what. ``unit``: what the items of ``batches`` are ("tokens", "images"); ``describe``: one line about
-    the data. A report has the last measure of ``evaluation`` under its names with ``_valid``, and ``facts``."""
+    the data. A report has the last measure of ``evaluation`` under its names with ``_valid``, ``facts``, and what
+    ``watch`` found of training's steps under its name."""
 
     graph: OperatorGraph
     batches: Batches
@@ -55,3 +56,4 @@ class Training:
     lazy: tuple[LazyBatches, ...] = ()  # all batches that are made for this rank alone: training's and validation's
     initial: Mapping[str, Any] = field(default_factory=dict)  # whole arrays that parameters start with in place of their own
     facts: Mapping[str, Any] = field(default_factory=dict)
+    watch: Watch | None = None

@@ -94,7 +94,7 @@ def finish(program: str, preset: Preset, options: Options, job: TrainingJob, say
         result = train(
             executor, training.batches, job.steps, schedule=preset.schedule, evaluation=training.evaluation, unit=training.unit,
             quiet=options.quiet or executor.transport.rank > 0, say=say, first=job.start.steps, epoch=job.start.epoch,
-            after_step=saver(executor, options, job.start, job.steps, say),
+            after_step=saver(executor, options, job.start, job.steps, say), watch=training.watch, every=options.every,
         )
         if job.tracer is not None:
             job.tracer.close()
@@ -135,7 +135,7 @@ def _executor(
         on_first_rank(transport, lambda: save(strategy, graph, machine.name, file))
     executor = Executor(
         graph, strategy, preset.rule, transport=transport, machine=machine, seed=seed,
-        clip_norm=preset.clip_norm, mapper=chooser, kernels=kernels,
+        clip_norm=preset.clip_norm, mapper=chooser, kernels=kernels, fetch=() if training.watch is None else training.watch.tensors,
         loss_scaling=LossScaling() if options.loss_scale is None else LossScaling.fixed(options.loss_scale),
     )
     executor.set_parameters(training.initial)
@@ -192,6 +192,7 @@ def _report(executor: Executor, training: Training, options: Options, job: Train
         "checkpoint": options.checkpoint,
         "trace": options.trace,
         "losses": [_known(loss) for loss in result.losses],
+        **({} if training.watch is None else {training.watch.name: result.watched}),
         **training.facts,
     }
     if not (options.quiet and options.as_json):  # with --quiet alone, this is the result

@@ -10,7 +10,7 @@ import click
 import numpy as np
 
 from taskflow.graph import OperatorGraph
-from taskflow.training.data import LanguageModelBatches, Validation, load_corpus
+from taskflow.training.data import LanguageModelBatches, Validation, Watch, load_corpus
 from taskflow.training.evaluation import LanguageModelEvaluation
 from taskflow.training.program.example import RunConfig, Training
 
@@ -31,9 +31,10 @@ def text_options(function: Function) -> Function:
 def language_model(
     run: RunConfig, network: Callable[[Any, str], OperatorGraph], ptb: str | None, level: str,
     validate: Callable[[LanguageModelBatches], Validation] = LanguageModelEvaluation,
+    watch: Callable[[OperatorGraph], Watch] | None = None,
 ) -> Training:
     """Training of ``network`` (config, dtype), with inputs tokens and targets (batch, steps), on windows of text. ``validate``
-    makes the validation over windows of other text."""
+    makes the validation over windows of other text, ``watch`` what is measured of training."""
     corpus = load_corpus(run.data, ptb, level=level, vocabulary_size=run.model.vocabulary)
     config, integers = replace(run.model, batch=run.batch, vocabulary=len(corpus.vocabulary)), np.dtype("int64")
     batches, valid = LanguageModelBatches(corpus.split("train"), run.batch, config.steps, integers), corpus.split("valid")
@@ -41,4 +42,7 @@ def language_model(
     if len(valid) > batches.items_per_step:
         evaluation = validate(LanguageModelBatches(valid, run.batch, config.steps, integers))
         names = evaluation.names
-    return Training(network(config, run.dtype), batches, "tokens", repr(corpus), evaluation, measures=names)
+    graph = network(config, run.dtype)
+    return Training(
+        graph, batches, "tokens", repr(corpus), evaluation, measures=names, watch=None if watch is None else watch(graph)
+    )

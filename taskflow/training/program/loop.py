@@ -11,20 +11,22 @@ from taskflow.graph import OperatorGraph
 from taskflow.mapper import Strategy
 from taskflow.runtime import Executor
 from taskflow.tasks import Placement
-from taskflow.training.data import Batches, Say, Validation
+from taskflow.training.data import Batches, Say, Validation, Watch
 from taskflow.training.evaluation import Throughput
-from taskflow.training.program.progress import TrainingProgress
+from taskflow.training.program.progress import LINES, TrainingProgress
 from taskflow.training.schedules import Schedule
 from taskflow.working import Working
 
 
 @dataclass(slots=True)
 class Result:
-    """What a run measured. ``losses`` (the mean in nats, before each update) and ``measures`` (what each validation found)
-    are known on rank 0 only; ``seconds`` is training without the validation at the end."""
+    """What a run measured. ``losses`` (the mean in nats, before each update), ``measures`` (what each validation found) and
+    ``watched`` (what was measured of the steps up to ``step``) are known on rank 0 only; ``seconds`` is training without the
+    validation at the end."""
 
     losses: list[float] = field(default_factory=list)
     measures: list[dict[str, float]] = field(default_factory=list)
+    watched: list[dict[str, float]] = field(default_factory=list)
     items_per_second: float = nan
     seconds: float = 0.0
 
@@ -42,6 +44,8 @@ def train(
     first: int = 0,
     epoch: int = 0,
     after_step: Callable[[int, int], None] | None = None,
+    watch: Watch | None = None,
+    every: int | None = None,
 ) -> Result:
     """Train until ``steps`` batches are done, carrying state from one to the next and starting it anew where a batch says so.
 
@@ -49,11 +53,13 @@ def train(
     and the epoch; its time does not count as the step's.
 
     The graph's inputs must be called as the batches' feeds. ``evaluation`` measures at the end, and after each epoch if it
-    wants to; ``say`` gets one line for a person about each. ``unit``: what the batches' items are. Every rank calls it.
+    wants to; ``say`` gets one line for a person about each, and every ``every`` steps (default: a twentieth of all) about what
+    ``watch`` found. ``unit``: what the batches' items are. Every rank calls it.
     """
     result, speed = Result(), Throughput(window=max(1, steps - first))
+    often = every or max(1, steps // LINES)
     began = perf_counter()
-    with TrainingProgress(steps, quiet, unit=unit) as progress:
+    with TrainingProgress(steps, quiet, every, unit=unit) as progress:
         progress.done = first
         for k in range(first, steps):
             start = perf_counter()
@@ -77,6 +83,10 @@ def train(
             if loss is not None:
                 result.losses.append(loss)
                 progress.step(loss, batches.items_per_step, seconds)
+            if watch is not None:
+                watch.add(executor)
+                if (k + 1) % often == 0 or k + 1 == steps:
+                    _watched(watch, result, say, k + 1, first)
             if after_step is not None:
                 after_step(k + 1, epoch)
     result.seconds = perf_counter() - began
@@ -85,6 +95,14 @@ def train(
         with Working("validating", quiet):
             _measure(executor, evaluation, result, say, "at the end")
     return result
+
+
+def _watched(watch: Watch, result: Result, say: Say, step: int, first: int) -> None:
+    found = watch.take()
+    if found is not None:
+        since = 1 + (int(result.watched[-1]["step"]) if result.watched else first)
+        result.watched.append({"step": step, **found})
+        say(f"{watch.name} in step{f's {since} to' * (since < step)} {step}: {watch.line(found)}")
 
 
 def _measure(executor: Executor, evaluation: Validation, result: Result, say: Say, when: str) -> None:

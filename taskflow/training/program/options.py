@@ -25,6 +25,7 @@ class Options:
     processors: int | None
     data: tuple[str, ...]
     steps: int | None
+    every: int | None
     seed: int | None
     dtype: str
     loss_scale: float | None
@@ -77,6 +78,7 @@ def shared_options(presets: Sequence[str], data: str, data_help: str) -> list[Ca
         click.option("--data", multiple=True, metavar=data, help=data_help),
         click.option("--steps", type=click.IntRange(1),
                      help="Training steps, those before --resume included (default: the preset's)."),
+        click.option("--every", type=click.IntRange(1), metavar="N", help="Show a line every N steps (default: 20 lines a run)."),
         click.option("--seed", type=click.IntRange(0), help="Of weights, dropout and the data's order (default: 0)."),
         click.option("--dtype", "--precision", type=FloatName(), default="float32", show_default=True,
                      help="Of weights and activations: float32, float64, or bf16 and fp16 with float32 copies of the weights."),

@@ -15,7 +15,7 @@ from taskflow.working import Working, is_terminal
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-_LINES = 20  # a plain display's lines over a whole run of quick steps
+LINES = 20  # a plain display's lines over a whole run of quick steps
 _LONGEST_SILENCE_SECONDS = 15.0
 
 
@@ -43,7 +43,7 @@ class TrainingProgress:
         self.done = 0
         self.throughput = Throughput()
         self._quiet = quiet
-        self._every = every or max(1, total // _LINES)
+        self._every = every or max(1, total // LINES)
         self._stream = stream or sys.stderr
         self._silent_seconds = 0.0
         self._live: tuple[Progress, TaskID] | None = None
