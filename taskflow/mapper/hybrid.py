@@ -128,6 +128,11 @@ class HybridParallel(Mapper):
             )
         return replace(asked, data=data, micro_batch=micro_batch)
 
+    def between(self, node: Node) -> bool:
+        """Whether an operator lies between those that a tensor-parallel group shares, so that it is cut along the sequence.
+        After `prepare`."""
+        return self.plan.tensor > 1 and self._tensor.shared(node) is None
+
     def _shared(self, node: Node) -> int | None:
         """The dimension that a tensor-parallel group shares: as in `Megatron`, or else the sequence."""
         t = self.plan.tensor
