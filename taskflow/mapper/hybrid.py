@@ -79,9 +79,10 @@ class HybridParallel(Mapper):
     def select_reduction(self, layer: str, nbytes: int, holders: Sequence[int], machine: Machine) -> Sync:
         plan = self.plan
         if not plan.zero:
-            return Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.EVERY)
+            return Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.EVERY, overlap=plan.overlap == "grads")
         return Sync(
-            SyncAlgorithm.COLLECTIVE, UpdatePlacement.SPREAD, zero=plan.zero, shard_group=plan.shard_group, prefetch=plan.prefetch
+            SyncAlgorithm.COLLECTIVE, UpdatePlacement.SPREAD, zero=plan.zero, shard_group=plan.shard_group, prefetch=plan.prefetch,
+            overlap=plan.overlap == "grads",
         )
 
     def select_pipeline(self, graph: OperatorGraph, machine: Machine) -> Pipeline | None:
