@@ -43,21 +43,28 @@ class LayersAlone:
     _parts: dict[object, dict[str, np.ndarray]] = field(default_factory=dict)
     _around: dict[object, object] = field(default_factory=dict)
 
-    def seconds(self, sizes: Sizes, notation: str) -> float:
-        """Predicted seconds of a step under a plan of t, p, d and mb whose layers are recomputed (1F1B, no interleaving)."""
+    def seconds(self, sizes: Sizes, notation: str, sequence_parallel: bool = True) -> float:
+        """Predicted seconds of a step under a plan of t, p, d and mb (1F1B, no interleaving) whose layers are recomputed or not.
+
+        Without ``sequence_parallel`` a group sums its activations by all-reduces, and each member does all of what lies
+        between shared layers and sends all of it to the next stage (Megatron-LM before Korthikanti et al., arXiv 2205.05198).
+        """
         plan = parse_plan(notation)
         t, p, d, mb = plan.tensor, plan.pipeline, plan.data or 1, plan.micro_batch or 1
+        again = {"full": 1, "none": 0}[plan.recompute]
         count = sizes.batch // d // mb
-        part = self._layer(sizes, mb, t)
+        part = self._layer(sizes, mb, t, sequence_parallel)
         device = self.machine.processors[0].device
-        message = device.program.message_seconds if device.program else 0.0
         stream = mb * sizes.sequence * sizes.hidden * 2
-        # Each layer puts its activations together and sums them twice forward, and as often for each of both gradients.
-        sums = 2 * 2 * self._collective(range(t), stream, 1) if t > 1 else 0.0
+        sent = stream // t if sequence_parallel else stream
+        message = device.program.waits(sent) if device.program else 0.0
+        # A layer sums its activations twice forward and twice backward; cut along the sequence they are first put together.
+        halves, each = (1, 4) if sequence_parallel else (2, 2)
+        sums = each * self._collective(range(t), stream, halves) if t > 1 else 0.0
         ahead, back = [], []
         stages = _dealt(sizes.layers, p)
         for stage, layers in enumerate(stages):
-            forward, backward = part["layer"][:2] * layers, (part["layer"][:2] + part["layer"][2:]) * layers
+            forward, backward = part["layer"][:2] * layers, (again * part["layer"][:2] + part["layer"][2:]) * layers
             if stage == 0:
                 forward, backward = forward + part["embedding"][:2], backward + part["embedding"][2:]
             if stage == p - 1:
@@ -65,9 +72,9 @@ class LayersAlone:
             waits = ((stage > 0) + (stage < p - 1)) * message
             # The host runs ahead while a collective goes on, as it does through long kernels.
             ahead.append(max(forward[0] + sums * layers, forward[1]) + waits)
-            back.append(max(backward[0] + 2 * sums * layers, backward[1]) + waits)
+            back.append(max(backward[0] + sums * (1 + again) * layers, backward[1]) + waits)
         route = self.machine.route(0, t * d) if p > 1 else ()
-        travels = sum(k.latency_seconds for k in route) + stream / t / min((k.bytes_per_second for k in route), default=1.0)
+        travels = sum(k.latency_seconds for k in route) + sent / min((k.bytes_per_second for k in route), default=1.0)
         return _in_order(ahead, back, count, travels if p > 1 else 0.0) + float(self._after(sizes, t, p, d, stages))
 
     def _after(self, sizes: Sizes, t: int, p: int, d: int, stages: Sequence[int]) -> float:
@@ -101,9 +108,9 @@ class LayersAlone:
             self._around[group] = collective(self.machine, group)
         return self._around[group].seconds(ring_bytes(len(group), nbytes, halves), halves)  # type: ignore[attr-defined]
 
-    def _layer(self, sizes: Sizes, mb: int, t: int) -> dict[str, np.ndarray]:
+    def _layer(self, sizes: Sizes, mb: int, t: int, sequence_parallel: bool) -> dict[str, np.ndarray]:
         """Seconds of device and host, forward and backward, of a layer, of what is before all layers and of what is after them."""
-        key = (sizes.hidden, sizes.heads, sizes.sequence, sizes.vocabulary, mb, t)
+        key = (sizes.hidden, sizes.heads, sizes.sequence, sizes.vocabulary, mb, t, sequence_parallel)
         if key in self._parts:
             return self._parts[key]
         graph = build(
@@ -111,7 +118,8 @@ class LayersAlone:
             dtype="float16",
         )
         machine = self.machine.prefix(t)
-        strategy, costs = map_graph(HybridParallel(f"t{t}"), graph, machine), AnalyticCosts(machine)
+        mapper, costs = HybridParallel(f"t{t}"), AnalyticCosts(machine)
+        strategy = map_graph(mapper, graph, machine)
         found = {name: np.zeros(4) for name in ("embedding", "layer", "head")}
         device = machine.processors[0].device
         for node in graph:
@@ -120,6 +128,8 @@ class LayersAlone:
             for piece, processor in strategy[node.name].pieces(node) if node.inputs else ():
                 if processor:
                     continue
+                if not sequence_parallel and mapper.between(node):
+                    piece = node.space
                 reads = node.reads(piece)
                 # Gradients of weights are added to those of earlier micro-batches, and at each fork to the other branch's.
                 added = sum(rect.volume * sum_bytes(2) for rect in reads.weights)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from math import inf
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -29,6 +30,9 @@ class ProgramEntry(Entry, frozen=True, kw_only=True):
 
     host_seconds: Annotated[NotNegative, Meta(description="What its thread needs to start a kernel; 0 for recorded steps.")]
     message_seconds: Annotated[NotNegative, Meta(description="Waiting for a message of another stage of a pipeline.")] = 0.0
+    message_bytes_per_second: Annotated[
+        Positive, Meta(description="How fast such a message goes while it waits. Without it: as links are.")
+    ] | UnsetType = UNSET
     source: Source | UnsetType = UNSET
 
 
@@ -170,8 +174,12 @@ def _device(entry: DeviceEntry) -> Device:
     return Device(
         entry.kind, entry.memory_bytes, _sorted(entry.flops_per_second), entry.memory_bytes_per_second, entry.launch_seconds,
         entry.multiprocessors, entry.cache_bytes, _sorted(entry.efficiency or {}), entry.source or "", entry.products or "float32",
-        HostProgram(p.host_seconds, p.message_seconds, p.source or "") if (p := entry.program) else None,
+        _program(entry.program) if entry.program else None,
     )
+
+
+def _program(entry: ProgramEntry) -> HostProgram:
+    return HostProgram(entry.host_seconds, entry.message_seconds, entry.source or "", entry.message_bytes_per_second or inf)
 
 
 def _collectives(entry: CollectivesEntry) -> Collectives:
@@ -225,6 +233,7 @@ def _of_device(device: Device) -> DeviceEntry:
         source=device.source or UNSET, products=UNSET if products == "float32" else products,
         program=UNSET if (p := device.program) is None else ProgramEntry(
             host_seconds=p.host_seconds, message_seconds=p.message_seconds, source=p.source or UNSET,
+            message_bytes_per_second=UNSET if p.message_bytes_per_second == inf else p.message_bytes_per_second,
         ),
     )  # fmt: skip
 

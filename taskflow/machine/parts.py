@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from math import inf
 from typing import Literal, Protocol
 
 Ends = bool | Literal["sender", "receiver"]  # of a transfer: both (True), none, or one
@@ -19,11 +20,17 @@ def _name(dtype: object) -> str:
 class HostProgram:
     """How a training program drives a device, PyTorch's eager mode for instance. ``host_seconds``: what its one thread needs to
     start a kernel, none of which begins before; 0 where steps are recorded and replayed (CUDA graphs). ``message_seconds``: what
-    it waits in addition for a message from or to another stage of a pipeline. ``source``: where the figures are from."""
+    it waits in addition for a message from or to another stage of a pipeline, and ``message_bytes_per_second`` how fast the
+    message goes meanwhile (infinite: as fast as links are). ``source``: where the figures are from."""
 
     host_seconds: float
     message_seconds: float = 0.0
     source: str = ""
+    message_bytes_per_second: float = inf
+
+    def waits(self, nbytes: float) -> float:
+        """Seconds that it waits for a message of so many bytes."""
+        return self.message_seconds + nbytes / self.message_bytes_per_second
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,7 +130,9 @@ class Sync:
     reduce-scatter in each backward pass. 3 (FSDP): weights too; an all-gather brings them together for each pass that reads them.
     ``shard_group``: how many holders, neighbours in the order of their numbers, have all shares together (hybrid sharding, HSDP;
     at most so many, since groups have one size); between groups the shares' gradients are all-reduced. 0: all holders.
-    ``prefetch``: with stage 3, how many layers ahead of the one that is computed weights are gathered."""
+    ``prefetch``: with stage 3, how many layers ahead of the one that is computed weights are gathered.
+    ``overlap``: whether a collective sums gradients beside the backward pass, as soon as they are there; if not, it waits until
+    each holder's backward pass is over (Megatron-LM without --overlap-grad-reduce)."""
 
     travel: SyncAlgorithm = SyncAlgorithm.OWNER
     place: UpdatePlacement = UpdatePlacement.SHARDED
@@ -138,6 +140,7 @@ class Sync:
     zero: int = 1
     shard_group: int = 0
     prefetch: int = 1
+    overlap: bool = True
 
     def __post_init__(self) -> None:
         for what in ("chunks", "shard_group", "prefetch"):
@@ -155,6 +158,11 @@ class Sync:
                 f"Sync: zero {self.zero} keeps shares by reduce-scatter and all-gather, so that it goes with travel "
                 f"'collective' and place 'spread'; got {self.travel.value!r} and {self.place.value!r}"
             )
+        if not self.overlap and (self.travel is not SyncAlgorithm.COLLECTIVE or self.zero > 1):
+            raise ValueError(
+                f"Sync: overlap False has collectives wait for the end of the backward pass; it goes with travel 'collective' and "
+                f"zero 1, since zero 2 and 3 keep no whole gradients until then; got {self.travel.value!r} and zero {self.zero}"
+            )
         if self.shard_group == 1 or (self.shard_group and self.zero == 1):
             raise ValueError(
                 f"Sync: shard_group {self.shard_group} needs zero 2 or 3, and two holders or more; for one use place 'every'"
@@ -164,6 +172,7 @@ class Sync:
         where = self.place.value if self.zero == 1 else f"zero{self.zero}"
         words = [self.travel.value, where] + [str(self.chunks)] * bool(self.chunks)
         words += [f"hsdp{self.shard_group}"] * bool(self.shard_group) + [f"prefetch{self.prefetch}"] * (self.prefetch != 1)
+        words += ["after"] * (not self.overlap)
         return "/".join(words)
 
 

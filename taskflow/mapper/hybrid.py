@@ -100,9 +100,10 @@ class HybridParallel(Mapper):
     def select_reduction(self, layer: str, nbytes: int, holders: Sequence[int], machine: Machine) -> Sync:
         plan = self.plan
         if not plan.zero:
-            return Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.REPLICATED)
+            return Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.REPLICATED, overlap=plan.overlap == "grads")
         return Sync(
-            SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED, zero=plan.zero, shard_group=plan.shard_group, prefetch=plan.prefetch
+            SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED, zero=plan.zero, shard_group=plan.shard_group, prefetch=plan.prefetch,
+            overlap=plan.overlap == "grads",
         )
 
     def select_pipeline(self, graph: OperatorGraph, machine: Machine) -> Pipeline | None:
@@ -150,6 +151,11 @@ class HybridParallel(Mapper):
                 f"plan {asked}: {data} replicas cannot be dealt to groups of hsdp{asked.shard_group}; use a divisor of {data}"
             )
         return replace(asked, data=data, micro_batch=micro_batch)
+
+    def between(self, node: Node) -> bool:
+        """Whether an operator lies between those that a tensor-parallel group shares, so that it is cut along the sequence.
+        After `prepare`."""
+        return self.plan.tensor > 1 and self._tensor.shared(node) is None
 
     def _shared(self, node: Node) -> int | None:
         """The dimension that a tensor-parallel group shares: as in `Megatron`, or else the sequence."""

@@ -50,6 +50,8 @@ def parse_sync(text: str, who: str) -> Sync:
     """The synchronisation that `Sync` prints as ``text``: ``ring/every``, ``owner/spread/8`` with chunks, or
     ``collective/zero3/hsdp4/prefetch2``. ValueError that begins with ``who``."""
     words = text.replace(" ", "").split("/")
+    overlap = words[-1] != "after"
+    words = words if overlap else words[:-1]
     travels, places = [t.value for t in SyncAlgorithm], [p.value for p in UpdatePlacement]
     numbers = [_SYNC_NUMBER.fullmatch(word) for word in words[2:]]
     kinds = [match[1] for match in numbers if match is not None]
@@ -59,13 +61,14 @@ def parse_sync(text: str, who: str) -> Sync:
     ):
         raise ValueError(
             f"{who}: write TRAVEL/PLACE or TRAVEL/PLACE/CHUNKS, such as ring/every or owner/spread/8, or for shares of gradients "
-            f"or weights collective/zero2 or collective/zero3, which hsdpN and prefetchN may follow, with TRAVEL one of "
+            f"or weights collective/zero2 or collective/zero3, which hsdpN and prefetchN may follow, or after another "
+            f"collective /after, with TRAVEL one of "
             f"{', '.join(travels)} and PLACE one of {', '.join(places)}; got {text!r}"
         )
     said = {_SYNC_FIELDS[match[1]]: int(match[2]) for match in numbers if match is not None}
     if words[1] in _STAGES:
-        return Sync(SyncAlgorithm(words[0]), UpdatePlacement.SHARDED, zero=_STAGES[words[1]], **said)
-    return Sync(SyncAlgorithm(words[0]), UpdatePlacement(words[1]), **said)
+        return Sync(SyncAlgorithm(words[0]), UpdatePlacement.SHARDED, zero=_STAGES[words[1]], overlap=overlap, **said)
+    return Sync(SyncAlgorithm(words[0]), UpdatePlacement(words[1]), overlap=overlap, **said)
 
 
 def parse_ranges(text: str, who: str) -> tuple[int, ...]:
@@ -91,13 +94,14 @@ def _example(node: Node) -> str:
 
 # ---- plans of tensor, pipeline and data parallelism ------------------------------------------------------------------
 RECOMPUTE = ("none", "selective", "full")
+OVERLAP = ("none", "grads")
 _TOKEN = re.compile(r"(mb|zero|hsdp|[tcpdev])(\d+)")
-_SETTING = re.compile(r"(recompute|schedule|stages|prefetch)=(\S+)")
+_SETTING = re.compile(r"(recompute|schedule|stages|prefetch|overlap)=(\S+)")
 NOTATION = (
     "tN (tensor), cN (context; with ring keys go from neighbour to neighbour), pN (pipeline), dN (data), "
     "eN (experts, of replicas), mbN (samples of a micro-batch and replica), "
     "vN (stages a rank), zero0 to zero3 (ZeRO's stage; fsdp is zero3), hsdpN (shares within N neighbouring replicas), "
-    "prefetch=N (layers gathered ahead), "
+    "prefetch=N (layers gathered ahead), overlap=none|grads (sums of gradients after or beside the backward pass), "
     f"recompute={'|'.join(RECOMPUTE)}, schedule={'|'.join(s.value for s in PipelineSchedule)}, "
     "stages=N,N,... (layers of each stage)"
 )
@@ -108,7 +112,8 @@ class HybridPlan:
     """Degrees of parallelism; ``data`` None: as many replicas as the devices allow. ``context``: devices over which each sequence
     is cut. ``experts``: replicas over which the experts of a layer are dealt. ``stages``: how many layers each stage has; empty:
     as even as can be. ``zero``: the stage of ZeRO. ``shard_group``: replicas that have all shares together, 0: all.
-    ``ring``: those that share a sequence have the keys of their own part, which go around."""
+    ``ring``: those that share a sequence have the keys of their own part, which go around. ``overlap``: whether gradients are
+    summed beside the backward pass ("grads") or after it ("none")."""
 
     tensor: int = 1
     pipeline: int = 1
@@ -124,6 +129,7 @@ class HybridPlan:
     shard_group: int = 0
     prefetch: int = 1
     ring: bool = False
+    overlap: str = "grads"
 
     def __post_init__(self) -> None:
         for what in ("tensor", "pipeline", "data", "micro_batch", "virtual", "context", "experts"):
@@ -143,6 +149,12 @@ class HybridPlan:
             raise ValueError("plan: ring is how the keys of a context go around, which needs c2 or more")
         if self.recompute not in RECOMPUTE:
             raise ValueError(f"plan: recompute must be one of {', '.join(RECOMPUTE)}, got {self.recompute!r}")
+        if self.overlap not in OVERLAP:
+            raise ValueError(f"plan: overlap must be one of {', '.join(OVERLAP)}, got {self.overlap!r}")
+        if self.overlap == "none" and self.zero > 1:
+            raise ValueError(
+                f"plan: overlap=none sums gradients after the backward pass, which zero{self.zero} does not keep so long"
+            )
         if self.virtual > 1 and self.pipeline == 1:
             raise ValueError(f"plan: v{self.virtual} interleaves the stages of a pipeline, which needs p2 or more")
         if self.stages and len(self.stages) != self.pipeline * self.virtual:
@@ -156,6 +168,7 @@ class HybridPlan:
         said += [f"e{self.experts}"] * (self.experts > 1)
         said += [f"v{self.virtual}"] * (self.virtual > 1) + [f"zero{self.zero}"] * (self.zero > 0)
         said += [f"hsdp{self.shard_group}"] * bool(self.shard_group) + [f"prefetch={self.prefetch}"] * (self.prefetch != 1)
+        said += [f"overlap={self.overlap}"] * (self.overlap != "grads")
         said += [f"schedule={self.schedule.value}"] * (self.schedule is not PipelineSchedule.ONE_F_ONE_B)
         said += [f"stages={','.join(map(str, self.stages))}"] * bool(self.stages)
         return " ".join(said + [f"recompute={self.recompute}"] * (self.recompute != "none"))

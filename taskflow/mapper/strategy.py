@@ -89,8 +89,8 @@ class Strategy:
     @property
     def ordered(self) -> bool:
         """True if it says more than cuts, places and sums: an order of passes, what is computed again, collectives that cut tensors
-        anew, or gradients or weights that are kept as shares."""
-        shares = any(sync.zero > 1 for sync in self.syncs.values())
+        anew, gradients or weights that are kept as shares, or gradients that are not summed beside the backward pass."""
+        shares = any(sync.zero > 1 or not sync.overlap for sync in self.syncs.values())
         return self.pipeline is not None or bool(self.recompute) or self.exchange is not Exchange.COPIES or shares
 
     def _verify_recompute(self, graph: OperatorGraph) -> None:
@@ -188,7 +188,7 @@ def load(path: str | Path, graph: OperatorGraph, processors: int) -> Strategy:
             for name, entry in file.operators.items()
         }
         syncs = {
-            layer: Sync(entry.travel, entry.place, entry.chunks, entry.zero, entry.shard_group, entry.prefetch)
+            layer: Sync(entry.travel, entry.place, entry.chunks, entry.zero, entry.shard_group, entry.prefetch, entry.overlap)
             for layer, entry in file.syncs.items()
         }
         pipeline = None
@@ -207,6 +207,7 @@ def load(path: str | Path, graph: OperatorGraph, processors: int) -> Strategy:
 
 def _sync_entry(sync: Sync) -> dict[str, Any]:
     shares = {"zero": sync.zero, "shard_group": sync.shard_group, "prefetch": sync.prefetch} if sync.zero > 1 else {}
+    shares |= {} if sync.overlap else {"overlap": False}
     return {"travel": sync.travel.value, "place": sync.place.value, "chunks": sync.chunks, **shares}
 
 

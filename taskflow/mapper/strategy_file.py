@@ -40,6 +40,7 @@ class SyncEntry(Entry, frozen=True, kw_only=True):
     zero: Annotated[Stage, Meta(description="Stage of ZeRO of a collective with a spread update.")] = 1
     shard_group: Annotated[Whole, Meta(description="Holders that have all shares together, with zero 2 or 3. 0: all.")] = 0
     prefetch: Annotated[Whole, Meta(description="Layers gathered ahead, with zero 3.")] = 1
+    overlap: Annotated[bool, Meta(description="Whether a collective sums gradients beside the backward pass.")] = True
 
 
 class PipelineEntry(Entry, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from language_model import undivided
 
 import taskflow
 from taskflow.graph import OperatorGraph
+from taskflow.machine import load_machine
 from taskflow.mapper import (
     HybridPlan,
     PipelineSchedule,
@@ -25,8 +26,12 @@ from taskflow.mapper import (
     save,
     stages_of,
 )
+from taskflow.mapper.notation import parse_sync
 from taskflow.models import build
 from taskflow.models.gpt import GPTConfig, gpt
+from taskflow.tasks import Kind, roofline, simulate
+from taskflow.tasks.lower import lower
+from taskflow.tasks.topic import Purpose
 
 CONFIG = replace(GPTConfig.small(), batch=8, layers=6)
 
@@ -45,6 +50,8 @@ def test_a_plan_is_read_and_says_itself() -> None:
     stages = (1, 2, 2, 1, 1, 2, 2, 1)
     assert plan == HybridPlan(2, 4, 2, 1, 2, 1, "full", PipelineSchedule.GPIPE, stages)
     assert str(plan) == text and parse_plan(str(plan)) == plan
+    text = "t1 p2 d4 mb1 zero1 overlap=none"
+    assert str(parse_plan(text)) == text and str(parse_plan("d4 overlap=grads")) == "t1 p1 d4"
     assert parse_plan("p2 sp t2") == HybridPlan(tensor=2, pipeline=2)
     text = "t2 c2 p2 d4 mb1 e4"
     assert parse_plan(text) == HybridPlan(2, 2, 4, 1, context=2, experts=4) and str(parse_plan(text)) == text
@@ -75,6 +82,8 @@ def test_shares_are_said_in_the_words_of_zero_and_fsdp() -> None:
     ("p2 schedule=2f1b", "schedule must be one of gpipe, 1f1b, zb-h1, got '2f1b'"),
     ("p2 stages=1;2", "stages must be numbers of layers such as 5,6,6,5, got '1;2'"),
     ("p3 stages=1,2", "stages= needs the layers of 3 stages .p x v., got 2"),
+    ("d4 overlap=all", "overlap must be one of none, grads, got 'all'"),
+    ("d4 zero2 overlap=none", "overlap=none sums gradients after the backward pass, which zero2 does not keep so long"),
     ("d4 e0", "experts must be at least 1, got 0"),
     ("v2", "v2 interleaves the stages of a pipeline, which needs p2 or more"),
 ])
@@ -162,9 +171,35 @@ def test_networks_without_layers_are_dealt_by_flops() -> None:
         stages_of(graph, len(graph))
 
 
+@pytest.mark.parametrize("plan", ["d8", "d4 p2 mb1", "d8 mb1 zero1"])
+def test_without_overlap_sums_wait_for_the_end_of_the_backward_pass(plan: str) -> None:
+    graph = decoder()
+    machine = load_machine("a100", 8)
+    assert planned(plan, 8, graph).syncs == planned(f"{plan} overlap=grads", 8, graph).syncs
+    for sync in set(planned(f"{plan} overlap=none", 8, graph).syncs.values()):
+        assert not sync.overlap and str(sync).endswith("/after") and parse_sync(str(sync), "test") == sync
+    with pytest.raises(ValueError, match="it goes with travel 'collective' and zero 1"):
+        Sync(SyncAlgorithm.RING, UpdatePlacement.EVERY, overlap=False)
+
+    def first_sum(text: str) -> tuple[float, float]:
+        """When the first gradients are summed, and when the last backward task ends on the processors that sum them."""
+        strategy = planned(text, 8, graph)
+        tasks = lower(graph, strategy, taskflow.SGD())
+        timeline = simulate(tasks, machine, roofline(machine))
+        spans = timeline.spans
+        sums = [t for t in tasks if t.kind is Kind.COLLECTIVE and t.topic.purpose is Purpose.WEIGHT_GRADIENTS]
+        first = min(sums, key=lambda t: spans[t.number].start)
+        backward = [t for t in tasks if t.kind is Kind.BACKWARD and t.processor in first.processors]
+        return spans[first.number].start, max(spans[t.number].end for t in backward)
+
+    (start, over), (late, end) = first_sum(plan), first_sum(f"{plan} overlap=none")
+    assert start < over and late >= end
+
+
 @pytest.mark.parametrize("plan", [
     "t2 p2 d2 mb1", "t1 p4 d2 mb2 schedule=zb-h1", "t2 p2 d2 mb1 v3 recompute=selective",
     "t4 p2 d1 mb2 schedule=gpipe recompute=full", "t1 p1 d8 mb1 zero1",
+    "t2 p2 d2 mb1 overlap=none", "d8 overlap=none", "d8 mb1 zero1 overlap=none",
 ])
 def test_plans_train_as_one_processor_does(plan: str, tmp_path: Path) -> None:
     graph = decoder()

@@ -29,7 +29,7 @@ MACHINE = load_machine("h100", 16)
 RULE = Adam()
 PLANS = (
     "t1 p2 d8 mb1 zero1", "t2 p4 d2 mb2", "p2 mb1 v2", "p4 d4 mb1 schedule=zb-h1", "p2 d8 schedule=gpipe mb1 recompute=selective",
-    "t1 d16 mb1", "t4 p2 d2 mb2 recompute=full",
+    "t1 d16 mb1", "t4 p2 d2 mb2 recompute=full", "p2 d8 mb1 overlap=none",
 )
 
 
@@ -51,7 +51,7 @@ def fold(evaluator: Evaluator, strategy: Strategy) -> FoldedStep:
 @pytest.mark.parametrize(("name", "plan"), [
     ("llama", PLANS[0]), ("gpt", PLANS[3]),
     *(pytest.param("llama", plan, marks=pytest.mark.slow) for plan in PLANS[1:]),
-    pytest.param("gpt", PLANS[0], marks=pytest.mark.slow),
+    pytest.param("gpt", PLANS[0], marks=pytest.mark.slow), ("gpt", PLANS[-1]),
 ])
 def test_times_tasks_bytes_and_memory_are_those_of_the_whole_step(name: str, plan: str) -> None:
     evaluator = whole(network(name, 48))

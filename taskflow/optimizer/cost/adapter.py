@@ -70,7 +70,11 @@ class ModelCosts(Costs):
         programs = [program for device in self._machine.kinds if (program := device.program) is not None]
         if strategy.pipeline is None or not programs or not isinstance(self.model, AnalyticCosts):
             return self.task
-        return paced(graph, strategy, self.spent, max(p.message_seconds for p in programs), self.task, copies)
+
+        def waits(nbytes: float) -> float:
+            return max(program.waits(nbytes) for program in programs)
+
+        return paced(graph, strategy, self.spent, waits, self.task, copies)
 
     def spent(self, task: Task) -> Spent | None:
         """Seconds of device and host for the task of a piece; None if the model does not tell them apart."""

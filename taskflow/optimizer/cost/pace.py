@@ -15,25 +15,25 @@ from taskflow.tasks import Compute, Cost, Kind, Task, TaskGraph
 
 
 def paced(
-    graph: TaskGraph, strategy: Strategy, spent: Callable[[Task], Spent | None], message_seconds: float, cost: Cost,
+    graph: TaskGraph, strategy: Strategy, spent: Callable[[Task], Spent | None], waits: Callable[[float], float], cost: Cost,
     copies: Sequence[int] | None = None,
 ) -> Cost:
     """``cost`` with the operators' tasks of each pass stretched or shortened to what the pass takes together. ``spent``: seconds of
-    device and host of such a task, None if they are not known (it keeps its cost). ``copies``: for how many tasks of a pass each
-    task stands, if not for one."""
+    device and host of such a task, None if they are not known (it keeps its cost). ``waits``: seconds that the program waits
+    for a message of so many bytes. ``copies``: for how many tasks of a pass each task stands, if not for one."""
     times = copies if copies is not None else [1] * len(graph)
     passes, of = _passes(graph)
-    messages = _messages(graph, strategy, of) if message_seconds else [0] * len(passes)
+    messages = _messages(graph, strategy, of) if waits(1.0) else [[] for _ in passes]
     factors: dict[int, float] = {}
     known: dict[int, Spent] = {}
     within = _collectives(graph, of)
-    for number, (tasks, waits) in enumerate(zip(passes, messages)):
+    for number, (tasks, sizes) in enumerate(zip(passes, messages)):
         both = [(task, found) for task in tasks if (found := spent(graph.tasks[task])) is not None]
         device, host = (sum(getattr(s, what) * times[task] for task, s in both) for what in ("device", "host"))
         alone = sum(s.seconds * times[task] for task, s in both)
         if alone > 0:
             meanwhile = sum(cost(graph.tasks[task]) * times[task] for task in within.get(number, ()))
-            factor = (max(device, host - meanwhile) + waits * message_seconds) / alone
+            factor = (max(device, host - meanwhile) + sum(map(waits, sizes))) / alone
             for task, one in both:
                 factors[task], known[task] = factor, one
 
@@ -72,23 +72,29 @@ def _collectives(graph: TaskGraph, of: dict[int, int]) -> dict[int, list[int]]:
     return {number: list(tasks) for number, tasks in found.items()}
 
 
-def _messages(graph: TaskGraph, strategy: Strategy, of: dict[int, int]) -> list[int]:
-    """How often each pass exchanges something with another stage's processors: with each other stage once in a direction."""
+def _messages(graph: TaskGraph, strategy: Strategy, of: dict[int, int]) -> list[list[int]]:
+    """Bytes of what each pass exchanges with another stage's processors: with each other stage one message in a direction."""
     assert strategy.pipeline is not None
     ranks = strategy.pipeline.ranks
     home: dict[int, int] = {}
     for name, config in strategy.configs.items():
         home.update(dict.fromkeys(set(config.processors), strategy.pipeline.stage(name) % ranks))
-    found: dict[int, set[tuple[int, bool]]] = {}
-    arriving: dict[int, int] = {}  # copy -> rank that it comes from
+    found: dict[int, dict[tuple[int, bool], int]] = {}
+    arriving: dict[int, tuple[int, int]] = {}  # copy -> rank that it comes from, and bytes
+
+    def add(number: int, message: tuple[int, bool], nbytes: int) -> None:
+        of_pass = found.setdefault(number, {})
+        of_pass[message] = of_pass.get(message, 0) + nbytes
+
     for task in graph.tasks:
         if task.kind is Kind.COPY and home.get(task.source) != home.get(task.processor):
-            arriving[task.number] = home.get(task.source, -1)
-            for before in task.after:
-                if before in of and graph.tasks[before].processor == task.source:
-                    found.setdefault(of[before], set()).add((home.get(task.processor, -1), True))
+            arriving[task.number] = home.get(task.source, -1), task.nbytes
+            senders = {of[n] for n in task.after if n in of and graph.tasks[n].processor == task.source}
+            for sender in senders:
+                add(sender, (home.get(task.processor, -1), True), task.nbytes)
         elif task.number in of and arriving:
             for before in task.after:
                 if before in arriving:  # others that read it need not wait again
-                    found.setdefault(of[task.number], set()).add((arriving.pop(before), False))
-    return [len(found.get(number, ())) for number in range(max(of.values(), default=-1) + 1)]
+                    rank, nbytes = arriving.pop(before)
+                    add(of[task.number], (rank, False), nbytes)
+    return [list(found.get(number, {}).values()) for number in range(max(of.values(), default=-1) + 1)]

@@ -174,18 +174,21 @@ class Emitter:
             runs=(max(map(self._runs, sources)), self._runs(target)),
         )
 
-    def all_reduce(self, name: str, parts: Sequence[Part], among: Sequence[int] | None = None) -> int:
+    def all_reduce(
+        self, name: str, parts: Sequence[Part], among: Sequence[int] | None = None, also_after: Sequence[int] = ()
+    ) -> int:
         """Each of the parts, on two or more different processors and of one shape, becomes the sum of all. ``among``: who
         takes part, where only some of their parts are lowered (`StepPart`)."""
         group, ordered = self._group(name, parts, among)
         size, nbytes = self._sizes(ordered[0])
         return self.emit(
             Kind.COLLECTIVE, name, group[0], AllReduce(group, ordered), ordered, ordered, flops=(len(group) - 1) * size,
-            nbytes=ring_bytes(len(group), nbytes),
+            nbytes=ring_bytes(len(group), nbytes), also_after=also_after,
         )
 
     def reduce_scatter(
-        self, name: str, parts: Sequence[Part], cuts: Sequence[int], among: Sequence[int] | None = None
+        self, name: str, parts: Sequence[Part], cuts: Sequence[int], among: Sequence[int] | None = None,
+        also_after: Sequence[int] = (),
     ) -> int:
         """Of the sum of the one-dimensional parts, on two or more different processors and of one size, the nth processor in
         rising order gets elements ``cuts[n]`` to ``cuts[n + 1]``, in its part; what else is there is lost."""
@@ -195,6 +198,7 @@ class Emitter:
         return self.emit(
             Kind.COLLECTIVE, name, group[0], ReduceScatter(group, ordered, shares), ordered, _some(shares),
             flops=(len(group) - 1) * size, nbytes=ring_bytes(len(group), nbytes, ReduceScatter.halves),
+            also_after=also_after,
         )
 
     def all_gather(

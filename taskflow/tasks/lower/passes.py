@@ -33,11 +33,13 @@ def forward_and_backward(state: Lowering, pipeline: Pipeline) -> None:
         if state.part is not None:
             if one.micro_batch not in state.part.kept:
                 continue
+            state.ended.update(state.last)
             state.last.clear()  # whoever repeats passes chains them
         first = len(state.emit.graph)
         _emit(state, one, stages[one.stage], pipeline.schedule is PipelineSchedule.ZERO_BUBBLE, ending[one.stage])
         end_pass(state)
         state.emit.graph.passes.append((one, first, len(state.emit.graph)))
+    state.ended.update(state.last)
     if state.part is not None:
         state.last.clear()
     backward_pass(state, whole[::-1])

@@ -166,6 +166,7 @@ class Lowering:
     part: StepPart | None = None  # what of the step is lowered; None: all
     chained: bool = False  # a processor runs its operators' tasks in the order in which they are emitted
     last: dict[int, int] = field(default_factory=dict)  # by processor the task before, if chained
+    ended: dict[int, int] = field(default_factory=dict)  # by processor the last operator's task of all passes that are over
     wanted: list[Wanted] = field(default_factory=list)  # instances that `bring` is to fill
     reading: dict[TensorKey, set[int]] = field(default_factory=dict)
     """Of a tensor, the processors that have wanted some of it since the last `bring`; only with `together`."""

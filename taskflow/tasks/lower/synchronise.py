@@ -68,6 +68,7 @@ def synchronise(state: Lowering, rule: UpdateRule, clip_norm: float | None, scal
     """Emit everything between the last backward task and the updated weights. ``scaled``: gradients may overflow, and every
     processor is to know whether some have."""
     collect_weight_gradients(state)
+    state.ended.update(state.last)
     # All before the first root that has no gradient of its own gets a buffer for the sum.
     bundles = [
         _divide(state, bundle) for bundle in state.layout.bundles
@@ -192,10 +193,12 @@ def _collective(state: Lowering, bundle: Bundle, task: SyncTask) -> None:
         emit.all_gather(name, parts, even_cuts(bundle.size, holders), bundle.group)
         return
     parts = [emit.whole(state.flat_gradients[bundle.name, p]) for p in lowered]
+    overlap = state.strategy.sync(bundle.layer).overlap
+    after = [] if overlap else [state.ended[p] for p in lowered if p in state.ended]
     if task.step is SyncStep.ALL_REDUCE:
-        emit.all_reduce(name, parts, bundle.group)
+        emit.all_reduce(name, parts, bundle.group, after)
     else:
-        emit.reduce_scatter(name, parts, even_cuts(bundle.size, holders), bundle.group)
+        emit.reduce_scatter(name, parts, even_cuts(bundle.size, holders), bundle.group, after)
 
 
 def _clip(state: Lowering, chunks: Sequence[SyncedChunk], limit: float, scaled: bool) -> dict[int, int]:
