@@ -179,7 +179,7 @@ def test_without_overlap_sums_wait_for_the_end_of_the_backward_pass(plan: str) -
     for sync in set(planned(f"{plan} overlap=none", 8, graph).syncs.values()):
         assert not sync.overlap and str(sync).endswith("/after") and parse_sync(str(sync), "test") == sync
     with pytest.raises(ValueError, match="it goes with travel 'collective' and zero 1"):
-        Sync(SyncAlgorithm.RING, UpdatePlacement.EVERY, overlap=False)
+        Sync(SyncAlgorithm.RING, UpdatePlacement.REPLICATED, overlap=False)
 
     def first_sum(text: str) -> tuple[float, float]:
         """When the first gradients are summed, and when the last backward task ends on the processors that sum them."""
