@@ -23,9 +23,10 @@ from taskflow.optimizer.grid.tables import GraphTables
 from taskflow.rules import UpdateRule
 
 SIMULATED = 12  # plans, at most, unless somebody says otherwise
-SECONDS_A_PIECE = 4e-4
+SECONDS_A_PIECE = 1e-3
 """That a piece takes to be lowered and simulated, before any has been: about four tasks, of which a million takes a minute and
 more."""
+STARTING = 300  # pieces that are lowered in the time that each plan takes in any case
 MOST_WHOLE = 60_000  # pieces of a plan of which every task is evaluated
 ALIKE = 2  # plans of one t, c, p and e that are simulated before others
 MICRO_BATCHES = 4  # that are lowered of one replica, where a step is folded
@@ -45,8 +46,8 @@ class PricedPlan:
 class GridResult:
     """``best``: the fastest plan that was simulated and fits the memory; None if there is none. ``plans``: how many there are;
     ``fitting``: how many fit by the closed form; ``simulated``: price and simulated seconds of each plan that was; ``refused``: how
-    many of these did not fit after all; ``left_out``: why others were not simulated. ``left``: whether there was time for all that
-    were to be."""
+    many of these did not fit after all; ``left_out``: why others were not simulated. ``pace``: seconds that a piece has
+    taken."""
 
     best: LayeredPlan | None
     strategy: Strategy | None
@@ -57,6 +58,7 @@ class GridResult:
     refused: int
     left_out: tuple[str, ...]
     search_seconds: float
+    pace: float = SECONDS_A_PIECE
 
     @property
     def tau(self) -> float:
@@ -84,7 +86,7 @@ def kendall(pairs: Sequence[tuple[float, float]]) -> float:
     return sum((s > 0) - (s < 0) for s in signs) / len(signs) if len(pairs) > 2 else nan
 
 
-class Grid:
+class PlanGrid:
     """The priced grid of a network on a machine. What is worked out once serves the local search, too."""
 
     def __init__(self, graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> None:
@@ -122,14 +124,14 @@ class Grid:
 
 def best_of_grid(
     evaluator: Evaluator, lacks: Callable[[Strategy], str] = lambda strategy: "", *, deadline: Deadline | None = None,
-    most: int = SIMULATED, grid: Grid | None = None, share: float = 1.0,
+    most: int = SIMULATED, grid: PlanGrid | None = None, share: float = 1.0, must: bool = True,
 ) -> GridResult:
     """Price all plans and simulate the best ``most`` of them, as long as ``share`` of the ``deadline`` allows. ``lacks``: given a
-    strategy, what memory it lacks (empty: it fits). The evaluator is anywhere afterwards. ValueError if its machine is not
-    described. KeyboardInterrupt ends it only before there is a plan."""
+    strategy, what memory it lacks (empty: it fits). ``must``: simulate one plan even if that is likely to take longer. The evaluator is anywhere
+    afterwards. ValueError if its machine is not described. KeyboardInterrupt ends it only before there is a plan."""
     deadline = deadline or Deadline()
     end = deadline.elapsed + share * deadline.left
-    grid = grid or Grid(evaluator.graph, evaluator.machine, evaluator.rule)
+    grid = grid or PlanGrid(evaluator.graph, evaluator.machine, evaluator.rule)
     begin, trial = deadline.elapsed, Trial(evaluator, lacks, lambda: deadline.expired or deadline.elapsed >= end)
     plans, count = grid.plans(trial.over)
     left_out: list[str] = []
@@ -141,7 +143,7 @@ def best_of_grid(
         if not trial.can(one.layered, one.micro_batches):
             left_out.append(f"{one.layered} (too many tasks, shares of weights and gradients are not folded)")
             continue
-        if pairs and not trial.room_for(one.layered, one.micro_batches, left):
+        if (pairs or not must) and not trial.room_for(one.layered, one.micro_batches, left):
             left_out.append(f"{one.layered} (no time to simulate it)")
             if left <= 0:
                 break
@@ -162,7 +164,7 @@ def best_of_grid(
         pairs.append((one.seconds, seconds))
     return GridResult(
         trial.best, trial.strategy, trial.seconds, count, len(plans), tuple(pairs), trial.refused, tuple(left_out[:5]),
-        deadline.elapsed - begin,
+        deadline.elapsed - begin, trial.pace,
     )
 
 
@@ -189,8 +191,13 @@ class Trial:
         self.best: LayeredPlan | None = None
         self.strategy: Strategy | None = None
         self.seconds, self.refused, self.simulated = inf, 0, 0
-        self._pace = SECONDS_A_PIECE
+        self.pace = SECONDS_A_PIECE
         self._clock = Deadline()
+
+    def begin_at(self, found: GridResult) -> None:
+        """Go on from what a grid has given."""
+        self.best, self.strategy, self.seconds = found.best, found.strategy, found.seconds
+        self.pace = max(SECONDS_A_PIECE / 10, found.pace)
 
     def of(self, layered: LayeredPlan) -> float:
         """Seconds of a step. BudgetExhausted if the time ends meanwhile; ValueError if the plan does not fit the network."""
@@ -205,7 +212,7 @@ class Trial:
                 else:
                     self.best, self.strategy, self.seconds = layered, strategy, seconds
         took = (self._clock.elapsed - begin) / self.work(layered, self._micro_batches(layered))
-        self._pace = took if self.simulated == 1 else max(took, (self._pace + took) / 2)
+        self.pace = took if self.simulated == 1 else max(took, (self.pace + took) / 2)
         return seconds
 
     def _micro_batches(self, layered: LayeredPlan) -> int:
@@ -218,14 +225,14 @@ class Trial:
 
     def room_for(self, layered: LayeredPlan, micro_batches: int, seconds: float) -> bool:
         """Whether so many seconds are likely to be enough for a plan."""
-        return self.work(layered, micro_batches) * self._pace <= seconds
+        return self.work(layered, micro_batches) * self.pace <= seconds
 
     def work(self, layered: LayeredPlan, micro_batches: int) -> int:
         """About how many pieces are lowered."""
         plan = layered.plan
         devices = plan.tensor * plan.context * (1 if plan.data is None or not self._whole(layered) else plan.data)
         count = micro_batches if self._whole(layered) else min(micro_batches, MICRO_BATCHES)
-        return len(self.evaluator.graph) * devices * count
+        return STARTING + len(self.evaluator.graph) * devices * count
 
     @staticmethod
     def _whole(layered: LayeredPlan) -> bool:

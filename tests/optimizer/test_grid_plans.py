@@ -20,8 +20,8 @@ from taskflow.models.moe import MoEConfig, moe
 from taskflow.optimizer import Deadline, MemoryCheck, make_evaluator
 from taskflow.optimizer.grid import (
     MARGIN,
-    Grid,
     LayeredPlan,
+    PlanGrid,
     best_of_grid,
     grid_plans,
     has_grid,
@@ -51,8 +51,8 @@ def machine(devices: int = 4) -> Cluster:
 
 
 @cache
-def grid(name: str = "gpt", batch: int = 8, devices: int = 4) -> Grid:
-    return Grid(network(name, batch), machine(devices), RULE)
+def grid(name: str = "gpt", batch: int = 8, devices: int = 4) -> PlanGrid:
+    return PlanGrid(network(name, batch), machine(devices), RULE)
 
 
 def filled(graph: OperatorGraph, plan: HybridPlan, devices: int) -> tuple[LayeredPlan, int]:
@@ -168,7 +168,7 @@ def test_the_best_of_the_grid_is_the_best_of_all_that_were_simulated() -> None:
 def test_plans_that_do_not_fit_are_not_simulated() -> None:
     graph = network("llama")
     small = tiny(machine(), 2_000_000)
-    one = Grid(graph, small, RULE)
+    one = PlanGrid(graph, small, RULE)
     plans, count = one.plans()
     assert 0 < len(plans) < count and len(plans) + len(one.refused) == count
     assert all(plan.memory.nbytes > (1 + MARGIN) * 2_000_000 for plan in one.refused)
