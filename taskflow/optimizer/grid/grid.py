@@ -11,7 +11,7 @@ from typing import Any
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, Machine
-from taskflow.mapper import Strategy
+from taskflow.mapper import HybridPlan, Strategy
 from taskflow.optimizer.budget import BudgetExhausted, Deadline
 from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError
 from taskflow.optimizer.grid.layered import LayeredPlan, plan_strategy
@@ -28,6 +28,7 @@ SECONDS_A_PIECE = 1e-3
 more."""
 STARTING = 300  # pieces that are lowered in the time that each plan takes in any case
 MOST_WHOLE = 60_000  # pieces of a plan of which every task is evaluated
+PRICING = 0.5  # of the time, at most, until plans are simulated
 ALIKE = 2  # plans of one t, c, p and e that are simulated before others
 MICRO_BATCHES = 4  # that are lowered of one replica, where a step is folded
 
@@ -102,7 +103,7 @@ class PlanGrid:
     def plans(self, over: Callable[[], bool] = lambda: False) -> tuple[list[PricedPlan], int]:
         """All plans that fit, the fastest by its price first, and how many there are in all. When ``over`` answers true, the
         rest is left."""
-        every = grid_plans(self.graph, self.machine)
+        every = sorted(grid_plans(self.graph, self.machine), key=lambda one: _unusual(one[0]))
         fitting: list[tuple[LayeredPlan, int, PlanMemory]] = []
         self.refused = []
         for plan, count in every:
@@ -127,13 +128,14 @@ def best_of_grid(
     most: int = SIMULATED, grid: PlanGrid | None = None, share: float = 1.0, must: bool = True,
 ) -> GridResult:
     """Price all plans and simulate the best ``most`` of them, as long as ``share`` of the ``deadline`` allows. ``lacks``: given a
-    strategy, what memory it lacks (empty: it fits). ``must``: simulate one plan even if that is likely to take longer. The evaluator is anywhere
-    afterwards. ValueError if its machine is not described. KeyboardInterrupt ends it only before there is a plan."""
+    strategy, what memory it lacks (empty: it fits). ``must``: simulate one plan even if that is likely to take longer. The
+    evaluator is anywhere afterwards. ValueError if its machine is not described. Ctrl-C ends it once there is a plan."""
     deadline = deadline or Deadline()
     end = deadline.elapsed + share * deadline.left
     grid = grid or PlanGrid(evaluator.graph, evaluator.machine, evaluator.rule)
     begin, trial = deadline.elapsed, Trial(evaluator, lacks, lambda: deadline.expired or deadline.elapsed >= end)
-    plans, count = grid.plans(trial.over)
+    priced_until = begin + PRICING * (end - begin)
+    plans, count = grid.plans(lambda: deadline.expired or deadline.elapsed >= priced_until)
     left_out: list[str] = []
     pairs: list[tuple[float, float]] = []
     for one in _varied(plans):
@@ -166,6 +168,11 @@ def best_of_grid(
         trial.best, trial.strategy, trial.seconds, count, len(plans), tuple(pairs), trial.refused, tuple(left_out[:5]),
         deadline.elapsed - begin, trial.pace,
     )
+
+
+def _unusual(plan: HybridPlan) -> int:
+    """How much a plan has that few others have: what is left if there is no time for all."""
+    return (plan.zero > 1) + (plan.context > 1) + (plan.virtual > 1) + (plan.recompute == "selective")
 
 
 def _varied(plans: Sequence[PricedPlan]) -> list[PricedPlan]:
