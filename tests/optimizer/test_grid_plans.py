@@ -25,6 +25,7 @@ from taskflow.optimizer.grid import (
     best_of_grid,
     grid_plans,
     has_grid,
+    has_no_order,
     kendall,
     passes_seconds,
     plan_memory,
@@ -188,6 +189,16 @@ def test_the_time_that_there_is_ends_simulations() -> None:
     deadline = Deadline(0.0)
     evaluator = make_evaluator(one.graph, machine(), rule=RULE)
     assert best_of_grid(evaluator, deadline=deadline, grid=one).simulated == ()
+
+
+def test_plans_without_an_order_are_known_beforehand() -> None:
+    graph = network("llama")
+    plans = grid_plans(graph, machine())
+    alone = [(plan, count) for plan, count in plans if has_no_order(LayeredPlan(plan), count)]
+    assert {plan.zero for plan, _ in alone} == {0, 1} and {plan.data for plan, _ in alone} == {4}
+    for plan, count in [*alone, *Random(2).sample(plans, 8)]:
+        strategy = plan_strategy(LayeredPlan(plan), graph, machine())
+        assert strategy.ordered is not has_no_order(LayeredPlan(plan), count)
 
 
 def test_kendalls_tau() -> None:

@@ -7,7 +7,16 @@ the search that goes on from there.
 """
 
 from taskflow.optimizer.grid.changes import change_that_fits
-from taskflow.optimizer.grid.grid import SIMULATED, GridResult, PlanGrid, PricedPlan, Trial, best_of_grid, kendall
+from taskflow.optimizer.grid.grid import (
+    SIMULATED,
+    GridResult,
+    PlanGrid,
+    PlanTrial,
+    PricedPlan,
+    best_of_grid,
+    has_no_order,
+    kendall,
+)
 from taskflow.optimizer.grid.layered import LayeredPlan, plan_strategy
 from taskflow.optimizer.grid.layered_search import LayeredFound, joined, layered_search, may_be_whole
 from taskflow.optimizer.grid.memory import MARGIN, PlanMemory, plan_memory
@@ -29,12 +38,13 @@ __all__ = [
     "PlanMemory",
     "PlanPrices",
     "PlanSums",
+    "PlanTrial",
     "PricedPlan",
-    "Trial",
     "best_of_grid",
     "change_that_fits",
     "grid_plans",
     "has_grid",
+    "has_no_order",
     "joined",
     "kendall",
     "layered_search",

@@ -133,7 +133,7 @@ def best_of_grid(
     deadline = deadline or Deadline()
     end = deadline.elapsed + share * deadline.left
     grid = grid or PlanGrid(evaluator.graph, evaluator.machine, evaluator.rule)
-    begin, trial = deadline.elapsed, Trial(evaluator, lacks, lambda: deadline.expired or deadline.elapsed >= end)
+    begin, trial = deadline.elapsed, PlanTrial(evaluator, lacks, lambda: deadline.expired or deadline.elapsed >= end)
     priced_until = begin + PRICING * (end - begin)
     plans, count = grid.plans(lambda: deadline.expired or deadline.elapsed >= priced_until)
     left_out: list[str] = []
@@ -189,7 +189,14 @@ def _varied(plans: Sequence[PricedPlan]) -> list[PricedPlan]:
     return first + rest
 
 
-class Trial:
+def has_no_order(layered: LayeredPlan, micro_batches: int) -> bool:
+    """Whether a plan only deals out samples, so that its strategy has no order (`Strategy.ordered`)."""
+    plan = layered.plan
+    degrees = plan.tensor, plan.context, plan.experts, plan.pipeline, micro_batches
+    return max(degrees) == 1 and max(layered.zeros(1)) < 2 and set(layered.levels(1)) == {"none"}
+
+
+class PlanTrial:
     """Simulates plans and keeps the fastest that fits. ``over``: whether there is no time left, which ends a simulation once
     there is a plan."""
 
@@ -218,8 +225,9 @@ class Trial:
                     self.refused += 1
                 else:
                     self.best, self.strategy, self.seconds = layered, strategy, seconds
-        took = (self._clock.elapsed - begin) / self.work(layered, self._micro_batches(layered))
-        self.pace = took if self.simulated == 1 else max(took, (self.pace + took) / 2)
+        if not has_no_order(layered, count := self._micro_batches(layered)):
+            took = (self._clock.elapsed - begin) / self.work(layered, count)
+            self.pace = max(took, (self.pace + took) / 2)
         return seconds
 
     def _micro_batches(self, layered: LayeredPlan) -> int:
@@ -237,6 +245,8 @@ class Trial:
     def work(self, layered: LayeredPlan, micro_batches: int) -> int:
         """About how many pieces are lowered."""
         plan = layered.plan
+        if has_no_order(layered, micro_batches):  # for the compiled evaluator
+            return STARTING
         devices = plan.tensor * plan.context * (1 if plan.data is None or not self._whole(layered) else plan.data)
         count = micro_batches if self._whole(layered) else min(micro_batches, MICRO_BATCHES)
         return STARTING + len(self.evaluator.graph) * devices * count

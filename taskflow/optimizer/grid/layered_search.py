@@ -9,7 +9,7 @@ from random import Random
 from taskflow.mapper import Strategy, node_size, samples
 from taskflow.optimizer.budget import BudgetExhausted, Deadline
 from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError
-from taskflow.optimizer.grid.grid import SIMULATED, GridResult, PlanGrid, Trial, best_of_grid
+from taskflow.optimizer.grid.grid import SIMULATED, GridResult, PlanGrid, PlanTrial, best_of_grid
 from taskflow.optimizer.grid.layered import LayeredPlan
 from taskflow.optimizer.grid.memory import MARGIN, plan_memory
 from taskflow.optimizer.grid.neighbours import neighbours
@@ -61,7 +61,7 @@ class _LayeredSearch:
             share=GRID_SHARE * max(0.0, self.end - self.deadline.elapsed) / self.deadline.left
             if isfinite(self.deadline.seconds) and self.deadline.left else 1.0,
         )
-        trial = Trial(self.evaluator, self.lacks, lambda: self.deadline.expired or self.deadline.elapsed >= self.end)
+        trial = PlanTrial(self.evaluator, self.lacks, lambda: self.deadline.expired or self.deadline.elapsed >= self.end)
         trial.begin_at(best)
         self.before = proposals = len(best.simulated)
         if best.best is not None:
@@ -80,14 +80,14 @@ class _LayeredSearch:
             return LayeredFound(None, best, proposals)
         return LayeredFound(self._result(trial, best, trial.strategy, proposals, stopped), best, proposals)
 
-    def _result(self, trial: Trial, best: GridResult, strategy: Strategy, proposals: int, stopped: str) -> SearchResult:
+    def _result(self, trial: PlanTrial, best: GridResult, strategy: Strategy, proposals: int, stopped: str) -> SearchResult:
         return SearchResult(
             strategy, trial.seconds, {"grid": best.seconds} if best.best is not None else {}, tuple(self.history), proposals,
             self.accepted, self.deadline.elapsed, self.options.seed, "guided", stopped, refused=best.refused + trial.refused,
             left_out=tuple(self.left_out),
         )
 
-    def _from(self, trial: Trial, plan: LayeredPlan) -> None:
+    def _from(self, trial: PlanTrial, plan: LayeredPlan) -> None:
         """Climb from a plan until none of its neighbours is faster. BudgetExhausted when time or proposals end."""
         random = Random(f"layered {self.options.seed}")
         tried = {plan}

@@ -122,7 +122,7 @@ def has_grid(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) ->
         return False
     if max(layer_numbers(graph).values(), default=0) < 1:
         return False
-    if graph.carries:
+    if graph.carries or len({processor.device for processor in machine.processors}) > 1:
         return False
     wide = sum(p.spec.rect.volume * (p.spec.dtype.itemsize + 4 * (1 + rule.buffers)) for p in graph.parameters)
     return wide > MEMORY_SHARE * min(processor.memory_bytes for processor in machine.processors)

@@ -3,7 +3,7 @@
 A plan of t, c, e and samples of a micro-batch says how large an operator's pieces are; pipelines, replicas, recomputation and
 sharding only say where and how often they run. So a table serves all plans that agree in these four numbers, and each operator is
 looked at once for all layers that are alike. The device is the first of its group; where a cut makes pieces unequal (causal
-attention along the sequence), the longer of the first and the last piece counts.
+attention along the sequence), the longer of the first and the last piece counts, and what the last one reads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class GroupTransfer:
     """A tensor that a device reads: of ``nbytes``, with ``forward`` and ``backward`` seconds of collectives within the group;
     ``local``: it lies there as it is read."""
 
@@ -46,7 +46,7 @@ class _PieceWork:
     outputs: tuple[int, ...]
     saved: int
     weights: tuple[tuple[int, int, int], ...]
-    reads: tuple[Transfer, ...]
+    reads: tuple[GroupTransfer, ...]
     rects: tuple[Rect, ...]
 
 
@@ -178,7 +178,7 @@ class GraphTables:
     ) -> _PieceWork:
         own = degrees[node.number]
         first, last = corner(node, own, False), corner(node, own, True)
-        reads, writes = node.reads(first), node.writes(first)
+        reads, writes = node.reads(last), node.writes(first)  # under a causal mask the last one reads most
         seconds = (0.0, 0.0, 0.0, 0.0)
         if node.inputs:
             both = [self.piece_seconds(node, rect, adds, several) for rect in dict.fromkeys((first, last))]
@@ -192,7 +192,7 @@ class GraphTables:
         for tensor, rect, wanted in zip(node.inputs, reads.inputs, self.wanted[node.number]):
             source = self.graph.nodes[tensor.node]
             from_ = degrees[tensor.node]
-            there = source.writes(corner(source, from_, False))[tensor.index]
+            there = source.writes(corner(source, from_, True))[tensor.index]
             partial = any(k > 1 and dim.soap is Soap.REDUCTION for k, dim in zip(from_, source.dims))
             found.append(self._transfer(rect, there, partial, tensor.spec.dtype.itemsize, wanted, bool(source.inputs), group))
         return _PieceWork(
@@ -228,28 +228,28 @@ class GraphTables:
     # ---- what crosses a group ----------------------------------------------------------------------------------------
     def _transfer(
         self, read: Rect, there: Rect, partial: bool, itemsize: int, wanted: bool, made: bool, group: tuple[int, int, int]
-    ) -> Transfer:
+    ) -> GroupTransfer:
         nbytes = read.volume * itemsize
         if read.empty:
-            return Transfer(0, True)
+            return GroupTransfer(0, True)
         t, c, e = group
         if partial and t > 1:
             members, whole = range(t), there.volume * itemsize
             halves = 1 if read.volume < there.volume else 2
             ahead = self.collective_seconds(members, whole, halves)
-            return Transfer(nbytes, False, ahead, ahead if wanted and halves == 1 else 0.0)
+            return GroupTransfer(nbytes, False, ahead, ahead if wanted and halves == 1 else 0.0)
         if there.contains(read) or t * c * e == 1:
-            return Transfer(nbytes, True)
+            return GroupTransfer(nbytes, True)
         both = read.intersect(there).volume if read.overlaps(there) else 0
         grows = read.volume / both if both else float(t * c * e)
         members = self._members(grows, t, c, e)
         if not made:  # what comes from outside is put where it is read
-            return Transfer(nbytes, False)
+            return GroupTransfer(nbytes, False)
         if read.volume <= there.volume or members.step == t * c:  # cut otherwise: each gives each a part
             ahead = self._exchange_seconds(members, nbytes)
         else:
             ahead = self.collective_seconds(members, nbytes, 1)
-        return Transfer(nbytes, False, ahead, ahead if wanted else 0.0)
+        return GroupTransfer(nbytes, False, ahead, ahead if wanted else 0.0)
 
     @staticmethod
     def _members(grows: float, t: int, c: int, e: int) -> range:
