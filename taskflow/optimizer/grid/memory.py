@@ -18,8 +18,8 @@ from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import Array
 
 MARGIN = 0.25
-"""Plans are dropped whose estimate exceeds a device's memory by this share. Of 77 random plans of three tiny networks on four devices
-none was estimated at more than 18 % above the planned memory."""
+"""Plans are dropped whose estimate exceeds a device's memory by this share. Of 77 random plans of three tiny networks on four
+devices none was estimated at more than 18 % above the planned memory."""
 MOST_ROUNDS = 3  # of micro-batches through all ranks, after which 1F1B keeps as many as ever
 
 
