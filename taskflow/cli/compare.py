@@ -10,6 +10,7 @@ import click
 from taskflow.cli import completing
 from taskflow.cli.constraints import constraint_options, taken_from, target_option
 from taskflow.cli.problem import (
+    Problem,
     budget_option,
     command_path,
     describe,
@@ -25,7 +26,8 @@ from taskflow.cli.progress import working
 from taskflow.cli.search import for_target, run_search
 from taskflow.cli.tables import tell
 from taskflow.export import nearest_plan, space_for
-from taskflow.optimizer import Budget
+from taskflow.optimizer import Budget, Deadline
+from taskflow.optimizer.grid import SIMULATED, best_of_grid, has_grid
 from taskflow.optimizer.space import SpaceOptions
 from taskflow.runtime.job import INTERRUPTED, say_once
 
@@ -49,7 +51,9 @@ def compare_command(
     """Compare the strategies people write with those that the searches find for MODEL.
 
     With --constraints, --pin, --pin-sync, --forbid or --limit the searches consider only plans that respect them, and the
-    others are mended to do so, which their names then say. Ctrl-C ends the searches and shows what there is until then.
+    others are mended to do so, which their names then say. The row "grid" is the best plan of tensor, pipeline and data
+    parallelism (and more) that divides, of networks that have such plans. Ctrl-C ends the searches and shows what there is
+    until then.
 
     \b
     Examples:
@@ -72,8 +76,15 @@ def compare_command(
                 respects = nearest_plan(problem.graph, respects, target)
             called = name if respects is plan else f"{name} (mended)" if target is None else f"{name} (for {target})"
             rows.append({**describe(problem, respects), "name": called, "search_seconds": 0.0, "proposals": 0})
-    interrupted = False
-    for algorithm in SEARCHES:
+    interrupted, grid = False, None
+    if target is None and not constraints.rules:
+        try:
+            grid = grid_row(problem, limit, memory, quiet or as_json)
+        except KeyboardInterrupt:
+            interrupted = True
+        if grid is not None:
+            rows += [grid] if "iteration_seconds" in grid else []
+    for algorithm in () if interrupted else SEARCHES:
         alone = algorithm in ("placement", "optcnn")
         try:
             found = run_search(problem, algorithm, limit, seed, quiet or as_json, space, memory, alone=alone, workers=1)
@@ -97,6 +108,26 @@ def compare_command(
         emit({**problem.header(), "strategies": rows, "constraints": [str(rule) for rule in constraints.rules]})
     else:
         tell(f"{problem.graph} on {problem.machine}; costs: {problem.header()['costs']}\n{table(rows)}")
+        if grid is not None:
+            tell(f"grid: {grid['grid_said']}")
     if interrupted:
         say_once(f"{command_path(click.get_current_context())}: interrupted; what the searches had found until then is above")
         sys.exit(INTERRUPTED)
+
+
+def grid_row(problem: Problem, limit: Budget, memory: bool, quiet: bool) -> dict[str, Any] | None:
+    """The row of the best plan of the grid; None for networks that have none (`has_grid`). Without a plan that fits, only what was
+    looked at."""
+    if not has_grid(problem.graph, problem.machine, problem.evaluator.rule) or problem.evaluator.costs.measures:
+        return None
+    lacks = problem.room if memory else lambda strategy: ""
+    with working("grid", not quiet):
+        found = best_of_grid(
+            problem.evaluator, lacks, deadline=Deadline(limit.seconds), most=int(min(SIMULATED, limit.proposals)),
+        )
+    said = f"{found}" + (f", {found.refused} of them did not fit" if found.refused else "")
+    counts = {"grid": found.as_json(), "grid_said": said}
+    if found.strategy is None:
+        return counts
+    row = {**describe(problem, found.strategy), "name": f"grid: {found.best}"}
+    return {**row, "search_seconds": found.search_seconds, "proposals": len(found.simulated), **counts}

@@ -20,7 +20,8 @@ class SearchOptions:
     ``progress``: called about every ``progress_every`` seconds. ``tolerance``: exact search may leave undone what is not
     faster than its plan by more than this share. ``incumbent``: what the workers of a portfolio share.
     ``deadline``: of the budget's seconds (by default counted from the search's own beginning). ``bound``: asked for a lower
-    bound, told how to ask whether its share of the time is over.
+    bound, told how to ask whether its share of the time is over. ``answered``: there is a plan already, so that the search
+    ends with the time even if it has found none.
     """
 
     budget: Budget = TEN_SECONDS
@@ -35,3 +36,4 @@ class SearchOptions:
     incumbent: SharedIncumbent | None = None
     deadline: Deadline | None = None
     bound: Callable[[Callable[[], bool]], float] | None = None
+    answered: bool = False

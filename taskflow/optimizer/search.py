@@ -17,9 +17,11 @@ from taskflow.optimizer.budget import Budget, Deadline
 from taskflow.optimizer.cost import ANALYTIC, AnalyticCosts, CostModel, Costs, ModelCosts, Roofline, choose_costs
 from taskflow.optimizer.evaluate import Evaluator
 from taskflow.optimizer.evaluate import evaluator as new_evaluator
+from taskflow.optimizer.grid import PlanGrid, change_that_fits, has_grid, joined, layered_search, may_be_whole
 from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import Progress, SearchResult
+from taskflow.optimizer.session import NothingFits
 from taskflow.optimizer.space import Constraints, SpaceOptions, uneven_applies
 from taskflow.rules import SGD, UpdateRule
 
@@ -37,6 +39,8 @@ ALGORITHMS: dict[str, Callable[[Evaluator, SearchOptions], SearchResult]] = {
     "exact": exact,
 }
 
+TIME_SHARE, LEAST_SHARE = 0.6, 0.1
+"""Of a budget in seconds: for plans with an order, and for those without one if data parallelism cannot fit."""
 LATE_BOUND = 0.2  # seconds beyond the budget for a bound from costs that the search has measured
 DEFAULT_RULE = SGD(lr=0.1, momentum=0.9)
 
@@ -76,6 +80,9 @@ def search(
     of the guided search; by default one a core, if the budget is in seconds and the step large enough for threads to help,
     else one; under costs that measure one, since others would disturb what it measures. Ctrl-C returns the best so far.
 
+    The guided search of a large network of layers (`has_grid`), without constraints, first searches plans with micro-batches,
+    stages, recomputation and sharded state (`layered_search`), never slower than the best of the grid that it simulates.
+
     Raises ValueError if an argument is wrong, constraints contradict each other, or no plan was found that fits the memory.
     """
     if workers is not None and workers < 1:
@@ -86,8 +93,8 @@ def search(
     if ordered := [start.name for start in starts if start.ordered]:
         raise ValueError(
             f"search: strategy {ordered[0]} takes micro-batches, stages, recomputation, collectives that cut tensors anew, or "
-            "gradients or weights by shares (zero2, zero3), which the search does not change yet; start from one without, or "
-            "simulate that one"
+            "gradients or weights by shares (zero2, zero3); the default search finds such plans by itself, but none starts from "
+            "one; leave it out, or simulate it"
         )
     limit = Budget.parse(budget)
     deadline = Deadline(limit.seconds)
@@ -111,19 +118,55 @@ def search(
         alike = algorithm == "guided" and not measures and isinf(options.budget.proposals) and options.rivals
         workers = cores() if alike and cores() > 1 and worth(evaluator, options.rivals[0], limit.seconds) else 1
     try:
-        if workers > 1 and algorithm == "guided":
-            found = portfolio(evaluator, options, ALGORITHMS[algorithm], workers)
+        searcher = ALGORITHMS[algorithm]
+        if algorithm == "guided" and not (alone or measures or wanted != SpaceOptions()) and options.fits is not None:
+            found = _with_layers(evaluator, options, searcher, workers)
         else:
-            found = ALGORITHMS[algorithm](evaluator, options)
+            found = _searched(evaluator, options, searcher, workers)
+    except NothingFits as error:
+        change = change_that_fits(graph, machine, evaluator.rule)
+        raise NothingFits(f"{error}; {change}") from None if change else error
     finally:
         if isinstance(costs, str):
             evaluator.costs.close()
+    if found.strategy.ordered:
+        return found
     wanted.constraints.verify(found.strategy, graph)  # holds by construction: a plan that violates them must not get out
     if measures:  # nothing is measured for a bound, so it comes when all is known that the search has asked for
         late = Deadline(LATE_BOUND if isfinite(limit.seconds) else inf)
         bound = lower_bound(evaluator, wanted, lambda: late.expired, uneven=uneven)
         found = replace(found, lower_bound=max(found.lower_bound, bound), search_seconds=deadline.elapsed)
     return replace(found, lower_bound=min(found.seconds, found.lower_bound))
+
+
+def _searched(
+    evaluator: Evaluator, options: SearchOptions, searcher: Callable[[Evaluator, SearchOptions], SearchResult], workers: int
+) -> SearchResult:
+    return portfolio(evaluator, options, searcher, workers) if workers > 1 else searcher(evaluator, options)
+
+
+def _with_layers(
+    evaluator: Evaluator, options: SearchOptions, searcher: Callable[[Evaluator, SearchOptions], SearchResult], workers: int
+) -> SearchResult:
+    """Search plans with an order first, of a network that has a grid, then without one for what is left of the budget."""
+    graph, machine = evaluator.graph, evaluator.machine
+    if not has_grid(graph, machine, evaluator.rule):
+        return _searched(evaluator, options, searcher, workers)
+    grid = PlanGrid(graph, machine, evaluator.rule)
+    layered = layered_search(evaluator, options, grid, TIME_SHARE if may_be_whole(grid) else 1 - LEAST_SHARE)
+    first, deadline = layered.result, options.deadline or Deadline(options.budget.seconds)
+    left = options.budget.proposals - layered.proposals
+    if first is not None and (deadline.expired or left < 1):
+        return replace(first, left_out=(*first.left_out, "plans without an order (no budget left)"))
+    if left >= 1:
+        options = replace(options, budget=replace(options.budget, proposals=left), answered=first is not None)
+    try:
+        second = _searched(evaluator, options, searcher, workers)
+    except NothingFits:
+        if first is None:
+            raise
+        return replace(first, search_seconds=deadline.elapsed, stopped="interrupted" if deadline.stopped else first.stopped)
+    return second if first is None else joined(first, second, layered.proposals)
 
 
 def _room(evaluator: Evaluator, memory: bool | MemoryCheck) -> MemoryCheck | None:

@@ -70,9 +70,9 @@ class SearchSession:
         return False
 
     def checkpoint(self) -> None:
-        """The same, but only once there is a plan. Called in the middle of whatever may take long: evaluations, checks of memory,
-        measurements. What was measured until then is kept."""
-        if self.best is not None:
+        """The same, but only once there is a plan, or another search's (`SearchOptions.answered`). Called in the middle of whatever
+        may take long: evaluations, checks of memory, measurements. What was measured until then is kept."""
+        if self.best is not None or self.options.answered:
             self.go_on()
         else:
             self._tell()

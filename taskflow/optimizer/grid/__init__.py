@@ -1,0 +1,58 @@
+"""The grid: every plan of tensor, context, pipeline, data and expert parallelism that divides, as people lay it out by hand; and
+the search that goes on from there.
+
+``plans`` lists them. ``tables`` says what one device does of each operator, ``stages`` adds that up by stages, ``memory`` and
+``price`` put plans together from these sums in closed form, and ``grid`` simulates the best.
+``layered_search`` changes single choices (``neighbours``) of the best. ``changes`` says what would fit where nothing does.
+"""
+
+from taskflow.optimizer.grid.changes import change_that_fits
+from taskflow.optimizer.grid.grid import (
+    SIMULATED,
+    GridResult,
+    PlanGrid,
+    PlanTrial,
+    PricedPlan,
+    best_of_grid,
+    has_no_order,
+    kendall,
+)
+from taskflow.optimizer.grid.layered import LayeredPlan, plan_strategy
+from taskflow.optimizer.grid.layered_search import LayeredFound, joined, layered_search, may_be_whole
+from taskflow.optimizer.grid.memory import MARGIN, PlanMemory, plan_memory
+from taskflow.optimizer.grid.neighbours import layers_of_stages, neighbours
+from taskflow.optimizer.grid.passes import passes_seconds
+from taskflow.optimizer.grid.plans import grid_plans, has_grid
+from taskflow.optimizer.grid.price import PlanPrices, sharing
+from taskflow.optimizer.grid.stages import PlanSums
+from taskflow.optimizer.grid.tables import GraphTables
+
+__all__ = [
+    "MARGIN",
+    "SIMULATED",
+    "GraphTables",
+    "GridResult",
+    "LayeredFound",
+    "LayeredPlan",
+    "PlanGrid",
+    "PlanMemory",
+    "PlanPrices",
+    "PlanSums",
+    "PlanTrial",
+    "PricedPlan",
+    "best_of_grid",
+    "change_that_fits",
+    "grid_plans",
+    "has_grid",
+    "has_no_order",
+    "joined",
+    "kendall",
+    "layered_search",
+    "layers_of_stages",
+    "may_be_whole",
+    "neighbours",
+    "passes_seconds",
+    "plan_memory",
+    "plan_strategy",
+    "sharing",
+]

@@ -1,0 +1,261 @@
+"""The best plan of the grid: all plans that divide are priced in closed form, the best of those that fit are simulated."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import inf, nan
+from typing import Any
+
+from taskflow.graph import OperatorGraph
+from taskflow.machine import Cluster, Machine
+from taskflow.mapper import HybridPlan, Strategy
+from taskflow.optimizer.budget import BudgetExhausted, Deadline
+from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError
+from taskflow.optimizer.grid.layered import LayeredPlan, plan_strategy
+from taskflow.optimizer.grid.memory import MARGIN, PlanMemory, plan_memory
+from taskflow.optimizer.grid.plans import grid_plans
+from taskflow.optimizer.grid.price import PlanPrices
+from taskflow.optimizer.grid.stages import PlanSums
+from taskflow.optimizer.grid.tables import GraphTables
+from taskflow.rules import UpdateRule
+
+SIMULATED = 12  # plans, at most, unless somebody says otherwise
+SECONDS_A_PIECE = 1e-3
+"""That a piece takes to be lowered and simulated, before any has been: about four tasks, of which a million takes a minute and
+more."""
+STARTING = 300  # pieces that are lowered in the time that each plan takes in any case
+MOST_WHOLE = 60_000  # pieces of a plan of which every task is evaluated
+PRICING = 0.5  # of the time, at most, until plans are simulated
+ALIKE = 2  # plans of one t, c, p and e that are simulated before others
+MICRO_BATCHES = 4  # that are lowered of one replica, where a step is folded
+
+
+@dataclass(frozen=True, slots=True)
+class PricedPlan:
+    """A plan of the grid with its number of micro-batches, its price in seconds and the bytes that it needs in closed form."""
+
+    layered: LayeredPlan
+    micro_batches: int
+    seconds: float
+    memory: PlanMemory
+
+
+@dataclass(frozen=True, slots=True)
+class GridResult:
+    """``best``: the fastest plan that was simulated and fits the memory; None if there is none. ``plans``: how many there are;
+    ``fitting``: how many fit by the closed form; ``simulated``: price and simulated seconds of each plan that was; ``refused``: how
+    many of these did not fit after all; ``left_out``: why others were not simulated. ``pace``: seconds that a piece has
+    taken."""
+
+    best: LayeredPlan | None
+    strategy: Strategy | None
+    seconds: float
+    plans: int
+    fitting: int
+    simulated: tuple[tuple[float, float], ...]
+    refused: int
+    left_out: tuple[str, ...]
+    search_seconds: float
+    pace: float = SECONDS_A_PIECE
+
+    @property
+    def tau(self) -> float:
+        """Kendall's rank correlation of price and simulation; not a number below three plans."""
+        return kendall(self.simulated)
+
+    def __str__(self) -> str:
+        counts = f"{self.plans:,} plans, {self.fitting:,} fit, {len(self.simulated)} simulated"
+        return counts if self.tau != self.tau else f"{counts}, tau {self.tau:.2f}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything but the strategy."""
+        return {
+            "plan": str(self.best) if self.best is not None else None,
+            "iteration_seconds": self.seconds if self.best is not None else None,
+            "plans": self.plans, "fitting": self.fitting, "simulated": len(self.simulated), "refused_for_memory": self.refused,
+            "tau": None if self.tau != self.tau else self.tau, "left_out": list(self.left_out),
+            "search_seconds": self.search_seconds,
+        }
+
+
+def kendall(pairs: Sequence[tuple[float, float]]) -> float:
+    """Kendall's rank correlation (tau a) of pairs of numbers; not a number below three pairs."""
+    signs = [(a[0] - b[0]) * (a[1] - b[1]) for a, b in combinations(pairs, 2)]
+    return sum((s > 0) - (s < 0) for s in signs) / len(signs) if len(pairs) > 2 else nan
+
+
+class PlanGrid:
+    """The priced grid of a network on a machine. What is worked out once serves the local search, too."""
+
+    def __init__(self, graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> None:
+        if not isinstance(machine, Cluster):
+            raise ValueError("grid: plans are priced for described machines (taskflow.machine.Cluster)")
+        self.graph, self.machine, self.rule = graph, machine, rule
+        self.sums = PlanSums(GraphTables(graph, machine), rule)
+        self.prices = PlanPrices(self.sums)
+        self.memory_bytes = min(processor.memory_bytes for processor in machine.processors)
+        self.refused: list[PricedPlan] = []
+        """The plans that do not fit by the closed form."""
+
+    def plans(self, over: Callable[[], bool] = lambda: False) -> tuple[list[PricedPlan], int]:
+        """All plans that fit, the fastest by its price first, and how many there are in all. When ``over`` answers true, the
+        rest is left."""
+        every = sorted(grid_plans(self.graph, self.machine), key=lambda one: _unusual(one[0]))
+        fitting: list[tuple[LayeredPlan, int, PlanMemory]] = []
+        self.refused = []
+        for plan, count in every:
+            if over():
+                break
+            layered = LayeredPlan(plan)
+            try:
+                memory = plan_memory(self.sums, layered, count)
+            except ValueError:  # the network cannot be cut so
+                continue
+            if memory.nbytes <= (1 + MARGIN) * self.memory_bytes:
+                fitting.append((layered, count, memory))
+            else:
+                self.refused.append(PricedPlan(layered, count, inf, memory))
+        prices = self.prices.price([(layered, count) for layered, count, _ in fitting])
+        priced = [PricedPlan(*one[:2], seconds, one[2]) for one, seconds in zip(fitting, prices)]
+        return sorted(priced, key=lambda one: (one.seconds, one.memory.nbytes, str(one.layered))), len(every)
+
+
+def best_of_grid(
+    evaluator: Evaluator, lacks: Callable[[Strategy], str] = lambda strategy: "", *, deadline: Deadline | None = None,
+    most: int = SIMULATED, grid: PlanGrid | None = None, share: float = 1.0, must: bool = True,
+) -> GridResult:
+    """Price all plans and simulate the best ``most`` of them, as long as ``share`` of the ``deadline`` allows. ``lacks``: given a
+    strategy, what memory it lacks (empty: it fits). ``must``: simulate one plan even if that is likely to take longer. The
+    evaluator is anywhere afterwards. ValueError if its machine is not described. Ctrl-C ends it once there is a plan."""
+    deadline = deadline or Deadline()
+    end = deadline.elapsed + share * deadline.left
+    grid = grid or PlanGrid(evaluator.graph, evaluator.machine, evaluator.rule)
+    begin, trial = deadline.elapsed, PlanTrial(evaluator, lacks, lambda: deadline.expired or deadline.elapsed >= end)
+    priced_until = begin + PRICING * (end - begin)
+    plans, count = grid.plans(lambda: deadline.expired or deadline.elapsed >= priced_until)
+    left_out: list[str] = []
+    pairs: list[tuple[float, float]] = []
+    for one in _varied(plans):
+        if len(pairs) >= most:
+            break
+        left = end - deadline.elapsed
+        if not trial.can(one.layered, one.micro_batches):
+            left_out.append(f"{one.layered} (too many tasks, shares of weights and gradients are not folded)")
+            continue
+        if (pairs or not must) and not trial.room_for(one.layered, one.micro_batches, left):
+            left_out.append(f"{one.layered} (no time to simulate it)")
+            if left <= 0:
+                break
+            continue
+        try:
+            seconds = trial.of(one.layered)
+        except BudgetExhausted:
+            left_out.append(f"{one.layered} (no time to simulate it)")
+            break
+        except KeyboardInterrupt:
+            if trial.best is None:
+                raise
+            deadline.stopped = True
+            break
+        except (ValueError, TooManyTasksError) as error:
+            left_out.append(f"{one.layered} ({error})")
+            continue
+        pairs.append((one.seconds, seconds))
+    return GridResult(
+        trial.best, trial.strategy, trial.seconds, count, len(plans), tuple(pairs), trial.refused, tuple(left_out[:5]),
+        deadline.elapsed - begin, trial.pace,
+    )
+
+
+def _unusual(plan: HybridPlan) -> int:
+    """How much a plan has that few others have: what is left if there is no time for all."""
+    return (plan.zero > 1) + (plan.context > 1) + (plan.virtual > 1) + (plan.recompute == "selective")
+
+
+def _varied(plans: Sequence[PricedPlan]) -> list[PricedPlan]:
+    """The plans by price, but of each choice of t, c, p and e first the best `ALIKE`: what differs in sharding or micro-batches
+    alone is soon within what the price cannot tell apart."""
+    seen: Counter[tuple[int, int, int, int]] = Counter()
+    first: list[PricedPlan] = []
+    rest: list[PricedPlan] = []
+    for one in plans:
+        plan = one.layered.plan
+        key = plan.tensor, plan.context, plan.pipeline, plan.experts
+        (first if seen[key] < ALIKE else rest).append(one)
+        seen[key] += 1
+    return first + rest
+
+
+def has_no_order(layered: LayeredPlan, micro_batches: int) -> bool:
+    """Whether a plan only deals out samples, so that its strategy has no order (`Strategy.ordered`)."""
+    plan = layered.plan
+    degrees = plan.tensor, plan.context, plan.experts, plan.pipeline, micro_batches
+    return max(degrees) == 1 and max(layered.zeros(1)) < 2 and set(layered.levels(1)) == {"none"}
+
+
+class PlanTrial:
+    """Simulates plans and keeps the fastest that fits. ``over``: whether there is no time left, which ends a simulation once
+    there is a plan."""
+
+    def __init__(self, evaluator: Evaluator, lacks: Callable[[Strategy], str], over: Callable[[], bool]) -> None:
+        self.evaluator, self.lacks, self.over = evaluator, lacks, over
+        self.best: LayeredPlan | None = None
+        self.strategy: Strategy | None = None
+        self.seconds, self.refused, self.simulated = inf, 0, 0
+        self.pace = SECONDS_A_PIECE
+        self._clock = Deadline()
+
+    def begin_at(self, found: GridResult) -> None:
+        """Go on from what a grid has given."""
+        self.best, self.strategy, self.seconds = found.best, found.strategy, found.seconds
+        self.pace = max(SECONDS_A_PIECE / 10, found.pace)
+
+    def of(self, layered: LayeredPlan) -> float:
+        """Seconds of a step. BudgetExhausted if the time ends meanwhile; ValueError if the plan does not fit the network."""
+        begin = self._clock.elapsed
+        strategy = plan_strategy(layered, self.evaluator.graph, self.evaluator.machine)
+        with self.evaluator.interruptible(self._checkpoint):
+            seconds = self.evaluator.set(strategy)
+            self.simulated += 1
+            if seconds < self.seconds:
+                if self.lacks(strategy):
+                    self.refused += 1
+                else:
+                    self.best, self.strategy, self.seconds = layered, strategy, seconds
+        if not has_no_order(layered, count := self._micro_batches(layered)):
+            took = (self._clock.elapsed - begin) / self.work(layered, count)
+            self.pace = max(took, (self.pace + took) / 2)
+        return seconds
+
+    def _micro_batches(self, layered: LayeredPlan) -> int:
+        plan = layered.plan
+        return self.evaluator.graph.nodes[0].space.shape[0] // ((plan.data or 1) * (plan.micro_batch or 1))
+
+    def can(self, layered: LayeredPlan, micro_batches: int) -> bool:
+        """Whether a plan can be simulated at all: one that cannot be folded must not be too large."""
+        return not self._whole(layered) or self.work(layered, micro_batches) <= MOST_WHOLE
+
+    def room_for(self, layered: LayeredPlan, micro_batches: int, seconds: float) -> bool:
+        """Whether so many seconds are likely to be enough for a plan."""
+        return self.work(layered, micro_batches) * self.pace <= seconds
+
+    def work(self, layered: LayeredPlan, micro_batches: int) -> int:
+        """About how many pieces are lowered."""
+        plan = layered.plan
+        if has_no_order(layered, micro_batches):  # for the compiled evaluator
+            return STARTING
+        devices = plan.tensor * plan.context * (1 if plan.data is None or not self._whole(layered) else plan.data)
+        count = micro_batches if self._whole(layered) else min(micro_batches, MICRO_BATCHES)
+        return STARTING + len(self.evaluator.graph) * devices * count
+
+    @staticmethod
+    def _whole(layered: LayeredPlan) -> bool:
+        """Whether every replica and micro-batch has to be lowered: shares of gradients and weights are not folded."""
+        return max(layered.zeros(1)) > 1
+
+    def _checkpoint(self) -> None:
+        if self.best is not None and self.over():
+            raise BudgetExhausted

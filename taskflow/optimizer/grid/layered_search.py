@@ -1,0 +1,162 @@
+"""The search over plans with an order: from the best plan of the grid by single changes, those with the best price first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil, inf, isfinite
+from random import Random
+
+from taskflow.mapper import Strategy, node_size, samples
+from taskflow.optimizer.budget import BudgetExhausted, Deadline
+from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError
+from taskflow.optimizer.grid.grid import SIMULATED, GridResult, PlanGrid, PlanTrial, best_of_grid
+from taskflow.optimizer.grid.layered import LayeredPlan
+from taskflow.optimizer.grid.memory import MARGIN, plan_memory
+from taskflow.optimizer.grid.neighbours import neighbours
+from taskflow.optimizer.options import SearchOptions
+from taskflow.optimizer.result import Improvement, Progress, SearchResult
+
+MOST_PROPOSALS = 24  # after the grid, where no seconds limit them: each takes as long as thousands without an order
+PROPOSALS_SHARE = 0.1  # of a budget of proposals, for the grid; as much again for what follows
+GRID_SHARE = 0.5  # of these, for the grid
+DEARER = 1.1  # times the price of the current plan that a neighbour may have to be simulated
+
+
+@dataclass(frozen=True, slots=True)
+class LayeredFound:
+    """``result``: of the search, None if no plan was found that fits; ``grid``: what the grid alone gave."""
+
+    result: SearchResult | None
+    grid: GridResult
+    proposals: int
+
+
+def layered_search(evaluator: Evaluator, options: SearchOptions, grid: PlanGrid, share: float = 1.0) -> LayeredFound:
+    """Simulate the best plans of the grid, then search from the best of them, in ``share`` of the time and a part of the proposals.
+    Starts that have an order count as well. Ctrl-C ends it with the best plan so far, or is raised if there is none."""
+    return _LayeredSearch(evaluator, options, grid, share).found()
+
+
+class _LayeredSearch:
+    def __init__(self, evaluator: Evaluator, options: SearchOptions, grid: PlanGrid, share: float) -> None:
+        self.evaluator, self.options, self.grid = evaluator, options, grid
+        self.deadline = options.deadline or Deadline(options.budget.seconds)
+        self.end = self.deadline.elapsed + share * self.deadline.left
+        self.lacks = options.fits or (lambda strategy: "")
+        proposals = options.budget.proposals
+        timed = isfinite(self.deadline.seconds)
+        part = ceil(PROPOSALS_SHARE * proposals) if isfinite(proposals) else inf
+        self.most_grid = int(min(SIMULATED, part))
+        self.most = part if timed else min(part, MOST_PROPOSALS)
+        self.history: list[Improvement] = []
+        self.accepted = 0
+        self.before = 0  # proposals of the grid
+        self.left_out: list[str] = []
+
+    def found(self) -> LayeredFound:
+        self._tell("grid", inf, 0)
+        best = best_of_grid(
+            self.evaluator, self.lacks, deadline=self.deadline, most=self.most_grid, grid=self.grid,
+            must=not may_be_whole(self.grid),
+            share=GRID_SHARE * max(0.0, self.end - self.deadline.elapsed) / self.deadline.left
+            if isfinite(self.deadline.seconds) and self.deadline.left else 1.0,
+        )
+        trial = PlanTrial(self.evaluator, self.lacks, lambda: self.deadline.expired or self.deadline.elapsed >= self.end)
+        trial.begin_at(best)
+        self.before = proposals = len(best.simulated)
+        if best.best is not None:
+            self.history.append(Improvement(proposals, self.deadline.elapsed, best.seconds))
+        stopped = "interrupted" if self.deadline.stopped else "budget"
+        if best.best is not None and not self.deadline.stopped:
+            try:
+                self._from(trial, best.best)
+                stopped = "stalled"
+            except BudgetExhausted:
+                pass
+            except KeyboardInterrupt:
+                self.deadline.stopped, stopped = True, "interrupted"
+        proposals += trial.simulated
+        if trial.strategy is None:
+            return LayeredFound(None, best, proposals)
+        return LayeredFound(self._result(trial, best, trial.strategy, proposals, stopped), best, proposals)
+
+    def _result(self, trial: PlanTrial, best: GridResult, strategy: Strategy, proposals: int, stopped: str) -> SearchResult:
+        return SearchResult(
+            strategy, trial.seconds, {"grid": best.seconds} if best.best is not None else {}, tuple(self.history), proposals,
+            self.accepted, self.deadline.elapsed, self.options.seed, "guided", stopped, refused=best.refused + trial.refused,
+            left_out=tuple(self.left_out),
+        )
+
+    def _from(self, trial: PlanTrial, plan: LayeredPlan) -> None:
+        """Climb from a plan until none of its neighbours is faster. BudgetExhausted when time or proposals end."""
+        random = Random(f"layered {self.options.seed}")
+        tried = {plan}
+        while True:
+            better = None
+            for one, count in self._promising(plan, tried, random):
+                if trial.simulated >= self.most or trial.over():
+                    raise BudgetExhausted
+                tried.add(one)
+                if not trial.can(one, count) or not trial.room_for(one, count, self.end - self.deadline.elapsed):
+                    continue
+                before = trial.seconds
+                try:
+                    trial.of(one)
+                except (ValueError, TooManyTasksError):  # the network cannot be cut so
+                    continue
+                self._tell("layers", trial.seconds, trial.simulated)
+                if trial.seconds < before:
+                    self.accepted += 1
+                    self.history.append(Improvement(self.before + trial.simulated, self.deadline.elapsed, trial.seconds))
+                    better = one
+                    break
+            if better is None:
+                return
+            plan = better
+
+    def _promising(self, plan: LayeredPlan, tried: set[LayeredPlan], random: Random) -> list[tuple[LayeredPlan, int]]:
+        """The neighbours that fit in closed form and are not much dearer than the plan, the cheapest first."""
+        graph, sums = self.grid.graph, self.grid.sums
+        batch = samples(graph)
+        fitting: list[tuple[LayeredPlan, int]] = []
+        for one in neighbours(plan, sums, batch, min(node_size(self.grid.machine), len(self.grid.machine.processors))):
+            if one in tried:
+                continue
+            if self.deadline.elapsed >= self.end:
+                raise BudgetExhausted
+            count = batch // ((one.plan.data or 1) * (one.plan.micro_batch or 1))
+            try:
+                if plan_memory(sums, one, count).nbytes <= (1 + MARGIN) * self.grid.memory_bytes:
+                    fitting.append((one, count))
+            except ValueError:
+                continue
+        own = self.grid.prices(plan, batch // ((plan.plan.data or 1) * (plan.plan.micro_batch or 1)))
+        prices = self.grid.prices.price(fitting)
+        ranked = sorted((price, random.random(), number) for number, price in enumerate(prices) if price <= DEARER * own)
+        return [fitting[number] for _, _, number in ranked]
+
+    def _tell(self, phase: str, best: float, proposals: int) -> None:
+        if self.options.progress is not None:
+            self.options.progress(Progress("guided", phase, best, self.deadline.elapsed, proposals, self.accepted))
+
+
+def may_be_whole(grid: PlanGrid) -> bool:
+    """Whether weights, gradients and state fit a device, as data parallelism needs them."""
+    wide = 4 * (1 + (grid.rule.buffers if grid.rule else 0))
+    nbytes = sum(p.spec.nbytes + p.spec.rect.volume * wide for p in grid.graph.parameters)
+    return nbytes <= grid.memory_bytes
+
+
+def joined(first: SearchResult, second: SearchResult, proposals: int) -> SearchResult:
+    """The better of what two searches of one budget found, the second of which made its proposals after so many."""
+    history = list(first.history)
+    for step in second.history:
+        if not history or step.seconds < history[-1].seconds:
+            history.append(replace(step, proposal=step.proposal + proposals))
+    best = first if first.seconds <= second.seconds else second
+    return replace(
+        second, strategy=best.strategy, seconds=best.seconds, starts={**first.starts, **second.starts}, history=tuple(history),
+        proposals=second.proposals + proposals, accepted=first.accepted + second.accepted, refused=first.refused + second.refused,
+        lower_bound=min(second.lower_bound, best.seconds) if best is second else 0.0, local=second.local and best is second,
+        optimal=False, left_out=(*first.left_out, *second.left_out),
+    )

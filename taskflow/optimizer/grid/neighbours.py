@@ -1,0 +1,141 @@
+"""The plans next to a plan, which differ in one choice: also such as no grid has, with uneven stages and layers unlike others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from taskflow.mapper import HybridPlan, PipelineSchedule
+from taskflow.optimizer.grid.layered import LayeredPlan
+from taskflow.optimizer.grid.stages import PlanSums
+
+DEGREES = ("tensor", "context", "pipeline", "data")
+
+
+def neighbours(layered: LayeredPlan, sums: PlanSums, batch: int, node: int) -> Iterator[LayeredPlan]:
+    """Plans that differ in one choice: layers of neighbouring stages, what the layers of a stage compute again, how weights are
+    sharded, micro-batches, schedule, stages a rank, and degrees that trade a factor of two. All divide; whether the network can
+    be cut so, and whether it fits, is for the caller to find out. ``node``: devices of a node."""
+    seen = {layered}
+    for one in _all(layered, sums, node):
+        if one not in seen and _divides(one.plan, batch, sums.layers):
+            seen.add(one)
+            yield one
+
+
+def _all(layered: LayeredPlan, sums: PlanSums, node: int) -> Iterator[LayeredPlan]:
+    plan = layered.plan
+    yield from _uneven(layered, sums)
+    yield from _computed_again(layered, sums)
+    yield from _sharded(layered, sums.layers)
+    micro_batch = plan.micro_batch or 1
+    for other in (2 * micro_batch, micro_batch // 2):
+        if other:
+            yield replace(layered, plan=replace(plan, micro_batch=other))
+    for schedule in PipelineSchedule:
+        if schedule is not PipelineSchedule.ZERO_BUBBLE or plan.virtual == 1:
+            yield replace(layered, plan=replace(plan, schedule=schedule))
+    for virtual in (2 * plan.virtual, plan.virtual // 2):
+        if virtual and plan.pipeline > 1:
+            schedule = PipelineSchedule.ONE_F_ONE_B if plan.schedule is PipelineSchedule.ZERO_BUBBLE else plan.schedule
+            yield replace(layered, plan=replace(plan, virtual=virtual, stages=(), schedule=schedule))
+    for more in DEGREES:
+        for less in DEGREES:
+            degrees: dict[str, int] = {name: getattr(plan, name) or 1 for name in DEGREES}
+            if more == less or degrees[less] % 2:
+                continue
+            degrees[more] *= 2
+            degrees[less] //= 2
+            if degrees["tensor"] * degrees["context"] > node or degrees["data"] % plan.experts:
+                continue
+            virtual = plan.virtual if degrees["pipeline"] > 1 else 1
+            yield replace(layered, plan=replace(
+                plan, tensor=degrees["tensor"], context=degrees["context"], pipeline=degrees["pipeline"], data=degrees["data"],
+                virtual=virtual, stages=(),
+            ))
+
+
+def _divides(plan: HybridPlan, batch: int, layers: int) -> bool:
+    data, micro_batch, stages = plan.data or 1, plan.micro_batch or 1, plan.pipeline * plan.virtual
+    if batch % (data * micro_batch) or (stages > 1 and stages > max(layers, plan.pipeline)):
+        return False
+    count = batch // (data * micro_batch)
+    if plan.pipeline == 1 and plan.schedule is not PipelineSchedule.ONE_F_ONE_B:
+        return False
+    return plan.virtual == 1 or (count % plan.pipeline == 0 and plan.schedule is not PipelineSchedule.ZERO_BUBBLE)
+
+
+def _uneven(layered: LayeredPlan, sums: PlanSums) -> Iterator[LayeredPlan]:
+    """A layer moves to a neighbouring stage, or from the first and the last to stages in the middle, or back."""
+    plan = layered.plan
+    count = plan.pipeline * plan.virtual
+    if count == 1 or sums.layers < count:
+        return
+    counts = layers_of_stages(layered, sums)
+    moves: list[tuple[tuple[int, int], ...]] = [((i, j),) for i in range(count) for j in (i - 1, i + 1) if 0 <= j < count]
+    if count > 2:
+        middle = count // 2
+        moves += [((0, middle), (count - 1, middle)), ((middle, 0), (middle, count - 1)), ((count - 1, middle),), ((0, middle),)]
+    for move in moves:
+        stages = list(counts)
+        for source, target in move:
+            stages[source] -= 1
+            stages[target] += 1
+        if min(stages) > 0:
+            yield replace(layered, plan=replace(plan, stages=tuple(stages)))
+
+
+def layers_of_stages(layered: LayeredPlan, sums: PlanSums) -> tuple[int, ...]:
+    """How many layers each stage has."""
+    if layered.plan.stages:
+        return layered.plan.stages
+    stage, layer = sums.stages(layered), sums.layer_of
+    first = {int(one): int(of) for one, of in zip(layer, stage)}  # of a layer's operators all are in one stage
+    return tuple(sum(of == s for of in first.values()) for s in range(layered.plan.pipeline * layered.plan.virtual))
+
+
+def _computed_again(layered: LayeredPlan, sums: PlanSums) -> Iterator[LayeredPlan]:
+    """All layers, or those of one stage, compute another part again; or one more or one fewer of a stage, or of every stage."""
+    plain = replace(layered, recompute=())
+    choices = [level for level in ("none", "selective", "full") if level in sums.masks]
+    for level in choices:
+        yield replace(plain, plan=replace(layered.plan, recompute=level))
+    if not sums.layers:
+        return
+    levels = layered.levels(sums.layers)
+    counts = layers_of_stages(layered, sums)
+    starts = [sum(counts[:s]) for s in range(len(counts))]
+    every: dict[tuple[str, str], list[str]] = {}
+    for start, count in zip(starts, counts):
+        own = range(start, start + count)
+        for level in choices:
+            yield _again(layered, {i: level for i in own}, levels)
+            for other in choices:
+                at = [i for i in own if levels[i] == other]
+                if other != level and at:
+                    yield _again(layered, {at[-1]: level}, levels)
+                    every.setdefault((level, other), list(levels))[at[-1]] = level
+    for changed in every.values():
+        yield _again(layered, dict(enumerate(changed)), levels)
+
+
+def _again(layered: LayeredPlan, changes: dict[int, str], levels: tuple[str, ...]) -> LayeredPlan:
+    new = tuple(changes.get(i, level) for i, level in enumerate(levels))
+    if len(set(new)) == 1:
+        return replace(layered, recompute=(), plan=replace(layered.plan, recompute=new[0]))
+    return replace(layered, recompute=new, plan=replace(layered.plan, recompute="none"))
+
+
+def _sharded(layered: LayeredPlan, layers: int) -> Iterator[LayeredPlan]:
+    """All layers are sharded otherwise; or the first and the last, which have the vocabulary; or all others."""
+    plan = layered.plan
+    if (plan.data or 1) * plan.context == 1:
+        return
+    for zero in range(4):
+        yield replace(layered, zero=(), plan=replace(plan, zero=zero))
+        if layers > 2:
+            now = layered.zeros(layers)
+            for ends in (True, False):
+                new = tuple(zero if (i in (0, layers - 1)) is ends else other for i, other in enumerate(now))
+                if len(set(new)) > 1:
+                    yield replace(layered, zero=new, plan=replace(plan, zero=0))

@@ -1,0 +1,128 @@
+"""Every plan of a grid as people lay it out: all degrees that divide the devices and the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from taskflow.graph import OperatorGraph
+from taskflow.machine import Machine, host
+from taskflow.mapper import (
+    HybridParallel,
+    HybridPlan,
+    Megatron,
+    attends,
+    layer_numbers,
+    map_graph,
+    node_size,
+    recomputed,
+    samples,
+    suits,
+)
+from taskflow.rules import UpdateRule
+
+MOST_VIRTUAL = 8  # stages of one rank
+MOST_CONTEXT = 8  # devices that share a sequence, of one node
+MEMORY_SHARE = 0.01  # of a device's, that weights, gradients and state need before a search looks at the grid
+
+
+def grid_plans(graph: OperatorGraph, machine: Machine) -> list[tuple[HybridPlan, int]]:
+    """All plans of t (within a node), c, p, d, e, micro-batch, v, recomputation and ZeRO's stage that divide, under 1F1B, each with
+    its number of micro-batches. t, c, e, v and micro-batches are powers of two. Stages are as even as can be."""
+    return list(_Axes(graph, machine).plans())
+
+
+class _Axes:
+    """Which values each degree has for a network on a machine."""
+
+    def __init__(self, graph: OperatorGraph, machine: Machine) -> None:
+        self.graph, self.devices, self.batch = graph, len(machine.processors), samples(graph)
+        self.node = min(node_size(machine), self.devices)
+        self.layers = max(layer_numbers(graph).values(), default=-1) + 1
+        self.tensor = [t for t in powers(self.node) if t == 1 or _shares(graph, t)]
+        self.context = powers(min(MOST_CONTEXT, self.node)) if attends(graph) else [1]
+        self.experts = _experts(graph)
+        self.divided = _takes_micro_batches(graph, self.batch)
+        self.recompute = ["none"]
+        if recomputed(graph, "selective"):
+            self.recompute.append("selective")
+        if self.layers:
+            self.recompute.append("full")
+
+    def plans(self) -> Iterator[tuple[HybridPlan, int]]:
+        """All plans."""
+        for t in self.tensor:
+            for c in self.context:
+                if t * c > self.node or self.devices % (t * c):
+                    continue
+                rest = self.devices // (t * c)
+                for p in self._pipelines(rest):
+                    yield from self._of(t, c, p, rest // p)
+
+    def _pipelines(self, most: int) -> list[int]:
+        stages = self.layers or sum(bool(node.inputs) for node in self.graph)
+        return [p for p in range(1, most + 1) if most % p == 0 and p <= stages and (p == 1 or self.divided)]
+
+    def _of(self, t: int, c: int, p: int, d: int) -> Iterator[tuple[HybridPlan, int]]:
+        if self.batch % d:
+            return
+        each = self.batch // d
+        sizes = [mb for mb in powers(each) if each % mb == 0 and (self.divided or mb == each)]
+        for mb in dict.fromkeys((*sizes, *([each] if p == 1 else []))):
+            count = each // mb
+            for v in self._virtual(p, count):
+                for e in self.experts:
+                    if d % e or (e > 1 and self.experts[-1] < e * t):
+                        continue
+                    for recompute in self.recompute:
+                        for zero in range(4) if c * d > 1 else (0,):
+                            yield HybridPlan(
+                                tensor=t, pipeline=p, data=d, micro_batch=mb, virtual=v, zero=zero, recompute=recompute,
+                                context=c, experts=e,
+                            ), count
+
+    def _virtual(self, p: int, count: int) -> list[int]:
+        if p == 1 or count % p:
+            return [1]
+        return [v for v in powers(MOST_VIRTUAL) if v * p <= max(p, self.layers)]
+
+
+def powers(most: int) -> list[int]:
+    """1, 2, 4, ... up to ``most``."""
+    return [1 << i for i in range(most.bit_length()) if 1 << i <= most]
+
+
+def _shares(graph: OperatorGraph, t: int) -> bool:
+    mapper = Megatron(t)
+    mapper.prepare(graph, host(t))
+    return any(mapper.shared(node) is not None for node in graph)
+
+
+def _experts(graph: OperatorGraph) -> list[int]:
+    """Degrees of expert parallelism, up to the number of experts."""
+    counts = [node.dims[[dim.name for dim in node.dims].index("e")].size for node in graph if node.operator.kind == "expert_linear"]
+    return powers(min(counts)) if counts else [1]
+
+
+def _takes_micro_batches(graph: OperatorGraph, batch: int) -> bool:
+    """Whether micro-batches can go through the network one after the other."""
+    if batch < 2:
+        return False
+    count = next(k for k in range(2, batch + 1) if batch % k == 0)
+    try:
+        map_graph(HybridParallel(HybridPlan(data=1, micro_batch=batch // count)), graph, host(1))
+    except ValueError:
+        return False
+    return True
+
+
+def has_grid(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> bool:
+    """Whether a search of a network looks at the grid first: one of several layers with matrix products, trained on several
+    devices, that needs a part of a device's memory worth naming (`MEMORY_SHARE`)."""
+    if rule is None or len(machine.processors) < 2 or not suits(graph):
+        return False
+    if max(layer_numbers(graph).values(), default=0) < 1:
+        return False
+    if graph.carries or len({processor.device for processor in machine.processors}) > 1:
+        return False
+    wide = sum(p.spec.rect.volume * (p.spec.dtype.itemsize + 4 * (1 + rule.buffers)) for p in graph.parameters)
+    return wide > MEMORY_SHARE * min(processor.memory_bytes for processor in machine.processors)

@@ -1,0 +1,194 @@
+"""StageSums: a table's rows added up by the stages of a pipeline, with what is computed again; and what a device keeps of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from taskflow.floats import sum_bytes
+from taskflow.mapper import layer_numbers, recomputed, stages_of
+from taskflow.optimizer.grid.layered import LayeredPlan
+from taskflow.optimizer.grid.tables import Array, GraphTables, NodeTable
+from taskflow.rules import UpdateRule
+
+
+@dataclass(frozen=True, slots=True)
+class StageSums:
+    """Of each stage, for one micro-batch on one device: ``seconds`` (stages, 6) as in a table, with what is computed
+    again; ``sums`` (stages, 2) of collectives, forward and backward; ``kept``: bytes that live from its forward to
+    its backward pass; ``passing``: bytes at least that live within a pass; ``crossing``: of what the next stages read."""
+
+    seconds: Array
+    sums: Array
+    kept: Array
+    passing: Array
+    crossing: float
+
+
+@dataclass(frozen=True, slots=True)
+class StageWeights:
+    """Of each stage, on one device: ``held``, ``gradients`` and ``state`` bytes; ``gathered``: of the largest layer whose
+    weights are gathered; after the passes ``reduced`` bytes of gradients go as one all-reduce, ``scattered`` ones as a
+    reduce-scatter, and ``spread`` bytes of weights as an all-gather; ``each_pass`` (stages, 2): bytes that are gathered for
+    each forward pass, and gathered and reduced in each backward pass; ``updated``: bytes that the update touches.
+    ``expert_share``: which part of the gradients is of experts, which fewer devices hold."""
+
+    held: Array
+    gradients: Array
+    state: Array
+    gathered: Array
+    reduced: Array
+    scattered: Array
+    spread: Array
+    each_pass: Array
+    updated: Array
+    expert_share: float
+
+
+class PlanSums:
+    """Adds up the tables of a graph for plans, and remembers what it has added up."""
+
+    def __init__(self, tables: GraphTables, rule: UpdateRule | None) -> None:
+        self.tables, self.graph, self.rule = tables, tables.graph, rule
+        numbers = layer_numbers(self.graph)
+        self.layers = max(numbers.values(), default=-1) + 1
+        self.layer_of = np.array([numbers.get(node.name, 0) for node in self.graph], np.int64)
+        self.masks: dict[str, Array] = {"none": np.zeros(len(self.graph), bool)}
+        for level in ("selective", "full"):
+            names = recomputed(self.graph, level) if self.layers or level == "selective" else frozenset()
+            if names:
+                self.masks[level] = np.array([node.name in names for node in self.graph], bool)
+        self._stages: dict[tuple[int, tuple[int, ...]], Array] = {}
+        self._sums: dict[object, StageSums] = {}
+        self._weights: dict[object, StageWeights] = {}
+        sizes = [p.spec.dtype.itemsize for node in self.graph for p in node.parameters]
+        self._touched = np.array([rule.nbytes(1, size) if rule else 0 for size in sizes], np.int64)
+        self._wide = np.array([sum_bytes(size) for size in sizes], np.int64)
+
+    def stages(self, layered: LayeredPlan) -> Array:
+        """The stage of each node."""
+        plan = layered.plan
+        key = plan.pipeline * plan.virtual, plan.stages
+        if key not in self._stages:
+            found: Mapping[str, int] = stages_of(self.graph, *key)
+            self._stages[key] = np.array([found[node.name] for node in self.graph], np.int64)
+        return self._stages[key]
+
+    def again(self, layered: LayeredPlan) -> Array:
+        """Which nodes are computed again."""
+        if not layered.recompute:
+            return self.masks[layered.plan.recompute]
+        found = np.zeros(len(self.graph), bool)
+        levels = np.array(layered.recompute)[self.layer_of]
+        for level, mask in self.masks.items():
+            found |= mask & (levels == level)
+        return found
+
+    def sums(self, layered: LayeredPlan) -> StageSums:
+        """What the passes of a plan's stages take and keep."""
+        plan = layered.plan
+        key = (plan.tensor, plan.context, plan.experts, plan.micro_batch, plan.pipeline, plan.virtual, plan.stages,
+               layered.recompute or plan.recompute)  # fmt: skip
+        if key not in self._sums:
+            self._sums[key] = self._add_up(layered, self.tables.of(plan))
+        return self._sums[key]
+
+    def _add_up(self, layered: LayeredPlan, table: NodeTable) -> StageSums:
+        tables, plan = self.tables, layered.plan
+        count, stage, again = plan.pipeline * plan.virtual, self.stages(layered), self.again(layered)
+        source = tables.output_node[tables.read_tensor]
+        reader = tables.read_node
+        crosses = stage[source] % plan.pipeline != stage[reader] % plan.pipeline
+
+        def by_stage(nodes: Array, values: Array) -> Array:
+            return np.bincount(stage[nodes], values, count)
+
+        everything = np.arange(len(stage))
+        seconds = np.stack([by_stage(everything, table.seconds[:, i]) for i in range(6)], axis=1)
+        read_again = again[reader] & again[source]
+        sums = np.stack([by_stage(reader, np.where(crosses, 0.0, table.read_seconds[:, i])) for i in range(2)], axis=1)
+        if again.any():
+            for backward, forward in ((2, 0), (3, 1), (5, 4)):
+                seconds[:, backward] += by_stage(everything, table.seconds[:, forward] * again)
+            sums[:, 1] += by_stage(reader, table.read_seconds[:, 0] * (read_again & ~crosses))
+        kept, of_layer = self._kept(table, stage, again, crosses, count)
+        passing = np.zeros(count)
+        own = np.bincount(tables.output_node, table.outputs, len(stage))
+        own += np.bincount(reader, table.read_bytes * ~table.read_local, len(stage))
+        np.maximum.at(passing, stage, own)
+        if again.any():
+            most = np.zeros(count)
+            np.maximum.at(most, stage, of_layer[self.layer_of] if len(of_layer) else 0.0)
+            passing = np.maximum(passing, most)
+        crossing = np.bincount(stage[source[crosses]], table.read_bytes[crosses], count).max() if crosses.any() else 0.0
+        return StageSums(seconds, sums, kept, passing, float(crossing))
+
+    def _kept(self, table: NodeTable, stage: Array, again: Array, crosses: Array, count: int) -> tuple[Array, Array]:
+        """Bytes that a micro-batch keeps from forward to backward, by stage; and those that are made once more, by layer."""
+        tables = self.tables
+        source, reader = tables.output_node[tables.read_tensor], tables.read_node
+        local = table.read_local & ~crosses
+        needed = tables.output_kept.copy()
+        needed[tables.read_tensor[local & (tables.read_kept | again[reader])]] = True
+        whole = tables.output_kept.copy()
+        whole[tables.read_tensor[local & tables.read_kept]] = True
+        fresh = ~again[tables.output_node]
+        kept = np.bincount(stage[tables.output_node], table.outputs * (needed & fresh), count)
+        kept += np.bincount(stage, table.saved * ~again * tables.active, count)
+        arrives = ~local & (tables.read_kept | again[reader])
+        first = np.zeros(len(reader), bool)
+        chosen = np.flatnonzero(arrives & ~again[source])
+        first[chosen[np.unique(table.read_rect[chosen] * count + stage[reader[chosen]], return_index=True)[1]]] = True
+        kept += np.bincount(stage[reader], table.read_bytes * first, count)
+        layers = max(1, self.layers)
+        made = np.bincount(self.layer_of[tables.output_node], table.outputs * (whole & ~fresh), layers)
+        made += np.bincount(self.layer_of, table.saved * again * tables.active, layers)
+        return kept, made
+
+    def weights(self, layered: LayeredPlan) -> StageWeights:
+        """What a plan's stages hold and exchange of weights."""
+        plan = layered.plan
+        key = (plan.tensor, plan.context, plan.experts, plan.micro_batch, plan.pipeline, plan.virtual, plan.stages, plan.data,
+               plan.shard_group, layered.zero or plan.zero)  # fmt: skip
+        if key not in self._weights:
+            self._weights[key] = self._weigh(layered, self.tables.of(plan))
+        return self._weights[key]
+
+    def _weigh(self, layered: LayeredPlan, table: NodeTable) -> StageWeights:
+        tables, plan = self.tables, layered.plan
+        count, stage = plan.pipeline * plan.virtual, self.stages(layered)
+        node = tables.weight_node
+        once = np.zeros(len(node), bool)  # weights that two operators of a stage share are there once
+        once[np.unique(tables.weight_name * count + stage[node], return_index=True)[1]] = True
+        at, elements, nbytes = stage[node], table.weight_elements * once, table.weight_bytes * once
+        replicas = (plan.data or 1) // plan.experts
+        holders = np.maximum(1, table.weight_holders * replicas)
+        share = np.minimum(holders, plan.shard_group) if plan.shard_group else holders
+        zero = np.array(layered.zero)[self.layer_of[node]] if layered.zero else np.full(len(node), plan.zero)
+        wide = self._wide
+        buffers = self.rule.buffers if self.rule else 0
+        masters = np.where(wide * elements > nbytes, wide, 0)
+        total = np.where(zero >= 3, share, 1)
+        held = nbytes / total
+        gradients = elements * wide / np.where(zero >= 2, share, 1) if self.rule else elements * 0.0
+        parts = np.where(zero >= 1, share, 1)
+        state = elements * (wide * buffers + masters) / parts
+        alone = holders == 1
+        gathered = np.zeros(count)
+        if (zero >= 3).any():
+            of_layer = np.bincount(self.layer_of[node], nbytes * (zero >= 3), max(1, self.layers))
+            np.maximum.at(gathered, at, of_layer[self.layer_of[node]])
+        sent = elements * wide * ~alone
+
+        def by_stage(values: Array) -> Array:
+            return np.bincount(at, values, count)
+
+        each = np.stack([by_stage(nbytes * (zero >= 3) * ~alone), by_stage(nbytes * (zero >= 3) * ~alone + sent * (zero >= 2))], 1)
+        experts = table.weight_holders < plan.context * plan.experts
+        return StageWeights(
+            by_stage(held), by_stage(gradients), by_stage(state), gathered, by_stage(sent * (zero == 0)),
+            by_stage(sent * (zero == 1)), by_stage(nbytes * ~alone * ((zero == 1) | (zero == 2))), each,
+            by_stage(elements * self._touched / parts), float((sent * experts).sum() / max(1.0, sent.sum())),
+        )

@@ -1,0 +1,284 @@
+"""Tables: what one device computes, moves and keeps of each operator for one micro-batch, worked out once for all that are alike.
+
+A plan of t, c, e and samples of a micro-batch says how large an operator's pieces are; pipelines, replicas, recomputation and
+sharding only say where and how often they run. So a table serves all plans that agree in these four numbers, and each operator is
+looked at once for all layers that are alike. The device is the first of its group; where a cut makes pieces unequal (causal
+attention along the sequence), the longer of the first and the last piece counts, and what the last one reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from taskflow.graph import Node, OperatorGraph
+from taskflow.machine import Cluster, Machine, collective, exchange, host, ring_bytes
+from taskflow.mapper import HybridParallel, HybridPlan, sample_dim, samples
+from taskflow.operators.operator import Soap
+from taskflow.optimizer.cost import AnalyticCosts
+from taskflow.partition import even_cuts
+from taskflow.regions import Rect
+from taskflow.tasks.lower import gradient_flow
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTransfer:
+    """A tensor that a device reads: of ``nbytes``, with ``forward`` and ``backward`` seconds of collectives within the group;
+    ``local``: it lies there as it is read."""
+
+    nbytes: int
+    local: bool
+    forward: float = 0.0
+    backward: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _PieceWork:
+    """What one node's piece does. ``seconds``: of device and host, forward and backward. ``weights``: (elements, bytes, how many of
+    a group's devices hold them) by parameter."""
+
+    seconds: tuple[float, float, float, float]
+    outputs: tuple[int, ...]
+    saved: int
+    weights: tuple[tuple[int, int, int], ...]
+    reads: tuple[GroupTransfer, ...]
+    rects: tuple[Rect, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTable:
+    """Of one micro-batch on one device, in the order of the graph's nodes and of all their reads and outputs.
+
+    ``seconds`` (nodes, 6): of device and host, forward and backward; then the sum of what each task takes by itself, forward and
+    backward. ``saved``: bytes that each node saves. ``outputs``: bytes of each
+    output tensor. ``read_bytes``, ``read_local``, ``read_seconds`` (reads, 2): of each read, with collectives' seconds forward and
+    backward; of several reads of the same Rect, the first one's. ``read_first``: whether it is that one; ``read_rect``: a number
+    that reads of the same Rect of a tensor share. ``weight_elements``, ``weight_bytes``: of each parameter of each node;
+    ``weight_holders``: how many of t x c x e devices have the same part of it."""
+
+    seconds: Array
+    saved: Array
+    outputs: Array
+    read_bytes: Array
+    read_local: Array
+    read_rect: Array
+    read_seconds: Array
+    weight_elements: Array
+    weight_bytes: Array
+    weight_holders: Array
+
+
+class GraphTables:
+    """The tables of a graph on a machine, by (t, c, e, samples of a micro-batch)."""
+
+    def __init__(self, graph: OperatorGraph, machine: Cluster) -> None:
+        self.graph, self.machine = graph, machine
+        self.costs = AnalyticCosts(machine)
+        self.device = machine.processors[0].device
+        active, needs, _ = gradient_flow(graph)
+        self.active = np.array([node.number in active for node in graph])
+        self.wanted = [tuple((t.node, t.index) in needs for t in node.inputs) for node in graph]
+        first: dict[Hashable, int] = {}
+        self.like = [first.setdefault((n.operator, n.specs, tuple(p.spec for p in n.parameters)), n.number) for n in graph]
+        self._index_reads()
+        self._tables: dict[tuple[int, int, int, int], NodeTable] = {}
+        self._mappers: dict[tuple[int, int, int], tuple[HybridParallel, Machine]] = {}
+        self._collectives: dict[tuple[range, bool], Any] = {}
+
+    def _index_reads(self) -> None:
+        """The places of outputs, reads and parameters in the tables, and what does not depend on the plan."""
+        self.output_of: dict[tuple[int, int], int] = {}
+        keeps = [node.operator.keeps(node.specs) for node in self.graph]
+        output_node: list[int] = []
+        output_kept: list[bool] = []
+        for node in self.graph:
+            for tensor in node.outputs:
+                self.output_of[tensor.node, tensor.index] = len(output_node)
+                output_node.append(node.number)
+                output_kept.append(keeps[node.number].outputs and bool(self.active[node.number]))
+        reads = [(self.output_of[t.node, t.index], node.number) for node in self.graph for t in node.inputs]
+        last = {tensor: node for tensor, node in reads}
+        self.output_node, self.output_kept = np.array(output_node), np.array(output_kept)
+        self.read_tensor = np.array([tensor for tensor, _ in reads], np.int64)
+        self.read_node = np.array([node for _, node in reads], np.int64)
+        self.read_kept = np.array([keeps[node].inputs and bool(self.active[node]) for _, node in reads], bool)
+        self.read_adds = [last[tensor] != node for tensor, node in reads]  # to a gradient that a later reader has put
+        names: dict[str, int] = {}
+        parameters = [(node.number, names.setdefault(p.name, len(names))) for node in self.graph for p in node.parameters]
+        self.weight_node = np.array([node for node, _ in parameters], np.int64)
+        self.weight_name = np.array([name for _, name in parameters], np.int64)
+
+    # ---- one table ---------------------------------------------------------------------------------------------------
+    def of(self, plan: HybridPlan) -> NodeTable:
+        """The table for a plan with ``micro_batch`` set. ValueError if the network cannot be cut so."""
+        mb = plan.micro_batch or 1
+        key = (plan.tensor, plan.context, plan.experts, mb)
+        if key not in self._tables:
+            self._tables[key] = self._make(*key)
+        return self._tables[key]
+
+    def _mapper(self, t: int, c: int, e: int) -> tuple[HybridParallel, Machine]:
+        """A prepared mapper of as few replicas as e allows, and the machine that it is prepared for."""
+        if (t, c, e) not in self._mappers:
+            mapper = HybridParallel(HybridPlan(tensor=t, context=c, experts=e, data=e))
+            machine = host(t * c * e)
+            mapper.prepare(self.graph, machine)
+            self._mappers[t, c, e] = mapper, machine
+        return self._mappers[t, c, e]
+
+    def _make(self, t: int, c: int, e: int, mb: int) -> NodeTable:
+        mapper, machine = self._mapper(t, c, e)
+        count = samples(self.graph) // (e * mb)
+        degrees = [self._degrees(node, mapper.slice_task(node, machine), count) for node in self.graph]
+        known: dict[Hashable, _PieceWork] = {}
+        rects: dict[Hashable, int] = {}
+        works: list[_PieceWork] = []
+        read_rect: list[int] = []
+        read_seconds: list[tuple[float, float]] = []
+        place = 0
+        for node in self.graph:
+            adds = tuple(self.read_adds[place : place + len(node.inputs)])
+            sources = tuple((self.like[x.node], degrees[x.node], x.index) for x in node.inputs)
+            key = (self.like[node.number], degrees[node.number], sources, adds, self.wanted[node.number])
+            if key not in known:
+                known[key] = self._work(node, degrees, adds, count > 1, (t, c, e))
+            work = known[key]
+            works.append(work)
+            for tensor, read, rect in zip(node.inputs, work.reads, work.rects):
+                same = (tensor.node, tensor.index, rect)
+                read_seconds.append((0.0, 0.0) if same in rects else (read.forward, read.backward))
+                read_rect.append(rects.setdefault(same, len(rects)))
+            place += len(node.inputs)
+        reads = [read for work in works for read in work.reads]
+        weights = [weight for work in works for weight in work.weights]
+        return NodeTable(
+            _and_alone(np.array([work.seconds for work in works])), np.array([work.saved for work in works], np.int64),
+            np.array([n for work in works for n in work.outputs], np.int64), np.array([r.nbytes for r in reads], np.int64),
+            np.array([r.local for r in reads], bool), np.array(read_rect, np.int64),
+            np.array(read_seconds, float).reshape(-1, 2), *(np.array([one[i] for one in weights], np.int64) for i in range(3)),
+        )
+
+    @staticmethod
+    def _degrees(node: Node, cut: Sequence[int], micro_batches: int) -> tuple[int, ...]:
+        """The degrees of all pieces of a step. ValueError if there are fewer samples than micro-batches."""
+        dim, degrees = sample_dim(node), list(cut)
+        if dim is not None:
+            degrees[dim] *= micro_batches
+            if degrees[dim] > node.dims[dim].size:
+                raise ValueError(f"operator {node.name}: has {node.dims[dim].size} samples, {degrees[dim]} pieces are too many")
+        return tuple(degrees)
+
+    def _work(
+        self, node: Node, degrees: Sequence[tuple[int, ...]], adds: Sequence[bool], several: bool, group: tuple[int, int, int]
+    ) -> _PieceWork:
+        own = degrees[node.number]
+        first, last = corner(node, own, False), corner(node, own, True)
+        reads, writes = node.reads(last), node.writes(first)  # under a causal mask the last one reads most
+        seconds = (0.0, 0.0, 0.0, 0.0)
+        if node.inputs:
+            both = [self.piece_seconds(node, rect, adds, several) for rect in dict.fromkeys((first, last))]
+            seconds = max(both, key=lambda one: one[0] + one[2])
+        devices = group[0] * group[1] * group[2]
+        weights = tuple(
+            (r.volume, r.volume * p.spec.dtype.itemsize, max(1, round(devices * r.volume / p.spec.rect.volume)))
+            for r, p in zip(reads.weights, node.parameters)
+        )
+        found = []
+        for tensor, rect, wanted in zip(node.inputs, reads.inputs, self.wanted[node.number]):
+            source = self.graph.nodes[tensor.node]
+            from_ = degrees[tensor.node]
+            there = source.writes(corner(source, from_, True))[tensor.index]
+            partial = any(k > 1 and dim.soap is Soap.REDUCTION for k, dim in zip(from_, source.dims))
+            found.append(self._transfer(rect, there, partial, tensor.spec.dtype.itemsize, wanted, bool(source.inputs), group))
+        return _PieceWork(
+            seconds, tuple(r.volume * x.dtype.itemsize for r, x in zip(writes, node.outputs)),
+            sum(spec.nbytes for spec in node.operator.saves(node.specs, first)), weights, tuple(found), tuple(reads.inputs),
+        )
+
+    def piece_seconds(
+        self, node: Node, rect: Rect, adds: Sequence[bool], several: bool
+    ) -> tuple[float, float, float, float]:
+        """Device and host seconds of a piece's forward and backward tasks, as the analytic model has them. ``adds``: of each input,
+        whether its gradient is added to another reader's; ``several``: whether gradients of weights are added to those of
+        micro-batches before."""
+        wanted = self.wanted[node.number]
+        ahead = self._ask(node, rect, False, (), 0)
+        if not self.active[node.number]:
+            return (*ahead, 0.0, 0.0)
+        reads = node.reads(rect)
+        added = sum(r.volume * x.dtype.itemsize for r, x, a, w in zip(reads.inputs, node.inputs, adds, wanted) if a and w)
+        if several:
+            added += sum(r.volume * max(4, p.spec.dtype.itemsize) for r, p in zip(reads.weights, node.parameters))
+        return (*ahead, *self._ask(node, rect, True, wanted, added))
+
+    def _ask(self, node: Node, rect: Rect, backward: bool, wanted: tuple[bool, ...], added: int) -> tuple[float, float]:
+        found = self.costs.spent(node.operator, node.specs, rect, backward, wanted, added, self.device)
+        if found is not None:
+            return found.device, found.host
+        seconds = self.costs.compute_seconds(
+            node.operator, node.specs, rect, backward, device=self.device, gradients=wanted if backward else None, added_bytes=added
+        )
+        return seconds, 0.0
+
+    # ---- what crosses a group ----------------------------------------------------------------------------------------
+    def _transfer(
+        self, read: Rect, there: Rect, partial: bool, itemsize: int, wanted: bool, made: bool, group: tuple[int, int, int]
+    ) -> GroupTransfer:
+        nbytes = read.volume * itemsize
+        if read.empty:
+            return GroupTransfer(0, True)
+        t, c, e = group
+        if partial and t > 1:
+            members, whole = range(t), there.volume * itemsize
+            halves = 1 if read.volume < there.volume else 2
+            ahead = self.collective_seconds(members, whole, halves)
+            return GroupTransfer(nbytes, False, ahead, ahead if wanted and halves == 1 else 0.0)
+        if there.contains(read) or t * c * e == 1:
+            return GroupTransfer(nbytes, True)
+        both = read.intersect(there).volume if read.overlaps(there) else 0
+        grows = read.volume / both if both else float(t * c * e)
+        members = self._members(grows, t, c, e)
+        if not made:  # what comes from outside is put where it is read
+            return GroupTransfer(nbytes, False)
+        if read.volume <= there.volume or members.step == t * c:  # cut otherwise: each gives each a part
+            ahead = self._exchange_seconds(members, nbytes)
+        else:
+            ahead = self.collective_seconds(members, nbytes, 1)
+        return GroupTransfer(nbytes, False, ahead, ahead if wanted else 0.0)
+
+    @staticmethod
+    def _members(grows: float, t: int, c: int, e: int) -> range:
+        """The processors that together have a tensor of which each has 1 / ``grows``."""
+        choices = [(t, range(t)), (c, range(0, t * c, t)), (t * c, range(t * c)), (e, range(0, t * c * e, t * c))]
+        return min((one for one in choices if one[0] > 1), key=lambda one: abs(one[0] - grows))[1]
+
+    def collective_seconds(self, group: range, nbytes: int, halves: int) -> float:
+        """Of an all-reduce of an array of ``nbytes`` among processors, or of one of its halves."""
+        if len(group) < 2:
+            return 0.0
+        if (group, True) not in self._collectives:
+            self._collectives[group, True] = collective(self.machine, group)
+        return float(self._collectives[group, True].seconds(ring_bytes(len(group), nbytes, halves), halves))
+
+    def _exchange_seconds(self, group: range, nbytes: int) -> float:
+        """Of an all-to-all in which each processor gets ``nbytes``."""
+        if (group, False) not in self._collectives:
+            self._collectives[group, False] = exchange(self.machine, group)
+        return float(self._collectives[group, False].seconds(nbytes * (len(group) - 1), 0))
+
+
+def corner(node: Node, degrees: Iterable[int], last: bool) -> Rect:
+    """The first or, but for samples, the last piece of an iteration space in even cuts."""
+    cuts = [even_cuts(dim.size, degree) for dim, degree in zip(node.dims, degrees)]
+    ends = [cut[-2:] if last and dim.soap is not Soap.SAMPLE else cut[:2] for cut, dim in zip(cuts, node.dims)]
+    return Rect(tuple(low for low, _ in ends), tuple(high for _, high in ends))
+
+
+def _and_alone(seconds: Array) -> Array:
+    """By itself a task takes what its kernels take or what starting them takes, whichever is longer."""
+    return np.concatenate([seconds, np.maximum(seconds[:, :2:2], seconds[:, 1:2]), np.maximum(seconds[:, 2:3], seconds[:, 3:])], 1)

@@ -1,0 +1,215 @@
+"""The grid: its plans all divide, its closed forms hold against planned memory and simulated steps, and its best is the best."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+from math import isnan
+from random import Random
+
+import pytest
+
+from taskflow.graph import OperatorGraph
+from taskflow.machine import Cluster, load_machine
+from taskflow.mapper import HybridParallel, HybridPlan, PipelineSchedule, map_graph, samples
+from taskflow.models import build
+from taskflow.models.gpt import GPTConfig, gpt
+from taskflow.models.llama import LlamaConfig, llama
+from taskflow.models.moe import MoEConfig, moe
+from taskflow.optimizer import Deadline, MemoryCheck, make_evaluator
+from taskflow.optimizer.grid import (
+    MARGIN,
+    LayeredPlan,
+    PlanGrid,
+    best_of_grid,
+    grid_plans,
+    has_grid,
+    has_no_order,
+    kendall,
+    passes_seconds,
+    plan_memory,
+    plan_strategy,
+)
+from taskflow.rules import Adam
+
+RULE = Adam()
+
+
+def network(name: str = "gpt", batch: int = 8) -> OperatorGraph:
+    """Wide enough for activations and weights to count, and of few tasks."""
+    if name == "llama":
+        sizes = replace(LlamaConfig.small(), batch=batch, layers=4, steps=64, hidden=64, inner=160, vocabulary=512)
+        return llama(sizes, "bfloat16")
+    if name == "moe":
+        return moe(replace(MoEConfig.small(), batch=batch), "bfloat16")
+    return gpt(replace(GPTConfig.small(), batch=batch, layers=4, steps=64, hidden=64, vocabulary=512), "bfloat16")
+
+
+@cache
+def machine(devices: int = 4) -> Cluster:
+    return load_machine("h100", devices)
+
+
+@cache
+def grid(name: str = "gpt", batch: int = 8, devices: int = 4) -> PlanGrid:
+    return PlanGrid(network(name, batch), machine(devices), RULE)
+
+
+def filled(graph: OperatorGraph, plan: HybridPlan, devices: int) -> tuple[LayeredPlan, int]:
+    """A plan with all that it leaves open, and its micro-batches."""
+    data = plan.data or devices // (plan.tensor * plan.context * plan.pipeline)
+    each = samples(graph) // data
+    micro_batch = plan.micro_batch or each
+    return LayeredPlan(replace(plan, data=data, micro_batch=micro_batch)), each // micro_batch
+
+
+@pytest.mark.parametrize("name", ["gpt", "moe"])
+def test_all_plans_divide_and_map(name: str) -> None:
+    graph = network(name)
+    plans = grid_plans(graph, machine())
+    assert len(plans) == len(set(plans)) > 100
+    assert max(Counter(plan for plan, _ in plans).values()) == 1
+    for plan, count in plans:
+        assert plan.tensor * plan.context * plan.pipeline * (plan.data or 1) == 4
+        assert count * (plan.micro_batch or 1) * (plan.data or 1) == samples(graph)
+    for plan, count in Random(1).sample(plans, 12):
+        strategy = map_graph(HybridParallel(plan), graph, machine())
+        assert (strategy.pipeline.micro_batches if strategy.pipeline else 1) == count
+    axes = {field: {getattr(plan, field) for plan, _ in plans} for field in (
+        "tensor", "pipeline", "data", "micro_batch", "virtual", "zero", "recompute", "context", "experts")}  # fmt: skip
+    assert axes["tensor"] == axes["data"] == {1, 2, 4}
+    assert axes["pipeline"] == ({1, 2} if name == "moe" else {1, 2, 4})  # of two layers
+    assert axes["zero"] == {0, 1, 2, 3} and axes["recompute"] >= {"none", "full"}
+    assert axes["experts"] == ({1, 2, 4} if name == "moe" else {1})
+    assert axes["virtual"] >= {1, 2} or name == "moe"
+
+
+def test_networks_that_take_no_micro_batches_have_plans_without() -> None:
+    plans = grid_plans(build("ResNet-101", batch=8, preset="small"), machine())
+    assert plans and {plan.pipeline for plan, _ in plans} == {1} and {count for _, count in plans} == {1}
+
+
+@pytest.mark.parametrize(("name", "plan"), [
+    ("gpt", HybridPlan(tensor=2, pipeline=2, micro_batch=1)),
+    ("gpt", HybridPlan(pipeline=4, micro_batch=1, recompute="full")),
+    ("gpt", HybridPlan(pipeline=2, micro_batch=1, virtual=2, recompute="selective")),
+    ("gpt", HybridPlan(pipeline=2, micro_batch=2, schedule=PipelineSchedule.GPIPE)),
+    ("llama", HybridPlan(tensor=2, micro_batch=2, zero=1)),
+    ("llama", HybridPlan(micro_batch=1, zero=2)),
+    ("llama", HybridPlan(micro_batch=1, zero=3)),
+    ("llama", HybridPlan(context=2, pipeline=2, micro_batch=1)),
+    ("moe", HybridPlan(experts=2, micro_batch=1)),
+])  # fmt: skip
+def test_the_closed_form_of_memory_is_near_the_planned_memory_and_never_far_above(name: str, plan: HybridPlan) -> None:
+    one = grid(name)
+    layered, count = filled(one.graph, plan, 4)
+    evaluator = make_evaluator(one.graph, machine(), rule=RULE)
+    strategy = plan_strategy(layered, one.graph, machine())
+    evaluator.set(strategy)
+    peaks, planned = MemoryCheck(evaluator).peaks(strategy)
+    assert planned
+    estimate = plan_memory(one.sums, layered, count).nbytes
+    assert estimate <= (1 + MARGIN) * max(peaks)
+    assert estimate >= 0.6 * max(peaks)
+
+
+def test_weights_gradients_and_state_are_counted_exactly() -> None:
+    """With two bytes a weight, four a gradient, and 12 of Adam's state and the copy of the weight."""
+    one = grid("llama", devices=4)
+    weights = sum(p.spec.rect.volume for p in one.graph.parameters)
+    for zero, held, gradients, state in ((0, 2, 4, 12), (1, 2, 4, 3), (2, 2, 1, 3), (3, 0.5, 1, 3)):
+        memory = plan_memory(one.sums, *filled(one.graph, HybridPlan(micro_batch=1, zero=zero), 4))
+        assert memory.gradients == pytest.approx(gradients * weights)
+        assert memory.state == pytest.approx(state * weights)
+        assert held * weights <= memory.weights <= 2 * weights
+
+
+@pytest.mark.parametrize("plan", [
+    HybridPlan(tensor=2, pipeline=2, micro_batch=1), HybridPlan(pipeline=2, micro_batch=1, virtual=2),
+    HybridPlan(micro_batch=2, recompute="full"), HybridPlan(), HybridPlan(micro_batch=2, zero=1),
+])
+def test_the_quick_price_is_near_the_simulated_step(plan: HybridPlan) -> None:
+    one = grid("llama")
+    layered, count = filled(one.graph, plan, 4)
+    seconds = make_evaluator(one.graph, machine(), rule=RULE).set(plan_strategy(layered, one.graph, machine()))
+    assert one.prices(layered, count) == pytest.approx(seconds, rel=0.2)
+
+
+def test_passes_of_equal_stages_have_the_textbook_bubble() -> None:
+    for ranks, count in ((2, 4), (4, 8)):
+        assert passes_seconds([1.0] * ranks, [2.0] * ranks, count, 0.0, ranks=ranks) == pytest.approx(3.0 * (count + ranks - 1))
+    interleaved = passes_seconds([0.5] * 4, [1.0] * 4, 8, 0.0, ranks=2)
+    assert interleaved == pytest.approx(3.0 * 8 + 1.5)  # half of the bubble
+    zero_bubble = passes_seconds([1.0] * 4, [2.0] * 4, 8, 0.0, ranks=4, schedule=PipelineSchedule.ZERO_BUBBLE)
+    assert 24.0 < zero_bubble < 3.0 * (8 + 3)
+
+
+def test_many_micro_batches_are_reckoned_as_they_would_be() -> None:
+    one = grid("llama", batch=64)
+    layered, count = filled(one.graph, HybridPlan(pipeline=4, micro_batch=1), 4)
+    ahead, back, message = one.prices._passes(layered, count)
+    whole = passes_seconds(list(ahead), list(back), count, message, ranks=4)
+    assert one.prices(layered, count) == pytest.approx(whole + one.prices._after(layered, back), rel=1e-9)
+
+
+def test_the_best_of_the_grid_is_the_best_of_all_that_were_simulated() -> None:
+    one = grid("llama", batch=4, devices=2)
+    evaluator = make_evaluator(one.graph, machine(2), rule=RULE)
+    found = best_of_grid(evaluator, MemoryCheck(evaluator), most=5, grid=one)
+    assert found.best is not None and found.strategy is not None
+    assert len(found.simulated) == 5 <= found.fitting <= found.plans
+    assert found.seconds == min(seconds for _, seconds in found.simulated) == evaluator.set(found.strategy)
+    assert -1 <= found.tau <= 1
+    assert found.as_json()["simulated"] == 5
+    again = best_of_grid(make_evaluator(one.graph, machine(2), rule=RULE), most=5, grid=one)
+    assert (again.best, again.seconds) == (found.best, found.seconds)
+
+
+def test_plans_that_do_not_fit_are_not_simulated() -> None:
+    graph = network("llama")
+    small = tiny(machine(), 2_000_000)
+    one = PlanGrid(graph, small, RULE)
+    plans, count = one.plans()
+    assert 0 < len(plans) < count and len(plans) + len(one.refused) == count
+    assert all(plan.memory.nbytes > (1 + MARGIN) * 2_000_000 for plan in one.refused)
+    evaluator = make_evaluator(graph, small, rule=RULE)
+    found = best_of_grid(evaluator, room := MemoryCheck(evaluator), most=3, grid=one)
+    assert found.strategy is None or not room(found.strategy)
+
+
+def tiny(machine: Cluster, nbytes: int) -> Cluster:
+    """The machine with so little memory on each device."""
+    return replace(machine, kinds=tuple(replace(kind, memory_bytes=nbytes) for kind in machine.kinds))
+
+
+def test_the_time_that_there_is_ends_simulations() -> None:
+    one = grid("llama")
+    one.plans()
+    deadline = Deadline(0.0)
+    evaluator = make_evaluator(one.graph, machine(), rule=RULE)
+    assert best_of_grid(evaluator, deadline=deadline, grid=one).simulated == ()
+
+
+def test_plans_without_an_order_are_known_beforehand() -> None:
+    graph = network("llama")
+    plans = grid_plans(graph, machine())
+    alone = [(plan, count) for plan, count in plans if has_no_order(LayeredPlan(plan), count)]
+    assert {plan.zero for plan, _ in alone} == {0, 1} and {plan.data for plan, _ in alone} == {4}
+    for plan, count in [*alone, *Random(2).sample(plans, 8)]:
+        strategy = plan_strategy(LayeredPlan(plan), graph, machine())
+        assert strategy.ordered is not has_no_order(LayeredPlan(plan), count)
+
+
+def test_kendalls_tau() -> None:
+    assert kendall([(1, 1), (2, 2), (3, 3)]) == 1 and kendall([(1, 3), (2, 2), (3, 1)]) == -1
+    assert isnan(kendall([(1, 1), (2, 2)]))
+
+
+def test_searches_look_at_the_grid_of_large_networks_of_layers_only() -> None:
+    assert has_grid(build("GPT-2", batch=8), machine(), RULE)
+    assert not has_grid(build("GPT-2", preset="small"), machine(), RULE)  # nothing to gain by stages of microseconds
+    assert not has_grid(build("GPT-2", batch=8), machine(), None)
+    assert not has_grid(build("GPT-2", batch=8), load_machine("h100", 1), RULE)
+    for name in ("ResNet-101", "NMT", "RNNLM", "AlexNet"):
+        assert not has_grid(build(name, batch=8), load_machine("p100", 4), RULE)

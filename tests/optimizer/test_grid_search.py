@@ -1,0 +1,192 @@
+"""The search over plans with an order: from the grid's best by single changes, within its budget, the same each time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from taskflow.cli.main import main
+from taskflow.graph import OperatorGraph
+from taskflow.machine import Cluster, load_machine
+from taskflow.mapper import HybridPlan, PipelineSchedule, Strategy, layer_numbers
+from taskflow.models.llama import LlamaConfig, llama
+from taskflow.optimizer import MemoryCheck, SearchResult, make_evaluator, search
+from taskflow.optimizer.evaluate.ordered import OrderedEvaluator
+from taskflow.optimizer.grid import (
+    LayeredPlan,
+    PlanGrid,
+    best_of_grid,
+    change_that_fits,
+    layers_of_stages,
+    neighbours,
+    plan_memory,
+    plan_strategy,
+)
+from taskflow.rules import Adam
+
+RULE = Adam()
+
+
+def network(batch: int = 4, layers: int = 4) -> OperatorGraph:
+    sizes = replace(LlamaConfig.small(), batch=batch, layers=layers, steps=32, hidden=64, inner=160, vocabulary=512)
+    return llama(sizes, "bfloat16")
+
+
+def machine(devices: int = 2, memory: int | None = None) -> Cluster:
+    made = load_machine("h100", devices)
+    if memory is None:
+        return made
+    return replace(made, kinds=tuple(replace(kind, memory_bytes=memory) for kind in made.kinds))
+
+
+@pytest.fixture
+def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have small networks searched as large ones are."""
+    monkeypatch.setattr("taskflow.optimizer.grid.plans.MEMORY_SHARE", 0.0)
+
+
+def searched(**options: Any) -> SearchResult:
+    return search(network(), machine(), rule=RULE, **{"budget": "40p", **options})
+
+
+def test_the_found_plan_is_not_slower_than_the_grids_nor_than_data_parallelism(everywhere: None) -> None:
+    found = searched(seed=3)
+    grid = make_evaluator(network(), machine(), rule=RULE)
+    best = best_of_grid(grid, MemoryCheck(grid), most=4)
+    assert found.starts["grid"] == best.seconds
+    assert found.seconds <= min(found.starts.values())
+    assert {"grid", "data", "expert", "model"} <= set(found.starts)
+    assert found.seconds == make_evaluator(network(), machine(), rule=RULE).set(found.strategy)
+    assert [step.seconds for step in found.history] == sorted((step.seconds for step in found.history), reverse=True)
+    assert found.proposals <= 40 + 4  # the grid's and the starts'
+
+
+def test_the_same_seed_and_proposals_give_the_same_plan(everywhere: None) -> None:
+    first, second = searched(seed=5), searched(seed=5)
+    assert first.strategy == second.strategy
+    assert (first.seconds, first.proposals, first.accepted) == (second.seconds, second.proposals, second.accepted)
+
+
+def test_a_budget_in_seconds_holds(everywhere: None) -> None:
+    begin = perf_counter()
+    found = search(network(), machine(), rule=RULE, budget=6.0)
+    assert perf_counter() - begin < 6.0 + 1.0 + 2.0  # a second, and other programs on the machine
+    assert "grid" in found.starts
+
+
+def test_small_networks_and_constraints_search_as_ever() -> None:
+    assert "grid" not in searched().starts
+
+
+def test_constraints_are_for_plans_without_an_order(everywhere: None) -> None:
+    assert "grid" not in searched(constraints={"*": {"max_degree": 2}}).starts
+
+
+class _Interrupting(OrderedEvaluator):
+    """Ctrl-C after so many strategies."""
+
+    calls, after = 0, 0
+
+    def set(self, strategy: Strategy) -> float:
+        self.calls += 1
+        if self.calls > self.after:
+            raise KeyboardInterrupt
+        return super().set(strategy)
+
+
+@pytest.mark.parametrize("after", [2, 4, 5])  # of the grid's four; in the search from there
+def test_ctrl_c_gives_the_best_so_far(everywhere: None, after: int) -> None:
+    graph = network()
+    costs = make_evaluator(graph, machine(), rule=RULE).costs
+    evaluator = _Interrupting(graph, machine(), costs, RULE, None)
+    evaluator.after = after
+    found = search(graph, machine(), use=evaluator, budget="40p")
+    assert evaluator.calls == after + 1
+    assert found.stopped == "interrupted" and found.seconds <= found.starts["grid"]
+
+
+def test_ordered_starts_are_refused_in_words() -> None:
+    plan = plan_strategy(LayeredPlan(HybridPlan(pipeline=2, data=1, micro_batch=1)), network(), machine())
+    with pytest.raises(ValueError, match="default search finds such plans by itself"):
+        searched(starts=[plan])
+
+
+# ---- neighbours ------------------------------------------------------------------------------------------------------
+def test_neighbours_differ_in_one_choice_and_divide() -> None:
+    grid = PlanGrid(network(batch=8), machine(4), RULE)
+    plan = LayeredPlan(HybridPlan(pipeline=2, data=2, micro_batch=1))
+    found = list(neighbours(plan, grid.sums, 8, 4))
+    assert plan not in found and len(found) == len(set(found)) > 15
+    assert {one.plan.stages for one in found} >= {(1, 3), (3, 1)}
+    assert {one.plan.schedule for one in found} == set(PipelineSchedule)
+    assert {one.plan.zero for one in found} == {0, 1, 2, 3}
+    assert any(one.recompute.count("full") == 1 for one in found) and any(len(set(one.zero)) > 1 for one in found)
+    assert {(one.plan.tensor, one.plan.pipeline, one.plan.data) for one in found} >= {(1, 1, 4), (1, 4, 1), (2, 1, 2), (2, 2, 1)}
+    evaluator = make_evaluator(grid.graph, grid.machine, rule=RULE)
+    for one in [one for one in found if one.recompute or one.zero or one.plan.stages][:4]:
+        assert evaluator.set(plan_strategy(one, grid.graph, grid.machine)) > 0
+
+
+def test_layers_do_what_their_plan_says() -> None:
+    graph = network()
+    plan = LayeredPlan(
+        HybridPlan(pipeline=2, data=1, micro_batch=1, stages=(1, 3)), recompute=("none", "full", "full", "none"), zero=(1, 0, 0, 3)
+    )
+    strategy, numbers = plan_strategy(plan, graph, machine()), layer_numbers(graph)
+    assert strategy.pipeline is not None
+    assert {numbers[name] for name in strategy.recompute} == {1, 2}
+    assert {numbers[node.name]: strategy.pipeline.stage(node.name) for node in graph if node.inputs} == {0: 0, 1: 1, 2: 1, 3: 1}
+    assert {strategy.sync(p.layer).zero for node in graph if numbers[node.name] == 3 for p in node.parameters} == {3}
+    assert str(plan) == "t1 p2 d1 mb1 stages=1,3 recompute=none*1,full*2,none*1 zero=1*1,0*2,3*1"
+    assert layers_of_stages(plan, PlanGrid(graph, machine(), RULE).sums) == (1, 3)
+
+
+# ---- where nothing fits ----------------------------------------------------------------------------------------------
+def _needs(plan: HybridPlan, devices: int) -> float:
+    grid = PlanGrid(network(), machine(devices), RULE)
+    count = 4 // ((plan.data or 1) * (plan.micro_batch or 1))
+    return plan_memory(grid.sums, LayeredPlan(plan), count).nbytes
+
+
+def test_the_smallest_change_that_fits_is_said() -> None:
+    data, sharded = _needs(HybridPlan(data=2, micro_batch=2), 2), _needs(HybridPlan(data=2, micro_batch=2, zero=1), 2)
+    assert sharded < data
+    said = change_that_fits(network(), machine(2, int((sharded + data) / 2 / 0.9)), RULE)
+    assert "zero1" in said and "would fit" in said and "p2" not in said
+
+
+def test_more_devices_are_the_change_where_no_plan_fits() -> None:
+    least = min(_needs(HybridPlan(data=2, micro_batch=1, zero=3, recompute="full"), 2),
+                _needs(HybridPlan(tensor=2, data=1, micro_batch=1, recompute="full"), 2))  # fmt: skip
+    with pytest.raises(ValueError, match=r"found no plan .* devices would do: plan 't\d+ p\d+ d\d+ mb1"):
+        search(network(), machine(2, int(least * 0.7)), rule=RULE, budget="10p")
+
+
+@pytest.mark.parametrize("change", [lambda graph: graph.carries.append((graph.losses[0], graph.losses[0]))])
+def test_nothing_is_said_of_networks_without_such_plans(change: Callable[[OperatorGraph], None]) -> None:
+    graph = network()
+    change(graph)
+    assert change_that_fits(graph, machine(), RULE) == ""
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+def test_compare_has_a_row_for_the_grid(everywhere: None) -> None:
+    arguments = [
+        "compare", "llama", "--size", "small", "--batch", "4", "-m", "h100", "-n", "2", "--rule", "adam", "--budget", "6p",
+    ]
+    ran = CliRunner().invoke(main, [*arguments, "--json"])
+    assert ran.exit_code == 0, ran.output
+    rows = {row["name"]: row for row in json.loads(ran.output)["strategies"]}
+    (name,) = [name for name in rows if name.startswith("grid: ")]
+    counts = rows[name]["grid"]
+    assert name == f"grid: {counts['plan']}" and rows[name]["iteration_seconds"] == counts["iteration_seconds"]
+    assert counts["plans"] >= counts["fitting"] >= counts["simulated"] == 6
+    assert rows["guided"]["iteration_seconds"] <= counts["iteration_seconds"]
+    shown = CliRunner().invoke(main, arguments)
+    assert "plans, " in shown.output and " simulated" in shown.output
