@@ -167,7 +167,8 @@ class _Expression:
             if prod(self.mesh.sizes[i] for i in found) < group:
                 found.insert(0, j)
         if prod(self.mesh.sizes[i] for i in found) != group:
-            self._differs(node, f"shares within {group} devices are no dimension of the mesh {dict(zip(self.names, self.mesh.sizes))}")
+            axes = ", ".join(f"{name} {size}" for name, size in zip(self.names, self.mesh.sizes))
+            self._differs(node, f"shares within {group} devices are no dimension of the mesh ({axes})")
         return found
 
     def _shared(self, spec: Spec, shape: Sequence[int], free: Sequence[int]) -> Spec:

@@ -89,10 +89,11 @@ def _known(path: Any, leaf: Any, names: Names) -> Kept:
     kept: Kept = _found(PARAMETERS, given.name)
     axes = given.axes if given.axes is not None else tuple(range(len(kept.shape)))
     wanted = tuple(size if axis is None else kept.shape[axis] for axis, size in zip(axes, leaf.shape))
-    if len(axes) != len(leaf.shape) or wanted != tuple(leaf.shape) or {a for a in axes if a is not None} != {*range(len(kept.shape))}:
+    said_all = sorted(axis for axis in axes if axis is not None) == [*range(len(kept.shape))]
+    if len(axes) != len(leaf.shape) or wanted != tuple(leaf.shape) or not said_all:
         raise ValueError(
-            f"{'.'.join(_keys(path))} has the shape {tuple(leaf.shape)}, but the plan's {given.name} is {kept.shape}, read with axes "
-            f"{axes}; let `names` return Leaf(name, axes)"
+            f"{'.'.join(_keys(path))} has the shape {tuple(leaf.shape)}, but the plan's {given.name} is {kept.shape}, read with "
+            f"axes {axes}; let `names` return Leaf(name, axes)"
         )
     specs = [P(*(None if axis is None else spec[axis] for axis in axes)) for spec in (kept.spec, kept.state)]
     return Kept(tuple(leaf.shape), specs[0], specs[1], kept.zero)
@@ -227,9 +228,11 @@ def gradients(loss: Callable[..., Any], params: Any, batch: Any, *rest: Any, on:
         whole = jax.checkpoint(whole, policy=_keep)
     elif shared:  # gathered once for each pass
         whole = jax.checkpoint(whole, policy=jax.checkpoint_policies.save_anything_except_these_names(GATHERED))
-    find = jax.value_and_grad(whole)
+    find: Any = jax.value_and_grad(whole)
+    found: tuple[Any, Any]
     if MICRO_BATCHES == 1:
-        return find(params, batch)
+        found = find(params, batch)
+        return found
     summed = _each(lambda kept: kept.state if kept.zero > 1 else kept.spec, params, names)
 
     def parts(x: Any) -> Any:  # every so-many-th sample, so that each stays where it is
@@ -239,12 +242,12 @@ def gradients(loss: Callable[..., Any], params: Any, batch: Any, *rest: Any, on:
         return jax.lax.with_sharding_constraint(x, NamedSharding(on, P(None, SAMPLES or None)))
 
     def add(total: Any, part: Any) -> Any:
-        found = find(params, part)
-        value, grads = jax.tree.map(lambda a, b: a + b / MICRO_BATCHES, total, found)
+        value, grads = jax.tree.map(lambda a, b: a + b / MICRO_BATCHES, total, find(params, part))
         return (value, _lay(grads, summed, on)), None
 
     zeros = _lay(jax.tree.map(lambda x: x * 0, params), summed, on)
-    return jax.lax.scan(add, (0.0, zeros), jax.tree.map(parts, batch))[0]
+    found, _ = jax.lax.scan(add, (0.0, zeros), jax.tree.map(parts, batch))
+    return found
 
 
 def train_step(
@@ -262,26 +265,27 @@ def train_step(
         params = jax.tree.map(lambda x, change: x + change.astype(x.dtype), ours, changes)
         return _lay(params, specs(params, names), on), _lay(state, states, on), value
 
-    return jax.jit(step, donate_argnums=(0, 1) if donate else ())
+    compiled: Callable[..., tuple[Any, Any, Any]] = jax.jit(step, donate_argnums=(0, 1) if donate else ())
+    return compiled
 
 
 def _gathered(x: Any, kept: Kept, on: Mesh) -> Any:
     """A parameter whole along the replicas; its gradient is added up in shares."""
 
-    @jax.custom_vjp
-    def gather(x: Any) -> Any:
+    def whole(x: Any) -> Any:
         return jax.lax.with_sharding_constraint(x, NamedSharding(on, kept.spec))
 
     def back(_: None, change: Any) -> tuple[Any]:
         return (jax.lax.with_sharding_constraint(change, NamedSharding(on, kept.state)),)
 
-    gather.defvjp(lambda x: (gather(x), None), back)
+    gather: Any = jax.custom_vjp(whole)
+    gather.defvjp(lambda x: (whole(x), None), back)
     return checkpoint_name(gather(x), GATHERED)
 
 
 def _keep(primitive: Any, *_: Any, **params: Any) -> bool:
     """What is kept for the backward pass: what named operators make, but for those that the plan computes again."""
-    name = params.get("name")
+    name = str(params.get("name"))
     if primitive.name != "name" or name == GATHERED:
         return False
     return name not in RECOMPUTED and _pattern(name) not in RECOMPUTED
