@@ -119,7 +119,11 @@ def specs(params: Any, names: Names = dotted) -> Any:
 
 def shard(params: Any, on: Mesh, names: Names = dotted) -> Any:
     """Parameters where the plan keeps them."""
-    return _put(params, specs(params, names), on)
+
+    def put(x: Any, spec: P) -> Any:  # a copy: a step gives its arguments' memory away, which must not be yours
+        return jax.device_put(x.copy(), NamedSharding(on, spec))
+
+    return jax.tree.map(put, params, specs(params, names))
 
 
 def shard_batch(batch: Any, on: Mesh) -> Any:
@@ -129,7 +133,8 @@ def shard_batch(batch: Any, on: Mesh) -> Any:
 
 def init_state(optimizer: Any, params: Any, on: Mesh, names: Names = dotted) -> Any:
     """An optax optimiser's state for parameters that are in place, where the plan keeps it."""
-    return _put(jax.jit(optimizer.init)(params), state_specs(optimizer, params, names), on)
+    by = jax.tree.map(lambda spec: NamedSharding(on, spec), state_specs(optimizer, params, names))
+    return jax.jit(optimizer.init, out_shardings=by)(params)
 
 
 def state_specs(optimizer: Any, params: Any, names: Names = dotted) -> Any:
@@ -186,11 +191,6 @@ def constrained_flax(names: Callable[[tuple[str, ...]], Any] = dotted) -> Any:
 
 def _each(what: Callable[[Kept], Any], params: Any, names: Names) -> Any:
     return jax.tree_util.tree_map_with_path(lambda path, leaf: what(_known(path, leaf, names)), params)
-
-
-def _put(tree: Any, by: Any, on: Mesh) -> Any:
-    # Copies: a step gives its arguments' memory away, which must not be yours.
-    return jax.tree.map(lambda x, spec: jax.device_put(x, NamedSharding(on, spec), may_alias=False), tree, by)
 
 
 def _lay(tree: Any, by: Any, on: Mesh) -> Any:
