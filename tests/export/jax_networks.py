@@ -150,8 +150,8 @@ def _experts(at: At, x: Any, w: Any, name: str) -> Any:
     place = ((jnp.cumsum(ordered, 1) - 1) * ordered).sum(-1).reshape(x.shape[0], 2, -1).swapaxes(1, 2)
     combine = jnp.einsum("gsk,gske,gskc->gsec", best / best.sum(-1, keepdims=True), chosen, jax.nn.one_hot(place, CAPACITY))
     sent = at(jnp.einsum("gsec,gsm->gecm", (combine > 0).astype(x.dtype), x), f"{name}.dispatch")
-    made = at(jax.nn.relu(at(jnp.einsum("gecm,emh->gech", sent, w["wi"]["weight"]), f"{name}.wi")), f"{name}.act")
-    made = at(jnp.einsum("gech,ehm->gecm", made, w["wo"]["weight"]), f"{name}.wo")
+    made = at(jax.nn.relu(at(jnp.einsum("gecm,ehm->gech", sent, w["wi"]["weight"]), f"{name}.wi")), f"{name}.act")
+    made = at(jnp.einsum("gech,emh->gecm", made, w["wo"]["weight"]), f"{name}.wo")
     return at(jnp.einsum("gsec,gecm->gsm", combine, made), f"{name}.combine")
 
 
