@@ -56,7 +56,7 @@ def _sent(shape: str, kind: str, line: str, devices: int, start: bool) -> int:
         arrays = arrays[1:2]
     result = sum(arrays)
     if kind == "collective-permute":
-        pairs = re.search(r"source_target_pairs=\{(.*?)\}\}?", line)
+        pairs = re.search(r"source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}", line)
         assert pairs is not None, line
         return result * sum(a != b for a, b in re.findall(r"\{?(\d+),(\d+)\}?", pairs[0]))
     size = _group(line, devices)
