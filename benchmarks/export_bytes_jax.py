@@ -57,9 +57,9 @@ def rows(name: str, predicted_alone: bool) -> None:
             Path(folder, f"plan_{number}.py").write_text(exported(graph, strategy, "jax", "plan.py").files["plan.py"])
         found: list[dict[str, list[int]]] = [{} for _ in modules]
         if not predicted_alone:
+            program = str(ROOT / "tests" / "export" / "train_beside_jax.py")
             done = subprocess.run(
-                [sys.executable, str(ROOT / "tests" / "export" / "train_beside_jax.py"), name, "1", *modules], cwd=folder, check=True,
-                text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                [sys.executable, program, name, "1", *modules], cwd=folder, check=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             )
             found = [json.loads(line)["collectives"] for line in done.stdout.splitlines()]
     for plan, wanted, kinds in zip(PLANS[name], predicted, found):

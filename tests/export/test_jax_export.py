@@ -20,11 +20,12 @@ from taskflow.export import exported, nearest_plan
 from taskflow.export.jax import jax_plan
 from taskflow.mapper import HybridParallel, OpConfig, map_graph
 from taskflow.models import build
-from taskflow.training import load_weights
+from taskflow.training import StoredWeights, load_weights
 
 sys.path.insert(0, str(Path(__file__).parent))
-import hlo  # noqa: E402
-import starting  # noqa: E402
+import hlo
+import starting
+from document_blocks import files
 
 HERE = Path(__file__).parent
 TOLERANCE = 1e-5
@@ -35,10 +36,6 @@ needs_jax = pytest.mark.skipif(
 
 def strategy_of(graph: taskflow.OperatorGraph, plan: str, devices: int = 8) -> taskflow.Strategy:
     return taskflow.choose(plan, graph, taskflow.load_machine("h100", devices))[0]
-
-
-def lenet() -> taskflow.OperatorGraph:
-    return build("lenet", 16, 4, preset="small")
 
 
 # ---- what is expressed, without jax ----------------------------------------------------------------------------------
@@ -81,7 +78,7 @@ def test_stages_become_replicas_with_shares() -> None:
     strategy = strategy_of(graph, "t2 p2 d2")
     found = exported(graph, strategy, "jax", "plan.py")
     assert {d.operator for d in found.differences} >= {node.name for node in graph if node.inputs}
-    assert "stage 1 of a pipeline" in str([d for d in found.differences if d.operator == "loss"][0])
+    assert "stage 1 of a pipeline" in str(next(d for d in found.differences if d.operator == "loss"))
     assert found.nearest.pipeline is None or found.nearest.pipeline.count == 1
     assert found.nearest.name.startswith("t2 p1 d4") and not exported(graph, found.nearest, "jax", "plan.py").differences
 
@@ -188,7 +185,8 @@ def in_taskflow(name: str, graph: taskflow.OperatorGraph, strategy: taskflow.Str
     import jax_networks
 
     run = taskflow.Executor(graph, strategy, taskflow.SGD(lr=0.1, momentum=0.9))
-    load_weights(run, jax_networks.weights(name))
+    weights = jax_networks.weights(name)
+    load_weights(run, StoredWeights("the test", {key: value.shape for key, value in weights.items()}, weights.__getitem__))
     return [run.train(batch) for batch in jax_networks.batches(name, 5)]
 
 
@@ -209,6 +207,18 @@ def both(folder: Path, name: str, *plans: str) -> list[dict[str, Any]]:
 @pytest.mark.timeout(600)
 def test_an_mlp_trains_as_on_one_device_and_as_here(tmp_path: Path) -> None:
     both(tmp_path, "mlp", "t2 d4", "d8 fsdp")
+
+
+@needs_jax
+@pytest.mark.timeout(300)
+def test_the_guide_s_program_runs(tmp_path: Path) -> None:
+    page = HERE.parents[1] / "docs" / "guide" / "export.md"
+    for name in ("layers.py", "try_jax.py"):
+        (tmp_path / name).write_text(files(page)[name])
+    export = ["export", "t2 d4 zero1", "--model", f"{tmp_path / 'layers.py'}:graph", "-m", "h100", "-n", "8", "--to", "jax"]
+    CliRunner().invoke(main, [*export, "--out", str(tmp_path / "parallel_jax.py")], catch_exceptions=False)
+    done = starting.run_python("try_jax.py", folder=tmp_path, extra={"JAX_PLATFORMS": "cpu"})
+    assert done.stdout == "(32, 32) True\n", done.stderr[-3000:]
 
 
 @needs_jax
@@ -256,7 +266,8 @@ def test_other_orders_and_convolutions_cut_in_space(tmp_path: Path) -> None:
     for node in graph:
         if node.name in ("conv1", "relu1", "conv2", "relu2"):
             rows = next(i for i, dim in enumerate(node.dims) if dim.size == 16 and dim.divisible)
-            configs[node.name] = OpConfig(tuple(4 if i == rows else 2 if i == 0 else 1 for i in range(len(node.dims))), tuple(range(8)))
+            degrees = tuple(4 if i == rows else 2 if i == 0 else 1 for i in range(len(node.dims)))
+            configs[node.name] = OpConfig(degrees, tuple(range(8)))
     moved = {name: replace(config, processors=tuple(order[p] for p in config.processors)) for name, config in configs.items()}
     (row,) = trained(tmp_path, "conv", [replace(data, configs=moved)], graph)
     assert "collective-permute" in row["collectives"], row["collectives"]  # halos

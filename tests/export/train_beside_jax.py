@@ -1,5 +1,5 @@
-"""python train_beside_jax.py NETWORK STEPS MODULE ...: trains a network under each exported module, and on one device. Prints a line
-of JSON for each: losses of both, how far gradients and weights are apart, shapes of shards, and the program's collectives."""
+"""python train_beside_jax.py NETWORK STEPS MODULE ...: trains a network under each exported module, and on one device. Prints a
+line of JSON for each: losses of both, how far gradients and weights are apart, shapes of shards, and the program's collectives."""
 
 from __future__ import annotations
 
@@ -80,11 +80,11 @@ def trained(name: str, module: str, batches: list[Any]) -> dict[str, Any]:
     return {
         "module": module, "losses": losses, "gradients": gradients, "weights": apart(params, alone),
         "params": shards(params), "state": shards(state), "collectives": collectives(text, 8),
-        "first": (float(value), float(wanted)), "text": text if "--text" in sys.argv else "",
+        "first": (float(value), float(wanted)),
     }
 
 
 if __name__ == "__main__":
-    name, steps, *modules = [word for word in sys.argv[1:] if not word.startswith("--")]
+    name, steps, *modules = sys.argv[1:]
     for module in modules:
         print(json.dumps(trained(name, module, networks.batches(name, int(steps)))), flush=True)
