@@ -59,7 +59,8 @@ def rows(name: str, predicted_alone: bool) -> None:
         if not predicted_alone:
             program = str(ROOT / "tests" / "export" / "train_beside_jax.py")
             done = subprocess.run(
-                [sys.executable, program, name, "1", *modules], cwd=folder, check=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                [sys.executable, program, name, "1", *modules], cwd=folder, check=True, text=True, stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
             )
             found = [json.loads(line)["collectives"] for line in done.stdout.splitlines()]
     for plan, wanted, kinds in zip(PLANS[name], predicted, found):
