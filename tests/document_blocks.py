@@ -22,6 +22,7 @@ NOT_RUN: dict[str, str] = {
     r"taskflow search resnet50\.onnx .*": "needs onnx and a file; tests/models/test_onnx.py runs a small one",
     r"taskflow search hf:.*": "needs transformers and minutes; tests/models/test_huggingface.py runs a small one",
     r"python benchmarks/.*": "takes minutes to hours on a quiet machine; tests/test_benchmark_options.py has it parse its options",
+    r"python try_jax\.py": "needs JAX; tests/export/test_jax_export.py runs it",
     r"module load .*": CLUSTER,
     r"python -m pip uninstall mpich": CLUSTER,
     r"MPICC=.* -m pip install .*": CLUSTER,

@@ -66,7 +66,7 @@ def compare_command(
     problem = make_problem(**asked)
     space = SpaceOptions(constraints=constraints)
     if target is not None:
-        space = space_for(problem.graph, space)
+        space = space_for(problem.graph, space, target)
     rows: list[dict[str, Any]] = []
     with working("simulating"):
         for name in dict.fromkeys((*BY_HAND, *strategies)):

@@ -30,7 +30,7 @@ from taskflow.writing import replacing
 MOST_LISTED = 20  # operators that differ
 
 
-@click.command("export", short_help="Write a plan for PyTorch, Megatron-LM or torchtitan.")
+@click.command("export", short_help="Write a plan for PyTorch, JAX, Megatron-LM or torchtitan.")
 @click.argument("plan", shell_complete=completing.strategies)
 @click.option("--to", "target", type=click.Choice(TARGETS), required=True, help="The framework.")
 @click.option("--out", type=click.Path(dir_okay=False), required=True, help="The file to write.")
@@ -52,6 +52,7 @@ def export_command(
       taskflow export plan.json --to torch --out parallel.py
       taskflow export 't2 d2' --model minigpt.py:graph -m a100 -n 4 --to torch --out parallel.py
       taskflow export plan.json --to torch --out parallel.py --nearest
+      taskflow export plan.json --to jax --out parallel_jax.py
     """
     writable(out)
     with working("exporting"):

@@ -74,7 +74,7 @@ def search_command(
     problem = make_problem(**asked)
     space = SpaceOptions(degrees, placements, reduction, uneven=uneven, constraints=constraints)
     if target is not None:
-        space = space_for(problem.graph, space)
+        space = space_for(problem.graph, space, target)
     found = run_search(problem, algorithm, limit, seed, quiet or as_json, space, memory, workers=workers)
     if target is not None:
         found = for_target(problem, found, target, memory, limit)

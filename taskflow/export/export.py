@@ -34,7 +34,7 @@ def exported(graph: OperatorGraph, strategy: Strategy, target: str, file: str) -
 
 def nearest_plan(graph: OperatorGraph, strategy: Strategy, target: str) -> Strategy:
     """The strategy itself if a framework can express it, else the nearest that it can, in one step or two."""
-    name = {"torch": "plan.py"}.get(target, "plan")
+    name = {"torch": "plan.py", "jax": "plan.py"}.get(target, "plan")
     found = exported(graph, strategy, target, name)
     if not found.differences:
         return strategy
@@ -62,6 +62,16 @@ def _rank_file(devices: Sequence[int]) -> str:
     return "# rank, and the device of the plan that it must be: start each rank there\n" + "\n".join(lines) + "\n"
 
 
+def _jax(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
+    from taskflow.export.jax import jax_code, jax_plan
+
+    if not file.endswith(".py"):
+        raise ValueError(f"--to jax writes a Python module; call it parallel.py, not {file}")
+    plan = jax_plan(graph, strategy)
+    text = jax_code(plan, graph.name, f"The plan is {plan.nearest.name}.", file)
+    return Exported({file: text}, len(plan.order), plan.nearest, plan.differences, plan.notes)
+
+
 def _megatron(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
     hybrid = hybrid_of(graph, strategy)
     text = megatron_text(megatron_flags(graph, hybrid), f"{graph.name} as {hybrid.plan}")
@@ -75,6 +85,6 @@ def _torchtitan(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported
 
 
 _WRITERS: dict[str, Callable[[OperatorGraph, Strategy, str], Exported]] = {
-    "torch": _torch, "megatron": _megatron, "torchtitan": _torchtitan,
+    "torch": _torch, "jax": _jax, "megatron": _megatron, "torchtitan": _torchtitan,
 }
 TARGETS = tuple(_WRITERS)

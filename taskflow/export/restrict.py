@@ -30,9 +30,11 @@ class Chosen:
     tried: int
 
 
-def space_for(graph: OperatorGraph, space: SpaceOptions) -> SpaceOptions:
-    """A search's space for frameworks with meshes: even pieces on neighbours, and no operator cut as none of them can have it."""
-    return replace(space, degrees="even", placements="contiguous", constraints=space.constraints + constraints_for(graph))
+def space_for(graph: OperatorGraph, space: SpaceOptions, target: str = "torch") -> SpaceOptions:
+    """A search's space for a framework with meshes: even pieces on neighbours, and no operator cut as it cannot have it. Of JAX
+    the compiler exchanges halos and cuts any weight, so that nothing else is forbidden."""
+    forbidden = Constraints() if target == "jax" else constraints_for(graph)
+    return replace(space, degrees="even", placements="contiguous", constraints=space.constraints + forbidden)
 
 
 def constraints_for(graph: OperatorGraph) -> Constraints:
@@ -59,15 +61,17 @@ def _can(node: Node, dim: int) -> bool:
 
 
 def plans_of_degrees(graph: OperatorGraph, target: str, devices: int) -> Iterator[HybridPlan]:
-    """Plans in notation: for Megatron-LM and torchtitan with pipelines and micro-batches, else tensor and data parallelism."""
+    """Plans in notation: for Megatron-LM and torchtitan with pipelines and micro-batches, else tensor and data parallelism, for JAX
+    with weights in shares as well."""
     batch, staged = samples(graph), target in ("megatron", "torchtitan")
+    stages = (0, 1, 3) if target == "jax" else (0, 1)
     for pipeline in _divisors(devices) if staged else (1,):
         for tensor in _divisors(devices // pipeline):
             data = devices // pipeline // tensor
             if batch % data:
                 continue
             for micro in [m for m in _divisors(batch // data) if m & (m - 1) == 0] if pipeline > 1 else (batch // data,):
-                for zero in (0, 1) if data > 1 else (0,):
+                for zero in stages if data > 1 else (0,):
                     yield HybridPlan(tensor, pipeline, data, micro, zero=zero)
 
 

@@ -87,7 +87,8 @@ def _syncs(graph: OperatorGraph, strategy: Strategy, layered: LayeredPlan, numbe
 def sync_of(zero: int, plan: HybridPlan) -> Sync:
     """How a layer is synchronised at a stage of ZeRO."""
     if not zero:
-        return Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.EVERY)
-    shares = {"shard_group": plan.shard_group} if zero > 1 else {}
-    ahead = {"prefetch": plan.prefetch} if zero > 2 else {}
-    return Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.SPREAD, zero=zero, **shares, **ahead)
+        return Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.REPLICATED)
+    return Sync(
+        SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED, zero=zero, shard_group=plan.shard_group if zero > 1 else 0,
+        prefetch=plan.prefetch if zero > 2 else 1,
+    )
