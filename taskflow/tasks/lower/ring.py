@@ -56,7 +56,7 @@ def pass_on(emit: Emitter, members: Collection[int], wanted: Sequence[Wanted]) -
         routes.setdefault((buffer, shared), []).append(one)
     for route in routes.values():
         giver = route[0].sources[0][1]
-        route.sort(key=lambda one: (place[one.processor] - place[giver]) % len(ring))  # noqa: B023
+        route.sort(key=lambda one: (place[one.processor] - place[giver]) % len(ring))
     for step in range(max(map(len, routes.values()))):
         copies: list[Copying] = []
         for (buffer, shared), route in routes.items():
@@ -76,7 +76,7 @@ def add_on_the_way(
     routes: dict[Rect, list[tuple[int, Part]]] = {}
     for rect, given in parts.items():
         owner = owners[rect]
-        route = sorted(given, key=lambda part: -((place[part[0]] - place[owner]) % len(ring)))  # noqa: B023
+        route = sorted(given, key=lambda part: -((place[part[0]] - place[owner]) % len(ring)))
         buffer = emit.buffer(f"d {tensor.name}", rect, owner, tensor.dtype)
         routes[rect] = [*((processor, emit.whole(held)) for processor, _, held in route), (owner, emit.whole(buffer))]
     name = f"d {tensor.name}"
