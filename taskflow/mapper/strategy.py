@@ -201,7 +201,7 @@ def load(path: str | Path, graph: OperatorGraph, processors: int) -> Strategy:
 
 
 def from_content(content: Mapping[str, Any], where: str) -> Strategy:
-    """The strategy of a table as `as_content` makes it; one without a version is of this one. ValueError that begins with ``where``."""
+    """The strategy of a table as `as_content` makes it; format and version may be left out. ValueError begins with ``where``."""
     return _from_file(as_file({"format": FORMAT, "version": VERSION, **content}, where))
 
 
