@@ -9,7 +9,7 @@ from typing import Any
 
 from taskflow.export.cuts import WHOLE
 from taskflow.export.difference import Difference
-from taskflow.export.mesh import Mesh, data_dims, mesh_of, mostly_shared
+from taskflow.export.mesh import Mesh, data_dims, mesh_of, sharing_of
 from taskflow.export.pytorch.layers import CutLayer, Expressed, Lying, express
 from taskflow.export.pytorch.stages import StageText, stages_of_module
 from taskflow.graph import OperatorGraph
@@ -36,7 +36,8 @@ class TorchPlan:
     layers: Mapping[str, CutLayer]
     nearest: Strategy
     differences: Sequence[Difference]
-    sharded: bool = False
+    zero: int = 0
+    group: int = 0
     units: tuple[str, ...] = ()
     again: tuple[str, ...] = ()
     micro_batches: int = 1
@@ -63,6 +64,7 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
     found = express(graph, mesh, data, sites, result, cuts)
     pipeline = strategy.pipeline
     configs = {node.name: mesh.config(node, found.assignments[node.name], pipeline) for node in graph}
+    sharing = sharing_of(graph, strategy)
     again, kept = recomputed_modules(graph, strategy, sites)
     found.differences += [
         Difference(name, "recomputed", "only whole modules can be computed again, and the module around it is not") for name in kept
@@ -75,7 +77,7 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
     _require_layers(origin.module, leaves, bool(tensor_names), found)
     plan = TorchPlan(
         mesh, names, data_names, tensor_names, found.layers if tensor_names else {}, nearest, found.differences,
-        sharded=mostly_shared(graph, strategy), units=_units(origin.module), again=again, inputs=_inputs(graph, sites),
+        zero=sharing.zero, group=sharing.group, units=_units(origin.module), again=again, inputs=_inputs(graph, sites),
         output=found.output, target=found.target,
         statistics=bool(data) and any(node.operator.kind == "running_statistics" for node in graph),
         devices=mesh.devices if list(mesh.devices) != sorted(mesh.devices) else (),
