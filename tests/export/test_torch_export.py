@@ -76,6 +76,13 @@ def test_a_llama_cut_in_two_trains_as_pytorch_alone(tmp_path: Path) -> None:
     check(tmp_path, "llama", text, 2)
 
 
+@pytest.mark.parametrize("name,path", [("llama", "blocks.#"), ("gpt", "h.#")])
+def test_blocks_are_computed_again_one_by_one(name: str, path: str) -> None:
+    """Not the list of them, whose forward nobody calls, nor all at once, which would keep as much as none."""
+    _, _, text = plan_for(name, "d2 recompute=full", 2)
+    assert f"again=('{path}',)" in text
+
+
 CASES = [
     ("llama", "data", 2), ("llama", "d2 zero1 mb2", 2), ("llama", "t2 d2", 4), ("llama", "t2 d2 zero1 mb2", 4),
     ("llama", "megatron", 4), ("llama", "t2 p2 mb2", 4), ("llama", "p2 d2 mb1 zero1", 4),

@@ -65,7 +65,7 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
     pipeline = strategy.pipeline
     configs = {node.name: mesh.config(node, found.assignments[node.name], pipeline) for node in graph}
     sharing = sharing_of(graph, strategy)
-    again, kept = recomputed_modules(graph, strategy, sites)
+    again, kept = recomputed_modules(graph, strategy, sites, origin.module)
     found.differences += [
         Difference(name, "recomputed", "only whole modules can be computed again, and the module around it is not") for name in kept
     ]
@@ -90,23 +90,29 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
 
 
 def recomputed_modules(
-    graph: OperatorGraph, strategy: Strategy, sites: Mapping[str, OperatorSite]
+    graph: OperatorGraph, strategy: Strategy, sites: Mapping[str, OperatorSite], module: Any
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The outermost modules all of whose layers (but the last, whose output is read outside) are computed again; and
-    operators to be computed again that are in none. The functions between the layers are computed again with them, and
-    attention's scores by PyTorch's kernels in any case."""
-    layers: dict[str, list[str]] = {}
+    """The outermost modules of which all is computed again but what is read outside of them; and operators to be computed again
+    that are in none. Attention's scores are computed again by PyTorch's kernels in any case."""
+    inside: dict[str, set[str]] = {}
+    for name, site in sites.items():
+        parts = site.path.split(".") if site.kind != "input" and site.path else []
+        for depth in range(1, len(parts) + (site.kind != "module")):
+            inside.setdefault(".".join(parts[:depth]), set()).add(name)
+    nodes = {node.name: node for node in graph}
+    readers: dict[str, set[str]] = {}
     for node in graph:
-        site = sites.get(node.name)
-        if site is None or site.kind != "module":
-            continue
-        parts = site.path.split(".")
-        for depth in range(1, len(parts)):
-            layers.setdefault(".".join(parts[:depth]), []).append(node.name)
-    whole = [
-        path for path, names in layers.items() if len(names) > 1 and set(names[:-1]) <= strategy.recompute and strategy.recompute
-    ]
-    outer = [path for path in whole if not any(path.startswith(f"{other}.") for other in whole)]
+        for tensor in node.inputs:
+            readers.setdefault(graph.nodes[tensor.node].name, set()).add(node.name)
+
+    def whole(path: str, names: set[str]) -> bool:
+        kept = names - strategy.recompute
+        return len(kept) < len(names) and _is_called(module, path) and not any(
+            nodes[name].inputs and readers.get(name, set()) <= names for name in kept
+        )
+
+    found = [path for path, names in inside.items() if whole(path, names)]
+    outer = [path for path in found if not any(path.startswith(f"{other}.") for other in found)]
 
     def covered(name: str) -> bool:
         site = sites.get(name)
@@ -115,6 +121,13 @@ def recomputed_modules(
         )
 
     return patterns(outer), tuple(node.name for node in graph if node.name in strategy.recompute and not covered(node.name))
+
+
+def _is_called(module: Any, path: str) -> bool:
+    """Whether a module has a forward: a list of modules has none."""
+    from torch import nn
+
+    return not isinstance(module.get_submodule(path), (nn.ModuleList, nn.ModuleDict))
 
 
 def patterns(paths: Sequence[str]) -> tuple[str, ...]:
