@@ -12,7 +12,6 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
-from torch.distributed.tensor.experimental import implicit_replication
 from torch.overrides import TorchFunctionMode
 
 from taskflow.export.pytorch.support.modules import named_layer
@@ -121,6 +120,19 @@ class OnPieces(TorchFunctionMode):
         return mapped_leaves(lambda value: DTensor.from_local(value, mesh, placements, run_check=False), made)
 
 
+@contextlib.contextmanager
+def plain_is_whole() -> Iterator[None]:
+    """Plain tensors count as whole where they meet DTensors, also in backward passes, where gradients meet what the forward pass
+    has kept. As torch's implicit_replication, but may be nested: what is computed again enters it within a backward pass."""
+    dispatcher: Any = DTensor._op_dispatcher
+    before = dispatcher._allow_implicit_replication
+    dispatcher._allow_implicit_replication = True
+    try:
+        yield
+    finally:
+        dispatcher._allow_implicit_replication = before
+
+
 class _Divided:
     """Whether functions are being given DTensors on this thread."""
 
@@ -136,7 +148,7 @@ def divided() -> Iterator[None]:
         return
     _Divided.now = True
     try:
-        with implicit_replication(), OnPieces():
+        with plain_is_whole(), OnPieces():
             yield
     finally:
         _Divided.now = False

@@ -18,7 +18,14 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from taskflow.export.pytorch.support.layers import as_placed, cut_layers, divided, local_piece, mapped_leaves
+from taskflow.export.pytorch.support.layers import (
+    as_placed,
+    cut_layers,
+    divided,
+    local_piece,
+    mapped_leaves,
+    plain_is_whole,
+)
 from taskflow.export.pytorch.support.modules import broadcast, is_meta, matching, recompute
 from taskflow.export.pytorch.support.plan import ParallelPlan
 from taskflow.export.pytorch.support.stages import StagePart, parameters_of
@@ -36,7 +43,7 @@ class Parallel:
         broadcast(module)
         module.to(self.device) if not is_meta(module) else None
         for path in matching(module, plan.again):
-            recompute(module.get_submodule(path), self._divided)
+            recompute(module.get_submodule(path), divided if self.tensor is not None else contextlib.nullcontext)
         if plan.statistics and self.data is not None:
             share_statistics(module, self.data.get_group())
         self.tied = self._tied(module)
@@ -66,7 +73,7 @@ class Parallel:
             for number, (*given, wanted) in enumerate(chunks):
                 self._synchronise(self.plan.zero > 1 or number == self.plan.micro_batches - 1)
                 part = self._loss(loss)(self._run(self.parts[0], given), wanted) / self.plan.micro_batches
-                with self._divided():
+                with plain_is_whole():
                     torch.autograd.backward(part)
                 found += part.detach()
         self._finish()
@@ -156,10 +163,6 @@ class Parallel:
         sizes = self.tensor.shape if self.tensor is not None else ()
         return math.prod(size for size, placement in zip(sizes, self.plan.output) if isinstance(placement, Shard))
 
-    def _divided(self) -> contextlib.AbstractContextManager[None]:
-        """Also for backward passes, where gradients meet plain tensors that the forward pass has kept."""
-        return divided() if self.tensor is not None else contextlib.nullcontext()
-
     # ---- gradients ---------------------------------------------------------------------------------------------------
 
     def _synchronise(self, now: bool) -> None:
@@ -231,7 +234,7 @@ class Parallel:
         given = dict(zip(self.plan.inputs, inputs))
         first = [given[name] for name in self.plan.stages[0].inputs] if rank == 0 else []
         later = {name: given[name] for name in self.plan.inputs if name in here}
-        with self._divided():
+        with plain_is_whole():
             self.schedule.step(*first, **later, **({"target": target} if rank == last else {}))
         found = self._losses[-self.plan.micro_batches :]  # the first step's begin with those of a trial that finds shapes
         return sum(found, torch.zeros((), device=self.device))
