@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from taskflow.cli import completing
-from taskflow.export import TARGETS
+from taskflow.export import RESTRICTING
 from taskflow.optimizer.space import Constraints
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -37,7 +37,8 @@ def constraint_options(command: F) -> F:
 def target_option(command: F) -> F:
     """--for."""
     return click.option(
-        "--for", "target", type=click.Choice(TARGETS), help="Only plans that this framework can express (see `taskflow export`)."
+        "--for", "target", type=click.Choice(RESTRICTING),
+        help="Only plans that this framework can express (see `taskflow export`).",
     )(command)
 
 

@@ -30,7 +30,7 @@ from taskflow.writing import replacing
 MOST_LISTED = 20  # operators that differ
 
 
-@click.command("export", short_help="Write a plan for PyTorch, JAX, Megatron-LM or torchtitan.")
+@click.command("export", short_help="Write a plan for PyTorch, JAX, Megatron-LM, torchtitan or ONNX.")
 @click.argument("plan", shell_complete=completing.strategies)
 @click.option("--to", "target", type=click.Choice(TARGETS), required=True, help="The framework.")
 @click.option("--out", type=click.Path(dir_okay=False), required=True, help="The file to write.")
@@ -41,11 +41,11 @@ MOST_LISTED = 20  # operators that differ
 def export_command(
     plan: str, target: str, out: str, nearest: bool, seed: int, as_json: bool, quiet: bool, **asked: Any
 ) -> None:
-    """Write PLAN as a program or as flags for the framework that trains it.
+    """Write PLAN as a program or as flags for the framework that trains it, or as an ONNX file.
 
-    For torch the model must have been made by taskflow.from_torch. What the framework cannot express is listed operator
-    by operator, with the nearest plan that it can and what that costs; then the exit code is 1, and nothing is written unless
-    --nearest is given.
+    For torch the model must have been made by taskflow.from_torch. An ONNX file has any plan, as device configurations of each
+    node. What the framework cannot express is listed operator by operator, with the nearest plan that it can and what that
+    costs; then the exit code is 1, and nothing is written unless --nearest is given.
 
     \b
     Examples:
@@ -53,6 +53,7 @@ def export_command(
       taskflow export 't2 d2' --model minigpt.py:graph -m a100 -n 4 --to torch --out parallel.py
       taskflow export plan.json --to torch --out parallel.py --nearest
       taskflow export plan.json --to jax --out parallel_jax.py
+      taskflow export plan.json --to onnx --out plan.onnx
     """
     writable(out)
     with working("exporting"):
@@ -89,7 +90,7 @@ def _write(found: Exported, out: Path) -> list[str]:
     for name, text in found.files.items():
         path = out.with_name(name)
         with replacing(path) as file:
-            file.write_text(text)
+            file.write_bytes(text if isinstance(text, bytes) else text.encode())
         written.append(str(path))
     return written
 

@@ -1,4 +1,4 @@
-"""exported: a plan as files for a framework."""
+"""exported: a plan as files for a framework, or as an ONNX file."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from taskflow.mapper import Strategy
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """``files``: name -> text. ``nearest``: the strategy that they are; the given one if there are no ``differences``, which say
-    operator by operator what the framework cannot express. ``notes``: what is done otherwise, to the same result."""
+    """``files``: name -> text, or bytes. ``nearest``: the strategy that they are; the given one if there are no ``differences``,
+    which say operator by operator what the framework cannot express. ``notes``: what is done otherwise, to the same result."""
 
-    files: Mapping[str, str]
+    files: Mapping[str, str | bytes]
     ranks: int
     nearest: Strategy
     differences: Sequence[Difference] = ()
@@ -84,7 +84,16 @@ def _torchtitan(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported
     return Exported({file: text}, hybrid.ranks, hybrid.strategy, hybrid.differences, (f"as {hybrid.plan}",))
 
 
+def _onnx(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
+    from taskflow.models.onnx import export_onnx
+
+    if not file.endswith(".onnx"):
+        raise ValueError(f"--to onnx writes an ONNX file; call it plan.onnx, not {file}")
+    return Exported({file: export_onnx(graph, strategy).SerializeToString()}, strategy.processors, strategy)
+
+
 _WRITERS: dict[str, Callable[[OperatorGraph, Strategy, str], Exported]] = {
-    "torch": _torch, "jax": _jax, "megatron": _megatron, "torchtitan": _torchtitan,
+    "torch": _torch, "jax": _jax, "megatron": _megatron, "torchtitan": _torchtitan, "onnx": _onnx,
 }
 TARGETS = tuple(_WRITERS)
+RESTRICTING = tuple(target for target in TARGETS if target != "onnx")  # those that cannot express every plan

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from taskflow.export.difference import Difference
-from taskflow.export.mesh import data_dims, mesh_of, mostly_shared
+from taskflow.export.mesh import data_dims, mesh_of, sharing_of
 from taskflow.graph import OperatorGraph
 from taskflow.machine import host
 from taskflow.mapper import (
@@ -43,9 +43,11 @@ def hybrid_of(graph: OperatorGraph, strategy: Strategy) -> Hybrid:
     data = prod(mesh.sizes[j] for j in data_dims(graph, mesh))
     ranks, many = (pipeline.ranks, pipeline.micro_batches) if pipeline is not None else (1, 1)
     virtual = pipeline.count // ranks if pipeline is not None else 1
+    sharing = sharing_of(graph, strategy)
     plan = HybridPlan(
         tensor=prod(mesh.sizes) // data, pipeline=ranks, data=data, micro_batch=max(1, samples(graph) // (data * many)),
-        virtual=virtual, zero=int(mostly_shared(graph, strategy)), recompute=_recompute(graph, strategy),
+        virtual=virtual, zero=sharing.zero, shard_group=sharing.group, prefetch=sharing.prefetch,
+        recompute=_recompute(graph, strategy),
         schedule=pipeline.schedule if pipeline is not None else HybridPlan().schedule, stages=_layers(graph, strategy),
     )
     ranks_of_it = map_graph(HybridParallel(plan), graph, host(mesh.ranks))

@@ -30,6 +30,10 @@ def megatron_flags(graph: OperatorGraph, hybrid: Hybrid) -> Flags:
         raise ValueError(
             f"Megatron-LM's schedules are 1F1B and interleaved 1F1B, not {plan.schedule.value}; use schedule=1f1b"
         )
+    if plan.zero > 1:
+        raise ValueError(
+            f"Megatron-LM's distributed optimizer is ZeRO's stage 1, not {plan.zero}; use zero1, or --to torchtitan or --to torch"
+        )
     data, micro = plan.data or 1, plan.micro_batch or 1
     many = samples(graph) // (data * micro)
     if plan.virtual > 1 and many % plan.pipeline:

@@ -119,10 +119,24 @@ def data_dims(graph: OperatorGraph, mesh: Mesh) -> tuple[int, ...]:
     return tuple(j for j in range(len(mesh.sizes)) if replicas(j))
 
 
-def mostly_shared(graph: OperatorGraph, strategy: Strategy) -> bool:
-    """Whether most weights are updated by shares."""
-    spread = sum((1 if strategy.sync(p.layer).place is UpdatePlacement.SHARDED else -1) * prod(p.shape) for p in graph.parameters)
-    return spread > 0
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How weights are shared among replicas. ``zero``: ZeRO's stage, 0: each has all. ``group``: replicas that have all shares
+    together, 0: all of them. ``prefetch``: with stage 3, layers that are gathered ahead."""
+
+    zero: int = 0
+    group: int = 0
+    prefetch: int = 1
+
+
+def sharing_of(graph: OperatorGraph, strategy: Strategy) -> Sharing:
+    """How most weights are shared."""
+    counted: Counter[Sharing] = Counter()
+    for p in graph.parameters:
+        sync = strategy.sync(p.layer)
+        shared = sync.place is UpdatePlacement.SHARDED
+        counted[Sharing(sync.zero, sync.shard_group, sync.prefetch) if shared else Sharing()] += prod(p.shape)
+    return max(counted, key=lambda sharing: counted[sharing], default=Sharing())
 
 
 def one_micro_batch(node: Node, config: OpConfig, pipeline: Pipeline | None) -> OpConfig:

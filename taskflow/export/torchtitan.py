@@ -25,11 +25,11 @@ def torchtitan_text(graph: OperatorGraph, hybrid: Hybrid, title: str) -> str:
     data, micro = plan.data or 1, plan.micro_batch or 1
     batch = samples(graph)
     local = batch // data if plan.pipeline > 1 else micro
+    shares = (plan.shard_group or data) if plan.zero else 1
     lines = [
         f"# {title}", "[parallelism]",
-        f"data_parallel_replicate_degree = {1 if plan.zero else data}",
-        f"data_parallel_shard_degree = {data if plan.zero else 1}",
-        'fsdp_reshard_after_forward = "never"',
+        f"data_parallel_replicate_degree = {data // shares}", f"data_parallel_shard_degree = {shares}",
+        f'fsdp_reshard_after_forward = "{"always" if plan.zero == 3 else "never"}"',
         f"tensor_parallel_degree = {plan.tensor}", "context_parallel_degree = 1", "expert_parallel_degree = 1",
         f"pipeline_parallel_degree = {plan.pipeline}",
     ]

@@ -32,7 +32,7 @@ from taskflow.mapper.pipeline import (
 )
 from taskflow.mapper.report import MeasuredTask, Profile
 from taskflow.mapper.rules import DataParallel, ModelParallel, RandomMapper, RoundRobin, cut_only, depths
-from taskflow.mapper.strategy import SUMS, Strategy, load, save, search_of
+from taskflow.mapper.strategy import SUMS, Strategy, as_content, config_entry, from_content, load, save, search_of
 from taskflow.mapper.strategy_file import read_strategy
 
 __all__ = [
@@ -63,17 +63,20 @@ __all__ = [
     "SyncAlgorithm",
     "UpdatePlacement",
     "alike",
+    "as_content",
     "attends",
     "by_class",
     "by_name",
     "by_name_or_size",
     "choose",
+    "config_entry",
     "config_like",
     "cut_like",
     "cut_only",
     "degrees_like",
     "depths",
     "follow",
+    "from_content",
     "in_micro_batches",
     "is_plan",
     "layer_numbers",

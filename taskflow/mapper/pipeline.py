@@ -192,7 +192,10 @@ def _zero_bubble(ranks: int, micro_batches: int, rank: int) -> list[Pass]:
 
 
 def sample_dim(node: Node) -> int | None:
-    """The place of the sample dimension in an operator's iteration space; None if it has none that can be cut."""
+    """The place of the sample dimension in an operator's iteration space; None if it has none that can be cut. A constant of one
+    row, which all samples share, has no samples."""
+    if node.operator.kind == "constant" and node.dims and node.dims[0].size == 1:
+        return None
     return next((i for i, dim in enumerate(node.dims) if dim.soap is Soap.SAMPLE and dim.divisible), None)
 
 

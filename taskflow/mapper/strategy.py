@@ -147,6 +147,16 @@ def save(
     refuse."""
     if not (folder := Path(path).absolute().parent).is_dir():
         raise FileNotFoundError(f"cannot write strategy file {path}: there is no folder {folder}")
+    text = json_text(as_content(strategy, graph, machine, made_from, search), 1) + "\n"
+    with replacing(path) as file:
+        file.write_text(text)
+
+
+def as_content(
+    strategy: Strategy, graph: OperatorGraph, machine: str, made_from: Mapping[str, Any] | None = None,
+    search: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """What a strategy file holds, as a JSON table (`save`). ValueError for what `load` would refuse."""
     content = {
         "format": FORMAT,
         "version": VERSION,
@@ -156,15 +166,7 @@ def save(
         "machine": machine,
         "processors": strategy.processors,
         **({"made_from": dict(made_from)} if made_from is not None else {}),
-        "operators": {
-            node.name: {
-                "dims": [dim.name for dim in node.dims],
-                "degrees": list(strategy[node.name].degrees),
-                "processors": list(strategy[node.name].processors),
-                **({"weights": [list(w) for w in strategy[node.name].weights]} if strategy[node.name].weights else {}),
-            }
-            for node in graph
-        },
+        "operators": {node.name: config_entry(node, strategy[node.name]) for node in graph},
         "syncs": {layer: _sync_entry(sync) for layer, sync in strategy.syncs.items()},
         "sums": strategy.sums.value,
         **({"exchange": strategy.exchange.value} if strategy.exchange is not Exchange.COPIES else {}),
@@ -173,9 +175,17 @@ def save(
         **({"search": dict(search)} if search is not None else {}),
     }
     as_file(content, f"strategy {strategy.name}")
-    text = json_text(content, 1) + "\n"
-    with replacing(path) as file:
-        file.write_text(text)
+    return content
+
+
+def config_entry(node: Node, config: OpConfig) -> dict[str, Any]:
+    """An operator's entry in a strategy file."""
+    return {
+        "dims": [dim.name for dim in node.dims],
+        "degrees": list(config.degrees),
+        "processors": list(config.processors),
+        **({"weights": [list(w) for w in config.weights]} if config.weights else {}),
+    }
 
 
 def load(path: str | Path, graph: OperatorGraph, processors: int) -> Strategy:
@@ -183,26 +193,34 @@ def load(path: str | Path, graph: OperatorGraph, processors: int) -> Strategy:
     file = read_strategy(path)
     _compare(file, graph, processors, str(path))
     try:
-        configs = {
-            name: OpConfig(tuple(entry.degrees), tuple(entry.processors), tuple(map(tuple, entry.weights or ())))
-            for name, entry in file.operators.items()
-        }
-        syncs = {
-            layer: Sync(entry.travel, entry.place, entry.chunks, entry.zero, entry.shard_group, entry.prefetch, entry.overlap)
-            for layer, entry in file.syncs.items()
-        }
-        pipeline = None
-        if file.pipeline is not UNSET:
-            entry = file.pipeline
-            pipeline = Pipeline(entry.micro_batches, entry.stages, entry.ranks, entry.schedule)
-        strategy = Strategy(
-            processors, configs, syncs, file.name, SyncAlgorithm(file.sums), pipeline, frozenset(file.recompute),
-            file.exchange,
-        )
+        strategy = _from_file(file)
         strategy.verify(graph)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     return strategy
+
+
+def from_content(content: Mapping[str, Any], where: str) -> Strategy:
+    """The strategy of a table as `as_content` makes it; format and version may be left out. ValueError begins with ``where``."""
+    return _from_file(as_file({"format": FORMAT, "version": VERSION, **content}, where))
+
+
+def _from_file(file: StrategyFile) -> Strategy:
+    configs = {
+        name: OpConfig(tuple(entry.degrees), tuple(entry.processors), tuple(map(tuple, entry.weights or ())))
+        for name, entry in file.operators.items()
+    }
+    syncs = {
+        layer: Sync(entry.travel, entry.place, entry.chunks, entry.zero, entry.shard_group, entry.prefetch, entry.overlap)
+        for layer, entry in file.syncs.items()
+    }
+    pipeline = None
+    if file.pipeline is not UNSET:
+        entry = file.pipeline
+        pipeline = Pipeline(entry.micro_batches, entry.stages, entry.ranks, entry.schedule)
+    return Strategy(
+        file.processors, configs, syncs, file.name, SyncAlgorithm(file.sums), pipeline, frozenset(file.recompute), file.exchange,
+    )
 
 
 def _sync_entry(sync: Sync) -> dict[str, Any]:

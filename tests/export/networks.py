@@ -129,7 +129,23 @@ class CNN(nn.Module):
         return self.fc2(F.relu(self.fc1(torch.flatten(x, 1))))
 
 
-MODULES: dict[str, type[nn.Module]] = {"llama": Llama, "gpt": GPT, "resnet": ResNet, "cnn": CNN}
+class Mixtral(nn.Module):
+    """Hugging Face's own class, of which each token takes two of four experts. Needs transformers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from transformers import MixtralConfig, MixtralForCausalLM
+
+        self.net = MixtralForCausalLM(MixtralConfig(
+            vocab_size=WORDS, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=2, max_position_embeddings=STEPS,
+        ))  # fmt: skip
+
+    def forward(self, tokens: Any) -> Any:
+        return self.net(tokens, use_cache=False).logits
+
+
+MODULES: dict[str, type[nn.Module]] = {"llama": Llama, "gpt": GPT, "mixtral": Mixtral, "resnet": ResNet, "cnn": CNN}
 
 
 def examples(name: str) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,7 +15,7 @@ from random_networks import network
 
 import taskflow
 from taskflow.cli.main import main
-from taskflow.mapper import DataParallel, OpConfig, Strategy, Sync, SyncAlgorithm, UpdatePlacement, map_graph
+from taskflow.mapper import DataParallel, Exchange, OpConfig, Strategy, Sync, SyncAlgorithm, UpdatePlacement, map_graph
 from taskflow.models import build
 from taskflow.models.onnx import config_of, export_onnx, from_onnx, read_onnx_plan, specs_of
 
@@ -179,9 +180,26 @@ def test_what_onnx_has_no_words_for_is_kept_too() -> None:
     uneven = OpConfig(plain[node.name].degrees, (1, 0), tuple((1.0, 3.0) if k > 1 else () for k in plain[node.name].degrees))
     strategy = Strategy(
         2, {**plain.configs, node.name: uneven}, {node.name: Sync(SyncAlgorithm.RING, UpdatePlacement.REPLICATED, 2)}, "mine",
-        SyncAlgorithm.COLLECTIVE,
+        SyncAlgorithm.COLLECTIVE, exchange=Exchange.COLLECTIVES,
     )
     assert read_onnx_plan(export_onnx(graph, strategy), graph) == strategy
+    sharded = Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED, zero=3, shard_group=2, prefetch=2)
+    strategy = Strategy(2, plain.configs, {node.name: sharded}, recompute=frozenset({node.name}))
+    assert read_onnx_plan(export_onnx(graph, strategy), graph) == strategy
+
+
+@pytest.mark.parametrize("plan", ["t2 p2 mb2 recompute=full", "d4 zero3", "t2 d2", "random"])
+def test_the_command_writes_a_plan_that_is_read_back_as_it_was(plan: str, tmp_path: Path) -> None:
+    file = tmp_path / "plan.onnx"
+    where = ("--model", "llama", "--size", "small", "--batch", "8", "-m", "a100", "-n", "4")
+    done = CliRunner().invoke(main, ["export", plan, *where, "--to", "onnx", "--out", str(file), "--json"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    said = json.loads(done.stdout)
+    assert said["written"] == [str(file)] and said["ranks"] == 4 and said["differences"] == []
+    graph = build("llama", 8, 4, preset="small")
+    assert read_onnx_plan(file, graph) == taskflow.choose(plan, graph, taskflow.load_machine("a100", 4))[0]
+    refused = CliRunner().invoke(main, ["export", plan, *where, "--to", "onnx", "--out", str(tmp_path / "plan.json")])
+    assert refused.exit_code != 0 and "plan.onnx" in refused.output
 
 
 def test_specs_say_who_has_what() -> None:

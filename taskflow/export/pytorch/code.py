@@ -91,12 +91,11 @@ def _plan(plan: TorchPlan) -> str:
     if plan.tensor:
         names += ["R = Replicate()", "P = Partial()"]
     lines = [f"mesh={_mapping(plan.names)}", f"layers={_layers(plan.layers)}"]
-    for key in ("data", "tensor", "units", "again", "devices"):
+    for key in ("data", "tensor", "zero", "group", "units", "again", "devices"):
         if value := getattr(plan, key):
             lines.append(f"{key}={value!r}")
-    for key in ("sharded", "statistics"):
-        if getattr(plan, key):
-            lines.append(f"{key}=True")
+    if plan.statistics:
+        lines.append("statistics=True")
     if plan.micro_batches > 1:
         lines.append(f"micro_batches={plan.micro_batches}")
     if plan.stages:

@@ -9,7 +9,7 @@ from typing import Any
 
 from taskflow.export.cuts import WHOLE
 from taskflow.export.difference import Difference
-from taskflow.export.mesh import Mesh, data_dims, mesh_of, mostly_shared
+from taskflow.export.mesh import Mesh, data_dims, mesh_of, sharing_of
 from taskflow.export.pytorch.layers import CutLayer, Expressed, Lying, express
 from taskflow.export.pytorch.stages import StageText, stages_of_module
 from taskflow.graph import OperatorGraph
@@ -36,7 +36,8 @@ class TorchPlan:
     layers: Mapping[str, CutLayer]
     nearest: Strategy
     differences: Sequence[Difference]
-    sharded: bool = False
+    zero: int = 0
+    group: int = 0
     units: tuple[str, ...] = ()
     again: tuple[str, ...] = ()
     micro_batches: int = 1
@@ -63,7 +64,8 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
     found = express(graph, mesh, data, sites, result, cuts)
     pipeline = strategy.pipeline
     configs = {node.name: mesh.config(node, found.assignments[node.name], pipeline) for node in graph}
-    again, kept = recomputed_modules(graph, strategy, sites)
+    sharing = sharing_of(graph, strategy)
+    again, kept = recomputed_modules(graph, strategy, sites, origin.module)
     found.differences += [
         Difference(name, "recomputed", "only whole modules can be computed again, and the module around it is not") for name in kept
     ]
@@ -75,7 +77,7 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
     _require_layers(origin.module, leaves, bool(tensor_names), found)
     plan = TorchPlan(
         mesh, names, data_names, tensor_names, found.layers if tensor_names else {}, nearest, found.differences,
-        sharded=mostly_shared(graph, strategy), units=_units(origin.module), again=again, inputs=_inputs(graph, sites),
+        zero=sharing.zero, group=sharing.group, units=_units(origin.module), again=again, inputs=_inputs(graph, sites),
         output=found.output, target=found.target,
         statistics=bool(data) and any(node.operator.kind == "running_statistics" for node in graph),
         devices=mesh.devices if list(mesh.devices) != sorted(mesh.devices) else (),
@@ -88,23 +90,29 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
 
 
 def recomputed_modules(
-    graph: OperatorGraph, strategy: Strategy, sites: Mapping[str, OperatorSite]
+    graph: OperatorGraph, strategy: Strategy, sites: Mapping[str, OperatorSite], module: Any
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The outermost modules all of whose layers (but the last, whose output is read outside) are computed again; and
-    operators to be computed again that are in none. The functions between the layers are computed again with them, and
-    attention's scores by PyTorch's kernels in any case."""
-    layers: dict[str, list[str]] = {}
+    """The outermost modules of which all is computed again but what is read outside of them; and operators to be computed again
+    that are in none. Attention's scores are computed again by PyTorch's kernels in any case."""
+    inside: dict[str, set[str]] = {}
+    for name, site in sites.items():
+        parts = site.path.split(".") if site.kind != "input" and site.path else []
+        for depth in range(1, len(parts) + (site.kind != "module")):
+            inside.setdefault(".".join(parts[:depth]), set()).add(name)
+    nodes = {node.name: node for node in graph}
+    readers: dict[str, set[str]] = {}
     for node in graph:
-        site = sites.get(node.name)
-        if site is None or site.kind != "module":
-            continue
-        parts = site.path.split(".")
-        for depth in range(1, len(parts)):
-            layers.setdefault(".".join(parts[:depth]), []).append(node.name)
-    whole = [
-        path for path, names in layers.items() if len(names) > 1 and set(names[:-1]) <= strategy.recompute and strategy.recompute
-    ]
-    outer = [path for path in whole if not any(path.startswith(f"{other}.") for other in whole)]
+        for tensor in node.inputs:
+            readers.setdefault(graph.nodes[tensor.node].name, set()).add(node.name)
+
+    def whole(path: str, names: set[str]) -> bool:
+        kept = names - strategy.recompute
+        return len(kept) < len(names) and _is_called(module, path) and not any(
+            nodes[name].inputs and readers.get(name, set()) <= names for name in kept
+        )
+
+    found = [path for path, names in inside.items() if whole(path, names)]
+    outer = [path for path in found if not any(path.startswith(f"{other}.") for other in found)]
 
     def covered(name: str) -> bool:
         site = sites.get(name)
@@ -113,6 +121,13 @@ def recomputed_modules(
         )
 
     return patterns(outer), tuple(node.name for node in graph if node.name in strategy.recompute and not covered(node.name))
+
+
+def _is_called(module: Any, path: str) -> bool:
+    """Whether a module has a forward: a list of modules has none."""
+    from torch import nn
+
+    return not isinstance(module.get_submodule(path), (nn.ModuleList, nn.ModuleDict))
 
 
 def patterns(paths: Sequence[str]) -> tuple[str, ...]:

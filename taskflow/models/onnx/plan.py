@@ -1,7 +1,8 @@
 """Plans as ONNX: device configurations and sharding specs of each node (ONNX IR version 14).
 
 A node's specs say how its inputs, weights and outputs lie. What ONNX has no words for (summed dimensions that are cut, uneven
-pieces, synchronisation, schedules) is in metadata; so is each operator's configuration, which specs of other writers lack.
+pieces, synchronisation, schedules) is in metadata as a strategy file has it; so is each operator's configuration, which specs of
+other writers lack.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from typing import Any
 
 from taskflow.annotations import FREE, CutLinks, links
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper import OpConfig, Pipeline, PipelineSchedule, Strategy, Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.mapper import OpConfig, Strategy, as_content, config_entry, from_content
 from taskflow.models.onnx.needed import onnx_package
 from taskflow.writing import json_text
 
 CONFIGURATION, DOMAIN, IR = "plan", "taskflow", 14
+STRATEGY = f"{DOMAIN}.strategy"  # metadata of a model: a strategy file without its operators
+CONFIG = f"{DOMAIN}.config"  # metadata of a node: its entry in a strategy file
+NOT_SAID = "its sharding specs are not those of a configuration of the operator"
 Spec = tuple[str, tuple[int, ...], tuple[tuple[int, ...], ...]]
 """A tensor, its pieces along each dimension, and for each piece (the last dimension fastest) the devices that have it."""
 
@@ -42,9 +46,9 @@ def export_onnx(graph: OperatorGraph, strategy: Strategy, path: str | Path | Non
     )
     devices = model.configuration.add(name=CONFIGURATION, num_devices=strategy.processors)
     devices.device.extend(str(number) for number in range(strategy.processors))
-    for key, value in _whole(strategy).items():
-        model.metadata_props.add(key=f"{DOMAIN}.{key}", value=json_text(value))
-    model.metadata_props.add(key=f"{DOMAIN}.graph", value=graph.fingerprint())
+    content = as_content(strategy, graph, "")
+    del content["operators"]  # each node says its own
+    model.metadata_props.add(key=STRATEGY, value=json_text(content))
     if path is not None:
         onnx.save(model, str(path))
     return model
@@ -56,28 +60,30 @@ def read_onnx_plan(model: Any, graph: OperatorGraph) -> Strategy:
     onnx = onnx_package()
     where = str(model) if isinstance(model, (str, Path)) else "ONNX model"
     model = onnx.load(str(model)) if isinstance(model, (str, Path)) else model
-    said = {entry.key.removeprefix(f"{DOMAIN}."): entry.value for entry in model.metadata_props}
+    said = next((dict(json.loads(entry.value)) for entry in model.metadata_props if entry.key == STRATEGY), {})
     if said.get("graph", graph.fingerprint()) != graph.fingerprint():
         raise ValueError(f"{where}: the plan is of another graph than {graph.name}; make the model as it was for the plan")
     found = next((c for c in model.configuration if c.name == CONFIGURATION), None) or next(iter(model.configuration), None)
     if found is None:
         raise ValueError(f"{where}: has no device configuration")
     there = {node.name: node for node in model.graph.node}
-    configs = {}
+    operators, wanted = {}, {}
     for node in graph:
         if node.name not in there:
             raise ValueError(f"{where}: has no node {node.name}")
         theirs = next((c for c in there[node.name].device_configurations if c.configuration_id == found.name), None)
         if theirs is None:
             raise ValueError(f"{where}: node {node.name} has no device configuration {found.name!r}")
-        specs = [_read_spec(spec, node) for spec in theirs.sharding_spec]
-        meta = {entry.key: entry.value for entry in there[node.name].metadata_props}
-        config = _from_meta(meta) if f"{DOMAIN}.degrees" in meta else config_of(node, specs)
-        if config is None or list(specs_of(node, config)) != specs:
-            raise ValueError(f"{where}: node {node.name}: its sharding specs are not those of a configuration of the operator")
-        configs[node.name] = config
-    strategy = _strategy(said, found.num_devices, configs)
+        wanted[node.name] = [_read_spec(spec, node) for spec in theirs.sharding_spec]
+        entry = _entry({entry.key: entry.value for entry in there[node.name].metadata_props}, node, wanted[node.name])
+        if entry is None:
+            raise ValueError(f"{where}: node {node.name}: {NOT_SAID}")
+        operators[node.name] = entry
+    strategy = from_content({**said, "processors": found.num_devices, "operators": operators}, where)
     strategy.verify(graph)
+    for node in graph:
+        if list(specs_of(node, strategy[node.name])) != wanted[node.name]:
+            raise ValueError(f"{where}: node {node.name}: {NOT_SAID}")
     return strategy
 
 
@@ -201,9 +207,7 @@ def _node(onnx: Any, node: Node, strategy: Strategy) -> Any:
         for axis, degree in enumerate(degrees):
             if degree > 1:
                 spec.sharded_dim.add(axis=axis).simple_sharding.add(dim_value=shapes[name][axis], num_shards=degree)
-    meta = {"dims": [d.name for d in node.dims], "degrees": config.degrees, "processors": config.processors}
-    for key, value in (meta | ({"weights": config.weights} if config.weights else {})).items():
-        made.metadata_props.add(key=f"{DOMAIN}.{key}", value=json_text(value))
+    made.metadata_props.add(key=CONFIG, value=json_text(config_entry(node, config)))
     return made
 
 
@@ -223,35 +227,9 @@ def _read_spec(spec: Any, node: Node) -> Spec:
     return spec.tensor_name, tuple(degrees), tuple(groups.get(d, (d,)) for d in spec.device)
 
 
-def _from_meta(meta: dict[str, str]) -> OpConfig:
-    weights = tuple(tuple(w) for w in json.loads(meta.get(f"{DOMAIN}.weights", "[]")))
-    return OpConfig(
-        tuple(json.loads(meta[f"{DOMAIN}.degrees"])), tuple(json.loads(meta[f"{DOMAIN}.processors"])), weights
-    )
-
-
-def _whole(strategy: Strategy) -> dict[str, Any]:
-    """What a plan says beside its operators' configurations."""
-    said: dict[str, Any] = {
-        "name": strategy.name, "sums": strategy.sums.value, "recompute": sorted(strategy.recompute),
-        "syncs": {layer: [s.travel.value, s.place.value, s.chunks] for layer, s in strategy.syncs.items()},
-    }
-    if (p := strategy.pipeline) is not None:
-        said["pipeline"] = [p.micro_batches, dict(p.stages), p.ranks, p.schedule.value]
-    return said
-
-
-def _strategy(said: dict[str, str], processors: int, configs: dict[str, OpConfig]) -> Strategy:
-    told = {key: json.loads(value) for key, value in said.items() if key != "graph"}
-    syncs = {
-        layer: Sync(SyncAlgorithm(travel), UpdatePlacement(place), chunks)
-        for layer, (travel, place, chunks) in told.get("syncs", {}).items()
-    }
-    pipeline = None
-    if "pipeline" in told:
-        count, stages, ranks, schedule = told["pipeline"]
-        pipeline = Pipeline(count, stages, ranks, PipelineSchedule(schedule))
-    return Strategy(
-        processors, configs, syncs, told.get("name", "custom"), SyncAlgorithm(told.get("sums", "owner")), pipeline,
-        frozenset(told.get("recompute", ())),
-    )
+def _entry(meta: dict[str, str], node: Node, specs: Sequence[Spec]) -> dict[str, Any] | None:
+    """A node's entry in a strategy file: what its metadata says, else its specs; None if they leave open which it is."""
+    if CONFIG in meta:
+        return dict(json.loads(meta[CONFIG]))
+    config = config_of(node, specs)
+    return None if config is None else config_entry(node, config)

@@ -7,7 +7,7 @@ from typing import Any
 
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
-from taskflow.models.pytorch.origin import remember
+from taskflow.models.pytorch.origin import first_output, remember
 from taskflow.operators.tensor import Tensor
 
 Loss = Callable[[Any], Tensor]
@@ -53,7 +53,7 @@ def from_torch(
         verified(module, given, followed)
     graph, result = followed.graph, followed.result
     remember(graph, module, given)
-    output = _first(result)
+    output = first_output(result)
     if not isinstance(output, Tensor):
         raise ValueError(
             f"from_torch: {graph.name} must return a tensor, or several in a tuple or a mapping, got {type(output).__name__}"
@@ -63,13 +63,6 @@ def from_torch(
     else:
         _add_loss(graph, output, loss)
     return graph
-
-
-def _first(result: Any) -> Any:
-    """The tensor that a loss by name counts: the first of several; of a mapping ``logits``, or the first."""
-    if isinstance(result, Mapping):
-        return result.get("logits", next((value for value in result.values() if isinstance(value, Tensor)), result))
-    return result[0] if isinstance(result, (tuple, list)) and result else result
 
 
 def _add_loss(graph: OperatorGraph, output: Tensor, loss: str | None) -> None:

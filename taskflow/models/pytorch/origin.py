@@ -47,6 +47,13 @@ def origin_of(graph: OperatorGraph) -> Origin | None:
     return _ORIGINS.get(graph)
 
 
+def first_output(result: Any) -> Any:
+    """The tensor that a loss by name counts: the first of several; of a mapping ``logits``, or the first."""
+    if isinstance(result, Mapping):
+        return result.get("logits", next((value for value in result.values() if isinstance(value, Tensor)), result))
+    return result[0] if isinstance(result, (tuple, list)) and result else result
+
+
 def sites_of(graph: OperatorGraph) -> tuple[Mapping[str, OperatorSite], str | None]:
     """Operator -> the step that it is of (the loss has none), and the name of the tensor that the module returns (the first of
     several). ValueError if the graph is not of `from_torch`."""
@@ -80,6 +87,5 @@ def sites_of(graph: OperatorGraph) -> tuple[Mapping[str, OperatorSite], str | No
             tuple(name_of(value) for value in leaves(step.result)), tuple(node.name for node in nodes),
         )
         found.update(dict.fromkeys(site.operators, site))
-    result = followed.result
-    output = result[0] if isinstance(result, (tuple, list)) and result else result
+    output = first_output(followed.result)
     return found, output.name if isinstance(output, Tensor) else None

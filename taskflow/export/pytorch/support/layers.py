@@ -12,7 +12,6 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
-from torch.distributed.tensor.experimental import implicit_replication
 from torch.overrides import TorchFunctionMode
 
 from taskflow.export.pytorch.support.modules import named_layer
@@ -40,17 +39,22 @@ def _compute_locally(part: nn.Module, layer: LayerPlan, mesh: DeviceMesh) -> Non
     bare = copy.copy(part)
     cut = tuple(not isinstance(placement, Replicate) for placement in layer.makes)
 
-    def gradient(placements: Placements) -> Placements:
-        # Of what several ranks have whole and each uses for its own piece, each has a part of the gradient.
-        return tuple(Partial() if used and isinstance(p, Replicate) else p for p, used in zip(placements, cut))
+    summed = tuple(isinstance(placement, Partial) for placement in layer.makes)
+
+    def gradient(placements: Placements, once: bool = False) -> Placements:
+        # Of what several ranks have whole and each uses for its own piece, each has a part of the gradient. Of what is added
+        # to a sum, each has all of it, since the gradient of the sum is whole on every rank.
+        return tuple(
+            Partial() if used and isinstance(p, Replicate) and not (once and added) else p
+            for p, used, added in zip(placements, cut, summed)
+        )
 
     def weight(name: str, parameter: DTensor) -> torch.Tensor:
         wanted = layer.weights.get(name, (Replicate(),) * mesh.ndim)
         value = parameter if parameter.placements == wanted else parameter.redistribute(placements=wanted)
-        local: torch.Tensor = value.to_local(grad_placements=gradient(wanted))
-        if name in layer.once:
-            first = all(at == 0 for at, p in zip(mesh.get_coordinate() or (), layer.makes) if isinstance(p, Partial))
-            local = local if first else local * 0
+        local: torch.Tensor = value.to_local(grad_placements=gradient(wanted, name in layer.once))
+        if name in layer.once and any(at > 0 for at, added in zip(mesh.get_coordinate() or (), summed) if added):
+            return local - local.detach()  # zero, with the gradient of what the first rank adds
         return local
 
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -116,6 +120,19 @@ class OnPieces(TorchFunctionMode):
         return mapped_leaves(lambda value: DTensor.from_local(value, mesh, placements, run_check=False), made)
 
 
+@contextlib.contextmanager
+def plain_is_whole() -> Iterator[None]:
+    """Plain tensors count as whole where they meet DTensors, also in backward passes, where gradients meet what the forward pass
+    has kept. As torch's implicit_replication, but may be nested: what is computed again enters it within a backward pass."""
+    dispatcher: Any = DTensor._op_dispatcher
+    before = dispatcher._allow_implicit_replication
+    dispatcher._allow_implicit_replication = True
+    try:
+        yield
+    finally:
+        dispatcher._allow_implicit_replication = before
+
+
 class _Divided:
     """Whether functions are being given DTensors on this thread."""
 
@@ -131,7 +148,7 @@ def divided() -> Iterator[None]:
         return
     _Divided.now = True
     try:
-        with implicit_replication(), OnPieces():
+        with plain_is_whole(), OnPieces():
             yield
     finally:
         _Divided.now = False
@@ -160,7 +177,9 @@ def local_piece(value: Any, mesh: DeviceMesh, placements: Placements) -> Any:
 
 
 def mapped_leaves(change: Callable[[Any], Any], value: Any) -> Any:
-    """``change`` of every leaf of a nest of tuples and lists."""
+    """``change`` of every leaf of a nest of tuples, lists and dictionaries (of which Hugging Face's outputs are some)."""
+    if isinstance(value, dict):
+        return type(value)(**{key: mapped_leaves(change, part) for key, part in value.items()})
     if isinstance(value, (tuple, list)):
         return type(value)(mapped_leaves(change, part) for part in value)
     return change(value)

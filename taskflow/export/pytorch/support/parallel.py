@@ -18,7 +18,14 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from taskflow.export.pytorch.support.layers import as_placed, cut_layers, divided, local_piece, mapped_leaves
+from taskflow.export.pytorch.support.layers import (
+    as_placed,
+    cut_layers,
+    divided,
+    local_piece,
+    mapped_leaves,
+    plain_is_whole,
+)
 from taskflow.export.pytorch.support.modules import broadcast, is_meta, matching, recompute
 from taskflow.export.pytorch.support.plan import ParallelPlan
 from taskflow.export.pytorch.support.stages import StagePart, parameters_of
@@ -53,6 +60,10 @@ class Parallel:
     def step(self, loss: Callable[[Any, Any], torch.Tensor], inputs: Sequence[Any], target: Any) -> float:
         """Forward and backward of one step; gradients are in the parameters' ``grad`` afterwards. ``inputs``, ``target``: the whole
         batch, the same on every rank. ``loss(output, target)``: a mean over samples. Returns its mean over the whole batch."""
+        return float(self.gradients(loss, inputs, target))
+
+    def gradients(self, loss: Callable[[Any, Any], torch.Tensor], inputs: Sequence[Any], target: Any) -> torch.Tensor:
+        """The same, but the loss stays on the device, so that nobody waits for it."""
         inputs, target = [self.rows(value) for value in inputs], self.rows(target)
         if self.schedule is not None:
             found = self._step_of_stages(loss, inputs, target)
@@ -60,13 +71,14 @@ class Parallel:
             found = torch.zeros((), device=self.device)
             chunks = zip(*(value.chunk(self.plan.micro_batches) for value in (*inputs, target)))
             for number, (*given, wanted) in enumerate(chunks):
-                self._synchronise(number == self.plan.micro_batches - 1)
+                self._synchronise(self.plan.zero > 1 or number == self.plan.micro_batches - 1)
                 part = self._loss(loss)(self._run(self.parts[0], given), wanted) / self.plan.micro_batches
-                torch.autograd.backward(part)
+                with plain_is_whole():
+                    torch.autograd.backward(part)
                 found += part.detach()
         self._finish()
         dist.all_reduce(found)
-        return float(found) * self._loss_pieces() * self.plan.mesh.get("pipeline", 1) / dist.get_world_size()
+        return found * self._loss_pieces() * self.plan.mesh.get("pipeline", 1) / dist.get_world_size()
 
     def rows(self, value: Any) -> Any:
         """This replica's samples of a batch."""
@@ -104,21 +116,24 @@ class Parallel:
         return mesh if mesh.ndim == 1 else mesh._flatten("replicas")
 
     def _parts(self, module: nn.Module) -> list[nn.Module]:
-        parts = [module]
-        if self.plan.stages:
-            count, rank = self.plan.mesh["pipeline"], self.mesh.get_local_rank("pipeline")
-            mine = range(rank, len(self.plan.stages), count)
-            parts = [StagePart(module, self.plan, number, self.tensor) for number in mine]
+        parts, plan = [module], self.plan
+        if plan.stages:
+            count, rank = plan.mesh["pipeline"], self.mesh.get_local_rank("pipeline")
+            mine = range(rank, len(plan.stages), count)
+            parts = [StagePart(module, plan, number, self.tensor) for number in mine]
         made: dict[int, nn.Parameter] = {}
         for part in parts:
             if self.tensor is not None:
-                cut_layers(part, self.plan.layers, self.tensor, made)
+                cut_layers(part, plan.layers, self.tensor, made)
             if self.data is not None:
-                spread: Any = fully_shard if self.plan.sharded else replicate
-                options = {"reshard_after_forward": False} if self.plan.sharded else {}
-                for path in matching(part, self.plan.units):
-                    spread(part.get_submodule(path), mesh=self.data, **options)
-                spread(part, mesh=self.data, **options)
+                spread: Any = fully_shard if plan.zero else replicate
+                options: dict[str, Any] = {"reshard_after_forward": plan.zero == 3} if plan.zero else {}
+                options["mesh"] = self.data
+                if plan.zero and plan.group:
+                    options["mesh"] = self.data._unflatten(0, (self.data.size() // plan.group, plan.group), ("groups", "shards"))
+                for path in matching(part, plan.units):
+                    spread(part.get_submodule(path), **options)
+                spread(part, **options)
         return parts
 
     def _run(self, part: nn.Module, inputs: Sequence[Any]) -> Any:
@@ -219,7 +234,8 @@ class Parallel:
         given = dict(zip(self.plan.inputs, inputs))
         first = [given[name] for name in self.plan.stages[0].inputs] if rank == 0 else []
         later = {name: given[name] for name in self.plan.inputs if name in here}
-        self.schedule.step(*first, **later, **({"target": target} if rank == last else {}))
+        with plain_is_whole():
+            self.schedule.step(*first, **later, **({"target": target} if rank == last else {}))
         found = self._losses[-self.plan.micro_batches :]  # the first step's begin with those of a trial that finds shapes
         return sum(found, torch.zeros((), device=self.device))
 

@@ -1,0 +1,271 @@
+"""A plan for many GPUs, exported to PyTorch and run for a step as one of its ranks, on this machine and without numbers.
+
+    python benchmarks/export_dry_run.py
+    python benchmarks/export_dry_run.py --network small --plan "t2 d4 zero3 mb2 recompute=full" --devices 8
+
+The module runs on a fake process group of all ranks (which sends nothing) with fake tensors (which have shapes alone). Compared
+with the plan: the local shape of every parameter, the local shape of what every layer makes, and the most memory that the rank has
+had at once, counted from the storages that its operators make and drop, beside what `taskflow simulate` predicts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+import tempfile
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import taskflow
+from taskflow.export import exported
+from taskflow.mapper import Strategy, UpdatePlacement
+from taskflow.models.huggingface import from_config, module_of
+from taskflow.optimizer import make_evaluator
+from taskflow.optimizer.memory_check import MemoryCheck
+
+CONFIGS: Mapping[str, Mapping[str, Any]] = {
+    "llama-70b": dict(
+        model_type="llama", hidden_size=8192, intermediate_size=28672, num_hidden_layers=80, num_attention_heads=64,
+        num_key_value_heads=8, vocab_size=128256, max_position_embeddings=8192,
+    ),
+    "small": dict(
+        model_type="llama", hidden_size=256, intermediate_size=768, num_hidden_layers=4, num_attention_heads=8,
+        num_key_value_heads=4, vocab_size=1024, max_position_embeddings=512,
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What one rank did. ``wrong``: parameters and layers whose shape is another than planned. ``peak``, ``predicted``: bytes."""
+
+    parameters: int
+    layers: int
+    wrong: tuple[str, ...]
+    peak: int
+    parts: Mapping[str, int]
+    predicted: int
+    seconds: float
+
+
+def dry_run(config: Mapping[str, Any], plan: str, devices: int, batch: int, steps: int, rank: int = 0) -> DryRun:
+    """A rank of a Llama under a plan for so many devices."""
+    start = time.perf_counter()
+    graph = from_config(config, batch, steps)
+    machine = taskflow.load_machine("h100", devices)
+    wanted, _ = taskflow.choose(plan, graph, machine)
+    found = exported(graph, wanted, "torch", "parallel.py")
+    if found.differences:
+        raise SystemExit("\n".join(map(str, found.differences)))
+    evaluator = make_evaluator(graph, machine)
+    evaluator.set(wanted)
+    predicted = MemoryCheck(evaluator).peaks(wanted)[0][rank]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "parallel.py")
+        path.write_text(str(found.files["parallel.py"]))
+        spec = importlib.util.spec_from_file_location("parallel", path)
+        assert spec is not None and spec.loader is not None
+        parallel = sys.modules["parallel"] = importlib.util.module_from_spec(spec)  # dataclasses look there
+        spec.loader.exec_module(parallel)
+    parameters, layers, wrong, parts = _run(parallel, config, graph, wanted, (batch, steps), rank)
+    return DryRun(
+        parameters, layers, tuple(wrong), parts["peak"], parts, predicted, time.perf_counter() - start
+    )
+
+
+def _run(
+    parallel: Any, config: Mapping[str, Any], graph: taskflow.OperatorGraph, wanted: Strategy, shape: tuple[int, int], rank: int
+) -> tuple[int, int, list[str], dict[str, int]]:
+    import torch
+    import torch.distributed as dist
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=rank, world_size=wanted.processors, store=FakeStore())
+    shapes: dict[str, tuple[int, ...]] = {}
+    try:
+        memory = _memory()
+        with _real_meshes(parallel), FakeTensorMode(allow_non_fake_inputs=True), memory:
+            model = parallel.parallelize(module_of(config, weights=True), "cpu")
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+            for path, part in model.parts[0].named_modules():
+                part.register_forward_hook(_noting(shapes, path))
+            tokens = torch.zeros(shape, dtype=torch.long)
+            parts = {"weights": memory.now}
+            for _ in range(2):  # the optimizer's state is there in the second
+                optimizer.zero_grad()
+                parts["between steps"], memory.most = memory.now, memory.now
+                model.gradients(_loss, [tokens], tokens)
+                parts["peak"] = memory.most
+                optimizer.step()
+            here = dict(model.named_parameters())
+            replicas = model.data.size() if model.data is not None else 1
+    finally:
+        dist.destroy_process_group()
+    wrong = [*_wrong_parameters(here, graph, wanted, rank, replicas), *_wrong_layers(shapes, graph, wanted, rank)]
+    return len(here), len(_layers(shapes, graph)), wrong, parts
+
+
+def _memory() -> Any:
+    """A mode that counts bytes of the storages that are there, ``now`` and at ``most``. (PyTorch's MemTracker refuses modules that
+    are computed again within FSDP's.)"""
+    import torch
+    from torch.distributed.tensor import DTensor
+    from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+    from torch.utils._pytree import tree_leaves
+
+    resize = torch.UntypedStorage.resize_
+
+    class Memory(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.now = self.most = 0
+            self.sizes: dict[int, int] = {}
+
+        def __enter__(self) -> Any:
+            def resized(storage: Any, size: int) -> Any:
+                made = resize(storage, size)
+                self.count(storage)
+                return made
+
+            torch.UntypedStorage.resize_ = resized  # type: ignore[method-assign]
+            return super().__enter__()
+
+        def __exit__(self, *of: Any) -> None:
+            torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign]
+            super().__exit__(*of)
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if any(issubclass(kind, DTensor) for kind in types):
+                return NotImplemented
+            made = func(*args, **(kwargs or {}))
+            for leaf in tree_leaves(made):
+                self.see(leaf)
+            return made
+
+        def see(self, value: Any) -> None:
+            if not isinstance(value, torch.Tensor):
+                return
+            if is_traceable_wrapper_subclass(value):
+                for name in value.__tensor_flatten__()[0]:
+                    self.see(getattr(value, name))
+            else:
+                self.count(value.untyped_storage())
+
+        def count(self, storage: Any) -> None:
+            key = id(storage)
+            if key not in self.sizes:
+                weakref.finalize(storage, self.drop, key)
+            self.now += storage.nbytes() - self.sizes.get(key, 0)
+            self.sizes[key] = storage.nbytes()
+            self.most = max(self.most, self.now)
+
+        def drop(self, key: int) -> None:
+            self.now -= self.sizes.pop(key)
+
+    return Memory()
+
+
+def _loss(output: Any, target: Any) -> Any:
+    import torch
+
+    return torch.nn.functional.cross_entropy(output.logits.flatten(0, -2), target.flatten())
+
+
+@contextmanager
+def _real_meshes(parallel: Any) -> Iterator[None]:
+    """Meshes are made of real tensors, since what they hold are ranks."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+    from torch.distributed.device_mesh import DeviceMesh
+
+    def real(make: Callable[..., Any]) -> Callable[..., Any]:
+        def made(*given: Any, **named: Any) -> Any:
+            with unset_fake_temporarily():
+                return make(*given, **named)
+
+        return made
+
+    before = {name: getattr(DeviceMesh, name) for name in ("__init__", "_flatten", "_unflatten", "__getitem__")}
+    parallel.init_device_mesh = real(parallel.init_device_mesh)
+    for name, make in before.items():
+        setattr(DeviceMesh, name, real(make))
+    try:
+        yield
+    finally:
+        for name, make in before.items():
+            setattr(DeviceMesh, name, make)
+
+
+def _noting(shapes: dict[str, tuple[int, ...]], path: str) -> Callable[..., None]:
+    def note(part: Any, given: Any, made: Any) -> None:
+        from torch.distributed.tensor import DTensor
+
+        if isinstance(made, DTensor):
+            shapes.setdefault(path, tuple(made.to_local().shape))
+
+    return note
+
+
+def _layers(shapes: Mapping[str, tuple[int, ...]], graph: taskflow.OperatorGraph) -> list[taskflow.Node]:
+    """Operators that are a layer of the module by themselves, of which a rank said what it made."""
+    return [node for node in graph if node.name in shapes and node.parameters and node.inputs]
+
+
+def _wrong_layers(
+    shapes: Mapping[str, tuple[int, ...]], graph: taskflow.OperatorGraph, wanted: Strategy, rank: int
+) -> Iterator[str]:
+    """Layers whose local result is neither their piece nor, where that is a partial sum or cut anew, what a reader takes of it."""
+    for node in _layers(shapes, graph):
+        readers = [(r, k) for r in graph for k, t in enumerate(r.inputs) if (t.node, t.index) == (node.number, 0)]
+        takes = {r.reads(rect).inputs[k].shape for r, k in readers for rect, p in wanted[r.name].pieces(r) if p == rank}
+        makes = {node.writes(rect)[0].shape for rect, p in wanted[node.name].pieces(node) if p == rank}
+        if shapes[node.name] not in (takes or makes):
+            yield f"{node.name}: makes {shapes[node.name]}, planned {sorted(takes or makes)}"
+
+
+def _wrong_parameters(
+    here: Mapping[str, Any], graph: taskflow.OperatorGraph, wanted: Strategy, rank: int, replicas: int
+) -> Iterator[str]:
+    """Parameters whose local shape is not that of the plan's piece, or of a share of it among the replicas if they share."""
+    for node in graph:
+        for k, parameter in enumerate(node.parameters):
+            if parameter.layer != node.name or parameter.name not in here:
+                continue
+            rect = next(node.reads(rect).weights[k] for rect, p in wanted[node.name].pieces(node) if p == rank)
+            sync = wanted.sync(parameter.layer)
+            shares = (sync.shard_group or replicas) if sync.place is UpdatePlacement.SPREAD else 1
+            planned = (-(-rect.shape[0] // shares), *rect.shape[1:])
+            found = tuple(here[parameter.name].to_local().shape)
+            if found != planned:
+                yield f"{parameter.name}: is {found}, planned {planned}"
+
+
+def main() -> None:
+    """Print what a dry run found."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--network", choices=list(CONFIGS), default="llama-70b")
+    parser.add_argument("--plan", default="t8 d8 zero3 mb1 recompute=full")
+    parser.add_argument("--devices", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=4096)
+    parser.add_argument("--layers", type=int, help="other than the network's own")
+    options = parser.parse_args()
+    config = dict(CONFIGS[options.network])
+    config["num_hidden_layers"] = options.layers or config["num_hidden_layers"]
+    row = dry_run(config, options.plan, options.devices, options.batch, options.steps)
+    what = f"{options.network}, {config['num_hidden_layers']} layers, {options.batch} x {options.steps}"
+    print(f"{what}: {options.plan} on {options.devices}")
+    print(f"{row.parameters} parameters and {row.layers} layers, {len(row.wrong)} otherwise than planned; {row.seconds:.0f} s")
+    print("\n".join(row.wrong[:20]))
+    parts = ", ".join(f"{kind} {n / 1e9:.3f}" for kind, n in row.parts.items() if n)
+    print(f"most memory {row.peak / 1e9:.3f} GB ({parts}), predicted {row.predicted / 1e9:.3f} GB: {row.peak / row.predicted:.3f}")
+
+
+if __name__ == "__main__":
+    main()

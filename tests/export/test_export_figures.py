@@ -1,0 +1,40 @@
+"""What benchmarks say of exported plans: every byte that they send is accounted for, and a rank of many has the shapes planned."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+def benchmark(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    found = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(280)
+@pytest.mark.parametrize("name,plan", [("llama", "t2"), ("gpt", "t2"), ("mixtral", "data"), ("resnet", "data"), ("cnn", "expert")])
+def test_every_byte_that_is_sent_is_accounted_for(name: str, plan: str) -> None:
+    if name == "mixtral":
+        pytest.importorskip("transformers", reason="transformers is not installed: pip install 'soap-taskflow[hf]'")
+    assert benchmark("export_bytes").case(name, plan, 2).left == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(280)
+def test_a_rank_of_eight_has_the_shapes_that_are_planned() -> None:
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install 'soap-taskflow[hf]'")
+    dry = benchmark("export_dry_run")
+    row = dry.dry_run(dry.CONFIGS["small"], "t2 d4 zero3 mb2 recompute=full", 8, 16, 256)
+    assert row.wrong == () and row.parameters == 39 and row.layers == 30
