@@ -120,7 +120,7 @@ def data_dims(graph: OperatorGraph, mesh: Mesh) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Sharing:
+class WeightSharing:
     """How weights are shared among replicas. ``zero``: ZeRO's stage, 0: each has all. ``group``: replicas that have all shares
     together, 0: all of them. ``prefetch``: with stage 3, layers that are gathered ahead."""
 
@@ -129,14 +129,14 @@ class Sharing:
     prefetch: int = 1
 
 
-def sharing_of(graph: OperatorGraph, strategy: Strategy) -> Sharing:
+def sharing_of(graph: OperatorGraph, strategy: Strategy) -> WeightSharing:
     """How most weights are shared."""
-    counted: Counter[Sharing] = Counter()
+    counted: Counter[WeightSharing] = Counter()
     for p in graph.parameters:
         sync = strategy.sync(p.layer)
         shared = sync.place is UpdatePlacement.SHARDED
-        counted[Sharing(sync.zero, sync.shard_group, sync.prefetch) if shared else Sharing()] += prod(p.shape)
-    return max(counted, key=lambda sharing: counted[sharing], default=Sharing())
+        counted[WeightSharing(sync.zero, sync.shard_group, sync.prefetch) if shared else WeightSharing()] += prod(p.shape)
+    return max(counted, key=lambda sharing: counted[sharing], default=WeightSharing())
 
 
 def one_micro_batch(node: Node, config: OpConfig, pipeline: Pipeline | None) -> OpConfig:

@@ -110,6 +110,8 @@ def lower(
     if pipeline is not None:
         forward_and_backward(state, pipeline)
     else:
+        # What is computed again waits for nothing else, and would be there long before it is needed.
+        state.chained = rule is not None and bool(strategy.recompute)
         for node in graph:
             if needed is None or node.number in needed:
                 forward(state, node)
