@@ -126,7 +126,7 @@ def _computed(context: Context, node: Any, where: str) -> list[Any]:
     types = {n: helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in given.items()}
     outputs = [helper.make_empty_tensor_value_info(name) for name in node.output]
     model = helper.make_model(helper.make_graph([node], "constant", list(types.values()), outputs))
-    found: list[Any] = ReferenceEvaluator(model).run(None, given)
-    if any(np.asarray(a).size > MOST_FOLDED for a in found):
+    found = [np.asarray(a) for a in ReferenceEvaluator(model).run(None, given)]
+    if any(a.size > MOST_FOLDED for a in found):
         raise ValueError(f"{where}: a constant of more than {MOST_FOLDED:,} numbers")
-    return [np.asarray(a) for a in found]
+    return found
