@@ -67,6 +67,40 @@ def test_times_tasks_bytes_and_memory_are_those_of_the_whole_step(name: str, pla
         assert folded.buffers == pytest.approx(use.buffers, rel=0.06)
 
 
+@pytest.mark.parametrize(("name", "plan", "batch"), [
+    ("gpt", "p2 d8 zero2 mb1", 96), ("llama", "p2 d8 zero3 mb1", 32),
+    pytest.param("gpt", "d8 zero2 t2 mb2", 96, marks=pytest.mark.slow),
+    pytest.param("gpt", "t2 d8 zero3 mb1 recompute=full", 32, marks=pytest.mark.slow),
+    pytest.param("gpt", "p2 d8 fsdp mb2 prefetch=2", 32, marks=pytest.mark.slow),
+])
+def test_steps_with_shares_of_gradients_and_weights_are_folded(name: str, plan: str, batch: int) -> None:
+    evaluator = whole(network(name, batch))
+    strategy = map_graph(HybridParallel(plan), evaluator.graph, MACHINE)
+    step, seconds = fold(evaluator, strategy), evaluator.set(strategy)
+    assert step.replicas.count > 1
+    assert step.makespan == pytest.approx(seconds, rel=5e-3 if "t2" in plan else 1e-12)
+    tasks = evaluator.lowered()
+    assert (step.tasks, step.transfer_bytes) == (evaluator.tasks, tasks.transfer_bytes)
+    for folded, use in zip(folded_use(step), memory_use(tasks, evaluator.timeline().begun(tasks))):
+        assert folded.weights + folded.state == pytest.approx(use.weights + use.state, rel=0.1)  # shares differ by one number
+        assert folded.buffers == pytest.approx(use.buffers, rel=0.06)
+
+
+@pytest.mark.parametrize(("plan", "says"), [
+    ("d16 zero3 mb1", "passes of other micro-batches"), ("p2 d8 v2 zero2 mb1", "passes of other micro-batches"),
+])
+def test_shares_that_depend_on_what_is_not_lowered_are_not_folded(plan: str, says: str) -> None:
+    evaluator = whole(network("gpt", 96))
+    strategy = map_graph(HybridParallel(plan), evaluator.graph, MACHINE)
+    with pytest.raises(NotAlikeError, match=says):
+        fold(evaluator, strategy)
+
+
+def test_shares_within_some_replicas_are_lowered_for_all() -> None:
+    evaluator = whole(network("gpt", 16))
+    assert fold(evaluator, map_graph(HybridParallel("d16 hsdp8 mb1"), evaluator.graph, MACHINE)).replicas.count == 1
+
+
 @pytest.mark.parametrize("plan", [PLANS[2], *(pytest.param(PLANS[i], marks=pytest.mark.slow) for i in (0, 1, 3))])
 def test_every_task_begins_and_ends_when_it_does_in_the_whole_step(plan: str) -> None:
     """Where no collective waits halfway around its ring, all times are equal, bit for bit."""

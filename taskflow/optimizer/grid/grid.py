@@ -11,7 +11,7 @@ from typing import Any
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, Machine
-from taskflow.mapper import HybridPlan, Strategy
+from taskflow.mapper import HybridPlan, Strategy, layer_numbers
 from taskflow.optimizer.budget import BudgetExhausted, Deadline
 from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError
 from taskflow.optimizer.grid.layered import LayeredPlan, plan_strategy
@@ -21,6 +21,7 @@ from taskflow.optimizer.grid.price import PlanPrices
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import GraphTables
 from taskflow.rules import UpdateRule
+from taskflow.tasks.lower import LOWERED
 
 SIMULATED = 12  # plans, at most, unless somebody says otherwise
 SECONDS_A_PIECE = 1e-3
@@ -30,7 +31,7 @@ STARTING = 300  # pieces that are lowered in the time that each plan takes in an
 MOST_WHOLE = 60_000  # pieces of a plan of which every task is evaluated
 PRICING = 0.5  # of the time, at most, until plans are simulated
 ALIKE = 2  # plans of one t, c, p and e that are simulated before others
-MICRO_BATCHES = 4  # that are lowered of one replica, where a step is folded
+MICRO_BATCHES, LAYERS = 4, 4  # that are lowered of one replica, and of each stage, where a step is folded
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,7 @@ def best_of_grid(
             break
         left = end - deadline.elapsed
         if not trial.can(one.layered, one.micro_batches):
-            left_out.append(f"{one.layered} (too many tasks, shares of weights and gradients are not folded)")
+            left_out.append(f"{one.layered} (too many tasks, its shares of weights and gradients are not folded)")
             continue
         if (pairs or not must) and not trial.room_for(one.layered, one.micro_batches, left):
             left_out.append(f"{one.layered} (no time to simulate it)")
@@ -206,6 +207,7 @@ class PlanTrial:
         self.strategy: Strategy | None = None
         self.seconds, self.refused, self.simulated = inf, 0, 0
         self.pace = SECONDS_A_PIECE
+        self._layers = max(layer_numbers(evaluator.graph).values(), default=-1) + 1
         self._clock = Deadline()
 
     def begin_at(self, found: GridResult) -> None:
@@ -236,7 +238,7 @@ class PlanTrial:
 
     def can(self, layered: LayeredPlan, micro_batches: int) -> bool:
         """Whether a plan can be simulated at all: one that cannot be folded must not be too large."""
-        return not self._whole(layered) or self.work(layered, micro_batches) <= MOST_WHOLE
+        return not self._whole(layered, micro_batches) or self.work(layered, micro_batches) <= MOST_WHOLE
 
     def room_for(self, layered: LayeredPlan, micro_batches: int, seconds: float) -> bool:
         """Whether so many seconds are likely to be enough for a plan."""
@@ -247,14 +249,20 @@ class PlanTrial:
         plan = layered.plan
         if has_no_order(layered, micro_batches):  # for the compiled evaluator
             return STARTING
-        devices = plan.tensor * plan.context * (1 if plan.data is None or not self._whole(layered) else plan.data)
-        count = micro_batches if self._whole(layered) else min(micro_batches, MICRO_BATCHES)
-        return STARTING + len(self.evaluator.graph) * devices * count
+        whole = self._whole(layered, micro_batches)
+        devices = plan.tensor * plan.context * (1 if plan.data is None or not whole else plan.data)
+        if whole:
+            return STARTING + len(self.evaluator.graph) * devices * micro_batches
+        of_stage = max(1.0, self._layers / (plan.pipeline * plan.virtual))
+        nodes = len(self.evaluator.graph) * min(1.0, LAYERS / of_stage)
+        return STARTING + int(nodes * devices * min(micro_batches, MICRO_BATCHES))
 
     @staticmethod
-    def _whole(layered: LayeredPlan) -> bool:
-        """Whether every replica and micro-batch has to be lowered: shares of gradients and weights are not folded."""
-        return max(layered.zeros(1)) > 1
+    def _whole(layered: LayeredPlan, micro_batches: int) -> bool:
+        """Whether every replica and micro-batch has to be lowered: what comes together or apart for each pass is not folded if
+        passes of other micro-batches are between."""
+        zero = max(layered.zeros(1))
+        return micro_batches > LOWERED and (zero > 2 or (zero > 1 and layered.plan.virtual > 1))
 
     def _checkpoint(self) -> None:
         if self.best is not None and self.over():

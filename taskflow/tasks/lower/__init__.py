@@ -9,7 +9,7 @@ from taskflow.tasks.lower.emit import Emitter, contiguous
 from taskflow.tasks.lower.forward import LASTING
 from taskflow.tasks.lower.lower import CutGraph, cut_graph, lower, needed_for
 from taskflow.tasks.lower.parameters import lay_out, left_over
-from taskflow.tasks.lower.part import NotAlikeError, StepPart
+from taskflow.tasks.lower.part import LOWERED, NotAlikeError, StepPart
 from taskflow.tasks.lower.sync_table import (
     ChunkPattern,
     SyncStep,
@@ -24,6 +24,7 @@ from taskflow.tasks.lower.synchronise import FACTOR
 __all__ = [
     "FACTOR",
     "LASTING",
+    "LOWERED",
     "ChunkPattern",
     "CutGraph",
     "Emitter",

@@ -14,6 +14,7 @@ from taskflow.graph import Node
 from taskflow.operators.tensor import Parameter
 from taskflow.regions import Rect
 from taskflow.tasks.lower.emit import Emitter
+from taskflow.tasks.lower.part import StepPart
 from taskflow.tasks.lower.shards import Shards
 from taskflow.tasks.task import Bundle, Part
 from taskflow.tasks.topic import Purpose, Topic
@@ -36,6 +37,7 @@ class WeightGathers:
 
     emit: Emitter
     shards: Mapping[str, Shards]
+    part: StepPart | None = None  # what of the step is lowered; None: all
     shares: dict[tuple[str, int], int] = field(default_factory=dict)
     uses: list[WeightUse] = field(default_factory=list)
     """What tasks of this pass read of gathered weights."""
@@ -84,7 +86,8 @@ class WeightGathers:
         emit, whole = self.emit, Rect((0,), (bundle.size,))
         before, emit.topic = emit.topic, Topic(Purpose.UNSHARDED, bundle.layer)
         late: list[int] = []
-        for processor in group:
+        lowered = group if self.part is None else self.part.lowered(group, bundle.name)
+        for processor in lowered:
             full = self._gathered[bundle.name, processor] = emit.buffer(bundle.name, whole, processor, bundle.dtype)
             waits = self._before(bundle.layer, processor, shards.prefetch)
             share = self.shares.get((bundle.name, processor))
@@ -93,8 +96,8 @@ class WeightGathers:
             else:
                 span = shards.span(processor)
                 emit.transfer(f"weights {bundle.name}{span}", emit.whole(share), Part(full, span), also_after=waits)
-        parts = [emit.whole(self._gathered[bundle.name, processor]) for processor in group]
-        emit.all_gather(f"weights {bundle.name}", parts, shards.cuts, also_after=late)
+        parts = [emit.whole(self._gathered[bundle.name, processor]) for processor in lowered]
+        emit.all_gather(f"weights {bundle.name}", parts, shards.cuts, group, late)
         emit.topic = before
 
     def _before(self, layer: str, processor: int, prefetch: int) -> list[int]:

@@ -7,7 +7,7 @@ must be a collective, of which every member is known by its image.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -16,6 +16,9 @@ import numpy as np
 from taskflow.graph import Node
 from taskflow.mapper import OpConfig, Pipeline, sample_dim
 from taskflow.regions import Rect
+
+LOWERED = 4
+"""How many micro-batches are lowered of a step with more."""
 
 
 class NotAlikeError(ValueError):
@@ -35,6 +38,13 @@ class StepPart:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "known", {image: p for p, images in self.images.items() for image in images})
+
+    def lowered(self, group: Sequence[int], name: str) -> list[int]:
+        """Those of a group of processors whose tasks are lowered. NotAlikeError unless all their images are in the group, too."""
+        found = [p for p in group if p in self.images]
+        if {image for p in found for image in self.images[p]} != set(group):
+            raise NotAlikeError(f"{name}: shares are kept by some of the replicas")
+        return found
 
     def everywhere(self, processors: Iterable[int]) -> tuple[int, ...]:
         """All images of these processors, rising."""

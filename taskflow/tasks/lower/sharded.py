@@ -8,7 +8,9 @@ from collections.abc import Iterable, Sequence
 
 from taskflow.floats import sums_in
 from taskflow.graph import Node
+from taskflow.regions import Rect
 from taskflow.tasks.lower.backward import collect_weight_gradients, flat_gradient
+from taskflow.tasks.lower.part import NotAlikeError
 from taskflow.tasks.lower.shards import Shards
 from taskflow.tasks.lower.state import Lowering
 from taskflow.tasks.task import Bundle, Part
@@ -57,12 +59,13 @@ def _scatter(state: Lowering, bundle: Bundle, shards: Shards, group: Sequence[in
     """Returns the buffers that nobody needs any more; ``ends`` gets, by processor, the task after which that is so."""
     emit, name = state.emit, f"d {bundle.name}"
     emit.topic = Topic(Purpose.WEIGHT_GRADIENTS, bundle.layer)
-    for processor in group:
+    lowered = group if state.part is None else state.part.lowered(group, bundle.name)
+    for processor in lowered:
         if (bundle.name, processor) not in state.flat_gradients:
             emit.fill(name, emit.whole(flat_gradient(state, bundle, processor)), 0.0)
-    flat = [state.flat_gradients.pop((bundle.name, processor)) for processor in group]
-    ends.update(dict.fromkeys(group, emit.reduce_scatter(name, [emit.whole(buffer) for buffer in flat], shards.cuts)))
-    for processor, buffer in zip(group, flat):
+    flat = [state.flat_gradients.pop((bundle.name, processor)) for processor in lowered]
+    ends.update(dict.fromkeys(lowered, emit.reduce_scatter(name, [emit.whole(buffer) for buffer in flat], shards.cuts, group)))
+    for processor, buffer in zip(lowered, flat):
         state.filled_cells.pop((bundle.name, processor), None)
         span = shards.span(processor)
         if span.empty:
@@ -86,9 +89,9 @@ def sharded_bundles(state: Lowering) -> list[Bundle]:
 def sum_shares(state: Lowering, bundle: Bundle) -> None:
     """Sum a bundle's gradients between groups, so that who keeps the same share has the same sum; from now on the flat buffers are
     those of shares."""
-    emit, shards = state.emit, state.shards[bundle.name]
+    emit = state.emit
     emit.topic = Topic(Purpose.WEIGHT_GRADIENTS, bundle.layer)
-    for span, keepers in shards.sharers():
+    for span, keepers in lowered_sharers(state, bundle):
         for processor in keepers:
             key = bundle.name, processor
             if key not in state.gradient_shares:
@@ -107,6 +110,19 @@ def send_weights(state: Lowering, bundle: Bundle) -> None:
     if shards.zero == 2:
         emit.topic = Topic(Purpose.NEW_WEIGHTS, bundle.layer)
         for group in shards.groups:
-            parts = [emit.whole(state.flat_weights[bundle.name, p]) for p in group]
-            emit.all_gather(f"weights {bundle.name}", parts, shards.cuts)
+            lowered = group if state.part is None else state.part.lowered(group, bundle.name)
+            if lowered:
+                parts = [emit.whole(state.flat_weights[bundle.name, p]) for p in lowered]
+                emit.all_gather(f"weights {bundle.name}", parts, shards.cuts, group)
+
+
+def lowered_sharers(state: Lowering, bundle: Bundle) -> list[tuple[Rect, tuple[int, ...]]]:
+    """The shares of a bundle and who keeps each, of a part of a step those that are lowered."""
+    sharers = state.shards[bundle.name].sharers()
+    if state.part is None:
+        return sharers
+    some = [(span, [p in state.part.images for p in keepers], keepers) for span, keepers in sharers]
+    if any(any(here) != all(here) for _, here, _ in some):
+        raise NotAlikeError(f"{bundle.name}: one share is kept by several replicas")
+    return [(span, keepers) for span, here, keepers in some if all(here)]
 

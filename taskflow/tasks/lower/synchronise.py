@@ -18,7 +18,7 @@ from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
 from taskflow.tasks.lower.backward import collect_weight_gradients, flat_gradient
 from taskflow.tasks.lower.part import NotAlikeError
-from taskflow.tasks.lower.sharded import send_weights, sharded_bundles, sum_shares
+from taskflow.tasks.lower.sharded import lowered_sharers, send_weights, sharded_bundles, sum_shares
 from taskflow.tasks.lower.state import Lowering
 from taskflow.tasks.lower.sync_table import (
     SyncPhase,
@@ -103,7 +103,7 @@ def _emit_shares(state: Lowering, rule: UpdateRule, bundle: Bundle, phase: SyncP
 
 
 def _shares(state: Lowering, bundle: Bundle) -> list[SyncedChunk]:
-    return [SyncedChunk(bundle, span, keepers[0], keepers) for span, keepers in state.shards[bundle.name].sharers()]
+    return [SyncedChunk(bundle, span, keepers[0], keepers) for span, keepers in lowered_sharers(state, bundle)]
 
 
 def _divide(state: Lowering, bundle: Bundle) -> SyncedBundle:

@@ -18,10 +18,8 @@ from taskflow.mapper import Pass, PassKind
 from taskflow.optimizer.evaluate.folded.layers import Label
 from taskflow.optimizer.evaluate.folded.repeat import TaskPlaces, every_pair, lay_out
 from taskflow.tasks import Compute, Summation, Task, TaskGraph
-from taskflow.tasks.lower import NotAlikeError
+from taskflow.tasks.lower import LOWERED, NotAlikeError
 
-LOWERED = 4
-"""How many micro-batches are lowered of a step with more."""
 NO_LABELS: Mapping[str, Label] = MappingProxyType({})
 
 
