@@ -51,8 +51,7 @@ def export_command(
     Examples:
       taskflow export plan.json --to torch --out parallel.py
       taskflow export 't2 d2' --model minigpt.py:graph -m a100 -n 4 --to torch --out parallel.py
-      taskflow export plan.json --to torch --out parallel.py --nearest
-      taskflow export plan.json --to jax --out parallel_jax.py
+      taskflow export plan.json --to jax --out parallel_jax.py --nearest
       taskflow export plan.json --to onnx --out plan.onnx
     """
     writable(out)

@@ -155,11 +155,10 @@ def _with_layers(
     grid = PlanGrid(graph, machine, evaluator.rule)
     layered = layered_search(evaluator, options, grid, TIME_SHARE if may_be_whole(grid) else 1 - LEAST_SHARE)
     first, deadline = layered.result, options.deadline or Deadline(options.budget.seconds)
-    left = options.budget.proposals - layered.proposals
-    if first is not None and (deadline.expired or left < 1):
+    if first is not None and deadline.expired:
         return replace(first, left_out=(*first.left_out, "plans without an order (no budget left)"))
-    if left >= 1:
-        options = replace(options, budget=replace(options.budget, proposals=left), answered=first is not None)
+    left = max(1, options.budget.proposals - layered.proposals)  # what people write is looked at in any case
+    options = replace(options, budget=replace(options.budget, proposals=left), answered=first is not None)
     try:
         second = _searched(evaluator, options, searcher, workers)
     except NothingFits:

@@ -76,7 +76,8 @@ def test_who_watches_may_fail_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_same_error_everywhere_is_each_ranks_own() -> None:
     ended = early("everywhere", "0")
     assert ended.code != 0 and "taskflow: " not in ended.text
-    assert ended.text.count("ModuleNotFoundError: ") == 3
+    # mpirun may end the others before they have written theirs.
+    assert 1 <= ended.text.count("ModuleNotFoundError: ") <= 3
 
 
 @pytest.mark.parametrize("ranks", fast_among([2, 3], [2]))
