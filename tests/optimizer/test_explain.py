@@ -101,6 +101,16 @@ def test_a_path_with_a_gap_is_refused() -> None:
         verify(path[:-1], timeline)
 
 
+def test_tasks_that_take_no_time_are_on_the_path_in_their_order() -> None:
+    """Views are free on these devices, so that many tasks begin at the same moment."""
+    graph, machine = build("llama", batch=8, preset="small"), load_machine("a100", 2)
+    evaluator = make_evaluator(graph, machine)
+    for seed in range(12):
+        evaluator.set(choose("random", graph, machine, seed=seed)[0])
+        assert sum(span.start == span.end for span in evaluator.timeline().spans) > 10
+        assert explain(evaluator).seconds == evaluator.seconds  # verifies the path
+
+
 def test_the_reason_of_each_lap() -> None:
     evaluator = evaluator_at("nmt", "random", seed=5)
     tasks, timeline = evaluator.lowered(), evaluator.timeline()

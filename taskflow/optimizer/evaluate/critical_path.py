@@ -101,8 +101,10 @@ def walk(on: TimelineArrays, needed: Needed) -> tuple[PathSegment, ...]:
 
 
 def _before(on: TimelineArrays) -> NDArray[np.int64]:
-    """For every entry of ``starts`` the one that occupied the same thing just before; -1 if there is none."""
-    order = np.lexsort((np.arange(len(on.starts)), on.starts, on.resource))
+    """For every entry of ``starts`` the one that occupied the same thing just before; -1 if there is none. Of those that begin at
+    the same moment what takes no time, such as a view, comes before what does."""
+    until = on.starts + np.repeat(on.end - on.start, np.diff(on.place))
+    order = np.lexsort((np.arange(len(on.starts)), until, on.starts, on.resource))
     same = on.resource[order][1:] == on.resource[order][:-1]
     before = np.full(len(on.starts), -1, np.int64)
     before[order[1:][same]] = order[:-1][same]
