@@ -17,7 +17,7 @@ from taskflow.mapper.alike import (
 from taskflow.mapper.choose import MAPPERS, choose
 from taskflow.mapper.config import Exchange, OpConfig, Sync, SyncAlgorithm, UpdatePlacement, ranges
 from taskflow.mapper.expert import Expert
-from taskflow.mapper.hybrid import HybridParallel, layer_numbers, recomputed, samples, stages_of
+from taskflow.mapper.hybrid import LAYER, HybridParallel, layer_numbers, recomputed, samples, stages_of
 from taskflow.mapper.mapper import CopyRequest, Mapper, map_graph
 from taskflow.mapper.megatron import Megatron, attends, node_size, suits
 from taskflow.mapper.notation import HybridPlan, is_plan, parse_config, parse_plan, parse_ranges, parse_sync
@@ -36,6 +36,7 @@ from taskflow.mapper.strategy import SUMS, Strategy, as_content, config_entry, f
 from taskflow.mapper.strategy_file import read_strategy
 
 __all__ = [
+    "LAYER",
     "MAPPERS",
     "SUMS",
     "CopyRequest",

@@ -25,7 +25,8 @@ from taskflow.mapper.notation import HybridPlan, parse_plan
 from taskflow.mapper.pipeline import Pipeline, sample_dim
 from taskflow.operators.operator import Soap, Work
 
-_LAYER = re.compile(r"(?:^|.*?\.)\d+(?=\.|$)")
+LAYER = re.compile(r"(?:^|.*?\.)\d+(?=\.|$)")
+"""Matches the name of the numbered layer that an operator belongs to, such as ``h.3`` of ``h.3.attn.q_proj``."""
 
 
 class HybridParallel(Mapper):
@@ -296,7 +297,7 @@ def layer_numbers(graph: OperatorGraph) -> dict[str, int]:
     found: dict[str, int] = {}
     last = 0
     for node in graph:
-        if match := _LAYER.match(node.name):
+        if match := LAYER.match(node.name):
             last = max(last, keys.setdefault(match[0], len(keys)))
         found[node.name] = last
     return found if keys else {}
@@ -329,7 +330,7 @@ def recomputed(graph: OperatorGraph, rule: str) -> frozenset[str]:
         return frozenset()
     layers: dict[str, list[Node]] = {}
     for node in graph:
-        if node.inputs and (match := _LAYER.match(node.name)):
+        if node.inputs and (match := LAYER.match(node.name)):
             layers.setdefault(match[0], []).append(node)
     if not layers:
         raise ValueError(f"plan: recompute=full needs layers with numbers in their names, as h.3; {graph.name} has none")

@@ -155,6 +155,14 @@ def test_recorded_steps_are_not_limited_by_the_host() -> None:
     assert stepped(silent, "p2 mb1")[0] > 0
 
 
+def test_a_program_waits_for_a_message_by_its_bytes() -> None:
+    (kind,) = load_machine("a100", 1).kinds
+    assert kind.program is not None
+    slow = replace(kind.program, message_seconds=1e-3, message_bytes_per_second=1e9)
+    assert slow.waits(2e6) == pytest.approx(3e-3)
+    assert replace(slow, message_bytes_per_second=float("inf")).waits(2e6) == 1e-3
+
+
 def test_stages_wait_for_messages_once_a_pass_and_direction() -> None:
     """Of 8 micro-batches on 2 stages each stage has 16 passes, each with one message."""
     machine = load_machine("a100", 2)

@@ -29,7 +29,7 @@ def paced(
     within = _collectives(graph, of)
     for number, (tasks, sizes) in enumerate(zip(passes, messages)):
         both = [(task, found) for task in tasks if (found := spent(graph.tasks[task])) is not None]
-        device, host = (sum(getattr(s, what) * times[task] for task, s in both) for what in ("device", "host"))
+        device, host = sum(s.device * times[task] for task, s in both), sum(s.host * times[task] for task, s in both)
         alone = sum(s.seconds * times[task] for task, s in both)
         if alone > 0:
             meanwhile = sum(cost(graph.tasks[task]) * times[task] for task in within.get(number, ()))

@@ -14,6 +14,7 @@ from taskflow.machine import Cluster, Machine
 from taskflow.mapper import HybridPlan, Strategy, layer_numbers
 from taskflow.optimizer.budget import BudgetExhausted, Deadline
 from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError
+from taskflow.optimizer.evaluate.folded import KEPT
 from taskflow.optimizer.grid.layered import LayeredPlan, plan_strategy
 from taskflow.optimizer.grid.memory import MARGIN, PlanMemory, plan_memory
 from taskflow.optimizer.grid.plans import grid_plans
@@ -31,7 +32,6 @@ STARTING = 300  # pieces that are lowered in the time that each plan takes in an
 MOST_WHOLE = 60_000  # pieces of a plan of which every task is evaluated
 PRICING = 0.5  # of the time, at most, until plans are simulated
 ALIKE = 2  # plans of one t, c, p and e that are simulated before others
-MICRO_BATCHES, LAYERS = 4, 4  # that are lowered of one replica, and of each stage, where a step is folded
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +254,8 @@ class PlanTrial:
         if whole:
             return STARTING + len(self.evaluator.graph) * devices * micro_batches
         of_stage = max(1.0, self._layers / (plan.pipeline * plan.virtual))
-        nodes = len(self.evaluator.graph) * min(1.0, LAYERS / of_stage)
-        return STARTING + int(nodes * devices * min(micro_batches, MICRO_BATCHES))
+        nodes = len(self.evaluator.graph) * min(1.0, KEPT / of_stage)
+        return STARTING + int(nodes * devices * min(micro_batches, LOWERED))
 
     @staticmethod
     def _whole(layered: LayeredPlan, micro_batches: int) -> bool:

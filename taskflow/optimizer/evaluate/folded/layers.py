@@ -6,17 +6,15 @@ and the last are like the third, which waits for the second as the fourth does f
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper import Strategy
+from taskflow.mapper import LAYER, Strategy
 from taskflow.operators.tensor import Tensor
 
 KEPT = 4
 """Layers that are kept of those that are alike."""
-NUMBERED = re.compile(r"((?:^|.*?\.)\d+)(?=\.|$)")
 
 Label = tuple[int, int]  # a group of layers, and which of the four that are kept
 
@@ -40,10 +38,10 @@ def fewer_layers(graph: OperatorGraph, strategy: Strategy) -> FewerLayers | None
         return None
     layers: dict[tuple[int, str], dict[str, list[Node]]] = {}  # by stage and by name without number
     for node in graph:
-        if match := NUMBERED.match(node.name):
+        if match := LAYER.match(node.name):
             stage = 0 if strategy.pipeline is None else strategy.pipeline.stage(node.name)
-            family = match[1].rstrip("0123456789")
-            layers.setdefault((stage, family), {}).setdefault(match[1], []).append(node)
+            family = match[0].rstrip("0123456789")
+            layers.setdefault((stage, family), {}).setdefault(match[0], []).append(node)
     groups = [_LayerGroup(graph, strategy, list(of.values())) for of in layers.values() if len(of) > KEPT]
     groups = [group for group in groups if group.alike() and group.read_by_the_next_only()]
     if not groups:
