@@ -49,6 +49,7 @@ def hybrid_of(graph: OperatorGraph, strategy: Strategy) -> Hybrid:
         virtual=virtual, zero=sharing.zero, shard_group=sharing.group, prefetch=sharing.prefetch,
         recompute=_recompute(graph, strategy),
         schedule=pipeline.schedule if pipeline is not None else HybridPlan().schedule, stages=_layers(graph, strategy),
+        sequence_parallel=prod(mesh.sizes) == data or not any(config.copies > 1 for config in strategy.configs.values()),
     )
     ranks_of_it = map_graph(HybridParallel(plan), graph, host(mesh.ranks))
     found = replace(ranks_of_it, processors=strategy.processors, configs={  # each rank where the plan has it

@@ -42,7 +42,7 @@ def megatron_flags(graph: OperatorGraph, hybrid: Hybrid) -> Flags:
         f"--tensor-model-parallel-size {plan.tensor}", f"--pipeline-model-parallel-size {plan.pipeline}",
         f"--micro-batch-size {micro}", f"--global-batch-size {samples(graph)}",
     ]
-    if plan.tensor > 1:
+    if plan.tensor > 1 and plan.sequence_parallel:
         words.append("--sequence-parallel")
     words += _stages(graph, plan)
     if plan.zero:

@@ -24,13 +24,15 @@ Assignment = tuple[int | None, ...]  # for each mesh dimension the operator's di
 class Mesh:
     """``sizes``: of the dimensions within one pipeline rank, the slowest first. ``orders``: for each pipeline rank the plan's
     processors in the order of the mesh. ``assignments``: operator -> how it is cut; operators that no assignment describes are
-    in ``refused`` with the reason. ``redundant``: operators that the plan computes on some ranks, and a mesh on all."""
+    in ``refused`` with the reason. ``redundant``: operators that the plan computes on some ranks, and a mesh on all.
+    ``copied``: operators that the plan, too, computes on several ranks."""
 
     sizes: tuple[int, ...]
     orders: tuple[tuple[int, ...], ...]
     assignments: Mapping[str, Assignment]
     refused: Mapping[str, str]
     redundant: tuple[str, ...]
+    copied: frozenset[str] = frozenset()
 
     @property
     def ranks(self) -> int:
@@ -53,10 +55,12 @@ class Mesh:
             if dim is not None:
                 degrees[dim] *= size
         rank = pipeline.stage(node.name) % pipeline.ranks if pipeline is not None else 0
-        places = {}
-        for processor, at in reversed(list(zip(self.orders[rank], self.coordinates()))):
-            places[_color(at, self.sizes, assignment, len(degrees))] = processor
-        config = OpConfig(tuple(degrees), tuple(places[color] for color in product(*(range(d) for d in degrees))))
+        places: dict[tuple[int, ...], list[int]] = {}
+        for processor, at in zip(self.orders[rank], self.coordinates()):
+            places.setdefault(_color(at, self.sizes, assignment, len(degrees)), []).append(processor)
+        copies = prod(size for size, dim in zip(self.sizes, assignment) if dim is None) if node.name in self.copied else 1
+        colors = product(*(range(d) for d in degrees))
+        config = OpConfig(tuple(degrees), tuple(p for color in colors for p in places[color][:copies]), copies=copies)
         return config if pipeline is None else in_micro_batches(node, config, pipeline.micro_batches)
 
 
@@ -93,8 +97,9 @@ def mesh_of(graph: OperatorGraph, strategy: Strategy) -> Mesh:
         else:
             assignments[name] = found
     redundant = tuple(name for name, found in assignments.items() if len(configs[name].processors) < size)
+    copied = frozenset(name for name in assignments if configs[name].copies > 1)
     sizes, assignments = _merged(primes, assignments)
-    return Mesh(sizes, orders, assignments, refused, redundant)
+    return Mesh(sizes, orders, assignments, refused, redundant, copied)
 
 
 def data_dims(graph: OperatorGraph, mesh: Mesh) -> tuple[int, ...]:
@@ -149,7 +154,7 @@ def one_micro_batch(node: Node, config: OpConfig, pipeline: Pipeline | None) -> 
     places = tuple(
         config.processors[number] for number in range(len(config.processors)) if pipeline.micro_batch(node, config, number) == 0
     )
-    found = OpConfig(degrees, places)
+    found = OpConfig(degrees, places, copies=config.copies)
     if in_micro_batches(node, found, many).processors != config.processors:
         raise ValueError("its micro-batches are cut or placed in different ways")
     return found
@@ -160,7 +165,7 @@ def assigned(config: OpConfig, order: Sequence[int], sizes: Sequence[int]) -> As
     at = dict(zip(order, product(*(range(size) for size in sizes))))
     if any(processor not in at for processor in config.processors) or len(set(config.processors)) < len(config.processors):
         return None
-    colors = list(product(*(range(d) for d in config.degrees)))
+    colors = [color for color in product(*(range(d) for d in config.degrees)) for _ in range(config.copies)]
 
     def fits(found: Assignment) -> bool:
         return all(

@@ -18,11 +18,14 @@ from taskflow.regions import Rect
 class OpConfig:
     """``degrees[i]`` pieces along dimension i of the operator's iteration space; ``processors[k]`` runs piece k, pieces
     numbered with the last dimension fastest. ``weights[i]``, if given, are the proportions of the pieces along dimension
-    i (empty: even pieces), for processors of unequal speed."""
+    i (empty: even pieces), for processors of unequal speed. ``copies``: how many processors run each piece, each of them all of
+    it and for itself, as Megatron-LM's tensor-parallel ranks do with what lies between shared layers; ``processors`` then has a
+    piece's processors one after the other."""
 
     degrees: tuple[int, ...]
     processors: tuple[int, ...]
     weights: tuple[tuple[float, ...], ...] = ()
+    copies: int = 1
 
     def partition(self, node: Node) -> Grid:
         """The cut of ``node``'s iteration space."""
@@ -33,8 +36,11 @@ class OpConfig:
         )
 
     def pieces(self, node: Node) -> list[tuple[Rect, int]]:
-        """Every piece with the processor that runs it."""
-        return list(zip(self.partition(node).rects(), self.processors))
+        """Every piece with the processor that runs it; with copies, once for each of its processors."""
+        rects = self.partition(node).rects()
+        if self.copies > 1:
+            rects = [rect for rect in rects for _ in range(self.copies)]
+        return list(zip(rects, self.processors))
 
     def draw(self, node: Node) -> Drawing:
         """The pieces of ``node``'s iteration space on their processors, as a picture for a notebook."""
@@ -53,7 +59,9 @@ class OpConfig:
                 raise ValueError(f"{who}: degree of {dim.name} must be 1 to {dim.size}, got {degree!r}")
             if degree > 1 and not dim.divisible:
                 raise ValueError(f"{who}: dimension {dim.name} cannot be cut, got degree {degree}")
-        if len(self.processors) != prod(self.degrees):
+        if self.copies != 1:
+            self._verify_copies(node)
+        elif len(self.processors) != prod(self.degrees):
             raise ValueError(
                 f"{who}: {prod(self.degrees)} pieces need as many processors, got {len(self.processors)}"
             )
@@ -62,6 +70,25 @@ class OpConfig:
                 raise ValueError(f"{who}: processor {processor!r} does not exist; there are 0 to {processors - 1}")
         if self.weights:
             self._verify_weights(node)
+
+    def _verify_copies(self, node: Node) -> None:
+        who, copies, pieces = f"operator {node.name}", self.copies, prod(self.degrees)
+        if not isinstance(copies, int) or copies < 1:
+            raise ValueError(f"{who}: copies must be a positive integer, got {copies!r}")
+        if len(self.processors) != pieces * copies:
+            raise ValueError(f"{who}: {pieces} x {copies} copies need as many processors, got {len(self.processors)}")
+        for first in range(0, len(self.processors), copies):
+            of_piece = self.processors[first : first + copies]
+            if len(set(of_piece)) < copies:
+                raise ValueError(f"{who}: copies of a piece run on different processors, got {ranges(of_piece)}")
+        if node.operator.kind == "state":
+            raise ValueError(f"{who}: what is carried from step to step is in one place, so that it cannot have copies")
+        for i, (dim, degree) in enumerate(zip(node.dims, self.degrees)):
+            if degree > 1 and writes_together(node, i):
+                raise ValueError(
+                    f"{who}: pieces along {dim.name} write the same elements, and are added, so that they cannot have copies; "
+                    "cut another dimension"
+                )
 
     def _verify_weights(self, node: Node) -> None:
         who = f"operator {node.name}"
@@ -76,11 +103,19 @@ class OpConfig:
             raise ValueError(f"{who}: weights {self.weights} leave a piece empty; use a smaller degree")
 
     def describe(self, node: Node) -> str:
-        """One line: ``n/4 c/2 @ 0-7``, or with weights ``n/3:3:1:1 @ 0-3``."""
+        """One line: ``n/4 c/2 @ 0-7``, with weights ``n/3:3:1:1 @ 0-3``, or with copies ``n/2 x4 @ 0-7``."""
         weights = self.weights or ((),) * len(self.degrees)
         counts = [":".join(f"{x:g}" for x in w) if w else str(k) for k, w in zip(self.degrees, weights)]
         cuts = " ".join(f"{d.name}/{n}" for d, k, n in zip(node.dims, self.degrees, counts) if k > 1) or "whole"
-        return f"{cuts} @ {ranges(self.processors)}"
+        return f"{cuts}{f' x{self.copies}' * (self.copies > 1)} @ {ranges(self.processors)}"
+
+
+def writes_together(node: Node, dim: int) -> bool:
+    """Whether pieces along a dimension write the same elements of some output, partial values which are added."""
+    return any(
+        node.axis(dim, lambda piece, k=tensor.index: node.writes(piece)[k]) is None  # type: ignore[misc]
+        for tensor in node.outputs
+    )
 
 
 class SyncAlgorithm(Enum):

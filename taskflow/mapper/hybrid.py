@@ -18,7 +18,7 @@ from typing import Any
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine, host
-from taskflow.mapper.config import Exchange, Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.mapper.config import Exchange, Sync, SyncAlgorithm, UpdatePlacement, writes_together
 from taskflow.mapper.mapper import Mapper
 from taskflow.mapper.megatron import Megatron
 from taskflow.mapper.notation import HybridPlan, parse_plan
@@ -70,20 +70,22 @@ class HybridParallel(Mapper):
         if self._last[:2] != (node, degrees):  # its pieces come one after another, and other operators' lie as they do
             key = (
                 tuple(degrees), sample_dim(node), self._shared(node), self._sequence.get(node.name), self._experts.get(node.name),
-                self._stages[node.name] % self.plan.pipeline,
+                self._stages[node.name] % self.plan.pipeline, self.select_copies(node, machine),
             )
             if key not in self._places:
-                self._places[key] = [self._place(piece, *key) for piece in range(prod(degrees))]
+                self._places[key] = [self._place(piece, *key) for piece in range(prod(degrees) * key[-1])]
             self._last = node, degrees, self._places[key]
         return self._last[2][piece]
 
     def _place(
         self, piece: int, degrees: Sequence[int], dim: int | None, shared: int | None, sequence: int | None, expert: int | None,
-        rank: int,
+        rank: int, copies: int,
     ) -> int:
-        """The processor of a piece. Dimensions: samples, what a tensor-parallel group shares, the sequence, experts."""
+        """The processor of a piece, or of one of its copies. Dimensions: samples, what a tensor-parallel group shares, the
+        sequence, experts."""
         plan = self.plan
-        replica = place = member = 0
+        replica = place = 0
+        piece, member = divmod(piece, copies)
         for i in reversed(range(len(degrees))):
             piece, at = divmod(piece, degrees[i])
             if i == dim:
@@ -106,6 +108,9 @@ class HybridParallel(Mapper):
             SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED, zero=plan.zero, shard_group=plan.shard_group, prefetch=plan.prefetch,
             overlap=plan.overlap == "grads",
         )
+
+    def select_copies(self, node: Node, machine: Machine) -> int:
+        return self.plan.tensor if self._everywhere(node) else 1
 
     def select_pipeline(self, graph: OperatorGraph, machine: Machine) -> Pipeline | None:
         if self.plan.pipeline == 1 and self._micro_batches == 1:
@@ -158,13 +163,21 @@ class HybridParallel(Mapper):
         After `prepare`."""
         return self.plan.tensor > 1 and self._tensor.shared(node) is None
 
+    def _everywhere(self, node: Node) -> bool:
+        """Whether each of a tensor-parallel group computes all of an operator. Not what is carried from step to step, nor what is
+        added up over samples or sequences."""
+        if self.plan.sequence_parallel or not self.between(node) or node.operator.kind == "state":
+            return False
+        cut = [dim for dim in (sample_dim(node), self._sequence.get(node.name)) if dim is not None]
+        return not any(writes_together(node, dim) for dim in cut)
+
     def _shared(self, node: Node) -> int | None:
         """The dimension that a tensor-parallel group shares: as in `Megatron`, or else the sequence."""
         t = self.plan.tensor
         if t == 1:
             return None
         found = self._tensor.shared(node)
-        if found is not None:
+        if found is not None or self._everywhere(node):
             return found
         t *= self.plan.context
         # Positions that are added are cut along the sequence too, which cuts their weight.

@@ -74,6 +74,11 @@ class Mapper(ABC):
         """
         return SyncAlgorithm.OWNER if _copying(processors, machine) else SyncAlgorithm.COLLECTIVE
 
+    def select_copies(self, node: Node, machine: Machine) -> int:
+        """How many processors run each piece, each for itself (`OpConfig.copies`). With more than one, `map_task` is asked about
+        every copy: of piece k, about the numbers from k * copies on. Default: one."""
+        return 1
+
     def select_pipeline(self, graph: OperatorGraph, machine: Machine) -> Pipeline | None:
         """Micro-batches, stages and the order of passes; `slice_task` and `map_task` then say how one micro-batch is cut and where
         its pieces run. Default: none, operator after operator with the whole batch."""
@@ -174,8 +179,11 @@ def _configure(mapper: Mapper, node: Node, machine: Machine) -> OpConfig:
     pieces = 1
     for degree in degrees:
         pieces *= degree
-    processors = tuple(mapper.map_task(node, piece, degrees, machine) for piece in range(pieces))
-    config = OpConfig(degrees, processors)
+    copies: Any = mapper.select_copies(node, machine)
+    if not isinstance(copies, int) or copies < 1:
+        raise ValueError(f"{who}: select_copies must return how many processors run each piece, 1 or more, got {copies!r}")
+    processors = tuple(mapper.map_task(node, piece, degrees, machine) for piece in range(pieces * copies))
+    config = OpConfig(degrees, processors, copies=copies)
     try:
         config.verify(node, len(machine.processors))
     except ValueError as error:

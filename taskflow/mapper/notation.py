@@ -16,7 +16,8 @@ _WEIGHT = r"(?:\d+\.?\d*(?:e[+-]?\d+)?)"
 
 def parse_config(text: str, node: Node, processors: int) -> OpConfig:
     """The configuration that `OpConfig.describe` writes as ``text``: cuts (``whole`` for none) and, after an ``@``, a processor
-    for each piece; without them pieces run on 0, 1, 2, ... Of pieces of uneven size the proportions are written: ``n/3:3:1:1``.
+    for each piece; without them pieces run on 0, 1, 2, ... Of pieces of uneven size the proportions are written: ``n/3:3:1:1``;
+    of pieces that several processors run, how many: ``n/2 x4``.
     ValueError says what is wrong or does not fit the operator."""
     cuts, at, places = text.partition("@")
     degrees = [1] * len(node.dims)
@@ -25,6 +26,7 @@ def parse_config(text: str, node: Node, processors: int) -> OpConfig:
     words = cuts.split()
     if not words:
         raise ValueError(f"operator {node.name}: {text!r} has no cut; write whole @ 0, or for example {_example(node)}")
+    copies = int(words.pop()[1:]) if re.fullmatch(r"x[1-9]\d*", words[-1]) else 1
     for word in words if words != ["whole"] else ():
         match = re.fullmatch(rf"(.+)/(\d+|{_WEIGHT}(?::{_WEIGHT})+)", word)
         if match is None or match.group(1) not in names:
@@ -35,8 +37,8 @@ def parse_config(text: str, node: Node, processors: int) -> OpConfig:
         dim, pieces = names.index(match.group(1)), match.group(2).split(":")
         degrees[dim] = len(pieces) if len(pieces) > 1 else int(pieces[0])
         weights[dim] = tuple(map(float, pieces)) if len(pieces) > 1 else ()
-    found = parse_ranges(places, f"operator {node.name}: {text!r}") if at else tuple(range(prod(degrees)))
-    config = OpConfig(tuple(degrees), found, tuple(weights) if any(weights) else ())
+    found = parse_ranges(places, f"operator {node.name}: {text!r}") if at else tuple(range(prod(degrees) * copies))
+    config = OpConfig(tuple(degrees), found, tuple(weights) if any(weights) else (), copies)
     config.verify(node, processors)
     return config
 
@@ -101,6 +103,7 @@ NOTATION = (
     "tN (tensor), cN (context; with ring keys go from neighbour to neighbour), pN (pipeline), dN (data), "
     "eN (experts, of replicas), mbN (samples of a micro-batch and replica), "
     "vN (stages a rank), zero0 to zero3 (ZeRO's stage; fsdp is zero3), hsdpN (shares within N neighbouring replicas), "
+    "nosp (what lies between shared layers is done by each of a tensor group, not cut along the sequence), "
     "prefetch=N (layers gathered ahead), overlap=none|grads (sums of gradients after or beside the backward pass), "
     f"recompute={'|'.join(RECOMPUTE)}, schedule={'|'.join(s.value for s in PipelineSchedule)}, "
     "stages=N,N,... (layers of each stage)"
@@ -113,7 +116,9 @@ class HybridPlan:
     is cut. ``experts``: replicas over which the experts of a layer are dealt. ``stages``: how many layers each stage has; empty:
     as even as can be. ``zero``: the stage of ZeRO. ``shard_group``: replicas that have all shares together, 0: all.
     ``ring``: those that share a sequence have the keys of their own part, which go around. ``overlap``: whether gradients are
-    summed beside the backward pass ("grads") or after it ("none")."""
+    summed beside the backward pass ("grads") or after it ("none"). ``sequence_parallel``: whether what lies between the layers that
+    a tensor group shares is cut along the sequence (Korthikanti et al., arXiv 2205.05198); if not, each of the group does all of
+    it (Megatron-LM without --sequence-parallel)."""
 
     tensor: int = 1
     pipeline: int = 1
@@ -130,6 +135,7 @@ class HybridPlan:
     prefetch: int = 1
     ring: bool = False
     overlap: str = "grads"
+    sequence_parallel: bool = True
 
     def __post_init__(self) -> None:
         for what in ("tensor", "pipeline", "data", "micro_batch", "virtual", "context", "experts"):
@@ -147,6 +153,8 @@ class HybridPlan:
             raise ValueError(f"plan: prefetch={self.prefetch} is how far ahead weights are gathered, which needs zero3 or fsdp")
         if self.ring and self.context == 1:
             raise ValueError("plan: ring is how the keys of a context go around, which needs c2 or more")
+        if not self.sequence_parallel and self.tensor == 1:
+            raise ValueError("plan: nosp is what a tensor group does not share, which needs t2 or more")
         if self.recompute not in RECOMPUTE:
             raise ValueError(f"plan: recompute must be one of {', '.join(RECOMPUTE)}, got {self.recompute!r}")
         if self.overlap not in OVERLAP:
@@ -163,7 +171,8 @@ class HybridPlan:
             )
 
     def __str__(self) -> str:
-        said = [f"t{self.tensor}", *[f"c{self.context}"] * (self.context > 1), *["ring"] * self.ring, f"p{self.pipeline}"]
+        said = [f"t{self.tensor}", *["nosp"] * (not self.sequence_parallel), *[f"c{self.context}"] * (self.context > 1)]
+        said += [*["ring"] * self.ring, f"p{self.pipeline}"]
         said += [f"{name}{value}" for name, value in (("d", self.data), ("mb", self.micro_batch)) if value is not None]
         said += [f"e{self.experts}"] * (self.experts > 1)
         said += [f"v{self.virtual}"] * (self.virtual > 1) + [f"zero{self.zero}"] * (self.zero > 0)
@@ -188,10 +197,10 @@ def parse_plan(text: str) -> HybridPlan:
     }
     found: dict[str, object] = {}
     for word in ("zero3" if word == "fsdp" else word for word in text.split()):
-        if word == "sp":  # what lies between shared layers is cut along the sequence in any case
-            continue
         value: object
-        if word == "ring":
+        if word in ("sp", "nosp"):
+            key, value = "sequence_parallel", word == "sp"
+        elif word == "ring":
             key, value = "ring", True
         elif token := _TOKEN.fullmatch(word):
             key, value = names[token[1]], int(token[2])

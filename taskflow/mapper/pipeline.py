@@ -94,6 +94,7 @@ class Pipeline:
         dim = sample_dim(node)
         if dim is None or config.degrees[dim] % self.micro_batches:
             return None
+        piece //= config.copies
         for degree in reversed(config.degrees[dim + 1 :]):
             piece //= degree
         return piece % config.degrees[dim] * self.micro_batches // config.degrees[dim]
@@ -219,13 +220,13 @@ def in_micro_batches(node: Node, config: OpConfig, micro_batches: int) -> OpConf
         outer = even_cuts(size, micro_batches)
         sizes = [b - a for low, high in pairwise(outer) for a, b in pairwise(even_cuts(high - low, degree))]
         weights = tuple(tuple(map(float, sizes)) if i == dim else w for i, w in enumerate(weights or ((),) * len(degrees)))
-    inner, outer_count = 1, 1
+    inner, outer_count = config.copies, 1
     for d in config.degrees[dim:]:
         inner *= d
     for d in config.degrees[:dim]:
         outer_count *= d
     rows = (config.processors[i * inner : (i + 1) * inner] * micro_batches for i in range(outer_count))
-    return OpConfig(degrees, tuple(chain.from_iterable(rows)), weights)
+    return OpConfig(degrees, tuple(chain.from_iterable(rows)), weights, config.copies)
 
 
 MOST_RIGHT = 10_000
@@ -274,12 +275,12 @@ def verify_pipeline(graph: OperatorGraph, configs: Mapping[str, OpConfig], pipel
 def _cut_like(node: Node, configs: Mapping[str, OpConfig]) -> tuple[object, ...]:
     """What pieces of operators have in common that are cut alike."""
     config = configs[node.name]
-    return node.operator, node.specs, config.degrees, config.weights
+    return node.operator, node.specs, config.degrees, config.weights, config.copies
 
 
 def _outer(node: Node, config: OpConfig) -> list[tuple[int, Rect]]:
-    """The pieces of all ranges of samples that are first or last along the other dimensions, with their numbers. What is read and
-    written grows with a piece, so that what holds for these holds for those between."""
+    """The pieces of all ranges of samples that are first or last along the other dimensions, with their numbers (that of the first
+    copy). What is read and written grows with a piece, so that what holds for these holds for those between."""
     grid, dim = config.partition(node), sample_dim(node)
     ends = [range(d) if i == dim else sorted({0, d - 1}) for i, d in enumerate(config.degrees)]
     found = []
@@ -287,7 +288,7 @@ def _outer(node: Node, config: OpConfig) -> list[tuple[int, Rect]]:
         number = 0
         for at, degree in zip(color, config.degrees):
             number = number * degree + at
-        found.append((number, grid.rect(color)))
+        found.append((number * config.copies, grid.rect(color)))
     return found
 
 

@@ -61,6 +61,8 @@ class Strategy:
     def partial(self, node: Node) -> bool:
         """True if several processors compute partial values of one Rect of an output of ``node``: `sums` then says how these
         become their sum."""
+        if self[node.name].copies > 1:
+            return False
         makers: dict[tuple[int, Rect], set[int]] = {}
         for rect, processor in self[node.name].pieces(node):
             for output in enumerate(node.writes(rect)):
@@ -89,9 +91,12 @@ class Strategy:
     @property
     def ordered(self) -> bool:
         """True if it says more than cuts, places and sums: an order of passes, what is computed again, collectives that cut tensors
-        anew, gradients or weights that are kept as shares, or gradients that are not summed beside the backward pass."""
+        anew, pieces that several processors compute, gradients or weights that are kept as shares, or gradients that are not
+        summed beside the backward pass."""
         shares = any(sync.zero > 1 or not sync.overlap for sync in self.syncs.values())
-        return self.pipeline is not None or bool(self.recompute) or self.exchange is not Exchange.COPIES or shares
+        return self.pipeline is not None or bool(self.recompute) or self.exchange is not Exchange.COPIES or shares or (
+            any(config.copies > 1 for config in self.configs.values())
+        )
 
     def _verify_recompute(self, graph: OperatorGraph) -> None:
         if unknown := self.recompute - {node.name for node in graph}:
@@ -185,6 +190,7 @@ def config_entry(node: Node, config: OpConfig) -> dict[str, Any]:
         "degrees": list(config.degrees),
         "processors": list(config.processors),
         **({"weights": [list(w) for w in config.weights]} if config.weights else {}),
+        **({"copies": config.copies} if config.copies > 1 else {}),
     }
 
 
@@ -207,7 +213,7 @@ def from_content(content: Mapping[str, Any], where: str) -> Strategy:
 
 def _from_file(file: StrategyFile) -> Strategy:
     configs = {
-        name: OpConfig(tuple(entry.degrees), tuple(entry.processors), tuple(map(tuple, entry.weights or ())))
+        name: OpConfig(tuple(entry.degrees), tuple(entry.processors), tuple(map(tuple, entry.weights or ())), entry.copies)
         for name, entry in file.operators.items()
     }
     syncs = {

@@ -29,6 +29,7 @@ class OperatorEntry(Entry, frozen=True, kw_only=True):
         list[list[NotNegative]],
         Meta(description="Proportions of the pieces along each dimension. An empty list: even pieces. Without it: all even."),
     ] | UnsetType = UNSET
+    copies: Annotated[Count, Meta(description="How many processors run each piece, each for itself.")] = 1
 
 
 class SyncEntry(Entry, frozen=True, kw_only=True):

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from taskflow.floats import sums_in
 from taskflow.graph import Node, OperatorGraph
 from taskflow.operators.operator import Keeps
-from taskflow.operators.tensor import Parameter, Tensor
+from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect, covers
 from taskflow.tasks.lower.exchange import exchange_gradients, gather
 from taskflow.tasks.lower.recompute import compute_again
 from taskflow.tasks.lower.ring import as_they_arrive
-from taskflow.tasks.lower.state import Lowering, Piece, TensorKey
-from taskflow.tasks.task import Bundle, Compute, GradientTo, Kind, OtherHalf, Part
+from taskflow.tasks.lower.state import Given, Lowering, Piece, TensorKey, nearest_copy
+from taskflow.tasks.lower.weight_gradients import weight_target
+from taskflow.tasks.task import Compute, GradientTo, Kind, OtherHalf, Part
 from taskflow.tasks.topic import Purpose, Topic
+
+Copies = Mapping[tuple[Rect, tuple[int, ...]], Mapping[int, int]]
+"""Gradients that several processors have: of a Rect and its processors, the buffer of each."""
 
 
 def gradient_flow(graph: OperatorGraph) -> tuple[set[int], set[TensorKey], set[str]]:
@@ -143,35 +147,77 @@ def _gather(
         for rect, owner in owners.of(written) if (rect, owner) not in gathered_before
     }
     meeting: dict[Rect, list[tuple[int, Rect, int]]] = {}  # owning piece -> those readers, in order
-    for (processor, read), buffer in put.items():
+    copies: dict[Rect, dict[tuple[Rect, tuple[int, ...]], dict[int, int]]] = {}  # of gradients that several have, by processor
+    taken: dict[Given, None] = {}
+    for given, buffer in put.items():
+        processor, read, alike = given
         for rect, _, _ in owners.overlapping(read):
-            if rect in asked:
+            if rect not in asked:
+                continue
+            taken[given] = None
+            if alike:
+                copies.setdefault(rect, {}).setdefault((read, alike), {})[processor] = buffer
+            else:
                 meeting.setdefault(rect, []).append((processor, read, buffer))
     arriving = _Arriving([], [])
     gathered: dict[tuple[Rect, int], int] = {}
     for rect in list(asked):
         parts, held = meeting.get(rect, []), owners.summed.get(rect, {})
-        if held and not seed and all(read == rect for _, read, _ in parts) and {p for p, *_ in parts} == set(held):
+        if rect in copies and not parts and not seed:  # each that wants the sum adds up what is nearest to it
+            for target in held or (asked[rect],):
+                nearest = _nearest(copies[rect], target)
+                gathered[rect, target] = _owner_gradient(state, tensor, rect, target, nearest, seed, arriving)
+            del asked[rect]
+        elif held and not seed and all(read == rect for _, read, _ in parts) and {p for p, *_ in parts} == set(held):
             buffers = [state.emit.whole(buffer) for *_, buffer in parts]
             state.emit.all_reduce(f"d {tensor.name}{rect}", buffers, owners.crossing.get(rect))
             gathered.update({(rect, processor): buffer for processor, _, buffer in parts})
+            for processor, _, buffer in parts if rect in copies else ():
+                both = [(processor, rect, buffer), *_nearest(copies[rect], processor)]
+                gathered[rect, processor] = _owner_gradient(state, tensor, rect, processor, both, seed, arriving)
+            del asked[rect]
+        elif state.together and rect in owners.copied and not seed and {p for p, *_ in parts} <= held.keys():
+            gathered.update(_sum_everywhere(state, tensor, rect, asked[rect], list(held), parts, copies.get(rect, {})))
             del asked[rect]
         elif state.together and held and seed and not parts:  # all begin with 1, and nothing needs to be sent
             gathered.update({(rect, processor): _seed(state, tensor, rect, processor) for processor in held})
             del asked[rect]
+    for rect in [rect for rect in asked if rect in copies]:
+        meeting.setdefault(rect, []).extend(_nearest(copies[rect], asked[rect]))
     met = meeting
     if state.together:
         among = {r: parts for r, parts in meeting.items() if r in asked}
         met = exchange_gradients(state.emit, tensor, asked, among, state.ring)
     for rect, owner in asked.items():
         gathered[rect, owner] = _owner_gradient(state, tensor, rect, owner, met.get(rect, []), seed, arriving)
-    state.emit.transfers(arriving.copies)
-    for name, source, into in arriving.sums:
-        state.emit.sum(name, [source], into)
+    arriving.emit(state)
     if forget:
-        for processor, read, _ in {part for parts in meeting.values() for part in parts}:
-            del put[processor, read]
+        for given in taken:
+            del put[given]
     return gathered
+
+
+def _sum_everywhere(
+    state: Lowering, tensor: Tensor, rect: Rect, owner: int, holders: Sequence[int], parts: Sequence[tuple[int, Rect, int]],
+    copies: Copies,
+) -> dict[tuple[Rect, int], int]:
+    """The gradient of a Rect on all that compute it: each adds up what it has put, and an all-reduce does the rest. What several
+    have is added by the first."""
+    arriving, made = _Arriving([], []), {}
+    for holder in holders:
+        own = [part for part in parts if part[0] == holder] + (_nearest(copies, holder) if holder == owner else [])
+        made[rect, holder] = _owner_gradient(state, tensor, rect, holder, own, False, arriving)
+    arriving.emit(state)
+    state.emit.all_reduce(f"d {tensor.name}{rect}", [state.emit.whole(buffer) for buffer in made.values()])
+    return made
+
+
+def _nearest(copies: Copies, target: int) -> list[tuple[int, Rect, int]]:
+    """Of gradients that several processors have, the processor, Rect and buffer from which one takes each."""
+    return [
+        (giver, read, by_processor[giver])
+        for (read, _), by_processor in copies.items() for giver in [nearest_copy(list(by_processor), target)]
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +226,11 @@ class _Arriving:
 
     copies: list[tuple[str, Part, Part]]
     sums: list[tuple[str, Part, Part]]
+
+    def emit(self, state: Lowering) -> None:
+        state.emit.transfers(self.copies)
+        for name, source, into in self.sums:
+            state.emit.sum(name, [source], into)
 
 
 def _seed(state: Lowering, tensor: Tensor, rect: Rect, processor: int) -> int:
@@ -249,13 +300,15 @@ def _task(state: Lowering, piece: Piece, grads: tuple[int | None, ...], gives: G
     if reads_weights:
         weights = state.weights_again(piece, weights)
     grad_inputs = (None,) * len(node.inputs) if half is Gives.WEIGHTS else tuple(
-        _input_target(state, tensor, rect, piece.processor) for tensor, rect in zip(node.inputs, piece.reads.inputs)
+        _input_target(state, tensor, rect, piece) for tensor, rect in zip(node.inputs, piece.reads.inputs)
     )
-    grad_weights = (None,) * len(node.parameters) if half is Gives.INPUTS else tuple(
-        _weight_target(state, parameter, rect, piece.processor)
+    grad_weights = (None,) * len(node.parameters) if half is Gives.INPUTS or not piece.first else tuple(
+        weight_target(state, parameter, rect, piece.processor)
         for parameter, rect in zip(node.parameters, piece.reads.weights)
     )
     targets = [t for t in (*grad_inputs, *grad_weights) if t is not None]
+    if not targets and not piece.first:  # the first copy gives gradients of weights, and there are no others
+        return
     used = [
         *(inputs if keeps.inputs else ()), *(weights if reads_weights else ()),
         *(outputs if keeps.outputs else ()), *saved, *(g for g in grads if g is not None),
@@ -308,72 +361,11 @@ def _other_half(state: Lowering, piece: Piece, half: Gives) -> OtherHalf:
     return OtherHalf(_wanted(state, piece), missing)
 
 
-def _input_target(state: Lowering, tensor: Tensor, rect: Rect, processor: int) -> GradientTo | None:
+def _input_target(state: Lowering, tensor: Tensor, rect: Rect, piece: Piece) -> GradientTo | None:
     if (tensor.node, tensor.index) not in state.needs_gradient or rect.empty:
         return None
-    put = state.gradients.setdefault((tensor.node, tensor.index), {})
-    if (processor, rect) in put:
-        return GradientTo(put[processor, rect], True)
-    put[processor, rect] = state.emit.buffer(f"d {tensor.name}", rect, processor, tensor.dtype)
-    return GradientTo(put[processor, rect], False)
-
-
-def _weight_target(state: Lowering, parameter: Parameter, rect: Rect, processor: int) -> GradientTo | None:
-    if rect.empty:
-        return None
-    key = (parameter.name, processor, rect)
-    if key in state.weight_gradients:
-        return GradientTo(state.weight_gradients[key], True)
-    cells = state.layout.covering(parameter, rect)
-    if len(cells) == 1 and cells[0][1] not in state.filled_cells.get((cells[0][0].name, processor), ()):
-        bundle, cell = cells[0]
-        buffer = state.emit.alias(
-            flat_gradient(state, bundle, processor),
-            Rect((cell.offset,), (cell.offset + rect.volume,)), f"d {parameter.name}", rect,
-        )
-        state.filled_cells.setdefault((bundle.name, processor), set()).add(cell)
-    else:
-        buffer = state.emit.buffer(f"d {parameter.name}", rect, processor, sums_in(parameter.spec.dtype))
-    state.weight_gradients[key] = buffer
-    return GradientTo(buffer, False)
-
-
-def flat_gradient(state: Lowering, bundle: Bundle, processor: int) -> int:
-    """The flat gradient buffer of a bundle on a processor: in float32 for 16-bit weights, so that micro-batches and processors
-    add up in float32."""
-    key = (bundle.name, processor)
-    if key not in state.flat_gradients:
-        whole = Rect((0,), (bundle.size,))
-        state.flat_gradients[key] = state.emit.buffer(f"d {bundle.name}", whole, processor, sums_in(bundle.dtype))
-    return state.flat_gradients[key]
-
-
-def collect_weight_gradients(state: Lowering, layer: str | None = None) -> None:
-    """Bring gradients that were accumulated over several cells into the flat buffers; zero what nothing reached. ``layer``: those
-    of one layer, and zeros in those of its bundles that are kept as shares."""
-    emit = state.emit
-    for (name, processor, rect), buffer in list(state.weight_gradients.items()):
-        if emit.graph.buffers[buffer].base is not None:
-            continue
-        if layer is not None and state.layout.cells[name][0][0].layer != layer:
-            continue
-        for bundle, cell in [(b, c) for b, c in state.layout.cells[name] if rect.contains(c.rect)]:
-            emit.topic = Topic(Purpose.WEIGHT_GRADIENTS, bundle.layer)
-            flat = flat_gradient(state, bundle, processor)
-            span = Rect((cell.offset,), (cell.offset + cell.rect.volume,))
-            into = emit.alias(flat, span, f"d {name}", cell.rect)
-            filled = state.filled_cells.setdefault((bundle.name, processor), set())
-            emit.transfer(
-                f"d {name}{cell.rect}", emit.part(buffer, cell.rect), emit.whole(into), add=cell in filled
-            )
-            filled.add(cell)
-    for bundle in state.layout.bundles if layer is None else state.sharded_layers[layer]:
-        emit.topic = Topic(Purpose.WEIGHT_GRADIENTS, bundle.layer)
-        for processor in bundle.group:
-            flat_or_none = state.flat_gradients.get((bundle.name, processor))
-            if flat_or_none is None:
-                continue
-            for cell in bundle.cells:
-                if cell not in state.filled_cells.get((bundle.name, processor), ()):
-                    span = Rect((cell.offset,), (cell.offset + cell.rect.volume,))
-                    emit.fill(f"d {bundle.name}", Part(flat_or_none, span), 0.0)
+    put, given = state.gradients.setdefault((tensor.node, tensor.index), {}), (piece.processor, rect, piece.copies)
+    if given in put:
+        return GradientTo(put[given], True)
+    put[given] = state.emit.buffer(f"d {tensor.name}", rect, piece.processor, tensor.dtype)
+    return GradientTo(put[given], False)

@@ -132,7 +132,8 @@ def _all_of(
 ) -> bool:
     """Whether every member has put one gradient of ``read``, which consists of whole pieces of different owners."""
     whole = all(read.contains(rect) for rect in rects) and sum(rect.volume for rect in rects) == read.volume
-    return read.ndim > 0 and whole and len(parts) == len(members) and len({owners[rect] for rect in rects}) == len(rects)
+    once = len(parts) == len(members) == len({processor for processor, *_ in parts})
+    return read.ndim > 0 and whole and once and len({owners[rect] for rect in rects}) == len(rects)
 
 
 def _reduce_gradients(

@@ -76,6 +76,8 @@ def _own(state: Lowering, node: Node) -> None:
         owners = state.owners[key] = Owners(
             tensor.spec, [(rect, *parts[0]) for rect, parts in table.items()], state.part is None
         )
+        owners.copied.update(rect for rect in table if writers[rect][0].copies and not rect.empty)
+        owners.summed.update((rect, dict(table.pop(rect))) for rect in owners.copied)
         if state.part is not None:
             owners.crossing.update(_crossing(state, state.part, tensor, table))
         if state.together:
@@ -118,7 +120,8 @@ def add_partial_values(state: Lowering, node: Node, pieces: Sequence[Piece], rea
                 for piece in writers[rect]
             ])
             for rect in dict.fromkeys(piece.writes[tensor.index] for piece in pieces)
-            if (len(writers[rect]) > 1 or rect in owners.crossing) and ready.issuperset(p.index for p in writers[rect])
+            if (len(writers[rect]) > 1 or rect in owners.crossing) and rect not in owners.copied
+            and ready.issuperset(p.index for p in writers[rect])
         }
         everywhere = [rect for rect in partial if rect in owners.summed]
         all_reduce_all(state.emit, [partial[rect] for rect in everywhere], [owners.crossing.get(rect) for rect in everywhere])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper import Strategy
+from taskflow.mapper import OpConfig, Strategy
 from taskflow.operators.state import State
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.regions import Rect
@@ -165,18 +165,27 @@ def _lasts(graph: OperatorGraph, tensor: Tensor) -> bool:
 def cut(graph: OperatorGraph, strategy: Strategy, number: int, part: StepPart | None = None) -> list[Piece]:
     """The pieces of one node under a strategy; of a ``part`` of the step only its own, numbered anew."""
     node = graph.nodes[number]
+    config = strategy[node.name]
     if part is not None:
-        config = strategy[node.name]
         grid = config.partition(node)
         found = []
         for index, of_all in enumerate(part.pieces(node, config, strategy.pipeline)):
-            rect = grid.rect(tuple(int(i) for i in np.unravel_index(of_all, config.degrees)))
-            found.append(Piece(node, index, rect, config.processors[of_all], node.reads(rect), node.writes(rect), of_all))
+            rect = grid.rect(tuple(int(i) for i in np.unravel_index(of_all // config.copies, config.degrees)))
+            processor, copies = config.processors[of_all], _copies(config, of_all)
+            found.append(Piece(node, index, rect, processor, node.reads(rect), node.writes(rect), of_all, copies))
         return found
     return [
-        Piece(node, index, rect, processor, node.reads(rect), node.writes(rect))
-        for index, (rect, processor) in enumerate(strategy[node.name].pieces(node))
+        Piece(node, index, rect, processor, node.reads(rect), node.writes(rect), None, _copies(config, index))
+        for index, (rect, processor) in enumerate(config.pieces(node))
     ]
+
+
+def _copies(config: OpConfig, piece: int) -> tuple[int, ...]:
+    """The processors that run the same as a piece, with its own; empty if it is the only one."""
+    if config.copies == 1:
+        return ()
+    first = piece // config.copies * config.copies
+    return config.processors[first : first + config.copies]
 
 
 def _in_evaluation(pieces: Sequence[list[Piece]]) -> list[list[Piece]]:

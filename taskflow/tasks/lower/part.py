@@ -52,13 +52,13 @@ class StepPart:
 
     def pieces(self, node: Node, config: OpConfig, pipeline: Pipeline | None) -> list[int]:
         """The numbers of a node's pieces that are lowered, rising."""
-        here = np.isin(np.asarray(config.processors), list(self.images))
+        here = np.isin(np.asarray(config.processors), list(self.images))  # by copies of pieces
         dim = sample_dim(node)
         if pipeline is not None and pipeline.micro_batch(node, config, 0) is not None and dim is not None:
             degrees, count = config.degrees, pipeline.micro_batches
             samples = np.arange(degrees[dim]) * count // degrees[dim]
             shape = [degrees[dim] if i == dim else 1 for i in range(len(degrees))]
-            here &= np.broadcast_to(np.isin(samples, self.kept).reshape(shape), degrees).ravel()
+            here &= np.repeat(np.broadcast_to(np.isin(samples, self.kept).reshape(shape), degrees).ravel(), config.copies)
         return [int(number) for number in np.flatnonzero(here)]
 
     def image(self, node: Node, config: OpConfig, pipeline: Pipeline | None) -> Callable[[int], Rect] | None:
@@ -70,4 +70,5 @@ class StepPart:
         micro_batches = 1 if pipeline is None else pipeline.micro_batches
         step = config.degrees[dim] // micro_batches // self.replicas * prod(config.degrees[dim + 1 :])
         grid = config.partition(node)
-        return lambda piece: grid.rect(tuple(int(i) for i in np.unravel_index(piece + step, config.degrees)))
+        copies = config.copies
+        return lambda piece: grid.rect(tuple(int(i) for i in np.unravel_index(piece // copies + step, config.degrees)))

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from taskflow.floats import sums_in
 from taskflow.graph import Node
 from taskflow.regions import Rect
-from taskflow.tasks.lower.backward import collect_weight_gradients, flat_gradient
 from taskflow.tasks.lower.part import NotAlikeError
 from taskflow.tasks.lower.shards import Shards
 from taskflow.tasks.lower.state import Lowering
+from taskflow.tasks.lower.weight_gradients import collect_weight_gradients, flat_gradient
 from taskflow.tasks.task import Bundle, Part
 from taskflow.tasks.topic import Purpose, Topic
 

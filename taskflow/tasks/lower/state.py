@@ -22,6 +22,7 @@ from taskflow.tasks.topic import Purpose, Topic
 
 TensorKey = tuple[int, int]  # (node, output)
 ReaderKey = tuple[int, Rect]  # (processor, Rect read)
+Given = tuple[int, Rect, tuple[int, ...]]  # a gradient: processor, Rect, and which processors have the same (none: no other)
 
 
 SourceSelector = Callable[[CopyRequest], int]
@@ -38,6 +39,12 @@ class Piece:
     reads: Reads
     writes: tuple[Rect, ...]
     of_all: int | None = None  # its number among all of the operator's, where only some are lowered
+    copies: tuple[int, ...] = ()  # the processors that run the same, its own among them; empty if it is the only one
+
+    @property
+    def first(self) -> bool:
+        """Whether it is no copy, or the first one, which alone gives gradients of weights."""
+        return not self.copies or self.processor == self.copies[0]
 
     @property
     def name(self) -> str:
@@ -59,7 +66,10 @@ class Owners:
             raise ValueError(f"pieces of a {spec} do not form a grid: {[str(r) for r, _, _ in pieces]}")
         self._found: dict[Rect, list[tuple[Rect, int, int]]] = {}
         self.summed: dict[Rect, dict[int, int]] = {}
-        """Of a Rect whose partial values an all-reduce sums: processor -> buffer of the sum, the owner's too."""
+        """Of a Rect whose partial values an all-reduce sums: processor -> buffer of the sum, the owner's too. The same of one that
+        several processors compute, each for itself."""
+        self.copied: set[Rect] = set()
+        """Those that several processors compute."""
         self.crossing: dict[Rect, tuple[int, ...]] = {}
         """Of such a Rect of which other replicas have parts too, where only one is lowered: all processors that sum it."""
         self.shares: dict[Rect, dict[int, Held]] = {}
@@ -78,7 +88,13 @@ class Owners:
 
     def nearest(self, rect: Rect, owner: int, buffer: int, processor: int) -> tuple[int, int]:
         """From where ``processor`` reads the owning piece ``rect``: (processor, buffer), its own if it has the sum itself."""
-        own = self.summed[rect].get(processor) if rect in self.summed else None
+        if rect not in self.summed:
+            return owner, buffer
+        held = self.summed[rect]
+        if processor not in held and rect in self.copied:  # from a group to a group, each gets it from another one
+            giver = nearest_copy(list(held), processor)
+            return giver, held[giver]
+        own = held.get(processor)
         return (owner, buffer) if own is None else (processor, own)
 
     def divide(self, spec: Spec, shares: Mapping[Rect, Mapping[int, Rect]]) -> Owners:
@@ -88,7 +104,7 @@ class Owners:
         divided = Owners(
             spec, pieces + [(rect, p, -1) for by_processor in shares.values() for p, rect in by_processor.items()], self.whole
         )
-        divided.summed, divided.crossing = self.summed, self.crossing
+        divided.summed, divided.crossing, divided.copied = self.summed, self.crossing, self.copied
         divided.shares = {whole: {p: (rect, p, -1) for p, rect in parts.items()} for whole, parts in shares.items()}
         divided._written = {rect: whole for whole, parts in shares.items() for rect in parts.values()}
         return divided
@@ -128,6 +144,12 @@ class Owners:
         return iter(self.pieces.values())
 
 
+def nearest_copy(holders: Sequence[int], processor: int) -> int:
+    """Of processors that have the same, the one that gives it to another: itself, or that of its place if both are of groups that
+    are numbered one after the other."""
+    return processor if processor in holders else holders[processor % len(holders)]
+
+
 @dataclass(slots=True)
 class Lowering:
     """Everything that passes have established so far."""
@@ -150,8 +172,8 @@ class Lowering:
     holders: dict[TensorKey, list[tuple[Rect, int, int]]] = field(default_factory=dict)
     weight_uses: dict[tuple[str, int, Rect], int] = field(default_factory=dict)
     flat_weights: dict[tuple[str, int], int] = field(default_factory=dict)
-    # Gradients that readers have put: tensor -> (processor, Rect) -> buffer, in the order in which they came.
-    gradients: dict[TensorKey, dict[tuple[int, Rect], int]] = field(default_factory=dict)
+    gradients: dict[TensorKey, dict[Given, int]] = field(default_factory=dict)
+    """Of a tensor, the buffers of gradients that readers have put, in the order in which they came."""
     weight_gradients: dict[tuple[str, int, Rect], int] = field(default_factory=dict)
     flat_gradients: dict[tuple[str, int], int] = field(default_factory=dict)
     filled_cells: dict[tuple[str, int], set[Cell]] = field(default_factory=dict)

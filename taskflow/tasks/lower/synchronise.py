@@ -16,7 +16,6 @@ from taskflow.mapper import UpdatePlacement
 from taskflow.partition import even_cuts
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
-from taskflow.tasks.lower.backward import collect_weight_gradients, flat_gradient
 from taskflow.tasks.lower.part import NotAlikeError
 from taskflow.tasks.lower.sharded import lowered_sharers, send_weights, sharded_bundles, sum_shares
 from taskflow.tasks.lower.state import Lowering
@@ -29,6 +28,7 @@ from taskflow.tasks.lower.sync_table import (
     make_sync_table,
     sync_tasks,
 )
+from taskflow.tasks.lower.weight_gradients import collect_weight_gradients, flat_gradient
 from taskflow.tasks.task import Bundle, Clip, Kind, Norm, Part, Update
 from taskflow.tasks.topic import Purpose, Topic
 
@@ -132,15 +132,16 @@ def _emit(state: Lowering, rule: UpdateRule, of: SyncedBundle, stage: TaskStage,
         return
     for number, task in tasks:
         state.emit.topic = _topic(of.bundle.layer, task)
-        if state.part is not None and not task.step.is_collective and task.step is not SyncStep.UPDATE:
-            raise NotAlikeError(f"weights of {of.bundle.layer} are not synchronised by collectives")
+        if state.part is not None and not task.step.is_collective:
+            if task.step not in (SyncStep.UPDATE, SyncStep.FILL):
+                raise NotAlikeError(f"weights of {of.bundle.layer} are not synchronised by collectives")
+            if of.bundle.group[task.holder] not in state.part.images:
+                continue
         if task.step.is_message:
             state.emit.transfer(*_copy(state, of, number, task))
         elif task.step is SyncStep.UPDATE:
             span = Rect((task.low,), (task.high,))
-            holder = of.bundle.group[task.holder]
-            if state.part is None or holder in state.part.images:
-                _update(state, rule, of.bundle, span, holder, scales)
+            _update(state, rule, of.bundle, span, of.bundle.group[task.holder], scales)
         elif task.step.is_collective:
             _collective(state, of.bundle, task)
         else:

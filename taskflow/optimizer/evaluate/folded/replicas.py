@@ -45,7 +45,7 @@ def _images(graph: OperatorGraph, strategy: Strategy, micro_batches: int, count:
     seen: set[tuple[object, ...]] = set()
     for node in graph:
         config, dim = strategy[node.name], sample_dim(node)
-        if (key := (config.degrees, dim, config.processors)) in seen:
+        if (key := (config.degrees, dim, config.processors, config.copies)) in seen:
             continue
         seen.add(key)
         found = _by_replica(config, dim, micro_batches, count)
@@ -68,7 +68,7 @@ def _by_replica(config: OpConfig, dim: int | None, micro_batches: int, count: in
     if count == 1 or dim is None:
         return processors.reshape(1, -1)
     degrees, degree = config.degrees, config.degrees[dim]
-    outer, inner = int(np.prod(degrees[:dim], dtype=int)), int(np.prod(degrees[dim + 1 :], dtype=int))
+    outer, inner = int(np.prod(degrees[:dim], dtype=int)), int(np.prod(degrees[dim + 1 :], dtype=int)) * config.copies
     apart = processors.reshape(outer, micro_batches, count, degree // micro_batches // count, inner)
     return np.moveaxis(apart, 2, 0).reshape(count, -1)
 
