@@ -19,7 +19,7 @@ from taskflow.models import build
 LAYERS, BATCH = 8, 16
 PLANS = [
     "d8 mb2", "t2 d4 mb1", "t8 d1 mb16", "p4 d2 mb1", "t2 p2 d2 mb1 zero1", "p4 v2 d2 mb1", "t2 p2 d2 mb2 recompute=full",
-    "t2 p2 d2 mb1 recompute=selective", "p2 d4 mb1 stages=3,5", "p2 v2 t2 d2 mb1 stages=1,3,3,1",
+    "t2 p2 d2 mb1 recompute=selective", "t2 nosp p2 d2 mb1", "p2 d4 mb1 stages=3,5", "p2 v2 t2 d2 mb1 stages=1,3,3,1",
 ]
 
 
@@ -57,7 +57,7 @@ def test_megatrons_parser_takes_the_flags_and_they_say_the_plan(plan: str) -> No
     )
     data = 8 // (t * p)
     assert BATCH % (flags.micro_batch_size * data) == 0 and flags.use_distributed_optimizer is bool(wanted.zero)
-    assert flags.sequence_parallel is (t > 1)  # Megatron-LM turns it off without t
+    assert flags.sequence_parallel is (t > 1 and wanted.sequence_parallel)  # Megatron-LM turns it off without t
     assert (flags.recompute_granularity or "none") == wanted.recompute
     assert (flags.recompute_method is not None) is (wanted.recompute == "full")
     layout = flags.pipeline_model_parallel_layout
@@ -77,6 +77,10 @@ def test_torchtitans_sections_say_the_plan(plan: str) -> None:
     import tomllib
 
     graph, wanted = gpt(), parse_plan(plan)
+    if not wanted.sequence_parallel:
+        with pytest.raises(ValueError, match="torchtitan's tensor parallelism comes with sequence parallelism"):
+            exported(graph, strategy_of(graph, plan), "torchtitan", "plan.toml")
+        return
     found = exported(graph, strategy_of(graph, plan), "torchtitan", "plan.toml")
     said: dict[str, Any] = tomllib.loads(found.files["plan.toml"])
     parallel, training = said["parallelism"], said["training"]

@@ -53,6 +53,8 @@ def test_a_plan_is_read_and_says_itself() -> None:
     text = "t1 p2 d4 mb1 zero1 overlap=none"
     assert str(parse_plan(text)) == text and str(parse_plan("d4 overlap=grads")) == "t1 p1 d4"
     assert parse_plan("p2 sp t2") == HybridPlan(tensor=2, pipeline=2)
+    text = "t2 nosp p2 mb1"
+    assert parse_plan(text) == HybridPlan(2, 2, None, 1, sequence_parallel=False) and str(parse_plan(text)) == text
     text = "t2 c2 p2 d4 mb1 e4"
     assert parse_plan(text) == HybridPlan(2, 2, 4, 1, context=2, experts=4) and str(parse_plan(text)) == text
     assert all(map(is_plan, ("t2 p2", "c2", "e4 d4", "mb4"))) and not any(map(is_plan, ("t", "data", "")))
@@ -85,6 +87,8 @@ def test_shares_are_said_in_the_words_of_zero_and_fsdp() -> None:
     ("d4 overlap=all", "overlap must be one of none, grads, got 'all'"),
     ("d4 zero2 overlap=none", "overlap=none sums gradients after the backward pass, which zero2 does not keep so long"),
     ("d4 e0", "experts must be at least 1, got 0"),
+    ("d4 nosp", "nosp is what a tensor group does not share, which needs t2 or more"),
+    ("t2 sp nosp", "'nosp' says sequence_parallel for the second time"),
     ("v2", "v2 interleaves the stages of a pipeline, which needs p2 or more"),
 ])
 def test_wrong_notations_name_the_word(text: str, message: str) -> None:
@@ -124,6 +128,19 @@ def test_pieces_run_where_megatron_has_them() -> None:
     assert set(strategy.syncs.values()) == {Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.REPLICATED)}
     sharded = planned("d2 zero1", 2)
     assert set(sharded.syncs.values()) == {Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED)}
+
+
+def test_without_sequence_parallelism_what_is_between_is_with_all_of_a_group() -> None:
+    graph = decoder()
+    with_it, without = planned("t2 p2 d2 mb2", 8, graph), planned("t2 nosp p2 d2 mb2", 8, graph)
+    assert {name for name, config in without.configs.items() if config.copies > 1} == {
+        node.name for node in graph
+        if node.name.endswith(("ln_1", "ln_2", "add", "ln_f", "drop")) and "attn.drop" not in node.name
+        or node.operator.kind == "input" or node.name == "wpe"
+    }
+    norm = without["h.0.ln_1"]  # micro-batches, replicas, copies
+    assert norm.degrees == (4, 1, 1) and norm.copies == 2 and norm.processors == (0, 1, 2, 3, 0, 1, 2, 3)
+    assert all(without[name] == config for name, config in with_it.configs.items() if without[name].copies == 1)
 
 
 def test_sequences_and_experts_are_cut_within_replicas() -> None:
@@ -199,7 +216,7 @@ def test_without_overlap_sums_wait_for_the_end_of_the_backward_pass(plan: str) -
 @pytest.mark.parametrize("plan", [
     "t2 p2 d2 mb1", "t1 p4 d2 mb2 schedule=zb-h1", "t2 p2 d2 mb1 v3 recompute=selective",
     "t4 p2 d1 mb2 schedule=gpipe recompute=full", "t1 p1 d8 mb1 zero1",
-    "t2 p2 d2 mb1 overlap=none", "d8 overlap=none", "d8 mb1 zero1 overlap=none",
+    "t2 p2 d2 mb1 overlap=none", "d8 overlap=none", "d8 mb1 zero1 overlap=none", "t2 nosp p2 d2 mb1 recompute=full",
 ])
 def test_plans_train_as_one_processor_does(plan: str, tmp_path: Path) -> None:
     graph = decoder()

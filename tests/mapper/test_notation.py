@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from taskflow.mapper.config import ranges
+from taskflow.mapper.config import OpConfig, ranges
 from taskflow.mapper.notation import parse_config, parse_ranges
 from taskflow.models import build
 from taskflow.optimizer.space.space import SearchSpace, SpaceOptions
@@ -27,6 +27,8 @@ def test_without_processors_and_ranges() -> None:
     assert parse_config("n/3", node, 4).processors == (0, 1, 2)
     assert parse_config("whole", node, 4).processors == (0,)
     assert parse_config("n/2 @ 3,1", node, 4).processors == (3, 1)
+    assert parse_config("n/2 x2", node, 4) == OpConfig((2, *[1] * (len(node.dims) - 1)), (0, 1, 2, 3), copies=2)
+    assert parse_config("n/2 x2 @ 0-3", node, 4).describe(node) == "n/2 x2 @ 0-3"
     for numbers in ((0,), (0, 1, 2, 3), (3, 2, 1), (5, 0, 1, 2, 9), (1, 1, 1)):
         assert parse_ranges(ranges(numbers), "x") == numbers
 
@@ -44,6 +46,10 @@ def test_without_processors_and_ranges() -> None:
         ("n/2 @ 1-0", "runs backwards"),
         ("n/2 @ a,b", "must be numbers and ranges"),
         ("n/2 @ 0-99999999", "longer than any machine"),
+        ("n/2 x2 @ 0-2", "2 x 2 copies need as many processors, got 3"),
+        ("n/2 x2 @ 0,0,1,1", "copies of a piece run on different processors, got 0,0"),
+        ("k/2 x2 @ 0-3", "pieces along k write the same elements, and are added, so that they cannot have copies"),
+        ("x2 n/2 @ 0-3", "'x2' in"),
     ],
 )
 def test_what_cannot_be_read(text: str, message: str) -> None:

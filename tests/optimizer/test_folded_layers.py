@@ -43,6 +43,7 @@ def network(name: str, layers: int) -> OperatorGraph:
     pytest.param("llama", 11, "p2 d4 mb1 schedule=zb-h1", marks=pytest.mark.slow),
     pytest.param("llama", 11, "p2 d4 mb1 zero1 recompute=full", marks=pytest.mark.slow),
     pytest.param("llama", 10, "t2 d4 mb1 recompute=selective", marks=pytest.mark.slow),
+    pytest.param("gpt", 9, "t2 nosp p2 d2 mb1 recompute=full", marks=pytest.mark.slow),
     pytest.param("gpt", 9, "t2 p2 d2 mb1 recompute=full", marks=pytest.mark.slow),
     pytest.param("gpt", 13, "p2 d4 mb1 stages=6,7", marks=pytest.mark.slow),
 ])
