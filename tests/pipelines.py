@@ -46,7 +46,8 @@ def tokens(step: int) -> dict[str, Any]:
 
 HYBRIDS = {
     2: (
-        "Llama t2 nosp mb2", "Llama t2 mb2", "GPT-2 t2 mb6 recompute=full", "Mixtral t2", "MoE t2 mb3", "MoE p2 t2 mb1 recompute=selective",
+        "Llama t2 nosp mb2", "Llama t2 mb2",
+        "GPT-2 t2 mb6 recompute=full", "Mixtral t2", "MoE t2 mb3", "MoE p2 t2 mb1 recompute=selective",
         "MoE d2 e2 mb1", "Llama c2 mb3",
     ),
     3: (
@@ -55,7 +56,8 @@ HYBRIDS = {
     ),
     4: (
         "Llama t2 p2 mb2", "GPT-2 t4 mb3", "Mixtral t2 d2 mb1 zero1", "Mixtral t4 mb2 recompute=full",
-        "GPT-2 t2 nosp p2 mb1 recompute=full", "MoE t2 p2 d2 mb1 schedule=zb-h1", "MoE t2 d2 e2 mb1", "MoE d2 e2 p2 mb1", "GPT-2 t2 c2 mb2", "Llama t2 c2 p2 mb2",
+        "GPT-2 t2 nosp p2 mb1 recompute=full",
+        "MoE t2 p2 d2 mb1 schedule=zb-h1", "MoE t2 d2 e2 mb1", "MoE d2 e2 p2 mb1", "GPT-2 t2 c2 mb2", "Llama t2 c2 p2 mb2",
     ),
 }
 """By the number of ranks: networks and plans, of as many processors or of twice as many."""

@@ -23,7 +23,9 @@ def torchtitan_text(graph: OperatorGraph, hybrid: Hybrid, title: str) -> str:
     plan = hybrid.plan
     require_transformer(graph, "torchtitan")
     if not plan.sequence_parallel:
-        raise ValueError("torchtitan's tensor parallelism comes with sequence parallelism; leave nosp out, or use --to torch or megatron")
+        raise ValueError(
+            "torchtitan's tensor parallelism comes with sequence parallelism; leave nosp out, or use --to torch or megatron"
+        )
     data, micro = plan.data or 1, plan.micro_batch or 1
     batch = samples(graph)
     local = batch // data if plan.pipeline > 1 else micro

@@ -2,9 +2,9 @@
 ``t8 p4 d16 mb1``.
 
 Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", arXiv 2104.04473; layers are
-shared within a group as in `Megatron`, and what lies between them is cut along the sequence (Korthikanti et al., arXiv
-2205.05198). Devices are numbered as there: a group's first, then those that share a sequence, then the replicas, then the
-pipeline's ranks. Experts are dealt to neighbouring replicas, which hold all of them together.
+shared within a group as in `Megatron`. What lies between them is cut along the sequence (Korthikanti et al., arXiv 2205.05198), or
+with ``nosp`` done by each of the group. Devices are numbered as there: a group's first, then those that share a sequence, then the
+replicas, then the pipeline's ranks. Experts are dealt to neighbouring replicas, which hold all of them together.
 """
 
 from __future__ import annotations
@@ -159,8 +159,8 @@ class HybridParallel(Mapper):
         return replace(asked, data=data, micro_batch=micro_batch)
 
     def between(self, node: Node) -> bool:
-        """Whether an operator lies between those that a tensor-parallel group shares, so that it is cut along the sequence.
-        After `prepare`."""
+        """Whether an operator lies between those that a tensor-parallel group shares, so that it is cut along the sequence, or
+        done by each. After `prepare`."""
         return self.plan.tensor > 1 and self._tensor.shared(node) is None
 
     def _everywhere(self, node: Node) -> bool:

@@ -135,7 +135,7 @@ def test_without_sequence_parallelism_what_is_between_is_with_all_of_a_group() -
     with_it, without = planned("t2 p2 d2 mb2", 8, graph), planned("t2 nosp p2 d2 mb2", 8, graph)
     assert {name for name, config in without.configs.items() if config.copies > 1} == {
         node.name for node in graph
-        if node.name.endswith(("ln_1", "ln_2", "add", "ln_f", "drop")) and "attn.drop" not in node.name
+        if (node.name.endswith(("ln_1", "ln_2", "add", "ln_f", "drop")) and "attn.drop" not in node.name)
         or node.operator.kind == "input" or node.name == "wpe"
     }
     norm = without["h.0.ln_1"]  # micro-batches, replicas, copies

@@ -1,5 +1,5 @@
-"""Pieces that several processors compute, each for itself (`OpConfig.copies`; Megatron-LM without sequence parallelism): the numbers
-are those of one processor, and what is sent is Megatron-LM's."""
+"""Pieces that several processors compute, each for itself (`OpConfig.copies`; Megatron-LM without sequence parallelism): the
+numbers are those of one processor, and what is sent is Megatron-LM's."""
 
 from __future__ import annotations
 
