@@ -54,14 +54,14 @@ def loops(texts: dict[Path, str], words: set[str]) -> set[Path]:
 
 
 def files_of(kernel: str, texts: dict[Path, str] = TEXTS) -> set[Path]:
-    """Those that name it, those with its loops, and the test that its definition names."""
+    """Those that name it, those with its loops, and of the tests that its definition names the first with it."""
     found = {path for path, text in texts.items() if says(text, kernel) and path.name != "device.py"}  # its own activate()
     for path in list(found):
         if path.suffix == ".pyx":
             found |= loops(texts, used(texts[path], kernel))
         if path.parent.name == "definitions":
-            tests = re.findall(r"tests/kernels/\w+\.py", texts[path].split('"""')[1])
-            found |= {ROOT / test for test in tests if f".{kernel}(" in (ROOT / test).read_text()} or {ROOT / tests[0]}
+            tests = [ROOT / test for test in re.findall(r"tests/kernels/\w+\.py", texts[path].split('"""')[1])]
+            found.add(next((test for test in tests if f".{kernel}(" in test.read_text()), tests[0]))
     return found
 
 

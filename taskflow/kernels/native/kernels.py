@@ -10,10 +10,10 @@ from taskflow.kernels.native._losses import NativeLosses
 from taskflow.kernels.native._parts import NativeParts
 from taskflow.kernels.native._pointwise import NativePointwise
 from taskflow.kernels.native._pooling import NativePooling
+from taskflow.kernels.native._products import NativeProducts, use_blas
 from taskflow.kernels.native._random import NativeRandom
 from taskflow.kernels.native._rows import NativeRows
 from taskflow.kernels.native._updates import NativeUpdates
-from taskflow.kernels.native._products import NativeProducts, use_blas
 
 
 class NativeKernels(
