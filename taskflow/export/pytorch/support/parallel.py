@@ -132,9 +132,7 @@ class Parallel:
                 if plan.zero and plan.group:
                     options["mesh"] = self.data._unflatten(0, (self.data.size() // plan.group, plan.group), ("groups", "shards"))
                 for path in matching(part, plan.units):
-                    unit = part.get_submodule(path)
-                    if type(unit) is not nn.Module:  # a stage that has some of a block calls its parts, never the block
-                        spread(unit, **options)
+                    spread(part.get_submodule(path), **options)
                 spread(part, **options)
         return parts
 
