@@ -79,9 +79,11 @@ def _sizes(nodes: Iterable[Any]) -> set[Any]:
         shape = node.op == "call_function" and node.target is getattr and node.args[1] in ("shape", "ndim")
         if shape or (node.op == "call_method" and node.target in ("size", "dim", "numel")):
             found.add(node)
-        elif node.op == "call_function" and node.all_input_nodes and found.issuperset(node.all_input_nodes):
-            if getattr(node.target, "__module__", "") in ("_operator", "builtins", "math"):
-                found.add(node)
+        elif (
+            node.op == "call_function" and getattr(node.target, "__module__", "") in ("_operator", "builtins", "math")
+            and node.all_input_nodes and found.issuperset(node.all_input_nodes)
+        ):
+            found.add(node)
     return found
 
 
