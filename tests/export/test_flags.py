@@ -77,8 +77,9 @@ def test_torchtitans_sections_say_the_plan(plan: str) -> None:
     import tomllib
 
     graph, wanted = gpt(), parse_plan(plan)
-    if not wanted.sequence_parallel:
-        with pytest.raises(ValueError, match="torchtitan's tensor parallelism comes with sequence parallelism"):
+    if not wanted.sequence_parallel or wanted.regather:
+        why = "keeps what a tensor group gathers" if wanted.regather else "'s tensor parallelism comes with sequence parallelism"
+        with pytest.raises(ValueError, match=f"torchtitan ?{why}"):
             exported(graph, strategy_of(graph, plan), "torchtitan", "plan.toml")
         return
     found = exported(graph, strategy_of(graph, plan), "torchtitan", "plan.toml")
