@@ -19,7 +19,8 @@ from taskflow.models import build
 LAYERS, BATCH = 8, 16
 PLANS = [
     "d8 mb2", "t2 d4 mb1", "t8 d1 mb16", "p4 d2 mb1", "t2 p2 d2 mb1 zero1", "p4 v2 d2 mb1", "t2 p2 d2 mb2 recompute=full",
-    "t2 p2 d2 mb1 recompute=selective", "t2 nosp p2 d2 mb1", "t2 regather p2 d2 mb1", "p2 d4 mb1 stages=3,5", "p2 v2 t2 d2 mb1 stages=1,3,3,1",
+    "t2 p2 d2 mb1 recompute=selective", "t2 nosp p2 d2 mb1", "t2 regather p2 d2 mb1", "p2 d4 mb1 stages=3,5",
+    "p2 v2 t2 d2 mb1 stages=1,3,3,1",
 ]
 
 
