@@ -77,9 +77,7 @@ def _sizes(nodes: Iterable[Any]) -> set[Any]:
     found: set[Any] = set()
     for node in nodes:
         shape = node.op == "call_function" and node.target is getattr and node.args[1] in ("shape", "ndim")
-        if shape or (node.op == "call_method" and node.target in ("size", "dim", "numel")):
-            found.add(node)
-        elif (
+        if shape or (node.op == "call_method" and node.target in ("size", "dim", "numel")) or (
             node.op == "call_function" and getattr(node.target, "__module__", "") in ("_operator", "builtins", "math")
             and node.all_input_nodes and found.issuperset(node.all_input_nodes)
         ):
