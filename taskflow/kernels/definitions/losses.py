@@ -60,8 +60,8 @@ class LossKernels:
         self, probabilities: Array, target: Array, ignore: int, scale: float, out: Array, accumulate: bool = False,
         smoothing: float = 0.0,
     ) -> None:
-        """Gradient of the logits: scale (probabilities - (1 - smoothing) onehot(target) - smoothing / C), zero in rows whose target is
-        ``ignore``: (R, C)."""
+        """Gradient of the logits: scale (probabilities - (1 - smoothing) onehot(target) - smoothing / C), zero in rows
+        whose target is ``ignore``: (R, C)."""
         _check_targets(target, ignore, probabilities.shape[1])
         gradient = probabilities * out.dtype.type(scale)
         rows = np.flatnonzero(target != ignore)
