@@ -14,7 +14,8 @@ from taskflow.report import page
 from taskflow.report.pipeline import KINDS, TOGETHER, colour, pipeline_chart, pipeline_section
 from taskflow.tasks.task import Compute
 
-PLANS = ("p2 d2 mb1", "t2 p2 mb2 recompute=full", "p2 mb1 d2 schedule=zb-h1", "p2 d2 mb1 v2", "p4 mb1 schedule=gpipe")
+PLANS = ("p2 d2 mb1", "t2 p2 mb2 recompute=full", "p2 mb1 d2 schedule=zb-h1", "p2 d2 mb1 v2", "p4 mb1 schedule=gpipe",
+         "p2 d2 mb1 schedule=zbv")
 
 
 @pytest.mark.parametrize("plan", PLANS)
