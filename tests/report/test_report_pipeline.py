@@ -25,7 +25,7 @@ def test_lanes_have_the_work_of_their_devices(plan: str) -> None:
     pipeline = judge.strategy.pipeline
     assert isinstance(pipeline, Pipeline) and found["description"] == str(pipeline)
     assert sorted(device for lane in found["lanes"] for device in lane["devices"]) == list(range(4))
-    ranks = [list(range(rank, pipeline.count, pipeline.ranks)) for rank in range(pipeline.ranks)]
+    ranks = [pipeline.schedule.stages(rank, pipeline.ranks, pipeline.count // pipeline.ranks) for rank in range(pipeline.ranks)]
     assert [lane["stages"] for lane in found["lanes"]] == ranks
     whole = found["end_seconds"] - found["begin_seconds"]
     for lane in found["lanes"]:
