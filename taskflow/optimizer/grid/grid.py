@@ -129,16 +129,16 @@ class PlanGrid:
 def best_of_grid(
     evaluator: Evaluator, lacks: Callable[[Strategy], str] = lambda strategy: "", *, deadline: Deadline | None = None,
     most: int = SIMULATED, grid: PlanGrid | None = None, share: float = 1.0, must: bool = True,
-    patient: bool = True,
+    until: float = inf,
 ) -> GridResult:
     """Price all plans and simulate the best ``most`` of them, as long as ``share`` of the ``deadline`` allows. ``lacks``: given a
     strategy, what memory it lacks (empty: it fits). ``must``: simulate one plan even if that is likely to take longer;
-    ``patient``: and if it does. The
+    ``until``: the second at which even that ends. The
     evaluator is anywhere afterwards. ValueError if its machine is not described. Ctrl-C ends it once there is a plan."""
     deadline = deadline or Deadline()
     end = deadline.elapsed + share * deadline.left
     grid = grid or PlanGrid(evaluator.graph, evaluator.machine, evaluator.rule)
-    begin, trial = deadline.elapsed, PlanTrial(evaluator, lacks, lambda: deadline.expired or deadline.elapsed >= end, patient)
+    begin, trial = deadline.elapsed, PlanTrial(evaluator, lacks, lambda: deadline.expired or deadline.elapsed >= end, lambda: deadline.elapsed >= until)
     priced_until = begin + PRICING * (end - begin)
     plans, count = grid.plans(lambda: deadline.expired or deadline.elapsed >= priced_until)
     left_out: list[str] = []
@@ -206,11 +206,12 @@ class PlanTrial:
     there is a plan."""
 
     def __init__(
-        self, evaluator: Evaluator, lacks: Callable[[Strategy], str], over: Callable[[], bool], patient: bool = True
+        self, evaluator: Evaluator, lacks: Callable[[Strategy], str], over: Callable[[], bool],
+        ended: Callable[[], bool] = lambda: False,
     ) -> None:
         self.evaluator, self.lacks, self.over = evaluator, lacks, over
-        self.patient = patient
-        """Whether the first plan that fits may take longer than there is time."""
+        self.ended = ended
+        """Whether even the first plan that fits may take no longer."""
         self.best: LayeredPlan | None = None
         self.strategy: Strategy | None = None
         self.seconds, self.refused, self.simulated = inf, 0, 0
@@ -276,5 +277,5 @@ class PlanTrial:
         return micro_batches > LOWERED and (zero > 2 or (zero > 1 and layered.plan.virtual > 1))
 
     def _checkpoint(self) -> None:
-        if (self.best is not None or not self.patient) and self.over():
+        if (self.best is not None and self.over()) or self.ended():
             raise BudgetExhausted
