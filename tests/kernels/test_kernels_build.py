@@ -10,13 +10,13 @@ import sys
 import pytest
 
 import taskflow.kernels as kernels
-from taskflow.kernels import reference
 from taskflow.kernels.choose import CHOICES
+from taskflow.kernels.definitions import busy
 
 
 def test_the_extension_is_built_wherever_there_is_a_compiler() -> None:
     if shutil.which("cc") or shutil.which("gcc"):
-        assert kernels.native_built(), "a C compiler is on PATH, but taskflow.kernels.native._native cannot be imported"
+        assert kernels.native_built(), "a C compiler is on PATH, but taskflow.kernels.native._rows cannot be imported"
     else:
         pytest.skip("no C compiler on PATH: the numpy kernels are used")
 
@@ -36,7 +36,7 @@ def test_the_environment_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_the_extension_numpy_serves_and_forcing_native_is_a_clear_error() -> None:
     script = """
 import sys
-sys.modules["taskflow.kernels.native._native"] = None  # as if it were not built
+sys.modules["taskflow.kernels.native._rows"] = None  # as if it were not built
 import taskflow.kernels as kernels
 assert kernels.default_kernels().name == "numpy" and kernels.busy(3) < 0
 import os
@@ -54,5 +54,5 @@ else:
 
 def test_busy_twins_agree_and_time_grows_with_iterations() -> None:
     for iterations in (0, 1, 7, 1000):
-        assert kernels.busy(iterations) == pytest.approx(reference.busy(iterations), rel=1e-12)
+        assert kernels.busy(iterations) == pytest.approx(busy(iterations), rel=1e-12)
     assert -64 < kernels.busy(10**6) < 0

@@ -138,7 +138,10 @@ def best_of_grid(
     deadline = deadline or Deadline()
     end = deadline.elapsed + share * deadline.left
     grid = grid or PlanGrid(evaluator.graph, evaluator.machine, evaluator.rule)
-    begin, trial = deadline.elapsed, PlanTrial(evaluator, lacks, lambda: deadline.expired or deadline.elapsed >= end, lambda: deadline.elapsed >= until)
+    begin = deadline.elapsed
+    trial = PlanTrial(
+        evaluator, lacks, lambda: deadline.expired or deadline.elapsed >= end, lambda: deadline.elapsed >= until
+    )
     priced_until = begin + PRICING * (end - begin)
     plans, count = grid.plans(lambda: deadline.expired or deadline.elapsed >= priced_until)
     left_out: list[str] = []
