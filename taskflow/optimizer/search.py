@@ -15,9 +15,8 @@ from taskflow.optimizer.algorithms import additive_plan, exact, guided, known, m
 from taskflow.optimizer.bounds import lower_bound
 from taskflow.optimizer.budget import Budget, Deadline
 from taskflow.optimizer.cost import ANALYTIC, AnalyticCosts, CostModel, Costs, ModelCosts, Roofline, choose_costs
-from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError
+from taskflow.optimizer.evaluate import MOST_PROCESSORS, Evaluator, TooManyTasksError
 from taskflow.optimizer.evaluate import evaluator as new_evaluator
-from taskflow.optimizer.evaluate.support import MOST_PROCESSORS
 from taskflow.optimizer.grid import PlanGrid, change_that_fits, has_grid, joined, layered_search, may_be_whole
 from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.options import SearchOptions

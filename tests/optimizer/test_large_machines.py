@@ -9,9 +9,8 @@ from taskflow.machine import load_machine
 from taskflow.mapper import HybridParallel, map_graph
 from taskflow.models import build
 from taskflow.optimizer import make_evaluator, search
-from taskflow.optimizer.evaluate import TooManyTasksError
+from taskflow.optimizer.evaluate import MOST_PROCESSORS, TooManyTasksError
 from taskflow.optimizer.evaluate.ordered import MOST_LOWERED, OrderedEvaluator
-from taskflow.optimizer.evaluate.support import MOST_PROCESSORS
 from taskflow.optimizer.session import NothingFits
 from taskflow.rules import Adam
 
