@@ -71,7 +71,7 @@ class HybridParallel(Mapper):
     def map_tasks(self, node: Node, count: int, degrees: Sequence[int], machine: Machine) -> Sequence[int]:
         key = (
             tuple(degrees), sample_dim(node), self._shared(node), self._sequence.get(node.name), self._experts.get(node.name),
-            self._stages[node.name] % self.plan.pipeline, self.select_copies(node, machine),
+            self.plan.schedule.rank(self._stages[node.name], self.plan.pipeline), self.select_copies(node, machine),
         )
         if key not in self._places:  # other operators' pieces lie as this one's do
             self._places[key] = tuple(self._place(piece, *key) for piece in range(count))
