@@ -1,7 +1,7 @@
 """Pipeline: a step taken in micro-batches, its operators in stages, and the order in which each device runs its passes.
 
-A micro-batch is a range of samples, so an operator that is taken in micro-batches is one whose sample dimension is cut
-further: its pieces of all micro-batches are pieces like any others, and numbers are those of the whole batch. What a
+A micro-batch is a range of samples. So an operator that is taken in micro-batches is one whose sample dimension is cut
+further. Its pieces of all micro-batches are pieces like any others, and numbers are those of the whole batch. What a
 pipeline adds is the order.
 """
 
@@ -23,10 +23,11 @@ class PipelineSchedule(Enum):
     """The order of passes on the devices of a pipeline.
 
     GPIPE: all forward passes, then all backward passes (Huang et al., "GPipe", arXiv 1811.06965). ONE_F_ONE_B: after a
-    warm-up forward and backward passes take turns, so that no more micro-batches are kept than there are stages left
-    (Narayanan et al., "PipeDream-2BW", arXiv 2006.09503); with several stages a device, interleaved as Megatron-LM does
-    (Narayanan et al., arXiv 2104.04473, section 2.2). ZERO_BUBBLE: ZB-H1; gradients of weights are passes of their own,
-    which fill what 1F1B leaves idle, with the same activations kept (Qi et al., "Zero bubble", arXiv 2401.10241).
+    warm-up, forward and backward passes take turns, so that no more micro-batches are kept than there are stages left
+    (Narayanan et al., "PipeDream-2BW", arXiv 2006.09503). With several stages a device it is interleaved, as in
+    Megatron-LM (Narayanan et al., arXiv 2104.04473, section 2.2). ZERO_BUBBLE: ZB-H1; gradients of weights are passes
+    of their own, which fill what 1F1B leaves idle, with the same activations kept (Qi et al., "Zero bubble", arXiv
+    2401.10241).
     """
 
     GPIPE = "gpipe"
