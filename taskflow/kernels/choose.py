@@ -13,7 +13,7 @@ try:
         import_module(f"taskflow.kernels.native.{module}")
     from taskflow.kernels.native._native import busy as busy
 except ImportError as error:  # built without a C compiler: every kernel has a numpy twin
-    from taskflow.kernels.reference import busy as busy
+    from taskflow.kernels.definitions import busy as busy
 
     _missing = error
 

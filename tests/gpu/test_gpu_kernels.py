@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from host_device import HostDevice, compiles, host_kernels
 
-from taskflow.kernels import NumpyKernels
+from taskflow.kernels import KERNELS, NumpyKernels
 from taskflow.kernels.gpu import kernels as kernels_module
 from taskflow.kernels.gpu import rows as rows_module
 
@@ -46,6 +46,13 @@ def near(pair: tuple[Arrays, Arrays], scale: float = 1.0) -> None:
 
 def draw(dtype: str, *shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng((seed, *shape)).normal(size=shape).astype(dtype)
+
+
+def test_every_kernel_has_code_for_gpus_of_its_own() -> None:
+    """But those whose definition does with the array module of the GPU, or with the set's own product."""
+    kind = kernels_module.GPUKernels
+    shared = {name for name in KERNELS if getattr(kind, name) is getattr(NumpyKernels, name)}
+    assert shared == {"copy", "add", "multiplier"}, "GPUKernels would run numpy's definition on arrays of the GPU"
 
 
 # ---- sums in parts ---------------------------------------------------------------------------------------------------

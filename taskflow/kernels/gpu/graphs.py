@@ -2,7 +2,7 @@
 
 A program in Python needs some microseconds to ask for a kernel, and a step has hundreds or thousands of them. Captured memory:
 arrays that are made on the way come from a pool that only captured steps use, so that nothing else is ever laid where a replay
-writes; within it, memory is used again in the order of the stream, which is the order of every replay.
+writes. Within it, memory is used again in the order of the stream, which is the order of every replay.
 """
 
 from __future__ import annotations

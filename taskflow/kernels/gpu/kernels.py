@@ -13,7 +13,7 @@ from taskflow.kernels.kernel_set import Array, Padding, Pair
 
 NARROW_EDGE = 256
 """From this many rows, columns and terms on, a product in bf16 rounds its operands in memory first: cuBLAS multiplies those at the
-full rate, float32 arrays at TF32's; smaller products are bound by memory, and would read their operands twice."""
+full rate, float32 arrays at TF32's. Smaller products are bound by memory, and would read their operands twice."""
 
 
 class GPUKernels(ImagesOnGPU):

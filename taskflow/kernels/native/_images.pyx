@@ -1,8 +1,8 @@
 """The compiled kernels for images: checks of the arguments, then the loops of native/dispatch/image.h without the GIL.
 
 Arguments are contiguous numpy arrays of one dtype, float32 or float64; others raise TypeError or ValueError.
-taskflow/kernels/kernel_set.py documents every kernel.
-The definition is kernels/reference.py; tests/kernels/test_kernels_images.py holds them equal.
+taskflow/kernels/definitions/ documents every kernel.
+The definition is kernels/definitions/convolutions.py and kernels/definitions/pooling.py and kernels/definitions/channels.py; tests/kernels/test_kernels_images.py holds them equal.
 """
 
 cimport numpy as cnp

@@ -1,8 +1,8 @@
 """The compiled softmax and losses over classes: checks of the arguments, then the loops of native/dispatch/loss.h without the GIL.
 
 Arguments are numpy arrays of one dtype, float32 or float64, with contiguous rows (strides over rows are free); others
-raise TypeError or ValueError. taskflow/kernels/kernel_set.py documents every kernel.
-The definition is kernels/reference.py; tests/kernels/test_kernels_agree.py holds them equal.
+raise TypeError or ValueError. taskflow/kernels/definitions/ documents every kernel.
+The definition is kernels/definitions/losses.py; tests/kernels/test_kernels_agree.py holds them equal.
 """
 
 cimport numpy as cnp

@@ -3,8 +3,8 @@ of arrays, sums, random numbers, update rules. Softmax and losses are in _losses
 in _pointwise.pyx, images in _images.pyx.
 
 Arguments are numpy arrays of one dtype, float32 or float64, with contiguous rows (strides over rows are free); others
-raise TypeError or ValueError. taskflow/kernels/kernel_set.py documents every kernel.
-The definition is kernels/reference.py; tests/kernels/test_kernels_agree.py holds them equal.
+raise TypeError or ValueError. taskflow/kernels/definitions/ documents every kernel.
+The definition is kernels/definitions/rows.py; tests/kernels/test_kernels_agree.py holds them equal.
 """
 
 import numpy as np

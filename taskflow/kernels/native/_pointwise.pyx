@@ -2,8 +2,8 @@
 the GIL.
 
 Arguments are contiguous numpy arrays of one dtype, float32 or float64; others raise TypeError or ValueError.
-taskflow/kernels/kernel_set.py documents every kernel.
-The definition is kernels/reference.py; tests/kernels/test_kernels_pointwise.py holds them equal.
+taskflow/kernels/definitions/ documents every kernel.
+The definition is kernels/definitions/pointwise.py; tests/kernels/test_kernels_pointwise.py holds them equal.
 """
 
 cimport numpy as cnp

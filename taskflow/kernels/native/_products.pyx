@@ -1,6 +1,6 @@
 """The compiled matrix products: loops of native/dispatch/product.h for few rows, and the call of a BLAS, without the GIL.
-taskflow/kernels/kernel_set.py documents them.
-The definition is kernels/reference.py; tests/kernels/test_kernels_matmul.py holds them equal.
+taskflow/kernels/definitions/ documents them.
+The definition is kernels/definitions/products.py; tests/kernels/test_kernels_matmul.py holds them equal.
 """
 
 cimport numpy as cnp

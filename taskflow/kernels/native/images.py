@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.kernels.composite import CompositeKernels
-from taskflow.kernels.kernel_set import Array, Padding, Pair
+from taskflow.kernels.kernel_set import Array, KernelSet, Padding, Pair
 from taskflow.kernels.native import _images
 
 # Columns of so many bytes are made and multiplied at a time: fewer stay in a nearer cache, but make the product so narrow
@@ -17,7 +16,7 @@ from taskflow.kernels.native import _images
 _BLOCK_NBYTES = 1 << 21
 
 
-class NativeImages(CompositeKernels):
+class NativeImages(KernelSet):
     """Kernels on contiguous images of float32 or float64. Convolution needs no library but the set's matmul."""
 
     __slots__ = ()

@@ -1,8 +1,8 @@
 """OneDNNKernels: convolutions and the larger matrix products in float32 by oneDNN, everything else as NativeKernels do.
 
 Images stay (N, C, H, W) in memory. A 1 x 1 convolution over many positions is a matrix product that oneDNN does on
-images as they lie; for the others it is faster on other layouts, into and out of which a chain reorders what it is
-given, which costs a few percent of a k x k convolution. Which way a shape goes depends on the shape alone, so that a
+images as they lie. The others are faster on other layouts, into and out of which a chain reorders what it is given. That
+costs a few percent of a k x k convolution. Which way a shape goes depends on the shape alone, so that a
 rerun gives the same bits. Sums over several threads are split by their number: numbers are bitwise equal between runs
 with equally many threads (small kernels always use one).
 """

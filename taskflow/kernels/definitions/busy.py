@@ -1,0 +1,17 @@
+"""Task Bench's kernel that computes.
+
+The compiled twin is native/_native.pyx; tests/kernels/test_kernels_build.py holds them equal.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def busy(iterations: int) -> float:
+    """Task Bench's compute-bound kernel: 64 multiply-adds, 128 flops, an iteration. The start values keep every
+    number in (-1, 0) for ever. Returns their sum."""
+    a = -0.5 - np.arange(64) / 256
+    for _ in range(iterations):
+        a = a * a + a
+    return float(a.sum())

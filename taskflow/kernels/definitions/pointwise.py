@@ -1,0 +1,100 @@
+"""Layer normalisation, and activations.
+
+The compiled twin is native/_pointwise.pyx; tests/kernels/test_kernels_pointwise.py holds them equal.
+"""
+
+from __future__ import annotations
+
+from math import erf, pi, sqrt
+
+import numpy as np
+
+from taskflow.kernels.definitions.arrays import Array, put
+from taskflow.kernels.definitions.rows import RowKernels
+
+
+class PointwiseKernels(RowKernels):
+    """Normalisation of rows, and activations of arrays of any shape."""
+
+    __slots__ = ()
+
+    def layer_norm(
+        self, x: Array, weight: Array, bias: Array, eps: float, out: Array, statistics: Array
+    ) -> None:
+        """out (R, C) = (x - mean) / sqrt(variance + eps) weight + bias of every row; statistics (R, 2) gets the mean and
+        1 / sqrt(variance + eps)."""
+        mean = x.mean(axis=1)
+        np.subtract(x, mean[:, None], out=out)
+        statistics[:, 0] = mean
+        statistics[:, 1] = 1 / np.sqrt(np.einsum("rc,rc->r", out, out) / x.shape[1] + eps)
+        out *= statistics[:, 1:]
+        out *= weight
+        out += bias
+
+    def layer_norm_backward(
+        self, x: Array, weight: Array, statistics: Array, dy: Array, out: Array | None, sums: Array | None,
+        accumulate: bool = False,
+    ) -> None:
+        """From the statistics that `layer_norm` left: out (R, C), the gradient of x, and sums (2, C), those of the weight
+        and the bias. What is None is not computed; ``accumulate`` is about ``out`` alone."""
+        normal = (x - statistics[:, :1]) * statistics[:, 1:]
+        if sums is not None:
+            self.sum_rows(normal * dy, sums[0])
+            self.sum_rows(dy, sums[1])
+        if out is not None:
+            share = dy * weight
+            share -= share.mean(axis=1, keepdims=True) + normal * (share * normal).mean(axis=1, keepdims=True)
+            share *= statistics[:, 1:]
+            put(share, out, accumulate)
+
+    def activate(self, function: str, x: Array, out: Array) -> None:
+        """out = relu, sigmoid or tanh of x."""
+        if function == "relu":
+            np.maximum(x, 0, out=out)
+        elif function == "tanh":
+            np.tanh(x, out=out)
+        elif function == "sigmoid":  # as (1 + tanh(x / 2)) / 2, which cannot overflow
+            np.multiply(x, 0.5, out=out)
+            np.tanh(out, out=out)
+            out *= 0.5
+            out += 0.5
+        else:
+            raise ValueError(f"activate: function must be relu, sigmoid or tanh, got {function!r}")
+
+    def activate_backward(self, function: str, y: Array, dy: Array, out: Array, accumulate: bool = False) -> None:
+        """-> dy times the derivative of the function where its value is y; relu's is 0 where y is."""
+        if function == "relu":
+            put(np.where(y > 0, dy, 0), out, accumulate)
+        elif function == "tanh":
+            put(dy * (1 - y * y), out, accumulate)
+        elif function == "sigmoid":
+            put(dy * y * (1 - y), out, accumulate)
+        else:
+            raise ValueError(f"activate_backward: function must be relu, sigmoid or tanh, got {function!r}")
+
+    def gelu(self, x: Array, approximate: bool, out: Array) -> None:
+        """out = x Phi(x), Phi the normal distribution, or its approximation by a tanh."""
+        np.multiply(x, _gelu_gate(x, approximate), out=out)
+
+    def gelu_backward(
+        self, x: Array, approximate: bool, dy: Array, out: Array, accumulate: bool = False
+    ) -> None:
+        """-> dy times the derivative of gelu at x."""
+        gate = _gelu_gate(x, approximate)
+        if approximate:
+            slope = 2 * gate * (1 - gate) * _TANH_SCALE * (1 + 3 * 0.044715 * x * x)
+        else:
+            slope = np.exp(-0.5 * x * x) / sqrt(2 * pi)
+        put(dy * (gate + x * slope), out, accumulate)
+
+
+_TANH_SCALE = sqrt(2 / pi)
+_erf = np.frompyfunc(erf, 1, 1)
+
+
+def _gelu_gate(x: Array, approximate: bool) -> Array:
+    """The probability that a standard normal number is below x, or its approximation by a tanh."""
+    if approximate:
+        return 0.5 + 0.5 * np.tanh(_TANH_SCALE * (x + 0.044715 * x * x * x))
+    below = np.asarray(_erf(x / x.dtype.type(sqrt(2))), x.dtype)
+    return 0.5 + 0.5 * below
