@@ -44,7 +44,7 @@ def twins(text: str) -> tuple[list[str], str] | None:
 
 
 def test_there_are_compiled_files() -> None:
-    assert {"optimizer/evaluate/_core.pyx", "optimizer/bounds/jackson.h", "kernels/native/_native.pyx"} <= set(map(named, COMPILED))
+    assert {"optimizer/evaluate/_core.pyx", "optimizer/bounds/jackson.h", "kernels/native/_rows.pyx"} <= set(map(named, COMPILED))
 
 
 @pytest.mark.parametrize("path", COMPILED, ids=named)
@@ -75,7 +75,9 @@ def test_a_compiled_file_names_its_definition_and_their_test(path: Path) -> None
 @pytest.mark.parametrize("test", sorted({found[1] for path in COMPILED if (found := twins(opening(path)))}))
 def test_their_tests_use_compiled_code(test: str) -> None:
     """By its module, which they skip without, or by a name that means the fast one where there is one."""
-    compiled = ("evaluate.compiled", "native.kernels", "onednn", "bounds.partial_plan", "make_evaluator", "test_core_equal")
+    compiled = (
+        "evaluate.compiled", "native.kernels", "kernels.busy", "onednn", "bounds.partial_plan", "make_evaluator", "test_core_equal",
+    )
     assert any(name in (ROOT / test).read_text() for name in compiled)
 
 

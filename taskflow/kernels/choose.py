@@ -9,9 +9,8 @@ from taskflow.kernels.reference import NumpyKernels
 
 _missing: ImportError | None = None
 try:
-    for module in ("_images", "_losses", "_pointwise", "_products"):
-        import_module(f"taskflow.kernels.native.{module}")
-    from taskflow.kernels.native._native import busy as busy
+    import_module("taskflow.kernels.native.kernels")  # with the compiled module of each group
+    from taskflow.kernels.native._busy import busy as busy
 except ImportError as error:  # built without a C compiler: every kernel has a numpy twin
     from taskflow.kernels.definitions import busy as busy
 

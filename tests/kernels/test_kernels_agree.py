@@ -11,7 +11,7 @@ import pytest
 from taskflow.kernels import NumpyKernels
 
 native = pytest.importorskip("taskflow.kernels.native.kernels", reason="the compiled kernels are not built")
-_native = pytest.importorskip("taskflow.kernels.native._native")
+_pointwise = pytest.importorskip("taskflow.kernels.native._pointwise")
 
 NUMPY, NATIVE = NumpyKernels(), native.NativeKernels()
 DTYPES = [np.float32, np.float64]
@@ -49,7 +49,7 @@ def test_functions_are_right_to_two_units_everywhere(function: str, dtype: Any) 
         normal = (np.abs(want) > np.finfo(dtype).tiny) & (np.abs(want) < np.finfo(dtype).max)
         rounded = want.astype(dtype)
     got = np.empty_like(x)
-    _native.elementwise(function, x, got)
+    _pointwise.elementwise(function, x, got)
     assert np.max(np.abs(got[normal] / want[normal] - 1)) < 2 * np.finfo(dtype).eps
     # What is too small for a normal number may be flushed to zero, what is too large is infinite.
     tiny = ~normal & np.isfinite(rounded)
@@ -64,7 +64,7 @@ def test_functions_at_infinity_zero_and_nan(dtype: Any) -> None:
     for function, want in (
         ("exp", [np.inf, 0, 1, 1, np.nan]), ("sigmoid", [1, 0, 0.5, 0.5, np.nan]), ("tanh", [1, -1, 0.0, -0.0, np.nan]),
     ):
-        _native.elementwise(function, x, out)
+        _pointwise.elementwise(function, x, out)
         np.testing.assert_array_equal(out, np.array(want * 5, dtype))
         if function == "tanh":
             assert np.signbit(out[3]) and not np.signbit(out[2])

@@ -16,7 +16,7 @@ from taskflow.kernels.definitions import busy
 
 def test_the_extension_is_built_wherever_there_is_a_compiler() -> None:
     if shutil.which("cc") or shutil.which("gcc"):
-        assert kernels.native_built(), "a C compiler is on PATH, but taskflow.kernels.native._native cannot be imported"
+        assert kernels.native_built(), "a C compiler is on PATH, but taskflow.kernels.native._rows cannot be imported"
     else:
         pytest.skip("no C compiler on PATH: the numpy kernels are used")
 
@@ -36,7 +36,7 @@ def test_the_environment_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_the_extension_numpy_serves_and_forcing_native_is_a_clear_error() -> None:
     script = """
 import sys
-sys.modules["taskflow.kernels.native._native"] = None  # as if it were not built
+sys.modules["taskflow.kernels.native._rows"] = None  # as if it were not built
 import taskflow.kernels as kernels
 assert kernels.default_kernels().name == "numpy" and kernels.busy(3) < 0
 import os

@@ -163,7 +163,7 @@ def test_an_index_of_padding_gives_its_gradient_to_nobody() -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_convolution(seed: int, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     random, given, shape, size = windows(2000 + seed, True)
-    monkeypatch.setattr("taskflow.kernels.native.images._BLOCK_NBYTES", random.choice((1, 2000, 1 << 21)))
+    monkeypatch.setattr("taskflow.kernels.native._convolutions._BLOCK_NBYTES", random.choice((1, 2000, 1 << 21)))
     groups = random.choice((1, 1, 2))
     shape = (shape[0], shape[1] * groups, *shape[2:])
     rng, outputs, kernel = np.random.default_rng(seed), groups * random.randint(1, 4), given.pop("kernel")

@@ -10,7 +10,7 @@ import pytest
 from taskflow.kernels import NumpyKernels
 
 native = pytest.importorskip("taskflow.kernels.native.kernels", reason="the compiled kernels are not built")
-_native = pytest.importorskip("taskflow.kernels.native._native")
+_parts = pytest.importorskip("taskflow.kernels.native._parts")
 
 NUMPY, NATIVE = NumpyKernels(), native.NativeKernels()
 Array = Any
@@ -56,12 +56,12 @@ def test_nothing_but_the_part_is_written() -> None:
 
 def test_the_loops_take_what_is_cut_and_leave_the_rest_to_numpy() -> None:
     whole, flat = np.zeros((4, 5, 6), np.float32), np.ones((4, 2, 6), np.float32)
-    assert _native.add_part(flat, whole[:, 1:3]) and _native.copy_part(flat, whole[:, 1:3])
-    assert not _native.add_part(flat.astype(np.float64), whole[:, 1:3])  # numpy converts
-    assert not _native.add_part(np.ones(6, np.float32), whole[:, 1:3])  # numpy repeats it
+    assert _parts.add_part(flat, whole[:, 1:3]) and _parts.copy_part(flat, whole[:, 1:3])
+    assert not _parts.add_part(flat.astype(np.float64), whole[:, 1:3])  # numpy converts
+    assert not _parts.add_part(np.ones(6, np.float32), whole[:, 1:3])  # numpy repeats it
     swapped = np.arange(6, dtype=">f4")
-    assert not _native.copy_part(swapped, swapped.copy()) and not _native.add_part(swapped, swapped.copy())
-    assert not _native.copy_part(np.zeros(3, object), np.zeros(3, object))
+    assert not _parts.copy_part(swapped, swapped.copy()) and not _parts.add_part(swapped, swapped.copy())
+    assert not _parts.copy_part(np.zeros(3, object), np.zeros(3, object))
     NATIVE.add(np.ones(6), whole[:, 1:3])
     assert whole[:, 1:3].min() == 2.0
     frozen = np.zeros(3, np.float32)

@@ -1,6 +1,6 @@
 """Task Bench's kernel that computes.
 
-The compiled twin is native/_native.pyx; tests/kernels/test_kernels_build.py holds them equal.
+The compiled twin is native/_busy.pyx; tests/kernels/test_kernels_build.py holds them equal.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 That arithmetic is one call where numpy takes a dozen: on a GPU each of those would be a kernel of its own.
 
-The compiled twin is native/_images.pyx; tests/kernels/test_kernels_images.py holds them equal.
+The compiled twin is native/_channels.pyx; tests/kernels/test_kernels_images.py holds them equal.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Convolution: patches as columns, and a matrix product, sample by sample.
 
-The compiled twin is native/_images.pyx; tests/kernels/test_kernels_images.py holds them equal.
+The compiled twin is native/_convolutions.pyx; tests/kernels/test_kernels_images.py holds them equal.
 """
 
 from __future__ import annotations

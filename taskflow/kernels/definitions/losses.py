@@ -1,6 +1,7 @@
 """Softmax and cross-entropy, over all classes and over blocks of them.
 
-The compiled twin is native/_losses.pyx; tests/kernels/test_kernels_agree.py holds them equal.
+The compiled twin is native/_losses.pyx; tests/kernels/test_kernels_agree.py holds them equal, and for blocks of
+classes tests/kernels/test_kernels_classes.py.
 """
 
 from __future__ import annotations

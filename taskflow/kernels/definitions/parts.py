@@ -1,6 +1,6 @@
 """Copies and sums of parts of arrays.
 
-The compiled twin is native/_native.pyx; tests/kernels/test_kernels_parts.py holds them equal.
+The compiled twin is native/_parts.pyx; tests/kernels/test_kernels_parts.py holds them equal.
 """
 
 from __future__ import annotations

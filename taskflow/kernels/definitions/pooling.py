@@ -1,6 +1,6 @@
 """Pooling, tap by tap.
 
-The compiled twin is native/_images.pyx; tests/kernels/test_kernels_images.py holds them equal.
+The compiled twin is native/_pooling.pyx; tests/kernels/test_kernels_images.py holds them equal.
 """
 
 from __future__ import annotations

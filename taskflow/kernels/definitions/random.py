@@ -1,6 +1,6 @@
 """Random numbers by position (Philox 4x32-10, Salmon et al., SC 2011), and dropout.
 
-The compiled twin is native/_native.pyx; tests/kernels/test_kernels_random.py holds them equal.
+The compiled twin is native/_random.pyx; tests/kernels/test_kernels_random.py holds them equal.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Kernels on rows: sums, the cell of an LSTM, embedding.
 
-The compiled twin is native/_native.pyx; tests/kernels/test_kernels_agree.py holds them equal.
+The compiled twin is native/_rows.pyx; tests/kernels/test_kernels_agree.py holds them equal.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Update rules on flat arrays.
 
-The compiled twin is native/_native.pyx; tests/kernels/test_kernels_updates.py holds them equal.
+The compiled twin is native/_updates.pyx; tests/kernels/test_kernels_updates.py holds them equal.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kernels as compiled loops.
+"""Kernels as compiled loops: a group is a class in a ``.pyx`` file, which checks arguments and calls ``loops/``.
 
-A ``.pyx`` file checks arguments; ``dispatch/`` chooses the type and the instruction set; ``loops/`` has the arithmetic.
+A header of ``loops/`` has the arithmetic, with the choice of its type; the compiler makes it for several instruction sets.
 """

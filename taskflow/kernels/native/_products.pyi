@@ -1,6 +1,7 @@
-"""The compiled matrix products (taskflow/kernels/native/_products.pyx); KernelSet documents them."""
+"""The compiled twin of kernels/definitions/products.py: its methods have the definition's types."""
 
-from taskflow.kernels.kernel_set import Array
+from taskflow.kernels.definitions import ProductKernels
+
+class NativeProducts(ProductKernels): ...
 
 def use_blas(sgemm: int, dgemm: int, wide: bool) -> None: ...
-def matmul(a: Array, b: Array, out: Array, accumulate: bool) -> bool: ...

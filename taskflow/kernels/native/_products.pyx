@@ -1,14 +1,38 @@
-"""The compiled matrix products: loops of native/dispatch/product.h for few rows, and the call of a BLAS, without the GIL.
-taskflow/kernels/definitions/ documents them.
+"""The compiled matrix products: checks of the arguments, then the loops of native/loops/products.h without the GIL.
+
+They are loops for few rows, and else the call of a BLAS.
 The definition is kernels/definitions/products.py; tests/kernels/test_kernels_matmul.py holds them equal.
 """
 
+import numpy as np
+
 cimport numpy as cnp
-from taskflow.kernels.native._arguments cimport usable
 from libc.limits cimport INT_MAX
 from libc.stdint cimport uintptr_t
+from taskflow.kernels.native._arguments cimport usable
+
+from taskflow.kernels.definitions.products import ProductKernels
+from taskflow.kernels.native.scratch import scratch
 
 cnp.import_array()
+
+ctypedef Py_ssize_t Size
+
+# ``single``: the arrays hold float32, else float64. Leading dimensions in elements.
+# skinny: out (m, n) = a (m, k) b, b stored (n, k) for nt and (k, n) for nn.
+cdef extern from * nogil:
+    """
+    #define LOOPS "native/loops/products.h"
+    #include "native/loops/types.h"
+    """
+    int instruction_level()
+    void any_skinny_nt(
+        bint single, Size m, Size n, Size k, void* a, Size lda, void* b, Size ldb, void* out, Size ldo, bint add)
+    void any_skinny_nn(
+        bint single, Size m, Size n, Size k, void* a, Size lda, void* b, Size ldb, void* out, Size ldo, bint add)
+    void any_gemm(
+        bint single, void* address, bint wide, bint transpose_a, bint transpose_b, Size m, Size n, Size k,
+        void* a, Size lda, void* b, Size ldb, void* out, Size ldo, bint add)
 
 cdef void* sgemm_address = NULL
 cdef void* dgemm_address = NULL
@@ -48,7 +72,7 @@ cdef bint matrix(cnp.ndarray array, int kind, bint write, Matrix* out):
     return False
 
 
-def matmul(cnp.ndarray a not None, cnp.ndarray b not None, cnp.ndarray out not None, bint accumulate):
+cdef bint multiplied(cnp.ndarray a, cnp.ndarray b, cnp.ndarray out, bint accumulate):
     """out (..., M, N) = or += a (..., M, K) @ b (..., K, N). Returns False, with nothing done, where it cannot: other
     strides or dtypes, broadcast or empty dimensions, more rows than the skinny loops take and no BLAS."""
     cdef Matrix x, y, z
@@ -99,3 +123,19 @@ def matmul(cnp.ndarray a not None, cnp.ndarray b not None, cnp.ndarray out not N
                 any_skinny_nn(
                     single, m, n, k, <void*>pa, x.leading, <void*>pb, y.leading, <void*>po, z.leading, accumulate)
     return True
+
+
+class NativeProducts(ProductKernels):
+    """Compiled products, with numpy's where neither the loops nor the BLAS can read the arrays as they lie."""
+
+    __slots__ = ()
+
+    def matmul(self, cnp.ndarray a not None, cnp.ndarray b not None, cnp.ndarray out not None, bint accumulate=False):
+        if multiplied(a, b, out, accumulate):
+            return
+        if accumulate:
+            product = scratch((<object>out).shape, (<object>out).dtype, "product")
+            np.matmul(a, b, out=product)
+            np.add(out, product, out=out)
+        else:
+            np.matmul(a, b, out=out)

@@ -14,6 +14,7 @@ LOOP void F(channel_sums)(Size samples, Size channels, Size positions, const T *
             out[c] += sum;
         }
 }
+#define any_channel_sums(...) EITHER(channel_sums, __VA_ARGS__)
 
 /* out (2, C): sums of x and of its square. */
 LOOP void F(channel_moments)(Size samples, Size channels, Size positions, const T *x, double *out)
@@ -42,6 +43,7 @@ LOOP void F(channel_moments)(Size samples, Size channels, Size positions, const 
         }
     }
 }
+#define any_channel_moments(...) EITHER(channel_moments, __VA_ARGS__)
 
 /* out (2, C): sums of dy and of dy x. */
 LOOP void F(channel_products)(Size samples, Size channels, Size positions, const T *x, const T *dy, double *out)
@@ -71,6 +73,7 @@ LOOP void F(channel_products)(Size samples, Size channels, Size positions, const
         }
     }
 }
+#define any_channel_products(...) EITHER(channel_products, __VA_ARGS__)
 
 /* out = or += x scale + offset */
 INLINE void F(affine)(Size n, const T *x, T scale, T offset, T *out, int add)
@@ -100,6 +103,7 @@ LOOP void F(channel_affine)(Size samples, Size channels, Size positions, const T
             F(affine)(positions, x, scale[c], offset[c], out, add);
     }
 }
+#define any_channel_affine(...) EITHER(channel_affine, __VA_ARGS__)
 
 /* What a channel's sums (2, C) of x and its square over ``count`` elements tell: the mean, and 1 / standard deviation;
    returns whether the channel varies. What is not a number stays so. */
@@ -123,6 +127,7 @@ LOOP void F(channel_scales)(Size channels, const double *sums, double count, dou
         out[channels + c] = (T)((double)bias[c] - mean * scale);
     }
 }
+#define any_channel_scales(...) EITHER(channel_scales, __VA_ARGS__)
 
 /* out (5, C): the scale, and the gradients of bias, of weight and of both sums. */
 LOOP void F(channel_changes)(Size channels, const double *sums, double count, double eps, const T *weight,
@@ -141,6 +146,7 @@ LOOP void F(channel_changes)(Size channels, const double *sums, double count, do
         out[4 * channels + c] = dvariance / count;
     }
 }
+#define any_channel_changes(...) EITHER(channel_changes, __VA_ARGS__)
 
 /* Running mean and variance, moved by ``momentum`` to the average of the groups of ``moments`` (G, 2, C). */
 LOOP void F(channel_running)(Size groups, Size channels, const double *moments, double count, double momentum,
@@ -159,3 +165,4 @@ LOOP void F(channel_running)(Size groups, Size channels, const double *moments, 
         new_variance[c] = (T)((double)variance[c] + momentum * (spread - (double)variance[c]));
     }
 }
+#define any_channel_running(...) EITHER(channel_running, __VA_ARGS__)

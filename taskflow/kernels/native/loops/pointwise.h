@@ -26,6 +26,7 @@ LOOP void F(layer_norm)(Size rows, Size width, const T *x, const T *weight, cons
         for (Size j = 0; j < width; j++) out[j] = (x[j] - mean) * inverse * weight[j] + bias[j];
     }
 }
+#define any_layer_norm(...) EITHER(layer_norm, __VA_ARGS__)
 
 /* The gradient of x, if ``out`` is given, and added to ``sums`` (2, C), if given, those of the weight and the bias. Called
    with constants: no test stays inside. */
@@ -71,6 +72,7 @@ LOOP void F(layer_norm_backward)(Size rows, Size width, const T *x, const T *wei
     else if (out) ROWS(0, 1, 0);
     else if (sums) ROWS(0, 0, 1);
 }
+#define any_layer_norm_backward(...) EITHER(layer_norm_backward, __VA_ARGS__)
 #undef ROWS
 
 /* ---- activations ------------------------------------------------------------------------------------------------- */
@@ -85,29 +87,42 @@ LOOP void F(layer_norm_backward)(Size rows, Size width, const T *x, const T *wei
         } \
     } while (0)
 
+LOOP void F(exp_all)(Size n, const T *x, T *out)
+{
+#pragma omp simd
+    for (Size i = 0; i < n; i++) out[i] = F(exp_)(x[i]);
+}
+#define any_exp(...) EITHER(exp_all, __VA_ARGS__)
+
 LOOP void F(relu)(Size n, const T *x, T *out)
 {
 #pragma omp simd
     for (Size i = 0; i < n; i++) out[i] = x[i] < 0 ? 0 : x[i];  /* NaN stays */
 }
+#define any_relu(...) EITHER(relu, __VA_ARGS__)
 
 LOOP void F(sigmoid_all)(Size n, const T *x, T *out)
 {
 #pragma omp simd
     for (Size i = 0; i < n; i++) out[i] = F(sigmoid)(x[i]);
 }
+#define any_sigmoid(...) EITHER(sigmoid_all, __VA_ARGS__)
 
 LOOP void F(tanh_all)(Size n, const T *x, T *out)
 {
 #pragma omp simd
     for (Size i = 0; i < n; i++) out[i] = F(tanh_)(x[i]);
 }
+#define any_tanh(...) EITHER(tanh_all, __VA_ARGS__)
 
 LOOP void F(relu_backward)(Size n, const T *y, const T *dy, T *out, int add) { PUT(y[i] > 0 ? dy[i] : 0); }
+#define any_relu_backward(...) EITHER(relu_backward, __VA_ARGS__)
 
 LOOP void F(sigmoid_backward)(Size n, const T *y, const T *dy, T *out, int add) { PUT(dy[i] * y[i] * (1 - y[i])); }
+#define any_sigmoid_backward(...) EITHER(sigmoid_backward, __VA_ARGS__)
 
 LOOP void F(tanh_backward)(Size n, const T *y, const T *dy, T *out, int add) { PUT(dy[i] * (1 - y[i] * y[i])); }
+#define any_tanh_backward(...) EITHER(tanh_backward, __VA_ARGS__)
 
 #define ROOT_2_PI (T)0.79788456080286535588     /* sqrt(2 / pi) */
 #define ROOT_HALF_PI (T)0.39894228040143267794  /* 1 / sqrt(2 pi) */
@@ -129,6 +144,7 @@ LOOP void F(gelu)(Size n, const T *x, int approximate, T *out)
         }
     }
 }
+#define any_gelu(...) EITHER(gelu, __VA_ARGS__)
 
 INLINE T F(gelu_slope)(T x, int approximate)
 {
@@ -146,6 +162,7 @@ LOOP void F(gelu_backward)(Size n, const T *x, int approximate, const T *dy, T *
     if (approximate) PUT(dy[i] * F(gelu_slope)(x[i], 1));
     else PUT(dy[i] * F(gelu_slope)(x[i], 0));
 }
+#define any_gelu_backward(...) EITHER(gelu_backward, __VA_ARGS__)
 
 #undef PUT
 #undef ROOT_2_PI

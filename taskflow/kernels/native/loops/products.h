@@ -57,6 +57,7 @@ LOOP void F(skinny_nt)(Size m, Size n, Size k, const T *a, Size lda, const T *w,
             out[r * ldo + c] = add ? out[r * ldo + c] + sum : sum;
         }
 }
+#define any_skinny_nt(...) EITHER(skinny_nt, __VA_ARGS__)
 
 /* out (1, n) += a (1, 4) b (4, n) */
 INLINE void F(row4)(Size n, const T *a, const T *b, Size ldb, T *out)
@@ -108,6 +109,7 @@ LOOP void F(skinny_nn)(Size m, Size n, Size k, const T *a, Size lda, const T *b,
             for (Size j = 0; j < n; j++) to[j] += factor * from[j];
         }
 }
+#define any_skinny_nn(...) EITHER(skinny_nn, __VA_ARGS__)
 
 /* a, b or both transposed; through the address of a cblas_?gemm with 64-bit (wide) or 32-bit integers. */
 static void F(gemm)(void *address, int wide, int ta, int tb, Size m, Size n, Size k, const T *a, Size lda, const T *b,
@@ -124,3 +126,4 @@ static void F(gemm)(void *address, int wide, int ta, int tb, Size m, Size n, Siz
     else
         ((Narrow)address)(ROW_MAJOR, ca, cb, (int)m, (int)n, (int)k, 1, a, (int)lda, b, (int)ldb, beta, out, (int)ldo);
 }
+#define any_gemm(...) EITHER(gemm, __VA_ARGS__)

@@ -1,4 +1,5 @@
 /* Random numbers from Philox's words, and dropout. For one floating-point type (see native/loops/types.h). */
+#include "native/loops/philox.h"
 
 LOOP void F(uniform_from)(const uint32_t *words, Size n, T *out)
 {
@@ -36,6 +37,7 @@ static void F(random_row)(uint32_t key0, uint32_t key1, uint32_t stream, uint64_
         n -= count;
     }
 }
+#define any_random_row(...) EITHER(random_row, __VA_ARGS__)
 
 /* Where the number of an element is at least p, out = x scale and mask = 1, else both are 0. */
 LOOP void F(drop)(const uint32_t *words, Size n, T p, T scale, const T *x, T *out, uint8_t *mask)
@@ -64,6 +66,7 @@ static void F(dropout_row)(uint32_t key0, uint32_t key1, uint32_t stream, uint64
         n -= count;
     }
 }
+#define any_dropout_row(...) EITHER(dropout_row, __VA_ARGS__)
 
 LOOP void F(dropout_backward)(Size n, T scale, const uint8_t *mask, const T *dy, T *out, int add)
 {
@@ -75,3 +78,4 @@ LOOP void F(dropout_backward)(Size n, T scale, const uint8_t *mask, const T *dy,
         for (Size i = 0; i < n; i++) out[i] = mask[i] ? dy[i] * scale : 0;
     }
 }
+#define any_dropout_backward(...) EITHER(dropout_backward, __VA_ARGS__)

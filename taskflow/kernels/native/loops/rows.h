@@ -3,24 +3,6 @@
    Strides are in bytes and count from one row to the next; rows are contiguous. Arguments that several loops read and
    write may be the same array, element for element, but must not overlap otherwise. */
 
-LOOP void F(exp_all)(const T *x, T *out, Size n)
-{
-#pragma omp simd
-    for (Size i = 0; i < n; i++) out[i] = F(exp_)(x[i]);
-}
-
-LOOP void F(sigmoid_all)(const T *x, T *out, Size n)
-{
-#pragma omp simd
-    for (Size i = 0; i < n; i++) out[i] = F(sigmoid)(x[i]);
-}
-
-LOOP void F(tanh_all)(const T *x, T *out, Size n)
-{
-#pragma omp simd
-    for (Size i = 0; i < n; i++) out[i] = F(tanh_)(x[i]);
-}
-
 /* ---- LSTM ------------------------------------------------------------------------------------------------------- */
 
 LOOP void F(lstm_cell)(Size rows, Size width, char *gates, Size gates_stride, const char *c_prev, Size c_prev_stride,
@@ -43,6 +25,7 @@ LOOP void F(lstm_cell)(Size rows, Size width, char *gates, Size gates_stride, co
         }
     }
 }
+#define any_lstm_cell(...) EITHER(lstm_cell, __VA_ARGS__)
 
 LOOP void F(lstm_cell_backward)(Size rows, Size width, const char *gates, Size gates_stride, const char *c_prev,
                                 Size c_prev_stride, const char *c, Size c_stride, const char *dh, Size dh_stride,
@@ -66,6 +49,7 @@ LOOP void F(lstm_cell_backward)(Size rows, Size width, const char *gates, Size g
         }
     }
 }
+#define any_lstm_cell_backward(...) EITHER(lstm_cell_backward, __VA_ARGS__)
 
 /* ---- embedding -------------------------------------------------------------------------------------------------- */
 
@@ -80,6 +64,7 @@ LOOP void F(embedding)(Size rows, Size width, const char *table, Size table_stri
             memset(to, 0, (size_t)width * sizeof(T));
     }
 }
+#define any_embedding(...) EITHER(embedding, __VA_ARGS__)
 
 LOOP void F(embedding_backward)(Size rows, Size width, const int64_t *index, int64_t first, const char *dy,
                                 Size dy_stride, char *out, Size out_stride, Size size, int add)
@@ -94,6 +79,7 @@ LOOP void F(embedding_backward)(Size rows, Size width, const int64_t *index, int
         for (Size j = 0; j < width; j++) to[j] += from[j];
     }
 }
+#define any_embedding_backward(...) EITHER(embedding_backward, __VA_ARGS__)
 
 /* ---- sums ------------------------------------------------------------------------------------------------------- */
 
@@ -125,11 +111,4 @@ LOOP void F(sum_rows)(Size rows, Size width, const char *x, Size stride, T *out,
             memcpy(out + start, sum, (size_t)n * sizeof(T));
     }
 }
-
-LOOP double F(sum_of_squares)(Size n, const T *x)
-{
-    double sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (Size i = 0; i < n; i++) sum += (double)x[i] * (double)x[i];
-    return sum;
-}
+#define any_sum_rows(...) EITHER(sum_rows, __VA_ARGS__)

@@ -27,6 +27,7 @@ LOOP void F(sgd)(Size n, T *w, const T *g, T *v, T lr, T momentum, T kept, T dec
     else if (nesterov) SGD_DECAY(2, 1);
     else SGD_DECAY(2, 0);
 }
+#define any_sgd(...) EITHER(sgd, __VA_ARGS__)
 #undef SGD
 #undef SGD_DECAY
 
@@ -54,3 +55,13 @@ LOOP void F(adam)(Size n, T *w, const T *g, T *m, T *v, T size, T rest1, T beta2
     else if (mode == 1) F(adam_body)(n, w, g, m, v, size, rest1, beta2, rest2, root, eps, decay, scale, 1);
     else F(adam_body)(n, w, g, m, v, size, rest1, beta2, rest2, root, eps, decay, scale, 2);
 }
+#define any_adam(...) EITHER(adam, __VA_ARGS__)
+
+LOOP double F(sum_of_squares)(Size n, const T *x)
+{
+    double sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (Size i = 0; i < n; i++) sum += (double)x[i] * (double)x[i];
+    return sum;
+}
+#define any_sum_of_squares(...) EITHER(sum_of_squares, __VA_ARGS__)

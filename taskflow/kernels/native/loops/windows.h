@@ -1,6 +1,6 @@
-/* The compiled loops of _images.pyx: pooling, patches as columns, normalisation of channels; for float and for double. */
-#ifndef TASKFLOW_IMAGE_LOOPS_H
-#define TASKFLOW_IMAGE_LOOPS_H
+/* Windows that slide over images. */
+#ifndef TASKFLOW_LOOPS_WINDOWS_H
+#define TASKFLOW_LOOPS_WINDOWS_H
 
 #include "native/loops/base.h"
 
@@ -44,22 +44,5 @@ INLINE Size index_at(const void *index, int bytes, Size at)
     return bytes == 1 ? ((const uint8_t *)index)[at] : bytes == 2 ? ((const uint16_t *)index)[at]
                                                                   : (Size)((const uint32_t *)index)[at];
 }
-
-#define LOOPS "native/loops/images.h"
-#include "native/loops/types.h"
-
-#define any_max_pool(...) EITHER(max_pool, __VA_ARGS__)
-#define any_max_pool_backward(...) EITHER(max_pool_backward, __VA_ARGS__)
-#define any_sum_pool(...) EITHER(sum_pool, __VA_ARGS__)
-#define any_sum_pool_backward(...) EITHER(sum_pool_backward, __VA_ARGS__)
-#define any_columns(...) EITHER(columns, __VA_ARGS__)
-#define any_add_columns(...) EITHER(add_columns, __VA_ARGS__)
-#define any_channel_sums(...) EITHER(channel_sums, __VA_ARGS__)
-#define any_channel_moments(...) EITHER(channel_moments, __VA_ARGS__)
-#define any_channel_products(...) EITHER(channel_products, __VA_ARGS__)
-#define any_channel_affine(...) EITHER(channel_affine, __VA_ARGS__)
-#define any_channel_scales(...) EITHER(channel_scales, __VA_ARGS__)
-#define any_channel_changes(...) EITHER(channel_changes, __VA_ARGS__)
-#define any_channel_running(...) EITHER(channel_running, __VA_ARGS__)
 
 #endif

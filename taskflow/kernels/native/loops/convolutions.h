@@ -3,6 +3,8 @@
 
    Columns are (channels, kernel height, kernel width, rows, Wo): the windows of the output rows from ``first_row`` on. */
 
+#include "native/loops/windows.h"
+
 INLINE void F(copy_row)(const T *from, Size stride, Size n, T *to)
 {
     if (stride == 1) {
@@ -49,6 +51,7 @@ LOOP void F(columns)(const Windows *w, Size first_row, Size rows, const T *x, T 
                 }
             }
 }
+#define any_columns(...) EITHER(columns, __VA_ARGS__)
 
 /* out += what the columns saw of it. */
 LOOP void F(add_columns)(const Windows *w, Size first_row, Size rows, const T *columns, T *out)
@@ -67,3 +70,4 @@ LOOP void F(add_columns)(const Windows *w, Size first_row, Size rows, const T *c
                 }
             }
 }
+#define any_add_columns(...) EITHER(add_columns, __VA_ARGS__)
