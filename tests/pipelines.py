@@ -46,7 +46,7 @@ def tokens(step: int) -> dict[str, Any]:
 
 HYBRIDS = {
     2: (
-        "Llama t2 nosp mb2", "Llama t2 mb2",
+        "Llama t2 nosp mb2", "Llama t2 regather mb2",
         "GPT-2 t2 mb6 recompute=full", "Mixtral t2", "MoE t2 mb3", "MoE p2 t2 mb1 recompute=selective",
         "MoE d2 e2 mb1", "Llama c2 mb3",
     ),

@@ -44,12 +44,13 @@ def hybrid_of(graph: OperatorGraph, strategy: Strategy) -> Hybrid:
     ranks, many = (pipeline.ranks, pipeline.micro_batches) if pipeline is not None else (1, 1)
     virtual = pipeline.count // ranks if pipeline is not None else 1
     sharing = sharing_of(graph, strategy)
+    together = prod(mesh.sizes) == data or not any(config.copies > 1 for config in strategy.configs.values())
     plan = HybridPlan(
         tensor=prod(mesh.sizes) // data, pipeline=ranks, data=data, micro_batch=max(1, samples(graph) // (data * many)),
         virtual=virtual, zero=sharing.zero, shard_group=sharing.group, prefetch=sharing.prefetch,
         recompute=_recompute(graph, strategy),
         schedule=pipeline.schedule if pipeline is not None else HybridPlan().schedule, stages=_layers(graph, strategy),
-        sequence_parallel=prod(mesh.sizes) == data or not any(config.copies > 1 for config in strategy.configs.values()),
+        sequence_parallel=together, regather=bool(strategy.regather) and together and prod(mesh.sizes) > data,
     )
     ranks_of_it = map_graph(HybridParallel(plan), graph, host(mesh.ranks))
     found = replace(ranks_of_it, processors=strategy.processors, configs={  # each rank where the plan has it
@@ -103,4 +104,8 @@ def _differences(graph: OperatorGraph, wanted: Strategy, found: Strategy) -> lis
     for name in sorted(wanted.recompute ^ found.recompute):
         kept = name in found.recompute
         differences.append(Difference(name, "kept" if kept else "recomputed", f"would be {'recomputed' if kept else 'kept'}"))
+    for name in sorted(wanted.regather ^ found.regather):
+        again = name in found.regather
+        cut = f"gathers its input {'once' if again else 'again for the backward pass'}"
+        differences.append(Difference(name, cut, f"would {'gather it again' if again else 'keep it'}"))
     return differences

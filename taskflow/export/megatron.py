@@ -51,10 +51,13 @@ def megatron_flags(graph: OperatorGraph, hybrid: Hybrid) -> Flags:
         words.append("--recompute-granularity selective")
     elif plan.recompute == "full":
         words += ["--recompute-granularity full", "--recompute-method uniform", "--recompute-num-layers 1"]
-    return Flags(words, (
+    notes = [
         f"{plan.tensor * plan.pipeline * data} GPUs, in Megatron-LM's order of ranks tp-cp-ep-dp-pp, which is the plan's; the "
         "network's sizes are arguments of your own",
-    ))
+    ]
+    if plan.tensor > 1 and plan.sequence_parallel and not plan.regather:
+        notes.append("--sequence-parallel gathers along the sequence again for the backward pass: a plan with regather says so")
+    return Flags(words, notes)
 
 
 def _stages(graph: OperatorGraph, plan: HybridPlan) -> list[str]:

@@ -26,6 +26,8 @@ def torchtitan_text(graph: OperatorGraph, hybrid: Hybrid, title: str) -> str:
         raise ValueError(
             "torchtitan's tensor parallelism comes with sequence parallelism; leave nosp out, or use --to torch or megatron"
         )
+    if plan.regather:
+        raise ValueError("torchtitan keeps what a tensor group gathers for the backward pass; leave regather out")
     data, micro = plan.data or 1, plan.micro_batch or 1
     batch = samples(graph)
     local = batch // data if plan.pipeline > 1 else micro

@@ -120,6 +120,11 @@ class HybridParallel(Mapper):
     def select_recompute(self, graph: OperatorGraph, machine: Machine) -> frozenset[str]:
         return recomputed(graph, self.plan.recompute)
 
+    def select_regather(self, graph: OperatorGraph, machine: Machine) -> frozenset[str]:
+        if not self.plan.regather:
+            return frozenset()
+        return frozenset(node.name for node in graph if node.parameters and self._tensor.shared(node) is not None)
+
     def select_sums(self, processors: Sequence[int], machine: Machine) -> SyncAlgorithm:
         return SyncAlgorithm.COLLECTIVE if self._together() else super().select_sums(processors, machine)
 

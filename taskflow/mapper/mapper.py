@@ -88,6 +88,10 @@ class Mapper(ABC):
         """Operators whose outputs are not kept for the backward pass, but computed again. Default: none."""
         return frozenset()
 
+    def select_regather(self, graph: OperatorGraph, machine: Machine) -> frozenset[str]:
+        """Operators whose inputs from other processors are not kept for the backward pass, but brought again. Default: none."""
+        return frozenset()
+
     def select_exchange(self, graph: OperatorGraph, machine: Machine) -> Exchange:
         """Choose how tensors are cut anew within a group of processors: `Strategy.exchange`. Default: by copies."""
         return Exchange.COPIES
@@ -159,7 +163,7 @@ def map_graph(mapper: Mapper, graph: OperatorGraph, machine: Machine) -> Strateg
         )
     strategy = Strategy(
         count, configs, syncs, mapper.name, sums, pipeline, mapper.select_recompute(graph, machine),
-        mapper.select_exchange(graph, machine),
+        mapper.select_exchange(graph, machine), mapper.select_regather(graph, machine),
     )
     strategy.verify(graph)
     return strategy

@@ -104,6 +104,7 @@ NOTATION = (
     "eN (experts, of replicas), mbN (samples of a micro-batch and replica), "
     "vN (stages a rank), zero0 to zero3 (ZeRO's stage; fsdp is zero3), hsdpN (shares within N neighbouring replicas), "
     "nosp (what lies between shared layers is done by each of a tensor group, not cut along the sequence), "
+    "regather (what shared layers gather is not kept for the backward pass, but gathered again), "
     "prefetch=N (layers gathered ahead), overlap=none|grads (sums of gradients after or beside the backward pass), "
     f"recompute={'|'.join(RECOMPUTE)}, schedule={'|'.join(s.value for s in PipelineSchedule)}, "
     "stages=N,N,... (layers of each stage)"
@@ -118,7 +119,8 @@ class HybridPlan:
     ``ring``: those that share a sequence have the keys of their own part, which go around. ``overlap``: whether gradients are
     summed beside the backward pass ("grads") or after it ("none"). ``sequence_parallel``: whether what lies between the layers that
     a tensor group shares is cut along the sequence (Korthikanti et al., arXiv 2205.05198); if not, each of the group does all of
-    it (Megatron-LM without --sequence-parallel)."""
+    it (Megatron-LM without --sequence-parallel). ``regather``: what the shared layers gather along the sequence is gathered again
+    for the backward pass, not kept (Megatron-LM with --sequence-parallel)."""
 
     tensor: int = 1
     pipeline: int = 1
@@ -136,6 +138,7 @@ class HybridPlan:
     ring: bool = False
     overlap: str = "grads"
     sequence_parallel: bool = True
+    regather: bool = False
 
     def __post_init__(self) -> None:
         for what in ("tensor", "pipeline", "data", "micro_batch", "virtual", "context", "experts"):
@@ -155,6 +158,8 @@ class HybridPlan:
             raise ValueError("plan: ring is how the keys of a context go around, which needs c2 or more")
         if not self.sequence_parallel and self.tensor == 1:
             raise ValueError("plan: nosp is what a tensor group does not share, which needs t2 or more")
+        if self.regather and not (self.tensor > 1 and self.sequence_parallel):
+            raise ValueError("plan: regather is for what a tensor group gathers along the sequence: t2 or more, without nosp")
         if self.recompute not in RECOMPUTE:
             raise ValueError(f"plan: recompute must be one of {', '.join(RECOMPUTE)}, got {self.recompute!r}")
         if self.overlap not in OVERLAP:
@@ -171,7 +176,8 @@ class HybridPlan:
             )
 
     def __str__(self) -> str:
-        said = [f"t{self.tensor}", *["nosp"] * (not self.sequence_parallel), *[f"c{self.context}"] * (self.context > 1)]
+        said = [f"t{self.tensor}", *["nosp"] * (not self.sequence_parallel), *["regather"] * self.regather]
+        said += [*[f"c{self.context}"] * (self.context > 1)]
         said += [*["ring"] * self.ring, f"p{self.pipeline}"]
         said += [f"{name}{value}" for name, value in (("d", self.data), ("mb", self.micro_batch)) if value is not None]
         said += [f"e{self.experts}"] * (self.experts > 1)
@@ -200,8 +206,8 @@ def parse_plan(text: str) -> HybridPlan:
         value: object
         if word in ("sp", "nosp"):
             key, value = "sequence_parallel", word == "sp"
-        elif word == "ring":
-            key, value = "ring", True
+        elif word in ("ring", "regather"):
+            key, value = word, True
         elif token := _TOKEN.fullmatch(word):
             key, value = names[token[1]], int(token[2])
         elif setting := _SETTING.fullmatch(word):

@@ -31,8 +31,9 @@ class Strategy:
     (OWNER), or one all-reduce leaves it with all of them (COLLECTIVE). ``pipeline``: micro-batches, stages and the order of
     passes; None: operator after operator. ``recompute``: operators whose outputs are not kept for the backward pass, but
     computed again there. ``exchange``: how tensors are cut anew within a group of processors; with COLLECTIVES partial values that
-    `sums` adds by collectives also go as reduce-scatters, where each processor reads a share of the sum. ValueError if
-    ``sums`` is another way to travel."""
+    `sums` adds by collectives also go as reduce-scatters, where each processor reads a share of the sum. ``regather``:
+    operators whose inputs, where they come from other processors, are not kept for the backward pass, but brought again.
+    ValueError if ``sums`` is another way to travel."""
 
     processors: int
     configs: Mapping[str, OpConfig]
@@ -42,6 +43,7 @@ class Strategy:
     pipeline: Pipeline | None = None
     recompute: frozenset[str] = frozenset()
     exchange: Exchange = Exchange.COPIES
+    regather: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if self.sums not in SUMS:
@@ -86,24 +88,27 @@ class Strategy:
             self.configs[node.name].verify(node, self.processors)
         if self.pipeline is not None:
             verify_pipeline(graph, self.configs, self.pipeline)
-        self._verify_recompute(graph)
+        self._verify_again(graph)
 
     @property
     def ordered(self) -> bool:
         """True if it says more than cuts, places and sums.
 
-        That is one of: an order of passes; what is computed again; collectives that cut tensors anew; pieces that
-        several processors compute; gradients or weights that are kept as shares; gradients that are not summed beside
+        It may say an order of passes, what is computed or brought again, or collectives that cut tensors anew. It may have
+        pieces that several processors compute. It may keep gradients or weights as shares, or not sum gradients beside
         the backward pass.
         """
+        again = bool(self.recompute | self.regather)
         shares = any(sync.zero > 1 or not sync.overlap for sync in self.syncs.values())
-        return self.pipeline is not None or bool(self.recompute) or self.exchange is not Exchange.COPIES or shares or (
+        return self.pipeline is not None or again or self.exchange is not Exchange.COPIES or shares or (
             any(config.copies > 1 for config in self.configs.values())
         )
 
-    def _verify_recompute(self, graph: OperatorGraph) -> None:
-        if unknown := self.recompute - {node.name for node in graph}:
-            raise ValueError(f"strategy {self.name}: recompute names unknown operators: {', '.join(sorted(unknown)[:5])}")
+    def _verify_again(self, graph: OperatorGraph) -> None:
+        names = {node.name for node in graph}
+        for what, of in (("recompute", self.recompute), ("regather", self.regather)):
+            if unknown := of - names:
+                raise ValueError(f"strategy {self.name}: {what} names unknown operators: {', '.join(sorted(unknown)[:5])}")
         for node in graph:
             if node.name in self.recompute and not node.inputs:
                 raise ValueError(
@@ -182,6 +187,7 @@ def as_content(
         **({"exchange": strategy.exchange.value} if strategy.exchange is not Exchange.COPIES else {}),
         **({"pipeline": _pipeline_entry(strategy.pipeline)} if strategy.pipeline is not None else {}),
         **({"recompute": [node.name for node in graph if node.name in strategy.recompute]} if strategy.recompute else {}),
+        **({"regather": [node.name for node in graph if node.name in strategy.regather]} if strategy.regather else {}),
         **({"search": dict(search)} if search is not None else {}),
     }
     as_file(content, f"strategy {strategy.name}")
@@ -231,6 +237,7 @@ def _from_file(file: StrategyFile) -> Strategy:
         pipeline = Pipeline(entry.micro_batches, entry.stages, entry.ranks, entry.schedule)
     return Strategy(
         file.processors, configs, syncs, file.name, SyncAlgorithm(file.sums), pipeline, frozenset(file.recompute), file.exchange,
+        frozenset(file.regather),
     )
 
 

@@ -131,6 +131,9 @@ class StrategyFile(Entry, frozen=True, kw_only=True):
     recompute: Annotated[
         list[Name], Meta(description="Operators whose outputs are computed again for the backward pass.")
     ] = []  # noqa: RUF012
+    regather: Annotated[
+        list[Name], Meta(description="Operators whose inputs from other processors are brought again for the backward pass.")
+    ] = []  # noqa: RUF012
     search: SearchEntry | UnsetType = UNSET
 
 

@@ -19,7 +19,8 @@ from taskflow.models import build
 LAYERS, BATCH = 8, 16
 PLANS = [
     "d8 mb2", "t2 d4 mb1", "t8 d1 mb16", "p4 d2 mb1", "t2 p2 d2 mb1 zero1", "p4 v2 d2 mb1", "t2 p2 d2 mb2 recompute=full",
-    "t2 p2 d2 mb1 recompute=selective", "t2 nosp p2 d2 mb1", "p2 d4 mb1 stages=3,5", "p2 v2 t2 d2 mb1 stages=1,3,3,1",
+    "t2 p2 d2 mb1 recompute=selective", "t2 nosp p2 d2 mb1", "t2 regather p2 d2 mb1", "p2 d4 mb1 stages=3,5",
+    "p2 v2 t2 d2 mb1 stages=1,3,3,1",
 ]
 
 
@@ -77,8 +78,9 @@ def test_torchtitans_sections_say_the_plan(plan: str) -> None:
     import tomllib
 
     graph, wanted = gpt(), parse_plan(plan)
-    if not wanted.sequence_parallel:
-        with pytest.raises(ValueError, match="torchtitan's tensor parallelism comes with sequence parallelism"):
+    if not wanted.sequence_parallel or wanted.regather:
+        why = "keeps what a tensor group gathers" if wanted.regather else "'s tensor parallelism comes with sequence parallelism"
+        with pytest.raises(ValueError, match=f"torchtitan ?{why}"):
             exported(graph, strategy_of(graph, plan), "torchtitan", "plan.toml")
         return
     found = exported(graph, strategy_of(graph, plan), "torchtitan", "plan.toml")

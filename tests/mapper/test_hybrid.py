@@ -55,6 +55,8 @@ def test_a_plan_is_read_and_says_itself() -> None:
     assert parse_plan("p2 sp t2") == HybridPlan(tensor=2, pipeline=2)
     text = "t2 nosp p2 mb1"
     assert parse_plan(text) == HybridPlan(2, 2, None, 1, sequence_parallel=False) and str(parse_plan(text)) == text
+    text = "t2 regather p2 mb1"
+    assert parse_plan(text) == HybridPlan(2, 2, None, 1, regather=True) and str(parse_plan(text)) == text
     text = "t2 c2 p2 d4 mb1 e4"
     assert parse_plan(text) == HybridPlan(2, 2, 4, 1, context=2, experts=4) and str(parse_plan(text)) == text
     assert all(map(is_plan, ("t2 p2", "c2", "e4 d4", "mb4"))) and not any(map(is_plan, ("t", "data", "")))
@@ -88,6 +90,8 @@ def test_shares_are_said_in_the_words_of_zero_and_fsdp() -> None:
     ("d4 zero2 overlap=none", "overlap=none sums gradients after the backward pass, which zero2 does not keep so long"),
     ("d4 e0", "experts must be at least 1, got 0"),
     ("d4 nosp", "nosp is what a tensor group does not share, which needs t2 or more"),
+    ("d4 regather", "regather is for what a tensor group gathers along the sequence: t2 or more, without nosp"),
+    ("t2 nosp regather", "regather is for what a tensor group gathers along the sequence: t2 or more, without nosp"),
     ("t2 sp nosp", "'nosp' says sequence_parallel for the second time"),
     ("v2", "v2 interleaves the stages of a pipeline, which needs p2 or more"),
 ])
@@ -217,13 +221,15 @@ def test_without_overlap_sums_wait_for_the_end_of_the_backward_pass(plan: str) -
     "t2 p2 d2 mb1", "t1 p4 d2 mb2 schedule=zb-h1", "t2 p2 d2 mb1 v3 recompute=selective",
     "t4 p2 d1 mb2 schedule=gpipe recompute=full", "t1 p1 d8 mb1 zero1",
     "t2 p2 d2 mb1 overlap=none", "d8 overlap=none", "d8 mb1 zero1 overlap=none", "t2 nosp p2 d2 mb1 recompute=full",
+    "t2 regather p2 d2 mb1 schedule=zb-h1", "t4 regather p2 mb2 recompute=selective",
 ])
 def test_plans_train_as_one_processor_does(plan: str, tmp_path: Path) -> None:
     graph = decoder()
     strategy = planned(plan, 8, graph)
     save(strategy, graph, "host-8", tmp_path / "plan.json")
     again = load(tmp_path / "plan.json", graph, 8)
-    assert again.pipeline == strategy.pipeline and again.recompute == strategy.recompute and again.configs == strategy.configs
+    for what in ("pipeline", "recompute", "regather", "configs"):
+        assert getattr(again, what) == getattr(strategy, what)
     random = np.random.default_rng(0)
     batches = [{k: random.integers(0, 17, (8, 5)) for k in ("tokens", "targets")} for _ in range(3)]
     losses = []

@@ -45,6 +45,7 @@ def network(name: str, layers: int) -> OperatorGraph:
     pytest.param("llama", 10, "t2 d4 mb1 recompute=selective", marks=pytest.mark.slow),
     pytest.param("gpt", 9, "t2 nosp p2 d2 mb1 recompute=full", marks=pytest.mark.slow),
     pytest.param("gpt", 9, "t2 p2 d2 mb1 recompute=full", marks=pytest.mark.slow),
+    pytest.param("gpt", 9, "t2 regather p2 d2 mb1 recompute=selective", marks=pytest.mark.slow),
     pytest.param("gpt", 13, "p2 d4 mb1 stages=6,7", marks=pytest.mark.slow),
 ])
 def test_time_tasks_bytes_and_memory_are_those_of_all_layers(name: str, layers: int, plan: str) -> None:

@@ -76,8 +76,13 @@ class _Expression:
         self._replace_refused()
         parameters = self._parameters()
         configs = {node.name: self.mesh.config(node, self.assignments[node.name], self.strategy.pipeline) for node in self.graph}
+        self.differences += [
+            Difference(node.name, "gathers its input again for the backward pass", "XLA decides what it keeps")
+            for node in self.graph if node.name in self.strategy.regather
+        ]
         nearest = self.strategy if not self.differences else replace(
-            self.strategy, configs=configs, name=f"{self.strategy.name} (for jax)"
+            self.strategy, configs=configs, name=f"{self.strategy.name} (for jax)",
+            regather=frozenset(),
         )
         pipeline = self.strategy.pipeline
         return JaxPlan(

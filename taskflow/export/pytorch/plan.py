@@ -68,9 +68,13 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
     again, kept = recomputed_modules(graph, strategy, sites, origin.module)
     found.differences += [
         Difference(name, "recomputed", "only whole modules can be computed again, and the module around it is not") for name in kept
+    ] + [
+        Difference(node.name, "gathers its input again for the backward pass", "PyTorch keeps what it gathers")
+        for node in graph if node.name in strategy.regather
     ]
     nearest = strategy if not found.differences else replace(
-        strategy, configs=configs, name=f"{strategy.name} (for torch)", recompute=strategy.recompute - set(kept)
+        strategy, configs=configs, name=f"{strategy.name} (for torch)", recompute=strategy.recompute - set(kept),
+        regather=frozenset(),
     )
     names, data_names, tensor_names = _mesh_names(mesh, data)
     leaves = [path for path in {site.path for site in sites.values() if site.kind == "module"}]

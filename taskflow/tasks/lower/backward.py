@@ -13,6 +13,7 @@ from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect, covers
 from taskflow.tasks.lower.exchange import exchange_gradients, gather
 from taskflow.tasks.lower.recompute import compute_again
+from taskflow.tasks.lower.regather import AHEAD, bring_again
 from taskflow.tasks.lower.ring import as_they_arrive
 from taskflow.tasks.lower.state import Given, Lowering, Piece, TensorKey, nearest_copy
 from taskflow.tasks.lower.weight_gradients import weight_target
@@ -72,9 +73,10 @@ def backward(
     state: Lowering, node: Node, pieces: Sequence[Piece] | None = None, gives: Gives = Gives.ALL
 ) -> None:
     """Emit the backward tasks of an active node's pieces (None: of all); every piece that reads what they write has been through
-    here. Before them comes what they need again (`Strategy.recompute`)."""
+    here. Before them comes what they need again (`Strategy.recompute`, `Strategy.regather`)."""
     some = state.pieces[node.number] if pieces is None else pieces
     compute_again(state, node, some)
+    bring_again(state, node, some)
     state.emit.topic = Topic(Purpose.GRADIENT, node.name)
     fresh = [_gather(state, tensor, some, pieces is not None) for tensor in node.outputs]
     for tensor, table in zip(node.outputs, fresh):
@@ -295,6 +297,7 @@ def _task(state: Lowering, piece: Piece, grads: tuple[int | None, ...], gives: G
     half = _half(state, piece, gives)
     if half is None:
         return
+    recent = state.recent.setdefault(piece.processor, []) if piece.processor in state.last else []
     # Gradients of weights do not depend on the weights, which therefore are not gathered for them alone.
     reads_weights = keeps.weights and not (half is Gives.WEIGHTS and state.gathers.any_of(node.parameters))
     if reads_weights:
@@ -331,6 +334,7 @@ def _task(state: Lowering, piece: Piece, grads: tuple[int | None, ...], gives: G
         flops=flops if half is Gives.ALL else flops // 2,
         also_after=(*state.chain(piece.processor), *(state.room_for_gradients(node, piece.processor) if any(grad_weights) else ())),
     )
+    state.recent[piece.processor] = [*recent, state.last[piece.processor]][-AHEAD:]
     state.gathers.ran(node, piece.processor, state.last[piece.processor])
 
 

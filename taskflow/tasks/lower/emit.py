@@ -42,6 +42,7 @@ class Emitter:
     def __init__(self, processors: int) -> None:
         self.graph = TaskGraph(processors)
         self.topic = OTHER
+        self.waiting: Sequence[int] = ()  # for which tasks wait that are emitted from now on, whether or not they need it
         self._spaces: dict[tuple[int, ...], RectNumbers] = {}
         self._known: list[_Known | None] = []  # by buffer
 
@@ -103,7 +104,7 @@ class Emitter:
     ) -> int:
         """Add a task; returns its number."""
         number = len(self.graph.tasks)
-        after: set[int] = set(also_after)
+        after: set[int] = {*also_after, *self.waiting}
         size = 0
         for parts, read in ((reads, True), (writes, False)):
             for part in parts:

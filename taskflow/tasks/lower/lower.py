@@ -122,7 +122,7 @@ def lower(
         forward_and_backward(state, pipeline)
     else:
         # What is computed again waits for nothing else, and would be there long before it is needed.
-        state.chained = rule is not None and bool(strategy.recompute)
+        state.chained = rule is not None and bool(strategy.recompute | strategy.regather)
         for node in graph:
             if needed is None or node.number in needed:
                 forward(state, node)

@@ -168,7 +168,7 @@ class Lowering:
     owners: dict[TensorKey, Owners] = field(default_factory=dict)
     readers: dict[TensorKey, dict[ReaderKey, int]] = field(default_factory=dict)
     reads: dict[TensorKey, dict[Rect, list[ReaderKey]]] = field(default_factory=dict)
-    """Of a tensor that is recomputed, by owning piece, the instances in ``readers`` that share elements with it."""
+    """Of a tensor that is `forgettable`, by owning piece, the instances in ``readers`` that share elements with it."""
     holders: dict[TensorKey, list[tuple[Rect, int, int]]] = field(default_factory=dict)
     weight_uses: dict[tuple[str, int, Rect], int] = field(default_factory=dict)
     flat_weights: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -182,12 +182,15 @@ class Lowering:
     writers: dict[TensorKey, dict[Rect, list[Piece]]] = field(default_factory=dict)
     """Of an output, by Rect, the pieces that write it, partial values of it if there are several."""
     computed: dict[int, set[int]] = field(default_factory=dict)  # by node, the pieces whose forward tasks are emitted
+    forgettable: set[TensorKey] = field(init=False)  # tensors that are computed or brought again for the backward pass
+    brought: dict[TensorKey, set[Rect]] = field(default_factory=dict)  # of tensors, the owning pieces that were brought again
     again: dict[int, set[int]] = field(default_factory=dict)  # by node, the pieces that were recomputed
     gathered: dict[TensorKey, dict[tuple[Rect, int], int]] = field(default_factory=dict)
     """Of an output, (Rect, processor) -> buffer of its gradient, as far as it has come together."""
     part: StepPart | None = None  # what of the step is lowered; None: all
     chained: bool = False  # a processor runs its operators' tasks in the order in which they are emitted
     last: dict[int, int] = field(default_factory=dict)  # by processor the task before, if chained
+    recent: dict[int, list[int]] = field(default_factory=dict)  # by processor the last few backward tasks of the pass
     ended: dict[int, int] = field(default_factory=dict)  # by processor the last operator's task of all passes that are over
     wanted: list[Wanted] = field(default_factory=list)  # instances that `bring` is to fill
     reading: dict[TensorKey, set[int]] = field(default_factory=dict)
@@ -204,6 +207,11 @@ class Lowering:
 
     def __post_init__(self) -> None:
         self.topics = [Topic(Purpose.OUTPUT, node.name) for node in self.graph]
+        again = self.strategy.recompute, self.strategy.regather
+        self.forgettable = {
+            (t.node, t.index) for node in self.graph if any(again)
+            for tensors, names in zip((node.outputs, node.inputs), again) if node.name in names for t in tensors
+        }
         # A mapper that picks sources says for each copy where it is from.
         self.together = self.strategy.exchange is not Exchange.COPIES and self.select_source is None
         self.ring = self.together and self.strategy.exchange is Exchange.RING
@@ -280,7 +288,7 @@ class Lowering:
         of_tensor = self.owners[tensor.node, tensor.index]
         pieces = of_tensor.overlapping(rect)
         near = [of_tensor.nearest(*piece, processor) for piece in pieces]
-        if self.graph.nodes[tensor.node].name in self.strategy.recompute:
+        if (tensor.node, tensor.index) in self.forgettable:
             reads = self.reads.setdefault((tensor.node, tensor.index), {})
             for owned, *_ in pieces:
                 reads.setdefault(owned, []).append(key)

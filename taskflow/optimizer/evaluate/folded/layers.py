@@ -87,7 +87,8 @@ class _LayerGroup:
             return None
         strategy = self.strategy
         return (
-            node.operator, node.specs, node.dims, strategy[node.name], node.name in strategy.recompute, tuple(reads),
+            node.operator, node.specs, node.dims, strategy[node.name], node.name in strategy.recompute,
+            node.name in strategy.regather, tuple(reads),
             tuple((p.spec, strategy.sync(p.layer), p.layer == node.name) for p in node.parameters),
         )
 
@@ -137,6 +138,7 @@ def _without(graph: OperatorGraph, strategy: Strategy, groups: Sequence[_LayerGr
         found,
         replace(
             strategy, configs={node.name: strategy[node.name] for node in whole}, recompute=strategy.recompute & names,
+            regather=strategy.regather & names,
             pipeline=None if pipeline is None else replace(
                 pipeline, stages={name: stage for name, stage in pipeline.stages.items() if name in names}
             ),
