@@ -60,8 +60,8 @@ class LossKernels:
         self, probabilities: Array, target: Array, ignore: int, scale: float, out: Array, accumulate: bool = False,
         smoothing: float = 0.0,
     ) -> None:
-        """-> scale (probabilities - (1 - smoothing) onehot(target) - smoothing / C), zero in rows whose target is
-        ``ignore``: (R, C)."""
+        """Gradient of the logits: scale (probabilities - (1 - smoothing) onehot(target) - smoothing / C), zero in rows
+        whose target is ``ignore``: (R, C)."""
         _check_targets(target, ignore, probabilities.shape[1])
         gradient = probabilities * out.dtype.type(scale)
         rows = np.flatnonzero(target != ignore)
@@ -141,7 +141,7 @@ class LossKernels:
     def cross_entropy_of_blocks_backward(
         self, shares: Array, target: Array, ignore: int, scale: float, out: Array, accumulate: bool = False
     ) -> None:
-        """-> for each block the pair scale shares, -scale; zeros in rows whose target is ``ignore``: (R, 2 B)."""
+        """Gradient of the pairs: for each block scale shares and -scale, zeros in rows whose target is ``ignore``: (R, 2 B)."""
         gradient = np.stack((shares * scale, np.full_like(shares, -scale)), axis=-1)
         gradient[target == ignore] = 0
         put(gradient.reshape(out.shape), out, accumulate)

@@ -62,7 +62,7 @@ class PointwiseKernels(RowKernels):
             raise ValueError(f"activate: function must be relu, sigmoid or tanh, got {function!r}")
 
     def activate_backward(self, function: str, y: Array, dy: Array, out: Array, accumulate: bool = False) -> None:
-        """-> dy times the derivative of the function where its value is y; relu's is 0 where y is."""
+        """Gradient of x: dy times the derivative of the function where its value is y. relu's is 0 where y is."""
         if function == "relu":
             put(np.where(y > 0, dy, 0), out, accumulate)
         elif function == "tanh":
@@ -79,7 +79,7 @@ class PointwiseKernels(RowKernels):
     def gelu_backward(
         self, x: Array, approximate: bool, dy: Array, out: Array, accumulate: bool = False
     ) -> None:
-        """-> dy times the derivative of gelu at x."""
+        """Gradient of x: dy times the derivative of gelu there."""
         gate = _gelu_gate(x, approximate)
         if approximate:
             slope = 2 * gate * (1 - gate) * _TANH_SCALE * (1 + 3 * 0.044715 * x * x)

@@ -52,7 +52,7 @@ class RandomKernels:
         out *= out.dtype.type(1 / (1 - p))
 
     def dropout_backward(self, mask: Array, p: float, dy: Array, out: Array, accumulate: bool = False) -> None:
-        """-> dy / (1 - p) where the mask is true, else 0."""
+        """Gradient of x: dy / (1 - p) where the mask is true, else 0."""
         put(dy * mask * dy.dtype.type(1 / (1 - p)), out, accumulate)
 
 
