@@ -37,7 +37,8 @@ def worker(micro_batches: int, schedule: str, rounds: int, steps: int) -> dict[s
     transport = taskflow.connect()
     graph = gpt(GPTConfig(micro_batches, STEPS_OF_TEXT, VOCABULARY, 256, 4, 4, 0.0))
     machine = taskflow.host(2)
-    plan = map_graph(HybridParallel(f"p2 mb1 schedule={schedule} stages=2,2"), graph, machine)
+    stages = "1,1,1,1" if schedule == "zbv" else "2,2"
+    plan = map_graph(HybridParallel(f"p2 mb1 schedule={schedule} stages={stages}"), graph, machine)
     run = taskflow.Executor(graph, plan, taskflow.SGD(0.01), transport=transport, machine=machine)
     random = np.random.default_rng(0)
     batch = {name: random.integers(0, VOCABULARY, (micro_batches, STEPS_OF_TEXT)) for name in ("tokens", "targets")}
@@ -77,7 +78,7 @@ def worker(micro_batches: int, schedule: str, rounds: int, steps: int) -> dict[s
 
 @click.command()
 @click.option("--micro-batches", "many", type=click.IntRange(1), multiple=True, default=(8,), show_default=True)
-@click.option("--schedule", "schedules", type=click.Choice(["gpipe", "1f1b", "zb-h1"]), multiple=True, default=("1f1b",),
+@click.option("--schedule", "schedules", type=click.Choice(["gpipe", "1f1b", "zb-h1", "zbv"]), multiple=True, default=("1f1b",),
               show_default=True)
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
 @click.option("--steps", type=click.IntRange(1), default=6, show_default=True, help="Of each kind in a round.")

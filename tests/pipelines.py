@@ -48,7 +48,7 @@ HYBRIDS = {
     2: (
         "Llama t2 nosp mb2", "Llama t2 regather mb2",
         "GPT-2 t2 mb6 recompute=full", "Mixtral t2", "MoE t2 mb3", "MoE p2 t2 mb1 recompute=selective",
-        "MoE d2 e2 mb1", "Llama c2 mb3",
+        "MoE d2 e2 mb1", "Llama c2 mb3", "Llama p2 mb1 schedule=zbv",
     ),
     3: (
         "Llama t3 mb1", "GPT-2 t3 mb3 recompute=selective", "Mixtral t3 p2 mb2", "MoE t3 mb6 zero1", "MoE d3 e3 mb1",
@@ -58,6 +58,7 @@ HYBRIDS = {
         "Llama t2 p2 mb2", "GPT-2 t4 mb3", "Mixtral t2 d2 mb1 zero1", "Mixtral t4 mb2 recompute=full",
         "GPT-2 t2 nosp p2 mb1 recompute=full",
         "MoE t2 p2 d2 mb1 schedule=zb-h1", "MoE t2 d2 e2 mb1", "MoE d2 e2 p2 mb1", "GPT-2 t2 c2 mb2", "Llama t2 c2 p2 mb2",
+        "GPT-2 t2 p2 mb2 schedule=zbv recompute=full",
     ),
 }
 """By the number of ranks: networks and plans, of as many processors or of twice as many."""
@@ -116,10 +117,11 @@ def random_pipeline(graph: OperatorGraph, processors: int, random: Random) -> St
     micro_batches = random.randint(1, samples)
     ranks, virtual = random.choice((1, 1, 2, 2, 3)), random.choice((1, 1, 2))
     schedule = random.choice(list(PipelineSchedule))
-    if schedule is PipelineSchedule.ZERO_BUBBLE or (schedule is PipelineSchedule.ONE_F_ONE_B and micro_batches % ranks):
+    if schedule is PipelineSchedule.ONE_F_ONE_B and micro_batches % ranks:
         virtual = 1
+    virtual = schedule.chunks or virtual
     count = min(ranks * virtual, len(graph))
-    ranks, count = (ranks, count) if count % ranks == 0 else (1, 1)
+    ranks, count = (ranks, count) if count % ranks == 0 else (1, virtual)
     inner = sorted(random.sample(range(1, len(graph)), count - 1))
     stages = {node.name: sum(node.number >= first for first in inner) for node in graph}
     again = random.choice((0.0, 0.0, 0.4, 1.0))

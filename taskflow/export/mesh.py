@@ -54,7 +54,7 @@ class Mesh:
         for size, dim in zip(self.sizes, assignment):
             if dim is not None:
                 degrees[dim] *= size
-        rank = pipeline.stage(node.name) % pipeline.ranks if pipeline is not None else 0
+        rank = pipeline.rank(node.name) if pipeline is not None else 0
         places: dict[tuple[int, ...], list[int]] = {}
         for processor, at in zip(self.orders[rank], self.coordinates()):
             places.setdefault(_color(at, self.sizes, assignment, len(degrees)), []).append(processor)
@@ -81,7 +81,7 @@ def mesh_of(graph: OperatorGraph, strategy: Strategy) -> Mesh:
         except ValueError as error:
             refused[node.name] = str(error)
     primes = _primes(size)
-    at = {node.name: pipeline.stage(node.name) % pipeline.ranks if pipeline is not None else 0 for node in graph}
+    at = {node.name: pipeline.rank(node.name) if pipeline is not None else 0 for node in graph}
     orders = tuple(
         _order(group, [config for name, config in configs.items() if at[name] == number], primes)
         for number, group in enumerate(groups)
@@ -214,7 +214,7 @@ def _groups(graph: OperatorGraph, strategy: Strategy) -> list[tuple[int, ...]]:
     pipeline = strategy.pipeline
     found: list[set[int]] = [set() for _ in range(pipeline.ranks if pipeline is not None else 1)]
     for node in graph:
-        rank = pipeline.stage(node.name) % pipeline.ranks if pipeline is not None else 0
+        rank = pipeline.rank(node.name) if pipeline is not None else 0
         found[rank].update(strategy[node.name].processors)
     return [tuple(sorted(group)) for group in found]
 

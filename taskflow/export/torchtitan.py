@@ -15,6 +15,7 @@ SCHEDULES = {
     (PipelineSchedule.GPIPE, False): "GPipe", (PipelineSchedule.GPIPE, True): "LoopedBFS",
     (PipelineSchedule.ONE_F_ONE_B, False): "1F1B", (PipelineSchedule.ONE_F_ONE_B, True): "Interleaved1F1B",
     (PipelineSchedule.ZERO_BUBBLE, False): "InterleavedZeroBubble",
+    (PipelineSchedule.ZERO_BUBBLE_V, True): "ZBVZeroBubble",
 }
 
 

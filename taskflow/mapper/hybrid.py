@@ -70,7 +70,7 @@ class HybridParallel(Mapper):
         if self._last[:2] != (node, degrees):  # its pieces come one after another, and other operators' lie as they do
             key = (
                 tuple(degrees), sample_dim(node), self._shared(node), self._sequence.get(node.name), self._experts.get(node.name),
-                self._stages[node.name] % self.plan.pipeline, self.select_copies(node, machine),
+                self.plan.schedule.rank(self._stages[node.name], self.plan.pipeline), self.select_copies(node, machine),
             )
             if key not in self._places:
                 self._places[key] = [self._place(piece, *key) for piece in range(prod(degrees) * key[-1])]

@@ -9,7 +9,7 @@ from math import prod
 
 from taskflow.graph import Node
 from taskflow.mapper.config import OpConfig, Sync, SyncAlgorithm, UpdatePlacement
-from taskflow.mapper.pipeline import PipelineSchedule
+from taskflow.mapper.passes import PipelineSchedule
 
 _WEIGHT = r"(?:\d+\.?\d*(?:e[+-]?\d+)?)"
 
@@ -170,6 +170,8 @@ class HybridPlan:
             )
         if self.virtual > 1 and self.pipeline == 1:
             raise ValueError(f"plan: v{self.virtual} interleaves the stages of a pipeline, which needs p2 or more")
+        if self.pipeline > 1 and self.schedule.chunks not in (None, self.virtual):
+            raise ValueError(f"plan: schedule={self.schedule.value} needs v{self.schedule.chunks}, got v{self.virtual}")
         if self.stages and len(self.stages) != self.pipeline * self.virtual:
             raise ValueError(
                 f"plan: stages= needs the layers of {self.pipeline * self.virtual} stages (p x v), got {len(self.stages)}"
@@ -219,6 +221,8 @@ def parse_plan(text: str) -> HybridPlan:
         found[key] = value
     if "shard_group" in found:
         found.setdefault("zero", 3)
+    if found.get("schedule") is PipelineSchedule.ZERO_BUBBLE_V:
+        found.setdefault("virtual", 2)
     return HybridPlan(**found)  # type: ignore[arg-type]
 
 

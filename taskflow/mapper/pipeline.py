@@ -7,61 +7,24 @@ pipeline adds is the order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from itertools import chain, pairwise, product
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper.config import OpConfig
+from taskflow.mapper.passes import Pass, PassKind, PipelineSchedule, rank_passes
 from taskflow.operators.operator import Soap
 from taskflow.partition import even_cuts
 from taskflow.regions import Rect
 
 
-class PipelineSchedule(Enum):
-    """The order of passes on the devices of a pipeline.
-
-    GPIPE: all forward passes, then all backward passes (Huang et al., "GPipe", arXiv 1811.06965). ONE_F_ONE_B: after a
-    warm-up, forward and backward passes take turns, so that no more micro-batches are kept than there are stages left
-    (Narayanan et al., "PipeDream-2BW", arXiv 2006.09503). With several stages a device it is interleaved, as in
-    Megatron-LM (Narayanan et al., arXiv 2104.04473, section 2.2). ZERO_BUBBLE: ZB-H1; gradients of weights are passes
-    of their own, which fill what 1F1B leaves idle, with the same activations kept (Qi et al., "Zero bubble", arXiv
-    2401.10241).
-    """
-
-    GPIPE = "gpipe"
-    ONE_F_ONE_B = "1f1b"
-    ZERO_BUBBLE = "zb-h1"
-
-
-class PassKind(Enum):
-    """The computation that a pass does of one stage for one micro-batch. Under ZERO_BUBBLE, BACKWARD gives the gradients of
-    inputs and WEIGHTS those of weights; else BACKWARD gives both."""
-
-    FORWARD = "F"
-    BACKWARD = "B"
-    WEIGHTS = "W"
-
-
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """One stage's work for one micro-batch."""
-
-    kind: PassKind
-    micro_batch: int
-    stage: int
-
-    def __str__(self) -> str:
-        return f"{self.kind.value}{self.micro_batch}.{self.stage}"
-
-
 @dataclass(frozen=True, slots=True)
 class Pipeline:
     """``micro_batches``: into how many parts the samples of a step are divided. ``stages``: operator -> its stage, from 0 in the
-    order of the graph (an operator that is not named: 0). ``ranks``: groups of devices that have stages in turn: stage s is
-    with group s % ranks. With one stage it is gradient accumulation. Raises ValueError for numbers that do not go
-    together."""
+    order of the graph (an operator that is not named: 0). ``ranks``: groups of devices that have stages as the schedule deals
+    them (`PipelineSchedule.rank`). With one stage it is gradient accumulation. Raises ValueError for numbers that do not
+    go together."""
 
     micro_batches: int
     stages: Mapping[str, int]
@@ -87,6 +50,10 @@ class Pipeline:
     def stage(self, operator: str) -> int:
         """The stage of an operator."""
         return self.stages.get(operator, 0)
+
+    def rank(self, operator: str) -> int:
+        """The group of devices that has an operator's stage."""
+        return self.schedule.rank(self.stage(operator), self.ranks)
 
     def micro_batch(self, node: Node, config: OpConfig, piece: int) -> int | None:
         """The micro-batch that a piece belongs to; None for an operator whose samples are not cut into micro-batches."""
@@ -130,67 +97,6 @@ class Pipeline:
         virtual = self.count // self.ranks
         interleaved = f", {virtual} a rank" if virtual > 1 else ""
         return f"{self.schedule.value}: {self.micro_batches} micro-batches, {self.count} stages{interleaved}"
-
-
-def rank_passes(schedule: PipelineSchedule, ranks: int, chunks: int, micro_batches: int, rank: int) -> list[Pass]:
-    """The passes of one of ``ranks`` ranks in order; it has stages rank, rank + ranks, ... (``chunks`` of them). ValueError if the
-    schedule cannot take these numbers."""
-    if schedule is PipelineSchedule.GPIPE:
-        return [
-            *(Pass(PassKind.FORWARD, m, rank + c * ranks) for c in range(chunks) for m in range(micro_batches)),
-            *(Pass(PassKind.BACKWARD, m, rank + c * ranks) for c in reversed(range(chunks)) for m in range(micro_batches)),
-        ]
-    if schedule is PipelineSchedule.ZERO_BUBBLE:
-        if chunks > 1:
-            raise ValueError(f"pipeline: schedule zb-h1 has one stage a rank, got {chunks}; use 1f1b")
-        return _zero_bubble(ranks, micro_batches, rank)
-    if chunks == 1:
-        forward = [Pass(PassKind.FORWARD, m, rank) for m in range(micro_batches)]
-        backward = [Pass(PassKind.BACKWARD, m, rank) for m in range(micro_batches)]
-        return _taking_turns(forward, backward, ranks - 1 - rank)
-    if micro_batches % ranks:
-        raise ValueError(
-            f"pipeline: interleaved 1f1b needs micro-batches in multiples of the {ranks} ranks, got {micro_batches}"
-        )
-    return _interleaved(ranks, chunks, micro_batches, rank)
-
-
-def _interleaved(ranks: int, chunks: int, micro_batches: int, rank: int) -> list[Pass]:
-    """Groups of as many micro-batches as ranks go through one chunk after the other."""
-
-    def passes(kind: PassKind) -> list[Pass]:
-        found = []
-        for k in range(micro_batches * chunks):
-            group, place = divmod(k, ranks * chunks)
-            chunk = place // ranks if kind is PassKind.FORWARD else chunks - 1 - place // ranks
-            found.append(Pass(kind, group * ranks + place % ranks, rank + chunk * ranks))
-        return found
-
-    return _taking_turns(passes(PassKind.FORWARD), passes(PassKind.BACKWARD), 2 * (ranks - 1 - rank) + (chunks - 1) * ranks)
-
-
-def _taking_turns(forward: Sequence[Pass], backward: Sequence[Pass], warm_up: int) -> list[Pass]:
-    """``warm_up`` forward passes, then forward and backward in turn, then the backward passes that are left."""
-    warm_up = min(warm_up, len(forward))
-    found = list(forward[:warm_up])
-    for i, one in enumerate(backward):
-        found.extend((*forward[warm_up + i : warm_up + i + 1], one))
-    return found
-
-
-def _zero_bubble(ranks: int, micro_batches: int, rank: int) -> list[Pass]:
-    """As 1F1B, with each gradient of weights put off by ``rank`` micro-batches; what is left of them comes last."""
-    in_turn = _taking_turns(
-        [Pass(PassKind.FORWARD, m, rank) for m in range(micro_batches)],
-        [Pass(PassKind.BACKWARD, m, rank) for m in range(micro_batches)], ranks - 1 - rank,
-    )
-    found: list[Pass] = []
-    for one in in_turn:
-        found.append(one)
-        if one.kind is PassKind.BACKWARD and one.micro_batch >= rank:
-            found.append(Pass(PassKind.WEIGHTS, one.micro_batch - rank, rank))
-    found.extend(Pass(PassKind.WEIGHTS, m, rank) for m in range(max(0, micro_batches - rank), micro_batches))
-    return found
 
 
 def sample_dim(node: Node) -> int | None:

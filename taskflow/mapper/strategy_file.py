@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, UnsetType
 
 from taskflow.mapper.config import Exchange, SyncAlgorithm, UpdatePlacement
-from taskflow.mapper.pipeline import PipelineSchedule
+from taskflow.mapper.passes import PipelineSchedule
 from taskflow.reading import MOST, Count, Entry, Name, NotNegative, Whole, read_as, read_json
 
 FORMAT = "taskflow-strategy"
@@ -49,7 +49,7 @@ class PipelineEntry(Entry, frozen=True, kw_only=True):
 
     micro_batches: Annotated[Count, Meta(description="Into how many parts the samples of a step are divided.")]
     schedule: Annotated[PipelineSchedule, Meta(description="The order of passes on each rank.")]
-    ranks: Annotated[Count, Meta(description="Groups of devices; stage s is with group s % ranks.")]
+    ranks: Annotated[Count, Meta(description="Groups of devices; stage s is with group s % ranks; under zbv back again.")]
     stages: Annotated[dict[Name, Whole], Meta(description="Operator's name -> its stage. One that is not named: 0.")]
 
 

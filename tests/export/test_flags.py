@@ -73,7 +73,7 @@ def test_megatrons_parser_takes_the_flags_and_they_say_the_plan(plan: str) -> No
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib came with Python 3.11")
-@pytest.mark.parametrize("plan", [*PLANS, "p4 d2 mb1 schedule=gpipe", "p4 d2 mb1 schedule=zb-h1"])
+@pytest.mark.parametrize("plan", [*PLANS, "p4 d2 mb1 schedule=gpipe", "p4 d2 mb1 schedule=zb-h1", "p2 d4 mb1 schedule=zbv"])
 def test_torchtitans_sections_say_the_plan(plan: str) -> None:
     import tomllib
 
@@ -93,7 +93,8 @@ def test_torchtitans_sections_say_the_plan(plan: str) -> None:
     if wanted.pipeline > 1:
         assert training["local_batch_size"] == BATCH // data and parallel["pipeline_parallel_microbatch_size"] == wanted.micro_batch
         assert len(parallel["pipeline_parallel_split_points"]) == wanted.pipeline * wanted.virtual - 1
-        assert (parallel["pipeline_parallel_schedule"] == "Interleaved1F1B") is (wanted.virtual > 1)
+        several = {"zbv": "ZBVZeroBubble"}.get(wanted.schedule.value, "Interleaved1F1B")
+        assert (parallel["pipeline_parallel_schedule"] == several) is (wanted.virtual > 1)
     else:
         assert training["local_batch_size"] == wanted.micro_batch
     assert said["activation_checkpoint"]["mode"] == wanted.recompute
@@ -112,6 +113,7 @@ def test_a_plan_that_is_none_of_degrees_is_answered_with_the_nearest() -> None:
 
 @pytest.mark.parametrize("plan,target,why", [
     ("p4 d2 mb1 schedule=gpipe", "megatron", "1f1b"), ("p4 d2 mb1 schedule=zb-h1", "megatron", "zb-h1"),
+    ("p2 d4 mb1 schedule=zbv", "megatron", "zbv"),
 ])
 def test_what_a_framework_has_not_is_refused_with_the_reason(plan: str, target: str, why: str) -> None:
     graph = gpt()

@@ -76,6 +76,11 @@ def test_a_llama_cut_in_two_trains_as_pytorch_alone(tmp_path: Path) -> None:
     check(tmp_path, "llama", text, 2)
 
 
+def test_stages_in_a_v_are_refused_with_the_reason() -> None:
+    with pytest.raises(ValueError, match="deals stages to ranks in turn, and zbv has its second stages in reverse; use"):
+        plan_for("llama", "p2 mb2 schedule=zbv", 2)
+
+
 @pytest.mark.parametrize("name,path", [("llama", "blocks.#"), ("gpt", "h.#")])
 def test_blocks_are_computed_again_one_by_one(name: str, path: str) -> None:
     """Not the list of them, whose forward nobody calls, nor all at once, which would keep as much as none."""

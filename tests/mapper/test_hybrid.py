@@ -83,7 +83,7 @@ def test_shares_are_said_in_the_words_of_zero_and_fsdp() -> None:
     ("zero2 prefetch=2", "prefetch=2 is how far ahead weights are gathered, which needs zero3 or fsdp"),
     ("fsdp prefetch=all", "prefetch must be a number of layers, got 'all'"),
     ("p2 recompute=some", "recompute must be one of none, selective, full, got 'some'"),
-    ("p2 schedule=2f1b", "schedule must be one of gpipe, 1f1b, zb-h1, got '2f1b'"),
+    ("p2 schedule=2f1b", "schedule must be one of gpipe, 1f1b, zb-h1, zbv, got '2f1b'"),
     ("p2 stages=1;2", "stages must be numbers of layers such as 5,6,6,5, got '1;2'"),
     ("p3 stages=1,2", "stages= needs the layers of 3 stages .p x v., got 2"),
     ("d4 overlap=all", "overlap must be one of none, grads, got 'all'"),
@@ -218,7 +218,7 @@ def test_without_overlap_sums_wait_for_the_end_of_the_backward_pass(plan: str) -
 
 
 @pytest.mark.parametrize("plan", [
-    "t2 p2 d2 mb1", "t1 p4 d2 mb2 schedule=zb-h1", "t2 p2 d2 mb1 v3 recompute=selective",
+    "t2 p2 d2 mb1", "t1 p4 d2 mb2 schedule=zb-h1", "t2 p2 d2 mb1 schedule=zbv", "t2 p2 d2 mb1 v3 recompute=selective",
     "t4 p2 d1 mb2 schedule=gpipe recompute=full", "t1 p1 d8 mb1 zero1",
     "t2 p2 d2 mb1 overlap=none", "d8 overlap=none", "d8 mb1 zero1 overlap=none", "t2 nosp p2 d2 mb1 recompute=full",
     "t2 regather p2 d2 mb1 schedule=zb-h1", "t4 regather p2 mb2 recompute=selective",

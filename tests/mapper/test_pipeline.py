@@ -25,7 +25,7 @@ from taskflow.rules import SGD
 from taskflow.tasks import Compute, Kind, Task, TaskGraph, Timeline, simulate
 from taskflow.tasks.lower import lower
 
-GPIPE, ONE_F_ONE_B, ZERO_BUBBLE = PipelineSchedule.GPIPE, PipelineSchedule.ONE_F_ONE_B, PipelineSchedule.ZERO_BUBBLE
+GPIPE, ONE_F_ONE_B, ZERO_BUBBLE, ZBV = PipelineSchedule
 
 
 def pipelined(ranks: int, micro_batches: int, schedule: PipelineSchedule, virtual: int = 1) -> tuple[OperatorGraph, Strategy]:
@@ -38,7 +38,9 @@ def pipelined(ranks: int, micro_batches: int, schedule: PipelineSchedule, virtua
     graph.minimize(taskflow.mse_loss(x, taskflow.input(graph, (micro_batches, 2), name="y"), name="loss"))
     stages = {node.name: 0 for node in graph} | {f"layer{s}": s for s in range(count)} | {"loss": count - 1}
     configs = {
-        node.name: in_micro_batches(node, OpConfig((1,) * len(node.dims), (stages[node.name] % ranks,)), micro_batches)
+        node.name: in_micro_batches(
+            node, OpConfig((1,) * len(node.dims), (schedule.rank(stages[node.name], ranks),)), micro_batches
+        )
         for node in graph
     }
     return graph, Strategy(ranks, configs, pipeline=Pipeline(micro_batches, stages, ranks, schedule))
@@ -83,6 +85,11 @@ def check(ranks: int, micro_batches: int, schedule: PipelineSchedule, virtual: i
     idle = Fraction(timeline.makespan) - work
     if schedule is ZERO_BUBBLE:
         assert idle == p - 1  # a third of 1F1B's
+    elif schedule is ZBV:
+        assert idle == p - 1  # until the first micro-batch has come down the V, in units of half a stage
+        for rank in range(p):
+            own = [timeline.spans[task.number] for task in tasks if task.processor == rank and cost(task)]
+            assert max(s.end for s in own) - min(s.start for s in own) == work  # no bubble between a rank's passes
     else:
         assert idle == 3 * (p - 1)  # each unit is the v-th part of a rank's stage
         assert idle / (work + idle) == Fraction(p - 1, v * m + p - 1)
@@ -92,6 +99,8 @@ def check(ranks: int, micro_batches: int, schedule: PipelineSchedule, virtual: i
             assert kept == m * v
         elif schedule is ZERO_BUBBLE:
             assert kept == min(p, m)
+        elif schedule is ZBV:
+            assert kept == 2 * p  # halves of stages: what 1F1B keeps at most, on every rank
         elif v == 1:
             assert kept == min(p - rank, m)
         else:
@@ -112,6 +121,21 @@ def test_bubbles_and_activations_are_those_of_the_closed_form(ranks: int, micro_
 @pytest.mark.parametrize(("ranks", "micro_batches"), [(2, 2), (2, 8), (3, 6), (4, 4), (4, 16), (8, 16)])
 def test_interleaved_stages_divide_the_bubble(ranks: int, micro_batches: int, virtual: int) -> None:
     check(ranks, micro_batches, ONE_F_ONE_B, virtual)
+
+
+@pytest.mark.parametrize(("ranks", "micro_batches"), [
+    (2, 3), (2, 4), (2, 9), (3, 6), (4, 7), (4, 8), (4, 17), (7, 14), (16, 32),
+])
+def test_zero_bubble_in_a_v_has_no_bubble(ranks: int, micro_batches: int) -> None:
+    check(ranks, micro_batches, ZBV, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("ranks", range(2, 17))
+def test_every_closed_form_of_zero_bubble_in_a_v(ranks: int) -> None:
+    for micro_batches in range(2 * ranks - 1, 8 * ranks + 1):
+        check(ranks, micro_batches, ZBV, 2)
 
 
 @pytest.mark.slow
@@ -142,22 +166,30 @@ def test_the_order_of_passes_is_the_papers() -> None:
     assert numbers(rank_passes(ZERO_BUBBLE, 4, 1, 4, 0)) == "F0 F1 F2 F3 B0 W0 B1 W1 B2 W2 B3 W3"
     assert numbers(rank_passes(ZERO_BUBBLE, 4, 1, 4, 2)) == "F0 F1 B0 F2 B1 F3 B2 W0 B3 W1 W2 W3"
     assert numbers(rank_passes(GPIPE, 2, 1, 2, 0)) == "F0 F1 B0 B1"
+    # Figure 6: ZB-V, the last rank of four, whose stages are 3 and 4.
+    assert " ".join(map(str, rank_passes(ZBV, 4, 2, 8, 3))).startswith(
+        "F0.3 F0.4 F1.3 F1.4 F2.3 F2.4 F3.3 F3.4 B0.4 W0.4 F4.3 B0.3 W0.3 F4.4 "
+    )
+    assert numbers(rank_passes(ZBV, 2, 2, 3, 0)) == "F0 F1 F2 F0 B0 W0 F1 B1 W1 B0 W0 F2 B2 W2 B1 W1 B2 W2"
     assert str(rank_passes(ONE_F_ONE_B, 2, 2, 2, 1)[1]) == "F1.1"
 
 
 @pytest.mark.parametrize("schedule", list(PipelineSchedule))
 def test_every_pass_comes_once_and_after_what_it_needs(schedule: PipelineSchedule) -> None:
     for ranks, micro_batches in ((1, 3), (3, 1), (3, 7), (5, 5)):
-        pipeline = Pipeline(micro_batches, {f"layer{s}": s for s in range(ranks)}, ranks, schedule)
+        chunks = schedule.chunks or 1
+        pipeline = Pipeline(micro_batches, {f"layer{s}": s for s in range(ranks * chunks)}, ranks, schedule)
         passes = pipeline.passes()
-        phases = set(PassKind) if schedule is ZERO_BUBBLE else {PassKind.FORWARD, PassKind.BACKWARD}
-        assert set(passes) == {Pass(f, m, s) for f in phases for m in range(micro_batches) for s in range(ranks)}
+        phases = set(PassKind) if schedule in (ZERO_BUBBLE, ZBV) else {PassKind.FORWARD, PassKind.BACKWARD}
+        assert set(passes) == {Pass(f, m, s) for f in phases for m in range(micro_batches) for s in range(ranks * chunks)}
         place = {one: i for i, one in enumerate(passes)}
         assert len(place) == len(passes)
         for one in passes:
             assert all(place[before] < place[one] for before in pipeline._needs(one))
         for rank in range(ranks):
-            assert [one for one in passes if one.stage % ranks == rank] == rank_passes(schedule, ranks, 1, micro_batches, rank)
+            own = [one for one in passes if pipeline.rank(f"layer{one.stage}") == rank]
+            assert own == rank_passes(schedule, ranks, chunks, micro_batches, rank)
+            assert sorted({one.stage for one in own}) == schedule.stages(rank, ranks, chunks)
 
 
 def test_wrong_numbers_are_refused() -> None:
@@ -167,6 +199,7 @@ def test_wrong_numbers_are_refused() -> None:
         ((2, {"a": 0, "b": 2}, 2), "3 stages cannot be dealt to 2 ranks evenly"),
         ((3, {"a": 3}, 2), "interleaved 1f1b needs micro-batches in multiples of the 2 ranks, got 3"),
         ((4, {"a": 3}, 2, ZERO_BUBBLE), "zb-h1 has one stage a rank, got 2"),
+        ((4, {"a": 1}, 2, ZBV), "zbv has 2 stages a rank, got 1"),
     ):
         with pytest.raises(ValueError, match=message):
             Pipeline(*arguments)

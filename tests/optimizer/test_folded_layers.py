@@ -41,6 +41,7 @@ def network(name: str, layers: int) -> OperatorGraph:
     ("llama", 7, "d8 mb1"), ("gpt", 11, "p2 d4 mb1"),
     pytest.param("gpt", 20, "p2 d4 mb1 v2", marks=pytest.mark.slow),
     pytest.param("llama", 11, "p2 d4 mb1 schedule=zb-h1", marks=pytest.mark.slow),
+    pytest.param("llama", 21, "p2 d4 mb1 schedule=zbv", marks=pytest.mark.slow),
     pytest.param("llama", 11, "p2 d4 mb1 zero1 recompute=full", marks=pytest.mark.slow),
     pytest.param("llama", 10, "t2 d4 mb1 recompute=selective", marks=pytest.mark.slow),
     pytest.param("gpt", 9, "t2 nosp p2 d2 mb1 recompute=full", marks=pytest.mark.slow),

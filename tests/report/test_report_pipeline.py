@@ -14,7 +14,8 @@ from taskflow.report import page
 from taskflow.report.pipeline import KINDS, TOGETHER, colour, pipeline_chart, pipeline_section
 from taskflow.tasks.task import Compute
 
-PLANS = ("p2 d2 mb1", "t2 p2 mb2 recompute=full", "p2 mb1 d2 schedule=zb-h1", "p2 d2 mb1 v2", "p4 mb1 schedule=gpipe")
+PLANS = ("p2 d2 mb1", "t2 p2 mb2 recompute=full", "p2 mb1 d2 schedule=zb-h1", "p2 d2 mb1 v2", "p4 mb1 schedule=gpipe",
+         "p2 d2 mb1 schedule=zbv")
 
 
 @pytest.mark.parametrize("plan", PLANS)
@@ -24,7 +25,7 @@ def test_lanes_have_the_work_of_their_devices(plan: str) -> None:
     pipeline = judge.strategy.pipeline
     assert isinstance(pipeline, Pipeline) and found["description"] == str(pipeline)
     assert sorted(device for lane in found["lanes"] for device in lane["devices"]) == list(range(4))
-    ranks = [list(range(rank, pipeline.count, pipeline.ranks)) for rank in range(pipeline.ranks)]
+    ranks = [pipeline.schedule.stages(rank, pipeline.ranks, pipeline.count // pipeline.ranks) for rank in range(pipeline.ranks)]
     assert [lane["stages"] for lane in found["lanes"]] == ranks
     whole = found["end_seconds"] - found["begin_seconds"]
     for lane in found["lanes"]:

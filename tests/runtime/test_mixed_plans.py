@@ -22,6 +22,7 @@ MODELS: dict[str, tuple[Any, Any]] = {
 PLANS = (
     ("t2 d2 mb2 zero3", 4), ("t2 p2 d2 mb1 zero2 recompute=full", 8), ("d4 fsdp mb1", 4), ("t2 d2 zero1 mb2", 4),
     ("p2 d2 hsdp2 mb2 schedule=zb-h1", 4), ("c2 t2 d1 mb4 zero3", 4),
+    ("p2 d2 mb1 schedule=zbv", 4), ("t2 p2 d1 mb2 schedule=zbv zero1 recompute=full", 4),
 )
 
 

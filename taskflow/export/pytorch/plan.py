@@ -188,6 +188,11 @@ def _add_stages(
     pipeline = strategy.pipeline
     assert pipeline is not None, "it has stages"
     several = pipeline.count > pipeline.ranks
+    if pipeline.schedule is PipelineSchedule.ZERO_BUBBLE_V:
+        raise ValueError(
+            "the generated module deals stages to ranks in turn, and zbv has its second stages in reverse; use schedule=zb-h1, or "
+            "--to torchtitan"
+        )
     if (pipeline.schedule, several) not in SCHEDULES:
         raise ValueError(f"torch.distributed.pipelining has no {pipeline.schedule.value} with several stages a rank")
     plan.schedule = SCHEDULES[pipeline.schedule, several]

@@ -75,10 +75,9 @@ def _collectives(graph: TaskGraph, of: dict[int, int]) -> dict[int, list[int]]:
 def _messages(graph: TaskGraph, strategy: Strategy, of: dict[int, int]) -> list[list[int]]:
     """Bytes of what each pass exchanges with another stage's processors: with each other stage one message in a direction."""
     assert strategy.pipeline is not None
-    ranks = strategy.pipeline.ranks
     home: dict[int, int] = {}
     for name, config in strategy.configs.items():
-        home.update(dict.fromkeys(set(config.processors), strategy.pipeline.stage(name) % ranks))
+        home.update(dict.fromkeys(set(config.processors), strategy.pipeline.rank(name)))
     found: dict[int, dict[tuple[int, bool], int]] = {}
     arriving: dict[int, tuple[int, int]] = {}  # copy -> rank that it comes from, and bytes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import fsum
 
-from taskflow.mapper import Pipeline, PipelineSchedule
+from taskflow.mapper import Pipeline
 from taskflow.tasks import Compute, TaskGraph, Timeline
 
 
@@ -35,7 +35,7 @@ class Bubble:
 def closed_form(pipeline: Pipeline) -> float:
     """The idle share of equal stages without transfers; of zero bubble with forward, backward and weights' passes equally long."""
     p, v, m = pipeline.ranks, pipeline.count // pipeline.ranks, pipeline.micro_batches
-    work = v * m * (3 if pipeline.schedule is PipelineSchedule.ZERO_BUBBLE else 1)
+    work = v * m * (3 if pipeline.schedule.weights_apart else 1)
     return (p - 1) / (work + p - 1)
 
 

@@ -42,7 +42,7 @@ def plan_memory(sums: PlanSums, layered: LayeredPlan, micro_batches: int) -> Pla
     plan, passes, weights = layered.plan, sums.sums(layered), sums.weights(layered)
     found: list[PlanMemory] = []
     for rank in range(plan.pipeline):
-        own = slice(rank, None, plan.pipeline)
+        own = plan.schedule.stages(rank, plan.pipeline, plan.virtual)
         alive = _alive(plan.schedule, plan.pipeline, plan.virtual, micro_batches, rank)
         activations = float((alive @ passes.kept[own]).max(initial=0.0)) + float(passes.passing[own].max())
         found.append(PlanMemory(

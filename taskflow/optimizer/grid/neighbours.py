@@ -33,11 +33,13 @@ def _all(layered: LayeredPlan, sums: PlanSums, node: int) -> Iterator[LayeredPla
         if other:
             yield replace(layered, plan=replace(plan, micro_batch=other))
     for schedule in PipelineSchedule:
-        if schedule is not PipelineSchedule.ZERO_BUBBLE or plan.virtual == 1:
+        if schedule.chunks in (None, plan.virtual):
             yield replace(layered, plan=replace(plan, schedule=schedule))
+        elif plan.pipeline > 1 and schedule is PipelineSchedule.ZERO_BUBBLE_V:
+            yield replace(layered, plan=replace(plan, schedule=schedule, virtual=2, stages=()))
     for virtual in (2 * plan.virtual, plan.virtual // 2):
         if virtual and plan.pipeline > 1:
-            schedule = PipelineSchedule.ONE_F_ONE_B if plan.schedule is PipelineSchedule.ZERO_BUBBLE else plan.schedule
+            schedule = plan.schedule if plan.schedule.chunks in (None, virtual) else PipelineSchedule.ONE_F_ONE_B
             yield replace(layered, plan=replace(plan, virtual=virtual, stages=(), schedule=schedule))
     for more in DEGREES:
         for less in DEGREES:
@@ -49,6 +51,8 @@ def _all(layered: LayeredPlan, sums: PlanSums, node: int) -> Iterator[LayeredPla
             if degrees["tensor"] * degrees["context"] > node or degrees["data"] % plan.experts:
                 continue
             virtual = plan.virtual if degrees["pipeline"] > 1 else 1
+            if degrees["pipeline"] > 1 and plan.schedule.chunks not in (None, virtual):
+                continue
             yield replace(layered, plan=replace(
                 plan, tensor=degrees["tensor"], context=degrees["context"], pipeline=degrees["pipeline"], data=degrees["data"],
                 virtual=virtual, stages=(),
@@ -62,7 +66,9 @@ def _divides(plan: HybridPlan, batch: int, layers: int) -> bool:
     count = batch // (data * micro_batch)
     if plan.pipeline == 1 and plan.schedule is not PipelineSchedule.ONE_F_ONE_B:
         return False
-    return plan.virtual == 1 or (count % plan.pipeline == 0 and plan.schedule is not PipelineSchedule.ZERO_BUBBLE)
+    if plan.schedule.chunks is not None:
+        return plan.schedule.chunks == plan.virtual
+    return plan.virtual == 1 or count % plan.pipeline == 0
 
 
 def _uneven(layered: LayeredPlan, sums: PlanSums) -> Iterator[LayeredPlan]:

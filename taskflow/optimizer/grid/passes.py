@@ -22,18 +22,19 @@ def passes_seconds(
     """Seconds until the last pass ends. ``ahead`` and ``back``: of a pass of each stage; ``message``: from one rank to the next."""
     if len(ahead) == 1:
         return micro_batches * (ahead[0] + back[0])
-    split = schedule is PipelineSchedule.ZERO_BUBBLE
+    split = schedule.weights_apart
     larger = np.maximum if isinstance(ahead[0], np.ndarray) else max
     halves = [b / 2 for b in back] if split else back
     each = {PassKind.FORWARD: ahead, PassKind.BACKWARD: halves, PassKind.WEIGHTS: halves}
     ends: list[Seconds] = []
     free: list[Seconds] = [0.0] * ranks
     for kind, stage, before, travels in _order(schedule, ranks, len(ahead), micro_batches):
-        ready = free[stage % ranks]
+        rank = schedule.rank(stage, ranks)
+        ready = free[rank]
         if before is not None:
             ready = larger(ready, ends[before] + message if travels else ends[before])
         ends.append(ready + each[kind][stage])
-        free[stage % ranks] = ends[-1]
+        free[rank] = ends[-1]
     total = free[0]
     for other in free[1:]:
         total = larger(total, other)
@@ -67,5 +68,6 @@ def _order(
         from_ = {PassKind.FORWARD: (one.kind, m, s - 1), PassKind.BACKWARD: (one.kind, m, s + 1)}.get(one.kind)
         before = numbers.get(from_) if from_ is not None else None
         numbers[one.kind, m, s] = len(found)
-        found.append((one.kind, s, before, before is not None))
+        here = from_ is not None and schedule.rank(from_[2], ranks) == schedule.rank(s, ranks)
+        found.append((one.kind, s, before, before is not None and not here))
     return tuple(found)

@@ -59,8 +59,9 @@ class PlanPrices:
         stages = plan.pipeline * plan.virtual
         waits = np.zeros(stages)
         if plan.pipeline > 1:
-            at = np.arange(stages)
-            waits = ((at > 0).astype(float) + (at < stages - 1)) * self.message
+            at = np.array([plan.schedule.rank(stage, plan.pipeline) for stage in range(stages)])
+            crosses = (at[1:] != at[:-1]).astype(float)
+            waits = (np.append(0.0, crosses) + np.append(crosses, 0.0)) * self.message
         # The host runs ahead while a collective goes on, as it does through long kernels.
         ahead = np.maximum(found.seconds[:, 0] + found.sums[:, 0], found.seconds[:, 1])
         back = np.maximum(found.seconds[:, 2] + found.sums[:, 1], found.seconds[:, 3])
@@ -82,7 +83,7 @@ class PlanPrices:
         layers = max(1.0, self.sums.layers / (plan.pipeline * plan.virtual))
         slowest = 0.0
         for rank in range(plan.pipeline):
-            own = slice(rank, None, plan.pipeline)
+            own = plan.schedule.stages(rank, plan.pipeline, plan.virtual)
             summed = self._spread(layered, weights, weights.reduced[own].sum(), 2)
             summed += self._spread(layered, weights, weights.scattered[own].sum(), 1)
             # Of all layers but the first gradients travel while the last backward pass goes on.

@@ -95,7 +95,7 @@ class PlanSums:
         """What the passes of a plan's stages take and keep."""
         plan = layered.plan
         key = (plan.tensor, plan.context, plan.experts, plan.micro_batch, plan.pipeline, plan.virtual, plan.stages,
-               layered.recompute or plan.recompute)  # fmt: skip
+               layered.recompute or plan.recompute, plan.schedule.rank(plan.pipeline, plan.pipeline))  # fmt: skip
         if key not in self._sums:
             self._sums[key] = self._add_up(layered, self.tables.of(plan))
         return self._sums[key]
@@ -105,7 +105,8 @@ class PlanSums:
         count, stage, again = plan.pipeline * plan.virtual, self.stages(layered), self.again(layered)
         source = tables.output_node[tables.read_tensor]
         reader = tables.read_node
-        crosses = stage[source] % plan.pipeline != stage[reader] % plan.pipeline
+        rank = np.array([plan.schedule.rank(s, plan.pipeline) for s in range(count)])[stage]
+        crosses = rank[source] != rank[reader]
 
         def by_stage(nodes: Array, values: Array) -> Array:
             return np.bincount(stage[nodes], values, count)

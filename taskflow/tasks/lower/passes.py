@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from taskflow.graph import Node
-from taskflow.mapper import Pass, PassKind, Pipeline, PipelineSchedule
+from taskflow.mapper import Pass, PassKind, Pipeline
 from taskflow.tasks.lower.backward import Gives, backward
 from taskflow.tasks.lower.forward import forward
 from taskflow.tasks.lower.sharded import end_pass, layers_ending, scatter_gradients
@@ -36,7 +36,7 @@ def forward_and_backward(state: Lowering, pipeline: Pipeline) -> None:
             state.ended.update(state.last)
             state.last.clear()  # whoever repeats passes chains them
         first = len(state.emit.graph)
-        _emit(state, one, stages[one.stage], pipeline.schedule is PipelineSchedule.ZERO_BUBBLE, ending[one.stage])
+        _emit(state, one, stages[one.stage], pipeline.schedule.weights_apart, ending[one.stage])
         end_pass(state)
         state.emit.graph.passes.append((one, first, len(state.emit.graph)))
     state.ended.update(state.last)
