@@ -91,7 +91,7 @@ def _run(
     shapes: dict[str, tuple[int, ...]] = {}
     try:
         memory = _memory()
-        with _real_meshes(parallel), FakeTensorMode(allow_non_fake_inputs=True), memory:
+        with _real_meshes(parallel), FakeTensorMode(allow_non_fake_inputs=True), memory, _shapes_apart(memory), _all_to_all():
             model = parallel.parallelize(module_of(config, weights=True), "cpu")
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
             for path, part in model.parts[0].named_modules():
@@ -127,6 +127,7 @@ def _memory() -> Any:
             super().__init__()
             self.now = self.most = 0
             self.sizes: dict[int, int] = {}
+            self.apart = False  # whether what is made now takes no memory on a real rank
 
         def __enter__(self) -> Any:
             def resized(storage: Any, size: int) -> Any:
@@ -161,6 +162,8 @@ def _memory() -> Any:
         def count(self, storage: Any) -> None:
             key = id(storage)
             if key not in self.sizes:
+                if self.apart:
+                    return
                 weakref.finalize(storage, self.drop, key)
             self.now += storage.nbytes() - self.sizes.get(key, 0)
             self.sizes[key] = storage.nbytes()
@@ -176,6 +179,46 @@ def _loss(output: Any, target: Any) -> Any:
     import torch
 
     return torch.nn.functional.cross_entropy(output.logits.flatten(0, -2), target.flatten())
+
+
+@contextmanager
+def _shapes_apart(memory: Any) -> Iterator[None]:
+    """What DTensor makes without numbers to learn whole shapes does not count: on a rank it has no memory."""
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
+
+    before = ShardingPropagator._propagate_tensor_meta_non_cached
+
+    def learn(self: Any, schema: Any) -> Any:
+        was, memory.apart = memory.apart, True
+        try:
+            return before(self, schema)
+        finally:
+            memory.apart = was
+
+    ShardingPropagator._propagate_tensor_meta_non_cached = learn  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        ShardingPropagator._propagate_tensor_meta_non_cached = before  # type: ignore[method-assign]
+
+
+@contextmanager
+def _all_to_all() -> Iterator[None]:
+    """What is cut anew goes in an all-to-all, as on GPUs. (On CPUs PyTorch gathers all of it and drops what it does not need.)"""
+    import torch
+    from torch.distributed.tensor import placement_types
+
+    def anew(value: Any, gathered: int, cut: int, mesh: Any, dim: int) -> Any:
+        count = mesh.size(dim)
+        sent = torch.stack([part.contiguous() for part in value.chunk(count, cut)])
+        return torch.cat(torch.empty_like(sent).unbind(), gathered)
+
+    before = placement_types.shard_dim_alltoall
+    placement_types.shard_dim_alltoall = anew
+    try:
+        yield
+    finally:
+        placement_types.shard_dim_alltoall = before
 
 
 @contextmanager

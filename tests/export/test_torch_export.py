@@ -88,6 +88,12 @@ def test_blocks_are_computed_again_one_by_one(name: str, path: str) -> None:
     assert f"again=('{path}',)" in text
 
 
+def test_a_stage_that_needs_a_size_of_the_one_before_is_refused() -> None:
+    """A stage begins in the middle of an attention, behind which its result gets the shape that its input had."""
+    with pytest.raises(ValueError, match="needs a size of a tensor of an earlier stage"):
+        plan_for("llama", "p2 d2 v2 mb1", 4)
+
+
 CASES = [
     ("llama", "data", 2), ("llama", "d2 zero1 mb2", 2), ("llama", "t2 d2", 4), ("llama", "t2 d2 zero1 mb2", 4),
     ("llama", "megatron", 4), ("llama", "t2 p2 mb2", 4), ("llama", "p2 d2 mb1 zero1", 4),

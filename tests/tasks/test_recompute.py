@@ -42,3 +42,15 @@ def test_it_begins_after_the_backward_pass_of_later_operators_has(plan: str) -> 
             assert spans[task.number].start >= last.get(task.processor, 0.0)
             last[task.processor] = spans[task.number].end
     assert again
+
+
+@pytest.mark.parametrize("plan", ["p2 mb1", "d2 mb1", "t2 recompute=full"])
+def test_ones_and_zeros_come_after_the_operators_before_them(plan: str) -> None:
+    """They need nothing, but a gradient that is begun with the step lies there all the time."""
+    graph, machine = build("llama", 4, 2, preset="small"), load_machine("h100", 2)
+    tasks = make_evaluator(graph, machine, rule=Adam()).lowered(map_graph(HybridParallel(plan), graph, machine))
+    fills = [task for task in tasks if task.kind is Kind.FILL and task.topic.purpose is Purpose.GRADIENT]
+    assert fills
+    for task in fills:
+        before = [tasks.tasks[number] for number in task.after]
+        assert any(one.kind in (Kind.FORWARD, Kind.BACKWARD) and one.processor == task.processor for one in before), task

@@ -6,7 +6,7 @@ Modules that lie within one stage stay what they are. Only the code around them 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +72,19 @@ def _stages(graph: Any, found: Mapping[str, set[int]]) -> dict[Any, int | None]:
     return stage_of
 
 
+def _sizes(nodes: Iterable[Any]) -> set[Any]:
+    """Nodes that are no tensors, but shapes, or numbers that are computed from them."""
+    found: set[Any] = set()
+    for node in nodes:
+        shape = node.op == "call_function" and node.target is getattr and node.args[1] in ("shape", "ndim")
+        if shape or (node.op == "call_method" and node.target in ("size", "dim", "numel")) or (
+            node.op == "call_function" and getattr(node.target, "__module__", "") in ("_operator", "builtins", "math")
+            and node.all_input_nodes and found.issuperset(node.all_input_nodes)
+        ):
+            found.add(node)
+    return found
+
+
 class _Writer:
     """Writes one stage."""
 
@@ -82,14 +95,24 @@ class _Writer:
         self.parts: list[str] = []
         self.inputs: list[str] = []
         self.written: set[Any] = set()
+        self.sizes = _sizes(self.nodes)
 
     def arrives(self, number: int) -> list[Any]:
         """What goes from the stages before ``number`` to it and to those behind."""
-        return [
+        found = [
             node for node in self.nodes
             if (stage := self.stage_of[node]) is not None and stage < number
             and any(user.op == "output" or (self.stage_of[user] or 0) >= number for user in node.users)
         ]
+        for node in found:
+            if node in self.sizes:
+                users = ", ".join(user.name for user in node.users if (self.stage_of[user] or 0) >= number)
+                raise ValueError(
+                    f"stage {number} begins where the module's code ({users}) needs a size of a tensor of an earlier stage, and "
+                    "stages give each other tensors alone; take fewer stages a rank or another number of stages, so that they "
+                    "begin between blocks"
+                )
+        return found
 
     def stage(self) -> StageText:
         arriving = self.arrives(self.number)

@@ -238,7 +238,7 @@ class _Arriving:
 def _seed(state: Lowering, tensor: Tensor, rect: Rect, processor: int) -> int:
     """The gradient of a loss by itself."""
     target = state.emit.buffer(f"d {tensor.name}", rect, processor, tensor.dtype)
-    state.emit.fill(f"d {tensor.name}{rect}", state.emit.whole(target), 1.0)
+    state.emit.fill(f"d {tensor.name}{rect}", state.emit.whole(target), 1.0, also_after=state.chain(processor))
     return target
 
 
@@ -254,10 +254,10 @@ def _owner_gradient(
     target = emit.buffer(name, rect, owner, tensor.dtype)
     fresh: list[Rect] = []  # what already has a value
     if seed:
-        emit.fill(f"{name}{rect}", emit.whole(target), 1.0, scaled=True)
+        emit.fill(f"{name}{rect}", emit.whole(target), 1.0, scaled=True, also_after=state.chain(owner))
         fresh.append(rect)
     elif not covers([shared for *_, shared in parts], rect) or _partial_overlap([s for *_, s in parts]):
-        emit.fill(f"{name}{rect}", emit.whole(target), 0.0)
+        emit.fill(f"{name}{rect}", emit.whole(target), 0.0, also_after=state.chain(owner))
         fresh.append(rect)
     for processor, _, buffer, shared in parts:
         first = not any(done.overlaps(shared) for done in fresh)

@@ -297,10 +297,13 @@ class Emitter:
         size = part.rect.volume
         return size, size * self.graph.buffers[part.buffer].dtype.itemsize
 
-    def fill(self, name: str, target: Part, value: float, *, scaled: bool = False) -> int:
-        """Set every element of a part; ``scaled``: times the loss scale."""
+    def fill(
+        self, name: str, target: Part, value: float, *, scaled: bool = False, also_after: Sequence[int] = ()
+    ) -> int:
+        """Set every element of a part; ``scaled``: times the loss scale. It needs nothing, and so comes as soon as it may: memory
+        for the part is taken from there on."""
         processor = self.graph.buffers[target.buffer].processor
-        return self.emit(Kind.FILL, name, processor, Filling(target, value, scaled), (), (target,))
+        return self.emit(Kind.FILL, name, processor, Filling(target, value, scaled), (), (target,), also_after=also_after)
 
     def _runs(self, part: Part) -> int:
         whole = (self._known[part.buffer] or self._learn(part.buffer)).whole

@@ -17,7 +17,7 @@ import numpy as np
 from taskflow.mapper import Pass, PassKind
 from taskflow.optimizer.evaluate.folded.layers import Label
 from taskflow.optimizer.evaluate.folded.repeat import TaskPlaces, every_pair, lay_out
-from taskflow.tasks import Compute, Summation, Task, TaskGraph
+from taskflow.tasks import Compute, Filling, Summation, Task, TaskGraph
 from taskflow.tasks.lower import LOWERED, NotAlikeError
 
 NO_LABELS: Mapping[str, Label] = MappingProxyType({})
@@ -49,13 +49,14 @@ class Waits:
 @dataclass(frozen=True, slots=True)
 class Segment:
     """Tasks that follow each other: of a pass, or those before or after all passes. ``first``: the number of its first task in the
-    lowered graph. ``ends``: by processor the first and the last operator's task, counted from the first task. ``layout``: where the
-    tasks stand among those of all layers."""
+    lowered graph. ``ends``: by processor the first and the last operator's task, counted from the first task; ``fills``: those that
+    stand before its first one. ``layout``: where the tasks stand among those of all layers."""
 
     first: int
     count: int
     waits: tuple[Waits, ...]
     ends: dict[int, tuple[int, int]]
+    fills: tuple[tuple[int, int], ...]
     layout: TaskPlaces
 
     @property
@@ -178,6 +179,7 @@ class _Maker:
     def _segment(self, first: int, last: int, class_: int | None) -> Segment:
         found: dict[tuple[Which, PassKind | None, int, int], tuple[list[int], list[int]]] = {}
         ends: dict[int, tuple[int, int]] = {}
+        fills: list[tuple[int, int]] = []
         for task in self.graph.tasks[first:last]:
             local = task.number - first
             for key, before in self._waits(task, class_):
@@ -186,9 +188,11 @@ class _Maker:
                 befores.append(before)
             if isinstance(task.work, Compute):
                 ends[task.processor] = ends.get(task.processor, (local, local))[0], local
+            elif class_ is not None and isinstance(task.work, Filling) and task.processor not in ends:
+                fills.append((task.processor, local))
         waits = tuple(Waits(*key, np.array(t, np.int64), np.array(b, np.int64)) for key, (t, b) in found.items())
         layout = lay_out(self.graph.tasks[first:last], self.labels, self.copies)
-        return Segment(first, last - first, waits, ends, layout)
+        return Segment(first, last - first, waits, ends, tuple(fills), layout)
 
     def _waits(
         self, task: Task, class_: int | None
@@ -308,12 +312,16 @@ def _chains(
     template: StepTemplate, passes: Sequence[Pass], class_of: Sequence[int],
     base: dict[tuple[PassKind, int], np.ndarray], end: int,  # type: ignore[type-arg]
 ) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
-    """From each pass's first operator task on a processor to the last one before it there."""
+    """From each pass's first operator task on a processor, and the fills before it, to the last one before it there."""
     tasks: list[int] = []
     befores: list[int] = []
     last = {processor: local for processor, (_, local) in template.before.bounds.items()}
 
     def follow(segment: Segment, at: int) -> None:
+        for processor, local in segment.fills:
+            if processor in last:
+                tasks.append(at + int(segment.layout.at[local]))
+                befores.append(last[processor])
         for processor, (first, final) in segment.bounds.items():
             if processor in last:
                 tasks.append(at + first)
