@@ -48,8 +48,7 @@ class HybridParallel(Mapper):
         self._keys = _keys(graph, plan)
         self._stages = stages_of(graph, plan.pipeline * plan.virtual, plan.stages)
         self._group = group
-        self._places: dict[tuple[Any, ...], list[int]] = {}
-        self._last: tuple[Node | None, Sequence[int], list[int]] = None, (), []
+        self._places: dict[tuple[Any, ...], tuple[int, ...]] = {}
         self._micro_batches = samples(graph) // ((plan.data or 1) * (plan.micro_batch or 1))
 
     def slice_task(self, node: Node, machine: Machine) -> Sequence[int]:
@@ -67,15 +66,16 @@ class HybridParallel(Mapper):
         return degrees
 
     def map_task(self, node: Node, piece: int, degrees: Sequence[int], machine: Machine) -> int:
-        if self._last[:2] != (node, degrees):  # its pieces come one after another, and other operators' lie as they do
-            key = (
-                tuple(degrees), sample_dim(node), self._shared(node), self._sequence.get(node.name), self._experts.get(node.name),
-                self.plan.schedule.rank(self._stages[node.name], self.plan.pipeline), self.select_copies(node, machine),
-            )
-            if key not in self._places:
-                self._places[key] = [self._place(piece, *key) for piece in range(prod(degrees) * key[-1])]
-            self._last = node, degrees, self._places[key]
-        return self._last[2][piece]
+        return self.map_tasks(node, prod(degrees) * self.select_copies(node, machine), degrees, machine)[piece]
+
+    def map_tasks(self, node: Node, count: int, degrees: Sequence[int], machine: Machine) -> Sequence[int]:
+        key = (
+            tuple(degrees), sample_dim(node), self._shared(node), self._sequence.get(node.name), self._experts.get(node.name),
+            self.plan.schedule.rank(self._stages[node.name], self.plan.pipeline), self.select_copies(node, machine),
+        )
+        if key not in self._places:  # other operators' pieces lie as this one's do
+            self._places[key] = tuple(self._place(piece, *key) for piece in range(count))
+        return self._places[key]
 
     def _place(
         self, piece: int, degrees: Sequence[int], dim: int | None, shared: int | None, sequence: int | None, expert: int | None,

@@ -48,6 +48,10 @@ class Mapper(ABC):
     def map_task(self, node: Node, piece: int, degrees: Sequence[int], machine: Machine) -> int:
         """The processor that runs a piece (numbered with the last dimension fastest)."""
 
+    def map_tasks(self, node: Node, count: int, degrees: Sequence[int], machine: Machine) -> Sequence[int]:
+        """The processors that run an operator's ``count`` pieces. Default: as `map_task` says of each by itself."""
+        return [self.map_task(node, piece, degrees, machine) for piece in range(count)]
+
     def select_task_sources(self, request: CopyRequest) -> int:
         """Choose which of ``request.candidates`` sends the copy. Default: the owner."""
         return request.candidates[0]
@@ -139,9 +143,18 @@ def map_graph(mapper: Mapper, graph: OperatorGraph, machine: Machine) -> Strateg
     micro_batches = 1 if pipeline is None else pipeline.micro_batches
     known: dict[OpConfig, OpConfig] = {}  # layers are alike: one object is quick to compare, and holds less memory
     configs: dict[str, OpConfig] = {}
+    divided: dict[tuple[object, ...], OpConfig] = {}
     for node in graph:
-        config = in_micro_batches(node, _configure(mapper, node, machine), micro_batches)
-        configs[node.name] = known.setdefault(config, config)
+        config = _configure(mapper, node, machine)
+        key = config, node.operator if config.copies > 1 else node.operator.kind, node.dims
+        if key not in divided:
+            try:
+                config.verify(node, count)
+            except ValueError as error:
+                raise ValueError(f"mapper {mapper.name}: {error}") from None
+            whole = in_micro_batches(node, config, micro_batches)
+            divided[key] = known.setdefault(whole, whole)
+        configs[node.name] = divided[key]
     holders: dict[str, set[int]] = {}
     nbytes: dict[str, int] = {}
     for parameter in graph.parameters:
@@ -186,10 +199,4 @@ def _configure(mapper: Mapper, node: Node, machine: Machine) -> OpConfig:
     copies: Any = mapper.select_copies(node, machine)
     if not isinstance(copies, int) or copies < 1:
         raise ValueError(f"{who}: select_copies must return how many processors run each piece, 1 or more, got {copies!r}")
-    processors = tuple(mapper.map_task(node, piece, degrees, machine) for piece in range(pieces * copies))
-    config = OpConfig(degrees, processors, copies=copies)
-    try:
-        config.verify(node, len(machine.processors))
-    except ValueError as error:
-        raise ValueError(f"mapper {mapper.name}: {error}") from None
-    return config
+    return OpConfig(degrees, tuple(mapper.map_tasks(node, pieces * copies, degrees, machine)), copies=copies)

@@ -84,8 +84,14 @@ class Strategy:
                     if ops
                 )
             )
+        right: set[tuple[object, ...]] = set()  # layers are alike, and have the same configurations
         for node in graph:
-            self.configs[node.name].verify(node, self.processors)
+            config = self.configs[node.name]
+            if config.copies == 1 and not config.weights:
+                if (key := (id(config), node.operator.kind, node.dims)) in right:
+                    continue
+                right.add(key)
+            config.verify(node, self.processors)
         if self.pipeline is not None:
             verify_pipeline(graph, self.configs, self.pipeline)
         self._verify_again(graph)

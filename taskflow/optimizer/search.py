@@ -15,7 +15,7 @@ from taskflow.optimizer.algorithms import additive_plan, exact, guided, known, m
 from taskflow.optimizer.bounds import lower_bound
 from taskflow.optimizer.budget import Budget, Deadline
 from taskflow.optimizer.cost import ANALYTIC, AnalyticCosts, CostModel, Costs, ModelCosts, Roofline, choose_costs
-from taskflow.optimizer.evaluate import Evaluator
+from taskflow.optimizer.evaluate import MOST_PROCESSORS, Evaluator, TooManyTasksError
 from taskflow.optimizer.evaluate import evaluator as new_evaluator
 from taskflow.optimizer.grid import PlanGrid, change_that_fits, has_grid, joined, layered_search, may_be_whole
 from taskflow.optimizer.memory_check import MemoryCheck
@@ -41,6 +41,7 @@ ALGORITHMS: dict[str, Callable[[Evaluator, SearchOptions], SearchResult]] = {
 
 TIME_SHARE, LEAST_SHARE = 0.6, 0.1
 """Of a budget in seconds: for plans with an order, and for those without one if data parallelism cannot fit."""
+LATE_CHANGE = 0.5  # seconds beyond the budget for what would fit where nothing does
 LATE_BOUND = 0.2  # seconds beyond the budget for a bound from costs that the search has measured
 DEFAULT_RULE = SGD(lr=0.1, momentum=0.9)
 
@@ -108,8 +109,11 @@ def search(
             "yet; pin collective/spread (ZeRO's stage 1), or simulate a plan that has them"
         )
     measures, uneven = evaluator.costs.measures, algorithm == "guided" and uneven_applies(machine, wanted)
+    plain = algorithm == "guided" and not (alone or measures) and wanted == SpaceOptions()
+    layers = plain and memory is not False and has_grid(graph, machine, evaluator.rule)
+    large = layers and not starts and len(machine.processors) > MOST_PROCESSORS  # the grid is searched alone
     options = SearchOptions(
-        limit, seed, wanted, rivals=() if alone else (*known(graph, machine), *starts),
+        limit, seed, wanted, rivals=() if alone or large else (*known(graph, machine), *starts),
         starts=starts if alone else (),
         fits=_room(evaluator, memory) if evaluator.rule is not None else None, progress=progress, deadline=deadline,
         bound=None if measures else lambda over: lower_bound(evaluator, wanted, over, uneven=uneven),
@@ -119,12 +123,13 @@ def search(
         workers = cores() if alike and cores() > 1 and worth(evaluator, options.rivals[0], limit.seconds) else 1
     try:
         searcher = ALGORITHMS[algorithm]
-        if algorithm == "guided" and not (alone or measures or wanted != SpaceOptions()) and options.fits is not None:
+        if layers:
             found = _with_layers(evaluator, options, searcher, workers)
         else:
             found = _searched(evaluator, options, searcher, workers)
     except NothingFits as error:
-        change = change_that_fits(graph, machine, evaluator.rule)
+        late = Deadline(max(0.0, deadline.left) + LATE_CHANGE)
+        change = change_that_fits(graph, machine, evaluator.rule, over=lambda: late.expired)
         raise NothingFits(f"{error}; {change}") from None if change else error
     finally:
         if isinstance(costs, str):
@@ -148,20 +153,24 @@ def _searched(
 def _with_layers(
     evaluator: Evaluator, options: SearchOptions, searcher: Callable[[Evaluator, SearchOptions], SearchResult], workers: int
 ) -> SearchResult:
-    """Search plans with an order first, of a network that has a grid, then without one for what is left of the budget."""
+    """Search plans with an order first, of a network that has a grid, then without one for what is left of the budget; not if there
+    are no rivals: of more devices than the compiled evaluator numbers."""
     graph, machine = evaluator.graph, evaluator.machine
-    if not has_grid(graph, machine, evaluator.rule):
-        return _searched(evaluator, options, searcher, workers)
+    large = not options.rivals
     grid = PlanGrid(graph, machine, evaluator.rule)
-    layered = layered_search(evaluator, options, grid, TIME_SHARE if may_be_whole(grid) else 1 - LEAST_SHARE)
+    layered = layered_search(evaluator, options, grid, TIME_SHARE if may_be_whole(grid) and not large else 1 - LEAST_SHARE)
     first, deadline = layered.result, options.deadline or Deadline(options.budget.seconds)
     if first is not None and deadline.expired:
         return replace(first, left_out=(*first.left_out, "plans without an order (no budget left)"))
+    if large:
+        if first is None:
+            raise NothingFits(f"search: no plan was found in time that fits the memory ({layered.grid})")
+        return replace(first, left_out=(*first.left_out, f"plans without an order (more than {MOST_PROCESSORS} devices)"))
     left = max(1, options.budget.proposals - layered.proposals)  # what people write is looked at in any case
     options = replace(options, budget=replace(options.budget, proposals=left), answered=first is not None)
     try:
         second = _searched(evaluator, options, searcher, workers)
-    except NothingFits:
+    except (NothingFits, TooManyTasksError):
         if first is None:
             raise
         return replace(first, search_seconds=deadline.elapsed, stopped="interrupted" if deadline.stopped else first.stopped)

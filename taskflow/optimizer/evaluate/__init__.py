@@ -8,10 +8,12 @@ the use of devices and links.
 from taskflow.optimizer.evaluate.choose import evaluator
 from taskflow.optimizer.evaluate.critical_path import PathSegment, critical_path
 from taskflow.optimizer.evaluate.evaluator import ALGORITHMS, NO_SYNCS, Evaluator, TooManyTasksError, timeline_json
+from taskflow.optimizer.evaluate.support import MOST_PROCESSORS
 from taskflow.optimizer.evaluate.usage import where_time_goes
 
 __all__ = [
     "ALGORITHMS",
+    "MOST_PROCESSORS",
     "NO_SYNCS",
     "Evaluator",
     "PathSegment",

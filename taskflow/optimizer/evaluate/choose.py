@@ -10,7 +10,8 @@ from taskflow.kernels import REBUILD
 from taskflow.machine import Machine
 from taskflow.optimizer.cost import Costs, FromTasks
 from taskflow.optimizer.evaluate.evaluator import ALGORITHMS, Evaluator, PythonEvaluator
-from taskflow.optimizer.evaluate.support import unsupported
+from taskflow.optimizer.evaluate.ordered import OrderedEvaluator
+from taskflow.optimizer.evaluate.support import MOST_PROCESSORS, unsupported
 from taskflow.rules import UpdateRule
 
 
@@ -43,6 +44,8 @@ def evaluator(
         told = f"the compiled evaluator is missing ({error}): searches and simulations take many times longer; {REBUILD}"
         warn(told, RuntimeWarning, stacklevel=2)
         return PythonEvaluator(graph, machine, costs, rule, clip_norm)
+    if len(machine.processors) > MOST_PROCESSORS and not isinstance(costs, FromTasks):
+        return OrderedEvaluator(graph, machine, costs, rule, clip_norm)  # of large plans only what differs is lowered
     if unsupported(graph, machine, costs, rule):
         return PythonEvaluator(graph, machine, costs, rule, clip_norm)
     return CompiledEvaluator(graph, machine, costs, rule, clip_norm, "full" if algorithm == "auto" else algorithm)

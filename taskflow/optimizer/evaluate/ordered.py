@@ -7,13 +7,15 @@ from math import inf
 
 from taskflow.collector import paused_collector
 from taskflow.mapper import OpConfig, Strategy, Sync, SyncAlgorithm
-from taskflow.optimizer.evaluate.evaluator import NO_SYNCS, PythonEvaluator, Usage, same_processors
+from taskflow.optimizer.evaluate.evaluator import NO_SYNCS, PythonEvaluator, TooManyTasksError, Usage, same_processors
 from taskflow.optimizer.evaluate.folded import FoldedStep, folded_step
 from taskflow.tasks import TaskGraph, Timeline
 from taskflow.tasks.lower import NotAlikeError
 
 MOST_WHOLE = 20_000
 """Pieces of a strategy that is lowered as a whole: about four tasks each, together some seconds."""
+MOST_LOWERED = 2_000_000
+"""Pieces of a strategy that cannot be folded, at most: with more, lowering it would take tens of gigabytes."""
 MOST_TIMELINE = 500_000
 """Pieces of a strategy of which there may be a timeline of all tasks: about a gigabyte."""
 
@@ -40,6 +42,7 @@ class OrderedEvaluator(PythonEvaluator):
         same_processors(strategy, self.machine)
         step = self._fold(strategy)
         if step is None:
+            _admit(strategy)
             super().set(strategy)
         self.step, self._strategy, self._folded, self._proposed = step, strategy, None, None
         return self.seconds
@@ -52,6 +55,7 @@ class OrderedEvaluator(PythonEvaluator):
         step = self._fold(strategy)
         self._folded = None if step is None else (strategy, step)
         if step is None:
+            _admit(strategy)
             return super().propose(changes, limit, syncs, sums)
         self.proposals += 1
         self._proposed = None
@@ -96,6 +100,12 @@ class OrderedEvaluator(PythonEvaluator):
                 return folded_step(self.graph, strategy, self.machine, self.costs, self.rule, self.clip_norm, self.checkpoint)
         except NotAlikeError:
             return None
+
+
+def _admit(strategy: Strategy) -> None:
+    """TooManyTasksError for a strategy that is to be lowered as a whole and is too large for that."""
+    if _pieces(strategy) > MOST_LOWERED:
+        raise TooManyTasksError(strategy)
 
 
 def _pieces(strategy: Strategy) -> int:

@@ -3,6 +3,7 @@ takes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from taskflow.graph import OperatorGraph
@@ -18,30 +19,36 @@ from taskflow.rules import UpdateRule
 MOST_TIMES = 64  # as many devices as there are
 
 
-def change_that_fits(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None, grid: PlanGrid | None = None) -> str:
+def change_that_fits(
+    graph: OperatorGraph, machine: Machine, rule: UpdateRule | None, grid: PlanGrid | None = None,
+    over: Callable[[], bool] = lambda: False,
+) -> str:
     """A sentence for the error that says that nothing fits: which plan with an order would fit on these devices, or on
     how many more one would. Empty where the network has no plans with an order or the machine is not described. By
-    closed forms, with a tenth of the memory left free, as `MemoryCheck` does for what it estimates."""
+    closed forms, with a tenth of the memory left free, as `MemoryCheck` does for what it estimates. Once ``over``
+    answers true, it says what it has found until then."""
     if not isinstance(machine, Cluster) or not any(node.parameters for node in graph):
         return ""
     if graph.carries or samples(graph) < 1:
         return ""
     try:
         grid = grid or PlanGrid(graph, machine, rule)
-        if (found := _least_changed(grid, len(machine.processors))) is not None:
+        if (found := _least_changed(grid, len(machine.processors), over)) is not None:
             plan, nbytes = found
             return f"plan '{plan}' would fit ({_said(nbytes, grid.memory_bytes)})"
         for times in powers(MOST_TIMES)[1:]:
+            if over():
+                break
             devices = times * len(machine.processors)
             try:
                 larger = machine.prefix(devices)
             except ValueError:  # no more may be had
                 break
             more = PlanGrid(graph, larger, rule)
-            if (found := _least_changed(more, devices)) is not None:
+            if (found := _least_changed(more, devices, over)) is not None:
                 plan, nbytes = found
                 return f"{devices} devices would do: plan '{plan}' would fit ({_said(nbytes, grid.memory_bytes)})"
-        least = _least(grid, len(machine.processors))
+        least = _least(grid, len(machine.processors), over)
     except ValueError:  # the network cannot be taken apart so
         return ""
     if least is None:
@@ -53,15 +60,15 @@ def _said(nbytes: float, have: int) -> str:
     return f"about {nbytes / 1e9:.3g} of {have / 1e9:.3g} GB by its closed form"
 
 
-def _least_changed(grid: PlanGrid, devices: int) -> tuple[HybridPlan, float] | None:
+def _least_changed(grid: PlanGrid, devices: int, over: Callable[[], bool]) -> tuple[HybridPlan, float] | None:
     """The plan with the fewest changes against data parallelism that fits: sharded state, smaller micro-batches and
     recomputation come before groups and stages."""
-    fitting = [(plan, nbytes) for plan, nbytes in _savings(grid, devices) if nbytes <= 0.9 * grid.memory_bytes]
+    fitting = [(plan, nbytes) for plan, nbytes in _savings(grid, devices, over) if nbytes <= 0.9 * grid.memory_bytes]
     return min(fitting, key=lambda one: _changes(one[0], samples(grid.graph)), default=None)
 
 
-def _least(grid: PlanGrid, devices: int) -> tuple[HybridPlan, float] | None:
-    return min(_savings(grid, devices), key=lambda one: one[1], default=None)
+def _least(grid: PlanGrid, devices: int, over: Callable[[], bool]) -> tuple[HybridPlan, float] | None:
+    return min(_savings(grid, devices, over), key=lambda one: one[1], default=None)
 
 
 def _changes(plan: HybridPlan, batch: int) -> tuple[int, int, int, int]:
@@ -71,14 +78,17 @@ def _changes(plan: HybridPlan, batch: int) -> tuple[int, int, int, int]:
     return inside + around, plan.zero, plan.tensor * plan.pipeline, -(plan.micro_batch or 1)
 
 
-def _savings(grid: PlanGrid, devices: int) -> list[tuple[HybridPlan, float]]:
+def _savings(grid: PlanGrid, devices: int, over: Callable[[], bool]) -> list[tuple[HybridPlan, float]]:
     """Plans that save memory, each with the bytes that it needs: with all of a node or one device a group, as many stages as
     divide, and the smallest and the largest micro-batches."""
     graph, sums = grid.graph, grid.sums
-    batch, found = samples(graph), []
+    batch = samples(graph)
+    found: list[tuple[HybridPlan, float]] = []
     for t in dict.fromkeys((1, min(node_size(grid.machine), devices))):
         for p in (p for p in range(1, max(1, sums.layers) + 1) if devices % (t * p) == 0):
             d = devices // (t * p)
+            if over():
+                return found
             if batch % d:
                 continue
             for mb in dict.fromkeys((batch // d, 1)):

@@ -29,6 +29,8 @@ SECONDS_A_PIECE = 1e-3
 """That a piece takes to be lowered and simulated, before any has been: about four tasks, of which a million takes a minute and
 more."""
 STARTING = 300  # pieces that are lowered in the time that each plan takes in any case
+SIMULATED_PIECES = 60
+"""Pieces of one replica that are simulated in the time that one is lowered in."""
 MOST_WHOLE = 60_000  # pieces of a plan of which every task is evaluated
 PRICING = 0.5  # of the time, at most, until plans are simulated
 ALIKE = 2  # plans of one t, c, p and e that are simulated before others
@@ -127,14 +129,19 @@ class PlanGrid:
 def best_of_grid(
     evaluator: Evaluator, lacks: Callable[[Strategy], str] = lambda strategy: "", *, deadline: Deadline | None = None,
     most: int = SIMULATED, grid: PlanGrid | None = None, share: float = 1.0, must: bool = True,
+    until: float = inf,
 ) -> GridResult:
     """Price all plans and simulate the best ``most`` of them, as long as ``share`` of the ``deadline`` allows. ``lacks``: given a
-    strategy, what memory it lacks (empty: it fits). ``must``: simulate one plan even if that is likely to take longer. The
+    strategy, what memory it lacks (empty: it fits). ``must``: simulate one plan even if that is likely to take longer;
+    ``until``: the second at which even that ends. The
     evaluator is anywhere afterwards. ValueError if its machine is not described. Ctrl-C ends it once there is a plan."""
     deadline = deadline or Deadline()
     end = deadline.elapsed + share * deadline.left
     grid = grid or PlanGrid(evaluator.graph, evaluator.machine, evaluator.rule)
-    begin, trial = deadline.elapsed, PlanTrial(evaluator, lacks, lambda: deadline.expired or deadline.elapsed >= end)
+    begin = deadline.elapsed
+    trial = PlanTrial(
+        evaluator, lacks, lambda: deadline.expired or deadline.elapsed >= end, lambda: deadline.elapsed >= until
+    )
     priced_until = begin + PRICING * (end - begin)
     plans, count = grid.plans(lambda: deadline.expired or deadline.elapsed >= priced_until)
     left_out: list[str] = []
@@ -201,19 +208,25 @@ class PlanTrial:
     """Simulates plans and keeps the fastest that fits. ``over``: whether there is no time left, which ends a simulation once
     there is a plan."""
 
-    def __init__(self, evaluator: Evaluator, lacks: Callable[[Strategy], str], over: Callable[[], bool]) -> None:
+    def __init__(
+        self, evaluator: Evaluator, lacks: Callable[[Strategy], str], over: Callable[[], bool],
+        ended: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.evaluator, self.lacks, self.over = evaluator, lacks, over
+        self.ended = ended
+        """Whether even the first plan that fits may take no longer."""
         self.best: LayeredPlan | None = None
         self.strategy: Strategy | None = None
         self.seconds, self.refused, self.simulated = inf, 0, 0
         self.pace = SECONDS_A_PIECE
         self._layers = max(layer_numbers(evaluator.graph).values(), default=-1) + 1
         self._clock = Deadline()
+        self._paced = False  # whether `pace` is of a plan that was simulated
 
     def begin_at(self, found: GridResult) -> None:
         """Go on from what a grid has given."""
         self.best, self.strategy, self.seconds = found.best, found.strategy, found.seconds
-        self.pace = max(SECONDS_A_PIECE / 10, found.pace)
+        self.pace, self._paced = max(SECONDS_A_PIECE / 10, found.pace), bool(found.simulated)
 
     def of(self, layered: LayeredPlan) -> float:
         """Seconds of a step. BudgetExhausted if the time ends meanwhile; ValueError if the plan does not fit the network."""
@@ -229,7 +242,8 @@ class PlanTrial:
                     self.best, self.strategy, self.seconds = layered, strategy, seconds
         if not has_no_order(layered, count := self._micro_batches(layered)):
             took = (self._clock.elapsed - begin) / self.work(layered, count)
-            self.pace = max(took, (self.pace + took) / 2)
+            self.pace = max(took, (self.pace + took) / 2) if self._paced else took
+            self._paced = True
         return seconds
 
     def _micro_batches(self, layered: LayeredPlan) -> int:
@@ -255,7 +269,8 @@ class PlanTrial:
             return STARTING + len(self.evaluator.graph) * devices * micro_batches
         of_stage = max(1.0, self._layers / (plan.pipeline * plan.virtual))
         nodes = len(self.evaluator.graph) * min(1.0, KEPT / of_stage)
-        return STARTING + int(nodes * devices * min(micro_batches, LOWERED))
+        simulated = len(self.evaluator.graph) * devices * micro_batches // SIMULATED_PIECES
+        return STARTING + int(nodes * devices * min(micro_batches, LOWERED)) + simulated
 
     @staticmethod
     def _whole(layered: LayeredPlan, micro_batches: int) -> bool:
@@ -265,5 +280,5 @@ class PlanTrial:
         return micro_batches > LOWERED and (zero > 2 or (zero > 1 and layered.plan.virtual > 1))
 
     def _checkpoint(self) -> None:
-        if self.best is not None and self.over():
+        if (self.best is not None and self.over()) or self.ended():
             raise BudgetExhausted

@@ -57,7 +57,7 @@ class _LayeredSearch:
         self._tell("grid", inf, 0)
         best = best_of_grid(
             self.evaluator, self.lacks, deadline=self.deadline, most=self.most_grid, grid=self.grid,
-            must=not may_be_whole(self.grid),
+            must=not may_be_whole(self.grid) or not self.options.rivals, until=inf if self.options.rivals else self.end,
             share=GRID_SHARE * max(0.0, self.end - self.deadline.elapsed) / self.deadline.left
             if isfinite(self.deadline.seconds) and self.deadline.left else 1.0,
         )

@@ -167,6 +167,7 @@ def cut(graph: OperatorGraph, strategy: Strategy, number: int, part: StepPart | 
     node = graph.nodes[number]
     config = strategy[node.name]
     if part is not None:
+        part.checkpoint()
         grid = config.partition(node)
         found = []
         for index, of_all in enumerate(part.pieces(node, config, strategy.pipeline)):

@@ -28,11 +28,13 @@ class NotAlikeError(ValueError):
 @dataclass(frozen=True, eq=False)
 class StepPart:
     """``images``: of each processor whose tasks are lowered, all processors that do the same, itself first: those of ``replicas``
-    groups, each of which has an equal share of the samples of every micro-batch. ``kept``: which micro-batches are lowered."""
+    groups, each of which has an equal share of the samples of every micro-batch. ``kept``: which micro-batches are lowered.
+    ``checkpoint``: called now and then, since lowering a part takes seconds, too; what it raises ends it."""
 
     images: Mapping[int, tuple[int, ...]]
     replicas: int
     kept: tuple[int, ...]
+    checkpoint: Callable[[], object] = lambda: None
     known: Mapping[int, int] = field(init=False)
     """Of each processor the one that is lowered."""
 

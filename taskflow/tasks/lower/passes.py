@@ -33,6 +33,7 @@ def forward_and_backward(state: Lowering, pipeline: Pipeline) -> None:
         if state.part is not None:
             if one.micro_batch not in state.part.kept:
                 continue
+            state.part.checkpoint()
             state.ended.update(state.last)
             state.last.clear()  # whoever repeats passes chains them
         first = len(state.emit.graph)

@@ -107,6 +107,8 @@ def _shares(state: Lowering, bundle: Bundle) -> list[SyncedChunk]:
 
 
 def _divide(state: Lowering, bundle: Bundle) -> SyncedBundle:
+    if state.part is not None:
+        state.part.checkpoint()
     group, sync = bundle.group, state.strategy.sync(bundle.layer)
     first = first_root(sync, state.layout.rank(bundle), len(group))
     order = group[first:] + group[:first]

@@ -126,7 +126,7 @@ def _folded(
 ) -> FoldedStep:
     pipeline = fewer.strategy.pipeline
     micro_batches = 1 if pipeline is None else pipeline.micro_batches
-    part = StepPart(found.images, found.count, kept(micro_batches))
+    part = StepPart(found.images, found.count, kept(micro_batches), checkpoint)
     tasks = lower(fewer.graph, fewer.strategy, rule, clip_norm=clip_norm, part=part)
     for i, task in enumerate(tasks.tasks if len(fewer.copies) else ()):  # costs know the nodes of the whole graph
         if isinstance(task.work, Compute):

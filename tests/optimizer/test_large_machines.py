@@ -1,0 +1,58 @@
+"""Plans on more devices than the compiled evaluator numbers: folded, or refused before they fill the memory."""
+
+from time import perf_counter
+
+import pytest
+
+from taskflow.graph import OperatorGraph
+from taskflow.machine import load_machine
+from taskflow.mapper import HybridParallel, map_graph
+from taskflow.models import build
+from taskflow.optimizer import make_evaluator, search
+from taskflow.optimizer.evaluate import MOST_PROCESSORS, TooManyTasksError
+from taskflow.optimizer.evaluate.ordered import MOST_LOWERED, OrderedEvaluator
+from taskflow.optimizer.session import NothingFits
+from taskflow.rules import Adam
+
+DEVICES = MOST_PROCESSORS + 512
+
+
+def _graph(batch: int) -> OperatorGraph:
+    return build("GPT-2", batch=batch, dtype="bfloat16", dropout=0.0, layers=4)
+
+
+def test_a_plan_on_4608_devices_is_folded() -> None:
+    graph, machine = _graph(4 * DEVICES // 32), load_machine("h100", DEVICES)
+    evaluator = make_evaluator(graph, machine, rule=Adam())
+    seconds = evaluator.set(map_graph(HybridParallel("t8 p4 mb1"), graph, machine))
+    assert isinstance(evaluator, OrderedEvaluator) and evaluator.step is not None
+    assert 0 < seconds < 1 and len(evaluator.step.lowered) < 20_000 < evaluator.tasks
+
+
+def test_both_evaluators_give_the_same_time_of_a_large_plan() -> None:
+    graph, machine = _graph(512), load_machine("h100", 256)
+    compiled = make_evaluator(graph, machine, rule=Adam())
+    other = OrderedEvaluator(graph, machine, compiled.costs, Adam(), None)
+    strategy = map_graph(HybridParallel("t2 p2 mb1 zero1"), graph, machine)
+    assert compiled.set(strategy) == other.set(strategy)
+
+
+def test_what_cannot_be_folded_is_refused_before_it_is_lowered() -> None:
+    graph, machine = _graph(4 * DEVICES), load_machine("h100", DEVICES)
+    evaluator = make_evaluator(graph, machine, rule=Adam(), clip_norm=1.0)  # a norm over all devices
+    strategy = map_graph(HybridParallel("t2 p2 mb1"), graph, machine)
+    pieces = sum(len(config.processors) for config in strategy.configs.values())
+    assert pieces > MOST_LOWERED
+    with pytest.raises(TooManyTasksError, match="more tasks on 4608 processors"):
+        evaluator.set(strategy)
+
+
+def test_a_search_of_a_large_machine_keeps_its_budget() -> None:
+    graph, machine = _graph(DEVICES), load_machine("h100", DEVICES)
+    begin = perf_counter()
+    try:
+        found = search(graph, machine, budget="4s", rule=Adam())
+        assert found.strategy.processors == DEVICES and found.seconds <= found.starts["grid"]
+    except NothingFits as error:
+        assert "no plan was found in time" in str(error) and "would fit" in str(error)
+    assert perf_counter() - begin < 6  # a second more than it promises, for a machine that is busy
