@@ -1,7 +1,9 @@
-"""The documents keep their shape: short lines, short pages, results with a day and a command, decisions with what holds them."""
+"""The documents keep their shape: short lines, short pages, results with a day and a command, decisions with what holds them.
+Docstrings are read like them: their sentences are short."""
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 import subprocess
@@ -12,7 +14,7 @@ import pytest
 import starting
 from document_blocks import PAGES, ROOT
 
-COLUMNS, README_LINES, DESIGN_LINES = 120, 150, 200
+COLUMNS, README_LINES, DESIGN_LINES, SENTENCE_WORDS = 120, 150, 200, 40
 TEXTS = [*PAGES, ROOT / "CHANGELOG.md"]
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
 NOTES = sorted((ROOT / "docs" / "notes").glob("[0-9]*.md"))
@@ -81,6 +83,40 @@ def test_results_have_a_day_and_a_command() -> None:
             command = re.search(r"^(python benchmarks/|taskflow )|`(pytest|taskflow) ", area, re.MULTILINE)
             assert command, f"{title}: by which command?"
             assert "| " in area, f"{title}: where is the table?"
+
+
+def sentences(source: str) -> list[tuple[int, str]]:
+    """The sentences of a module's docstrings, with the line of what they describe. Blocks that are indented further are no
+    prose (examples, tables of exit codes); an item of a list begins a sentence."""
+    found: list[tuple[int, str]] = []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        text, line = ast.get_docstring(node, clean=False), getattr(node, "lineno", 1)
+        if not text:
+            continue
+        for paragraph in re.split(r"\n(?:[ \t]*\n)+|\n(?=[ \t]*[-*] )", text):
+            block = paragraph.startswith(" " * (node.body[0].col_offset + 1)) or paragraph.lstrip().startswith("\b")
+            if not block:
+                found += [(line, one) for one in re.split(r"(?<=[.!?])[)\"'`*]*\s+", " ".join(paragraph.split()))]
+    return found
+
+
+def test_sentences_of_docstrings_are_short() -> None:
+    """Who reads a docstring once has understood it."""
+    assert not [
+        f"{path.relative_to(ROOT)}:{line}: {words} words: {sentence[:80]}..."
+        for path in sorted((ROOT / "taskflow").rglob("*.py"))
+        for line, sentence in sentences(path.read_text())
+        if (words := len(sentence.split())) > SENTENCE_WORDS
+    ]
+
+
+def test_long_sentences_are_found() -> None:
+    words = "word " * 25
+    source = f'class Here:\n    """First.\n\n    {words}\n    {words}end.\n\n        {words * 2}\n    - {words}\n    - {words}"""\n'
+    assert [len(one.split()) for _, one in sentences(source)] == [1, 51, 26, 26]
+    assert [len(one.split()) for _, one in sentences(f'def f():\n    """{words}; {words}: {words}. {words}"""\n')] == [78, 25]
 
 
 @pytest.mark.timeout(300)

@@ -64,9 +64,9 @@ class Channels:
     def seconds(self, nbytes: int, halves: int = 2) -> float:
         """As in `Around`.
 
-        Of an array of S bytes every member of n sends (n - 1) / n S to its neighbour in each half, on all channels together, and so
-        does every node to the next one; what arrives is added (or copied) before it goes on. Between nodes an all-reduce takes
-        what is less of rings and of two trees, up and down (Sanders, Speck and Traeff, 2009).
+        Of an array of S bytes every member of n sends (n - 1) / n S to its neighbour in each half, on all channels
+        together. So does every node to the next one. What arrives is added (or copied) before it goes on. Between nodes
+        an all-reduce takes what is less of rings and of two trees, up and down (Sanders, Speck and Traeff, 2009).
         """
         count, own = len(self.members), self.library
         array = nbytes / (halves * (count - 1))

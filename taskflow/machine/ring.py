@@ -29,11 +29,11 @@ class Ring:
         all-to-all (0, of `all_pairs`): n - 1 rounds, and all bytes at the rate of all.
 
         Around the ring that is n - 1 rounds for each half, in which every member sends an nth of the array (Patarasuk and Yuan,
-        "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009). Libraries sum small arrays in fewer
-        rounds, so an all-reduce takes what is less of this and two binary trees, up and down, with half of the array in each:
-        2 log2 n latencies, and n / (n - 1) of the bytes (Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth
-        broadcast, reduction and scan", 2009: NCCL's; MPI's recursive halving and doubling has as many rounds: Thakur, Rabenseifner
-        and Gropp, 2005). Halves go around the ring, as NCCL's do.
+        "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009). Libraries sum small arrays in
+        fewer rounds, so an all-reduce takes what is less of this and two binary trees, up and down, with half of the
+        array in each. These take 2 log2 n latencies, and n / (n - 1) of the bytes. NCCL has them (Sanders, Speck and
+        Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009). MPI's recursive halving
+        and doubling has as many rounds (Thakur, Rabenseifner and Gropp, 2005). Halves go around the ring, as NCCL's do.
         """
         count = len(self.members)
         around = max(1, halves) * (count - 1) * self.hop_seconds + nbytes / self.bytes_per_second

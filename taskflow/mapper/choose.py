@@ -31,9 +31,12 @@ MAPPERS: dict[str, Callable[[], Mapper]] = {
 def choose(name: str, graph: OperatorGraph, machine: Machine, *, seed: int = 0) -> tuple[Strategy, Mapper]:
     """The strategy that ``name`` stands for, and the mapper that answers the runtime's other questions.
 
-    ``name``: one of MAPPERS, a plan such as ``t2 p2 mb1`` (`parse_plan`), a file that ends in ``.json`` (the other questions
-    then get their default answers), or ``package.module:Class``, a Mapper class without required arguments; modules of the
-    current folder are found too.
+    ``name`` is one of these:
+
+    - one of MAPPERS
+    - a plan such as ``t2 p2 mb1`` (`parse_plan`)
+    - a strategy file that ends in ``.json``; the mapper then gives its default answers
+    - ``package.module:Class``, a Mapper class without required arguments; modules of the current folder are found too
     Raises ValueError, FileNotFoundError or ImportError with what to do.
     """
     if name.endswith(".json"):

@@ -129,10 +129,13 @@ class SyncAlgorithm(Enum):
 
 
 class Exchange(Enum):
-    """How a tensor goes between operators that cut it differently, where those who have it and those who read it are the same
-    processors: piece by piece from who has it to who reads it, or all of them together, by one of the communication library's
-    collectives. RING: as COLLECTIVES, but whole pieces that several of them read one by one (the keys of a context) go from
-    neighbour to neighbour."""
+    """How a tensor goes between operators that cut it differently.
+
+    It matters where those who have the tensor and those who read it are the same processors. COPIES: piece by piece,
+    from who has it to who reads it. COLLECTIVES: all of them together, by one of the communication library's
+    collectives. RING: as COLLECTIVES, but whole pieces that several of them read one by one (the keys of a context) go
+    from neighbour to neighbour.
+    """
 
     COPIES = "copies"
     COLLECTIVES = "collectives"
@@ -156,10 +159,10 @@ class Sync:
     """The way in which a layer's weights are synchronised among the processors that hold them.
 
     ``chunks``: into how many parts a SHARDED update or a RING is divided (at most one a holder); 0: as many as leave each
-    at least 1 MiB. A COLLECTIVE decides by itself. REPLICATED, it is one all-reduce. SHARDED, it is one reduce-scatter of
-    the gradients, by which every holder gets the sum of one share of equal size, and, when each has updated its share, one
-    all-gather of the new weights (ZeRO's stage 1: Rajbhandari et al., "ZeRO: Memory optimizations toward training trillion
-    parameter models", arXiv 1910.02054).
+    at least 1 MiB. A COLLECTIVE decides by itself. REPLICATED, it is one all-reduce. SHARDED, it is one reduce-scatter
+    of the gradients, by which every holder gets the sum of one share of equal size. When each has updated its share,
+    one all-gather of the new weights follows (ZeRO's stage 1: Rajbhandari et al., "ZeRO: Memory optimizations toward
+    training trillion parameter models", arXiv 1910.02054).
 
     ``zero``: the stage of ZeRO, for a COLLECTIVE that is SHARDED. 2: gradients too are kept as shares only, after a
     reduce-scatter in each backward pass. 3 (FSDP): weights too; an all-gather brings them together for each pass that reads them.

@@ -1,9 +1,9 @@
 """Megatron: how experts train Transformers: layers shared within a group of neighbours, samples dealt to the groups.
 
-Shoeybi et al., "Megatron-LM", arXiv 1909.08053, section 3: of two layers in a row the first is cut by its outputs and the second
-by its inputs, so that what is between them (attention heads, activations) stays where it is made, and only the second's partial
-sums travel. What is between such pairs (sums, normalisation, dropout) is cut by samples over all processors; Korthikanti et al.,
-arXiv 2205.05198, cut it by words, to the same end.
+Shoeybi et al., "Megatron-LM", arXiv 1909.08053, section 3: of two layers in a row the first is cut by its outputs and
+the second by its inputs. So what is between them (attention heads, activations) stays where it is made, and only the
+second's partial sums travel. What is between such pairs (sums, normalisation, dropout) is cut by samples over all
+processors; Korthikanti et al., arXiv 2205.05198, cut it by words, to the same end.
 """
 
 from __future__ import annotations

@@ -11,12 +11,12 @@ class PipelineSchedule(Enum):
     """The order of passes on the devices of a pipeline, and which of them have which stage.
 
     GPIPE: all forward passes, then all backward passes (Huang et al., "GPipe", arXiv 1811.06965). ONE_F_ONE_B: after a
-    warm-up forward and backward passes take turns, so that no more micro-batches are kept than there are stages left
-    (Narayanan et al., "PipeDream-2BW", arXiv 2006.09503); with several stages a device, interleaved as Megatron-LM does
-    (Narayanan et al., arXiv 2104.04473, section 2.2). ZERO_BUBBLE: ZB-H1; gradients of weights are passes of their own,
-    which fill what 1F1B leaves idle, with the same activations kept (Qi et al., "Zero bubble", arXiv 2401.10241).
-    ZERO_BUBBLE_V: ZBV of the same paper (section 6); each rank has two stages, the second ones going back from the last rank
-    to the first.
+    warm-up, forward and backward passes take turns, so that no more micro-batches are kept than there are stages left
+    (Narayanan et al., "PipeDream-2BW", arXiv 2006.09503). With several stages a device it is interleaved, as in
+    Megatron-LM (Narayanan et al., arXiv 2104.04473, section 2.2). ZERO_BUBBLE: ZB-H1; gradients of weights are passes
+    of their own, which fill what 1F1B leaves idle, with the same activations kept (Qi et al., "Zero bubble", arXiv
+    2401.10241). ZERO_BUBBLE_V: ZBV of the same paper (section 6); each rank has two stages, the second ones going back
+    from the last rank to the first.
     """
 
     GPIPE = "gpipe"

@@ -1,7 +1,7 @@
 """Pipeline: a step taken in micro-batches, its operators in stages, and the order in which each device runs its passes.
 
-A micro-batch is a range of samples, so an operator that is taken in micro-batches is one whose sample dimension is cut
-further: its pieces of all micro-batches are pieces like any others, and numbers are those of the whole batch. What a
+A micro-batch is a range of samples. So an operator that is taken in micro-batches is one whose sample dimension is cut
+further. Its pieces of all micro-batches are pieces like any others, and numbers are those of the whole batch. What a
 pipeline adds is the order.
 """
 

@@ -98,9 +98,12 @@ class Strategy:
 
     @property
     def ordered(self) -> bool:
-        """True if it says more than cuts, places and sums: an order of passes, what is computed or brought again, collectives that
-        cut tensors anew, pieces that several processors compute, gradients or weights that are kept as shares, or gradients that
-        are not summed beside the backward pass."""
+        """True if it says more than cuts, places and sums.
+
+        It may say an order of passes, what is computed or brought again, or collectives that cut tensors anew. It may have
+        pieces that several processors compute. It may keep gradients or weights as shares, or not sum gradients beside
+        the backward pass.
+        """
         again = bool(self.recompute | self.regather)
         shares = any(sync.zero > 1 or not sync.overlap for sync in self.syncs.values())
         return self.pipeline is not None or again or self.exchange is not Exchange.COPIES or shares or (
@@ -157,10 +160,12 @@ def save(
     strategy: Strategy, graph: OperatorGraph, machine: str, path: str | Path, made_from: Mapping[str, Any] | None = None,
     search: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a strategy file. It records which graph and machine it was made for, and, if given, what was asked for
-    (``made_from``, a JSON table: how the command line makes the model and the machine again) and how it was found
-    (``search``, as `Found.as_json` says it). FileNotFoundError if there is no such folder; ValueError for what `load` would
-    refuse."""
+    """Write a strategy file. It records which graph and machine the strategy is for.
+
+    ``made_from``: what was asked for, a JSON table by which the command line makes the model and the machine again.
+    ``search``: how the strategy was found, as `Found.as_json` says it. Raises FileNotFoundError if there is no such
+    folder, and ValueError for what `load` would refuse.
+    """
     if not (folder := Path(path).absolute().parent).is_dir():
         raise FileNotFoundError(f"cannot write strategy file {path}: there is no folder {folder}")
     text = json_text(as_content(strategy, graph, machine, made_from, search), 1) + "\n"

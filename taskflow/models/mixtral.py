@@ -39,7 +39,7 @@ SIZES = {
 
 
 def mixtral(config: MixtralConfig, dtype: str = "float32") -> OperatorGraph:
-    """Inputs ``tokens`` and ``targets``, the token after each, both (batch, steps) int64; minimises the mean
+    """Inputs ``tokens`` and ``targets``, the token after each, both (batch, steps) int64. Minimises the mean
     cross-entropy of the next token in nats, and for each layer the loss of an uneven load (Fedus, Zoph, Shazeer, arXiv
     2101.03961, equation 4, over all choices). Names are those of the published weights, but the experts of a layer are
     one array."""

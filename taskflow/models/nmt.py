@@ -43,8 +43,8 @@ def nmt(config: NMTConfig, dtype: str = "float32") -> OperatorGraph:
     out of the sum.
 
     The decoder starts from the encoder's last states; its last layer's outputs attend to all of the encoder's. With
-    ``padding``, nothing depends on how far rows are filled up: the encoder's states stay as they are where the source
-    is padding, nobody attends to that, and the loss is divided by the number of labels that are not -100.
+    ``padding``, nothing depends on how far rows are filled up. The encoder's states stay as they are where the source
+    is padding, and nobody attends to that. The loss is divided by the number of labels that are not -100.
     """
     c = config
     graph = OperatorGraph(dtype, "NMT")

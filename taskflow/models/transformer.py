@@ -89,10 +89,11 @@ class TransformerDecoder:
     """One step of the decoder for ``beams`` translations of each sentence, with transformer's names.
 
     Inputs: ``words`` and ``parents`` (batch, beams) int64: the word that each translation ends with, and which of the sentence's
-    translations of the step before it goes on from. For all rows of batch * beams alike, where in the sentence the step is:
-    ``waves`` (rows, 1, hidden), what `positional_encoding` adds there; ``now`` (rows, steps), 1 there and 0 elsewhere;
-    ``lengths`` (rows) int64, how many words there are with this one. ``heard`` and ``source`` are states that come from the
-    encoder; ``said`` states of the decoder's own, zeros at the beginning of a sentence."""
+    translations of the step before it goes on from. Further inputs say where in the sentence the step is, for all rows
+    of batch * beams alike. ``waves`` (rows, 1, hidden): what `positional_encoding` adds there. ``now`` (rows, steps): 1
+    there and 0 elsewhere. ``lengths`` (rows) int64: how many words there are with this one. ``heard`` and ``source``
+    are states that come from the encoder; ``said`` states of the decoder's own, zeros at the beginning of a
+    sentence."""
 
     graph: OperatorGraph
     heard: tuple[Pair, ...]  # of every layer, each (batch, heads, steps, hidden / heads)

@@ -19,9 +19,9 @@ from taskflow.regions import Rect
 @dataclass(frozen=True, slots=True)
 class AttentionBlocks(TiledAttention):
     """-> y (N, Lq, H, B, E), the attention of each query to each of ``blocks`` blocks of the keys by itself, and the
-    logarithm of its sum of exponentials (N, Lq, H, B); both 0 where it sees nothing of the block. Block b is [b Lk / B,
-    (b + 1) Lk / B), rounded down: fixed by the model, not by the strategy. A piece whose queries see nothing of its
-    blocks reads nothing."""
+    logarithm of its sum of exponentials (N, Lq, H, B). Both are 0 where it sees nothing of the block. Block b is [b Lk
+    / B, (b + 1) Lk / B), rounded down: fixed by the model, not by the strategy. A piece whose queries see nothing of
+    its blocks reads nothing."""
 
     blocks: int = 2
 

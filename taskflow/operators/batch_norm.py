@@ -30,7 +30,7 @@ def batch_norm(
     """(x - mean) / sqrt(variance + eps) weight + bias of every channel; in evaluation with the running statistics.
 
     Args: input (N, C, ...). ``samples``: statistics of every group of so many samples (a divisor of N) in place of the
-    whole batch's ("ghost batches", Hoffer et al., arXiv 1705.08741): where processors hold whole groups, no statistics
+    whole batch's ("ghost batches", Hoffer et al., arXiv 1705.08741). Where processors hold whole groups, no statistics
     travel, and the numbers still do not depend on the split. ``parameters`` shares another layer's (weight, bias).
     Returns the same shape. Adds the states ``name.running_mean`` and ``name.running_var``.
     """

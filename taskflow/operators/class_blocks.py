@@ -34,9 +34,11 @@ DOUBLE = np.dtype(np.float64)
 @register("class_blocks")
 @dataclass(frozen=True, slots=True)
 class ClassBlocks(Operator):
-    """x (N, ..., C), target (N, ...) integers -> y (N, ..., B, 2) float64: for each of ``blocks`` blocks of the classes the
-    logarithm of the sum of exp(x), and what lies in the block of the score that is to be high: (1 - e) x[target] and
-    e / C of the sum of all scores, with ``label_smoothing`` e. Zeros where the target is ``ignore_index``.
+    """x (N, ..., C), target (N, ...) integers -> y (N, ..., B, 2) float64.
+
+    The first number is, for each of ``blocks`` blocks of the classes, the logarithm of the sum of exp(x). The second is
+    what lies in the block of the score that is to be high: (1 - e) x[target] and e / C of the sum of all scores, with
+    ``label_smoothing`` e. Zeros where the target is ``ignore_index``.
 
     Block b is [b C / B, (b + 1) C / B), rounded down: fixed by the model, not by the strategy, so that numbers do not depend
     on it. A layer whose scores are cut by classes keeps them where they are, if the loss is cut by blocks like that: of

@@ -18,9 +18,9 @@ from taskflow.regions import Rect
 @register("combine_weights")
 @dataclass(frozen=True, slots=True)
 class CombineWeights(Operator):
-    """weights (G, S, k), slots (G, S, k) integers, expert * capacity + place -> combine weights (G, S, E, C), a token's
-    weight at its slots and 0 elsewhere, and the dispatch mask of that shape, 1 at its slots, through which no gradient
-    goes."""
+    """weights (G, S, k), slots (G, S, k) integers, expert * capacity + place -> combine weights (G, S, E, C) and the
+    dispatch mask of that shape. Combine weights are a token's weight at its slots and 0 elsewhere. The mask is 1 at its
+    slots; no gradient goes through it."""
 
     experts: int
     capacity: int

@@ -34,9 +34,9 @@ from taskflow.regions import Rect
 @register("merge_attention")
 @dataclass(frozen=True, slots=True)
 class MergeAttention(Operator):
-    """x (N, Lq, H, B, E), sums (N, Lq, H, B), and lengths (N) integers if there is padding -> y (N, Lq, H, E) = the
-    mean of x over the blocks with the weights softmax(sums), of those blocks of which the query sees something; 0 if
-    there are none. The blocks that no query of a piece sees are not read. The weights are saved."""
+    """x (N, Lq, H, B, E), sums (N, Lq, H, B), and lengths (N) integers if there is padding -> y (N, Lq, H, E). That is
+    the mean of x with the weights softmax(sums) over the blocks of which the query sees something; 0 if there are none.
+    The blocks that no query of a piece sees are not read. The weights are saved."""
 
     uniform: ClassVar[bool] = False  # how many blocks are seen depends on where the piece lies
 

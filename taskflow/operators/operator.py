@@ -169,8 +169,9 @@ class Call:
         return (self.state.identity, self.state.run) if self.steady and self.steady[weight] else None
 
     def room(self, weight: int) -> Array | None:
-        """Bytes in which a kernel may lay this weight out, if the operator says that it does so (`Operator.lays_out`) and the
-        step has planned for it: what lies there stays from the first forward task of the step with this weight to the last."""
+        """Bytes in which a kernel may lay this weight out, if the operator says that it does so (`Operator.lays_out`)
+        and the step has planned for it. What lies there stays from the first forward task of the step with this weight
+        to the last."""
         return self.rooms[weight] if self.rooms else None
 
     @property
@@ -282,9 +283,9 @@ class Operator(ABC):
 
     @abstractmethod
     def backward(self, call: Call) -> None:
-        """Put into ``call.grad_inputs`` and ``call.grad_weights``, over the same Rects as forward reads, what
-        ``call.grad_outputs`` (over the same Rects as forward writes) give; in the order of the inputs, of which two may be one
-        tensor, whose gradient the first replaces and the second adds to."""
+        """Put the gradients into ``call.grad_inputs`` and ``call.grad_weights``, over the same Rects as forward reads.
+        ``call.grad_outputs`` has those of the outputs, over the same Rects as forward writes. Inputs are taken in their
+        order: where two are one tensor, the first replaces its gradient and the second adds to it."""
 
     def computes_in(self, inputs: Sequence[Spec]) -> np.dtype[Any]:
         """The type that most of its arithmetic is in: that of its first float output, or else input (float32 if none is)."""

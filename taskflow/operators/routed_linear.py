@@ -35,9 +35,9 @@ from taskflow.regions import Rect
 @dataclass(frozen=True, slots=True)
 class RoutedLinear(Operator):
     """x (G, S, k, M), or (G, S, M) for all k choices, chosen (G, S, k) integers below E, weight (E, H, M) -> y (G, S,
-    k, H) = x W_chosen^T; of a choice outside of the experts, such as -1, zeros. G, S, k and H can be cut, and what is
-    contracted: M, and E, as an embedding's rows are. A piece of E gives zeros for tokens of others' experts, so tokens
-    stay where they are, and the sum of the pieces is the whole."""
+    k, H) = x W_chosen^T. A choice outside of the experts, such as -1, gives zeros. G, S, k and H can be cut, and what
+    is contracted: M, and E, as an embedding's rows are. A piece of E gives zeros for tokens of others' experts, so
+    tokens stay where they are, and the sum of the pieces is the whole."""
 
     work: ClassVar[Work] = Work.CONTRACTION
     uniform: ClassVar[bool] = False  # see `flops`

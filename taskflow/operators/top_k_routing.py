@@ -41,8 +41,8 @@ INTEGER = np.dtype(np.int64)
 @dataclass(frozen=True, slots=True)
 class TopKRouting(Operator):
     """x (G, S, E), the scores of E experts for the S tokens of G groups -> for each token's ``k`` choices, best first:
-    weights (G, S, k), and slots (G, S, k) integers; of each group the auxiliary loss (G), the tokens that each expert
-    takes (G, E) integers and the tokens that find their choice full (G, k) integers.
+    weights (G, S, k), and slots (G, S, k) integers. Of each group it also gives the auxiliary loss (G), the tokens that
+    each expert takes (G, E) integers and the tokens that find their choice full (G, k) integers.
 
     A slot is e C + c, place c of expert e, which has C = ``capacity`` places; -1 if the token is not dispatched, and
     its weight is then 0. Places are given first choices first, each in the order of the tokens. Without a capacity
@@ -239,10 +239,10 @@ def top_k_routing(
     most; None: as many as there are ("dropless"). ``normalize``: a token's weights add up to 1; else they are those of
     the softmax over all experts.
 
-    Returns weights (G, S, k); slots (G, S, k) integers for `dispatch` and `combine`, expert * capacity + place, -1 for
-    a token that found no place, without a capacity the expert for `routed_linear`; the auxiliary loss (G), (1 / E)
-    sum_e (c_e / S) m_e with the c_e tokens that chose e and its mean gate m_e; the load (G, E), tokens that each expert
-    takes; the overflow (G, k), tokens that found their first, second, ... choice full.
+    Returns five tensors. Weights (G, S, k). Slots (G, S, k) integers for `dispatch` and `combine`: expert * capacity +
+    place, or -1 for a token that found no place; without a capacity the expert for `routed_linear`. The auxiliary loss
+    (G), (1 / E) sum_e (c_e / S) m_e with the c_e tokens that chose e and its mean gate m_e. The load (G, E), tokens
+    that each expert takes. The overflow (G, k), tokens that found their first, second, ... choice full.
     """
     return _built(scores, TopKRouting(k, capacity, normalize=normalize, balance=k), name)
 

@@ -59,9 +59,10 @@ class MemoryCheck:
     that a plan that one of them refuses does not fit for another.
 
     First a cautious estimate: every array that the tasks of a step touch, as if all lived at once. If that exceeds a
-    processor's memory and the step is small, it is lowered and its memory planned as the runtime does it. Of a larger step
-    gradients are taken to live from the backward task that makes them to the one that uses them, in program order, and
-    `SPARE` of the memory is left free; so a search on many devices may refuse plans that would just fit.
+    processor's memory and the step is small, it is lowered and its memory planned as the runtime does it. A larger step
+    is estimated, with `SPARE` of the memory left free. Its gradients are taken to live from the backward task that
+    makes them to the one that uses them, in program order. So a search on many devices may refuse plans that would just
+    fit.
     """
 
     def __init__(self, evaluator: Evaluator) -> None:
@@ -146,9 +147,9 @@ class MemoryCheck:
         return self._with_weights(strategy, total)
 
     def in_order(self, strategy: Strategy) -> list[int]:
-        """Bytes by processor if every processor runs its tasks in program order: a value lives to the end of the forward
-        pass if some backward task needs it, else to its last reader; a gradient from the task that makes it to the one
-        that uses it."""
+        """Bytes by processor if every processor runs its tasks in program order. A value lives to the end of the
+        forward pass if some backward task needs it, else to its last reader. A gradient lives from the task that makes
+        it to the one that uses it."""
         count = len(self.machine.processors)
         kept, live, most = [0] * count, [0] * count, [0] * count
         for node in self.graph:

@@ -11,7 +11,7 @@ first: the region's initial contents, on processor INITIAL). A READ or READ_WRIT
 instance on d:
 
 - ``exact=True`` (the rule of operator graphs): the owner instance, if it is on d and holds all of R
-  (``contiguous=True``: as one run of memory); otherwise the instance (region, R, d), shared by all launches on d that
+  (``contiguous=True``: as one run of memory). Otherwise the instance (region, R, d), shared by all launches on d that
   read exactly R.
 - ``exact=False`` (iterative programs): of the instances on d that contain R, the one that misses the fewest points,
   of these the smallest (READ_WRITE: the largest); if none contains R, a new one of exactly R.
@@ -28,9 +28,14 @@ overlaps pending partial sums has them added, in the order of each partial insta
 that it reads, which then owns these points: the next reader copies from there. A WRITE discards what it covers.
 
 *Steps.* With launches and movements (copies and sums, numbered) as nodes, any order is correct that keeps:
-``earlier`` before ``later`` of every dependence; ``source`` before its copy (if ``after`` is empty); the
-contributions' launches before their sum; ``after`` before a movement; a launch's copies, reductions and shares before
-the launch itself. Clears are part of the launch.
+
+- ``earlier`` before ``later`` of every dependence
+- ``source`` before its copy (if ``after`` is empty)
+- the contributions' launches before their sum
+- ``after`` before a movement
+- a launch's copies, reductions and shares before the launch itself
+
+Clears are part of the launch.
 """
 
 from __future__ import annotations

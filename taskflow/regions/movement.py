@@ -1,9 +1,9 @@
 """Where the values of a region are and what must move: the physical half of the dependence analysis.
 
-The state of a region is: which instance owns each point (the one that the latest write or sum went to), which points
-of which instance are valid (equal to the owner's), and which partial sums (REDUCE) are still to be added to each
-point. Movements (copies and sums) carry serial numbers in program order, so that a launch that uses what an earlier
-one had moved can name it.
+The state of a region is which instance owns each point (the one that the latest write or sum went to) and which points
+of which instance are valid (equal to the owner's). It also has the partial sums (REDUCE) that are still to be added to
+each point. Movements (copies and sums) carry serial numbers in program order, so that a launch that uses what an
+earlier one had moved can name it.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ class RectIndex(Generic[V]):
 
     Rects are sorted by size class (per dimension, the power of two that holds their extent). A class is a grid of
     buckets as wide as the class, found by the Rects' lower corners, kept as a tree of one dimension a level (sorted
-    keys). A Rect of a class that overlaps ``rect`` has its lower corner less than one bucket below ``rect.lo``, so
-    that a look-up visits few buckets and few Rects besides those that it finds, in any number of dimensions and
-    whichever of them are cut. A handful of Rects is just looked through.
+    keys). A Rect of a class that overlaps ``rect`` has its lower corner less than one bucket below ``rect.lo``. So a
+    look-up visits few buckets and few Rects besides those that it finds, in any number of dimensions and whichever of
+    them are cut. A handful of Rects is just looked through.
     """
 
     __slots__ = ("_levels", "_values")

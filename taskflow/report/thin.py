@@ -12,10 +12,10 @@ MOST_ROWS = 250_000
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What the timeline draws. Times in ticks from the step's start. A row may stand for ``count`` tasks of one category
-    on the same processors, which took ``busy`` of its ``start`` to ``end``, moved ``nbytes`` in all, and of which
-    ``operator`` (0: none or several, else its number plus 1), ``micro`` (the same of its micro-batch), and ``piece`` and ``task``
-    belong to the first."""
+    """What the timeline draws. Times in ticks from the step's start. A row may stand for ``count`` tasks of one
+    category on the same processors, which took ``busy`` of its ``start`` to ``end`` and moved ``nbytes`` in all. The
+    other columns are the first task's: ``operator`` (0: none or several, else its number plus 1), ``micro`` (the same
+    of its micro-batch), ``piece`` and ``task``."""
 
     category: NDArray[np.int64]
     processor: NDArray[np.int64]

@@ -46,10 +46,10 @@ from taskflow.tasks.lower import cut_graph, lower
 class Executor:
     """Runs steps of one graph under one strategy. Without an update rule it only evaluates and predicts.
 
-    ``weights``: another Executor, perhaps of a graph with another batch or under another strategy, whose weights and running
-    statistics this one uses: the same memory wherever both place the same elements on a processor, else copied before a step
-    if they have changed. Such an Executor has no rule, and takes transport and kernels from the other. ``device``: "cpu" or
-    "gpu", in place of ``kernels``. ``loss_scaling``: how a float16 graph's loss is scaled (None: not at all).
+    ``weights``: another Executor, perhaps with another batch or strategy, whose weights and running statistics this one uses.
+    They are the same memory wherever both place the same elements on a processor, else copied before a step if they have
+    changed. Such an Executor has no rule, and takes transport and kernels from the other. ``device``: "cpu" or "gpu", in place
+    of ``kernels``. ``loss_scaling``: how a float16 graph's loss is scaled (None: not at all).
 
     Every rank makes the same Executor and calls the same methods (control replication). ``losses`` come back on the rank
     of processor 0; the others get None. The same seed gives the same numbers under every strategy and number of ranks, up

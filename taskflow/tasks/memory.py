@@ -36,9 +36,10 @@ class MemoryPlan:
 
 
 def plan_memory(lifetimes: Sequence[Lifetime]) -> MemoryPlan:
-    """Buffers whose lifetimes share a position never share bytes. Best fit in order of first use, which puts new values where
-    the last ones have just been; where that leaves holes, the largest buffers first (Pisarchyk and Lee, "Efficient memory
-    management for deep neural net inference", arXiv 2001.03288), by size or by size times time, if an arena is smaller for it.
+    """Buffers whose lifetimes share a position never share bytes. Places are best fits in order of first use, which
+    puts new values where the last ones have just been. Where that leaves holes, the largest buffers go first, by size
+    or by size times time, if an arena is smaller for it (Pisarchyk and Lee, "Efficient memory management for deep
+    neural net inference", arXiv 2001.03288).
     """
     plan = _by_time(lifetimes)
     if plan.nbytes <= NEAR * plan.peak_bytes:

@@ -23,8 +23,9 @@ from taskflow.tasks.task import AllToAll, Collective, Kind, Task, TaskGraph
 class Span:
     """The times at which one task was ready, started and ended, in seconds from the start of the step.
 
-    A copy or collective goes over the things that it occupies one after another: ``starts`` has when it got hold of each, in the
-    order of `resources`, ``start`` is the last of them, and it keeps each for ``end - start``. Of other tasks ``starts`` is empty.
+    A copy or collective goes over the things that it occupies one after another. ``starts`` has when it got hold of
+    each, in the order of `resources`, and ``start`` is the last of them. It keeps each for ``end - start``. Of other
+    tasks ``starts`` is empty.
     """
 
     task: int

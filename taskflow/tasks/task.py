@@ -90,8 +90,11 @@ class GradientTo:
 
 @dataclass(frozen=True, slots=True)
 class OtherHalf:
-    """Of a backward task that gives only the gradients of inputs, or only those of weights, what the other one gives too: which
-    inputs' gradients are ``wanted`` in all, and how many bytes the gradients have that this one does not give."""
+    """What the other half gives, of a backward task that gives only the gradients of inputs or only those of weights.
+
+    ``wanted``: which inputs' gradients both give. ``nbytes``: how many bytes the gradients have that this one does not
+    give.
+    """
 
     wanted: tuple[bool, ...]
     nbytes: int

@@ -1,8 +1,9 @@
 """What must hold of a trace so that viewers show all of it: the format's rules, and what Perfetto's importer asks beyond them.
 
-Perfetto (its JSON importer and slice tracker, releases of 2019 to 2026) drops, and counts among its errors, a span that overlaps
-another one of its track without lying in it; an arrow whose id is neither a number nor hexadecimal text; and it finds threads'
-names by ``tid`` alone. It turns microseconds into whole nanoseconds, by rounding or, until 2024, by cutting off.
+Perfetto (its JSON importer and slice tracker, releases of 2019 to 2026) drops some events and counts them among its
+errors. These are a span that overlaps another one of its track without lying in it, and an arrow whose id is neither a
+number nor hexadecimal text. It finds threads' names by ``tid`` alone. It turns microseconds into whole nanoseconds, by
+rounding or, until 2024, by cutting off.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from math import inf
 from pathlib import Path
 from random import Random
@@ -24,11 +25,13 @@ from taskflow.optimizer.bounds.work_and_path import lower_bound
 from taskflow.optimizer.budget import Budget
 from taskflow.optimizer.evaluate.evaluator import NO_SYNCS, Evaluator
 from taskflow.optimizer.options import SearchOptions
+from taskflow.optimizer.result import SearchResult
 from taskflow.optimizer.search import make_evaluator, search
 from taskflow.optimizer.space.constraints import Constraints, repaired
 from taskflow.optimizer.space.permitted import Permitted
 from taskflow.optimizer.space.space import OperatorSpace, SearchSpace, SpaceOptions
 
+SMALL_SPACE = SpaceOptions("powers", reduction=False, follow="passive")
 GRAPHS = {name: build(name, preset="small") for name in ("mlp", "rnnlm", "alexnet")}
 
 
@@ -134,14 +137,20 @@ def test_several_workers_stay_inside_too() -> None:
     Constraints.parse(table).verify(found.strategy, graph)
 
 
+@cache
+def unpinned() -> SearchResult:
+    """The optimum where nothing pins a synchronisation, which all that follow are compared with."""
+    constraints = {"fc2": {"max_pieces": 2}}
+    return search(small(), load_machine("k80", 2), budget="400s", algorithm="exact", constraints=constraints, space=SMALL_SPACE)
+
+
 @pytest.mark.parametrize("pinned", ["tree/every", "ring/owner", "owner/spread/3"])
 def test_exact_search_takes_a_pinned_synchronisation_for_the_only_one(pinned: str) -> None:
     """Also one that searches do not try by themselves; the proof then is of plans that have it."""
-    graph, machine = small(), load_machine("k80", 2)
-    options = SpaceOptions("powers", reduction=False, follow="passive")
+    graph, machine, options = small(), load_machine("k80", 2), SMALL_SPACE
     table = {"fc1": {"sync": pinned}, "fc2": {"max_pieces": 2, "sync": "owner/owner"}}
     found = search(graph, machine, budget="400s", algorithm="exact", constraints=table, space=options)
-    free = search(graph, machine, budget="400s", algorithm="exact", constraints={"fc2": {"max_pieces": 2}}, space=options)
+    free = unpinned()
     assert found.optimal and free.optimal and str(found.strategy.sync("fc1")) == pinned
     assert found.strategy.sync("fc2") == Sync(SyncAlgorithm.OWNER, UpdatePlacement.OWNER)
     assert found.proof is not None and free.proof is not None and found.proof.strategies < free.proof.strategies

@@ -179,7 +179,7 @@ class Enough(Exception):
 
 
 @pytest.mark.parametrize(("algorithm", "clip"), [("full", None), ("full", 1.0), ("delta", None)])
-@pytest.mark.parametrize("seed", fast_among(range(4), range(1, 3)))
+@pytest.mark.parametrize("seed", fast_among(range(4), [1]))
 def test_what_is_broken_off_leaves_nothing_behind(seed: int, algorithm: str, clip: float | None) -> None:
     """Evaluations end at any checkpoint; those that come to their end give what a new evaluator gives, bit for bit."""
     core = pytest.importorskip("taskflow.optimizer.evaluate.compiled", reason="the compiled core is not built")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from fast_and_slow import fast_among
 
 from taskflow.cli.main import main
 from taskflow.machine import Cluster, PartOfMachine, load_machine
@@ -146,8 +147,14 @@ def test_only_jobs_that_share_links_are_in_each_others_way() -> None:
 
 
 # ---- shares ----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("objective", ["slowest", "throughput"])
-@pytest.mark.parametrize(("fast", "slow", "network"), [(2, 2, 1.0), (2, 2, 500.0), (3, 2, 20.0)])
+DIVIDED = [
+    (objective, *machine)
+    for objective in ("slowest", "throughput")
+    for machine in ((2, 2, 1.0), (2, 2, 500.0), (3, 2, 20.0))
+]
+
+
+@pytest.mark.parametrize(("objective", "fast", "slow", "network"), fast_among(DIVIDED, [*DIVIDED[:3], DIVIDED[4]]))
 def test_no_division_of_the_devices_is_better(objective: str, fast: int, slow: int, network: float) -> None:
     """Every way to give every single device to one of the jobs, with the same plans, simulated together."""
     machine, both = small(fast, slow, network), jobs("LeNet", "RNNLM")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from fast_and_slow import fast_among
 from programs.start import Ended, mpirun
 from starting import needs_mpi
 
 from taskflow.runtime.job.chain import Wait, explain, needed
 
 HANGS = "2"  # seconds of the watchdog
+CHAINS = [("hang", 3), ("late", 4), ("sum", 4), ("hang", 4), ("late", 3)]
 
 
 def wait(*peers: int, what: str = "task") -> Wait:
@@ -61,7 +63,7 @@ def run(case: str, ranks: int) -> Ended:
 
 @pytest.mark.mpi
 @needs_mpi
-@pytest.mark.parametrize(("case", "ranks"), [("hang", 3), ("hang", 4), ("late", 3), ("late", 4), ("sum", 4)])
+@pytest.mark.parametrize(("case", "ranks"), fast_among(CHAINS, CHAINS[:3]))
 def test_the_last_of_the_chain_is_named(case: str, ranks: int) -> None:
     ended = run(case, ranks)
     assert f"Rank {ranks - 1} waits for nobody" in ended.text, ended.text
@@ -71,6 +73,6 @@ def test_the_last_of_the_chain_is_named(case: str, ranks: int) -> None:
 
 @pytest.mark.mpi
 @needs_mpi
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", fast_among([2, 3], [3]))
 def test_a_cycle_is_named(ranks: int) -> None:
     assert "wait for each other in a cycle" in run("cycle", ranks).text

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fast_and_slow import fast_among
 from language_model import random_strategy, undivided
 from programs.start import rows
 from rings import STEPS, llama, tokens
@@ -71,10 +72,11 @@ def test_in_float32_too() -> None:
     np.testing.assert_allclose(found, wanted, rtol=1e-4)
 
 
-def test_any_cuts_and_places_around_a_ring() -> None:
+@pytest.mark.parametrize("strategies", fast_among([12, 24], [12]))
+def test_any_cuts_and_places_around_a_ring(strategies: int) -> None:
     """What goes around is found in what is read, whatever the strategy: also where queries and blocks lie anywhere."""
     wanted, around, compared = trained(llama(), undivided(llama())), 0, 0
-    for seed in range(24):
+    for seed in range(strategies):
         random, graph = Random(f"ring {seed}"), llama()
         processors = random.randint(2, 5)
         base = random_strategy(graph, processors, random)
@@ -88,7 +90,7 @@ def test_any_cuts_and_places_around_a_ring() -> None:
         others = lower(graph, replace(strategy, exchange=Exchange.COLLECTIVES), SGD(0.1))
         around += Counter(t.kind for t in lower(graph, strategy, SGD(0.1)))[Kind.COPY] > Counter(t.kind for t in others)[Kind.COPY]
         compared += 1
-    assert compared == 24 and around >= 12, around
+    assert compared == strategies and around >= strategies // 2, around
 
 
 # ---- what is sent ----------------------------------------------------------------------------------------------------

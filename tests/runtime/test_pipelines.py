@@ -173,7 +173,7 @@ def test_gradients_accumulate_and_weights_travel_once_a_step() -> None:
 @pytest.mark.mpi
 @needs_mpi
 @pytest.mark.parametrize(("ranks", "cases"), [
-    (2, rank_cases(2, random=3, shares=2, hybrids=3)), (3, rank_cases(3, random=3, shares=3, hybrids=3)),
+    (2, rank_cases(2, random=2, shares=2, hybrids=3)), (3, rank_cases(3, random=2, shares=2, hybrids=3)),
     *(pytest.param(n, rank_cases(n, random=8, shares=6), marks=pytest.mark.slow) for n in (2, 3, 4, 8)),
 ])
 def test_ranks_train_as_virtual_processors_do(ranks: int, cases: list[str]) -> None:

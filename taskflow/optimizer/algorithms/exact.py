@@ -2,9 +2,9 @@
 
 Operators are decided about one after another, those that share a layer together, next those that have fewest choices left. A
 partial plan is given up when a lower bound on all its completions is not below the best plan so far (`optimizer.bounds`).
-Of partial plans that become each other when equal processors are renumbered, one is looked at; what is left at the end is
-simulated, with every renumbering that may make a difference: ties go by task number and sums are made on processors that depend
-on their numbers, so such plans differ a little in time.
+Of partial plans that become each other when equal processors are renumbered, only one is looked at. What is left at the
+end is simulated with every renumbering that may make a difference. Such plans differ a little in time, since ties go by
+task number and sums are made on processors that depend on their numbers.
 """
 
 from __future__ import annotations
@@ -95,8 +95,9 @@ def exact(evaluator: Evaluator, options: SearchOptions | None = None, *, within:
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """Of one decision in a partial plan: the choices that may lead to a better plan (of those that become each other one), their
-    bounds and which argument gave each, and all choices, also the others, that are not given up."""
+    """One decision in a partial plan. ``choices``: those that may lead to a better plan, one of those that become each
+    other. ``bounds`` and ``reasons``: the bound of each, and which argument gave it. ``alive``: all choices that are
+    not given up."""
 
     choices: list[int]
     bounds: list[float]

@@ -186,9 +186,10 @@ class _Guided:
                 between()
 
     def _restarts(self, start: Strategy) -> None:
-        """Patterns, or on 8 processors and more a descent over layers; a chain of annealing from the same plan, as if these had
-        found nothing; and, where such a chain is short beside the budget, more of them, each for itself, from both plans in turn.
-        Where annealing ends differs by a tenth and more from one time to the next, and does not get better by going on."""
+        """Patterns, or on 8 processors and more a descent over layers; then annealing once more from ``start``, as if
+        these had found nothing. Where such a chain of annealing is short beside the budget, more of them follow, each
+        for itself, from both plans in turn. Where annealing ends differs by a tenth and more from one time to the next,
+        and does not get better by going on."""
         budget, every = self.run.options.budget, BudgetShare(self.run, RESTARTS)
         if self.large:
             self._descend_layers(BudgetShare(self.run, 0.15))
@@ -243,8 +244,9 @@ class _Guided:
                 self.run.leave_out(str(error))
 
     def _together(self, part: BudgetShare) -> None:
-        """Partial values are summed in the other way; then all layers, then halves of them, and so on, are synchronised in each
-        way: few plans, which need no new geometry, and on networks with many layers much of what there is to gain."""
+        """Try changes of all layers together. Partial values are summed in the other way. Then all layers, then halves
+        of them, and so on, are synchronised in each way. These are few plans, which need no new geometry; on networks
+        with many layers they are much of what there is to gain."""
         self.run.enter("synchronisation")
         self.run.back_to_best()
         other = SyncAlgorithm.OWNER if self.run.strategy.sums is SyncAlgorithm.COLLECTIVE else SyncAlgorithm.COLLECTIVE

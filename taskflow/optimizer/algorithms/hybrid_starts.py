@@ -1,9 +1,10 @@
 """Hybrids: sample-parallel plans in which layers with many weights are cut in other dimensions too, as their loads suggest.
 
-Which processors are neighbours in the samples' order decides much on a hierarchical machine: if a layer is cut into groups of
-pieces that read the same samples, each of which holds another part of the weights, then groups within a node exchange
-samples cheaply and hold whole weights on every node; groups that are dealt around the nodes synchronise half or a quarter of the
-weights on every node, and a part of what they read is at hand. So every order of the machine's processors gives a plan of its own.
+Which processors are neighbours in the samples' order decides much on a hierarchical machine. Take a layer that is cut
+into groups of pieces: those of a group read the same samples, and each holds another part of the weights. Groups within
+a node exchange samples cheaply and hold whole weights on every node. Groups that are dealt around the nodes synchronise
+half or a quarter of the weights on every node, and a part of what they read is at hand. So every order of the machine's
+processors gives a plan of its own.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Groups: samples between groups of neighbouring processors, weights and activations within them.
 
-Where the plans that people usually write do not fit the memory, what is kept has to be cut as well: a group of processors
-shares one copy of the weights, and of what a part of the samples leaves for backward. That is how Megatron-LM combines tensor
-and data parallelism (Shoeybi et al., arXiv 1909.08053, section 3), but every layer is cut by its outputs here, none by its inputs.
+The plans that people usually write may not fit the memory. Then what is kept has to be cut as well: a group of
+processors shares one copy of the weights, and of what a part of the samples leaves for backward. That is how
+Megatron-LM combines tensor and data parallelism (Shoeybi et al., arXiv 1909.08053, section 3), but every layer is cut
+by its outputs here, none by its inputs.
 """
 
 from __future__ import annotations

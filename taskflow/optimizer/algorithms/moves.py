@@ -1,9 +1,9 @@
 """Moves: changes to a strategy that are more likely to help than one random operator's random configuration.
 
-A move changes a *target* (one operator, the operators of one layer, operators that are alike, those of one depth, or some
-that follow each other) by an *action* (a random configuration, a small change of the present one, or the configuration of a
-neighbour). Targets are drawn from the critical path half of the time. Pairs of target and action that improved more often
-are drawn more often.
+A move changes a *target* by an *action*. The target is one operator, the operators of one layer, operators that are
+alike, those of one depth, or some that follow each other. The action is a random configuration, a small change of the
+present one, or the configuration of a neighbour. Targets are drawn from the critical path half of the time. Pairs of
+target and action that improved more often are drawn more often.
 """
 
 from __future__ import annotations

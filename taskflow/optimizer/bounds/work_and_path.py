@@ -6,14 +6,14 @@ a task that wrote it, so a step takes at least the longest chain of operators, e
 Transfers and sums are left out, and a task's cost must not fall when it touches more bytes; then both hold whatever the order
 of tasks is.
 
-Costs may know what all tasks of an operator take together at least, however it is cut (`Costs.least`). Where they do not and an
-operator has too many cuts to look at each, they are taken together by their degrees rounded up to powers of two (of
-eight, once there are very many): a piece of any of them has room for one of the finest, which must not cost more wherever it
-lies (`rounded`). `bounds/partial_plan.py` has a far stronger bound for small spaces.
+Costs may know what all tasks of an operator take together at least, however it is cut (`Costs.least`). Where they do
+not and an operator has too many cuts to look at each, cuts are taken together by their degrees, rounded up to powers of
+two (of eight, once there are very many). A piece of any of them has room for one of the finest, which must not cost
+more wherever it lies (`rounded`). `bounds/partial_plan.py` has a far stronger bound for small spaces.
 
-For a bound nothing is measured: under costs that measure (`Costs.measures`) operators and layers of which some cost is not
-known yet count as if they took no time, and so do operators whose cuts would be taken together, since a smaller piece may have been
-measured to take longer. That more bytes do not take less then holds up to the measurements' noise.
+For a bound nothing is measured. Under costs that measure (`Costs.measures`) operators and layers of which some cost is
+not known yet count as if they took no time. So do operators whose cuts would be taken together, since a smaller piece
+may have been measured to take longer. That more bytes do not take less then holds up to the measurements' noise.
 """
 
 from __future__ import annotations

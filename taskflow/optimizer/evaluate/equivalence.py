@@ -23,9 +23,9 @@ def first_equal(keys: Iterable[Hashable]) -> list[int]:
 
 
 def alike(graph: OperatorGraph) -> list[int]:
-    """For each node the first one of equal operator, inputs' specs, number of parameters and gradients, those that its
-    backward tasks get and those that they give: what these cost does not follow from their bytes, since a gradient that is
-    not given may have as many bytes as one that is added to."""
+    """For each node, the first one that costs the same: with an equal operator, inputs' specs, number of parameters and
+    gradients, both those that its backward tasks get and those that they give. Gradients count because costs do not
+    follow from bytes alone: one that is not given may have as many bytes as one that is added to."""
     active, needs, _ = gradient_flow(graph)
     first: dict[object, int] = {}
     return [

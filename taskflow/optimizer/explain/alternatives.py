@@ -48,8 +48,8 @@ def alternatives(
     evaluator: Evaluator, operator: str, *, options: SpaceOptions | None = None, most: int = 10,
     say: Callable[[str], object] = lambda text: None,
 ) -> tuple[Alternative, ...]:
-    """The best ``most`` configurations of an operator other than its own that ``options.constraints`` permit, with the
-    evaluator's current strategy otherwise unchanged, fastest first; and after them data parallel and whole on one device, if
+    """The best ``most`` other configurations of an operator that ``options.constraints`` permit, fastest first. The
+    rest of the evaluator's current strategy stays unchanged. After them come data parallel and whole on one device, if
     they are permitted and not among those.
 
     The evaluator ends at the strategy at which it began. KeyError if there is no such operator.

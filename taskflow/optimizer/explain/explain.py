@@ -53,9 +53,9 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class OperatorCost:
-    """What one operator's tasks add up to, on all processors and links: seconds by what they are for; ``waiting``: from when
-    tasks were ready to when they started; bytes that transfers and synchronisation move between processors;
-    ``critical``: seconds on the critical path."""
+    """What one operator's tasks add up to, on all processors and links. ``seconds``: by what they are for. ``waiting``:
+    seconds from when tasks were ready to when they started. ``transfer_bytes`` and ``sync_bytes``: what transfers and
+    synchronisation move between processors. ``critical``: seconds on the critical path."""
 
     operator: str
     seconds: Mapping[TaskPurpose, float]

@@ -35,9 +35,10 @@ class Scenario:
 class Outcome:
     """A plan on a changed machine. ``speedup``: how many times faster than on the machine as it is. ``lacks``: what memory it
     lacks there (empty: it fits). ``now_fit``: plans (this one, data, expert, model) that fit there but not here, and
-    ``no_longer_fit`` the reverse. ``found`` and ``here``: what search found there and on the machine as it is, with the same
-    budget and seed; ``found_fits_here``: whether the first plan would fit the machine as it is; ``none_found``: why there is none
-    there; ``interrupted``: the user ended this search or one before it, so that there is nothing to compare."""
+    ``no_longer_fit`` the reverse. ``found`` and ``here``: what search found there and on the machine as it is, with the
+    same budget and seed. ``found_fits_here``: whether the first plan would fit the machine as it is. ``none_found``:
+    why there is none there. ``interrupted``: the user ended this search or one before it, so that there is nothing to
+    compare."""
 
     scenario: Scenario
     seconds: float

@@ -16,9 +16,12 @@ from taskflow.rules import UpdateRule
 
 @dataclass(frozen=True, slots=True)
 class StageSums:
-    """Of each stage, for one micro-batch on one device: ``seconds`` (stages, 6) as in a table, with what is computed
-    again; ``sums`` (stages, 2) of collectives, forward and backward; ``kept``: bytes that live from its forward to
-    its backward pass; ``passing``: bytes at least that live within a pass; ``crossing``: of what the next stages read."""
+    """What each stage takes, for one micro-batch on one device.
+
+    ``seconds`` (stages, 6): as in a table, with what is computed again. ``sums`` (stages, 2): of collectives, forward
+    and backward. ``kept``: bytes that live from its forward to its backward pass. ``passing``: bytes at least that live
+    within a pass. ``crossing``: bytes of what the next stages read.
+    """
 
     seconds: Array
     sums: Array
@@ -29,10 +32,12 @@ class StageSums:
 
 @dataclass(frozen=True, slots=True)
 class StageWeights:
-    """Of each stage, on one device: ``held``, ``gradients`` and ``state`` bytes; ``gathered``: of the largest layer whose
-    weights are gathered; after the passes ``reduced`` bytes of gradients go as one all-reduce, ``scattered`` ones as a
-    reduce-scatter, and ``spread`` bytes of weights as an all-gather; ``each_pass`` (stages, 2): bytes that are gathered for
-    each forward pass, and gathered and reduced in each backward pass; ``updated``: bytes that the update touches.
+    """Bytes of each stage's weights, on one device.
+
+    ``held``, ``gradients`` and ``state`` lie there. ``gathered``: of the largest layer whose weights are gathered.
+    After the passes ``reduced`` bytes of gradients go as one all-reduce, ``scattered`` ones as a reduce-scatter, and
+    ``spread`` bytes of weights as an all-gather. ``each_pass`` (stages, 2): bytes that are gathered for each forward
+    pass, and gathered and reduced in each backward pass. ``updated``: what the update touches.
     ``expert_share``: which part of the gradients is of experts, which fewer devices hold."""
 
     held: Array

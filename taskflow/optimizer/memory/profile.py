@@ -34,9 +34,9 @@ class MemoryProfile:
 
 
 def memory_profile(tasks: TaskGraph, timeline: Timeline) -> tuple[MemoryProfile, ...]:
-    """One a processor, with one rank a processor. A buffer lives from the item that first writes it to the one that last
-    uses it, in the order in which the runtime takes them; an item's time is when its task starts, of a message when
-    it may leave, of an arrival when the message is there, and never before the item before it."""
+    """One profile a processor, with one rank a processor. A buffer lives from the item that first writes it to the one
+    that last uses it, in the order in which the runtime takes them. A task's time is when it starts, a message's when
+    it may leave, an arrival's when the message is there. None is before that of the item before it."""
     placement = Placement(tasks.processors, tasks.processors)
     kept = kept_bytes(tasks)
     profiles = []

@@ -2,8 +2,8 @@
 
 A cluster's processors form groups: those that share a switch, those of one node, all. Traffic within a group does not load
 what joins the groups. A team takes an aligned range of the groups of one level, and of each the same aligned part of
-its members: all nodes whole, half of the nodes, one processor of every node, one board of every node of a quarter, ...
-Nothing about a machine is assumed but its routes, and groups may be of unequal size.
+its members. Examples: all nodes whole, half of the nodes, one processor of every node, one board of every node of a
+quarter. Nothing about a machine is assumed but its routes, and groups may be of unequal size.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The SOAP space: every configuration that a search may give an operator on a machine (paper, section 4).
 
 A configuration is a degree for each dimension and a processor for each piece. With n processors an operator has at most n
-pieces. Its *placements* are structured or arbitrary. Structured: piece number ``slot`` runs on processor
-(offset + stride x slot) mod n, where the pieces are numbered with any order of the cut dimensions (contiguous: stride 1
-and the natural order; strided: another stride; permuted: another order); or only contiguous, from any offset. Arbitrary: any
-processor for any piece.
+pieces. Its *placements* are structured or arbitrary. Structured: piece number ``slot`` runs on processor (offset +
+stride x slot) mod n. Contiguous ones have stride 1 and number pieces in the natural order; strided ones have another
+stride; permuted ones take the cut dimensions in another order. A space may have only the contiguous ones, from any
+offset. Arbitrary: any processor for any piece.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ class SpaceOptions:
     the module; the default search's structured ones are also the machine's teams (`optimizer.space.device_groups`), and where
     contiguous ones are asked for, known strategies are repaired to be so. ``reduction``: whether contracted dimensions may be
     cut. ``most_pieces``: of one operator; 0 means one a
-    processor. ``follow``: which operators do not choose in exact search and in `mcmc` but follow a neighbour: ``none``, the
-    ``passive`` ones (inputs, carried state, views, scalars), also the ``elementwise`` ones (activations, normalisation, sums of
-    two tensors; not the loss) or all ``weightless`` ones (`optimizer.space.decisions`, `optimizer.space.followers`).
+    processor. ``follow``: which operators do not choose in exact search and in `mcmc` but follow a neighbour
+    (`optimizer.space.decisions`, `optimizer.space.followers`). ``none``: all choose. ``passive``: inputs, carried
+    state, views and scalars follow. ``elementwise``: also activations, normalisation and sums of two tensors; not the
+    loss. ``weightless``: all without weights.
     ``uneven``: whether the guided search may give unequal devices pieces of uneven size (`optimizer.space.shares`); machines whose
     devices are alike have even pieces only. ``constraints``: what single operators may have, which comes before everything else.
     """

@@ -1,10 +1,10 @@
 """Loads: how long a strategy keeps each processor and each link busy, found without lowering it.
 
 A step cannot be shorter than its busiest resource, and strategies with lower loads are usually faster, so searches ask for
-loads first and simulate what looks promising. Counted are forward and backward tasks, each tensor's way to its readers and
-its gradient's way back, partial values' way to an owner or around a ring of all that computed some, and each weight's way
-around a ring of its holders (the least that travels). Not counted are sums and updates, that transfers wait for each other, and
-the latencies of a ring's rounds after the first.
+loads first and simulate what looks promising. Counted are forward and backward tasks, each tensor's way to its readers
+and its gradient's way back. So are partial values' way to an owner or around a ring of all that computed some, and each
+weight's way around a ring of its holders (the least that travels). Not counted are sums and updates, that transfers
+wait for each other, and the latencies of a ring's rounds after the first.
 """
 
 from __future__ import annotations

@@ -80,10 +80,10 @@ def _one_way(
 ) -> float:
     """Median time of a message: of two at the same time, there and back, if ``together``; else half of one there and one back.
 
-    Each is written anew before it is sent, as a step's are, so that the receiver does not find in its own caches what it copied
-    before; and where cores copy, other memory is read before that, as tasks do between two messages: what a core needs to send and
-    to receive has then left its caches, and takes two to three times as long as from one message to the next. Neither is
-    timed, and both are ready for each other when the time begins.
+    Each is written anew before it is sent, as a step's are, so that the receiver does not find in its own caches what
+    it copied before. Where cores copy, other memory is read before that, as tasks do between two messages. What a core
+    needs to send and to receive has then left its caches, and takes two to three times as long as from one message to
+    the next. Neither is timed, and both are ready for each other when the time begins.
     """
     xp = device.xp
     sweep = np.ones(SWEEP_BYTES // 4, np.float32) if together else None

@@ -43,10 +43,11 @@ def measure(
 ) -> Cluster:
     """The machine of this job: one processor a rank, in the order of ranks. ``kernels``: of the device that is measured.
 
-    Processors are measured while all ranks measure theirs, since they share memory, CPUs in five rounds, since on a rented machine
-    two cores may turn out to be one for a moment; the median of rounds and ranks stands for all. Links are measured between a few
-    pairs of ranks within nodes and between nodes while the other ranks wait: half of a message's way there and back by size, to
-    which latency + bytes / bandwidth is fitted; within nodes also whose core copies.
+    Processors are measured while all ranks measure theirs, since they share memory. CPUs are measured in five rounds,
+    since on a rented machine two cores may turn out to be one for a moment. The median of rounds and ranks stands for
+    all. Links are measured between a few pairs of ranks within nodes and between nodes while the other ranks wait.
+    Measured is half of a message's way there and back by size, to which latency + bytes / bandwidth is fitted; within
+    nodes also whose core copies.
     ``processors``: for a job of one rank, so many virtual processors that share its core; their link is a copy in memory.
     ``say`` is told what comes next, on rank 0.
 

@@ -230,7 +230,7 @@ def write_error(text: str) -> None:
 
 
 def _let_output_out() -> None:
-    """Wait, at most a second or so, until mpirun has taken what this rank has written: on an abort it throws away what
+    """Wait, at most a second or so, until mpirun has taken what this rank has written. On an abort it throws away what
     it has not forwarded yet (on a busy machine the message of one job in ten was lost)."""
     until = time.monotonic() + 1.0
     while time.monotonic() < until and any(_unread(stream) for stream in (1, 2)):

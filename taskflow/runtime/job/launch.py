@@ -1,8 +1,8 @@
 """Starting: alone or under an MPI launcher, whose variables tell before MPI starts. Imports neither numpy nor mpi4py.
 
-``limit_threads`` must run before numpy is imported, since BLAS reads its variables once; so it belongs in the first
-lines of ``taskflow/__init__.py`` (it only sets variables, and only under a launcher), and this module must stay
-importable without numpy: ``taskflow/runtime/__init__.py`` must call it before it imports a module that needs numpy.
+``limit_threads`` must run before numpy is imported, since BLAS reads its variables once. So it belongs in the first
+lines of ``taskflow/__init__.py``; it only sets variables, and only under a launcher. This module must stay importable
+without numpy: ``taskflow/runtime/__init__.py`` must call it before it imports a module that needs numpy.
 """
 
 from __future__ import annotations

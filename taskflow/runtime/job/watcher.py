@@ -12,8 +12,9 @@ the highest number down, so a connection with a number above those of mpirun's c
 MPICH's mpirun and its kin learn of a death by the end of the rank's PMI connection, and then throw away what is written. So
 the watcher holds that connection too, and lets go when it has said its word. Open MPI's leaves the time.
 
-On several nodes the watchers tell rank 0's, over TCP, as soon as a connection closes, and what it hears first is first: an MPI
-that sees a peer gone ends its own rank, in ways that look like a failure too. It also names a node that answers no more.
+On several nodes the watchers tell rank 0's, over TCP, as soon as a connection closes, and what it hears first is first.
+Order matters, since an MPI that sees a peer gone ends its own rank, in ways that look like a failure too. It also names
+a node that answers no more.
 
 Run as a program (``python -I -S watcher.py``) this file is that process, so it imports little and nothing of ours.
 """

@@ -73,8 +73,8 @@ class Clocks:
 
 
 def on_first_clock(times: Any, first: Offset, last: Offset) -> Any:
-    """Times of a rank's clock (an array) as rank 0's clock would have shown them: with the offset, at each time, on the line
-    through two measurements; or, where these differ by no more than their errors, with that of the more exact one."""
+    """Times of a rank's clock (an array) as rank 0's clock would have shown them. The offset at each time lies on the
+    line through two measurements. Where these differ by no more than their errors, it is that of the more exact one."""
     span, change = last.at - first.at, last.seconds - first.seconds
     if span <= 0 or abs(change) <= first.error + last.error:
         return times - min(first, last, key=lambda offset: offset.error).seconds

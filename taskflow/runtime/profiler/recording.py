@@ -19,9 +19,9 @@ KINDS: tuple[type[Item], ...] = (RunTask, Send, Receive, WaitReceive, WaitSend, 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What one rank recorded. ``kinds`` (numbers into KINDS), ``tasks`` and ``needed_by`` (of a wait, the task that needs it;
-    -1: none) have an entry an item; each of ``times``, one array a step, one more: this rank's clock before the first item
-    and after each. ``where``: the node's name; ``process``: its number there."""
+    """What one rank recorded. ``kinds`` (numbers into KINDS), ``tasks`` and ``needed_by`` (of a wait, the task that
+    needs it; -1: none) have an entry an item. ``times`` has one array a step, each with one entry more: this rank's
+    clock before the first item and after each. ``where``: the node's name; ``process``: its number there."""
 
     rank: int
     where: str

@@ -1,8 +1,8 @@
 """Tracer: when everything ran on every rank in a few steps, merged to one file that Perfetto and chrome://tracing open.
 
 A traced step reads the clock once after each item of the schedule and keeps the times, 8 bytes an item; other steps are not
-touched. When the last step to be traced has run, clocks are compared again, and rank 0 gathers all and writes the file at
-once, so that a run that dies later still leaves it, and one that dies before leaves nothing.
+touched. When the last step to be traced has run, clocks are compared again, and rank 0 gathers all and writes the file
+at once. So a run that dies later still leaves it, and one that dies before leaves nothing.
 """
 
 from __future__ import annotations

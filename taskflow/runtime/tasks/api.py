@@ -44,10 +44,10 @@ _FORGET_EVERY = 32
 class TaskRuntime:
     """Regions and the launches that compute with them.
 
-    Args: ``processors`` (default: one a rank; more share the ranks evenly); ``transport`` of the job (default: that of
-    `taskflow.connect`; messages go by a duplicate of it, so an Executor may use it too); ``mapper``, whose `memoize`
-    says which traces may be compiled, and whose `report_profiling` hears of each replay. Raises ValueError for fewer
-    processors than ranks.
+    Args: ``processors``: how many (default: one a rank; more share the ranks evenly). ``transport``: of the job
+    (default: that of `taskflow.connect`). Messages go by a duplicate of it, so an Executor may use it too. ``mapper``:
+    its `memoize` says which traces may be compiled, and its `report_profiling` hears of each replay. Raises ValueError
+    for fewer processors than ranks.
     """
 
     def __init__(

@@ -111,9 +111,9 @@ class Transport(ABC):
 
     @abstractmethod
     def reduce_scatter(self, array: np.ndarray[Any, Any], counts: Sequence[int], ranks: Sequence[int]) -> Channel:
-        """As `all_reduce` of one-dimensional arrays, but each rank gets only its share of the sum, in its place in ``array``: that
-        of the nth of ``ranks`` is ``counts[n]`` elements long (0 or more; together all of the array) and follows the one before.
-        What else is in ``array`` is lost."""
+        """As `all_reduce` of one-dimensional arrays, but each rank gets only its share of the sum, in its place in
+        ``array``. The share of the nth of ``ranks`` is ``counts[n]`` elements long and follows the one before. A count
+        may be 0; together they are all of the array. What else is in ``array`` is lost."""
 
     @abstractmethod
     def all_gather(self, array: np.ndarray[Any, Any], counts: Sequence[int], ranks: Sequence[int]) -> Channel:

@@ -1,9 +1,9 @@
 """NCCLTransport: messages between GPUs by NCCL, one rank a GPU.
 
-All messages go on one stream. Every rank starts its messages in the order in which the step's tasks stand, which is the same for
-all; so the first message of that order that is not over is at the head of the stream on both of its ranks, and goes on: no two
-ranks can wait for each other. That holds for collectives too, each set of ranks having a communicator of its own. The program
-itself waits for nothing but the end of a step, and names what does not end.
+All messages go on one stream. Every rank starts its messages in the order in which the step's tasks stand, which is the
+same for all. So the first message of that order that is not over is at the head of the stream on both of its ranks, and
+goes on: no two ranks can wait for each other. That holds for collectives too, each set of ranks having a communicator
+of its own. The program itself waits for nothing but the end of a step, and names what does not end.
 """
 
 from __future__ import annotations

@@ -152,10 +152,10 @@ class Emitter:
         )
 
     def transfers(self, copies: Sequence[Copying]) -> None:
-        """Several copies (name, source, target, and perhaps a topic) that do not wait for one another, in rounds: of those that
-        are ready at the same time the lower number goes first, so in one round each processor should give to one other and
-        take from one. Reader by reader, all would ask the first owner first. Within a round neighbours, who may share a link,
-        do not follow each other."""
+        """Several copies (name, source, target, and perhaps a topic) that do not wait for one another, in rounds. Of
+        those that are ready at the same time the lower number goes first. So in one round each processor should give to
+        one other and take from one. Reader by reader, all would ask the first owner first. Within a round neighbours,
+        who may share a link, do not follow each other."""
         buffers, processors = self.graph.buffers, self.graph.processors
 
         def turn(copy: Copying) -> tuple[int, int]:

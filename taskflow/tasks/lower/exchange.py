@@ -1,9 +1,10 @@
 """Exchange: what goes between processors that cut a tensor differently, found in the copies that this takes.
 
 Copies connect processors; those that are connected, directly or through others, are one group, and what they give each other is one
-exchange. Where all of a group have some of the tensor, or all of them need some, it is cut anew within the group, and goes as one
-collective (`Strategy.exchange`): as an all-gather if all need the same, with sums as a reduce-scatter if all give the same, and
-else as an all-to-all. Where some only give and others only take, as between the stages of a pipeline, copies are what it is.
+exchange. Where all of a group have some of the tensor, or all of them need some, it is cut anew within the group, and
+goes as one collective (`Strategy.exchange`). That is an all-gather if all need the same, a reduce-scatter (with sums)
+if all give the same, and else an all-to-all. Where some only give and others only take, as between the stages of a
+pipeline, copies are what it is.
 """
 
 from __future__ import annotations

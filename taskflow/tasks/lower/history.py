@@ -1,7 +1,7 @@
 """History: which tasks last wrote and since then read each part of each buffer, found without comparing all parts.
 
-Which Rects meet and which hold which depends on the Rects alone, so it is found out once for all buffers of one shape: the
-copies of a bundle on 64 processors, each cut into 64 chunks, ask the same questions 64 times.
+Which Rects meet and which hold which depends on the Rects alone, so it is found out once for all buffers of one shape.
+The copies of a bundle on 64 processors, each cut into 64 chunks, would ask the same questions 64 times.
 """
 
 from __future__ import annotations

@@ -65,9 +65,9 @@ def lay_out(graph: OperatorGraph, uses: Uses, trained: set[str]) -> ParameterLay
 def _cells(parameter: Parameter, uses: Mapping[int, Sequence[Rect]]) -> list[tuple[Rect, tuple[int, ...]]]:
     """The common refinement of all Rects in use, each cell with the processors that hold it, in row-major order.
 
-    What no task uses (of a kernel, what meets nothing but padding; which elements that is depends on the cut) is held too, so
-    that weight decay reaches every element under every strategy: by the holders of the first cell that is used, since there
-    the update has a gradient; if none is, by processor 0.
+    What no task uses is held too, so that weight decay reaches every element under every strategy. (Of a kernel that is
+    what meets nothing but padding, and which elements these are depends on the cut.) The holders of the first cell that
+    is used hold it, since there the update has a gradient; if none is, processor 0 does.
     """
     grid = _refined(parameter.spec.rect, (rect for rects in uses.values() for rect in rects))
     holders: dict[tuple[int, ...], set[int]] = {}

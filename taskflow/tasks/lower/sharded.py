@@ -1,5 +1,7 @@
-"""Gradients that are kept as shares (ZeRO's stages 2 and 3): a reduce-scatter in each backward pass, and what follows at the end
-of the step: sums between the groups of hybrid sharding, updates of shares, and with stage 2 an all-gather of new weights.
+"""Gradients that are kept as shares (ZeRO's stages 2 and 3).
+
+Each backward pass has a reduce-scatter. At the end of the step follow sums between the groups of hybrid sharding,
+updates of shares, and with stage 2 an all-gather of new weights.
 """
 
 from __future__ import annotations

@@ -70,8 +70,9 @@ def shards_of(graph: OperatorGraph, strategy: Strategy, bundles: Iterable[Bundle
 
 
 def _by_stages(strategy: Strategy, bundle: Bundle, operators: Sequence[str]) -> list[list[int]]:
-    """The holders of a bundle by the pipeline's stages that use its layer, so that no stage takes part in the collectives of
-    another's passes (first and last stage may share an embedding); all together if that leaves sets of several sizes."""
+    """The holders of a bundle by the pipeline's stages that use its layer. So no stage takes part in the collectives of
+    another's passes (first and last stage may share an embedding). All are together if that leaves sets of several
+    sizes."""
     together = [list(bundle.group)]
     if strategy.pipeline is None or len({strategy.pipeline.stage(name) for name in operators}) == 1:
         return together

@@ -168,8 +168,8 @@ def chunk_count(sync: Sync, holders: int, size: int, itemsize: int) -> int:
 
 def first_root(sync: Sync, rank: int, holders: int) -> int:
     """Which holder is the first chunk's root. Roots differ from layer to layer and bundle to bundle (``rank``,
-    `ParameterLayout.rank`), so that one processor does not own everything; nothing but the layer's own bundles matters, so
-    that an evaluator can keep what it knows of layers that did not change. A library's shares begin at the first holder."""
+    `ParameterLayout.rank`), so that one processor does not own everything. Nothing but the layer's own bundles matters, so an
+    evaluator can keep what it knows of layers that did not change. A library's shares begin at the first holder."""
     return 0 if _collective(sync) else rank % holders
 
 

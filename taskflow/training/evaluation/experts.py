@@ -12,9 +12,9 @@ from taskflow.training.evaluation.metrics import perplexity
 
 @dataclass(frozen=True, slots=True)
 class ExpertEvaluation(Validation):
-    """Over the first ``windows`` of ``batches``, after each epoch: ``loss`` in nats a token, without the auxiliary
-    losses, and ``perplexity``; ``overflow``, the share of choices whose expert was full; ``busiest``, how many times an
-    even share the busiest expert of all layers took."""
+    """What is measured over the first ``windows`` of ``batches``, after each epoch. ``loss``: nats a token, without the
+    auxiliary losses; ``perplexity`` goes with it. ``overflow``: the share of choices whose expert was full.
+    ``busiest``: how many times an even share the busiest expert of all layers took."""
 
     batches: LanguageModelBatches
     windows: int = 20

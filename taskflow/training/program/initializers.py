@@ -15,10 +15,10 @@ def normalised_above_zero(graph: OperatorGraph, weight: float = 0.2, bias: float
     """Starts for all batch normalisation such that what it gives to a relu is hardly ever negative: 5 standard deviations
     above zero by default.
 
-    In a deep, narrow network with few samples the usual start (weight 1, bias 0) makes gradients that are little more than
-    noise: one relu of thousands that a rounding error moves across zero turns the next step by a percent, and two runs that
-    differ in the order of their sums have other losses soon. Started on their linear side, such networks train steadily,
-    and under every strategy alike.
+    In a deep, narrow network with few samples the usual start (weight 1, bias 0) makes gradients that are little more
+    than noise. One relu of thousands that a rounding error moves across zero turns the next step by a percent. Then two
+    runs that differ in the order of their sums have other losses soon. Started on their linear side, such networks
+    train steadily, and under every strategy alike.
     """
     values = {}
     for node in graph:

@@ -35,10 +35,11 @@ class Surroundings:
 
     ``sweep``: an array that is read first, as the other tasks of a step read theirs: in a real step, a task finds most of what it
     needs no longer in the caches near to the core. ``idle``: for so many seconds nothing of this is touched then, as what one step
-    leaves to the next is not. ``twin``: the same work on other arrays; of a short task it runs next, so that
-    the code, the interpreter's objects and the libraries' own buffers are where a step, which comes by all the time, has
-    them: what is timed finds only its arrays far away. ``between``: what runs after the twin, as the tasks do that come between two
-    of one kind (`cost_interlude`). ``fresh``: arrays that are read last, since the task before has just written them.
+    leaves to the next is not. ``twin``: the same work on other arrays, which of a short task runs next. It leaves the
+    code, the interpreter's objects and the libraries' own buffers where a step, which comes by all the time, has them;
+    what is timed finds only its arrays far away. ``between``: what runs after the twin, as the tasks do that come
+    between two of one kind (`cost_interlude`). ``fresh``: arrays that are read last, since the task before has just
+    written them.
     """
 
     sweep: Array | None = None
@@ -109,10 +110,10 @@ def piece_action(
     operator: Operator, inputs: Sequence[Spec], piece: Rect, backward: bool, wanted: Sequence[bool], kernels: KernelSet,
     adds: Sequence[bool] = (),
 ) -> tuple[Callable[[], object], tuple[Array, ...]]:
-    """What runs the forward or the backward task of a piece, and the arrays that it finds in the nearest cache: its inputs or
-    the gradients of its outputs, which the task before has just written; and its inputs' gradients, which live so short a
-    time that memory is found for them that was in use a moment ago. ``adds``: which gradients are added to
-    (see `cost_gradients`)."""
+    """What runs the forward or the backward task of a piece, and the arrays that it finds in the nearest cache. Those
+    are its inputs, or the gradients of its outputs, which the task before has just written. Gradients of its inputs
+    count too: they live so short a time that memory is found for them that was in use a moment ago. ``adds``: which
+    gradients are added to (see `cost_gradients`)."""
     numbers = np.random.default_rng(0)
     outputs = operator.output(inputs)
     reads, writes = operator.reads_in(inputs, piece, training=True), operator.writes(inputs, piece)

@@ -1,9 +1,10 @@
 """Between: what a step does to a core between two tasks of a kind, and so in which caches a task finds its arrays and its code.
 
 Three things of a step count: how much memory is read before an array is needed again, how much before code is, and for how long
-arrays lie untouched. Time counts beside bytes because the last cache and the tables of pages are shared with programs that nobody
-here knows of, on a rented machine those of other customers: there an array that lies untouched for twenty milliseconds takes up to
-three times as long to read as one that lies for one, however little this step reads meanwhile (docs/benchmarks.md).
+arrays lie untouched. Time counts beside bytes because the last cache and the tables of pages are shared with programs
+that nobody here knows of, on a rented machine those of other customers. There an array that lies untouched for twenty
+milliseconds takes up to three times as long to read as one that lies for one, however little this step reads meanwhile
+(docs/benchmarks.md).
 """
 
 from __future__ import annotations

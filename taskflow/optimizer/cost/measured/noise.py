@@ -17,10 +17,11 @@ SIZE, PRODUCTS, TIMES = 48, 48, 3
 class SpeedProbe:
     """A fixed piece of work that stays in the first cache: a tenth of a millisecond of small matrix products.
 
-    What a rented machine calls a core is one thread of a real one, and whoever owns the machine moves these threads about. While
-    two of them share a real core each is slower, by a tenth to a half by what the other one does, for tenths of seconds or minutes;
-    no clock of the guest shows it, neither that of other programs nor the processor time of this one (docs/benchmarks.md). What
-    is usual may be shared, too: then measurements are to be as steps are. ``clock``: what times the work.
+    What a rented machine calls a core is one thread of a real one, and whoever owns the machine moves these threads
+    about. While two of them share a real core each is slower, by a tenth to a half by what the other one does, for
+    tenths of seconds or minutes. No clock of the guest shows it: neither that of other programs nor the processor time
+    of this one (docs/benchmarks.md). What is usual may be shared, too: then measurements are to be as steps are.
+    ``clock``: what times the work.
     """
 
     def __init__(self, clock: Callable[[], float] = thread_time) -> None:

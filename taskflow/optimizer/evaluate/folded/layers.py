@@ -1,7 +1,7 @@
 """Which layers of a network are alike, and the network with fewer of them.
 
-Of layers that follow each other in one stage, the first, the second, the third and the last are kept: all between the third
-and the last are like the third, which waits for the second as the fourth does for the third.
+Of layers that follow each other in one stage, the first, the second, the third and the last are kept. All between the
+third and the last are like the third, which waits for the second as the fourth does for the third.
 """
 
 from __future__ import annotations

@@ -34,9 +34,9 @@ class Which(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Tasks ``tasks[i]`` of a segment wait for task ``befores[i]`` of another one: of the pass ``kind`` of ``stage``, of the
-    micro-batches ``which`` (THAT: number ``number``); or, if ``kind`` is None, of what comes before all passes (``stage`` 0) or
-    after them (1)."""
+    """Tasks ``tasks[i]`` of a segment wait for task ``befores[i]`` of another one. That is the pass ``kind`` of
+    ``stage``, of the micro-batches ``which`` (THAT: number ``number``). If ``kind`` is None, it is what comes before
+    all passes (``stage`` 0) or after them (1)."""
 
     which: Which
     kind: PassKind | None
