@@ -18,7 +18,7 @@ $(VENV)/.installed: $(SOURCES)
 	touch $@
 
 $(VENV)/.torch: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet torch==2.13.0 'onnx>=1.23,<2'
+	$(BIN)/python -m pip install --quiet torch==2.13.0 'onnx>=1.23,<2' 'transformers>=5.20,<6'
 	touch $@
 
 run: setup
