@@ -238,7 +238,7 @@ def test_the_test_sees_what_goes_up(module: str, source: str, wrong: bool) -> No
 
 
 SOURCES = sorted(
-    path for pattern in ("*.py", "*.pyx", "*.pxd", "*.pyi", "*.js", "*.css") for path in PACKAGE.rglob(pattern)
+    path for pattern in ("*.py", "*.pyx", "*.pxd", "*.pyi", "*.h", "*.cu", "*.js", "*.css") for path in PACKAGE.rglob(pattern)
 )
 
 

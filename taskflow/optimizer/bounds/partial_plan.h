@@ -256,4 +256,4 @@ private:
 }  // namespace relax
 }  // namespace taskflow
 
-#include "bounds/passes.h"
+#include "bounds/jobs.h"
