@@ -62,6 +62,15 @@ def test_ranks_train_as_one_process_does(folder: Path, example: str, mapper: str
         assert shared["experts"] == alone["experts"] and [row["step"] for row in shared["experts"]] == [1, 2, 3]
 
 
+@pytest.mark.mpi
+@needs_mpi
+def test_keys_go_around_a_ring_of_ranks(folder: Path) -> None:
+    alone = trained(folder, "llama.py", "--processors", "1")
+    shared = trained(folder, "llama.py", "--mapper", "c4 ring", "--key-blocks", "4", ranks=4)
+    np.testing.assert_allclose(shared["losses"], alone["losses"], rtol=1e-5)
+    assert shared["loss_valid"] == pytest.approx(alone["loss_valid"], rel=1e-5)
+
+
 def test_validation_counts_what_the_experts_take() -> None:
     """On processors that share the experts it counts what one processor counts; and a loss without the auxiliary ones."""
     graph, found = build("MoE", preset="small", layers=4, factor=0.5, steps=16, dtype="float64"), []

@@ -5,6 +5,10 @@ The default text is the source of Python's own standard library, which every mac
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import click
+
 from taskflow.models import LlamaConfig, llama
 from taskflow.rules import AdamW
 from taskflow.training import Cosine
@@ -27,6 +31,8 @@ PRESETS = {
 
 @example(PRESETS, data="FILE", data_help=DATA_HELP)
 @text_options
-def main(run: RunConfig, ptb: str | None, level: str) -> Training:
+@click.option("--key-blocks", type=click.IntRange(1), metavar="N",
+              help="Attention in N blocks of keys, which plans such as 'c4 ring' deal out (default: all keys together).")
+def main(run: RunConfig, ptb: str | None, level: str, key_blocks: int | None) -> Training:
     """Llama on windows of text."""
-    return language_model(run, llama, ptb, level)
+    return language_model(replace(run, model=replace(run.model, key_blocks=key_blocks)), llama, ptb, level)
