@@ -9,7 +9,7 @@ from math import prod
 
 from taskflow.graph import Node
 from taskflow.mapper.config import OpConfig, Sync, SyncAlgorithm, UpdatePlacement
-from taskflow.mapper.passes import PipelineSchedule
+from taskflow.mapper.schedules import PipelineSchedule
 
 _WEIGHT = r"(?:\d+\.?\d*(?:e[+-]?\d+)?)"
 

@@ -13,7 +13,7 @@ from itertools import chain, pairwise, product
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper.config import OpConfig
-from taskflow.mapper.passes import Pass, PassKind, PipelineSchedule, rank_passes
+from taskflow.mapper.schedules import Pass, PassKind, PipelineSchedule, rank_passes
 from taskflow.operators.operator import Soap
 from taskflow.partition import even_cuts
 from taskflow.regions import Rect

@@ -15,7 +15,7 @@ from taskflow.kernels import NumpyKernels
 from taskflow.machine import Cluster, host
 from taskflow.mapper import DataParallel, map_graph
 from taskflow.operators.operator import StepState
-from taskflow.optimizer.memory.plan import MemoryUse, exceeding, explain, fits, memory_use, peak_bytes
+from taskflow.optimizer.memory.peak import MemoryUse, exceeding, explain, fits, memory_use, peak_bytes
 from taskflow.rules import SGD, Adam
 from taskflow.runtime.executor import Executor
 from taskflow.runtime.program.program import Program

@@ -13,7 +13,7 @@ import taskflow
 from taskflow.graph import OperatorGraph
 from taskflow.machine import host
 from taskflow.mapper import DataParallel, OpConfig, Strategy, map_graph
-from taskflow.optimizer.memory.plan import peak_bytes
+from taskflow.optimizer.memory.peak import peak_bytes
 from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.search import make_evaluator
 from taskflow.regions import Rect

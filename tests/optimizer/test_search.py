@@ -255,7 +255,7 @@ def test_sizes_that_c_has_no_integer_for_are_evaluated_in_python() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_quick_memory_estimate_is_above_the_planned_memory(seed: int) -> None:
-    from taskflow.optimizer.memory.plan import peak_bytes
+    from taskflow.optimizer.memory.peak import peak_bytes
     from tests.language_model import model, random_strategy
 
     graph = model()
@@ -269,7 +269,7 @@ def test_quick_memory_estimate_is_above_the_planned_memory(seed: int) -> None:
 
 @pytest.mark.parametrize("model", ["AlexNet", "RNNLM", "Transformer", "LeNet"])
 def test_memory_in_program_order_is_near_the_planned_memory(model: str) -> None:
-    from taskflow.optimizer.memory.plan import peak_bytes
+    from taskflow.optimizer.memory.peak import peak_bytes
 
     graph, where = build(model, preset="small"), taskflow.load_machine("k80", devices=4)
     evaluator = make_evaluator(graph, where, rule=SGD(0.1))

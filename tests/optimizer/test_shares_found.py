@@ -15,7 +15,7 @@ from taskflow.machine import host, load_machine
 from taskflow.mapper import DataParallel, Strategy, Sync, SyncAlgorithm, UpdatePlacement, map_graph
 from taskflow.models import build
 from taskflow.optimizer.explain.explain import explain
-from taskflow.optimizer.memory.plan import peak_bytes
+from taskflow.optimizer.memory.peak import peak_bytes
 from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.search import make_evaluator
 from taskflow.optimizer.traffic.messages import Messages

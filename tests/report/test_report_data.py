@@ -12,7 +12,7 @@ import taskflow
 from taskflow.machine.format import parse, unparse
 from taskflow.mapper import MAPPERS, choose
 from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
-from taskflow.optimizer.memory.plan import memory_use
+from taskflow.optimizer.memory.peak import memory_use
 from taskflow.optimizer.memory.profile import memory_profile
 from taskflow.report.columns import pack, unpack
 from taskflow.report.spans import CATEGORIES, MESSAGES, spans_at, spans_of

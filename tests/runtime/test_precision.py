@@ -24,7 +24,7 @@ from taskflow.kernels import ArrayDevice, NumpyKernels
 from taskflow.loss_scaling import LossScaler, LossScaling
 from taskflow.mapper import DataParallel, Strategy, Sync, SyncAlgorithm, UpdatePlacement, map_graph
 from taskflow.models import build
-from taskflow.optimizer.memory.plan import peak_bytes
+from taskflow.optimizer.memory.peak import peak_bytes
 from taskflow.rules import SGD, AdamW, UpdateRule
 from taskflow.runtime.executor import Executor, LossError
 from taskflow.tasks import Kind, Update

@@ -1,6 +1,6 @@
 """The bytes that each device needs in a step, and when."""
 
-from taskflow.optimizer.memory.plan import MemoryUse, explain, kept_bytes, memory_use, packed_bytes
+from taskflow.optimizer.memory.peak import MemoryUse, explain, kept_bytes, memory_use, packed_bytes
 from taskflow.optimizer.memory.profile import MemoryProfile, memory_profile
 
 __all__ = ["MemoryProfile", "MemoryUse", "explain", "kept_bytes", "memory_profile", "memory_use", "packed_bytes"]

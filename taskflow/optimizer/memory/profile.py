@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from taskflow.optimizer.memory.plan import MemoryUse, kept_bytes, orders, use_of
+from taskflow.optimizer.memory.peak import MemoryUse, kept_bytes, orders, use_of
 from taskflow.tasks import (
     ALIGNMENT,
     Leave,

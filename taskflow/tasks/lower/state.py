@@ -13,10 +13,10 @@ from taskflow.partition import Grid
 from taskflow.regions import Rect
 from taskflow.tasks.lower.emit import Copying, Emitter
 from taskflow.tasks.lower.exchange import Held, Wanted, exchange_values
-from taskflow.tasks.lower.gather import WeightGathers
 from taskflow.tasks.lower.parameters import ParameterLayout
 from taskflow.tasks.lower.part import NotAlikeError, StepPart
 from taskflow.tasks.lower.shards import Shards
+from taskflow.tasks.lower.weight_gathers import WeightGathers
 from taskflow.tasks.task import Bundle, Cell
 from taskflow.tasks.topic import Purpose, Topic
 

@@ -1,4 +1,4 @@
-"""Passes: what each rank of a pipeline does of each stage and micro-batch, and in which order, by schedule."""
+"""Schedules of pipelines: what each rank of a pipeline does of each stage and micro-batch, and in which order, by schedule."""
 
 from __future__ import annotations
 
