@@ -15,6 +15,7 @@ from taskflow.cli.main import main
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, load_machine
 from taskflow.mapper import HybridPlan, PipelineSchedule, Strategy, layer_numbers
+from taskflow.models.gpt import GPTConfig, gpt
 from taskflow.models.llama import LlamaConfig, llama
 from taskflow.optimizer import MemoryCheck, SearchResult, make_evaluator, search
 from taskflow.optimizer.evaluate.ordered import OrderedEvaluator
@@ -131,6 +132,13 @@ def test_neighbours_differ_in_one_choice_and_divide() -> None:
     evaluator = make_evaluator(grid.graph, grid.machine, rule=RULE)
     for one in [one for one in found if one.recompute or one.zero or one.plan.stages][:4]:
         assert evaluator.set(plan_strategy(one, grid.graph, grid.machine)) > 0
+
+
+def test_no_schedule_is_tried_whose_steps_are_not_folded() -> None:
+    """Under ZBV both ends of a network are on one rank, and add to one gradient if they share a weight."""
+    graph = gpt(replace(GPTConfig.small(), batch=8, layers=4))
+    found = neighbours(LayeredPlan(HybridPlan(pipeline=2, data=2, micro_batch=1)), PlanGrid(graph, machine(4), RULE).sums, 8, 4)
+    assert {one.plan.schedule for one in found} == set(PipelineSchedule) - {PipelineSchedule.ZERO_BUBBLE_V}
 
 
 def test_layers_do_what_their_plan_says() -> None:
