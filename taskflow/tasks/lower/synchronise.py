@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import inf
 
 import numpy as np
 
 from taskflow.floats import sum_bytes, sums_in
-from taskflow.mapper import UpdatePlacement
+from taskflow.mapper import Sync, UpdatePlacement
 from taskflow.partition import even_cuts
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
@@ -22,6 +23,7 @@ from taskflow.tasks.lower.state import Lowering
 from taskflow.tasks.lower.sync_table import (
     SyncPhase,
     SyncStep,
+    SyncTable,
     SyncTask,
     TaskStage,
     first_root,
@@ -59,8 +61,8 @@ class SyncedBundle:
     bundle: Bundle
     order: tuple[int, ...]  # the group, the first chunk's root first
     chunks: list[SyncedChunk]
-    tasks: list[SyncTask]
-    stages: list[TaskStage]
+    tasks: Sequence[SyncTask]
+    stages: Sequence[TaskStage]
     arrivals: dict[int, Part] = field(default_factory=dict)  # task -> the buffer in which a gradient arrives
 
 
@@ -114,13 +116,23 @@ def _divide(state: Lowering, bundle: Bundle) -> SyncedBundle:
     order = group[first:] + group[:first]
     known = {} if state.part is None else state.part.known
     giving = tuple((bundle.name, known.get(p, p)) in state.flat_gradients for p in order)
-    table = make_sync_table(sync, giving, bundle.size, sum_bytes(bundle.dtype.itemsize))
+    table, tasks, stages = _written_out(sync, giving, bundle.size, sum_bytes(bundle.dtype.itemsize), first)
     everywhere = sync.place is UpdatePlacement.REPLICATED
     chunks = []
     for chunk in table.chunks:
         root = order[chunk.root]
         chunks.append(SyncedChunk(bundle, Rect((chunk.low,), (chunk.high,)), root, group if everywhere else (root,)))
-    return SyncedBundle(bundle, order, chunks, *sync_tasks(table, first))
+    return SyncedBundle(bundle, order, chunks, tasks, stages)
+
+
+@lru_cache(maxsize=128)
+def _written_out(
+    sync: Sync, giving: tuple[bool, ...], size: int, itemsize: int, first: int
+) -> tuple[SyncTable, tuple[SyncTask, ...], tuple[TaskStage, ...]]:
+    """How a bundle is synchronised, and its tasks: the same for all bundles of a size, of which a large network has hundreds."""
+    table = make_sync_table(sync, giving, size, itemsize)
+    tasks, stages = sync_tasks(table, first)
+    return table, tuple(tasks), tuple(stages)
 
 
 def _emit(state: Lowering, rule: UpdateRule, of: SyncedBundle, stage: TaskStage, scales: Mapping[int, int]) -> None:
