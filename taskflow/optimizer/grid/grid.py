@@ -35,6 +35,7 @@ MOST_WHOLE = 60_000  # pieces of a plan of which every task is evaluated
 PRICING = 0.5  # of the time, at most, until plans are simulated
 SURE = 0.8
 """Of the memory: a plan that is estimated at no more, and has no shares of gradients, is likely to fit and is soon simulated."""
+NEAR = 1.5  # times the best price: so good is the plan that is simulated first where one takes long
 ALIKE = 2  # plans of one t, c, p and e that are simulated before others
 
 
@@ -152,9 +153,10 @@ def best_of_grid(
     if until < inf:
         quick = [
             one for one in plans if one.layered.plan.zero < 2 and one.memory.nbytes <= SURE * grid.memory_bytes
-            and trial.room_for(one.layered, one.micro_batches, until - deadline.elapsed)
+            and one.seconds <= NEAR * plans[0].seconds
         ]
-        order = quick[:1] + [one for one in order if one not in quick[:1]]
+        first = sorted(quick, key=lambda one: (trial.work(one.layered, one.micro_batches), one.seconds))[:1]
+        order = first + [one for one in order if one not in first]
     for one in order:
         if len(pairs) >= most:
             break
