@@ -1,6 +1,6 @@
 """Together: which operators a random walk changes in one move, if some do not choose but follow another one.
 
-A walk needs no table of all choices (as `following.decisions` makes for an exact search, with the nearest configuration for
+A walk needs no table of all choices (as `decisions.decisions` makes for an exact search, with the nearest configuration for
 each of them): a follower is cut as the operator that it follows, each piece where the matching piece runs.
 """
 

@@ -4,7 +4,7 @@ Each rank is a process, whose tracks are ``compute`` (one a processor), ``send``
 They cover the time from the start of its first traced step to the end of its last without gap or overlap; ``step``
 spans each step. Predicted timelines are processes of their own beside them, aligned at the start of each step. Times
 are whole nanoseconds here, from the first step's start, and microseconds in the file. Format: "Trace Event Format"
-(Duffy et al., Google), JSON object form; what Perfetto asks beyond it is said in `trace_check`.
+(Duffy et al., Google), JSON object form; what Perfetto asks beyond it is said in `testing.trace_format`.
 """
 
 from __future__ import annotations

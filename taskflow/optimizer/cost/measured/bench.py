@@ -38,7 +38,7 @@ class Surroundings:
     leaves to the next is not. ``twin``: the same work on other arrays, which of a short task runs next. It leaves the
     code, the interpreter's objects and the libraries' own buffers where a step, which comes by all the time, has them;
     what is timed finds only its arrays far away. ``between``: what runs after the twin, as the tasks do that come
-    between two of one kind (`cost_interlude`). ``fresh``: arrays that are read last, since the task before has just
+    between two of one kind (`cache_eviction`). ``fresh``: arrays that are read last, since the task before has just
     written them.
     """
 
@@ -113,7 +113,7 @@ def piece_action(
     """What runs the forward or the backward task of a piece, and the arrays that it finds in the nearest cache. Those
     are its inputs, or the gradients of its outputs, which the task before has just written. Gradients of its inputs
     count too: they live so short a time that memory is found for them that was in use a moment ago. ``adds``: which
-    gradients are added to (see `cost_gradients`)."""
+    gradients are added to (see `accumulated_gradients`)."""
     numbers = np.random.default_rng(0)
     outputs = operator.output(inputs)
     reads, writes = operator.reads_in(inputs, piece, training=True), operator.writes(inputs, piece)

@@ -61,7 +61,7 @@ class MeasuredCosts(RememberedCosts):
     """Seconds of tasks on the CPU or the GPU at hand, with the operators' own ``kernels``; copies by the machine's links.
 
     ``folder`` (default: the cache folder) keeps the measurements of this CPU, these libraries and this number of threads.
-    ``between``: what comes between two tasks of a kind (`cost_between.between` says it of a graph). Before each run so
+    ``between``: what comes between two tasks of a kind (`cache_state.between` says it of a graph). Before each run so
     much other memory is read and other code runs that the task finds its arrays and its code where a step would have
     left them. For the share that has lain untouched for long, each task is measured once more (not on a GPU).
     ``company``: how many other ranks of this machine work at the same time: so many processes (at most one for each other
