@@ -79,7 +79,7 @@ class Mapper(ABC):
         return SyncAlgorithm.OWNER if _copying(processors, machine) else SyncAlgorithm.COLLECTIVE
 
     def select_weights(self, node: Node, degrees: Sequence[int], machine: Machine) -> Sequence[Sequence[float]]:
-        """The proportions of the pieces along each dimension, for processors of unequal speed: `OpConfig.weights`. Along a dimension
+        """The proportions of the pieces along each dimension, for processors of unequal speed: `OpConfig.weights`. Along dimensions
         without any, pieces are even. Default: none."""
         return ()
 
