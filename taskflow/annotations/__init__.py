@@ -1,10 +1,11 @@
 """Annotations of single tensors, propagated to a whole network as GShard does.
 
-from taskflow.annotations import replicate, split, weight
+    from taskflow.annotations import replicate, split, weight
 
-x = split(x, 0, 8) # pieces along dimension 0 on processors 0 to 7 replicate(weight(scores)) # the weight of the layer that
-makes the scores sent = split(sent, 1, 8) # read by experts, whoever made it strategy, mapper =
-taskflow.choose("taskflow.annotations:Annotated", graph, machine)
+    x = split(x, 0, 8)             # pieces along dimension 0 on processors 0 to 7
+    replicate(weight(scores))      # the weight of the layer that makes the scores
+    sent = split(sent, 1, 8)       # read by experts, whoever made it
+    strategy, mapper = taskflow.choose("taskflow.annotations:Annotated", graph, machine)
 """
 
 from taskflow.annotations.annotated import Annotated

@@ -67,8 +67,7 @@ def search_command(
       taskflow search nmt --machine k80 --devices 4 --budget 10s --out plan.json
       taskflow search rnnlm -m p100 --set hidden=1024 --set steps=20 --budget 20000p --seed 7 --json
       taskflow search minigpt.py:graph -m a100 -n 8 --for torch --out plan.json
-      taskflow search alexnet -m k80 -n 4 --pin 'classifier.6=c/4 @ 0-3' --limit '*: degree<=4' --pin-sync
-    'features.*=ring/every'
+      taskflow search alexnet -m k80 -n 4 --pin 'classifier.6=c/4 @ 0-3' --limit '*: degree<=4' --pin-sync 'features.*=ring/every'
     """
     limit, constraints = Budget.parse(budget), taken_from(asked)
     writable(out)

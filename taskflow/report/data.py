@@ -1,4 +1,4 @@
-"""report_data: a plan and everything that is known about it, as one value that holds nothing but JSON and columns of numbers."""
+"""report_data: a plan and everything that is known about it, as one value of JSON and columns of numbers."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ MOST_TICKS = 2**31
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """``value``: JSON-able, with units in the keys (seconds, bytes). ``columns``: the timeline's rows (see
-    `taskflow.report.thin.Rows`) and memory curves, times in ticks of ``value["tick_seconds"]``."""
+    """Contents of a report. ``value``: JSON-able, with units in the keys (seconds, bytes). ``columns``: the timeline's rows
+    (see `taskflow.report.thin.Rows`) and memory curves, with times in ticks of ``value["tick_seconds"]``."""
 
     value: dict[str, Any]
     columns: dict[str, NDArray[np.int64]]

@@ -1,7 +1,7 @@
 """Networks of Hugging Face's transformers, from a config.json alone: the class that it names, built without weights, becomes an
 operator graph.
 
-graph = taskflow.models.huggingface.from_config("llama-70b/config.json", batch=64, steps=4096)
+    graph = taskflow.models.huggingface.from_config("llama-70b/config.json", batch=64, steps=4096)
 """
 
 from __future__ import annotations
