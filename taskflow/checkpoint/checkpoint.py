@@ -62,8 +62,8 @@ def _weights(executor: Executor) -> dict[str, ArrayLayout]:
 def load_checkpoint(executor: Executor, path: str | Path) -> Checkpoint:
     """Restore everything that `save_checkpoint` wrote, including step and seed. Every rank calls it.
 
-    Raises, on every rank and before anything is changed, FileNotFoundError, ImportError, and ValueError if the file is not a
-    checkpoint, if it was made for another model or update rule, or if only one of file and Executor is in float64.
+    Raises, on every rank and before anything is changed, FileNotFoundError, ImportError and ValueError. The file must be a
+    checkpoint of this model and update rule. If file or Executor is in float64, both must be.
     """
     wanted = executor.weight_holdings | executor.training_state()
 

@@ -1,8 +1,8 @@
 """Physical half of the dependence analysis: where the values of a region are, and what must move.
 
-The state of a region says which instance owns each point (the one that the latest write or sum went to), which points of each
-instance are valid (equal to the owner's), and which partial sums (REDUCE) are still to be added to each point. Movements
-(copies and sums) are numbered in program order, so that a later launch that uses one can name it.
+The state of a region says which instance owns each point: the one that the latest write or sum went to. It also says which
+points of each instance are valid (equal to the owner's), and which partial sums (REDUCE) are still to be added to each point.
+Movements (copies and sums) are numbered in program order, so that a later launch that uses one can name it.
 """
 
 from __future__ import annotations
