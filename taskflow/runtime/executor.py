@@ -129,8 +129,8 @@ class Executor:
         Every rank calls it.
 
         ``steps``: numbers of steps, counted from 0 over the whole training (default: the third to the fifth from now). The file
-        is written when the last of them has run, or when the Tracer is closed. ``cost``: seconds of a task, for the prediction
-        (default: the machine's roofline). ``about``: further facts for the file. Raises ValueError and OSError.
+        is written when the last of them has run, or when the Tracer is closed. ``cost``: seconds of a task, to predict
+        (default: the machine's roofline). ``about``: facts for the file. Raises ValueError, OSError.
         """
         first = self.state.step + 2
         said = {
@@ -165,7 +165,7 @@ class Executor:
     def evaluate_with(
         self, feeds: Mapping[str, Any], outputs: Sequence[Tensor | str] = ()
     ) -> tuple[float | None, dict[str, np.ndarray[Any, Any]] | None]:
-        """Return the loss of a batch and the values of ``outputs`` from one pass, on the rank of processor 0; (None, None)
+        """Return a batch's loss and the values of ``outputs`` from one pass, on the rank of processor 0; (None, None)
         elsewhere."""
         if not self.graph.losses:
             raise ValueError(f"evaluate: {self.graph.name} minimises no loss; call graph.minimize, or predict")
@@ -191,8 +191,8 @@ class Executor:
         return predict(self, feeds, outputs, everywhere)
 
     def forward(self, mode: str, outputs: Sequence[Tensor], feeds: Mapping[str, Any]) -> Program:
-        """Run the forward pass for ``outputs`` and return the program, which holds them. ``mode``: "evaluate" also computes the
-        losses; "predict" does not."""
+        """Run the forward pass for ``outputs``; return the program, which holds them. ``mode``: "evaluate" (with losses) or
+        "predict"."""
         program = self.program(mode, outputs)
         self.renew()
         self._before(feeds, False, None)
@@ -246,7 +246,7 @@ class Executor:
         return f"{program.graph!r}; {memory:.1f} MB on rank {self.transport.rank}; {self.kernels.name} kernels{where}"
 
     def close(self) -> None:
-        """Wait until everything that was sent has arrived; the transport stays open."""
+        """Wait until all sends have ended; the transport stays open."""
         for program in self._programs.values():
             program.drain()
 
@@ -279,8 +279,8 @@ class Executor:
         return training_state_of(self.graph, self.cut, self.program("train").graph, "train:")
 
     def gather(self, holdings: Iterable[ArrayLayout]) -> Iterator[tuple[str, np.ndarray[Any, Any] | None]]:
-        """Yield the name of each array and its whole value (None except on rank 0), one array after the other. Every rank
-        iterates to the end; ranks other than 0 hold only their own pieces."""
+        """Yield the name and whole value (None except on rank 0) of one array after the other. Every rank iterates to the end;
+        ranks other than 0 hold only their own pieces."""
         for holding in holdings:
             distinct = holding.distinct()
             mine = {

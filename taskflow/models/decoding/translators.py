@@ -76,7 +76,7 @@ class Translator(Speaker):
         self._decoder.set_state(told)
 
     def close(self) -> None:
-        """Wait until everything that was sent has arrived."""
+        """Wait until all sends have ended."""
         self._encoder.close()
         self._decoder.close()
 

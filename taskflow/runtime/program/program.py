@@ -125,7 +125,7 @@ class Program:
         return result
 
     def drain(self) -> None:
-        """Wait until everything that was sent has arrived."""
+        """Wait until all sends have ended."""
         for number, channel in self._channels.items():
             if not channel.done():
                 self.transport.wait(channel, f"end of {self.graph.tasks[number]}")

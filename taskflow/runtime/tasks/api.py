@@ -285,7 +285,7 @@ class TaskRuntime:
 
     # ---- end -----------------------------------------------------------------------------------------------------
     def close(self) -> None:
-        """Wait until everything that was sent has arrived, and free the messages."""
+        """Wait until all sends have ended, and free the messages."""
         self._activate(None)
         self._direct.drain()
         if self._tracer is not None:

@@ -59,7 +59,7 @@ class EagerRunner:
                 self._receive(task, giver, storage)
 
     def drain(self) -> None:
-        """Wait until everything that was sent has arrived."""
+        """Wait until all sends have ended."""
         for entries in self._leaving.values():
             for _, channel, what in entries:
                 self._transport.wait(channel, f"end of {what}")
