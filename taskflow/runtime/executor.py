@@ -124,13 +124,12 @@ class Executor:
         self, path: str | Path | None, steps: range | None = None, *, cost: Cost | None = None,
         about: Mapping[str, Any] | None = None, clock: Clock = perf_counter,
     ) -> Tracer:
-        """Write what all ranks do in some of the next training steps, with the predicted timeline beside it, to one file for
-        Perfetto or chrome://tracing. It is gzipped if ``path`` ends in ``.gz``; None: no file is written, see `Tracer.content`.
-        Every rank calls it.
+        """Write what all ranks do in some of the next training steps, with the predicted timeline beside it, to a file for
+        Perfetto or chrome://tracing (gzipped for ``.gz``; None: no file, see `Tracer.content`). Every rank calls it.
 
         ``steps``: numbers of steps, counted from 0 over the whole training (default: the third to the fifth from now). The file
-        is written when the last of them has run, or when the Tracer is closed. ``cost``: seconds of a task, to predict
-        (default: the machine's roofline). ``about``: facts for the file. Raises ValueError, OSError.
+        is written when the last of them has run, or when the Tracer is closed. ``cost``: seconds of a task, for the prediction
+        (default: the machine's roofline). ``about``: further facts for the file. Raises ValueError and OSError.
         """
         first = self.state.step + 2
         said = {
@@ -158,8 +157,8 @@ class Executor:
         return Profile(self.transport.rank, self.state.step, tuple(m.describe() for m in measured))
 
     def evaluate(self, feeds: Mapping[str, Any]) -> float | None:
-        """Return the loss of a batch without training, on the rank of processor 0; None elsewhere. Evaluation has its own
-        carried state, except for lasting state (running statistics), which it reads from training."""
+        """Return the loss of a batch without training, on the rank of processor 0; None elsewhere. Evaluation carries its own
+        state, except for lasting state (running statistics), which it reads from training."""
         return self.evaluate_with(feeds)[0]
 
     def evaluate_with(
@@ -263,8 +262,8 @@ class Executor:
         return found if self.transport.rank == 0 else None
 
     def set_parameters(self, values: Mapping[str, Any]) -> None:
-        """Replace parameters and running statistics by whole arrays (the same on every rank). Raises ValueError for a wrong
-        name or shape."""
+        """Set parameters and running statistics to whole arrays (the same on all ranks). Raises ValueError for a bad name or
+        shape."""
         for name, value in values.items():
             if name not in self.weight_holdings:
                 raise ValueError(f"no parameter {name!r}; there are {', '.join(self.weight_holdings)}")
@@ -310,8 +309,8 @@ class Executor:
 
     # ---- compiling -----------------------------------------------------------------------------------------------
     def program(self, mode: str, outputs: Sequence[Tensor] = ()) -> Program:
-        """Return the compiled step of a mode, compiled at first use: "train"; "evaluate", which computes the losses and
-        ``outputs``; or "predict", which computes ``outputs``."""
+        """Return the compiled step of a mode, compiled at first use: "train", "evaluate" (losses, ``outputs``), "predict"
+        (``outputs``)."""
         key = mode, tuple(tensor.name for tensor in outputs)
         if key not in self._programs:
             if mode == "train" and self.rule is None:

@@ -70,8 +70,8 @@ class EmitOrder(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SyncRow:
-    """A task of one chunk. ``after``: the rows of the same chunk that it waits for. ``gradients``: the places whose own
-    gradients it waits for. ``readers``: the places whose readers of the old weights it waits for."""
+    """Task of one chunk. ``after``: the rows of the same chunk that it waits for. ``gradients``, ``readers``: the places whose
+    own gradients, and whose readers of the old weights, it waits for."""
 
     step: SyncStep
     place: int
@@ -86,7 +86,7 @@ class SyncRow:
 
 @dataclass(frozen=True, slots=True)
 class RowStage:
-    """Rows ``first`` to ``last`` - 1, which belong to one phase."""
+    """Rows ``first`` to ``last`` - 1, of one phase."""
 
     phase: SyncPhase
     order: EmitOrder
@@ -96,8 +96,8 @@ class RowStage:
 
 @dataclass(frozen=True, eq=False)
 class ChunkPattern:
-    """Rows of one chunk. ``sums``: by place, the row that completes the sum of all gradients there; None: the place's own
-    gradient is the sum. It has only the root if nobody else gets the sum by messages."""
+    """Rows of one chunk. ``sums``: by place, the row that completes the sum of all gradients there (None: its own gradient is
+    the sum); only of the root if nobody else gets the sum by messages."""
 
     rows: tuple[SyncRow, ...]
     stages: tuple[RowStage, ...]
@@ -122,7 +122,7 @@ class SyncChunk:
 @dataclass(frozen=True, slots=True)
 class SyncTable:
     """Synchronisation of a bundle. Patterns of chunks differ if some holders have no gradient, but not in their stages. Rows
-    that are emitted once are those of the first chunk."""
+    that are emitted once are the first chunk's."""
 
     holders: int
     size: int
@@ -140,8 +140,7 @@ class SyncTable:
 @lru_cache(maxsize=4096)
 def make_sync_table(sync: Sync, giving: tuple[bool, ...], size: int, itemsize: int) -> SyncTable:
     """Return how a bundle of ``size`` elements, whose gradients have ``itemsize`` bytes, is synchronised. ``giving``: for each
-    holder, from the first chunk's root on, whether it has a gradient. Raises ValueError if none has, or for an unknown
-    algorithm."""
+    holder from the first chunk's root on, whether it has a gradient. Raises ValueError if none has, or for unknown algorithms."""
     if not any(giving):
         raise ValueError(f"make_sync_table: at least one of {len(giving)} holders must have a gradient")
     holders = len(giving)
@@ -157,8 +156,8 @@ def make_sync_table(sync: Sync, giving: tuple[bool, ...], size: int, itemsize: i
 
 
 def chunk_count(sync: Sync, holders: int, size: int, itemsize: int) -> int:
-    """Return the number of chunks of a bundle. A library's collective needs one share for each holder, in the holders' order;
-    its all-reduce takes the bundle as a whole."""
+    """Return the number of chunks of a bundle: for a library's collective one for each holder, except that its all-reduce has
+    one."""
     if sync.place is UpdatePlacement.OWNER:
         return 1
     if sync.place is UpdatePlacement.REPLICATED and sync.travel is not SyncAlgorithm.RING:
@@ -354,8 +353,7 @@ class TaskStage:
 
 
 def sync_tasks(table: SyncTable, first: int) -> tuple[list[SyncTask], list[TaskStage]]:
-    """Return the rows of all chunks in program order; rounds are not expanded. ``first``: the first chunk's root
-    (`first_root`)."""
+    """Return the rows of all chunks in program order, rounds not expanded. ``first``: the first chunk's root (`first_root`)."""
     tasks, stages = list[SyncTask](), list[TaskStage]()
     written: list[dict[int, int]] = [{} for _ in table.chunks]  # by chunk: the task of each row so far
 
