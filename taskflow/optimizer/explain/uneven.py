@@ -1,4 +1,4 @@
-"""uneven_pieces: what pieces, stages and shares of uneven size gain on devices of unequal speed, and what even ones cost."""
+"""uneven_pieces: how much pieces, stages and shares of uneven size gain on devices of unequal speed, compared with even ones."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ ROUNDS = 3  # in which speeds are worked out again at the new sizes
 
 @dataclass(frozen=True, slots=True)
 class DeviceKind:
-    """Devices of one kind: how many there are, and which part of the step's arithmetic all of them do, 0 to 1. ``has``: of a plan
-    with an order which layers, and how many samples of a micro-batch; empty: as others, or pieces of many sizes."""
+    """Devices of one kind: their number, and the fraction of the step's arithmetic that all of them do, 0 to 1. ``has``: of a plan
+    with an order its layers and its samples of a micro-batch; empty: the same as the others, or pieces of many sizes."""
 
     kind: str
     devices: int
@@ -35,9 +35,9 @@ class DeviceKind:
 @dataclass(frozen=True, slots=True)
 class UnevenGain:
     """Seconds of a step with the plan's cuts in uneven pieces and in even ones. ``now``: whether the plan has uneven pieces; if
-    not, ``uneven_seconds`` are with pieces in proportion to the devices' speeds. ``kinds``: who does how much with them.
-    ``ordered``: it is a plan with an order, which has stages and shares of samples; even ones are not worked out where
-    ``even_seconds`` is not a number, and equal the plan's where it has nothing uneven."""
+    not, ``uneven_seconds`` are with pieces in proportion to the devices' speeds. ``kinds``: the work of each kind of device
+    with uneven pieces. ``ordered``: whether the plan has an order, and so stages and shares of samples. ``even_seconds`` is
+    then not a number if they were not worked out, and the plan's own if nothing in it is uneven."""
 
     now: bool
     uneven_seconds: float
@@ -47,11 +47,11 @@ class UnevenGain:
 
     @property
     def gain(self) -> float:
-        """How many times as long even pieces take."""
+        """Factor by which even pieces take longer."""
         return self.even_seconds / self.uneven_seconds if self.uneven_seconds > 0 else 1.0
 
     def as_json(self) -> dict[str, Any]:
-        """As a JSON value, with units in the keys."""
+        """Return it as a JSON value, with units in the keys."""
         known = self.even_seconds == self.even_seconds
         return {
             "now": self.now, "uneven_iteration_seconds": self.uneven_seconds,
@@ -83,8 +83,8 @@ class UnevenGain:
 
 
 def uneven_pieces(evaluator: Evaluator, long: bool = True) -> UnevenGain | None:
-    """What uneven pieces gain for the evaluator's current strategy, which it is at again afterwards. None where all devices are
-    alike, and where a plan's cuts leave nothing to weigh. ``long``: evaluate plans with an order in even stages and
+    """Return the gain of uneven pieces for the evaluator's current strategy, at which the evaluator is again afterwards. None if
+    all devices are alike, and if no cut can be made uneven. ``long``: evaluate plans with an order with even stages and
     shares, too, which may take as long as the plan itself took."""
     strategy, seconds = evaluator.strategy, evaluator.seconds
     if not unequal(evaluator.machine):
