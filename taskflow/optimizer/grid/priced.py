@@ -25,7 +25,7 @@ class PricedPlan:
     memory: PlanMemory
 
 
-class Prices(Protocol):
+class PlanPricing(Protocol):
     """Seconds of a step, of one plan or of many."""
 
     def __call__(self, layered: LayeredPlan, micro_batches: int) -> float: ...
@@ -46,7 +46,7 @@ class AnyGrid(Protocol):
     refused: list[PricedPlan]
 
     @property
-    def prices(self) -> Prices: ...
+    def prices(self) -> PlanPricing: ...
 
     def plans(self, over: Callable[[], bool] = ...) -> tuple[list[PricedPlan], int]:
         """All plans that fit, the fastest by its price first, and how many there are."""
