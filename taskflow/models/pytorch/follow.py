@@ -102,8 +102,9 @@ class _Following:
                     lines.setdefault((type(part).__name__, ""), said(step.line))
             elif step.kind == "function" and step.target not in FUNCTIONS and step.target not in OF_MASKS:
                 own = hasattr(torch.Tensor, getattr(step.target, "__name__", "")) and step.target not in vars(torch).values()
-                missing.setdefault(("a tensor's method" if own else "a function", step.name), []).append(step.name)
-                lines.setdefault(("a tensor's method" if own else "a function", step.name), said(step.line))
+                kind = "a tensor's method" if own else "a function"
+                missing.setdefault((kind, step.name), []).append(step.name)
+                lines.setdefault((kind, step.name), f"{f' in {step.where}' if step.where else ''}{said(step.line)}")
         if missing:
             named = [
                 f"{places[0]} ({kind[0]}{f', {len(places)} times' if len(places) > 1 else ''}){lines[kind]}"
