@@ -30,7 +30,8 @@ def _sizes(sizes: Sequence[Any]) -> tuple[int, ...]:
 @stands_for("reshape", "view")
 def reshape(name: str, input: Tensor, *shape: Any) -> Any:
     """The same elements under another shape."""
-    return ops.reshape(input, _sizes(shape), name=name)
+    sizes = _sizes(shape)
+    return input if sizes == input.shape else ops.reshape(input, sizes, name=name)
 
 
 @stands_for("view_as", "reshape_as")

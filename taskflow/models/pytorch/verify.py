@@ -61,9 +61,10 @@ def verified(module: nn.Module, examples: Sequence[Any], followed: Followed) -> 
         trial = _trial(module, small, followed)
         if trial is None:
             return
-        program = isinstance(trial.module, ExportedModule)
-        if program and (why := difference_to_program(copy.deepcopy(trial.module), feeds_of(trial))) is not None:
-            raise ValueError(f"from_torch: {title}: {why}")
+        if isinstance(trial.module, ExportedModule):
+            why = difference_to_program(copy.deepcopy(trial.module), feeds_of(trial))
+            if why is not None:
+                raise ValueError(f"from_torch: {title}: {why}")
         if (why := _difference(trial)) is None:
             return
         where = located(trial, feeds_of(trial))

@@ -22,12 +22,12 @@ ON_NUMBERS = {
     operator.getitem, max, min,
 }
 """What programs do with sizes, and with several results."""
-ABOUT_SIZES = {"sym_max": max, "sym_min": min, "sym_not": operator.not_, "sym_int": int, "sym_float": float}
+ABOUT_SIZES: dict[str, Function] = {"sym_max": max, "sym_min": min, "sym_not": operator.not_, "sym_int": int, "sym_float": float}
 CHECKS = {
     "_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range", "sym_constrain_range_for_size",
 }
 """Operators that compute nothing."""
-IGNORED = {"layout", "pin_memory", "memory_format", "non_blocking", "copy"}
+IGNORED = {"layout", "pin_memory", "non_blocking", "copy"}
 """Options that say where numbers lie, not which they are."""
 
 
@@ -37,7 +37,8 @@ def function_of(target: Any) -> Function | None:
         return target  # type: ignore[no-any-return]
     name = getattr(target, "__name__", "")
     if not isinstance(target, torch._ops.OpOverload):
-        return ABOUT_SIZES.get(name) if getattr(target, "__module__", "").startswith("torch") else None
+        of_torch = getattr(target, "__module__", "").startswith("torch")
+        return ABOUT_SIZES[name] if of_torch and name in ABOUT_SIZES else None
     if target.namespace != "aten":
         return None
     base = target._schema.name.partition("::")[2]
@@ -224,11 +225,13 @@ def _pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float | 
 
 
 @_is("to", "_to_copy")
-def _to(input: Any, *args: Any, dtype: Any = None, device: Any = None) -> Any:
+def _to(input: Any, *args: Any, dtype: Any = None, device: Any = None, memory_format: Any = None) -> Any:
     kinds = [value for value in (*args, dtype) if isinstance(value, torch.dtype)]
     others = [value.dtype for value in args if isinstance(value, torch.Tensor)]
+    orders = [value for value in (*args, memory_format) if isinstance(value, torch.memory_format)]
     kind = next(iter(kinds + others), None)
-    return input if kind is None else input.to(kind)
+    input = input if kind is None else input.to(kind)
+    return input if not orders or orders[0] is torch.preserve_format else input.contiguous(memory_format=orders[0])
 
 
 @_is("alias", "lift_fresh")
@@ -237,13 +240,13 @@ def _same(input: Any) -> Any:
 
 
 @_is("lift_fresh_copy", "clone")
-def _clone(input: Any) -> Any:
-    return input.clone()
+def _clone(input: Any, memory_format: Any = torch.preserve_format) -> Any:
+    return input.clone(memory_format=memory_format)
 
 
 @_is("contiguous")
-def _contiguous(input: Any) -> Any:
-    return input.contiguous()
+def _contiguous(input: Any, memory_format: Any = torch.contiguous_format) -> Any:
+    return input.contiguous(memory_format=memory_format)
 
 
 @_is("_unsafe_view", "_reshape_alias")

@@ -62,7 +62,7 @@ def layer_of_operator(node: Node, held: Mapping[str, str]) -> LayerSpec | None:
 def counts_batches(node: Node, held: Mapping[str, str]) -> bool:
     """True for the counter of batch normalisation, which its layer counts by itself."""
     first = node.args[0] if node.args else None
-    return base_of(node.target) == "add_" and isinstance(first, Node) and held.get(first.name, "").endswith(COUNTER)
+    return base_of(node.target) in ("add", "add_") and isinstance(first, Node) and held.get(first.name, "").endswith(COUNTER)
 
 
 def _owner(values: Any, names: tuple[str, ...], held: Mapping[str, str]) -> str | None:

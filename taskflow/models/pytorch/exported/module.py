@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -37,6 +38,7 @@ HELD = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 _MODULES: WeakKeyDictionary[ExportedProgram, ExportedModule] = WeakKeyDictionary()
 
 
+Sizes = tuple[int | None, ...]
 Compare = Callable[[ProgramCall, Any, Any, Callable[[], Any]], Any]
 """Is given a call, the arguments of ATen's operator and what makes the call; returns what that returns."""
 
@@ -45,7 +47,7 @@ def _unseen(call: ProgramCall, args: Any, kwargs: Any, make: Callable[[], Any]) 
     return make()
 
 
-def _fits(tensor: torch.Tensor, sizes: tuple[int | None, ...]) -> bool:
+def _fits(tensor: torch.Tensor, sizes: Sizes) -> bool:
     return len(tensor.shape) == len(sizes) and all(want in (None, have) for want, have in zip(sizes, tensor.shape))
 
 
@@ -60,12 +62,15 @@ class ExportedPart(nn.Module):
 class ExportedModule(nn.Module):
     """``forward`` takes the tensors that the program takes, by their names, and returns what the exported module returned."""
 
-    def __init__(self, program: Program, held: Mapping[str, str], inputs: Mapping[str, torch.Tensor], returned: Any) -> None:
+    def __init__(
+        self, program: Program, held: Mapping[str, str], inputs: Mapping[str, Sizes], examples: Mapping[str, torch.Tensor],
+        returned: Any,
+    ) -> None:
         super().__init__()
         self.program_ = program
         self.held_ = dict(held)  # names of the program's arguments: paths of parameters and buffers
-        self.inputs_ = {name: shape_of(tensor) for name, tensor in inputs.items()}
-        self.examples_ = inputs
+        self.inputs_ = dict(inputs)  # sizes, None for those that are open
+        self.examples_ = dict(examples)
         self.returned_ = returned
         self.compare_: Compare = _unseen
 
@@ -103,7 +108,7 @@ class ExportedModule(nn.Module):
                     result = self._run(call.block, dict(zip(call.block.arguments, args, strict=True)))
             else:
                 given = (args, kwargs) if call.layer is None else (mapped(value_of, call.layer.args), {})
-                result = self.compare_(call, args, kwargs, lambda call=call, given=given: self._called(call, *given))
+                result = self.compare_(call, args, kwargs, partial(self._called, call, *given))
             values[call.name] = result
         return mapped(value_of, program.outputs)
 
@@ -112,10 +117,10 @@ class ExportedModule(nn.Module):
         if call.layer is not None:
             result = at_place(call.place, self.get_submodule(call.layer.path), *args)
             result = (*leaves(result), None, None, None, None) if call.layer.flat else result
-        elif call.path:
-            result = self.get_submodule(call.path)(call, call.run, args, kwargs)
         else:
-            result = at_place(call.place, call.run, *args, **kwargs)
+            part = self.get_submodule(call.path)
+            within = isinstance(part, ExportedPart)
+            result = part(call, call.run, args, kwargs) if within else at_place(call.place, call.run, *args, **kwargs)
         tensors = [value for value in leaves(result) if isinstance(value, torch.Tensor)]
         for tensor, sizes in zip(tensors, call.sizes):
             require(_fits(tensor, sizes), f"{call.described()} returns {list(tensor.shape)}, but was exported as {list(sizes)}")
@@ -161,7 +166,7 @@ def _made(exported: ExportedProgram) -> ExportedModule:
             inputs[spec.arg.name] = fake[spec.arg.name]
         else:
             constants[spec.arg.name] = fake[spec.arg.name]
-    tensors |= {name: value for name, value in exported.state_dict.items() if name not in tensors}
+    tensors = {name: tensors.get(name, value) for name, value in exported.state_dict.items()} | tensors  # in the module's order
     floats = next((t.dtype for t in tensors.values() if isinstance(t, nn.Parameter) and t.is_floating_point()), torch.float32)
     reader = ProgramReader(floats, trains(exported.graph_module), held)
     program = reader.read(exported.graph_module)
@@ -174,10 +179,9 @@ def _made(exported: ExportedProgram) -> ExportedModule:
             "module.train()",
             stacklevel=4,
         )
-    call = exported.call_spec
-    examples = _examples(exported, inputs)
-    made = _with_arguments(inputs)(program, held, examples, call.out_spec)
-    _fill(made, tensors, reader.layers, {call.path for call in _all_calls(program)})
+    sizes = {name: shape_of(tensor) for name, tensor in inputs.items()}
+    made = _with_arguments(inputs)(program, held, sizes, _examples(exported, inputs), exported.call_spec.out_spec)
+    _fill(made, tensors, reader.layers, [call.path for call in _all_calls(program)])
     for spec in reader.layers.values():
         made.get_submodule(spec.path).train(spec.trains or not program.trains)
     return made
@@ -237,10 +241,10 @@ def _with_arguments(inputs: Mapping[str, Any]) -> type[ExportedModule]:
     return type("ExportedModule", (ExportedModule,), {"forward": forward, "__module__": __name__})
 
 
-def _fill(made: ExportedModule, tensors: Mapping[str, Any], layers: Mapping[str, LayerSpec], paths: set[str]) -> None:
+def _fill(made: ExportedModule, tensors: Mapping[str, Any], layers: Mapping[str, LayerSpec], paths: Sequence[str]) -> None:
     """Give a module its parts, their layers, parameters and buffers. Names that share memory get one parameter."""
     whole: dict[Any, torch.Tensor] = {}
-    for path in sorted({*paths, *layers, *(name.rpartition(".")[0] for name in tensors)}):
+    for path in (*(name.rpartition(".")[0] for name in tensors), *layers, *paths):
         _part(made, path, layers)
     for name, tensor in tensors.items():
         where, _, last = name.rpartition(".")

@@ -26,14 +26,15 @@ def difference_to_program(module: ExportedModule, feeds: Sequence[Any]) -> str |
     module.compare_ = _compared
     try:
         for mode in (True, False):
-            module.__dict__["training"] = mode
+            module.train(mode)
             given = [f.detach().clone().requires_grad_(f.is_floating_point()) if isinstance(f, torch.Tensor) else f for f in feeds]
             with torch.enable_grad():
                 module.run_(*(f * 1 if isinstance(f, torch.Tensor) and f.requires_grad else f for f in given))
     except _Differs as differs:
         return str(differs)
     finally:
-        module.__dict__["training"], module.compare_ = before
+        module.train(before[0])
+        module.compare_ = before[1]
     return None
 
 
