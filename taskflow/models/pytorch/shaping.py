@@ -151,6 +151,8 @@ def narrow(name: str, input: Tensor, dim: int, start: int, length: int) -> Any:
 @stands_for("select")
 def select(name: str, input: Tensor, dim: int, index: int) -> Any:
     """One element of a dimension."""
+    if input.shape[dim] == 1:
+        return squeeze(name, input, dim)
     return ops.select(input, dim, index, name=name)
 
 
