@@ -31,6 +31,9 @@ def _sizes(sizes: Sequence[Any]) -> tuple[int, ...]:
 def reshape(name: str, input: Tensor, *shape: Any) -> Any:
     """The same elements under another shape."""
     sizes = _sizes(shape)
+    if -1 in sizes and 0 not in sizes:
+        rest = -math.prod(sizes)
+        sizes = tuple(math.prod(input.shape) // rest if size == -1 else size for size in sizes)
     return input if sizes == input.shape else ops.reshape(input, sizes, name=name)
 
 
