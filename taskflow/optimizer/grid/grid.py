@@ -21,6 +21,7 @@ from taskflow.optimizer.grid.plans import grid_plans
 from taskflow.optimizer.grid.price import PlanPrices
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import GraphTables
+from taskflow.optimizer.result import Improvement
 from taskflow.rules import UpdateRule
 from taskflow.tasks.lower import LOWERED
 
@@ -54,7 +55,7 @@ class GridResult:
     """``best``: the fastest plan that was simulated and fits the memory; None if there is none. ``plans``: how many there are;
     ``fitting``: how many fit by the closed form; ``simulated``: price and simulated seconds of each plan that was; ``refused``: how
     many of these did not fit after all; ``left_out``: why others were not simulated. ``pace``: seconds that a piece has
-    taken."""
+    taken; ``history``: when which plan was the best."""
 
     best: LayeredPlan | None
     strategy: Strategy | None
@@ -66,6 +67,7 @@ class GridResult:
     left_out: tuple[str, ...]
     search_seconds: float
     pace: float = SECONDS_A_PIECE
+    history: tuple[Improvement, ...] = ()
 
     @property
     def tau(self) -> float:
@@ -143,7 +145,7 @@ def best_of_grid(
     grid = grid or PlanGrid(evaluator.graph, evaluator.machine, evaluator.rule)
     begin = deadline.elapsed
     trial = PlanTrial(
-        evaluator, lacks, lambda: deadline.expired or deadline.elapsed >= end, lambda: deadline.elapsed >= until
+        evaluator, lacks, lambda: deadline.expired or deadline.elapsed >= end, lambda: deadline.elapsed >= until, deadline
     )
     priced_until = begin + PRICING * (end - begin)
     plans, count = grid.plans(lambda: deadline.expired or deadline.elapsed >= priced_until)
@@ -185,7 +187,7 @@ def best_of_grid(
         pairs.append((one.seconds, seconds))
     return GridResult(
         trial.best, trial.strategy, trial.seconds, count, len(plans), tuple(pairs), trial.refused, tuple(left_out[:5]),
-        deadline.elapsed - begin, trial.pace,
+        deadline.elapsed - begin, trial.pace, tuple(trial.history),
     )
 
 
@@ -221,17 +223,19 @@ class PlanTrial:
 
     def __init__(
         self, evaluator: Evaluator, lacks: Callable[[Strategy], str], over: Callable[[], bool],
-        ended: Callable[[], bool] = lambda: False,
+        ended: Callable[[], bool] = lambda: False, clock: Deadline | None = None,
     ) -> None:
         self.evaluator, self.lacks, self.over = evaluator, lacks, over
         self.ended = ended
         """Whether even the first plan that fits may take no longer."""
+        self.history: list[Improvement] = []
+        """Of the plans that were the fastest, by the ``clock``."""
         self.best: LayeredPlan | None = None
         self.strategy: Strategy | None = None
         self.seconds, self.refused, self.simulated = inf, 0, 0
         self.pace = SECONDS_A_PIECE
         self._layers = max(layer_numbers(evaluator.graph).values(), default=-1) + 1
-        self._clock = Deadline()
+        self._clock = clock or Deadline()
         self._paced = False  # whether `pace` is of a plan that was simulated
 
     def begin_at(self, found: GridResult) -> None:
@@ -251,6 +255,7 @@ class PlanTrial:
                     self.refused += 1
                 else:
                     self.best, self.strategy, self.seconds = layered, strategy, seconds
+                    self.history.append(Improvement(self.simulated, self._clock.elapsed, seconds))
         if not has_no_order(layered, count := self._micro_batches(layered)):
             took = (self._clock.elapsed - begin) / self.work(layered, count)
             self.pace = max(took, (self.pace + took) / 2) if self._paced else took
