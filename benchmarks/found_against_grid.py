@@ -2,7 +2,7 @@
 
     python benchmarks/found_against_grid.py [--pairs gpt-175B-1024 ...] [--budget 60s] [--seed 0] [--json]
 
-The grid is every plan of t, c, p, d, e, micro-batch, v, recomputation and ZeRO's stage that divides, under 1F1B, interleaved with v.
+The grid is every plan of t, c, p, d, e, micro-batch, v, recomputation and ZeRO's stage that divides, under 1F1B (interleaved).
 All are priced in closed form, and the best are simulated for as long as the search may take. Grid and search each have a process
 of their own. ``gain``: how much longer a step takes under the grid's best plan than under the found one. ``first_plan_seconds``:
 when the search had its first plan that fits. ``busy``: of the time of a step, what the most and the least busy device
@@ -131,7 +131,6 @@ def _resident() -> int:
 
 def measure(name: str, budget: str, seed: int) -> dict[str, Any]:
     """A pair's row, from two processes."""
-    pair = PAIRS[name]
     grid, found = (
         json.loads(subprocess.run(
             [sys.executable, str(Path(__file__)), "--pairs", name, "--budget", budget, "--seed", str(seed), "--worker", what],
@@ -139,12 +138,17 @@ def measure(name: str, budget: str, seed: int) -> dict[str, Any]:
         ).stdout)
         for what in ("grid", "search")
     )  # fmt: skip
+    return row_of(name, PAIRS[name], grid, found)
+
+
+def row_of(name: str, pair: Pair, grid: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """A pair's row, of what the grid and the search gave."""
     ways = [side for side in (grid.get("iteration_seconds"), found.get("starts", {}).get("grid")) if side is not None]
     best, seconds = min(ways, default=None), found.get("iteration_seconds")
     return {
         "pair": name, "network": pair.network, "batch": pair.batch, "why": pair.why, "machine": pair.machine,
-        "devices": pair.devices, "grid_seconds": best, "found_seconds": seconds, "gain": best / seconds - 1 if best and seconds else None,
-        "grid": grid, "found": found,
+        "devices": pair.devices, "grid_seconds": best, "found_seconds": seconds,
+        "gain": best / seconds - 1 if best and seconds else None, "grid": grid, "found": found,
     }  # fmt: skip
 
 
