@@ -85,7 +85,7 @@ def search_command(
         except OSError as error:  # what was found in an hour is not lost with a full disk: it is printed first
             unsaved = error
     row = {**problem.header(), **describe(problem, found.strategy), **found.as_json()}
-    sizes = uneven_pieces(problem.evaluator)  # at the found strategy since `describe`
+    sizes = uneven_pieces(problem.evaluator, long=False)  # at the found strategy since `describe`
     row["uneven_pieces"] = sizes.as_json() if sizes is not None else None
     row["constraints"] = [str(rule) for rule in constraints.rules]
     if as_json:
