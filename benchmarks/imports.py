@@ -136,8 +136,9 @@ def compared(config: dict[str, Any], masked: bool = False, exported: bool = Fals
         for parameter in module.parameters():
             parameter.copy_(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
     theirs = weights_of(module)
-    largest = max(float(np.abs(theirs[name]).max()) for name in theirs)
-    off = max(float(np.abs((old[name] - after[name]) - theirs[name]).max()) for name in theirs)
+    trained = {parameter.name for parameter in graph.parameters}
+    largest = max(float(np.abs(theirs[name]).max()) for name in trained)
+    off = max(float(np.abs((old[name] - after[name]) - theirs[name]).max()) for name in trained)
     return Compared(graph, seconds, abs(ours - loss.item()) / abs(loss.item()), off / largest)
 
 

@@ -22,10 +22,10 @@ from torch.utils import _pytree
 
 from taskflow.models.pytorch.exported.layers import COUNTER, LayerSpec, trains
 from taskflow.models.pytorch.exported.program import (
+    AtenProgram,
     FloatKind,
     InTraining,
     Named,
-    Program,
     ProgramCall,
     ProgramReader,
     shape_of,
@@ -63,7 +63,7 @@ class ExportedModule(nn.Module):
     """``forward`` takes the tensors that the program takes, by their names, and returns what the exported module returned."""
 
     def __init__(
-        self, program: Program, held: Mapping[str, str], inputs: Mapping[str, Sizes], examples: Mapping[str, torch.Tensor],
+        self, program: AtenProgram, held: Mapping[str, str], inputs: Mapping[str, Sizes], examples: Mapping[str, torch.Tensor],
         returned: Any,
     ) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class ExportedModule(nn.Module):
         where, _, name = path.rpartition(".")
         return getattr(self.get_submodule(where), name)  # type: ignore[no-any-return]
 
-    def _run(self, program: Program, values: dict[str, Any]) -> Any:
+    def _run(self, program: AtenProgram, values: dict[str, Any]) -> Any:
         floats = next((p.dtype for p in self.parameters() if p.is_floating_point()), torch.get_default_dtype())
 
         def value_of(leaf: Any) -> Any:
@@ -171,7 +171,7 @@ def _made(exported: ExportedProgram) -> ExportedModule:
     reader = ProgramReader(floats, trains(exported.graph_module), held)
     program = reader.read(exported.graph_module)
     reader.require_all_known()
-    program = Program(program.arguments, program.calls, _user_outputs(signature, program, reader.layers), program.trains)
+    program = AtenProgram(program.arguments, program.calls, _user_outputs(signature, program, reader.layers), program.trains)
     if program.trains is False:
         warnings.warn(
             "from_torch: the program was exported in evaluation mode. Its training steps have the dropout and the batch "
@@ -187,7 +187,7 @@ def _made(exported: ExportedProgram) -> ExportedModule:
     return made
 
 
-def _all_calls(program: Program) -> list[ProgramCall]:
+def _all_calls(program: AtenProgram) -> list[ProgramCall]:
     return [inner for call in program.calls for inner in (call, *(_all_calls(call.block) if call.block else ()))]
 
 
@@ -198,7 +198,7 @@ def _tensor(exported: ExportedProgram, spec: Any) -> Any:
     return found
 
 
-def _user_outputs(signature: Any, program: Program, layers: Mapping[str, LayerSpec]) -> Any:
+def _user_outputs(signature: Any, program: AtenProgram, layers: Mapping[str, LayerSpec]) -> Any:
     """What the module returned, of all that the program returns. Buffers that layers change by themselves are left out."""
     found = []
     for spec, value in zip(signature.output_specs, program.outputs, strict=True):

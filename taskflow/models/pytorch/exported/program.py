@@ -1,4 +1,4 @@
-"""Program: the calls of an exported program in order, as plain values that no longer hold torch's graph."""
+"""AtenProgram: the calls of an exported program in order, as plain values that no longer hold torch's graph."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class ProgramCall:
     place: CodePlace | None
     sizes: tuple[tuple[int | None, ...], ...]
     layer: LayerSpec | None = None
-    block: Program | None = None
+    block: AtenProgram | None = None
     grad: bool | None = None
 
     def described(self) -> str:
@@ -79,7 +79,7 @@ class ProgramCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class AtenProgram:
     """The calls. ``arguments``: names of what they are given; ``outputs``: a nest of what they return."""
 
     arguments: tuple[str, ...]
@@ -87,13 +87,13 @@ class Program:
     outputs: Any
     trains: bool | None = None  # whether its dropout and batch normalisation train; None if it has none
 
-    def __deepcopy__(self, memo: Any) -> Program:
+    def __deepcopy__(self, memo: Any) -> AtenProgram:
         return self
 
 
 @dataclass(slots=True)
 class ProgramReader:
-    """Reads graphs of torch.fx. ``floats``: the program's float type. ``trains``: see `Program`. ``held``: paths of parameters and
+    """Reads graphs of torch.fx. ``floats``: the program's float type. ``trains``: see `AtenProgram`. ``held``: paths of parameters and
     buffers by the names that the graph has for them. ``layers``: what was found."""
 
     floats: torch.dtype
@@ -102,7 +102,7 @@ class ProgramReader:
     layers: dict[str, LayerSpec] = field(default_factory=dict)
     missing: dict[str, list[str]] = field(default_factory=dict)  # operators without a function: where they stand
 
-    def read(self, module: GraphModule) -> Program:
+    def read(self, module: GraphModule) -> AtenProgram:
         """The program of a graph."""
         arguments, calls, outputs = [], [], None
         blocks: dict[str, GraphModule] = {}
@@ -117,7 +117,7 @@ class ProgramReader:
                 outputs = self._nest(node.args[0])
             elif not counts_batches(node, self.held):
                 calls.append(self._call(node, blocks))
-        return Program(tuple(arguments), tuple(calls), outputs, self.trains)
+        return AtenProgram(tuple(arguments), tuple(calls), outputs, self.trains)
 
     def require_all_known(self) -> None:
         """Raises Unsupported that lists the operators that are no function of torch, with their places."""
