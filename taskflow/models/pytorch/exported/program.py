@@ -93,8 +93,8 @@ class AtenProgram:
 
 @dataclass(slots=True)
 class ProgramReader:
-    """Reads graphs of torch.fx. ``floats``: the program's float type. ``trains``: see `AtenProgram`. ``held``: paths of parameters and
-    buffers by the names that the graph has for them. ``layers``: what was found."""
+    """Reads graphs of torch.fx. ``floats``: the program's float type. ``trains``: see `AtenProgram`. ``held``: paths of parameters
+    and buffers by the names that the graph has for them. ``layers``: what was found."""
 
     floats: torch.dtype
     trains: bool | None
