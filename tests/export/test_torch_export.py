@@ -18,7 +18,8 @@ import starting  # noqa: E402
 
 import taskflow  # noqa: E402
 from taskflow.export import exported  # noqa: E402
-from taskflow.models.pytorch import weights_of  # noqa: E402
+from taskflow.export.pytorch.units import units_of  # noqa: E402
+from taskflow.models.pytorch import sites_of, weights_of  # noqa: E402
 from taskflow.training import load_weights  # noqa: E402
 
 HERE = Path(__file__).parent
@@ -92,6 +93,29 @@ def test_a_stage_that_needs_a_size_of_the_one_before_is_refused() -> None:
     """A stage begins in the middle of an attention, behind which its result gets the shape that its input had."""
     with pytest.raises(ValueError, match="needs a size of a tensor of an earlier stage"):
         plan_for("llama", "p2 d2 v2 mb1", 4)
+
+
+class Borrowing(torch.nn.Module):
+    """Uses the weight of a layer that it does not call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
+        self.lent, self.last = torch.nn.Linear(8, 8, bias=False), torch.nn.Linear(8, 4)
+
+    def forward(self, x: Any) -> Any:
+        return self.last(torch.nn.functional.linear(self.inner(x), self.lent.weight))
+
+
+def test_each_layer_gathers_by_itself_but_for_weights_that_are_read_elsewhere() -> None:
+    units = {name: units_of(networks.graph(name), networks.MODULES[name](), sites_of(networks.graph(name))[0])
+             for name in ("llama", "gpt")}
+    assert {"table", "blocks.#.norm1", "blocks.#.attention.wq", "blocks.#.mlp.w2", "norm", "head"} <= set(units["llama"])
+    assert {"places", "h.#.q", "h.#.mlp.#", "norm"} <= set(units["gpt"])
+    assert not {"words", "scores"} & set(units["gpt"])  # one weight: with the whole
+    module = Borrowing()
+    graph = taskflow.from_torch(module, torch.zeros(4, 8))
+    assert units_of(graph, module, sites_of(graph)[0]) == ("inner.#", "last")
 
 
 CASES = [
