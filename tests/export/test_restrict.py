@@ -58,20 +58,21 @@ def test_a_search_for_torch_finds_what_can_be_exported(name: str, tmp_path: Path
 
 
 def test_a_search_for_torch_finds_plans_with_an_order_where_no_other_fits(tmp_path: Path) -> None:
-    """On devices of 0.2 MB no plan fits that takes the whole batch at once; one with micro-batches does, and can be exported."""
+    """On devices of 0.2 MB none fits that keeps all it makes and all weights; one that recomputes and shares does, and is exported."""
     pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
     machine = taskflow.load_machine("p100", 4)
     small = replace(machine, kinds=tuple(replace(kind, memory_bytes=200_000) for kind in machine.kinds), name="small")
     save_machine(small, tmp_path / "small.json")
     plan, where = str(tmp_path / "plan.json"), (f"{HERE / 'networks.py'}:graph", "-m", str(tmp_path / "small.json"), "-n", "4")
-    found = run("search", *where, "--budget", "100p", "--for", "torch", "--out", plan)
+    found = run("search", *where, "--budget", "20p", "--for", "torch", "--out", plan)
     assert found["fits_memory"] and found["peak_memory_bytes"] <= 200_000
-    alone = ["search", *where, "--budget", "100p", "--for", "torch", "--limit", "*: degree<=4"]  # rules that plans of the grid lack
+    alone = ["search", *where, "--budget", "20p", "--for", "torch", "--limit", "*: degree<=4"]  # rules that plans of the grid lack
     done = CliRunner().invoke(main, alone)
     assert done.exit_code != 0 and "memory" in done.output
     out = run("export", plan, "--to", "torch", "--out", str(tmp_path / "parallel.py"))
     assert out["differences"] == [] and out["iteration_seconds"] == found["iteration_seconds"]
-    assert "micro_batches=" in (tmp_path / "parallel.py").read_text()
+    text = (tmp_path / "parallel.py").read_text()
+    assert "again=(" in text or "micro_batches=" in text
 
 
 def test_what_cannot_be_expressed_is_not_written_but_said(tmp_path: Path) -> None:
