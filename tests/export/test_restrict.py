@@ -58,7 +58,7 @@ def test_a_search_for_torch_finds_what_can_be_exported(name: str, tmp_path: Path
 
 
 def test_a_search_for_torch_finds_plans_with_an_order_where_no_other_fits(tmp_path: Path) -> None:
-    """On devices of 0.2 MB none fits that keeps all it makes and all weights; one that recomputes and shares does, and is exported."""
+    """Devices of 0.2 MB have no room for a plan that keeps all it makes and all weights, but for one that recomputes and shares."""
     pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
     machine = taskflow.load_machine("p100", 4)
     small = replace(machine, kinds=tuple(replace(kind, memory_bytes=200_000) for kind in machine.kinds), name="small")
