@@ -89,6 +89,20 @@ def test_blocks_are_computed_again_one_by_one(name: str, path: str) -> None:
     assert f"again=('{path}',)" in text
 
 
+def test_attention_cut_by_positions_is_refused() -> None:
+    """PyTorch's kernel is given all positions of a rank's heads: a plan that counts on a part of them would promise too much."""
+    graph = networks.graph("llama")
+    strategy = taskflow.choose("c2 d2", graph, taskflow.load_machine("p100", 4))[0]
+    found = exported(graph, strategy, "torch", "parallel.py")
+    assert any("all positions" in difference.why for difference in found.differences)
+    for block in range(2):
+        attention = graph.node(f"blocks.{block}.attention.scaled_dot_product_attention.attention")
+        assert strategy[attention.name].describe(attention).startswith("n/2 a1/2")
+        assert found.nearest[attention.name].describe(attention).startswith("n/2 @")
+    for plan in ("t2 d2", "t4"):  # by heads
+        assert not exported(graph, taskflow.choose(plan, graph, taskflow.load_machine("p100", 4))[0], "torch", "p.py").differences
+
+
 def test_a_stage_that_needs_a_size_of_the_one_before_is_refused() -> None:
     """A stage begins in the middle of an attention, behind which its result gets the shape that its input had."""
     with pytest.raises(ValueError, match="needs a size of a tensor of an earlier stage"):
@@ -151,6 +165,13 @@ def test_a_mixtral_for_four_devices_trains_as_pytorch_alone_and_as_here(tmp_path
     assert strategy[q.name].describe(q).startswith("n/2 c/2") and strategy[experts.name].describe(experts).startswith("n/2 @")
     losses = check(tmp_path, "mixtral", text, 4)
     assert losses == pytest.approx(in_taskflow("mixtral", graph, strategy), rel=TOLERANCE)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(280)
+def test_a_llama_of_which_positions_are_gathered_for_attention_trains_as_pytorch_alone(tmp_path: Path) -> None:
+    _, _, text = plan_for("llama", "c2 d2", 4, nearest=True)
+    check(tmp_path, "llama", text, 4)
 
 
 @pytest.mark.slow
