@@ -28,7 +28,7 @@ from taskflow.mapper import save
 from taskflow.optimizer import ALGORITHMS, Budget, Deadline, SearchResult, search
 from taskflow.optimizer.evaluate import MOST_PROCESSORS, TooManyTasksError
 from taskflow.optimizer.explain import uneven_pieces
-from taskflow.optimizer.grid import SIMULATED, GridResult, PlanGrid, has_grid, joined, may_be_whole
+from taskflow.optimizer.grid import SIMULATED, GridResult, has_grid, joined, make_grid, may_be_whole
 from taskflow.optimizer.result import Improvement
 from taskflow.optimizer.search import LEAST_SHARE, TIME_SHARE
 from taskflow.optimizer.session import NothingFits
@@ -89,7 +89,7 @@ def search_command(
         except OSError as error:  # what was found in an hour is not lost with a full disk: it is printed first
             unsaved = error
     row = {**problem.header(), **describe(problem, found.strategy), **found.as_json()}
-    sizes = uneven_pieces(problem.evaluator)  # at the found strategy since `describe`
+    sizes = uneven_pieces(problem.evaluator, long=False)  # at the found strategy since `describe`
     row["uneven_pieces"] = sizes.as_json() if sizes is not None else None
     row["constraints"] = [str(rule) for rule in constraints.rules]
     if as_json:
@@ -122,7 +122,7 @@ def search_for(
         problem.graph, problem.machine, evaluator.rule
     ):
         with working(f"grid for {target}", not quiet):
-            grid = PlanGrid(problem.graph, problem.machine, evaluator.rule)
+            grid = make_grid(problem.graph, problem.machine, evaluator.rule)
             share = TIME_SHARE if may_be_whole(grid) else 1 - LEAST_SHARE
             most = int(min(SIMULATED, max(1, TIME_SHARE * limit.proposals)))
             best = grid_for(evaluator, target, problem.room, deadline, share, most, grid)

@@ -19,7 +19,7 @@ from taskflow.mapper import HybridParallel, HybridPlan, Strategy, choose, map_gr
 from taskflow.operators.operator import Soap
 from taskflow.optimizer.budget import Deadline
 from taskflow.optimizer.evaluate import Evaluator
-from taskflow.optimizer.grid import SIMULATED, GridResult, PlanGrid, best_of_grid
+from taskflow.optimizer.grid import SIMULATED, AnyGrid, GridResult, best_of_grid
 from taskflow.optimizer.space import Constraints, SpaceOptions
 
 CUT_WEIGHTS = {"linear", "embedding", "conv2d"}
@@ -85,7 +85,7 @@ def _divisors(number: int) -> list[int]:
 
 def grid_for(
     evaluator: Evaluator, target: str, lacks: Callable[[Strategy], str], deadline: Deadline, share: float = 1.0,
-    most: int = SIMULATED, grid: PlanGrid | None = None,
+    most: int = SIMULATED, grid: AnyGrid | None = None,
 ) -> GridResult:
     """The best plan of the grid that a framework can have as it is, in ``share`` of the time; at most ``most`` are simulated."""
     takes = _Expressible(evaluator.graph, evaluator.machine, target)
