@@ -25,13 +25,20 @@ from taskflow.cli.progress import working
 from taskflow.cli.tables import tell
 from taskflow.export import fastest_for, grid_for, space_for
 from taskflow.mapper import save
-from taskflow.optimizer import ALGORITHMS, Budget, Deadline, SearchResult, search
+from taskflow.optimizer import (
+    ALGORITHMS,
+    LEAST_SHARE,
+    TIME_SHARE,
+    Budget,
+    Deadline,
+    Improvement,
+    NothingFits,
+    SearchResult,
+    search,
+)
 from taskflow.optimizer.evaluate import MOST_PROCESSORS, TooManyTasksError
 from taskflow.optimizer.explain import uneven_pieces
 from taskflow.optimizer.grid import SIMULATED, GridResult, has_grid, joined, make_grid, may_be_whole
-from taskflow.optimizer.result import Improvement
-from taskflow.optimizer.search import LEAST_SHARE, TIME_SHARE
-from taskflow.optimizer.session import NothingFits
 from taskflow.optimizer.space import DEGREES, PLACEMENTS, SpaceOptions
 from taskflow.runtime.job import INTERRUPTED
 

@@ -17,7 +17,7 @@ from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper import HybridParallel, HybridPlan, Strategy, choose, map_graph, samples
 from taskflow.operators.operator import Soap
-from taskflow.optimizer.budget import Deadline
+from taskflow.optimizer import Deadline
 from taskflow.optimizer.evaluate import Evaluator
 from taskflow.optimizer.grid import SIMULATED, AnyGrid, GridResult, best_of_grid
 from taskflow.optimizer.space import Constraints, SpaceOptions
