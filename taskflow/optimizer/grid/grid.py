@@ -11,7 +11,7 @@ from typing import Any
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, Machine
-from taskflow.mapper import Strategy, layer_numbers, node_size, samples
+from taskflow.mapper import HybridPlan, Strategy, layer_numbers, node_size, samples
 from taskflow.optimizer.budget import BudgetExhausted, Deadline
 from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError
 from taskflow.optimizer.evaluate.folded import KEPT
@@ -134,11 +134,11 @@ class PlanGrid:
 def best_of_grid(
     evaluator: Evaluator, lacks: Callable[[Strategy], str] = lambda strategy: "", *, deadline: Deadline | None = None,
     most: int = SIMULATED, grid: AnyGrid | None = None, share: float = 1.0, must: bool = True,
-    until: float = inf,
+    until: float = inf, takes: Callable[[HybridPlan], bool] = lambda plan: True,
 ) -> GridResult:
     """Price all plans and simulate the best ``most`` of them, as long as ``share`` of the ``deadline`` allows. ``lacks``: given a
     strategy, what memory it lacks (empty: it fits). ``must``: simulate one plan even if that is likely to take longer;
-    ``until``: the second at which even that ends. The
+    ``until``: the second at which even that ends. ``takes``: whether a plan may be looked at, asked when its turn comes. The
     evaluator is anywhere afterwards. ValueError if its machine is not described. Ctrl-C ends it once there is a plan."""
     deadline = deadline or Deadline()
     end = deadline.elapsed + share * deadline.left
@@ -163,13 +163,16 @@ def best_of_grid(
         if len(pairs) >= most:
             break
         left = end - deadline.elapsed
+        if left <= 0 and (pairs or not must):
+            left_out.append(f"{one.layered} (no time to simulate it)")
+            break
+        if not takes(one.layered.plan):
+            continue
         if not trial.can(one.layered, one.micro_batches):
             left_out.append(f"{one.layered} (too many tasks, its shares of weights and gradients are not folded)")
             continue
         if (pairs or not must) and not trial.room_for(one.layered, one.micro_batches, left):
             left_out.append(f"{one.layered} (no time to simulate it)")
-            if left <= 0:
-                break
             continue
         try:
             seconds = trial.of(one.layered)
