@@ -11,7 +11,7 @@ from typing import Any
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, Machine
-from taskflow.mapper import Strategy, layer_numbers, node_size, samples
+from taskflow.mapper import HybridPlan, Strategy, layer_numbers, node_size, samples
 from taskflow.optimizer.budget import BudgetExhausted, Deadline
 from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError
 from taskflow.optimizer.evaluate.folded import KEPT
@@ -23,6 +23,7 @@ from taskflow.optimizer.grid.price import PlanPrices
 from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan, unusual
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import GraphTables
+from taskflow.optimizer.result import Improvement
 from taskflow.rules import UpdateRule
 from taskflow.tasks.lower import LOWERED
 
@@ -46,7 +47,7 @@ class GridResult:
     """``best``: the fastest plan that was simulated and fits the memory; None if there is none. ``plans``: how many there are;
     ``fitting``: how many fit by the closed form; ``simulated``: price and simulated seconds of each plan that was; ``refused``: how
     many of these did not fit after all; ``left_out``: why others were not simulated. ``pace``: seconds that a piece has
-    taken."""
+    taken; ``history``: when which plan was the best."""
 
     best: LayeredPlan | None
     strategy: Strategy | None
@@ -58,6 +59,7 @@ class GridResult:
     left_out: tuple[str, ...]
     search_seconds: float
     pace: float = SECONDS_A_PIECE
+    history: tuple[Improvement, ...] = ()
 
     @property
     def tau(self) -> float:
@@ -132,18 +134,18 @@ class PlanGrid:
 def best_of_grid(
     evaluator: Evaluator, lacks: Callable[[Strategy], str] = lambda strategy: "", *, deadline: Deadline | None = None,
     most: int = SIMULATED, grid: AnyGrid | None = None, share: float = 1.0, must: bool = True,
-    until: float = inf,
+    until: float = inf, takes: Callable[[HybridPlan], bool] = lambda plan: True,
 ) -> GridResult:
     """Price all plans and simulate the best ``most`` of them, as long as ``share`` of the ``deadline`` allows. ``lacks``: given a
     strategy, what memory it lacks (empty: it fits). ``must``: simulate one plan even if that is likely to take longer;
-    ``until``: the second at which even that ends. The
+    ``until``: the second at which even that ends. ``takes``: whether a plan may be looked at, asked when its turn comes. The
     evaluator is anywhere afterwards. ValueError if its machine is not described. Ctrl-C ends it once there is a plan."""
     deadline = deadline or Deadline()
     end = deadline.elapsed + share * deadline.left
     grid = grid or PlanGrid(evaluator.graph, evaluator.machine, evaluator.rule)
     begin = deadline.elapsed
     trial = PlanTrial(
-        evaluator, lacks, lambda: deadline.expired or deadline.elapsed >= end, lambda: deadline.elapsed >= until
+        evaluator, lacks, lambda: deadline.expired or deadline.elapsed >= end, lambda: deadline.elapsed >= until, deadline
     )
     priced_until = begin + PRICING * (end - begin)
     plans, count = grid.plans(lambda: deadline.expired or deadline.elapsed >= priced_until)
@@ -161,13 +163,16 @@ def best_of_grid(
         if len(pairs) >= most:
             break
         left = end - deadline.elapsed
+        if left <= 0 and (pairs or not must):
+            left_out.append(f"{one.layered} (no time to simulate it)")
+            break
+        if not takes(one.layered.plan):
+            continue
         if not trial.can(one.layered, one.micro_batches):
             left_out.append(f"{one.layered} (too many tasks, its shares of weights and gradients are not folded)")
             continue
         if (pairs or not must) and not trial.room_for(one.layered, one.micro_batches, left):
             left_out.append(f"{one.layered} (no time to simulate it)")
-            if left <= 0:
-                break
             continue
         try:
             seconds = trial.of(one.layered)
@@ -185,7 +190,7 @@ def best_of_grid(
         pairs.append((one.seconds, seconds))
     return GridResult(
         trial.best, trial.strategy, trial.seconds, count, len(plans), tuple(pairs), trial.refused, tuple(left_out[:5]),
-        deadline.elapsed - begin, trial.pace,
+        deadline.elapsed - begin, trial.pace, tuple(trial.history),
     )
 
 
@@ -216,17 +221,19 @@ class PlanTrial:
 
     def __init__(
         self, evaluator: Evaluator, lacks: Callable[[Strategy], str], over: Callable[[], bool],
-        ended: Callable[[], bool] = lambda: False,
+        ended: Callable[[], bool] = lambda: False, clock: Deadline | None = None,
     ) -> None:
         self.evaluator, self.lacks, self.over = evaluator, lacks, over
         self.ended = ended
         """Whether even the first plan that fits may take no longer."""
+        self.history: list[Improvement] = []
+        """Of the plans that were the fastest, by the ``clock``."""
         self.best: LayeredPlan | None = None
         self.strategy: Strategy | None = None
         self.seconds, self.refused, self.simulated = inf, 0, 0
         self.pace = SECONDS_A_PIECE
         self._layers = max(layer_numbers(evaluator.graph).values(), default=-1) + 1
-        self._clock = Deadline()
+        self._clock = clock or Deadline()
         self._paced = False  # whether `pace` is of a plan that was simulated
 
     def begin_at(self, found: GridResult) -> None:
@@ -246,6 +253,7 @@ class PlanTrial:
                     self.refused += 1
                 else:
                     self.best, self.strategy, self.seconds = layered, strategy, seconds
+                    self.history.append(Improvement(self.simulated, self._clock.elapsed, seconds))
         if not has_no_order(layered, count := self._micro_batches(layered)):
             took = (self._clock.elapsed - begin) / self.work(layered, count)
             self.pace = max(took, (self.pace + took) / 2) if self._paced else took

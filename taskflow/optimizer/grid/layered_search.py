@@ -64,8 +64,7 @@ class _LayeredSearch:
         trial = PlanTrial(self.evaluator, self.lacks, lambda: self.deadline.expired or self.deadline.elapsed >= self.end)
         trial.begin_at(best)
         self.before = proposals = len(best.simulated)
-        if best.best is not None:
-            self.history.append(Improvement(proposals, self.deadline.elapsed, best.seconds))
+        self.history.extend(best.history)
         stopped = "interrupted" if self.deadline.stopped else "budget"
         if best.best is not None and not self.deadline.stopped:
             try:
