@@ -1,4 +1,5 @@
-"""What every exported module for JAX has in it. `code.py` replaces the tables between the two marks by those of a plan."""
+"""Support: code that every exported module for JAX contains. `code.py` replaces the tables between the two marks by those of a
+plan."""
 
 from __future__ import annotations
 

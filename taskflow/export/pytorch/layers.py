@@ -1,8 +1,8 @@
-"""A plan's operators as the layers and functions of a module: how each is cut, and what PyTorch cannot express of it.
+"""Layers and functions of a module as a plan cuts them, and what PyTorch cannot express of that.
 
-A layer (a module of torch.nn) computes on its pieces, so that a cut of it says how its arguments, weights and results lie.
-A function in a module's code is given DTensors and follows them: its cut must be the one that its inputs bring, or be
-reached by what the layer before it hands out.
+A layer (a module of torch.nn) computes on its pieces, so its cut determines the layout of its arguments, weights and results. A
+function in a module's code takes DTensors and follows them: its cut must be that of its inputs, or the previous layer must
+return them cut that way.
 """
 
 from __future__ import annotations

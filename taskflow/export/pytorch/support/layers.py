@@ -141,8 +141,8 @@ class _Divided:
 
 @contextlib.contextmanager
 def divided() -> Iterator[None]:
-    """What functions in a module's code need while activations are DTensors: plain tensors count as whole, and `OnPieces`. Also for
-    what is computed again in the backward pass; entered a second time it changes nothing."""
+    """Context that functions in a module's code need while activations are DTensors: plain tensors count as whole, and
+    `OnPieces` applies. It also covers recomputation in the backward pass; entering it a second time changes nothing."""
     if _Divided.now:
         yield
         return
@@ -158,7 +158,7 @@ def divided() -> Iterator[None]:
 
 
 def as_placed(value: torch.Tensor, mesh: DeviceMesh, placements: Placements) -> DTensor:
-    """A tensor as it is wanted; one that is no DTensor is whole on every rank."""
+    """Return a tensor in the wanted layout; one that is no DTensor is whole on every rank."""
     if not isinstance(value, DTensor):
         value = DTensor.from_local(value, mesh, (Replicate(),) * mesh.ndim, run_check=False)
     return value if value.placements == placements else value.redistribute(placements=placements)
@@ -172,7 +172,7 @@ def _piece(value: torch.Tensor, mesh: DeviceMesh, placements: Placements) -> DTe
 
 
 def local_piece(value: Any, mesh: DeviceMesh, placements: Placements) -> Any:
-    """This rank's piece of a tensor; what is none as it is."""
+    """Return this rank's piece of a tensor; anything else is unchanged."""
     return as_placed(value, mesh, placements).to_local() if isinstance(value, torch.Tensor) else value
 
 
