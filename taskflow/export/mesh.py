@@ -23,10 +23,10 @@ Assignment = tuple[int | None, ...]  # for each mesh dimension the operator's di
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """``sizes``: of the dimensions within one pipeline rank, the slowest first. ``orders``: for each pipeline rank the plan's
-    processors in the order of the mesh. ``assignments``: operator -> how it is cut; operators that no assignment describes are
-    in ``refused`` with the reason. ``redundant``: operators that the plan computes on some ranks, and a mesh on all.
-    ``copied``: operators that the plan, too, computes on several ranks."""
+    """Mesh of a plan. ``sizes``: of the dimensions within one pipeline rank, the slowest first. ``orders``: for each pipeline
+    rank the plan's processors in the order of the mesh. ``assignments``: operator -> how it is cut. ``refused``: operators that
+    no assignment describes, with the reason. ``redundant``: operators that the plan computes on some ranks, and a mesh on all.
+    ``copied``: operators that the plan too computes on several ranks."""
 
     sizes: tuple[int, ...]
     orders: tuple[tuple[int, ...], ...]
@@ -50,7 +50,8 @@ class Mesh:
         return list(product(*(range(size) for size in self.sizes)))
 
     def config(self, node: Node, assignment: Assignment, pipeline: Pipeline | None) -> OpConfig:
-        """The configuration that an assignment stands for; of what lies on all ranks along a dimension the first computes it."""
+        """Return the configuration that an assignment stands for. An operator that is on all ranks along a dimension is
+        computed by the first of them."""
         degrees = [1] * len(node.dims)
         for size, dim in zip(self.sizes, assignment):
             if dim is not None:
@@ -104,7 +105,8 @@ def mesh_of(graph: OperatorGraph, strategy: Strategy) -> Mesh:
 
 
 def data_dims(graph: OperatorGraph, mesh: Mesh) -> tuple[int, ...]:
-    """The mesh dimensions along which every operator that has samples is cut by them, and no other is cut: replicas."""
+    """Return the mesh dimensions of replicas: those along which every operator that has samples is cut by samples, and no other
+    operator is cut."""
 
     def replicas(j: int) -> bool:
         cut = False
@@ -127,8 +129,8 @@ def data_dims(graph: OperatorGraph, mesh: Mesh) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class WeightSharing:
-    """How weights are shared among replicas. ``zero``: ZeRO's stage, 0: each has all. ``group``: replicas that have all shares
-    together, 0: all of them. ``prefetch``: with stage 3, layers that are gathered ahead."""
+    """Sharding of weights among replicas. ``zero``: ZeRO's stage; 0: each has all. ``group``: replicas that have all shares
+    together; 0: all of them. ``prefetch``: with stage 3, layers that are gathered ahead."""
 
     zero: int = 0
     group: int = 0

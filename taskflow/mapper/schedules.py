@@ -46,8 +46,8 @@ class PipelineSchedule(Enum):
 
 
 class PassKind(Enum):
-    """What a pass computes of one stage for one micro-batch. If `PipelineSchedule.weights_apart`, BACKWARD computes the
-    gradients of inputs and WEIGHTS those of weights; else BACKWARD computes both."""
+    """Kind of a pass: what it computes of one stage for one micro-batch. If `PipelineSchedule.weights_apart`, BACKWARD computes
+    the gradients of inputs and WEIGHTS those of weights; else BACKWARD computes both."""
 
     FORWARD = "F"
     BACKWARD = "B"

@@ -36,7 +36,7 @@ HEAVY = {Work.CONTRACTION, Work.CONVOLUTION, Work.RECURRENT}
 
 @dataclass(slots=True)
 class CutLayer:
-    """A layer as `support.Layer` has it. ``inputs``: for each argument."""
+    """Layer in the form of `support.Layer`. ``inputs``: for each argument."""
 
     path: str
     inputs: tuple[Lying, ...]
@@ -49,7 +49,7 @@ class CutLayer:
 
 @dataclass(slots=True)
 class Expressed:
-    """``assignments``: how operators are cut in what is exported. ``layers``: those that have a cut or lie along one."""
+    """Result of `express`. ``assignments``: how operators are cut in the export. ``layers``: those that have a cut or a layout."""
 
     assignments: dict[str, Assignment]
     layers: dict[str, CutLayer] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Expressed:
 def express(
     graph: OperatorGraph, mesh: Mesh, data: Sequence[int], sites: Mapping[str, OperatorSite], result: str, cuts: Mapping[str, str]
 ) -> Expressed:
-    """The plan as layers, along the mesh dimensions that are not in ``data``. ``cuts``: operator -> its cut in words."""
+    """Express the plan as layers, along the mesh dimensions that are not in ``data``. ``cuts``: operator -> its cut in words."""
     return _Walk(graph, mesh, data, sites, result, cuts).expressed()
 
 

@@ -25,7 +25,7 @@ ALIGNMENT = 16
 
 
 class Direction(Enum):
-    """Which one of image, weight and output is computed from the other two."""
+    """The one of image, weight and output that is computed from the other two."""
 
     FORWARD = "conv_fprop"
     DATA = "conv_dgrad"

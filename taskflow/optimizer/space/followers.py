@@ -20,9 +20,9 @@ from taskflow.regions import Rect
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """Who follows whom in a graph. ``leaders``: numbers of the nodes that choose. ``followers``: for each leader, those that
-    follow it directly or not, each after the one that it follows, as (name, name of that one, index into ``kinds``). ``kinds``:
-    how they follow."""
+    """Relation of leaders and followers in a graph. ``leaders``: numbers of the nodes that choose. ``followers``: for each
+    leader, those that follow it directly or not, each after the one that it follows, as (name, name of that one, index into
+    ``kinds``). ``kinds``: how they follow."""
 
     leaders: tuple[int, ...]
     followers: tuple[tuple[tuple[str, str, int], ...], ...]

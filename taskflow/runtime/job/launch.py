@@ -31,7 +31,7 @@ class LaunchError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """What an MPI launcher put into this process's environment."""
+    """Variables that an MPI launcher put into this process's environment."""
 
     name: str
     """Whose variables they are."""

@@ -39,7 +39,7 @@ Binder = Callable[[Task, Storage, KernelSet, StepState], Action]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """When an item of the schedule ran on this rank, in seconds of the rank's clock."""
+    """Start and end of one item of the schedule on this rank, in seconds of the rank's clock."""
 
     item: Item
     start: float

@@ -62,7 +62,7 @@ def gradients_given(graph: OperatorGraph, active: set[int], needs: set[TensorKey
 
 
 class Gives(Enum):
-    """What the backward tasks of a pass compute: all gradients, or only those of inputs or of weights."""
+    """Results of the backward tasks of a pass: all gradients, or only those of inputs or of weights."""
 
     ALL = "all"
     INPUTS = "inputs"

@@ -41,7 +41,7 @@ def broadcast(module: nn.Module) -> None:
 
 
 def recompute(part: nn.Module, around: Callable[[], AbstractContextManager[None]]) -> None:
-    """Keep nothing of what a module computes on the way; compute it again for the backward pass, in the context ``around``."""
+    """Keep no intermediate values of a module; compute them again for the backward pass, in the context ``around``."""
     forward = part.forward
 
     def within(*args: Any, **kwargs: Any) -> Any:

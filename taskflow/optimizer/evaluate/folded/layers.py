@@ -1,4 +1,4 @@
-"""Which layers of a network are alike, and the network with fewer of them.
+"""Fewer layers: finds layers of a network that are alike, and makes the network with fewer of them.
 
 Of consecutive layers in one stage, the first, second, third and last are kept. All between the third and the last are like the
 third, which waits for the second as the fourth does for the third.
