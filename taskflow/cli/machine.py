@@ -138,7 +138,7 @@ def summary(machine: Cluster) -> dict[str, Any]:
 
 
 def _kinds_of_routes(machine: Cluster) -> list[tuple[int, int]]:
-    """From the first processor of each node's kind, one route of each kind."""
+    """One route of each kind, from the first processor of each kind of node."""
     found: dict[tuple[tuple[float, float, object], ...], tuple[int, int]] = {}
     first = [next(p.number for p in machine.processors if p.node == n) for n in range(min(machine.node_count, 2))]
     for a in first:

@@ -95,7 +95,7 @@ def _weights(text: str | None, jobs: int) -> list[float]:
 
 
 def _named(networks: tuple[str, ...]) -> list[tuple[str, str]]:
-    """What each is, and what it is called: a second one of a kind has a number."""
+    """Jobs with their names; a second one of a kind gets a number."""
     found: list[tuple[str, str]] = []
     for network in networks:
         stem = Path(network).stem if network.endswith(".json") else network

@@ -116,7 +116,7 @@ def _taking_turns(forward: Sequence[Pass], backward: Sequence[Pass], warm_up: in
 
 
 def _zero_bubble(ranks: int, micro_batches: int, rank: int) -> list[Pass]:
-    """As 1F1B, with each gradient of weights put off by ``rank`` micro-batches; what is left of them comes last."""
+    """1F1B with each gradient of weights delayed by ``rank`` micro-batches; the remaining ones come last."""
     in_turn = _taking_turns(
         [Pass(PassKind.FORWARD, m, rank) for m in range(micro_batches)],
         [Pass(PassKind.BACKWARD, m, rank) for m in range(micro_batches)], ranks - 1 - rank,

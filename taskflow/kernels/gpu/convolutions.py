@@ -108,7 +108,7 @@ def describe(cudnn: Any, sliding: Sliding, variant: Variant, handle: Any = None)
 
 
 def _strides(shape: Shape) -> list[int]:
-    """Of contiguous memory, in elements."""
+    """Strides of contiguous memory, in elements."""
     strides = [1]
     for size in reversed(shape[1:]):
         strides.insert(0, strides[0] * size)

@@ -170,7 +170,7 @@ def followed(graph: OperatorGraph, which: str) -> dict[int, int]:
 
 
 def _circle(found: dict[int, int], number: int) -> bool:
-    """Whether one comes back to an operator by going from it to whom it follows; then the first in the circle chooses."""
+    """True if following leaders from an operator leads back to it; then the first in the circle chooses."""
     seen, at = [], number
     while at in found and at not in seen:
         seen.append(at)

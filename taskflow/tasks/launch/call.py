@@ -85,7 +85,7 @@ class PointCall:
 
 
 def _view(requirement: Requirement, array: Any, zeroed: bool, adds: list[tuple[Any, Any]]) -> Any:
-    """What the function gets for one requirement."""
+    """Argument that the function gets for one requirement."""
     if array is None:
         array = np.zeros(requirement.rect.shape, requirement.region.dtype)
         zeroed = True
