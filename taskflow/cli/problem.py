@@ -35,8 +35,8 @@ FAILED, MISTAKE = 1, 2  # exit codes beside 0 and INTERRUPTED
 SETTINGS, DTYPE, DEBUG = "taskflow.settings", "taskflow.dtype", "taskflow.debug"  # keys of a click context's meta
 F = TypeVar("F", bound=Callable[..., Any])
 COSTS_HELP = (
-    "What says how long tasks take: analytic, the machine's rates; or measured, which times the tasks one by one on the CPU or GPU "
-    "at hand and keeps that on disk (the first time this takes a moment)."
+    "Costs of tasks: analytic, from the machine's rates; or measured, by timing tasks one by one on the CPU or GPU at hand and "
+    "keeping the times on disk (the first time this takes a moment)."
 )
 RULES: Mapping[str, UpdateRule | None] = {"sgd": SGD(lr=0.1), "momentum": SGD(lr=0.1, momentum=0.9), "adam": Adam(), "none": None}
 
