@@ -72,6 +72,7 @@ def test_every_command_has_the_common_options_and_examples(name: str, command: c
     short = {"--machine": "-m", "--devices": "-n", "--quiet": "-q"}
     for long, letter in short.items():
         assert long not in options or letter in options or name == "machine measure"
+    assert ("--strategy" in options) == ("--mapper" in options), f"{name}: a plan is named by either word everywhere"
     for parameter in command.params:
         assert isinstance(parameter, click.Argument) or getattr(parameter, "help", None), f"{name}: {parameter.name} has no help"
 
