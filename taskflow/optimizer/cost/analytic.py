@@ -135,8 +135,8 @@ def _rate(phase: Phase, device: Device, dtype: object) -> float:
 
 
 def _seen(operator: Operator, inputs: tuple[Spec, ...], dims: Sequence[Dim]) -> float:
-    """Which part of what the whole operator reads its pieces read at least, if every dimension is cut finest: less than all where
-    windows step over elements, and where what is read grows along a dimension, as in causal attention."""
+    """Fraction of what the whole operator reads that all pieces together read at the finest cut. Less than 1 where windows step
+    over elements, and where what is read grows along a dimension, as in causal attention."""
     size = [dim.size for dim in dims]
 
     def reads(dim: int, low: int, high: int) -> list[int]:
