@@ -24,6 +24,7 @@ from taskflow.mapper.megatron import Megatron
 from taskflow.mapper.notation import HybridPlan, parse_plan
 from taskflow.mapper.pipeline import Pipeline, sample_dim
 from taskflow.mapper.placed_devices import placed_devices
+from taskflow.mapper.recomputation import light_operators
 from taskflow.operators.operator import Soap, Work
 
 LAYER = re.compile(r"(?:^|.*?\.)\d+(?=\.|$)")
@@ -357,7 +358,7 @@ def recomputed(graph: OperatorGraph, rule: str) -> frozenset[str]:
     """Return the operators that a rule recomputes. ``full``: all of each layer (operators whose names share a number) except
     its last one, whose output the next layer reads. ``selective``: the part of attention that grows with the square of the
     sequence, from the product of queries and keys up to the input of the product with the values (Korthikanti et al., arXiv
-    2205.05198)."""
+    2205.05198). ``light``: that, and of a layer's other operators the quick ones (`light_operators`)."""
     if rule == "selective":
         return frozenset(_attention(graph))
     if rule == "none":
@@ -367,8 +368,11 @@ def recomputed(graph: OperatorGraph, rule: str) -> frozenset[str]:
         if node.inputs and (match := LAYER.match(node.name)):
             layers.setdefault(match[0], []).append(node)
     if not layers:
-        raise ValueError(f"plan: recompute=full needs layers with numbers in their names, as h.3; {graph.name} has none")
-    return frozenset(node.name for nodes in layers.values() for node in nodes[:-1])
+        raise ValueError(f"plan: recompute={rule} needs layers with numbers in their names, as h.3; {graph.name} has none")
+    inner = [node for nodes in layers.values() for node in nodes[:-1]]
+    if rule == "light":
+        return frozenset((*light_operators(graph, inner), *_attention(graph)))
+    return frozenset(node.name for node in inner)
 
 
 def _attention(graph: OperatorGraph) -> Iterable[str]:

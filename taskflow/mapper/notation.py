@@ -99,7 +99,7 @@ def _example(node: Node) -> str:
 
 
 # ---- plans of tensor, pipeline and data parallelism ------------------------------------------------------------------
-RECOMPUTE = ("none", "selective", "full")
+RECOMPUTE = ("none", "selective", "light", "full")
 OVERLAP = ("none", "grads")
 _TOKEN = re.compile(r"(mb|zero|hsdp|[tcpdev])(\d+)")
 _SETTING = re.compile(r"(recompute|schedule|stages|prefetch|overlap|devices|shares)=(\S+)")

@@ -23,12 +23,14 @@ from taskflow.mapper import (
     is_plan,
     load,
     parse_plan,
+    recomputed,
     save,
     stages_of,
 )
 from taskflow.mapper.notation import parse_sync
 from taskflow.models import build
 from taskflow.models.gpt import GPTConfig, gpt
+from taskflow.models.llama import LlamaConfig, llama
 from taskflow.tasks import Kind, roofline, simulate
 from taskflow.tasks.lower import lower
 from taskflow.tasks.topic import Purpose
@@ -82,7 +84,7 @@ def test_shares_are_said_in_the_words_of_zero_and_fsdp() -> None:
     ("hsdp1", "hsdp1 is for two replicas or more"),
     ("zero2 prefetch=2", "prefetch=2 is how far ahead weights are gathered, which needs zero3 or fsdp"),
     ("fsdp prefetch=all", "prefetch must be a number of layers, got 'all'"),
-    ("p2 recompute=some", "recompute must be one of none, selective, full, got 'some'"),
+    ("p2 recompute=some", "recompute must be one of none, selective, light, full, got 'some'"),
     ("p2 schedule=2f1b", "schedule must be one of gpipe, 1f1b, zb-h1, zbv, got '2f1b'"),
     ("p2 stages=1;2", "stages must be numbers of layers such as 5,6,6,5, got '1;2'"),
     ("p3 stages=1,2", "stages= needs the layers of 3 stages .p x v., got 2"),
@@ -222,6 +224,7 @@ def test_without_overlap_sums_wait_for_the_end_of_the_backward_pass(plan: str) -
     "t4 p2 d1 mb2 schedule=gpipe recompute=full", "t1 p1 d8 mb1 zero1",
     "t2 p2 d2 mb1 overlap=none", "d8 overlap=none", "d8 mb1 zero1 overlap=none", "t2 nosp p2 d2 mb1 recompute=full",
     "t2 regather p2 d2 mb1 schedule=zb-h1", "t4 regather p2 mb2 recompute=selective",
+    "t2 p2 d2 mb1 recompute=light",
 ])
 def test_plans_train_as_one_processor_does(plan: str, tmp_path: Path) -> None:
     graph = decoder()
@@ -238,6 +241,21 @@ def test_plans_train_as_one_processor_does(plan: str, tmp_path: Path) -> None:
         losses.append([run.train(batch) for batch in batches])
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-9)
     assert losses[1] == losses[2]
+
+
+def test_light_operators_keep_nothing_for_themselves() -> None:
+    """What is computed again under ``light`` needs nothing that is not kept without it, and no product."""
+    for graph in (llama(replace(LlamaConfig.small(), layers=2)), gpt(replace(GPTConfig.small(), layers=2, dropout=0.0))):
+        light = recomputed(graph, "light") - recomputed(graph, "selective")
+        kinds = {graph.node(name).operator.kind for name in light}
+        assert kinds == ({"rms_norm", "swiglu", "reshape"} if "layers.0.mlp.act" in light else {"layer_norm", "gelu"})
+        assert recomputed(graph, "selective") <= recomputed(graph, "light") < recomputed(graph, "full")
+        keeps = {node.number: node.operator.keeps(node.specs) for node in graph}
+        for name in light:
+            for tensor in graph.node(name).inputs:
+                readers = [node for node in graph if any((t.node, t.index) == (tensor.node, tensor.index) for t in node.inputs)]
+                kept = keeps[tensor.node].outputs or any(keeps[node.number].inputs for node in readers)
+                assert kept or graph.nodes[tensor.node].name in light
 
 
 def test_files_of_pipelines_are_read_strictly(tmp_path: Path) -> None:

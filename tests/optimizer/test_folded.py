@@ -51,7 +51,7 @@ def fold(evaluator: Evaluator, strategy: Strategy) -> FoldedStep:
 
 @pytest.mark.parametrize(("name", "plan"), [
     ("llama", PLANS[0]), ("gpt", PLANS[3]), ("gpt", "t2 nosp p2 d4 mb2"), ("llama", PLANS[4]),
-    ("gpt", "t2 regather p2 d4 mb1 recompute=selective"),
+    ("gpt", "t2 regather p2 d4 mb1 recompute=selective"), ("llama", "t2 p2 d4 mb1 recompute=light zero1"),
     pytest.param("llama", "t4 nosp p2 d2 mb1 recompute=full zero1", marks=pytest.mark.slow),
     *(pytest.param("llama", plan, marks=pytest.mark.slow) for plan in (*PLANS[1:4], *PLANS[5:])),
     pytest.param("gpt", PLANS[0], marks=pytest.mark.slow), ("gpt", PLANS[-1]),

@@ -24,10 +24,12 @@ from taskflow.optimizer.grid import (
     PlanGrid,
     best_of_grid,
     change_that_fits,
+    descend,
     layers_of_stages,
     neighbours,
     plan_memory,
     plan_strategy,
+    quick_neighbours,
 )
 from taskflow.rules import Adam
 
@@ -153,6 +155,50 @@ def test_layers_do_what_their_plan_says() -> None:
     assert {strategy.sync(p.layer).zero for node in graph if numbers[node.name] == 3 for p in node.parameters} == {3}
     assert str(plan) == "t1 p2 d1 mb1 stages=1,3 recompute=none*1,full*2,none*1 zero=1*1,0*2,3*1"
     assert layers_of_stages(plan, PlanGrid(graph, machine(), RULE).sums) == (1, 3)
+
+
+# ---- descents by price -----------------------------------------------------------------------------------------------
+def large(batch: int, layers: int) -> OperatorGraph:
+    """A network of which a layer takes milliseconds. It is priced only."""
+    sizes = replace(LlamaConfig.small(), batch=batch, layers=layers, steps=2048, hidden=2048, inner=5632, vocabulary=32_000)
+    return llama(replace(sizes, heads=16, key_heads=4), "bfloat16")
+
+
+def test_descents_end_at_plans_that_fit_and_cost_less_than_their_starts() -> None:
+    graph = large(16, 8)
+    scarce = PlanGrid(graph, machine(4, 6_000_000_000), RULE)
+    plans, _ = scarce.plans()
+    ends = descend(scarce, plans, lambda layered, count: True, lambda: False)
+    assert ends == sorted(ends, key=lambda one: one.seconds) and len({one.layered for one in ends}) == len(ends) > 3
+    for one in ends:
+        assert one.memory == scarce.memory(one.layered, one.micro_batches) and one.memory.nbytes <= 0.8 * scarce.memory_bytes
+        assert one.seconds == scarce.prices(one.layered, one.micro_batches)
+    sure = [one.seconds for one in plans if one.memory.nbytes <= 0.8 * scarce.memory_bytes]
+    assert ends[0].seconds < min(sure)  # no plan of the grid that is sure to fit costs as little
+    assert any("light" in one.layered.levels(4) for one in ends)
+    assert descend(scarce, plans, lambda layered, count: layered.plan.pipeline == 1, lambda: False) != ends
+    assert descend(scarce, plans, lambda layered, count: True, lambda: True) == []
+
+
+def test_stages_are_dealt_so_that_the_slowest_is_quicker() -> None:
+    grid = PlanGrid(large(8, 24), machine(4), RULE)
+    plan = LayeredPlan(HybridPlan(pipeline=4, data=1, micro_batch=1))
+    found = next(quick_neighbours(plan, grid.sums, 8)).plan.stages
+    assert sum(found) == 24 and found[-1] == 5  # the last has the words of the vocabulary, too
+    balanced = LayeredPlan(replace(plan.plan, stages=found))
+
+    def slowest(one: LayeredPlan) -> float:
+        sums = grid.sums.sums(one)
+        return float((sums.seconds[:, 0] + sums.seconds[:, 2]).max())
+
+    assert slowest(balanced) < slowest(plan)
+
+
+def test_half_an_eighth_or_one_of_each_stages_layers_changes() -> None:
+    grid = PlanGrid(network(batch=8, layers=16), machine(2), RULE)
+    plan = LayeredPlan(HybridPlan(pipeline=2, data=1, micro_batch=1, recompute="full"))
+    found = {one.recompute.count("light") for one in quick_neighbours(plan, grid.sums, 8) if one.recompute}
+    assert found == {0, 2, 4, 8}
 
 
 # ---- where nothing fits ----------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ the network and the machine; and the search that continues from the best of them
 
 from taskflow.optimizer.grid.changes import change_that_fits
 from taskflow.optimizer.grid.choose import make_grid
+from taskflow.optimizer.grid.descent import descend
 from taskflow.optimizer.grid.grid import (
     SIMULATED,
     GridResult,
@@ -21,7 +22,7 @@ from taskflow.optimizer.grid.layered import LayeredPlan, plan_strategy
 from taskflow.optimizer.grid.layered_search import LayeredFound, joined, layered_search, may_be_whole
 from taskflow.optimizer.grid.memory import MARGIN, PlanMemory, plan_memory
 from taskflow.optimizer.grid.mixed import MixedGrid
-from taskflow.optimizer.grid.neighbours import layers_of_stages, neighbours
+from taskflow.optimizer.grid.neighbours import layers_of_stages, neighbours, quick_neighbours
 from taskflow.optimizer.grid.passes import passes_seconds
 from taskflow.optimizer.grid.plans import grid_plans, has_grid
 from taskflow.optimizer.grid.price import PlanPrices, sharing
@@ -46,6 +47,7 @@ __all__ = [
     "PricedPlan",
     "best_of_grid",
     "change_that_fits",
+    "descend",
     "grid_plans",
     "has_grid",
     "has_no_order",
@@ -59,5 +61,6 @@ __all__ = [
     "passes_seconds",
     "plan_memory",
     "plan_strategy",
+    "quick_neighbours",
     "sharing",
 ]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from math import inf, nan
+from math import inf, isfinite, nan
 from typing import Any
 
 from taskflow.graph import OperatorGraph
@@ -97,15 +97,34 @@ class PlanGrid:
         self.sums = PlanSums(GraphTables(graph, machine), rule)
         self.prices = PlanPrices(self.sums)
         self.memory_bytes = min(processor.memory_bytes for processor in machine.processors)
+        self.fitting: list[PricedPlan] = []
+        """The plans that fit by the closed form, the fastest by its price first."""
         self.refused: list[PricedPlan] = []
-        """The plans that do not fit by the closed form."""
+        """Those that do not."""
+        self._listed: list[tuple[HybridPlan, int]] = []
 
     def plans(self, over: Callable[[], bool] = lambda: False) -> tuple[list[PricedPlan], int]:
         """Return all plans that fit, the one with the best price first, and the number of all plans. Stops early once ``over``
         answers true."""
-        every = sorted(grid_plans(self.graph, self.machine), key=lambda one: unusual(one[0]))
+        every = self._every()
+        self.fitting, self.refused = self._priced(every, over)
+        return self.fitting, len(every)
+
+    def usual(self, over: Callable[[], bool] = lambda: False) -> list[PricedPlan]:
+        """Return those of these plans that fit and that people often use (not `unusual`): a tenth, soon priced."""
+        return self._priced([one for one in self._every() if not unusual(one[0])], over)[0]
+
+    def _every(self) -> list[tuple[HybridPlan, int]]:
+        if not self._listed:
+            self._listed = sorted(grid_plans(self.graph, self.machine), key=lambda one: unusual(one[0]))
+        return self._listed
+
+    def _priced(
+        self, every: Sequence[tuple[HybridPlan, int]], over: Callable[[], bool]
+    ) -> tuple[list[PricedPlan], list[PricedPlan]]:
+        """Return the plans that fit, the one with the best price first, and those that do not."""
         fitting: list[tuple[LayeredPlan, int, PlanMemory]] = []
-        self.refused = []
+        refused: list[PricedPlan] = []
         for plan, count in every:
             if over():
                 break
@@ -117,10 +136,10 @@ class PlanGrid:
             if memory.nbytes <= (1 + MARGIN) * self.memory_bytes:
                 fitting.append((layered, count, memory))
             else:
-                self.refused.append(PricedPlan(layered, count, inf, memory))
+                refused.append(PricedPlan(layered, count, inf, memory))
         prices = self.prices.price([(layered, count) for layered, count, _ in fitting])
         priced = [PricedPlan(*one[:2], seconds, one[2]) for one, seconds in zip(fitting, prices)]
-        return sorted(priced, key=lambda one: (one.seconds, one.memory.nbytes, str(one.layered))), len(every)
+        return sorted(priced, key=lambda one: (one.seconds, one.memory.nbytes, str(one.layered))), refused
 
     def memory(self, layered: LayeredPlan, count: int) -> PlanMemory:
         """Return the memory that a device needs, in closed form. Raises ValueError if the network cannot be cut so."""
@@ -148,19 +167,10 @@ def best_of_grid(
     trial = PlanTrial(
         evaluator, lacks, lambda: deadline.expired or deadline.elapsed >= end, lambda: deadline.elapsed >= until, deadline
     )
-    priced_until = begin + PRICING * (end - begin)
-    plans, count = grid.plans(lambda: deadline.expired or deadline.elapsed >= priced_until)
+    counts = [0, 0]
     left_out: list[str] = []
     pairs: list[tuple[float, float]] = []
-    order = _varied(plans)
-    if until < inf:
-        quick = [
-            one for one in plans if one.layered.plan.zero < 2 and one.memory.nbytes <= SURE * grid.memory_bytes
-            and one.seconds <= NEAR * plans[0].seconds
-        ]
-        first = sorted(quick, key=lambda one: (trial.work(one.layered, one.micro_batches), one.seconds))[:1]
-        order = first + [one for one in order if one not in first]
-    for one in order:
+    for one in _order(grid, trial, counts, begin, end, deadline, must and isfinite(end)):
         if len(pairs) >= most:
             break
         left = end - deadline.elapsed
@@ -190,9 +200,32 @@ def best_of_grid(
             continue
         pairs.append((one.seconds, seconds))
     return GridResult(
-        trial.best, trial.strategy, trial.seconds, count, len(plans), tuple(pairs), trial.refused, tuple(left_out[:5]),
+        trial.best, trial.strategy, trial.seconds, counts[0], counts[1], tuple(pairs), trial.refused, tuple(left_out[:5]),
         deadline.elapsed - begin, trial.pace, tuple(trial.history),
     )
+
+
+def _order(
+    grid: AnyGrid, trial: PlanTrial, counts: list[int], begin: float, end: float, deadline: Deadline, early: bool
+) -> Iterator[PricedPlan]:
+    """Yield the plans in the order of simulation. ``early``: the first is a usual one, the smallest of those with nearly the best
+    price, and comes before the others are priced. ``counts`` receives the number of plans and of those that fit."""
+
+    def over() -> bool:
+        return deadline.expired or deadline.elapsed >= begin + PRICING * (end - begin)
+
+    first: LayeredPlan | None = None
+    if early and isinstance(grid, PlanGrid) and (usual := grid.usual(over)):
+        quick = [
+            one for one in usual if one.memory.nbytes <= SURE * grid.memory_bytes and one.seconds <= NEAR * usual[0].seconds
+            and trial.can(one.layered, one.micro_batches)
+        ]  # fmt: skip
+        for one in sorted(quick, key=lambda one: (trial.work(one.layered, one.micro_batches), one.seconds))[:1]:
+            first = one.layered
+            yield one
+    plans, counts[0] = grid.plans(over)
+    counts[1] = len(plans)
+    yield from (one for one in _varied(plans) if one.layered != first)
 
 
 def _varied(plans: Sequence[PricedPlan]) -> list[PricedPlan]:

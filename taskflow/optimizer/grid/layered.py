@@ -23,9 +23,9 @@ from taskflow.mapper import (
 
 @dataclass(frozen=True, slots=True)
 class LayeredPlan:
-    """A plan in notation whose layers may differ. ``recompute``: ``none``, ``selective`` or ``full`` for each layer; ``zero``:
-    the stage of ZeRO for each layer; empty: as in ``plan`` for all. Operators before the first layer belong to it, those after
-    the last to that one."""
+    """A plan in notation whose layers may differ. ``recompute``: ``none``, ``selective``, ``light`` or ``full`` for each layer;
+    ``zero``: the stage of ZeRO for each layer; empty: as in ``plan`` for all. Operators before the first layer belong to it,
+    those after the last to that one."""
 
     plan: HybridPlan
     recompute: tuple[str, ...] = ()

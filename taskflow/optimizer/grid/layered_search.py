@@ -9,7 +9,8 @@ from random import Random
 from taskflow.mapper import Strategy, samples
 from taskflow.optimizer.budget import BudgetExhausted, Deadline
 from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError
-from taskflow.optimizer.grid.grid import SIMULATED, GridResult, PlanTrial, best_of_grid
+from taskflow.optimizer.grid.descent import descend
+from taskflow.optimizer.grid.grid import SIMULATED, GridResult, PlanGrid, PlanTrial, best_of_grid
 from taskflow.optimizer.grid.layered import LayeredPlan
 from taskflow.optimizer.grid.memory import MARGIN
 from taskflow.optimizer.grid.priced import AnyGrid
@@ -19,6 +20,8 @@ from taskflow.optimizer.result import Improvement, Progress, SearchResult
 MOST_PROPOSALS = 24  # after the grid, where no seconds limit them: each takes as long as thousands without an order
 PROPOSALS_SHARE = 0.1  # of a budget of proposals, for the grid; as much again for what follows
 GRID_SHARE = 0.5  # of these, for the grid
+DESCENT_SHARE = 0.3  # of the time after the grid, for descents by price
+MOST_DESCENDED = 6  # plans that these end at and that are simulated
 DEARER = 1.1  # times the price of the current plan that a neighbour may have to be simulated
 
 
@@ -62,14 +65,19 @@ class _LayeredSearch:
             share=GRID_SHARE * max(0.0, self.end - self.deadline.elapsed) / self.deadline.left
             if isfinite(self.deadline.seconds) and self.deadline.left else 1.0,
         )
-        trial = PlanTrial(self.evaluator, self.lacks, lambda: self.deadline.expired or self.deadline.elapsed >= self.end)
+        trial = PlanTrial(
+            self.evaluator, self.lacks, lambda: self.deadline.expired or self.deadline.elapsed >= self.end,
+            lambda: self.deadline.elapsed >= self.end,
+        )
         trial.begin_at(best)
         self.before = proposals = len(best.simulated)
         self.history.extend(best.history)
         stopped = "interrupted" if self.deadline.stopped else "budget"
-        if best.best is not None and not self.deadline.stopped:
+        if not self.deadline.stopped:
             try:
-                self._from(trial, best.best)
+                self._descend(trial)
+                if trial.best is not None:
+                    self._from(trial, trial.best)
                 stopped = "stalled"
             except BudgetExhausted:
                 pass
@@ -86,6 +94,41 @@ class _LayeredSearch:
             self.accepted, self.deadline.elapsed, self.options.seed, "guided", stopped, refused=best.refused + trial.refused,
             left_out=tuple(self.left_out),
         )
+
+    def _descend(self, trial: PlanTrial) -> None:
+        """Simulate what descents by price end at, as long as that may be faster than what is known. Of plans that shard the weights
+        the price says too little where they are gathered between nodes: what simulations say of some is expected of the others.
+        BudgetExhausted when time or proposals end."""
+        if not isinstance(self.grid, PlanGrid) or trial.simulated >= self.most:
+            return
+        end = self.deadline.elapsed + DESCENT_SHARE * max(0.0, self.end - self.deadline.elapsed)
+        left = descend(self.grid, self.grid.fitting, trial.can, lambda: trial.over() or self.deadline.elapsed >= end)
+        ratios: dict[object, float] = {}
+        for _ in range(MOST_DESCENDED):
+            expected = [(one.seconds * ratios.get(_kind(one.layered), 1.0), i) for i, one in enumerate(left)]
+            seconds, at = min(expected, default=(inf, -1))
+            if seconds >= trial.seconds:
+                return
+            if trial.simulated >= self.most or trial.over():
+                raise BudgetExhausted
+            one, before = left.pop(at), trial.seconds
+            if not trial.room_for(one.layered, one.micro_batches, self.end - self.deadline.elapsed):
+                continue
+            try:
+                took = trial.of(one.layered)
+            except (ValueError, TooManyTasksError):
+                continue
+            ratios[_kind(one.layered)] = max(took / one.seconds, ratios.get(_kind(one.layered), 0.0))
+            self._noted(trial, before)
+
+    def _noted(self, trial: PlanTrial, before: float) -> bool:
+        """Tell of a simulation; whether it gave a better plan."""
+        self._tell("layers", trial.seconds, trial.simulated)
+        if trial.seconds >= before:
+            return False
+        self.accepted += 1
+        self.history.append(Improvement(self.before + trial.simulated, self.deadline.elapsed, trial.seconds))
+        return True
 
     def _from(self, trial: PlanTrial, plan: LayeredPlan) -> None:
         """Climb from a plan until none of its neighbours is faster. Raises BudgetExhausted when time or proposals run out."""
@@ -104,10 +147,7 @@ class _LayeredSearch:
                     trial.of(one)
                 except (ValueError, TooManyTasksError):  # the network cannot be cut so
                     continue
-                self._tell("layers", trial.seconds, trial.simulated)
-                if trial.seconds < before:
-                    self.accepted += 1
-                    self.history.append(Improvement(self.before + trial.simulated, self.deadline.elapsed, trial.seconds))
+                if self._noted(trial, before):
                     better = one
                     break
             if better is None:
@@ -137,6 +177,12 @@ class _LayeredSearch:
     def _tell(self, phase: str, best: float, proposals: int) -> None:
         if self.options.progress is not None:
             self.options.progress(Progress("guided", phase, best, self.deadline.elapsed, proposals, self.accepted))
+
+
+def _kind(layered: LayeredPlan) -> object:
+    """Plans of one kind are expected to be mispriced alike."""
+    plan = layered.plan
+    return max(layered.zeros(1)), plan.pipeline > 1, plan.schedule, plan.context > 1
 
 
 def may_be_whole(grid: AnyGrid) -> bool:

@@ -23,26 +23,25 @@ def neighbours(layered: LayeredPlan, sums: PlanSums, batch: int, node: int) -> I
             yield one
 
 
+def quick_neighbours(layered: LayeredPlan, sums: PlanSums, batch: int) -> Iterator[LayeredPlan]:
+    """Those of the neighbours that keep the degrees and treat all stages alike; and the plan with stages that take equally long."""
+    seen = {layered}
+    for one in (
+        *_balanced(layered, sums), *_ends(layered, sums), *_computed_again(layered, sums, stages=False),
+        *_sharded(layered, sums.layers), *_ordered(layered, sums),
+    ):  # fmt: skip
+        if one not in seen and _divides(one.plan, batch, sums.layers):
+            seen.add(one)
+            yield one
+
+
 def _all(layered: LayeredPlan, sums: PlanSums, node: int) -> Iterator[LayeredPlan]:
     plan = layered.plan
     yield from _uneven(layered, sums)
+    yield from _balanced(layered, sums)
     yield from _computed_again(layered, sums)
     yield from _sharded(layered, sums.layers)
-    micro_batch = plan.micro_batch or 1
-    for other in (2 * micro_batch, micro_batch // 2):
-        if other and not plan.shares:
-            yield replace(layered, plan=replace(plan, micro_batch=other))
-    for schedule in PipelineSchedule:
-        if schedule is PipelineSchedule.ZERO_BUBBLE_V and sums.tied:
-            continue  # both ends add to one gradient on the first rank, so that the step is not folded
-        if schedule.chunks in (None, plan.virtual):
-            yield replace(layered, plan=replace(plan, schedule=schedule))
-        elif plan.pipeline > 1 and schedule is PipelineSchedule.ZERO_BUBBLE_V:
-            yield replace(layered, plan=replace(plan, schedule=schedule, virtual=2, stages=()))
-    for virtual in (2 * plan.virtual, plan.virtual // 2):
-        if virtual and plan.pipeline > 1:
-            schedule = plan.schedule if plan.schedule.chunks in (None, virtual) else PipelineSchedule.ONE_F_ONE_B
-            yield replace(layered, plan=replace(plan, virtual=virtual, stages=(), schedule=schedule))
+    yield from _ordered(layered, sums)
     for more in DEGREES if not plan.shares else ():
         for less in DEGREES:
             degrees: dict[str, int] = {name: getattr(plan, name) or 1 for name in DEGREES}
@@ -59,6 +58,26 @@ def _all(layered: LayeredPlan, sums: PlanSums, node: int) -> Iterator[LayeredPla
                 plan, tensor=degrees["tensor"], context=degrees["context"], pipeline=degrees["pipeline"], data=degrees["data"],
                 virtual=virtual, stages=(),
             ))
+
+
+def _ordered(layered: LayeredPlan, sums: PlanSums) -> Iterator[LayeredPlan]:
+    """Other micro-batches, schedules and stages a rank."""
+    plan = layered.plan
+    micro_batch = plan.micro_batch or 1
+    for other in (2 * micro_batch, micro_batch // 2):
+        if other and not plan.shares:
+            yield replace(layered, plan=replace(plan, micro_batch=other))
+    for schedule in PipelineSchedule:
+        if schedule is PipelineSchedule.ZERO_BUBBLE_V and sums.tied:
+            continue  # both ends add to one gradient on the first rank, so that the step is not folded
+        if schedule.chunks in (None, plan.virtual):
+            yield replace(layered, plan=replace(plan, schedule=schedule))
+        elif plan.pipeline > 1 and schedule is PipelineSchedule.ZERO_BUBBLE_V:
+            yield replace(layered, plan=replace(plan, schedule=schedule, virtual=2, stages=()))
+    for virtual in (2 * plan.virtual, plan.virtual // 2):
+        if virtual and plan.pipeline > 1:
+            schedule = plan.schedule if plan.schedule.chunks in (None, virtual) else PipelineSchedule.ONE_F_ONE_B
+            yield replace(layered, plan=replace(plan, virtual=virtual, stages=(), schedule=schedule))
 
 
 def _divides(plan: HybridPlan, batch: int, layers: int) -> bool:
@@ -93,6 +112,48 @@ def _uneven(layered: LayeredPlan, sums: PlanSums) -> Iterator[LayeredPlan]:
             yield replace(layered, plan=replace(plan, stages=tuple(stages)))
 
 
+def _ends(layered: LayeredPlan, sums: PlanSums) -> Iterator[LayeredPlan]:
+    """Of the moves of `_uneven` those between the ends and the middle."""
+    plan = layered.plan
+    count = plan.pipeline * plan.virtual
+    if count < 3 or sums.layers < count:
+        return
+    counts = layers_of_stages(layered, sums)
+    for source, target in ((0, count // 2), (count - 1, count // 2), (count // 2, 0), (count // 2, count - 1)):
+        stages = list(counts)
+        stages[source] -= 1
+        stages[target] += 1
+        if min(stages) > 0:
+            yield replace(layered, plan=replace(plan, stages=tuple(stages)))
+
+
+def _balanced(layered: LayeredPlan, sums: PlanSums) -> Iterator[LayeredPlan]:
+    """The layers dealt so that the slowest rank is as quick as can be, if stages have what other stages have not: the words
+    of a vocabulary. A layer takes what it takes on average in the stages between."""
+    plan = layered.plan
+    count = plan.pipeline * plan.virtual
+    if count < 3 or sums.layers < count:
+        return
+    counts = list(layers_of_stages(layered, sums))
+    found = sums.sums(layered)
+    takes = [float(x) for x in found.seconds[:, 0] + found.seconds[:, 2] + found.sums.sum(axis=1)]
+    layer = sum(takes[1:-1]) / sum(counts[1:-1])
+    ranks = [plan.schedule.rank(stage, plan.pipeline) for stage in range(count)]
+    of_rank = [0.0] * plan.pipeline
+    for rank, seconds in zip(ranks, takes):
+        of_rank[rank] += seconds
+    for _ in range(sums.layers):
+        slow, quick = max(range(count), key=lambda s: of_rank[ranks[s]]), min(range(count), key=lambda s: of_rank[ranks[s]])
+        slow = max((s for s in range(count) if ranks[s] == ranks[slow]), key=counts.__getitem__)
+        quick = min((s for s in range(count) if ranks[s] == ranks[quick]), key=counts.__getitem__)
+        if counts[slow] < 2 or of_rank[ranks[quick]] + layer >= of_rank[ranks[slow]]:
+            break
+        for stage, by in ((slow, -1), (quick, 1)):
+            counts[stage] += by
+            of_rank[ranks[stage]] += by * layer
+    yield replace(layered, plan=replace(plan, stages=tuple(counts)))
+
+
 def layers_of_stages(layered: LayeredPlan, sums: PlanSums) -> tuple[int, ...]:
     """How many layers each stage has."""
     if layered.plan.stages:
@@ -102,10 +163,11 @@ def layers_of_stages(layered: LayeredPlan, sums: PlanSums) -> tuple[int, ...]:
     return tuple(sum(of == s for of in first.values()) for s in range(layered.plan.pipeline * layered.plan.virtual))
 
 
-def _computed_again(layered: LayeredPlan, sums: PlanSums) -> Iterator[LayeredPlan]:
-    """All layers, or those of one stage, compute another part again; or one more or one fewer of a stage, or of every stage."""
+def _computed_again(layered: LayeredPlan, sums: PlanSums, stages: bool = True) -> Iterator[LayeredPlan]:
+    """All layers, or those of one stage, compute another part again; or one more or one fewer of a stage; or, of every stage,
+    one, an eighth, a quarter or half of those that compute the same. ``stages``: whether single stages' layers change, too."""
     plain = replace(layered, recompute=())
-    choices = [level for level in ("none", "selective", "full") if level in sums.masks]
+    choices = list(sums.masks)
     for level in choices:
         yield replace(plain, plan=replace(layered.plan, recompute=level))
     if not sums.layers:
@@ -113,16 +175,21 @@ def _computed_again(layered: LayeredPlan, sums: PlanSums) -> Iterator[LayeredPla
     levels = layered.levels(sums.layers)
     counts = layers_of_stages(layered, sums)
     starts = [sum(counts[:s]) for s in range(len(counts))]
-    every: dict[tuple[str, str], list[str]] = {}
+    every: dict[tuple[str, str, int], list[str]] = {}
     for start, count in zip(starts, counts):
         own = range(start, start + count)
         for level in choices:
-            yield _again(layered, {i: level for i in own}, levels)
+            if stages:
+                yield _again(layered, {i: level for i in own}, levels)
             for other in choices:
                 at = [i for i in own if levels[i] == other]
                 if other != level and at:
-                    yield _again(layered, {at[-1]: level}, levels)
-                    every.setdefault((level, other), list(levels))[at[-1]] = level
+                    if stages:
+                        yield _again(layered, {at[-1]: level}, levels)
+                    for part in (len(levels), 8, 4, 2):
+                        new = every.setdefault((level, other, part), list(levels))
+                        for i in at[-max(1, len(at) // part) :]:
+                            new[i] = level
     for changed in every.values():
         yield _again(layered, dict(enumerate(changed)), levels)
 

@@ -61,9 +61,9 @@ class PlanSums:
         self.layers = max(numbers.values(), default=-1) + 1
         self.layer_of = np.array([numbers.get(node.name, 0) for node in self.graph], np.int64)
         self.masks: dict[str, Array] = {"none": np.zeros(len(self.graph), bool)}
-        for level in ("selective", "full"):
+        for level in ("selective", "light", "full"):
             names = recomputed(self.graph, level) if self.layers or level == "selective" else frozenset()
-            if names:
+            if names and (level != "light" or names != recomputed(self.graph, "selective")):
                 self.masks[level] = np.array([node.name in names for node in self.graph], bool)
         readers: dict[str, set[int]] = {}
         for node in self.graph:
@@ -118,7 +118,7 @@ class PlanSums:
 
         everything = np.arange(len(stage))
         seconds = np.stack([by_stage(everything, table.seconds[:, i]) for i in range(6)], axis=1)
-        read_again = again[reader] & again[source]
+        read_again = again[source] & (again[reader] | tables.read_kept)
         sums = np.stack([by_stage(reader, np.where(crosses, 0.0, table.read_seconds[:, i])) for i in range(2)], axis=1)
         if again.any():
             for backward, forward in ((2, 0), (3, 1), (5, 4)):

@@ -1,0 +1,96 @@
+"""Descent by price: from plans of the grid, some of which do not fit, to plans that no grid has, with nothing simulated.
+
+A simulation takes seconds, a price milliseconds. What is better than a grid often differs in several choices at once: stages of
+uneven length, another schedule, and as much recomputed as the memory requires. Single changes, each of which has to be
+faster when it is simulated, do not get there in a budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf
+
+from taskflow.mapper import samples
+from taskflow.optimizer.grid.grid import SURE, PlanGrid
+from taskflow.optimizer.grid.layered import LayeredPlan
+from taskflow.optimizer.grid.memory import PlanMemory
+from taskflow.optimizer.grid.neighbours import quick_neighbours
+from taskflow.optimizer.grid.priced import PricedPlan
+
+MOST_STARTS = 24
+MOST_STEPS = 24  # from a start
+SMALL_PENALTY = 0.2  # the same, of starts that shall fit only after changes
+TOO_LARGE = 3.0  # times the memory: plans that need more are no starts
+PENALTY = 4.0  # what bytes beyond the memory count: so many times their share of it
+
+
+def descend(
+    grid: PlanGrid, plans: Sequence[PricedPlan], may: Callable[[LayeredPlan, int], bool], over: Callable[[], bool]
+) -> list[PricedPlan]:
+    """Return the plans at which descents from different t, c, p and e end and that are likely to fit, the cheapest first. ``plans``: those
+    of the grid that fit; ``may``: whether a plan can be simulated, given its micro-batches; ``over``: whether to end."""
+    found: dict[LayeredPlan, PricedPlan] = {}
+    for start in _starts(grid, plans, may):
+        if over():
+            break
+        end = _descent(grid, start, may, over)
+        if end is not None:
+            found[end.layered] = end
+    return sorted(found.values(), key=lambda one: (one.seconds, str(one.layered)))
+
+
+def _starts(grid: PlanGrid, plans: Sequence[PricedPlan], may: Callable[[LayeredPlan, int], bool]) -> list[PricedPlan]:
+    """Return the cheapest plans of each t, c, p and e: of those that fit, and of those that would if more was recomputed."""
+    plain = [
+        one for one in grid.refused
+        if one.layered.plan.recompute == "none" and one.layered.plan.zero == 1 and one.layered.plan.virtual == 1
+        and one.memory.nbytes <= TOO_LARGE * grid.memory_bytes and may(one.layered, one.micro_batches)
+    ]  # fmt: skip
+    prices = grid.prices.price([(one.layered, one.micro_batches) for one in plain])
+    priced = [PricedPlan(one.layered, one.micro_batches, price, one.memory) for one, price in zip(plain, prices)]
+    fitting = [one for one in plans if may(one.layered, one.micro_batches)]
+    found: dict[LayeredPlan, PricedPlan] = {}
+    for penalty in (PENALTY, SMALL_PENALTY):
+        of_kind: dict[tuple[int, ...], PricedPlan] = {}
+        for one in sorted((*fitting, *priced), key=lambda one: _cost(grid, one.seconds, one.memory, penalty)):
+            plan = one.layered.plan
+            of_kind.setdefault((plan.tensor, plan.context, plan.pipeline, plan.experts), one)
+        found |= {one.layered: one for one in list(of_kind.values())[:MOST_STARTS]}
+    return sorted(found.values(), key=lambda one: _cost(grid, one.seconds, one.memory, SMALL_PENALTY))
+
+
+def _cost(grid: PlanGrid, seconds: float, memory: PlanMemory, penalty: float = PENALTY) -> float:
+    beyond = memory.nbytes / (SURE * grid.memory_bytes) - 1
+    return seconds * (1 + penalty * max(0.0, beyond))
+
+
+def _descent(
+    grid: PlanGrid, start: PricedPlan, may: Callable[[LayeredPlan, int], bool], over: Callable[[], bool]
+) -> PricedPlan | None:
+    """Return the end of steepest descent from a plan; None if that does not fit."""
+    batch = samples(grid.graph)
+    best, least = start, _cost(grid, start.seconds, start.memory)
+    tried = {start.layered}
+    for _ in range(MOST_STEPS):
+        some: list[tuple[LayeredPlan, int]] = []
+        memories: list[PlanMemory] = []
+        for one in quick_neighbours(best.layered, grid.sums, batch):
+            if over():
+                break
+            count = batch // one.plan.together
+            if one in tried or not may(one, count):
+                continue
+            tried.add(one)
+            try:
+                memory = grid.memory(one, count)
+            except ValueError:  # the network cannot be cut so
+                continue
+            some.append((one, count))
+            memories.append(memory)
+        prices = grid.prices.price(some)
+        costs = [_cost(grid, price, memory) for price, memory in zip(prices, memories)]
+        at = min(range(len(costs)), key=costs.__getitem__, default=-1)
+        if at < 0 or costs[at] >= least:
+            break
+        best, least = PricedPlan(*some[at], prices[at], memories[at]), costs[at]
+    return best if best.memory.nbytes <= SURE * grid.memory_bytes and best.seconds < inf else None
