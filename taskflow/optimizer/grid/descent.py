@@ -27,8 +27,9 @@ PENALTY = 4.0  # what bytes beyond the memory count: so many times their share o
 def descend(
     grid: PlanGrid, plans: Sequence[PricedPlan], may: Callable[[LayeredPlan, int], bool], over: Callable[[], bool]
 ) -> list[PricedPlan]:
-    """Return the plans at which descents from different t, c, p and e end and that are likely to fit, the cheapest first. ``plans``: those
-    of the grid that fit; ``may``: whether a plan can be simulated, given its micro-batches; ``over``: whether to end."""
+    """Return the plans at which descents from different t, c, p and e end and that are likely to fit, the cheapest first.
+    ``plans``: those of the grid that fit; ``may``: whether a plan can be simulated, given its micro-batches; ``over``: whether
+    to end."""
     found: dict[LayeredPlan, PricedPlan] = {}
     for start in _starts(grid, plans, may):
         if over():
