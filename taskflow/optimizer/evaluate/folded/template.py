@@ -197,18 +197,24 @@ class _Maker:
     def _waits(
         self, task: Task, class_: int | None
     ) -> Iterable[tuple[tuple[Which, PassKind | None, int, int], int]]:
-        places = [self.place[before] for before in task.after]
         of_others: dict[tuple[PassKind, int, int], set[int]] = {}  # pass and task -> which micro-batches
-        for at in places:
+        for before in task.after:
+            at = self.place[before]
             if at.key is None:
                 yield (Which.OWN, None, at.class_, 0), at.local
             elif at.class_ == class_:
                 yield (Which.OWN, *at.key, 0), at.local
-            else:
+            elif class_ is None or not self._chained(task, self.graph.tasks[before]):
                 of_others.setdefault((*at.key, at.local), set()).add(at.class_)
         for (kind, stage, local), classes in of_others.items():
             for other in sorted(classes):
                 yield (*self._which(task, class_, other, classes, kind, stage), local)  # type: ignore[misc]
+
+    @staticmethod
+    def _chained(task: Task, before: Task) -> bool:
+        """Whether a task of a pass comes after one of another pass anyway, since a processor's operators' tasks follow each other
+        (`_chains`): stages on one rank that share a weight add to one gradient."""
+        return isinstance(task.work, Compute) and isinstance(before.work, Compute) and task.processor == before.processor
 
     def _which(
         self, task: Task, class_: int | None, other: int, classes: set[int], kind: PassKind, stage: int
